@@ -1,0 +1,80 @@
+#include "dp/device.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+int parse_id(std::string_view text, std::string_view whole, const std::string& valid) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+    throw Error(ErrorCode::usage, "'" + std::string(whole) + "' is not a list of GPU ids such as 0,2 or 0-3; " + valid);
+  return value;
+}
+
+}  // namespace
+
+std::string to_string(Device device) {
+  switch (device.kind) {
+    case DeviceKind::cpu: return "cpu";
+    case DeviceKind::cuda: return "cuda:" + std::to_string(device.index);
+    case DeviceKind::reference: return "reference";
+  }
+  return "unknown";
+}
+
+Device parse_device(std::string_view text) {
+  if (text == "cpu") return {DeviceKind::cpu, 0};
+  if (text == "reference") return {DeviceKind::reference, 0};
+  if (text == "cuda") return {DeviceKind::cuda, 0};
+  if (text.starts_with("cuda:")) return {DeviceKind::cuda, parse_id(text.substr(5), text, "cuda:0 is the first")};
+  throw Error(ErrorCode::usage, "'" + std::string(text) + "' is not a device; use cpu or cuda:<id>");
+}
+
+std::vector<Device> cpus(int replicas) {
+  if (replicas < 1) throw Error(ErrorCode::usage, "at least one CPU replica is needed");
+  return std::vector<Device>(static_cast<std::size_t>(replicas), Device{DeviceKind::cpu, 0});
+}
+
+std::vector<Device> gpus(const std::vector<int>& indices) {
+  std::vector<Device> devices;
+  for (const int index : indices) {
+    if (index < 0) throw Error(ErrorCode::usage, "GPU id " + std::to_string(index) + " is negative");
+    devices.push_back({DeviceKind::cuda, index});
+  }
+  return devices;
+}
+
+std::vector<int> parse_gpu_list(std::string_view text, int count) {
+  const std::string valid =
+      count == 0 ? "no GPU is visible" : "valid ids are 0" + (count > 1 ? "-" + std::to_string(count - 1) : std::string());
+  std::vector<int> ids;
+  if (text == "all") {
+    for (int i = 0; i < count; ++i) ids.push_back(i);
+    return ids;
+  }
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    const std::size_t dash = part.find('-');
+    const int first = parse_id(part.substr(0, dash), text, valid);
+    const int last = dash == std::string_view::npos ? first : parse_id(part.substr(dash + 1), text, valid);
+    if (last < first) throw Error(ErrorCode::usage, "'" + std::string(part) + "' runs backwards; " + valid);
+    if (last >= count) throw Error(ErrorCode::usage, "GPU id " + std::to_string(last) + " does not exist; " + valid);
+    for (int id = first; id <= last; ++id) {
+      if (std::find(ids.begin(), ids.end(), id) != ids.end())
+        throw Error(ErrorCode::usage, "GPU id " + std::to_string(id) +
+                                          " is named twice; --replicas-per-device asks for several replicas on one; " + valid);
+      ids.push_back(id);
+    }
+    begin = end + 1;
+  }
+  return ids;
+}
+
+}  // namespace dp

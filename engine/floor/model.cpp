@@ -1,0 +1,105 @@
+#include "dp/model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+[[noreturn]] void fail(const std::string& layer, const std::string& why) {
+  throw Error(ErrorCode::usage, "layer '" + layer + "': " + why);
+}
+
+std::int64_t window_output(const std::string& layer, std::int64_t size, int kernel, int stride, int padding) {
+  if (kernel < 1 || stride < 1 || padding < 0) fail(layer, "kernel and stride must be positive and padding not negative");
+  const std::int64_t span = size + 2 * std::int64_t{padding} - kernel;
+  if (span < 0)
+    fail(layer, "a window of " + std::to_string(kernel) + " does not fit an input of " + std::to_string(size) +
+                    " with padding " + std::to_string(padding));
+  return span / stride + 1;
+}
+
+}  // namespace
+
+std::int64_t Model::parameter_count() const {
+  std::int64_t count = 0;
+  for (const ParameterSpec& parameter : parameters_) count += parameter.shape.numel();
+  return count;
+}
+
+ModelBuilder::ModelBuilder(std::string name, const Shape& input) {
+  if ((input.rank() != 1 && input.rank() != 3) || input.numel() == 0)
+    fail("input", "must be (C, H, W) or (features) without empty dimensions, not " + to_string(input));
+  model_.name_ = std::move(name);
+  model_.layers_.push_back({"input", Input{}, {}, input});
+}
+
+const Shape& ModelBuilder::shape_of(Node x, const std::string& reader) const {
+  if (x.index < 0 || x.index >= static_cast<int>(model_.layers_.size())) fail(reader, "reads a node that does not exist");
+  return model_.layers_[static_cast<std::size_t>(x.index)].output;
+}
+
+ModelBuilder::Node ModelBuilder::add(std::string name, LayerKind kind, Node x, const Shape& output) {
+  const int index = static_cast<int>(model_.layers_.size());
+  if (name.empty()) name = "layer" + std::to_string(index);
+  for (const Layer& layer : model_.layers_)
+    if (layer.name == name) fail(name, "the name is used twice");
+  model_.layers_.push_back({std::move(name), std::move(kind), {x.index}, output});
+  return {index};
+}
+
+ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const Conv2d& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "a convolution reads (C, H, W), not " + to_string(in));
+  if (options.out_channels < 1) fail(name, "out_channels must be positive");
+  const Shape out{options.out_channels, window_output(name, in[1], options.kernel, options.stride, options.padding),
+                  window_output(name, in[2], options.kernel, options.stride, options.padding)};
+  const Node node = add(name, options, x, out);
+  // PyTorch's kaiming_uniform(a = sqrt 5) comes to 1/sqrt(fan_in), for weight and bias alike.
+  const float bound = 1.0f / std::sqrt(static_cast<float>(in[0] * options.kernel * options.kernel));
+  model_.parameters_.push_back(
+      {name + ".weight", Shape{options.out_channels, in[0], options.kernel, options.kernel}, node.index, bound});
+  if (options.bias) model_.parameters_.push_back({name + ".bias", Shape{options.out_channels}, node.index, bound});
+  return node;
+}
+
+ModelBuilder::Node ModelBuilder::linear(const std::string& name, Node x, const Linear& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 1) fail(name, "a linear layer reads (features), not " + to_string(in) + "; flatten first");
+  if (options.out_features < 1) fail(name, "out_features must be positive");
+  const Node node = add(name, options, x, Shape{options.out_features});
+  const float bound = 1.0f / std::sqrt(static_cast<float>(in[0]));
+  model_.parameters_.push_back({name + ".weight", Shape{options.out_features, in[0]}, node.index, bound});
+  if (options.bias) model_.parameters_.push_back({name + ".bias", Shape{options.out_features}, node.index, bound});
+  return node;
+}
+
+ModelBuilder::Node ModelBuilder::relu(Node x) { return add("", Relu{}, x, Shape(shape_of(x, "relu"))); }
+
+ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& options) {
+  const Shape in = shape_of(x, "max_pool2d");
+  if (in.rank() != 3) fail("max_pool2d", "reads (C, H, W), not " + to_string(in));
+  if (options.kernel > 15) fail("max_pool2d", "the kernel is at most 15");
+  if (2 * options.padding > options.kernel) fail("max_pool2d", "padding is at most half the kernel");
+  return add("", options, x,
+             Shape{in[0], window_output("max_pool2d", in[1], options.kernel, options.stride, options.padding),
+                   window_output("max_pool2d", in[2], options.kernel, options.stride, options.padding)});
+}
+
+ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, float p) {
+  const Shape in = shape_of(x, name);
+  if (!(p >= 0.0f && p < 1.0f)) fail(name, "p must lie in [0, 1)");
+  return add(name, Dropout{p}, x, in);
+}
+
+ModelBuilder::Node ModelBuilder::flatten(Node x) { return add("", Flatten{}, x, Shape{shape_of(x, "flatten").numel()}); }
+
+Model ModelBuilder::build(Node output) {
+  if (output.index + 1 != static_cast<int>(model_.layers_.size()))
+    fail("output", "must be the node that was added last");
+  return std::move(model_);
+}
+
+}  // namespace dp

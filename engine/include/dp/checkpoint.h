@@ -1,0 +1,55 @@
+// Weights and training state on disk. A checkpoint is a folder that appears whole or not at all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dp/tensor.h"
+
+namespace dp {
+
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
+// One safetensors file. Reading validates everything before it allocates: Error(data) names path and fault. Writing is atomic
+// (temporary file, fsync, rename): Error(io).
+NamedTensors read_safetensors(const std::string& path, std::map<std::string, std::string>* metadata = nullptr);
+void write_safetensors(const std::string& path, const NamedTensors& tensors,
+                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+// Where a run stands. Knows nothing of devices.
+struct TrainState {
+  std::string model;
+  std::string dataset;
+  std::int64_t step = 0;            // optimizer steps done
+  std::int64_t epoch = 0;           // the epoch that the next step belongs to
+  std::int64_t batch_in_epoch = 0;  // its batch number in that epoch
+  std::uint64_t seed = 0;
+  std::int64_t global_batch = 0;
+  double best_top1 = -1;            // percent; -1 before the first evaluation
+  std::string config;               // the run's options, as JSON
+};
+
+struct Checkpoint {
+  TrainState state;
+  NamedTensors weights;   // PyTorch's names and layout
+  NamedTensors momenta;   // the same names; empty without momentum
+};
+
+// Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, state.json and manifest.json with sizes and
+// crc32c: into a temporary sibling, every file and folder synced, then exchanged with what stood there. Error(io); the old one stays.
+void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
+// Error(data) when a file is missing, of another size or checksum, or does not parse.
+Checkpoint load_checkpoint(const std::string& folder);
+// The newest readable checkpoint under `run_folder`/checkpoints; empty when there is none. Finishes or removes what a
+// killed save left behind.
+std::string find_checkpoint(const std::string& run_folder);
+
+// "module." stripped from every name.
+NamedTensors strip_module_prefix(NamedTensors tensors);
+// SHA-256 in hexadecimal over the tensors in order of name: name, type, shape, bytes.
+std::string weights_sha256(const NamedTensors& tensors);
+
+}  // namespace dp

@@ -1,0 +1,37 @@
+// The one exception type, and the process exit code each kind of failure maps to.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace dp {
+
+// The numeric values are the exit codes of the programs.
+enum class ErrorCode {
+  usage = 2,      // a request that can never work: bad flag, bad id, bad shape
+  data = 3,       // a dataset or checkpoint that is missing, truncated, corrupt or hostile
+  device = 4,     // no such device, out of device memory, a failed launch
+  nonfinite = 5,  // NaN or Inf in the loss or the gradients
+  timeout = 6,    // a device or a collective stalled
+  io = 7,         // disk full, no permission, a failed write
+};
+
+const char* to_string(ErrorCode code);
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message, std::vector<std::string> others)
+      : std::runtime_error(message), code_(code), others_(std::move(others)) {}
+
+  ErrorCode code() const { return code_; }
+  // What the other devices reported when several failed in one step; the message is the lowest device's.
+  const std::vector<std::string>& others() const { return others_; }
+
+ private:
+  ErrorCode code_;
+  std::vector<std::string> others_;
+};
+
+}  // namespace dp

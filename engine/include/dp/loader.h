@@ -1,0 +1,87 @@
+// Minibatches of a dataset in an order that depends on (seed, epoch) alone, prepared ahead by threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dp/dataset.h"
+#include "dp/tensor.h"
+
+namespace dp {
+
+// One global minibatch on the host. The memory belongs to the loader's ring: it stays valid until the second
+// next batch is taken, or until the loader is destroyed.
+struct Batch {
+  Tensor images;    // (B,C,H,W) float32, normalised
+  Tensor labels;    // (B) int32
+  Tensor samples;   // (B) int64: indices in the dataset, the key of dropout's randomness
+
+  std::int64_t size() const { return images.empty() ? 0 : images.shape()[0]; }
+};
+
+struct LoaderOptions {
+  std::int64_t batch_size = 128;   // global
+  bool shuffle = true;             // order keyed by (seed, epoch)
+  bool augment = false;            // keyed by (seed, epoch, sample); without effect on 28x28 digits
+  bool drop_last = false;
+  std::uint64_t seed = 42;
+  int workers = 1;                 // threads that prepare batches
+  int slots = 4;                   // batches prepared ahead, at least 3
+};
+
+class Loader {
+ public:
+  // Error(usage) for an empty dataset, or one smaller than the batch under drop_last.
+  Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Starts `epoch` at its batch number `first_batch` (for a resumed run). Preparing begins at once.
+  void start(std::int64_t epoch, std::int64_t first_batch = 0);
+  // The next batch of the started epoch, or null at its end. An exception of a worker is rethrown here.
+  const Batch* next();
+
+  std::int64_t batches_per_epoch() const;
+  const Dataset& dataset() const;
+  // The order in which `epoch` visits the samples.
+  std::vector<std::int64_t> order(std::int64_t epoch) const;
+
+  // Every batch of epoch 0, 1, 2, ... in a range-for: `for (const Batch& batch : loader.epoch(3))`.
+  class Iterator;
+  struct Range;
+  Range epoch(std::int64_t epoch);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class Loader::Iterator {
+ public:
+  explicit Iterator(Loader* loader) : loader_(loader), batch_(loader ? loader->next() : nullptr) {}
+  const Batch& operator*() const { return *batch_; }
+  Iterator& operator++() {
+    batch_ = loader_->next();
+    return *this;
+  }
+  bool operator!=(const Iterator& end) const { return batch_ != end.batch_; }
+
+ private:
+  Loader* loader_;
+  const Batch* batch_;
+};
+
+struct Loader::Range {
+  Loader* loader;
+  Iterator begin() const { return Iterator(loader); }
+  Iterator end() const { return Iterator(nullptr); }
+};
+
+inline Loader::Range Loader::epoch(std::int64_t epoch) {
+  start(epoch);
+  return {this};
+}
+
+}  // namespace dp

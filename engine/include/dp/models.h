@@ -1,0 +1,47 @@
+// The project's own networks, and the registry that names them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dp/model.h"
+
+namespace dp::models {
+
+struct MnistConvnetOptions {
+  std::int64_t classes = 10;
+};
+// conv 1-32-64 (3x3, ReLU), max-pool 2, dropout .25, fc 9216-128 (ReLU), dropout .5, fc 128-classes: the network
+// of PyTorch's MNIST example. Input (1, 28, 28).
+Model mnist_convnet(const MnistConvnetOptions& options = {});
+
+struct MlpOptions {
+  Shape input{1, 28, 28};
+  std::vector<std::int64_t> hidden{128};
+  std::int64_t classes = 10;
+};
+// Linear layers with ReLU between them: the smallest example of a model of one's own.
+Model mlp(const MlpOptions& options = {});
+
+// How a model is trained when the user says nothing.
+struct Recipe {
+  std::string dataset = "digits";
+  float lr = 0.02f;
+  float momentum = 0.9f;
+  bool nesterov = false;
+  float weight_decay = 0;
+  std::string schedule = "cosine";
+};
+
+struct Entry {
+  std::string name;
+  std::string summary;   // one line for --list-models
+  Recipe recipe;
+  Model (*make)(const Shape& input, std::int64_t classes);
+};
+const std::vector<Entry>& registry();
+const Entry& find(std::string_view name);   // Error(usage) listing the names
+
+}  // namespace dp::models

@@ -1,0 +1,36 @@
+// Stochastic gradient descent, and how its learning rate changes over a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dp {
+
+// torch.optim.SGD: g += weight_decay*w; m = momentum*m + g; w -= lr*(nesterov ? g + momentum*m : m).
+struct Sgd {
+  float lr = 0.1f;
+  float momentum = 0;
+  bool nesterov = false;
+  float weight_decay = 0;
+};
+
+enum class ScheduleKind { constant, step, multistep, cosine };
+ScheduleKind parse_schedule(const std::string& name);   // Error(usage) listing the names
+const char* to_string(ScheduleKind kind);
+
+// The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional.
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::constant;
+  double step_size = 1;               // step: multiply by gamma every so many epochs
+  double gamma = 0.1;
+  std::vector<double> milestones{};   // multistep: multiply by gamma at each
+  double warmup_epochs = 0;           // linear, from 1/(warm-up steps)
+  double total_epochs = 1;            // cosine: 0 at this point
+
+  // The factor before the optimizer step at `epoch` (fractional: steps done / steps per epoch).
+  // `epochs_per_step` makes the first warm-up step positive.
+  double factor(double epoch, double epochs_per_step) const;
+};
+
+}  // namespace dp

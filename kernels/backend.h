@@ -1,0 +1,112 @@
+// What a kind of device offers: contexts (one per replica), and in them memory, streams, events and ops.
+//
+// Threads: a Context, its streams, events, ops and buffers are used by one thread, the replica's. What crosses
+// replicas goes through a Communicator (communicator.h) and nowhere else.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dp/device.h"
+#include "dp/error.h"
+#include "kernels/communicator.h"
+#include "kernels/ops.h"
+
+namespace dp::kernels {
+
+// Shared by the replicas of one engine: once raised, every wait inside a backend ends by throwing Aborted.
+using AbortFlag = std::atomic<bool>;
+struct Aborted : std::runtime_error {
+  Aborted() : std::runtime_error("stopped because another replica failed") {}
+};
+
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+// Work in order. The semantics are CUDA's: calls return at once and the work may run later; a wait holds back later work of
+// this stream until the event's latest record has been reached; waiting for an event never recorded is no wait.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void record(Event& event) = 0;
+  virtual void wait(Event& event) = 0;
+  virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;   // host or device on either side; src must stay valid
+  virtual void upload(void* dst, const void* src, std::size_t bytes) = 0; // src is read before the call returns; at most 256 bytes
+  virtual void synchronize() = 0;   // returns when all work is done; throws the first exception of that work
+};
+
+inline constexpr int kMaxOpArgs = 8;
+
+// One operation, bound to shapes and layouts, ready to run any number of times.
+class Op {
+ public:
+  virtual ~Op() = default;
+  // Enqueues. `args` as the descriptor says. `workspace` has workspace_bytes() and is shared by all ops of the stream.
+  virtual void run(Stream& stream, std::span<void* const> args, void* workspace) = 0;
+  virtual std::size_t workspace_bytes() const { return 0; }
+  // The TensorDescs of the descriptor in its order of members, layouts resolved.
+  virtual const std::vector<TensorDesc>& tensors() const = 0;
+  virtual std::string implementation() const = 0;   // "jit:avx2", "plain": for --print-plan
+};
+
+// Owner of device memory; 64-byte aligned, zeroed.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() = 0;
+  virtual std::size_t bytes() const = 0;
+};
+
+struct ContextOptions {
+  int threads = 1;                  // CPU: of this replica
+  std::vector<int> cores;           // CPU: one per thread, empty: not pinned
+  bool deterministic = false;
+  // Test mode of host backends: every stream runs on a thread of its own, with pseudo-random delays from this seed.
+  bool threaded_streams = false;
+  std::uint64_t delay_seed = 0;
+  // Test mode of host backends: pretends that the host cannot dereference device memory, so that inputs are copied.
+  bool discrete_memory = false;
+  AbortFlag* abort = nullptr;       // not owned; may be null
+};
+
+class Context {
+ public:
+  virtual ~Context() = default;
+  virtual Device device() const = 0;
+  virtual DType compute_type() const = 0;         // of activations, parameters, gradients
+  virtual bool host_accessible() const = 0;       // device memory is host memory: inputs need no copy
+  // Called by a thread before its first use of this context: binds the device, or pins the thread.
+  virtual void bind_thread() = 0;
+  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;   // Error(device) with bytes asked and free
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  // Error(usage) naming op and shapes when they do not fit.
+  virtual std::unique_ptr<Op> make_op(const OpDesc& desc) = 0;
+  // The row-major layout of a shape; what files and host tensors use.
+  virtual Layout plain_layout(const Shape& shape, DType type) = 0;
+  // Returns when everything enqueued so far will complete without further calls from this thread. Contexts whose streams
+  // run inside the calling thread work off their queues here.
+  virtual void flush() = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual DeviceProbe probe() const = 0;
+  virtual std::unique_ptr<Context> open(Device device, const ContextOptions& options) = 0;
+  // One handle per context, in rank order; all contexts are this backend's. `name` is "host".
+  virtual std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
+                                                                       std::span<Context* const> contexts) = 0;
+};
+
+// The backend of that kind, made on first use; Error(device) naming the reason when there is none.
+Backend& backend(DeviceKind kind);
+
+}  // namespace dp::kernels

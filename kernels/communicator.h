@@ -1,0 +1,54 @@
+// Data between replicas. Every rank makes the same calls with the same sizes in the same order; each call is
+// enqueued on a stream of the caller's own context and returns at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "dp/shape.h"
+
+namespace dp::kernels {
+
+class Stream;
+
+struct Range {
+  std::int64_t begin = 0, end = 0;   // elements
+  std::int64_t size() const { return end - begin; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+// The part of `count` elements that `rank` of `size` owns in reduce_scatter and all_gather: consecutive, whole multiples of
+// kNormBlock but for the last, sizes that differ by at most one block. Some may be empty.
+Range slice_of(std::int64_t count, int rank, int size);
+
+// Sums are taken per element over the ranks as a fixed binary tree of the rank index ((0+1)+(2+3))+..., so that every
+// collective and every split of a range gives the same bits. When a stream passes a call, the caller's memory may be written again.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;
+
+  // `data` is this rank's own range of `count` elements of `type` (f32, f64), in place.
+  virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;
+  virtual void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;   // only root's data changes
+  virtual void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) = 0;
+  virtual void reduce_scatter(void* data, std::int64_t count, DType type, Stream& stream) = 0;     // only slice_of(count, rank) changes
+  virtual void all_gather(void* data, std::int64_t count, DType type, Stream& stream) = 0;         // in: own slice; out: everything
+
+  // Parts of different sizes in bytes, one per rank, concatenated in rank order at the root.
+  virtual void gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;
+  virtual void scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;
+};
+
+// Half-open tree of the fixed summation order: the split point of [begin, end).
+constexpr int tree_split(int begin, int end) {
+  int half = 1;
+  while (half * 2 < end - begin) half *= 2;
+  return begin + half;
+}
+
+}  // namespace dp::kernels

@@ -1,0 +1,34 @@
+// The models that the command line knows.
+#include <dp/error.h>
+#include <dp/models.h>
+
+namespace dp::models {
+namespace {
+
+Model make_mnist_convnet(const Shape& input, std::int64_t classes) {
+  if (input != Shape{1, 28, 28})
+    throw Error(ErrorCode::usage, "mnist_convnet reads images of (1, 28, 28), not " + to_string(input));
+  return mnist_convnet({.classes = classes});
+}
+Model make_mlp(const Shape& input, std::int64_t classes) { return mlp({.input = input, .classes = classes}); }
+
+}  // namespace
+
+const std::vector<Entry>& registry() {
+  static const std::vector<Entry> entries{
+      {"mnist_convnet", "conv 32-64, fc 128: PyTorch's MNIST example, 1.2 M parameters", {}, make_mnist_convnet},
+      {"mlp", "one hidden layer of 128, the smallest model of one's own", {}, make_mlp},
+  };
+  return entries;
+}
+
+const Entry& find(std::string_view name) {
+  std::string names;
+  for (const Entry& entry : registry()) {
+    if (entry.name == name) return entry;
+    names += (names.empty() ? "" : ", ") + entry.name;
+  }
+  throw Error(ErrorCode::usage, "there is no model '" + std::string(name) + "'; the models are " + names);
+}
+
+}  // namespace dp::models

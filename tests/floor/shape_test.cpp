@@ -1,0 +1,54 @@
+#include "dp/shape.h"
+
+#include "dp/device.h"
+#include "dp/error.h"
+#include "dp/model.h"
+#include "dp/models.h"
+#include "dp/tensor.h"
+#include "support/catch.h"
+
+TEST_CASE("a shape counts, prints and refuses nonsense") {
+  CHECK(dp::Shape{2, 3, 4}.numel() == 24);
+  CHECK(dp::Shape{}.numel() == 1);
+  CHECK(to_string(dp::Shape{64, 1}) == "(64, 1)");
+  CHECK_THROWS_AS((dp::Shape{-1}), dp::Error);
+  CHECK_THROWS_AS((dp::Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}), dp::Error);
+}
+
+TEST_CASE("S16: GPU lists are parsed, and refused with the valid ids") {
+  CHECK(dp::parse_gpu_list("0,2", 4) == std::vector<int>{0, 2});
+  CHECK(dp::parse_gpu_list("1-3", 4) == std::vector<int>{1, 2, 3});
+  CHECK(dp::parse_gpu_list("all", 2) == std::vector<int>{0, 1});
+  for (const char* bad : {"", "x", "0,", ",0", "-1", "0-", "3-1", "4", "0,0", "0-2,1", "1e0", " 0", "99999999999"})
+    CHECK_THROWS_AS(dp::parse_gpu_list(bad, 4), dp::Error);
+  try {
+    dp::parse_gpu_list("7", 4);
+  } catch (const dp::Error& error) {
+    CHECK(std::string(error.what()).find("0-3") != std::string::npos);
+    CHECK(error.code() == dp::ErrorCode::usage);
+  }
+}
+
+TEST_CASE("mnist_convnet has PyTorch's parameters") {
+  const dp::Model model = dp::models::mnist_convnet();
+  CHECK(model.parameter_count() == 1199882);
+  CHECK(model.parameters().front().name == "conv1.weight");
+  CHECK(model.output() == dp::Shape{10});
+  CHECK(model.parameters()[4].shape == dp::Shape{128, 9216});
+}
+
+TEST_CASE("a builder refuses layers that do not fit, naming them") {
+  dp::ModelBuilder m("bad", dp::Shape{1, 4, 4});
+  CHECK_THROWS_WITH(m.conv2d("big", m.input(), {.out_channels = 2, .kernel = 9}), Catch::Contains("big"));
+  CHECK_THROWS_WITH(m.linear("fc", m.input(), {.out_features = 2}), Catch::Contains("flatten"));
+}
+
+TEST_CASE("tensor views share memory, clones do not") {
+  dp::Tensor t(dp::Shape{4, 2});
+  dp::Tensor view = t.rows(1, 3);
+  view.data<float>()[0] = 5;
+  CHECK(t.data<float>()[2] == 5);
+  CHECK(t.clone().data<float>() != t.data<float>());
+  CHECK_THROWS_AS(t.data<double>(), dp::Error);
+  CHECK_THROWS_AS(t.rows(3, 5), dp::Error);
+}

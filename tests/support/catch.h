@@ -1,0 +1,24 @@
+// Catch2, version 2 or 3, and a skip that CTest reports as one.
+#pragma once
+
+#if defined(DP_CATCH_V3)
+#include <catch2/catch_all.hpp>
+using Catch::Approx;
+#else
+#include <catch2/catch.hpp>
+#endif
+
+#include <string>
+
+namespace dp::test {
+
+// Reports the reason and marks the program as skipped; the caller returns. A program that also failed has failed.
+void mark_skipped(const std::string& reason);
+
+}  // namespace dp::test
+
+#define DP_SKIP(reason)                \
+  do {                                 \
+    ::dp::test::mark_skipped(reason);  \
+    return;                            \
+  } while (false)

@@ -1,0 +1,25 @@
+// Runs the tests. Exit status: 0 all passed, 1 one failed, 77 none failed and one was skipped.
+#if !defined(DP_CATCH_V3)
+#define CATCH_CONFIG_RUNNER
+#endif
+#include "support/catch.h"
+
+#include <cstdio>
+
+namespace dp::test {
+namespace {
+bool skipped = false;
+}
+
+void mark_skipped(const std::string& reason) {
+  skipped = true;
+  std::printf("skipped: %s\n", reason.c_str());
+}
+
+}  // namespace dp::test
+
+int main(int argc, char** argv) {
+  const int failed = Catch::Session().run(argc, argv);
+  if (failed != 0) return 1;
+  return dp::test::skipped ? 77 : 0;
+}
