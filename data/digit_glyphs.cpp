@@ -20,7 +20,7 @@ constexpr PenPoint kTwoAngled[] = {{.08f, .22f, lift}, {.35f, .02f},         {.7
                                    {.55f, .62f},       {.05f, .97f, corner}, {.50f, .94f}, {.97f, .96f}};
 constexpr PenPoint kTwoLooped[] = {{.08f, .22f, lift}, {.40f, .00f}, {.85f, .18f}, {.70f, .50f}, {.32f, .86f},
                                    {.08f, .94f},       {.07f, .80f}, {.28f, .78f}, {.60f, .94f}, {.97f, .88f}};
-constexpr PenPoint kTwoSwung[] = {{.12f, .14f, lift},    {.50f, .00f}, {.90f, .20f}, {.75f, .48f}, {.35f, .76f},
+constexpr PenPoint kTwoSwung[] = {{.12f, .14f, lift},   {.50f, .00f}, {.90f, .20f}, {.75f, .48f}, {.35f, .76f},
                                   {.08f, .98f, corner}, {.40f, .84f}, {.65f, .98f}, {.98f, .90f}};
 constexpr PenPoint kThreeRound[] = {{.10f, .12f, lift}, {.50f, .00f}, {.88f, .20f}, {.70f, .42f}, {.38f, .48f, corner},
                                     {.75f, .55f},       {.95f, .77f}, {.60f, .99f}, {.08f, .90f}};
@@ -43,15 +43,15 @@ constexpr PenPoint kSixSteep[] = {{.50f, .00f, lift}, {.20f, .40f}, {.10f, .75f}
 constexpr PenPoint kSevenPlain[] = {{.05f, .06f, lift}, {.50f, .05f}, {.92f, .04f, corner}, {.60f, .50f}, {.40f, 1.0f}};
 constexpr PenPoint kSevenCrossed[] = {{.05f, .06f, lift}, {.50f, .05f},       {.92f, .04f, corner}, {.64f, .45f},
                                       {.45f, 1.0f},       {.25f, .50f, lift}, {.58f, .49f},         {.90f, .47f}};
-constexpr PenPoint kSevenHooked[] = {{.07f, .24f, lift}, {.10f, .04f, corner}, {.50f, .06f},
-                                     {.93f, .03f, corner}, {.64f, .45f},       {.52f, 1.0f}};
+constexpr PenPoint kSevenHooked[] = {{.07f, .24f, lift},   {.10f, .04f, corner}, {.50f, .06f},
+                                     {.93f, .03f, corner}, {.64f, .45f},         {.52f, 1.0f}};
 constexpr PenPoint kEightOnce[] = {{.80f, .14f, lift}, {.45f, .00f}, {.15f, .22f}, {.50f, .47f}, {.88f, .74f},
                                    {.50f, 1.0f},       {.10f, .76f}, {.45f, .50f}, {.82f, .26f}, {.74f, .10f}};
 constexpr PenPoint kEightLoops[] = {{.50f, .45f, lift}, {.15f, .24f}, {.50f, .00f}, {.85f, .22f}, {.50f, .45f},
                                     {.50f, .46f, lift}, {.08f, .74f}, {.50f, 1.0f}, {.92f, .73f}, {.50f, .46f}};
-constexpr PenPoint kNineStraight[] = {{.85f, .18f, lift}, {.50f, .02f}, {.12f, .25f}, {.30f, .52f},
+constexpr PenPoint kNineStraight[] = {{.85f, .18f, lift}, {.50f, .02f},         {.12f, .25f}, {.30f, .52f},
                                       {.68f, .46f},       {.86f, .14f, corner}, {.86f, .50f}, {.80f, 1.0f}};
-constexpr PenPoint kNineCurved[] = {{.85f, .18f, lift},    {.50f, .02f}, {.12f, .25f}, {.30f, .52f}, {.68f, .46f},
+constexpr PenPoint kNineCurved[] = {{.85f, .18f, lift},   {.50f, .02f}, {.12f, .25f}, {.30f, .52f}, {.68f, .46f},
                                     {.87f, .14f, corner}, {.90f, .55f}, {.70f, .90f}, {.22f, .97f}};
 constexpr PenPoint kNineTwice[] = {{.82f, .28f, lift}, {.50f, .02f},       {.12f, .28f}, {.40f, .54f},
                                    {.82f, .28f},       {.85f, .05f, lift}, {.82f, .50f}, {.72f, 1.0f}};
@@ -79,6 +79,8 @@ static_assert(all_fit());
 
 }  // namespace
 
-std::span<const Glyph> glyphs_of(int digit) { return kDigits[static_cast<std::size_t>(digit)]; }
+std::span<const Glyph> glyphs_of(int digit) {
+  return kDigits[static_cast<std::size_t>(digit)];
+}
 
 }  // namespace dp

@@ -104,8 +104,7 @@ void fit(Random& random, Path& path) {
   const Point middle{(low.x + high.x) / 2, (low.y + high.y) / 2};
   const Point target{shift(width), shift(height)};
   for (Segment& s : path.used())
-    for (Point* p : {&s.from, &s.to})
-      *p = {target.x + scale * (p->x - middle.x), target.y + scale * (p->y - middle.y)};
+    for (Point* p : {&s.from, &s.to}) *p = {target.x + scale * (p->x - middle.x), target.y + scale * (p->y - middle.y)};
 }
 
 // For every pixel the distance from its centre to the edge of the line, negative inside; far away where no line is.

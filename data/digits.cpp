@@ -23,7 +23,7 @@ std::shared_ptr<const Dataset> draw_digits(DigitsPart part, std::int64_t count, 
       labels[i] = draw_digit(random, std::span(pixels).subspan(i * bytes, bytes));
     }
   });
-  return std::make_shared<MemoryDataset>(image, 10, Normalization{{0.1600f}, {0.3100f}}, std::move(pixels),
+  return std::make_shared<MemoryDataset>(image, 10, Normalization{{0.1394f}, {0.2845f}}, std::move(pixels),
                                          std::move(labels));
 }
 
