@@ -24,9 +24,7 @@ std::string folder_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-std::string temporary_of(const std::string& path) {
-  return path + ".tmp" + std::to_string(::getpid());
-}
+std::string temporary_of(const std::string& path) { return path + ".tmp" + std::to_string(::getpid()); }
 
 bool write_all(int fd, const std::string& text) {
   std::size_t done = 0;

@@ -9,14 +9,10 @@ namespace {
 
 const char* name_of(Reduce reduce) {
   switch (reduce) {
-    case Reduce::automatic:
-      return "auto";
-    case Reduce::master:
-      return "master";
-    case Reduce::all_reduce:
-      return "allreduce";
-    case Reduce::sharded:
-      return "sharded";
+    case Reduce::automatic: return "auto";
+    case Reduce::master: return "master";
+    case Reduce::all_reduce: return "allreduce";
+    case Reduce::sharded: return "sharded";
   }
   return "unknown";
 }

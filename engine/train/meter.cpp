@@ -22,9 +22,7 @@ void Meter::end_warmup() {
   warmup_end_ = mark_ = here();
 }
 
-void Meter::mark() {
-  mark_ = here();
-}
+void Meter::mark() { mark_ = here(); }
 
 double Meter::between(const Point& from, const Point& to) {
   const double seconds = to.seconds - from.seconds;

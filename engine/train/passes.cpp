@@ -42,9 +42,7 @@ void prepare_batches(DataParallel& net, const Loader* train, const Loader& test,
       sizes(test.dataset().size(), eval_batch_size(options), false));
 }
 
-std::int64_t eval_batch_size(const TrainerOptions& options) {
-  return std::max<std::int64_t>(options.batch_size, 128);
-}
+std::int64_t eval_batch_size(const TrainerOptions& options) { return std::max<std::int64_t>(options.batch_size, 128); }
 
 RunSummary describe(const DataParallel& net, const TrainerOptions& options) {
   RunSummary summary;

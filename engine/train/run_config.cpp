@@ -9,14 +9,10 @@ namespace {
 
 const char* name_of(Reduce reduce) {
   switch (reduce) {
-    case Reduce::automatic:
-      return "auto";
-    case Reduce::master:
-      return "master";
-    case Reduce::all_reduce:
-      return "allreduce";
-    case Reduce::sharded:
-      return "sharded";
+    case Reduce::automatic: return "auto";
+    case Reduce::master: return "master";
+    case Reduce::all_reduce: return "allreduce";
+    case Reduce::sharded: return "sharded";
   }
   return "unknown";
 }
@@ -32,9 +28,7 @@ std::string toml_value(const nlohmann::ordered_json& value) {
   return value.dump();
 }
 
-double shortest(float value) {
-  return std::stod(nlohmann::json(value).dump());
-}  // 0.02, not 0.019999999552965164
+double shortest(float value) { return std::stod(nlohmann::json(value).dump()); }  // 0.02, not 0.019999999552965164
 
 }  // namespace
 

@@ -18,14 +18,10 @@ ScheduleKind parse_schedule(const std::string& name) {
 
 const char* to_string(ScheduleKind kind) {
   switch (kind) {
-    case ScheduleKind::constant:
-      return "constant";
-    case ScheduleKind::step:
-      return "step";
-    case ScheduleKind::multistep:
-      return "multistep";
-    case ScheduleKind::cosine:
-      return "cosine";
+    case ScheduleKind::constant: return "constant";
+    case ScheduleKind::step: return "step";
+    case ScheduleKind::multistep: return "multistep";
+    case ScheduleKind::cosine: return "cosine";
   }
   return "unknown";
 }
@@ -35,10 +31,8 @@ double Schedule::factor(double epoch, double epochs_per_step) const {
   const double now = epoch + 1e-6 * epochs_per_step;
   const double warmup = warmup_epochs > 0 ? std::min(1.0, (epoch + epochs_per_step) / warmup_epochs) : 1.0;
   switch (kind) {
-    case ScheduleKind::constant:
-      return warmup;
-    case ScheduleKind::step:
-      return warmup * std::pow(gamma, std::floor(now / step_size));
+    case ScheduleKind::constant: return warmup;
+    case ScheduleKind::step: return warmup * std::pow(gamma, std::floor(now / step_size));
     case ScheduleKind::multistep: {
       const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](double at) { return at <= now; });
       return warmup * std::pow(gamma, static_cast<double>(passed));

@@ -83,8 +83,6 @@ std::string with_separators(std::int64_t number) {
   return digits;
 }
 
-std::string mebibytes(std::size_t bytes) {
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0);
-}
+std::string mebibytes(std::size_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); }
 
 }  // namespace dp

@@ -69,9 +69,7 @@ Trainer::Trainer(const Model& model, const DatasetPair& data, const TrainerOptio
 
 Trainer::~Trainer() = default;
 
-DataParallel& Trainer::net() {
-  return state_->net;
-}
+DataParallel& Trainer::net() { return state_->net; }
 
 RunSummary Trainer::run(const TrainerCallbacks& callbacks) {
   if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs once; make another");
