@@ -90,8 +90,10 @@ TEST_CASE("padding never wins a maximum, not even over negative numbers") {
 TEST_CASE("the reference's masks are the window cells that ops.h numbers") {
   OpRig rig(DeviceKind::reference);
   const Shape x_shape{1, 1, 3, 3}, y_shape{1, 1, 2, 2};
-  // Windows start at -1 and 1: maxima 9 (window cell 3 of 0..3), 2 (cell 3 -> row 0, col 2), and so on.
-  const HostTensor x{x_shape, {9, 1, 2, 3, -8, -7, 4, -6, -5}};
+  // Windows start at -1 and 1: of each, the cells that lie on the image are 1 1, 1 2 / 2 1, 2 2.
+  const HostTensor x{x_shape, {9, 2, 1,   //
+                               4, -8, -7,   //
+                               3, -6, -5}};
   const kernels::MaxPool2dForward desc{
       .x = rig.desc(x_shape, rig.plain(x_shape)), .y = rig.desc(y_shape, rig.plain(y_shape)), .window = {2, 2, 1}, .relu = true};
   std::vector<std::uint8_t> mask(4, 99);
@@ -100,5 +102,5 @@ TEST_CASE("the reference's masks are the window cells that ops.h numbers") {
   rig.run(*rig.context().make_op(desc), {rig.upload(x, desc.x).data(), y.data(), device_mask->data(), nullptr, nullptr});
   rig.download_bytes(mask.data(), *device_mask, mask.size());
   CHECK(rig.download(y).values == std::vector<double>{9, 2, 4, 0});
-  CHECK(mask == std::vector<std::uint8_t>{3, 3, 3, 255});
+  CHECK(mask == std::vector<std::uint8_t>{3, 2, 1, 255});
 }
