@@ -22,17 +22,17 @@ struct TrainerOptions {
   std::int64_t batch_size = 128;        // global, per optimizer step
   Sgd sgd{.lr = 0.02f, .momentum = 0.9f};
   Schedule schedule{.kind = ScheduleKind::cosine};   // total_epochs is set from epochs and max_steps when it is cosine
-  DataParallelOptions parallel;
+  DataParallelOptions parallel{};
   bool shuffle = true;
   bool augment = true;
   bool drop_last = false;
   int workers = 0;                      // loader threads; 0: cores left over, 1 to 4
-  std::string dataset_name;             // for the record
-  std::string output_dir;               // the run's folder; empty: nothing is written
+  std::string dataset_name{};           // for the record
+  std::string output_dir{};             // the run's folder; empty: nothing is written
   std::int64_t save_every_epochs = 1;   // 0: only at the end
   std::int64_t save_every_steps = 0;    // 0: off
-  std::string resume;                   // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
-  std::string init;                     // a safetensors file: weights only
+  std::string resume{};                 // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
+  std::string init{};                   // a safetensors file: weights only
   bool dry_run = false;                 // one training and one evaluation batch, no files
   int print_freq = 10;                  // steps between on_step calls
   const std::atomic<int>* stop = nullptr;   // non-zero: finish the step, save, return with interrupted set
@@ -69,11 +69,11 @@ std::string to_json(const RunSummary& summary);   // one object, one line
 
 // Called on the thread that runs the trainer; every member may be left empty.
 struct TrainerCallbacks {
-  std::function<void(const DataParallel&, const TrainerOptions&)> on_start;
-  std::function<void(const StepReport&)> on_step;
-  std::function<void(const EvalReport&)> on_eval;
-  std::function<void(const std::string& folder)> on_checkpoint;
-  std::function<void(const std::string& text)> on_message;   // a notice for a person
+  std::function<void(const DataParallel&, const TrainerOptions&)> on_start{};
+  std::function<void(const StepReport&)> on_step{};
+  std::function<void(const EvalReport&)> on_eval{};
+  std::function<void(const std::string& folder)> on_checkpoint{};
+  std::function<void(const std::string& text)> on_message{};   // a notice for a person
 };
 
 class Trainer {
