@@ -27,7 +27,7 @@ enum class Split { balanced, chunk };                           // shard sizes: 
 enum class OnNonfinite { abort, skip };
 
 struct DataParallelOptions {
-  std::vector<Device> devices;              // empty: every GPU, or else two CPU replicas
+  std::vector<Device> devices{};            // empty: every GPU, or else two CPU replicas
   Reduce reduce = Reduce::automatic;
   Comm comm = Comm::automatic;
   LossAt loss = LossAt::local;
@@ -40,7 +40,7 @@ struct DataParallelOptions {
   bool dropout = true;
   float label_smoothing = 0;
   int grad_accum_steps = 1;                 // micro-batches per optimizer step
-  std::optional<double> clip_grad_norm;     // L2 norm of the whole gradient
+  std::optional<double> clip_grad_norm{};   // L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;
   bool check_replicas = false;              // after every step, verify that the replicas are bit-identical
 };
