@@ -49,6 +49,11 @@ std::unique_ptr<Event> HostContext::make_event() {
   return std::make_unique<HostEvent>();
 }
 
+bool HostContext::idle() {
+  // A thread of its own may be at work on any stream; only the inline mode knows that all is done.
+  return !options_.threaded_streams && inline_streams_.idle();
+}
+
 void HostContext::flush() {
   if (options_.threaded_streams)
     group_.rethrow_if_failed();

@@ -20,6 +20,7 @@ class HostContext : public Context {
   std::unique_ptr<Stream> make_stream() override;
   std::unique_ptr<Event> make_event() override;
   void flush() override;
+  bool idle() override;
 
   const ContextOptions& options() const { return options_; }
 

@@ -20,6 +20,7 @@ inline constexpr std::size_t kQueuedTasks = 256;  // of one stream; the next one
 struct HostEvent final : Event {
   const Progress* progress = nullptr;  // null: never recorded
   std::uint64_t ticket = 0;
+  bool reached() const { return progress == nullptr || progress->reached(ticket); }
 };
 
 class HostStream : public Stream {

@@ -73,6 +73,12 @@ void InlineStream::synchronize() {
   siblings_.spin_until([&] { return queued() == 0; });
 }
 
+void InlineStream::synchronize(Event& event) {
+  const auto& recorded = static_cast<const HostEvent&>(event);
+  group_.rethrow_if_failed();
+  siblings_.spin_until([&] { return recorded.reached(); });
+}
+
 bool InlineStream::advance() {
   bool progress = false;
   while (queued() > 0 && attempt(slot(done()))) {

@@ -22,6 +22,7 @@ class InlineStreams {
   bool poll();
   // Returns when every queue is empty.
   void work_off();
+  bool idle() const { return queued_ == 0; }
 
  private:
   friend class InlineStream;
@@ -42,6 +43,7 @@ class InlineStream final : public HostStream {
 
   void submit(const Task& task) override;
   void synchronize() override;
+  void synchronize(Event& event) override;
 
  private:
   friend class InlineStreams;

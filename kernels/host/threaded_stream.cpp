@@ -61,6 +61,13 @@ void ThreadedStream::synchronize() {
   group_.rethrow_if_failed();
 }
 
+void ThreadedStream::synchronize(Event& event) {
+  const auto& recorded = static_cast<const HostEvent&>(event);
+  Spinner spinner(kPauses);
+  while (!recorded.reached()) spinner.wait();
+  group_.rethrow_if_failed();
+}
+
 void ThreadedStream::run(std::uint64_t seed, int threads) {
   unpin_current_thread();
   omp_set_num_threads(threads);

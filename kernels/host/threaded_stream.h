@@ -20,6 +20,7 @@ class ThreadedStream final : public HostStream {
 
   void submit(const Task& task) override;
   void synchronize() override;
+  void synchronize(Event& event) override;
 
  private:
   void run(std::uint64_t seed, int threads);

@@ -16,7 +16,7 @@ class SgdOp final : public ReferenceOp<SgdUpdate> {
     const double* gradients = f64(args[1]);
     double* momenta = f64(args[2]);
     const auto& inputs = *static_cast<const StepInputs*>(args[3]);
-    const auto& results = *static_cast<const StepResults*>(args[4]);
+    auto& results = *static_cast<StepResults*>(args[4]);
     if (results.skip) return;
     const double lr = inputs.lr, momentum = inputs.momentum, decay = inputs.weight_decay, clip = results.clip;
     for (std::int64_t i = 0; i < desc_.count; ++i) {
@@ -27,6 +27,7 @@ class SgdOp final : public ReferenceOp<SgdUpdate> {
         direction = inputs.nesterov ? gradient + momentum * momenta[i] : momenta[i];
       }
       weights[i] -= lr * direction;
+      if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
     }
   }
 };
@@ -66,6 +67,7 @@ class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
     if (finite && inputs.max_norm > 0)
       results.clip = static_cast<float>(std::min(1.0, static_cast<double>(inputs.max_norm) / (results.grad_norm + 1e-6)));
     results.skip = !finite && inputs.skip_nonfinite;
+    results.skipped_steps += results.skip;
     if (!finite) results.grad_nonfinite = 1;
   }
 };
