@@ -8,7 +8,7 @@
 namespace dp::kernels {
 namespace {
 
-class CpuContext : public HostContext {
+class CpuContext final : public HostContext {
  public:
   using HostContext::HostContext;
 
@@ -19,7 +19,7 @@ class CpuContext : public HostContext {
   Layout plain_layout(const Shape& shape, DType type) override { return plain_cpu_layout(shape, type); }
 };
 
-class CpuBackend : public HostBackend {
+class CpuBackend final : public HostBackend {
  public:
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
     return std::make_unique<CpuContext>(device, options);

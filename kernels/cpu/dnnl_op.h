@@ -14,7 +14,6 @@
 namespace dp::kernels {
 
 const dnnl::engine& dnnl_engine();             // of the process
-std::string shapes_of(const OpDesc& desc);     // " x (64, 1, 28, 28) w (...)", for errors
 dnnl::primitive_attr op_attributes();          // the workspace is ours
 
 // Whether oneDNN found nothing but its loops of last resort, hundreds of times slower than the rest.
