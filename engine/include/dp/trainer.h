@@ -23,19 +23,19 @@ struct TrainerOptions {
   std::int64_t batch_size = 128;        // global, per optimizer step
   Sgd sgd{.lr = 0.02f, .momentum = 0.9f};
   Schedule schedule{.kind = ScheduleKind::cosine};   // total_epochs is set from epochs and max_steps when it is cosine
-  DataParallelOptions parallel;
+  DataParallelOptions parallel{};
   bool shuffle = true;
   bool augment = true;
   bool drop_last = false;
   int workers = 0;                      // loader threads; 0: cores left over, 1 to 4
-  std::string dataset_name;             // for the record
-  std::string output_dir;               // the run's folder; empty: nothing is written
+  std::string dataset_name{};           // for the record
+  std::string output_dir{};             // the run's folder; empty: nothing is written
   std::int64_t save_every_epochs = 1;   // 0: only at the end
   std::int64_t save_every_steps = 0;    // 0: off
-  std::string resume;                   // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
-  std::string init;                     // a safetensors file: weights only. Not read when "auto" finds a checkpoint
+  std::string resume{};                 // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
+  std::string init{};                   // a safetensors file: weights only. Not read when "auto" finds a checkpoint
   bool init_partial = false;            // take the tensors of `init` that fit, report the others; otherwise all must fit
-  std::string summary_file;             // a second copy of summary.json; empty: none
+  std::string summary_file{};           // a second copy of summary.json; empty: none
   bool dry_run = false;                 // one training and one evaluation batch, no files
   int print_freq = 10;                  // steps between on_step calls; 0: only after the last of an epoch
   const std::atomic<int>* stop = nullptr;   // non-zero: finish the step, save, return with interrupted set
@@ -75,11 +75,11 @@ std::string to_json(const RunSummary& summary);   // one object, one line
 
 // Called on the thread that runs the trainer; every member may be left empty.
 struct TrainerCallbacks {
-  std::function<void(const DataParallel&, const TrainerOptions&)> on_start;
-  std::function<void(const StepReport&)> on_step;
-  std::function<void(const EvalReport&)> on_eval;
-  std::function<void(const std::string& folder)> on_checkpoint;
-  std::function<void(const std::string& text)> on_message;   // a notice for a person
+  std::function<void(const DataParallel&, const TrainerOptions&)> on_start{};
+  std::function<void(const StepReport&)> on_step{};
+  std::function<void(const EvalReport&)> on_eval{};
+  std::function<void(const std::string& folder)> on_checkpoint{};
+  std::function<void(const std::string& text)> on_message{};   // a notice for a person
 };
 
 class Trainer {
