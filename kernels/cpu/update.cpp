@@ -1,6 +1,7 @@
 // SgdUpdate and the gradient's norm. Compiled without contraction of a*b+c: an element's new value must not depend on
 // whether it falls into the vector loop or its remainder, which differ with how a range is split.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 
@@ -28,30 +29,37 @@ class SgdOp : public HostOp {
     const float* gradients = static_cast<const float*>(args[1]);
     float* momenta = static_cast<float*>(args[2]);
     const StepInputs& step = *static_cast<const StepInputs*>(args[3]);
-    const StepResults& results = *static_cast<const StepResults*>(args[4]);
+    StepResults& results = *static_cast<StepResults*>(args[4]);
     if (results.skip != 0) return;
     const float lr = step.lr, momentum = step.momentum, decay = step.weight_decay, clip = results.clip;
     const bool nesterov = step.nesterov != 0;
-    parallel_ranges(threads_, count_, 16, [=](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(threads_, count_, 16, [=, &results](std::int64_t begin, std::int64_t end) {
+      float poison = 0;   // zero unless an updated weight is NaN or infinite
       if (momenta == nullptr) {
-#pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) weights[i] -= lr * (clip * gradients[i] + decay * weights[i]);
+#pragma omp simd reduction(+ : poison)
+        for (std::int64_t i = begin; i < end; ++i) {
+          weights[i] -= lr * (clip * gradients[i] + decay * weights[i]);
+          poison += weights[i] * 0.0f;
+        }
       } else if (nesterov) {
-#pragma omp simd
+#pragma omp simd reduction(+ : poison)
         for (std::int64_t i = begin; i < end; ++i) {
           const float gradient = clip * gradients[i] + decay * weights[i];
           const float m = momentum * momenta[i] + gradient;
           momenta[i] = m;
           weights[i] -= lr * (gradient + momentum * m);
+          poison += weights[i] * 0.0f;
         }
       } else {
-#pragma omp simd
+#pragma omp simd reduction(+ : poison)
         for (std::int64_t i = begin; i < end; ++i) {
           const float m = momentum * momenta[i] + (clip * gradients[i] + decay * weights[i]);
           momenta[i] = m;
           weights[i] -= lr * m;
+          poison += weights[i] * 0.0f;
         }
       }
+      if (poison != 0) std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
     });
   }
 
@@ -112,6 +120,7 @@ class GradNormFinishOp : public HostOp {
     if (finite && step.max_norm > 0)
       results.clip = static_cast<float>(std::min(1.0, static_cast<double>(step.max_norm) / (results.grad_norm + 1e-6)));
     results.skip = !finite && step.skip_nonfinite != 0;
+    results.skipped_steps += results.skip;
     if (!finite) results.grad_nonfinite = 1;
   }
 

@@ -59,9 +59,10 @@ struct Stats {
   double accuracy5() const { return samples ? 100.0 * static_cast<double>(top5) / static_cast<double>(samples) : 0; }
 };
 
-// Seconds of each phase on each replica since the last take_phase_times().
+// Seconds that a replica's thread spent in each phase since the last take_phase_times(). What the exchange of gradients and
+// weights hides behind backward counts there; `exchange` is what remained after it.
 struct PhaseTimes {
-  double scatter = 0, forward = 0, backward = 0, reduce = 0, update = 0, broadcast = 0, wait = 0;
+  double scatter = 0, forward = 0, backward = 0, exchange = 0;
 };
 
 // Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) for batch 0.

@@ -1,0 +1,38 @@
+// Inflates gzip (RFC 1952) piece by piece, in a fixed amount of memory whatever the data claim.
+#pragma once
+
+#include <zlib.h>
+
+#include <array>
+
+#include "data/byte_source.h"
+
+namespace dp {
+
+// Borrows `packed`. Error(data) with the offset in the packed bytes for corrupt or truncated data, and for bytes
+// behind the last member that are no member themselves.
+class GzipSource final : public ByteSource {
+ public:
+  explicit GzipSource(ByteSource& packed);
+  ~GzipSource() override;
+  GzipSource(const GzipSource&) = delete;
+  GzipSource& operator=(const GzipSource&) = delete;
+
+  std::size_t read(std::span<std::uint8_t> out) override;
+  void rewind() override;
+  const std::string& name() const override { return name_; }
+
+ private:
+  bool refill();  // false at the end of the packed bytes
+  std::uint64_t position() const { return fed_ - stream_.avail_in; }
+  void start_member_or_end();
+
+  ByteSource& packed_;
+  std::string name_;
+  z_stream stream_{};
+  std::array<std::uint8_t, 1 << 16> input_;
+  std::uint64_t fed_ = 0;  // packed bytes handed to the stream so far
+  bool ended_ = false;
+};
+
+}  // namespace dp
