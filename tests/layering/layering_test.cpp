@@ -101,6 +101,7 @@ TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
                 "#if defined(__linux__)\n#endif\nint cut(int); int n = 1'000'000 << 3;\n"},
                {"kernels/cuda/k.cu", "#include <cuda_runtime.h>\n__global__ void f();\nvoid g() { f<<<1, 2>>>(); }\n"},
                {"kernels/cuda/ptx.h", "#if defined(__CUDA_ARCH__)\nasm(\"\");\n#endif\n"},
+               {"tests/host/fake_driver/f.cpp", "int cuInit(unsigned) { return 0; }\n"},
                {"tests/simt/t.cpp", "void f() { cudaFree(0); }\n"}})
             .empty());
   CHECK(found(dp::test::check_cuda, {{"engine/a.cpp", "#include <cuda_runtime.h>\n"},
@@ -111,9 +112,11 @@ TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
                                      {"kernels/comm.cpp", "#include <nccl.h>\nvoid f() { ncclCommDestroy(c); }\n"},
                                      {"kernels/cuda/a_ptx.h", "#ifdef __CUDA_ARCH__\nasm(\"\");\n#endif\n"},
                                      {"kernels/cuda/b_ptx.h", "#ifdef __CUDA_ARCH__\nasm(\"\");\n#endif\n"},
-                                     {"kernels/cuda/k.cu", "#ifdef __CUDA_ARCH__\n#endif\n"}}) ==
+                                     {"kernels/cuda/k.cu", "#ifdef __CUDA_ARCH__\n#endif\n"},
+                                     {"tests/host/t.cpp", "int n = cuInit(0);\n"}}) ==
         Where{"engine/a.cpp:1", "engine/b.cpp:2", "engine/c.h:1", "engine/d.cpp:1", "engine/e.cpp:1",
-              "kernels/comm.cpp:1", "kernels/comm.cpp:2", "kernels/cuda/b_ptx.h:1", "kernels/cuda/k.cu:1"});
+              "kernels/comm.cpp:1", "kernels/comm.cpp:2", "kernels/cuda/b_ptx.h:1", "kernels/cuda/k.cu:1",
+              "tests/host/t.cpp:1"});
 }
 
 TEST_CASE("law 5: no file is longer than 400 lines") {
