@@ -12,6 +12,11 @@ using namespace kernels;
 
 constexpr std::int64_t kBatch = 6;
 
+TensorDesc any(const Shape& shape) {
+  TensorDesc desc;
+  desc.shape = shape;
+  return desc;
+}
 Tensor random_memory(std::size_t bytes) {
   Tensor t(Shape{static_cast<std::int64_t>((bytes + 3) / 4)});
   Random random(bytes, RandomUse::synthetic);
@@ -75,22 +80,22 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   Cases c(threads);
   const Window window{3, 1, 1};
   const Shape x{kBatch, 16, 12, 10}, y{kBatch, 32, 12, 10}, w{32, 16, 3, 3}, pooled{kBatch, 32, 6, 5};
-  const auto conv = c.product(Conv2dForward{{x, DType::f32, {}}, {w, DType::f32, {}}, {y, DType::f32, {}}, window, true, true}, 2, 32, {3}).tensors();
-  c.product(Conv2dBackwardData{conv[2], {w, DType::f32, {}}, conv[0], window}, 0, 0, {2});
-  c.product(Conv2dBackwardWeights{conv[0], conv[2], {w, DType::f32, {}}, window, true}, 3, 32, {2, 3});
+  const auto conv = c.product(Conv2dForward{any(x), any(w), any(y), window, true, true}, 2, 32, {3}).tensors();
+  c.product(Conv2dBackwardData{conv[2], any(w), conv[0], window}, 0, 0, {2});
+  c.product(Conv2dBackwardWeights{conv[0], conv[2], any(w), window, true}, 3, 32, {2, 3});
   const Shape out{kBatch, 24}, weights{24, 32 * 30};
   const DropoutSpec spec{0.3f, 2};
   const Window tiles{2, 2, 0};
-  const MaxPool2dForward pool{conv[2], {pooled, DType::f32, {}}, tiles, true, true, spec};
+  const MaxPool2dForward pool{conv[2], any(pooled), tiles, true, true, spec};
   const TensorDesc p = make_cpu_op(pool, c.options_)->tensors()[1];
   const auto floats = [&](const TensorDesc& t) { return random_memory(t.layout.bytes); };
   Tensor mask = zeroed(p.layout.bytes / 4);
   for (std::size_t i = 0; i < mask.bytes(); ++i) mask.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(i % 5 == 4 ? 255 : i % 5);
   c.add(pool, {1, 2}, true, {floats(conv[2]), floats(p), mask.clone(), samples_memory(), step_memory()});
   c.add(MaxPool2dBackward{p, conv[2], tiles, spec}, {2}, true, {floats(p), mask.clone(), floats(conv[2])});
-  const auto linear = c.product(LinearForward{p, {weights, DType::f32, {}}, {out, DType::f32, {}}, true, true}, 2, 24, {3}).tensors();
-  c.product(LinearBackwardData{linear[2], {weights, DType::f32, {}}, p}, 0, 0, {2});
-  c.product(LinearBackwardWeights{p, linear[2], {weights, DType::f32, {}}, true}, 3, 24, {2, 3});
+  const auto linear = c.product(LinearForward{p, any(weights), any(out), true, true}, 2, 24, {3}).tensors();
+  c.product(LinearBackwardData{linear[2], any(weights), p}, 0, 0, {2});
+  c.product(LinearBackwardWeights{p, linear[2], any(weights), true}, 3, 24, {2, 3});
   c.add(ReluForward{conv[2]}, {1}, true, {floats(conv[2]), floats(conv[2])});
   c.add(ReluBackward{conv[2]}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
   c.add(DropoutApply{conv[2], spec}, {1}, true, {floats(conv[2]), floats(conv[2]), samples_memory(), step_memory()});
