@@ -9,9 +9,9 @@
 
 namespace dp {
 
-class ByteSource {
+class ByteReader {
  public:
-  virtual ~ByteSource() = default;
+  virtual ~ByteReader() = default;
   // Fills `out`; returns fewer bytes only where the source ends. Error(data) with the offset when it can not be read.
   virtual std::size_t read(std::span<std::uint8_t> out) = 0;
   virtual void rewind() = 0;
@@ -19,12 +19,12 @@ class ByteSource {
 };
 
 // An open regular file. Error(data) for anything else.
-class FileSource final : public ByteSource {
+class FileReader final : public ByteReader {
  public:
-  explicit FileSource(const std::string& path);
-  ~FileSource() override;
-  FileSource(const FileSource&) = delete;
-  FileSource& operator=(const FileSource&) = delete;
+  explicit FileReader(const std::string& path);
+  ~FileReader() override;
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
 
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override;
@@ -37,9 +37,9 @@ class FileSource final : public ByteSource {
 };
 
 // Borrows the bytes.
-class MemorySource final : public ByteSource {
+class MemoryReader final : public ByteReader {
  public:
-  MemorySource(std::string name, std::span<const std::uint8_t> bytes) : name_(std::move(name)), bytes_(bytes) {}
+  MemoryReader(std::string name, std::span<const std::uint8_t> bytes) : name_(std::move(name)), bytes_(bytes) {}
 
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override { offset_ = 0; }
