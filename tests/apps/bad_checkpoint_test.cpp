@@ -10,7 +10,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp::test;
 
-const std::vector<std::string> kTiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1", "-b", "32"};
+const std::vector<std::string> kTiny{"--dataset", "mnist", "--data-path", ".",  "--model",
+                                     "mlp",       "--cpu", "1",           "-b", "32"};
 
 std::vector<std::string> tiny(std::vector<std::string> more) {
   more.insert(more.begin(), kTiny.begin(), kTiny.end());
@@ -33,7 +34,8 @@ TEST_CASE("checkpoints that can not be read, or belong to another run") {
   const std::string last = temp / "run/checkpoints/last", copy = temp / "copy";
   const std::size_t size = size_of_folder(last);
 
-  const auto refuses = [&](int code, const std::vector<std::string>& arguments, const std::vector<std::string>& fragments) {
+  const auto refuses = [&](int code, const std::vector<std::string>& arguments,
+                           const std::vector<std::string>& fragments) {
     check_bad_input({tiny(arguments), code, fragments, size}, temp.path());
   };
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}) {

@@ -18,7 +18,8 @@ void with_file(const std::string& name, const std::string& bytes, std::vector<st
   fs::remove(temp / name);
   write_text(temp / (name + packing), bytes);
   fragments.push_back(name);
-  check_bad_input({{"--dataset", "mnist", "--data-path", temp.path(), "--dry-run"}, 3, fragments, bytes.size()}, temp.path());
+  check_bad_input({{"--dataset", "mnist", "--data-path", temp.path(), "--dry-run"}, 3, fragments, bytes.size()},
+                  temp.path());
 }
 
 TEST_CASE("missing data") {
@@ -39,8 +40,7 @@ TEST_CASE("missing data") {
 
 TEST_CASE("truncated data") {
   const std::string images = idx_images(64), labels = idx_labels(64);
-  for (const std::size_t size : {0, 1, 4, 15, 16, 17})
-    with_file(kTrainImages, images.substr(0, size), {});
+  for (const std::size_t size : {0, 1, 4, 15, 16, 17}) with_file(kTrainImages, images.substr(0, size), {});
   with_file(kTrainImages, images.substr(0, images.size() - 1), {"expected 50192 bytes"});
   with_file(kTrainLabels, labels.substr(0, 8), {});
   with_file(kTestLabels, idx_labels(40).substr(0, 47), {});
@@ -82,8 +82,10 @@ TEST_CASE("packed data that is cut short or corrupt") {
   with_file(kTrainImages, checksum, {}, ".gz");
   with_file(kTrainImages, "\x1f\x8b" + std::string(100, '\0'), {}, ".gz");
   // A header that promises 3.4 TB, packed small: nothing of that size is made.
-  with_file(kTrainImages, gzip(big_endian(0x803) + big_endian(0xffffffff) + big_endian(28) + big_endian(28) + std::string(1 << 20, 'x')),
-            {}, ".gz");
+  with_file(
+      kTrainImages,
+      gzip(big_endian(0x803) + big_endian(0xffffffff) + big_endian(28) + big_endian(28) + std::string(1 << 20, 'x')),
+      {}, ".gz");
 }
 
 }  // namespace

@@ -41,8 +41,12 @@ class WeightsTable {
 
   void refuses_path(const std::string& path, std::vector<std::string> fragments, std::size_t size = 0) {
     fragments.push_back(path);
-    check_bad_input({{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1", "--dry-run", "--init", path},
-                     3, fragments, size}, temp_.path());
+    check_bad_input(
+        {{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1", "--dry-run", "--init", path},
+         3,
+         fragments,
+         size},
+        temp_.path());
   }
 
   const TempFolder& temp() const { return temp_; }
@@ -67,17 +71,17 @@ TEST_CASE("weights that are no safetensors file") {
   table.refuses(file_of("{} x", 0));
   table.refuses(file_of(std::string(100'000, '['), 0));
   table.refuses(file_of("{\"a\":" + std::string(50'000, '{'), 0));
-  table.refuses(std::string("PK\3\4") + std::string(500, 'p'));   // a zip file, as torch.save writes
+  table.refuses(std::string("PK\3\4") + std::string(500, 'p'));  // a zip file, as torch.save writes
 }
 
 TEST_CASE("weights whose header lies") {
   WeightsTable table;
-  table.refuses(file_of("{" + entry("a", "[2]", 0, 16) + "}", 16));                                    // too long for its shape
-  table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "}", 8));                                     // past the end
-  table.refuses(file_of("{" + entry("a", "[4]", 8, 24) + "}", 24));                                    // a hole
-  table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "," + entry("b", "[4]", 8, 24) + "}", 24));   // an overlap
+  table.refuses(file_of("{" + entry("a", "[2]", 0, 16) + "}", 16));  // too long for its shape
+  table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "}", 8));   // past the end
+  table.refuses(file_of("{" + entry("a", "[4]", 8, 24) + "}", 24));  // a hole
+  table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "," + entry("b", "[4]", 8, 24) + "}", 24));  // an overlap
   table.refuses(file_of("{" + entry("a", "[4]", 16, 0) + "}", 16));
-  table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "}", 20));                                    // bytes left over
+  table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "}", 20));  // bytes left over
   table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "," + entry("a", "[4]", 16, 32) + "}", 32));  // a name twice
   table.refuses(file_of("{" + entry("a", "[4294967296,4294967296,4294967296]", 0, 16) + "}", 16));
   table.refuses(file_of("{" + entry("a", "[-4]", 0, 16) + "}", 16));

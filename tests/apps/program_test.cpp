@@ -14,8 +14,9 @@ namespace fs = std::filesystem;
 using namespace dp::test;
 
 std::vector<std::string> tiny(std::vector<std::string> more) {
-  const std::vector<std::string> common{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "2",
-                                        "--threads-per-replica", "1", "-b", "16", "--deterministic"};
+  const std::vector<std::string> common{"--dataset",      "mnist", "--data-path",           ".", "--model", "mlp",
+                                        "--cpu",          "2",     "--threads-per-replica", "1", "-b",      "16",
+                                        "--deterministic"};
   more.insert(more.begin(), common.begin(), common.end());
   return more;
 }
@@ -38,7 +39,9 @@ TEST_CASE("help, version and the list of models") {
 TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says so") {
   const TempFolder temp;
   write_tiny_mnist(temp.path());
-  const Outcome run = run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--epochs", "1", "--summary", "s.json"}, temp.path());
+  const Outcome run =
+      run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--epochs", "1", "--summary", "s.json"},
+                   temp.path());
   INFO(run.err);
   REQUIRE(run.code == 0);
   CHECK(run.out.find("2 CPU replicas") != std::string::npos);
@@ -75,9 +78,11 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
   for (const int number : {SIGINT, SIGTERM}) {
     const TempFolder temp;
     write_tiny_mnist(temp.path());
-    const Outcome whole = run_dp_train(tiny({"--epochs", "300", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
+    const Outcome whole =
+        run_dp_train(tiny({"--epochs", "300", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
     REQUIRE(whole.code == 0);
-    const std::vector<std::string> arguments = tiny({"--epochs", "300", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
+    const std::vector<std::string> arguments =
+        tiny({"--epochs", "300", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
     Program program(arguments, temp.path());
     program.wait_for("Epoch: [2]");
     ::kill(program.id(), number);
@@ -98,18 +103,35 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
 
 TEST_CASE("a second interrupt leaves at once") {
   const TempFolder temp;
-  Program program({"--dataset", "digits", "--cpu", "1"}, temp.path());   // drawing takes longer than two signals
-  program.wait_for("");   // returns when stdout closes, or at once: nothing is printed before the data are there
+  write_tiny_mnist(temp.path());
+  Program program(tiny({"--output-dir", "run", "-p", "1"}), temp.path(), {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
+  program.wait_for("[1/4]");
   ::kill(program.id(), SIGTERM);
-  CHECK(program.wait().code >= 0);
+  CHECK(program.wait_for_error("once more").find("stopping after this step") != std::string::npos);
+  ::kill(program.id(), SIGINT);
+  const Outcome outcome = program.wait();
+  CHECK(outcome.code == 128 + SIGINT);
+  CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
 }
 
 TEST_CASE("a closed stdout does not end a run") {
   const TempFolder temp;
   write_tiny_mnist(temp.path());
-  const Outcome piped = run_dp_train(tiny({"--epochs", "2", "--output-dir", "run", "--summary", "/dev/null"}), temp.path());
-  CHECK(piped.code == 0);
+  Program program(tiny({"--epochs", "2", "--output-dir", "run"}), temp.path());
+  program.close_output();
+  const Outcome outcome = program.wait();
+  CHECK(outcome.code == 0);
   CHECK(fs::exists(temp / "run/summary.json"));
+}
+
+TEST_CASE("NaN ends the program with its own exit code") {
+  const TempFolder temp;
+  write_tiny_mnist(temp.path());
+  const Outcome outcome =
+      Program(tiny({"--output-dir", "run", "--save-every-steps", "1"}), temp.path(), {"DP_FAIL=nan:forward:dev1:step3"})
+          .wait();
+  CHECK(outcome.code == 5);
+  CHECK(outcome.err.find("run/checkpoints/last") != std::string::npos);
 }
 
 TEST_CASE("evaluating says the same as the run's end") {
@@ -119,10 +141,12 @@ TEST_CASE("evaluating says the same as the run's end") {
   const Outcome evaluated = run_dp_train(tiny({"-e", "--resume", "run", "--summary", "b.json"}), temp.path());
   INFO(evaluated.err);
   REQUIRE(evaluated.code == 0);
-  const auto a = nlohmann::json::parse(read_text(temp / "a.json")), b = nlohmann::json::parse(read_text(temp / "b.json"));
+  const auto a = nlohmann::json::parse(read_text(temp / "a.json")),
+             b = nlohmann::json::parse(read_text(temp / "b.json"));
   CHECK(a["top1"] == b["top1"]);
   CHECK(a["weights_sha256"] == b["weights_sha256"]);
-  const Outcome from_file = run_dp_train(tiny({"-e", "--init", "run/checkpoints/last/model.safetensors", "--summary", "c.json"}), temp.path());
+  const Outcome from_file = run_dp_train(
+      tiny({"-e", "--init", "run/checkpoints/last/model.safetensors", "--summary", "c.json"}), temp.path());
   CHECK(from_file.code == 0);
   CHECK(nlohmann::json::parse(read_text(temp / "c.json"))["top1"] == a["top1"]);
 }

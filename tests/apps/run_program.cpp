@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 
 #include "apps/idx_files.h"
 #include "support/catch.h"
@@ -40,7 +43,8 @@ std::size_t baseline_bytes() {
   static const std::size_t bytes = [] {
     const TempFolder temp;
     write_tiny_mnist(temp.path());
-    const Outcome good = run_dp_train({"--dataset", "mnist", "--data-path", temp.path(), "--dry-run", "--cpu", "1"}, temp.path());
+    const Outcome good =
+        run_dp_train({"--dataset", "mnist", "--data-path", temp.path(), "--dry-run", "--cpu", "1"}, temp.path());
     INFO(good.err);
     REQUIRE(good.code == 0);
     return good.peak_bytes;
@@ -56,7 +60,8 @@ std::string shown(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& arguments, const std::string& folder) {
+Program::Program(const std::vector<std::string>& arguments, const std::string& folder,
+                 const std::vector<std::string>& more_variables) {
   static std::atomic<int> count{0};
   err_file_ = folder + "/.stderr" + std::to_string(++count);
   int ends[2];
@@ -68,8 +73,10 @@ Program::Program(const std::vector<std::string>& arguments, const std::string& f
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   std::vector<std::string> words{DP_TRAIN_PATH}, variables = environment();
+  variables.insert(variables.end(), more_variables.begin(), more_variables.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
-  const int error = ::posix_spawn(&id_, DP_TRAIN_PATH, &actions, nullptr, pointers(words).data(), pointers(variables).data());
+  const int error =
+      ::posix_spawn(&id_, DP_TRAIN_PATH, &actions, nullptr, pointers(words).data(), pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   out_ = ends[0];
@@ -87,10 +94,24 @@ std::string Program::wait_for(const std::string& text) {
   return read_;
 }
 
+std::string Program::wait_for_error(const std::string& text) const {
+  std::string seen;
+  for (int tries = 0; tries < 1000 && seen.find(text) == std::string::npos; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    seen = read_text(err_file_);
+  }
+  return seen;
+}
+
+void Program::close_output() {
+  ::close(out_);
+  out_ = -1;
+}
+
 Outcome Program::wait() {
   Outcome outcome;
-  outcome.out = wait_for("");
-  ::close(out_);
+  outcome.out = out_ >= 0 ? wait_for("") : read_;
+  if (out_ >= 0) close_output();
   int status = 0;
   rusage usage{};
   ::wait4(id_, &status, 0, &usage);
@@ -115,7 +136,8 @@ void check_bad_input(const BadInput& input, const std::string& folder) {
   CHECK(outcome.err.starts_with("dp_train: error: "));
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
   CHECK(outcome.err.ends_with('\n'));
-  CHECK(std::none_of(outcome.err.begin(), outcome.err.end() - !outcome.err.empty(), [](char c) { return c >= 0 && c < 0x20; }));
+  CHECK(std::none_of(outcome.err.begin(), outcome.err.end() - !outcome.err.empty(),
+                     [](char c) { return c >= 0 && c < 0x20; }));
   for (const std::string& fragment : input.fragments) {
     INFO("wanted: " << fragment);
     CHECK(outcome.err.find(fragment) != std::string::npos);

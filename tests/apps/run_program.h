@@ -9,8 +9,8 @@
 namespace dp::test {
 
 struct Outcome {
-  int code = -1;     // exit status, or -1
-  int signal = 0;    // that ended it, or 0
+  int code = -1;   // exit status, or -1
+  int signal = 0;  // that ended it, or 0
   std::string out, err;
   std::size_t peak_bytes = 0;
 };
@@ -18,9 +18,12 @@ struct Outcome {
 // A started program. Without a visible GPU, in `folder`.
 class Program {
  public:
-  Program(const std::vector<std::string>& arguments, const std::string& folder);
+  Program(const std::vector<std::string>& arguments, const std::string& folder,
+          const std::vector<std::string>& variables = {});  // "NAME=value"
   pid_t id() const { return id_; }
-  std::string wait_for(const std::string& text);   // reads stdout until it holds that text or ends; what was read so far
+  std::string wait_for(const std::string& text);  // reads stdout until it holds that text or ends; what was read so far
+  std::string wait_for_error(const std::string& text) const;  // polls stderr for that text, ten seconds at most
+  void close_output();                                        // as a pager that was quit
   Outcome wait();
 
  private:
@@ -36,8 +39,8 @@ Outcome run_dp_train(const std::vector<std::string>& arguments, const std::strin
 struct BadInput {
   std::vector<std::string> arguments;
   int code = 2;
-  std::vector<std::string> fragments;   // in the one line on stderr
-  std::size_t file_bytes = 0;           // of what is read; the peak memory may grow by twice that and 64 MiB
+  std::vector<std::string> fragments;  // in the one line on stderr
+  std::size_t file_bytes = 0;          // of what is read; the peak memory may grow by twice that and 64 MiB
 };
 void check_bad_input(const BadInput& input, const std::string& folder);
 

@@ -31,13 +31,6 @@ void* operator new(std::size_t size) {
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return counted(size, static_cast<std::size_t>(alignment));
 }
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return counted(size, alignof(std::max_align_t));
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
@@ -81,7 +74,7 @@ namespace {
 
 // The largest block asked for while these files are refused.
 std::size_t largest_while_refused(const Bytes& images, const Bytes& labels) {
-  dp::MemoryStream image_source("images", images), label_source("labels", labels);
+  dp::MemoryReader image_source("images", images), label_source("labels", labels);
   largest = 0;
   try {
     dp::read_idx(image_source, label_source, {28, 28, 10}, {{0.1f}, {0.3f}});

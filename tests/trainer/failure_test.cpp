@@ -55,7 +55,7 @@ TEST_CASE("NaN ends the run, and no checkpoint holds it") {
   for (const auto& [name, tensor] : last.weights)
     for (const float value : tensor.span<float>()) REQUIRE(std::isfinite(value));
 
-  options.resume = "auto";   // from the last good checkpoint the run completes
+  options.resume = "auto";  // from the last good checkpoint the run completes
   CHECK(tiny_run(options).weights_sha256 == tiny_run(tiny_options()).weights_sha256);
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("a checkpoint that can not be written is a notice as long as another w
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) {
     full.reset();
-    if (report.step == 12) full = std::make_unique<FullDisk>();   // the save after this step fails
+    if (report.step == 12) full = std::make_unique<FullDisk>();  // the save after this step fails
   };
   callbacks.on_message = [&](const std::string& text) { said += text + "\n"; };
   const RunSummary summary = tiny_run(options, callbacks);
@@ -116,7 +116,7 @@ TEST_CASE("a last checkpoint that can not be written is an I/O error") {
     const std::shared_ptr<void> restore(nullptr, [&](void*) { full.reset(); });
     tiny_run(tiny_options(temp.path()), callbacks);
   });
-  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 14);   // the one before stays
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 14);  // the one before stays
 }
 
 TEST_CASE("a summary that could not be written is found before training") {

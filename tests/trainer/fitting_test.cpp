@@ -25,11 +25,14 @@ TEST_CASE("S23: strict loading names every tensor that does not fit") {
   NamedTensors given;
   given.emplace_back("a.weight", Tensor(Shape{3, 2}));
   given.emplace_back("b.weight", Tensor(Shape{1}));
-  expect_error(ErrorCode::data, {"'f'", "'a.weight' is (3, 2), not (2, 3)", "'b.weight' is not in the model", "'a.bias' is missing", "do so"},
-               [&] { dp::fitting(own(), given, "f", "do so", nullptr); });
+  expect_error(
+      ErrorCode::data,
+      {"'f'", "'a.weight' is (3, 2), not (2, 3)", "'b.weight' is not in the model", "'a.bias' is missing", "do so"},
+      [&] { dp::fitting(own(), given, "f", "do so", nullptr); });
   given = own();
   given[1].second = Tensor(Shape{2}, dp::DType::f64);
-  expect_error(ErrorCode::data, {"'a.bias' is float64, not float32"}, [&] { dp::fitting(own(), given, "f", "", nullptr); });
+  expect_error(ErrorCode::data, {"'a.bias' is float64, not float32"},
+               [&] { dp::fitting(own(), given, "f", "", nullptr); });
 }
 
 TEST_CASE("S23: partial loading takes what fits and reports the rest") {

@@ -23,7 +23,7 @@ const RunSummary& uninterrupted() {
 }
 
 TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
-  for (const std::int64_t step : {1, 5, 6, 7, 8, 14, 20}) {   // 7, 14: after an epoch's last step, before its evaluation
+  for (const std::int64_t step : {1, 5, 6, 7, 8, 14, 20}) {  // 7, 14: after an epoch's last step, before its evaluation
     INFO("stopped after step " << step);
     const TempFolder temp;
     TrainerOptions options = tiny_options(temp.path());
@@ -107,7 +107,7 @@ TEST_CASE("auto starts anew where nothing lies, and goes on where something does
   CHECK(run_until(options, 3).steps == 3);
   CHECK(run_until(options, 9).steps == 9);
   CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
-  const RunSummary done = tiny_run(options);   // nothing is left to train
+  const RunSummary done = tiny_run(options);  // nothing is left to train
   CHECK(done.steps == 21);
   CHECK(done.weights_sha256 == uninterrupted().weights_sha256);
   CHECK(done.top1 == uninterrupted().top1);
@@ -131,7 +131,7 @@ TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run"
   options.max_steps = 7;
   options.stop = &stop;
   TrainerCallbacks callbacks;
-  callbacks.on_eval = [&](const EvalReport&) { stop = 2; };   // too late: the run was complete
+  callbacks.on_eval = [&](const EvalReport&) { stop = 2; };  // too late: the run was complete
   CHECK_FALSE(tiny_run(options, callbacks).interrupted);
 }
 

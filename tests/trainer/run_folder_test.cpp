@@ -26,7 +26,7 @@ TEST_CASE("one run to a folder") {
     expect_error(ErrorCode::usage, {path, "another run", "--output-dir"}, [&] { RunFolder second(path + "/"); });
     CHECK_FALSE(dp::FolderLock(path).held());
   }
-  const RunFolder third(path);   // the lock goes with its owner
+  const RunFolder third(path);  // the lock goes with its owner
   CHECK_FALSE(third.has_checkpoints());
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("metrics go on behind the resumed step") {
   }
   const std::string whole = read_text(metrics);
   CHECK(whole == "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2}\n{\"kind\":\"train\",\"step\":3}\n");
-  write_text(metrics, whole + R"({"kind":"train","st)");   // torn by a kill
+  write_text(metrics, whole + R"({"kind":"train","st)");  // torn by a kill
   write_text(temp / "summary.json", "{}");
   {
     RunFolder folder(temp.path());
@@ -68,12 +68,12 @@ TEST_CASE("metrics go on behind the resumed step") {
         "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2}\n{\"step\":3,\"again\":true}\n");
   {
     RunFolder folder(temp.path());
-    folder.begin("", 9);   // nothing lies beyond
+    folder.begin("", 9);  // nothing lies beyond
   }
   CHECK(dp::test::lines_of(read_text(metrics)).size() == 3);
   {
     RunFolder folder(temp.path());
-    folder.begin("", std::nullopt);   // a new run
+    folder.begin("", std::nullopt);  // a new run
   }
   CHECK(read_text(metrics).empty());
 }
@@ -97,7 +97,7 @@ TEST_CASE("a file is replaced whole, and a link to it stays a link") {
   CHECK(std::filesystem::is_symlink(temp / "link"));
   int entries = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(temp.path())) ++entries;
-  CHECK(entries == 2);   // no temporary stays
+  CHECK(entries == 2);  // no temporary stays
 }
 
 TEST_CASE("a device or a pipe is written through, never replaced") {

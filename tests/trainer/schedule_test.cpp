@@ -30,7 +30,8 @@ TEST_CASE("step drops as StepLR") {
   const Schedule schedule{.kind = ScheduleKind::step, .step_size = 3, .gamma = 0.5};
   // torch: StepLR(step_size=3, gamma=0.5), epochs 0..7
   const double torch[] = {1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25};
-  for (int epoch = 0; epoch < 8; ++epoch) CHECK(factor(schedule, epoch * 469, 469) == Approx(torch[epoch]).epsilon(1e-12));
+  for (int epoch = 0; epoch < 8; ++epoch)
+    CHECK(factor(schedule, epoch * 469, 469) == Approx(torch[epoch]).epsilon(1e-12));
   CHECK(factor(schedule, 3 * 469 - 1, 469) == 1);
 }
 
@@ -44,7 +45,7 @@ TEST_CASE("a drop comes at its very step however the division rounds") {
         if (factor(schedule, epoch * per_epoch, per_epoch) > 0.11) FAIL("late at " << epoch << " of " << per_epoch);
       }
     }
-  const Schedule tenth{.kind = ScheduleKind::step, .step_size = 0.1, .gamma = 0.5};   // 0.3 / 0.1 rounds to below 3
+  const Schedule tenth{.kind = ScheduleKind::step, .step_size = 0.1, .gamma = 0.5};  // 0.3 / 0.1 rounds to below 3
   CHECK(factor(tenth, 3, 10) == Approx(0.125));
 }
 
@@ -62,10 +63,9 @@ TEST_CASE("cosine falls as CosineAnnealingLR") {
   const Schedule schedule{.kind = ScheduleKind::cosine, .total_epochs = 4};
   // torch: CosineAnnealingLR(T_max=4), base rate 1
   const double torch[] = {1, 0.8535533905932737, 0.5, 0.14644660940672627, 0};
-  for (int epoch = 0; epoch < 5; ++epoch)
-    CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-12));
+  for (int epoch = 0; epoch < 5; ++epoch) CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-12));
   CHECK(factor(schedule, 4 * 12 - 1, 12) > 0);
-  CHECK(factor(schedule, 6 * 12, 12) == Approx(0).margin(1e-12));   // past the end it stays at 0
+  CHECK(factor(schedule, 6 * 12, 12) == Approx(0).margin(1e-12));  // past the end it stays at 0
 }
 
 TEST_CASE("warm-up rises linearly from one over its steps") {

@@ -20,10 +20,11 @@ TEST_CASE("no byte reaches a terminal as a control character") {
   }
   CHECK(dp::printable("\x1b[2J\n") == "\\x1b[2J\\x0a");
   CHECK(dp::printable("größe 数 😀") == "größe 数 😀");
-  CHECK(dp::printable("\xc2\x9b" "31m") == "\\xc2\\x9b31m");          // CSI in eight bits
-  CHECK(dp::printable("\xe2\x80\xae") == "\\xe2\\x80\\xae");          // right-to-left override
-  CHECK(dp::printable("\xe2\x82") == "\\xe2\\x82");                   // cut short
-  CHECK(dp::printable("\xc0\xaf\xed\xa0\x80") == "\\xc0\\xaf\\xed\\xa0\\x80");   // overlong, surrogate
+  CHECK(dp::printable("\xc2\x9b"
+                      "31m") == "\\xc2\\x9b31m");                               // CSI in eight bits
+  CHECK(dp::printable("\xe2\x80\xae") == "\\xe2\\x80\\xae");                    // right-to-left override
+  CHECK(dp::printable("\xe2\x82") == "\\xe2\\x82");                             // cut short
+  CHECK(dp::printable("\xc0\xaf\xed\xa0\x80") == "\\xc0\\xaf\\xed\\xa0\\x80");  // overlong, surrogate
 }
 
 TEST_CASE("a JSON line is one line of ASCII whatever it holds") {
@@ -50,7 +51,8 @@ TEST_CASE("the options of a run become flat TOML") {
   options.schedule.milestones = {1, 2.5};
   const std::string toml = dp::to_toml(dp::run_config("mlp", options));
   CHECK(toml.find("model = \"mlp\"\n") == 0);
-  CHECK(toml.find(R"(dataset = "evil\"\nlr = 9")" "\n") != std::string::npos);
+  CHECK(toml.find(R"(dataset = "evil\"\nlr = 9")"
+                  "\n") != std::string::npos);
   CHECK(toml.find("devices = [\"cpu\", \"cpu\"]\n") != std::string::npos);
   CHECK(toml.find("lr = 0.02\n") != std::string::npos);
   CHECK(toml.find("lr-milestones = [1.0, 2.5]\n") != std::string::npos);

@@ -25,7 +25,7 @@ TEST_CASE("a run learns and leaves its record") {
   TrainerCallbacks callbacks;
   callbacks.on_eval = [&](const EvalReport& report) {
     test_losses.push_back(report.stats.loss());
-    CHECK(report.stats.samples == 130);   // S9: every sample once
+    CHECK(report.stats.samples == 130);  // S9: every sample once
     CHECK(report.step == 7 * static_cast<std::int64_t>(test_losses.size()));
   };
   callbacks.on_step = [&](const StepReport& report) { steps.push_back(report); };
@@ -98,7 +98,7 @@ TEST_CASE("evaluating a checkpoint gives the run's own result") {
   const RunSummary trained = tiny_run(tiny_options(temp.path()));
   TrainerOptions options = tiny_options();
   options.resume = temp.path();
-  options.parallel.seed = 7;   // other initial weights
+  options.parallel.seed = 7;  // other initial weights
   Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options);
   const RunSummary result = trainer.evaluate();
   CHECK(result.top1 == trained.top1);
@@ -112,11 +112,11 @@ TEST_CASE("the rate follows the schedule step by step") {
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) { rates.push_back(report.lr); };
   TrainerOptions options = tiny_options();
-  options.max_steps = 10;   // cosine ends there
+  options.max_steps = 10;  // cosine ends there
   const RunSummary summary = tiny_run(options, callbacks);
   CHECK(summary.steps == 10);
   CHECK(summary.epochs == 1);
-  CHECK(summary.top5 > 0);   // evaluated at the end
+  CHECK(summary.top5 > 0);  // evaluated at the end
   REQUIRE(rates.size() == 10);
   for (int step = 0; step < 10; ++step)
     CHECK(rates[static_cast<std::size_t>(step)] == Approx(0.05 * 0.5 * (1 + std::cos(3.14159265358979 * step / 10))));
@@ -153,7 +153,8 @@ TEST_CASE("options that can never work are refused at once") {
   const auto refused = [](const std::vector<std::string>& fragments, auto change) {
     TrainerOptions options = tiny_options();
     change(options);
-    expect_error(ErrorCode::usage, fragments, [&] { Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options); });
+    expect_error(ErrorCode::usage, fragments,
+                 [&] { Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options); });
   };
   refused({"epochs", "0"}, [](TrainerOptions& o) { o.epochs = 0; });
   refused({"batch size", "-1"}, [](TrainerOptions& o) { o.batch_size = -1; });
@@ -169,9 +170,8 @@ TEST_CASE("options that can never work are refused at once") {
   expect_error(ErrorCode::usage, {"(1, 28, 28)", "(3, 8, 8)"}, [] {
     Trainer(models::mlp({.input = {3, 8, 8}}), dp::test::tiny_digits(), tiny_options());
   });
-  expect_error(ErrorCode::usage, {"10 classes"}, [] {
-    Trainer(models::mlp({.classes = 9}), dp::test::tiny_digits(), tiny_options());
-  });
+  expect_error(ErrorCode::usage, {"10 classes"},
+               [] { Trainer(models::mlp({.classes = 9}), dp::test::tiny_digits(), tiny_options()); });
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Started {
 };
 Started start_with(const TrainerOptions& options) {
   Started started;
-  std::atomic<int> stop{2};   // before the first step
+  std::atomic<int> stop{2};  // before the first step
   TrainerOptions stopping = options;
   stopping.stop = &stop;
   TrainerCallbacks callbacks;

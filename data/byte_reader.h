@@ -9,9 +9,9 @@
 
 namespace dp {
 
-class ByteStream {
+class ByteReader {
  public:
-  virtual ~ByteStream() = default;
+  virtual ~ByteReader() = default;
   // Fills `out`; returns fewer bytes only where the source ends. Error(data) with the offset when it can not be read.
   virtual std::size_t read(std::span<std::uint8_t> out) = 0;
   virtual void rewind() = 0;
@@ -19,12 +19,12 @@ class ByteStream {
 };
 
 // An open regular file. Error(data) for anything else.
-class FileStream final : public ByteStream {
+class FileReader final : public ByteReader {
  public:
-  explicit FileStream(const std::string& path);
-  ~FileStream() override;
-  FileStream(const FileStream&) = delete;
-  FileStream& operator=(const FileStream&) = delete;
+  explicit FileReader(const std::string& path);
+  ~FileReader() override;
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
 
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override;
@@ -37,9 +37,9 @@ class FileStream final : public ByteStream {
 };
 
 // Borrows the bytes.
-class MemoryStream final : public ByteStream {
+class MemoryReader final : public ByteReader {
  public:
-  MemoryStream(std::string name, std::span<const std::uint8_t> bytes) : name_(std::move(name)), bytes_(bytes) {}
+  MemoryReader(std::string name, std::span<const std::uint8_t> bytes) : name_(std::move(name)), bytes_(bytes) {}
 
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override { offset_ = 0; }
