@@ -12,16 +12,10 @@
 namespace dp::kernels {
 namespace {
 
-void require_count(std::int64_t count, const char* op) {
-  if (count < 0) throw Error(ErrorCode::usage, std::string(op) + ": the count " + std::to_string(count) + " is negative");
-}
-
 class SgdOp : public HostOp {
  public:
   SgdOp(const SgdUpdate& d, const CpuOpOptions& options)
-      : count_(d.count), threads_(threads_for(options.threads, d.count * 12)) {
-    require_count(d.count, "sgd");
-  }
+      : count_(d.count), threads_(threads_for(options.threads, d.count * 12)) {}
   std::string implementation() const override { return "own:simd"; }
 
   void execute(std::span<void* const> args, void*) override {
@@ -85,9 +79,7 @@ double sum_of_squares(const float* x, std::int64_t count) {
 class GradNormPartialsOp : public HostOp {
  public:
   GradNormPartialsOp(const GradNormPartials& d, const CpuOpOptions& options)
-      : count_(d.count), threads_(threads_for(options.threads, d.count * 4)) {
-    require_count(d.count, "grad_norm_partials");
-  }
+      : count_(d.count), threads_(threads_for(options.threads, d.count * 4)) {}
   std::string implementation() const override { return "own:simd"; }
 
   void execute(std::span<void* const> args, void*) override {
@@ -106,7 +98,7 @@ class GradNormPartialsOp : public HostOp {
 
 class GradNormFinishOp : public HostOp {
  public:
-  explicit GradNormFinishOp(const GradNormFinish& d) : blocks_(d.blocks) { require_count(d.blocks, "grad_norm_finish"); }
+  explicit GradNormFinishOp(const GradNormFinish& d) : blocks_(d.blocks) {}
 
   void execute(std::span<void* const> args, void*) override {
     const double* partials = static_cast<const double*>(args[0]);

@@ -13,8 +13,9 @@ namespace dp {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
-// One safetensors file. Reading validates everything before it allocates: Error(data) names path and fault. Writing is atomic
-// (temporary file, fsync, rename): Error(io).
+// One safetensors file. Reading validates everything before it allocates: Error(data) names path and fault. F32, F64, I64, I32 and U8
+// are kept, F16 and BF16 become float32, other types are refused. Writing is atomic (temporary file, fsync, rename): Error(io);
+// Error(usage) for names or tensors that no such file may hold.
 NamedTensors read_safetensors(const std::string& path, std::map<std::string, std::string>* metadata = nullptr);
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
@@ -40,11 +41,12 @@ struct Checkpoint {
 
 // Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, state.json and manifest.json with sizes and
 // crc32c: into a temporary sibling, every file and folder synced, then exchanged with what stood there. Error(io); the old one stays.
+// Error(usage) when `folder` exists and is neither a checkpoint nor empty.
 void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
 // Error(data) when a file is missing, of another size or checksum, or does not parse.
 Checkpoint load_checkpoint(const std::string& folder);
-// The newest readable checkpoint under `run_folder`/checkpoints; empty when there is none. Finishes or removes what a
-// killed save left behind.
+// The newest readable checkpoint under `run_folder`/checkpoints by its step (`last` wins a tie); empty when there is none. Finishes or
+// removes what a killed save left behind; not to be called while this process saves there.
 std::string find_checkpoint(const std::string& run_folder);
 
 // "module." stripped from every name.

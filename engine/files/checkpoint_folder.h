@@ -1,0 +1,38 @@
+// The files of a checkpoint and the manifest that vouches for them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "engine/files/byte_source.h"
+
+namespace dp {
+
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kStateFile = "state.json";
+inline constexpr const char* kManifestFile = "manifest.json";
+
+struct FileRecord {
+  std::uint64_t bytes = 0;
+  std::uint32_t crc = 0;  // crc32c
+};
+using Manifest = std::map<std::string, FileRecord>;  // by file name
+
+std::string to_json(const Manifest& manifest);
+// Error(data) unless it lists just the files of a checkpoint, so that no name from outside is ever opened.
+Manifest read_manifest(ByteSource& source);
+
+enum class Links { follow, refuse };  // whether the folder itself may be a symbolic link; its files never are
+
+FileHandle open_folder(const std::string& path, Links links);  // Error(data)
+
+// A checkpoint whose files have the sizes and checksums of its manifest. The files stay open, so what was verified is
+// what is read whatever happens to the folder's name meanwhile.
+struct VerifiedCheckpoint {
+  FileSource model, optimizer, state;
+};
+VerifiedCheckpoint open_checkpoint(const std::string& path, Links links);  // Error(data)
+
+}  // namespace dp

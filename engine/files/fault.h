@@ -1,0 +1,18 @@
+// The texts of errors about files: one line, whatever bytes the file held.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace dp {
+
+// At most `longest` bytes of a text from outside; control characters and bytes above 126 become \xNN.
+std::string printable(std::string_view text, std::size_t longest = 80);
+
+// Error(data): "<path>: <fault>".
+[[noreturn]] void throw_data(std::string_view path, const std::string& fault);
+// Error(data) and Error(io): "<path>: <doing> failed: <strerror>".
+[[noreturn]] void throw_data_errno(std::string_view path, const std::string& doing, int error);
+[[noreturn]] void throw_io_errno(std::string_view path, const std::string& doing, int error);
+
+}  // namespace dp

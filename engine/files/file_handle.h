@@ -1,0 +1,27 @@
+// Owner of a file descriptor.
+#pragma once
+
+#include <utility>
+
+namespace dp {
+
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int file) : file_(file) {}  // negative: none
+  FileHandle(FileHandle&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  FileHandle& operator=(FileHandle&& other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  ~FileHandle() { close(); }
+
+  explicit operator bool() const { return file_ >= 0; }
+  int get() const { return file_; }
+  int close();  // what the system's close returned, 0 when there was nothing to close
+
+ private:
+  int file_ = -1;
+};
+
+}  // namespace dp

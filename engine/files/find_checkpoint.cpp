@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
+#include <tuple>
+#include <vector>
+
+#include "dp/checkpoint.h"
+#include "dp/error.h"
+#include "engine/files/checkpoint_folder.h"
+#include "engine/files/checkpoint_names.h"
+#include "engine/files/durable.h"
+#include "engine/files/fault.h"
+#include "engine/files/put_in_place.h"
+#include "engine/files/safetensors_header.h"
+#include "engine/files/train_state.h"
+
+namespace dp {
+namespace {
+
+struct Candidate {
+  std::string path, base;  // base: the checkpoint's name, also for what a killed save left of it
+  bool leftover = false;
+  bool settled = true;     // nobody can still be writing it
+  std::int64_t step = -1;  // as state.json says, unverified
+};
+
+// The order in which they are tried: newest first, then `last`, other checkpoints, leftovers; at the end what may still
+// be written.
+bool before(const Candidate& a, const Candidate& b) {
+  const auto key = [](const Candidate& c) {
+    return std::tuple(!c.settled, -c.step, c.leftover, c.base != "last", c.base == "best", c.path);
+  };
+  return key(a) < key(b);
+}
+
+std::int64_t stated_step(const std::string& path) try {
+  const FileHandle folder = open_folder(path, Links::refuse);
+  FileSource state(folder, path, kStateFile);
+  return read_train_state(state).step;
+} catch (const Error&) {
+  return -1;
+}
+
+bool readable(const std::string& path) try {
+  VerifiedCheckpoint files = open_checkpoint(path, Links::refuse);
+  read_train_state(files.state);
+  read_safetensors_header(files.model);
+  read_safetensors_header(files.optimizer);
+  return true;
+} catch (const Error&) {
+  return false;
+}
+
+std::vector<Candidate> list(const std::string& folder) {
+  std::vector<Candidate> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    const std::string path = folder + "/" + name;
+    if (is_checkpoint_name(name))
+      found.push_back({path, name, false, true, stated_step(path)});
+    else if (const auto leftover = parse_leftover(name))
+      found.push_back({path, leftover->base, true, is_dead_or_own(leftover->owner), stated_step(path)});
+  }
+  if (error) throw_data_errno(folder, "listing the checkpoints", error.value());
+  std::sort(found.begin(), found.end(), before);
+  return found;
+}
+
+// Puts what a killed save left of one checkpoint in its place when it is readable and newer, and removes the rest. A
+// checkpoint that can not be read now is left alone, and so are readable leftovers of it: they may be all there is.
+void settle(const PathParts& target, const Candidate* current, const std::vector<const Candidate*>& leftovers) {
+  const bool current_readable = current && readable(current->path);
+  std::int64_t best = current ? current->step : -1;
+  bool missing = !current;
+  for (const Candidate* leftover : leftovers) {
+    if (!readable(leftover->path)) {
+      remove_tree(leftover->path);
+    } else if (missing || (current_readable && leftover->step > best)) {
+      const std::string replaced = put_in_place(leftover->path, target);
+      if (!replaced.empty()) remove_tree(replaced);
+      best = leftover->step;
+      missing = false;
+    } else if (current_readable || !current) {
+      remove_tree(leftover->path);
+    }
+  }
+}
+
+void settle_all(const std::string& folder) {
+  const std::vector<Candidate> found = list(folder);
+  std::map<std::string, std::vector<const Candidate*>> leftovers;  // newest first
+  for (const Candidate& candidate : found)
+    if (candidate.leftover && candidate.settled) leftovers[candidate.base].push_back(&candidate);
+  for (const auto& [base, those] : leftovers) {
+    const auto current =
+        std::find_if(found.begin(), found.end(), [&](const Candidate& c) { return !c.leftover && c.base == base; });
+    try {
+      settle({folder, base}, current == found.end() ? nullptr : &*current, those);
+    } catch (const Error&) {  // a folder that can not be changed: what lies there is read where it lies
+    }
+  }
+}
+
+}  // namespace
+
+std::string find_checkpoint(const std::string& run_folder) {
+  const std::string folder = run_folder + "/checkpoints";
+  settle_all(folder);
+  for (const Candidate& candidate : list(folder))
+    if (readable(candidate.path)) return candidate.path;
+  return {};
+}
+
+}  // namespace dp

@@ -1,0 +1,85 @@
+#include "engine/files/train_state.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "engine/files/fault.h"
+#include "engine/files/small_json.h"
+
+namespace dp {
+namespace {
+
+constexpr std::uint64_t kLongestState = 1 << 20;
+
+class Fields {
+ public:
+  explicit Fields(ByteSource& source) : path_(source.name()), json_(read_small_json(source, kLongestState)) {}
+
+  std::string text(const char* key) const {
+    const auto& value = at(key);
+    if (!value.is_string()) wrong(key, "a string");
+    return value.get<std::string>();
+  }
+  std::uint64_t natural(const char* key) const {
+    const auto& value = at(key);
+    if (!value.is_number_unsigned()) wrong(key, "a whole number from 0 on");
+    return value.get<std::uint64_t>();
+  }
+  std::int64_t count(const char* key) const {
+    const std::uint64_t value = natural(key);
+    if (value > INT64_MAX) wrong(key, "below 2^63");
+    return static_cast<std::int64_t>(value);
+  }
+  double number(const char* key) const {
+    const auto& value = at(key);
+    if (!value.is_number()) wrong(key, "a number");
+    return value.get<double>();
+  }
+
+ private:
+  const nlohmann::json& at(const char* key) const {
+    const auto found = json_.find(key);
+    if (found == json_.end()) throw_data(path_, std::string("has no '") + key + "'");
+    return *found;
+  }
+  [[noreturn]] void wrong(const char* key, const char* due) const {
+    throw_data(path_, std::string("'") + key + "' is not " + due);
+  }
+
+  std::string path_;
+  nlohmann::json json_;
+};
+
+}  // namespace
+
+std::string to_json(const TrainState& state) {
+  const nlohmann::ordered_json json = {
+      {"model", state.model},
+      {"dataset", state.dataset},
+      {"step", state.step},
+      {"epoch", state.epoch},
+      {"batch_in_epoch", state.batch_in_epoch},
+      {"seed", state.seed},
+      {"global_batch", state.global_batch},
+      {"best_top1", std::isfinite(state.best_top1) ? state.best_top1 : -1.0},
+      {"config", state.config},
+  };
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+TrainState read_train_state(ByteSource& source) {
+  const Fields fields(source);
+  TrainState state;
+  state.model = fields.text("model");
+  state.dataset = fields.text("dataset");
+  state.step = fields.count("step");
+  state.epoch = fields.count("epoch");
+  state.batch_in_epoch = fields.count("batch_in_epoch");
+  state.seed = fields.natural("seed");
+  state.global_batch = fields.count("global_batch");
+  state.best_top1 = fields.number("best_top1");
+  state.config = fields.text("config");
+  return state;
+}
+
+}  // namespace dp

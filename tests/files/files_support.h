@@ -1,0 +1,48 @@
+// Scratch folders, bytes of files, and checkpoints whose content tells their version.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "dp/checkpoint.h"
+#include "dp/error.h"
+
+namespace dp::test {
+
+// A new folder under the system's temporary one, removed with all in it.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+void write_bytes(const std::string& path, const std::string& bytes);
+std::string read_bytes(const std::string& path);
+
+// A safetensors file: the length of `json`, `json`, `data`.
+std::string safetensors_bytes(const std::string& json, const std::string& data);
+
+// Runs `body`; the code and text of the dp::Error that it throws, or code 0 and no text.
+struct Outcome {
+  int code = 0;
+  std::string text;
+};
+Outcome outcome_of(const std::function<void()>& body);
+
+// A checkpoint at this step: every value of every tensor, and the state, follow from it.
+Checkpoint checkpoint_at(std::int64_t step);
+bool is_checkpoint_at(const Checkpoint& checkpoint, std::int64_t step);
+
+// The names in a folder that a save may not leave behind.
+int count_hidden(const std::string& folder);
+
+}  // namespace dp::test

@@ -1,0 +1,15 @@
+// Files that look like safetensors and must be refused.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dp::test {
+
+struct BadFile {
+  std::string what, bytes;
+  std::string message;   // part of the error's text
+};
+std::vector<BadFile> hostile_safetensors();
+
+}  // namespace dp::test

@@ -1,0 +1,50 @@
+#include "engine/files/safetensors_header.h"
+#include "files/files_support.h"
+#include "support/catch.h"
+
+using namespace dp::test;
+
+// As they stand in JSON.
+TEST_CASE("F12: hostile tensor names are refused") {
+  const char* const names[] = {"",
+                               "/",
+                               "/etc/passwd",
+                               "a/b",
+                               "../a",
+                               "..",
+                               ".",
+                               ".hidden",
+                               "a..b",
+                               "a/../b",
+                               "\\\\\\\\server",
+                               "..\\\\a",
+                               "C:\\\\a",
+                               "a\\u0000b",
+                               "a\\nb",
+                               "a\\r",
+                               "\\u001b[2J",
+                               "a\\u007f",
+                               "a\\u0085b",
+                               "a\\u2028b",
+                               "gpj.\\u202e.exe",
+                               "\\u2066a",
+                               "a\\u002f..\\u002fb",
+                               "a\xe2\x80\xae",
+                               "a\xc2\x9b"};
+  CHECK(std::size(names) >= 20);
+  for (const char* name : names) {
+    INFO(name);
+    const std::string bytes =
+        safetensors_bytes(std::string("{\"") + name + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", "");
+    dp::MemorySource source("f", std::as_bytes(std::span(bytes)));
+    const Outcome outcome = outcome_of([&] { dp::read_safetensors(source); });
+    CHECK(outcome.code == 3);
+    CHECK_THAT(outcome.text, Catch::Contains("has the tensor name '"));
+  }
+}
+
+TEST_CASE("ordinary tensor names are taken") {
+  for (const char* name : {"a", "layer1.0.conv1.weight", "module.fc.bias", "num_batches_tracked", "x y", "größe", "重み",
+                           "e\xf0\x9f\x98\x80", "trailing.", "a-b_c:d", "\"quoted\"", "~", "100%"})
+    CHECK(dp::fault_of_tensor_name(name).empty());
+}
