@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "data/gzip_source.h"
+#include "data/gzip_stream.h"
 #include "data/memory_dataset.h"
 
 namespace dp {
@@ -23,7 +23,7 @@ std::string hex(std::uint32_t value) {
 // One of the two files, seen through gzip where it is packed.
 class IdxFile {
  public:
-  explicit IdxFile(ByteSource& file) : bytes_(&file) {
+  explicit IdxFile(ByteStream& file) : bytes_(&file) {
     std::array<std::uint8_t, 2> begin{};
     file.rewind();
     const bool packed = file.read(begin) == begin.size() && begin[0] == 0x1f && begin[1] == 0x8b;
@@ -84,14 +84,14 @@ class IdxFile {
   std::uint64_t header_bytes() const { return offset_; }
 
  private:
-  ByteSource* bytes_;
-  std::optional<GzipSource> gzip_;
+  ByteStream* bytes_;
+  std::optional<GzipStream> gzip_;
   std::uint64_t offset_ = 0;  // of the next number of the header
 };
 
 }  // namespace
 
-std::shared_ptr<const Dataset> read_idx(ByteSource& images, ByteSource& labels, const IdxFormat& format,
+std::shared_ptr<const Dataset> read_idx(ByteStream& images, ByteStream& labels, const IdxFormat& format,
                                         const Normalization& normalization) {
   constexpr std::uint64_t kLabelHeader = 8, kImageHeader = 16;
   IdxFile label_file(labels);

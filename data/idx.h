@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "data/byte_source.h"
+#include "data/byte_stream.h"
 #include "dp/dataset.h"
 
 namespace dp {
@@ -16,7 +16,7 @@ struct IdxFormat {
 
 // Both files are read twice: once to check magic, sizes, exact length and (gzip) checksum, and only then into memory.
 // Error(data) naming file and offset.
-std::shared_ptr<const Dataset> read_idx(ByteSource& images, ByteSource& labels, const IdxFormat& format,
+std::shared_ptr<const Dataset> read_idx(ByteStream& images, ByteStream& labels, const IdxFormat& format,
                                         const Normalization& normalization);
 
 }  // namespace dp

@@ -68,7 +68,7 @@ DatasetPair open_pair(const std::string& dataset, const char* torchvision_name, 
                       const Normalization& normalization) {
   const auto paths = find_all(dataset, torchvision_name, folder);
   const auto read = [&](const fs::path& images, const fs::path& labels) {
-    FileSource image_file(images.string()), label_file(labels.string());
+    FileStream image_file(images.string()), label_file(labels.string());
     return read_idx(image_file, label_file, kFormat, normalization);
   };
   return {read(paths[0], paths[1]), read(paths[2], paths[3])};

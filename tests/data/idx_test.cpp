@@ -14,7 +14,7 @@ using dp::test::idx_labels;
 namespace {
 
 std::shared_ptr<const dp::Dataset> read(const Bytes& images, const Bytes& labels) {
-  dp::MemorySource image_source("images", images), label_source("labels", labels);
+  dp::MemoryStream image_source("images", images), label_source("labels", labels);
   return dp::read_idx(image_source, label_source, {28, 28, 10}, {{0.1f}, {0.3f}});
 }
 

@@ -81,7 +81,7 @@ namespace {
 
 // The largest block asked for while these files are refused.
 std::size_t largest_while_refused(const Bytes& images, const Bytes& labels) {
-  dp::MemorySource image_source("images", images), label_source("labels", labels);
+  dp::MemoryStream image_source("images", images), label_source("labels", labels);
   largest = 0;
   try {
     dp::read_idx(image_source, label_source, {28, 28, 10}, {{0.1f}, {0.3f}});

@@ -18,7 +18,7 @@ inline IdxVerdict run_idx_case(std::span<const std::uint8_t> input) {
   const std::size_t wanted = std::size_t{input[0]} << 8 | input[1];
   const auto files = input.subspan(2);
   const std::size_t label_bytes = wanted < files.size() ? wanted : files.size();
-  MemorySource labels("labels", files.first(label_bytes)), images("images", files.subspan(label_bytes));
+  MemoryStream labels("labels", files.first(label_bytes)), images("images", files.subspan(label_bytes));
   try {
     const auto dataset = read_idx(images, labels, {28, 28, 10}, {{0.1f}, {0.3f}});
     if (dataset->size() < 1) throw std::logic_error("an empty dataset was accepted");

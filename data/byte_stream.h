@@ -9,9 +9,9 @@
 
 namespace dp {
 
-class ByteSource {
+class ByteStream {
  public:
-  virtual ~ByteSource() = default;
+  virtual ~ByteStream() = default;
   // Fills `out`; returns fewer bytes only where the source ends. Error(data) with the offset when it can not be read.
   virtual std::size_t read(std::span<std::uint8_t> out) = 0;
   virtual void rewind() = 0;
@@ -19,12 +19,12 @@ class ByteSource {
 };
 
 // An open regular file. Error(data) for anything else.
-class FileSource final : public ByteSource {
+class FileStream final : public ByteStream {
  public:
-  explicit FileSource(const std::string& path);
-  ~FileSource() override;
-  FileSource(const FileSource&) = delete;
-  FileSource& operator=(const FileSource&) = delete;
+  explicit FileStream(const std::string& path);
+  ~FileStream() override;
+  FileStream(const FileStream&) = delete;
+  FileStream& operator=(const FileStream&) = delete;
 
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override;
@@ -37,9 +37,9 @@ class FileSource final : public ByteSource {
 };
 
 // Borrows the bytes.
-class MemorySource final : public ByteSource {
+class MemoryStream final : public ByteStream {
  public:
-  MemorySource(std::string name, std::span<const std::uint8_t> bytes) : name_(std::move(name)), bytes_(bytes) {}
+  MemoryStream(std::string name, std::span<const std::uint8_t> bytes) : name_(std::move(name)), bytes_(bytes) {}
 
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override { offset_ = 0; }

@@ -1,4 +1,4 @@
-#include "data/gzip_source.h"
+#include "data/gzip_stream.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,17 +6,17 @@
 
 namespace dp {
 
-GzipSource::GzipSource(ByteSource& packed) : packed_(packed), name_(packed.name() + " (inflated)") {
+GzipStream::GzipStream(ByteStream& packed) : packed_(packed), name_(packed.name() + " (inflated)") {
   constexpr int kGzipOnly = 16;
   if (inflateInit2(&stream_, MAX_WBITS + kGzipOnly) != Z_OK) throw std::bad_alloc();
   packed_.rewind();
 }
 
-GzipSource::~GzipSource() {
+GzipStream::~GzipStream() {
   inflateEnd(&stream_);
 }
 
-bool GzipSource::refill() {
+bool GzipStream::refill() {
   if (stream_.avail_in != 0) return true;
   const std::size_t got = packed_.read(input_);
   stream_.next_in = input_.data();
@@ -25,7 +25,7 @@ bool GzipSource::refill() {
   return got != 0;
 }
 
-void GzipSource::start_member_or_end() {
+void GzipStream::start_member_or_end() {
   if (!refill()) {
     ended_ = true;
     return;
@@ -36,7 +36,7 @@ void GzipSource::start_member_or_end() {
   inflateReset(&stream_);
 }
 
-std::size_t GzipSource::read(std::span<std::uint8_t> out) {
+std::size_t GzipStream::read(std::span<std::uint8_t> out) {
   std::size_t filled = 0;
   while (filled < out.size() && !ended_) {
     const bool more = refill();
@@ -60,7 +60,7 @@ std::size_t GzipSource::read(std::span<std::uint8_t> out) {
   return filled;
 }
 
-void GzipSource::rewind() {
+void GzipStream::rewind() {
   packed_.rewind();
   inflateReset(&stream_);
   stream_.avail_in = 0;

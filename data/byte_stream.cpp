@@ -1,4 +1,4 @@
-#include "data/byte_source.h"
+#include "data/byte_stream.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ Error unreadable(const std::string& path, const std::string& what) {
 
 }  // namespace
 
-FileSource::FileSource(const std::string& path) : path_(path) {
+FileStream::FileStream(const std::string& path) : path_(path) {
   // O_NONBLOCK: a named pipe must be refused below, not waited for.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) throw unreadable(path, "can not be opened (" + reason(errno) + ")");
@@ -33,11 +33,11 @@ FileSource::FileSource(const std::string& path) : path_(path) {
   throw unreadable(path, known && S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
 }
 
-FileSource::~FileSource() {
+FileStream::~FileStream() {
   ::close(descriptor_);
 }
 
-std::size_t FileSource::read(std::span<std::uint8_t> out) {
+std::size_t FileStream::read(std::span<std::uint8_t> out) {
   std::size_t filled = 0;
   while (filled < out.size()) {
     const ssize_t got = ::read(descriptor_, out.data() + filled, out.size() - filled);
@@ -51,12 +51,12 @@ std::size_t FileSource::read(std::span<std::uint8_t> out) {
   return filled;
 }
 
-void FileSource::rewind() {
+void FileStream::rewind() {
   if (::lseek(descriptor_, 0, SEEK_SET) != 0) throw unreadable(path_, "can not be read twice (" + reason(errno) + ")");
   offset_ = 0;
 }
 
-std::size_t MemorySource::read(std::span<std::uint8_t> out) {
+std::size_t MemoryStream::read(std::span<std::uint8_t> out) {
   const std::size_t count = std::min(out.size(), bytes_.size() - offset_);
   std::copy_n(bytes_.data() + offset_, count, out.data());
   offset_ += count;

@@ -5,18 +5,18 @@
 
 #include <array>
 
-#include "data/byte_source.h"
+#include "data/byte_stream.h"
 
 namespace dp {
 
 // Borrows `packed`. Error(data) with the offset in the packed bytes for corrupt or truncated data, and for bytes
 // behind the last member that are no member themselves.
-class GzipSource final : public ByteSource {
+class GzipStream final : public ByteStream {
  public:
-  explicit GzipSource(ByteSource& packed);
-  ~GzipSource() override;
-  GzipSource(const GzipSource&) = delete;
-  GzipSource& operator=(const GzipSource&) = delete;
+  explicit GzipStream(ByteStream& packed);
+  ~GzipStream() override;
+  GzipStream(const GzipStream&) = delete;
+  GzipStream& operator=(const GzipStream&) = delete;
 
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override;
@@ -27,7 +27,7 @@ class GzipSource final : public ByteSource {
   std::uint64_t position() const { return fed_ - stream_.avail_in; }
   void start_member_or_end();
 
-  ByteSource& packed_;
+  ByteStream& packed_;
   std::string name_;
   z_stream stream_{};
   std::array<std::uint8_t, 1 << 16> input_;
