@@ -53,14 +53,16 @@ TEST_CASE("law 2: models and apps include what an embedder could") {
   check_tree(dp::test::check_embedder_view);
   CHECK(found(dp::test::check_embedder_view, {{"apps/a.cpp",
                                                "#include <CLI/CLI.hpp>\n#include <dp/dp.h>\n#include <string>\n"
-                                               "#include \"apps/flags.h\"\n#include <unistd.h>\n"},
+                                               "#include \"flags.h\"\n#include <unistd.h>\n"},
+                                              {"apps/flags.h", ""},
                                               {"models/m.cpp", "#include <dp/models.h>\n"}})
             .empty());
   CHECK(found(dp::test::check_embedder_view, {{"apps/a.cpp", "#include <dp/dp.h>\n#include \"engine/plan.h\"\n"},
                                               {"apps/b.cpp", "#include <nlohmann/json.hpp>\n"},
+                                              {"apps/x/c.cpp", "#include \"d.h\"\n"},
                                               {"models/m.cpp", "#include <CLI/CLI.hpp>\n"},
                                               {"models/n.cpp", "#include \"dp/model.h\"\n"}}) ==
-        Where{"apps/a.cpp:2", "apps/b.cpp:1", "models/m.cpp:1", "models/n.cpp:1"});
+        Where{"apps/a.cpp:2", "apps/b.cpp:1", "apps/x/c.cpp:1", "models/m.cpp:1", "models/n.cpp:1"});
 }
 
 TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothing else") {
@@ -91,6 +93,9 @@ TEST_CASE("law 3: includes make no cycle") {
                                        {"engine/include/dp/b.h", "#include <dp/c.h>\n"},
                                        {"engine/include/dp/c.h", "\n#include \"dp/a.h\"\n"}}) ==
         Where{"engine/include/dp/c.h:2"});
+  CHECK(found(dp::test::check_cycles,
+              {{"apps/a/x.h", "#include \"y.h\"\n"}, {"apps/a/y.h", "#include \"x.h\"\n"}, {"apps/y.h", ""}}) ==
+        Where{"apps/a/y.h:1"});
 }
 
 TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
