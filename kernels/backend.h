@@ -40,6 +40,7 @@ class Stream {
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;   // host or device on either side; src must stay valid
   virtual void upload(void* dst, const void* src, std::size_t bytes) = 0; // src is read before the call returns; at most 256 bytes
   virtual void synchronize() = 0;   // returns when all work is done; throws the first exception of that work
+  virtual void synchronize(Event& event) = 0;   // returns when the event's latest record has been reached
 };
 
 inline constexpr int kMaxOpArgs = 8;
@@ -94,6 +95,8 @@ class Context {
   // Returns when everything enqueued so far will complete without further calls from this thread. Contexts whose streams
   // run inside the calling thread work off their queues here.
   virtual void flush() = 0;
+  // Whether everything enqueued so far is done; its results may then be read. Never blocks.
+  virtual bool idle() = 0;
 };
 
 class Backend {

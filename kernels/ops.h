@@ -116,7 +116,8 @@ struct Accumulate {   // y += x, element by element. Args: x, y.
   std::int64_t count = 0;
 };
 
-// The update of dp::Sgd on a range of the arenas, with clip and skip of StepResults.
+// The update of dp::Sgd on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite when an updated
+// weight is not finite.
 // Args: weights, gradients, momenta (or null when momentum is 0), StepInputs, StepResults. Adds to weights and momenta in place.
 struct SgdUpdate {
   std::int64_t count = 0;
@@ -128,7 +129,8 @@ inline constexpr std::int64_t kNormBlock = 1024;
 struct GradNormPartials {
   std::int64_t count = 0;
 };
-// Adds `blocks` partials in order; sets grad_norm, clip = min(1, max_norm / (norm + 1e-6)), skip and grad_nonfinite.
+// Adds `blocks` partials in order; sets grad_norm, clip = min(1, max_norm / (norm + 1e-6)), skip and grad_nonfinite,
+// and counts a skip in skipped_steps.
 // Args: partials, StepInputs, StepResults.
 struct GradNormFinish {
   std::int64_t blocks = 0;

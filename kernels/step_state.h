@@ -32,8 +32,8 @@ struct StepResults {
   double grad_norm = 0;          // L2, of the gradient as reduced
   float clip = 1;                // factor for every gradient element
   std::uint32_t skip = 0;        // 1: leave weights and momenta as they are
-  std::uint32_t grad_nonfinite = 0;   // 1: the reduced gradient held NaN or Inf (kept until the host clears it)
-  std::uint32_t reserved = 0;
+  std::uint32_t grad_nonfinite = 0;   // 1: the reduced gradient or an updated weight held NaN or Inf; kept until the host clears it
+  std::uint32_t skipped_steps = 0;    // GradNormFinish adds one for each skip
 };
 
 }  // namespace dp::kernels

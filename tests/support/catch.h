@@ -4,6 +4,9 @@
 #if defined(DP_CATCH_V3)
 #include <catch2/catch_all.hpp>
 using Catch::Approx;
+namespace Catch {   // version 2's name
+inline auto Contains(const std::string& part) { return Matchers::ContainsSubstring(part); }
+}  // namespace Catch
 #else
 #include <catch2/catch.hpp>
 #endif

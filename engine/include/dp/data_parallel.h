@@ -27,7 +27,7 @@ enum class Split { balanced, chunk };                           // shard sizes: 
 enum class OnNonfinite { abort, skip };
 
 struct DataParallelOptions {
-  std::vector<Device> devices;              // empty: every GPU, or else two CPU replicas
+  std::vector<Device> devices{};            // empty: every GPU, or else two CPU replicas
   Reduce reduce = Reduce::automatic;
   Comm comm = Comm::automatic;
   LossAt loss = LossAt::local;
@@ -40,7 +40,7 @@ struct DataParallelOptions {
   bool dropout = true;
   float label_smoothing = 0;
   int grad_accum_steps = 1;                 // micro-batches per optimizer step
-  std::optional<double> clip_grad_norm;     // L2 norm of the whole gradient
+  std::optional<double> clip_grad_norm{};   // L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;
   bool check_replicas = false;              // after every step, verify that the replicas are bit-identical
 };
@@ -59,9 +59,10 @@ struct Stats {
   double accuracy5() const { return samples ? 100.0 * static_cast<double>(top5) / static_cast<double>(samples) : 0; }
 };
 
-// Seconds of each phase on each replica since the last take_phase_times().
+// Seconds that a replica's thread spent in each phase since the last take_phase_times(). What the exchange of gradients and
+// weights hides behind backward counts there; `exchange` is what remained after it.
 struct PhaseTimes {
-  double scatter = 0, forward = 0, backward = 0, reduce = 0, update = 0, broadcast = 0, wait = 0;
+  double scatter = 0, forward = 0, backward = 0, exchange = 0;
 };
 
 // Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) for batch 0.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dp/checkpoint.h"
@@ -22,26 +23,28 @@ struct TrainerOptions {
   std::int64_t batch_size = 128;        // global, per optimizer step
   Sgd sgd{.lr = 0.02f, .momentum = 0.9f};
   Schedule schedule{.kind = ScheduleKind::cosine};   // total_epochs is set from epochs and max_steps when it is cosine
-  DataParallelOptions parallel;
+  DataParallelOptions parallel{};
   bool shuffle = true;
   bool augment = true;
   bool drop_last = false;
   int workers = 0;                      // loader threads; 0: cores left over, 1 to 4
-  std::string dataset_name;             // for the record
-  std::string output_dir;               // the run's folder; empty: nothing is written
+  std::string dataset_name{};           // for the record
+  std::string output_dir{};             // the run's folder; empty: nothing is written
   std::int64_t save_every_epochs = 1;   // 0: only at the end
   std::int64_t save_every_steps = 0;    // 0: off
-  std::string resume;                   // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
-  std::string init;                     // a safetensors file: weights only
+  std::string resume{};                 // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
+  std::string init{};                   // a safetensors file: weights only. Not read when "auto" finds a checkpoint
+  bool init_partial = false;            // take the tensors of `init` that fit, report the others; otherwise all must fit
+  std::string summary_file{};           // a second copy of summary.json; empty: none
   bool dry_run = false;                 // one training and one evaluation batch, no files
-  int print_freq = 10;                  // steps between on_step calls
+  int print_freq = 10;                  // steps between on_step calls; 0: only after the last of an epoch
   const std::atomic<int>* stop = nullptr;   // non-zero: finish the step, save, return with interrupted set
 };
 
 struct StepReport {
   std::int64_t epoch = 0, batch = 0, batches = 0, step = 0;
   double lr = 0;
-  double images_per_second = 0;         // since the last report, warm-up left out
+  double images_per_second = 0;         // since the last report, the run's first second (or 10 steps) left out
   double eta_seconds = 0;               // to the end of the epoch
   Stats recent;                         // since the last report
   Stats epoch_so_far;
@@ -63,26 +66,34 @@ struct RunSummary {
   double seconds_train = 0, images_per_second = 0;
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;
   std::string weights_sha256, checkpoint;
-  bool interrupted = false;             // a stop was asked for; not written
+  // Not written to the file:
+  bool interrupted = false;             // a stop was asked for; there is no summary.json
+  std::string output_dir;
+  std::vector<PhaseTimes> phases;       // per replica, over the training steps of this run
 };
 std::string to_json(const RunSummary& summary);   // one object, one line
 
 // Called on the thread that runs the trainer; every member may be left empty.
 struct TrainerCallbacks {
-  std::function<void(const DataParallel&, const TrainerOptions&)> on_start;
-  std::function<void(const StepReport&)> on_step;
-  std::function<void(const EvalReport&)> on_eval;
-  std::function<void(const std::string& folder)> on_checkpoint;
-  std::function<void(const std::string& text)> on_message;   // a notice for a person
+  std::function<void(const DataParallel&, const TrainerOptions&)> on_start{};
+  std::function<void(const StepReport&)> on_step{};
+  std::function<void(const EvalReport&)> on_eval{};
+  std::function<void(const std::string& folder)> on_checkpoint{};
+  std::function<void(const std::string& text)> on_message{};   // a notice for a person
 };
 
 class Trainer {
  public:
+  // Error(usage) for options that can never work, or a model that does not fit the data.
   Trainer(const Model& model, const DatasetPair& data, const TrainerOptions& options);
   ~Trainer();
 
+  // Trains; may be called once. Error(usage) when another run holds the folder, or when what is resumed has another
+  // model, dataset, seed or global batch; Error(nonfinite) names the last good checkpoint; a failed save is a notice,
+  // and Error(io) when it was the last.
   RunSummary run(const TrainerCallbacks& callbacks = {});
-  RunSummary evaluate(const TrainerCallbacks& callbacks = {});   // the test set once, with --init or --resume weights
+  // The test set once, with the weights of `init` or `resume`. Writes no run folder.
+  RunSummary evaluate(const TrainerCallbacks& callbacks = {});
   DataParallel& net();
 
  private:
@@ -97,5 +108,7 @@ struct ConsoleOptions {
 };
 TrainerCallbacks console_callbacks(const ConsoleOptions& options = {});
 void print_summary(const RunSummary& summary);
+// One line for a terminal or a log: control characters and bytes that are not UTF-8 written as \xNN.
+std::string printable(std::string_view text);
 
 }  // namespace dp

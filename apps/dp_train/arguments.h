@@ -1,0 +1,58 @@
+// The command line as given. What is empty was not said, and is filled from the model's and data set's recipe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dp_train {
+
+struct Arguments {
+  std::string model = "mnist_convnet";
+  std::optional<std::string> dataset;
+  std::string data_path = "./datasets";
+
+  std::optional<std::string> gpus;
+  std::optional<int> num_gpus, cpu;
+  int replicas_per_device = 1;
+  int threads_per_replica = 0;
+
+  std::optional<std::int64_t> batch_size, batch_size_per_gpu, epochs;
+  std::int64_t max_steps = 0;
+  std::optional<float> lr, momentum, weight_decay;
+  std::optional<bool> nesterov;
+  std::string lr_scale = "none";
+  std::optional<std::string> lr_scheduler;
+  std::optional<double> lr_step_size, lr_gamma;
+  std::vector<double> lr_milestones;
+  double lr_warmup_epochs = 0;
+  int grad_accum_steps = 1;
+  std::optional<double> clip_grad_norm;
+  float label_smoothing = 0;
+  std::string on_nonfinite = "abort";
+
+  std::string reduce = "auto", comm = "auto", loss = "local", split = "balanced";
+  std::optional<double> bucket_mb;
+  bool check_replicas = false;
+
+  std::uint64_t seed = 42;
+  bool deterministic = false;
+  bool no_augment = false, no_shuffle = false, no_dropout = false, drop_last = false;
+  int workers = 0;
+
+  std::optional<std::string> output_dir, experiment;
+  std::string resume, init;
+  bool init_partial = false;
+  std::int64_t save_every = 1, save_every_steps = 0;
+
+  bool evaluate = false, dry_run = false, print_plan = false, list_models = false;
+  int print_freq = 10;
+  bool quiet = false, no_progress = false;
+  std::string summary;
+};
+
+// Parses the command line. Prints and returns nothing for --help and --version; dp::Error(usage) for what is wrong.
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
+
+}  // namespace dp_train

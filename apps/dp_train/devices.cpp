@@ -1,0 +1,55 @@
+#include "devices.h"
+
+#include <dp/error.h>
+
+namespace dp_train {
+namespace {
+
+constexpr int kMostGpus = 1024;  // ids beyond this are refused whatever the host has
+
+[[noreturn]] void no_gpu(const std::string& flag, const std::string& reason) {
+  throw dp::Error(dp::ErrorCode::device, flag + " asks for a GPU, but none is usable: " + reason + "; use --cpu N");
+}
+
+std::vector<int> gpu_ids(const std::string& text, const dp::DeviceProbe& probe) {
+  if (probe.count > 0) return dp::parse_gpu_list(text, probe.count);
+  try {
+    if (text != "all") dp::parse_gpu_list(text, kMostGpus);
+  } catch (const dp::Error&) {
+    return dp::parse_gpu_list(text, 0);  // malformed whatever the host has: the same text with what is visible
+  }
+  no_gpu("--gpus " + text, probe.reason);
+}
+
+std::vector<int> first_gpus(int count, const dp::DeviceProbe& probe) {
+  if (probe.count == 0) no_gpu("--num-gpus " + std::to_string(count), probe.reason);
+  if (count > probe.count)
+    throw dp::Error(dp::ErrorCode::usage, "--num-gpus asks for " + std::to_string(count) + " GPUs, but " +
+                                              std::to_string(probe.count) + " are visible; ask for no more than these");
+  std::vector<int> ids;
+  for (int id = 0; id < count; ++id) ids.push_back(id);
+  return ids;
+}
+
+Devices choose_once(const Arguments& arguments) {
+  if (arguments.cpu) return {dp::cpus(*arguments.cpu), ""};
+  const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
+  if (arguments.gpus) return {dp::gpus(gpu_ids(*arguments.gpus, probe)), ""};
+  if (arguments.num_gpus) return {dp::gpus(first_gpus(*arguments.num_gpus, probe)), ""};
+  if (probe.count > 0) return {dp::gpus(dp::parse_gpu_list("all", probe.count)), ""};
+  return {dp::cpus(2),
+          "No usable GPU (" + probe.reason + "): training on 2 CPU replicas; --cpu N asks for another number"};
+}
+
+}  // namespace
+
+Devices choose_devices(const Arguments& arguments) {
+  Devices devices = choose_once(arguments);
+  std::vector<dp::Device> repeated;
+  for (const dp::Device device : devices.list)
+    repeated.insert(repeated.end(), static_cast<std::size_t>(arguments.replicas_per_device), device);
+  devices.list = std::move(repeated);
+  return devices;
+}
+
+}  // namespace dp_train

@@ -1,0 +1,151 @@
+// The flags, their spellings and their groups in --help.
+#include <dp/dp.h>
+#include <cstdio>
+
+#include "arguments.h"
+#include "validators.h"
+
+namespace dp_train {
+namespace {
+
+constexpr std::int64_t kBillion = 1'000'000'000;
+
+void add_what(CLI::App& app, Arguments& a) {
+  app.option_defaults()->group("Model and data");
+  app.add_option("--model,--arch,-a", a.model, "the network; --list-models names them")->capture_default_str();
+  app.add_flag("--list-models", a.list_models, "print the networks and leave");
+  app.add_option("--dataset", a.dataset, "digits (drawn, always there), mnist, fashion_mnist, synthetic [by model]");
+  app.add_option("--data-path,--data-dir", a.data_path, "where the files are")->capture_default_str();
+}
+
+void add_devices(CLI::App& app, Arguments& a) {
+  app.option_defaults()->group("Devices");
+  auto* gpus = app.add_option("--gpus", a.gpus, "ids 0,1, ranges 0-3, or all [all visible]");
+  auto* num_gpus = app.add_option("--num-gpus", a.num_gpus, "the first N GPUs")->check(whole(1, 1024));
+  auto* cpu = app.add_option("--cpu", a.cpu, "N replicas on the CPU [2 when no GPU is usable]")->check(whole(1, 256));
+  gpus->excludes(num_gpus)->excludes(cpu);
+  num_gpus->excludes(cpu);
+  app.add_option("--replicas-per-device", a.replicas_per_device, "replicas on each device")
+      ->check(whole(1, 64))
+      ->capture_default_str();
+  app.add_option("--threads-per-replica", a.threads_per_replica, "threads of a CPU replica [cores / replicas]")
+      ->check(whole(1, 1024));
+}
+
+void add_training(CLI::App& app, Arguments& a) {
+  app.option_defaults()->group("Training");
+  auto* batch =
+      app.add_option("-b,--batch-size", a.batch_size, "global, per optimizer step [128]")->check(whole(1, 1 << 20));
+  app.add_option("--batch-size-per-gpu", a.batch_size_per_gpu, "per replica instead")
+      ->check(whole(1, 1 << 20))
+      ->excludes(batch);
+  app.add_option("--epochs", a.epochs, "[by data set]")->check(whole(1, kBillion));
+  app.add_option("--max-steps", a.max_steps, "stop after so many optimizer steps of the whole run")
+      ->check(whole(1, kBillion));
+  app.add_option("--lr", a.lr, "learning rate [by model]")->check(real(0, 1e6));
+  app.add_option("--momentum", a.momentum, "[by model]")->check(real(0, 0.999999));
+  app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "Nesterov's momentum [by model]");
+  app.add_option("--weight-decay,--wd", a.weight_decay, "[by model]")->check(real(0, 1e6));
+  app.add_option("--lr-scale", a.lr_scale, "none, or linear: the rate times the number of replicas")
+      ->check(CLI::IsMember({"none", "linear"}))
+      ->capture_default_str();
+  app.add_option("--lr-scheduler", a.lr_scheduler, "constant, step, multistep, cosine [by model]");
+  app.add_option("--lr-step-size", a.lr_step_size, "step: epochs between drops [1]")->check(real(1e-6, 1e9));
+  app.add_option("--lr-gamma", a.lr_gamma, "step, multistep: the factor of a drop [0.1]")->check(real(0, 1e6));
+  app.add_option("--lr-milestones", a.lr_milestones, "multistep: epochs, ascending [50 % and 75 % of the epochs]")
+      ->delimiter(',')
+      ->check(real(0, 1e9))
+      ->take_all();
+  app.add_option("--lr-warmup-epochs", a.lr_warmup_epochs, "linear warm-up")->check(real(0, 1e9));
+  app.add_option("--grad-accum-steps", a.grad_accum_steps, "split -b into so many micro-batches")
+      ->check(whole(1, 1 << 20));
+  app.add_option("--clip-grad-norm", a.clip_grad_norm, "largest L2 norm of the whole gradient")
+      ->check(real(1e-12, 1e12));
+  app.add_option("--label-smoothing", a.label_smoothing, "")->check(real(0, 1))->capture_default_str();
+  app.add_option("--on-nonfinite", a.on_nonfinite, "a step with NaN or Inf: abort, skip")
+      ->check(CLI::IsMember({"abort", "skip"}))
+      ->capture_default_str();
+}
+
+void add_parallel(CLI::App& app, Arguments& a) {
+  app.option_defaults()->group("Data parallelism");
+  app.add_option("--reduce", a.reduce, "where gradients are summed: auto, master, allreduce, sharded")
+      ->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}))
+      ->capture_default_str();
+  app.add_option("--comm", a.comm, "what carries data between replicas: auto, host")
+      ->check(CLI::IsMember({"auto", "host"}))
+      ->capture_default_str();
+  app.add_option("--loss", a.loss, "local (on each replica) or gathered (on the master)")
+      ->check(CLI::IsMember({"local", "gathered"}))
+      ->capture_default_str();
+  app.add_option("--split", a.split, "balanced, or chunk (torch.chunk)")
+      ->check(CLI::IsMember({"balanced", "chunk"}))
+      ->capture_default_str();
+  app.add_option("--bucket-mb", a.bucket_mb, "size of a gradient bucket in MiB [by model]")->check(real(0.001, 65536));
+  app.add_flag("--check-replicas", a.check_replicas, "verify after every step that the replicas are bit-identical");
+}
+
+void add_order(CLI::App& app, Arguments& a) {
+  app.option_defaults()->group("Randomness and order");
+  app.add_option("--seed", a.seed, "")->check(seed_number())->capture_default_str();
+  app.add_flag("--deterministic", a.deterministic, "bit-identical runs and resumes on the same devices");
+  app.add_flag("--no-augment", a.no_augment, "");
+  app.add_flag("--no-shuffle", a.no_shuffle, "");
+  app.add_flag("--no-dropout", a.no_dropout, "");
+  app.add_flag("--drop-last", a.drop_last, "leave out an epoch's short last batch");
+  app.add_option("-j,--workers", a.workers, "loader threads [cores left over, 1 to 4]")->check(whole(1, 256));
+}
+
+void add_run(CLI::App& app, Arguments& a) {
+  app.option_defaults()->group("The run");
+  app.add_option("--output-dir", a.output_dir, "the run's folder [runs/<time>_<model>]");
+  app.add_option("--experiment", a.experiment, "a name for it: <output-dir>/<experiment>, below runs/ by default");
+  app.add_option("--resume", a.resume,
+                 "go on from a checkpoint or run folder; auto: from --output-dir's newest, if any");
+  app.add_option("--init", a.init, "weights to start from, a safetensors file");
+  app.add_flag("--init-partial", a.init_partial, "take the tensors that fit, and name the others");
+  app.add_option("--save-every", a.save_every, "epochs between checkpoints; 0: only at the end")
+      ->check(whole(0, kBillion))
+      ->capture_default_str();
+  app.add_option("--save-every-steps", a.save_every_steps, "optimizer steps between checkpoints, besides")
+      ->check(whole(1, kBillion));
+  app.add_flag("-e,--evaluate,--test-only", a.evaluate, "only evaluate --init's or --resume's weights");
+  app.add_flag("--dry-run", a.dry_run, "one training and one evaluation batch, no files");
+  app.add_flag("--print-plan", a.print_plan, "print how a step is laid out in memory, and leave");
+  app.add_option("-p,--print-freq,--log-interval", a.print_freq, "steps between reports")
+      ->check(whole(1, kBillion))
+      ->capture_default_str();
+  app.add_flag("--quiet", a.quiet, "only the summary");
+  app.add_flag("--no-progress", a.no_progress, "plain lines on a terminal too");
+  app.add_option("--summary", a.summary, "write the result as one JSON object to this file");
+}
+
+}  // namespace
+
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
+  Arguments arguments;
+  CLI::App app("Trains a network on every device of this host, data-parallel, from one process.", "dp_train");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.set_version_flag("--version", "dp_train " DP_VERSION);
+  app.get_formatter()->column_width(38);
+  app.footer(
+      "Exit codes: 0 ok, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 7 I/O,\n"
+      "130 and 143 after an interrupt, once a checkpoint is written.");
+  add_what(app, arguments);
+  add_devices(app, arguments);
+  add_training(app, arguments);
+  add_parallel(app, arguments);
+  add_order(app, arguments);
+  add_run(app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    app.exit(success);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw dp::Error(dp::ErrorCode::usage, std::string(error.what()) + "; dp_train --help lists the flags");
+  }
+  return arguments;
+}
+
+}  // namespace dp_train

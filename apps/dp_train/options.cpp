@@ -1,0 +1,152 @@
+#include "options.h"
+
+#include <dp/error.h>
+#include <ctime>
+#include <filesystem>
+
+namespace dp_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
+
+std::int64_t default_epochs(const std::string& dataset) {
+  if (dataset == "fashion_mnist") return 10;
+  if (dataset == "mnist") return 3;
+  return 1;  // digits, synthetic
+}
+
+dp::Schedule schedule_of(const Arguments& a, const dp::models::Recipe& recipe, std::int64_t epochs) {
+  dp::Schedule schedule;
+  const std::string name = a.lr_scheduler.value_or(recipe.schedule);
+  schedule.kind = dp::parse_schedule(name);
+  const bool step = schedule.kind == dp::ScheduleKind::step, multistep = schedule.kind == dp::ScheduleKind::multistep;
+  if (a.lr_step_size && !step) usage("--lr-step-size belongs to --lr-scheduler step, but the schedule is " + name);
+  if (a.lr_gamma && !step && !multistep)
+    usage("--lr-gamma belongs to --lr-scheduler step or multistep, but the schedule is " + name);
+  if (!a.lr_milestones.empty() && !multistep)
+    usage("--lr-milestones belongs to --lr-scheduler multistep, but the schedule is " + name);
+  schedule.step_size = a.lr_step_size.value_or(1);
+  schedule.gamma = a.lr_gamma.value_or(0.1);
+  schedule.milestones = a.lr_milestones;
+  if (multistep && schedule.milestones.empty())
+    schedule.milestones = {0.5 * static_cast<double>(epochs), 0.75 * static_cast<double>(epochs)};
+  schedule.warmup_epochs = a.lr_warmup_epochs;
+  return schedule;
+}
+
+dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<dp::Device>& devices) {
+  dp::DataParallelOptions parallel;
+  parallel.devices = devices;
+  if (a.reduce == "master") parallel.reduce = dp::Reduce::master;
+  if (a.reduce == "allreduce") parallel.reduce = dp::Reduce::all_reduce;
+  if (a.reduce == "sharded") parallel.reduce = dp::Reduce::sharded;
+  if (a.comm == "host") parallel.comm = dp::Comm::host;
+  if (a.loss == "gathered") parallel.loss = dp::LossAt::gathered;
+  if (a.split == "chunk") parallel.split = dp::Split::chunk;
+  if (a.bucket_mb) parallel.bucket_bytes = static_cast<std::size_t>(*a.bucket_mb * 1048576.0);
+  parallel.threads_per_replica = a.threads_per_replica;
+  parallel.seed = a.seed;
+  parallel.deterministic = a.deterministic;
+  parallel.dropout = !a.no_dropout;
+  parallel.label_smoothing = a.label_smoothing;
+  parallel.grad_accum_steps = a.grad_accum_steps;
+  parallel.clip_grad_norm = a.clip_grad_norm;
+  if (a.on_nonfinite == "skip") parallel.on_nonfinite = dp::OnNonfinite::skip;
+  parallel.check_replicas = a.check_replicas;
+  return parallel;
+}
+
+std::string new_folder(const std::string& model) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  char time[32];
+  std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &parts);
+  const std::string base = std::string("runs/") + time + "_" + model;
+  std::error_code error;
+  fs::create_directories("runs", error);
+  for (int number = 1; number < 1000 && !error; ++number) {
+    const std::string path = number == 1 ? base : base + "-" + std::to_string(number);
+    if (fs::create_directory(path, error)) return path;
+  }
+  throw dp::Error(dp::ErrorCode::io,
+                  "can not make the run folder '" + base + "': " + error.message() + "; name one with --output-dir");
+}
+
+void check_name(const std::string& name) {
+  const bool good = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+                    dp::printable(name) == name;
+  if (!good) usage("--experiment '" + name + "' is not a plain name; leave out slashes and control characters");
+}
+
+// The run folder that a checkpoint lies in, or the run folder itself; empty for a checkpoint that lies elsewhere.
+std::string folder_of_resumed(const std::string& resume) {
+  std::error_code error;
+  if (fs::exists(resume + "/checkpoints", error)) return resume;
+  const fs::path checkpoint = fs::weakly_canonical(resume, error);
+  if (error || checkpoint.parent_path().filename() != "checkpoints") return "";
+  return checkpoint.parent_path().parent_path().string();
+}
+
+}  // namespace
+
+std::string dataset_of(const Arguments& a, const dp::models::Recipe& recipe) {
+  return a.dataset.value_or(recipe.dataset);
+}
+
+dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe& recipe,
+                                   const std::vector<dp::Device>& devices) {
+  if (a.evaluate && a.init.empty() && a.resume.empty())
+    usage("--evaluate needs weights; name them with --init FILE or --resume PATH");
+  if (a.init_partial && a.init.empty()) usage("--init-partial needs --init FILE");
+  if (!a.init.empty() && !a.resume.empty() && a.resume != "auto")
+    usage("--init and --resume PATH exclude each other; give one");
+  if (a.resume == "auto" && !a.output_dir && !a.experiment)
+    usage("--resume auto needs the run's folder; name it with --output-dir");
+  if (a.experiment) check_name(*a.experiment);
+  const auto replicas = static_cast<std::int64_t>(devices.size());
+  dp::TrainerOptions options;
+  options.dataset_name = dataset_of(a, recipe);
+  options.epochs = a.epochs.value_or(default_epochs(options.dataset_name));
+  options.max_steps = a.max_steps;
+  options.batch_size = a.batch_size_per_gpu ? *a.batch_size_per_gpu * replicas : a.batch_size.value_or(128);
+  const float lr = a.lr.value_or(recipe.lr) * (a.lr_scale == "linear" ? static_cast<float>(replicas) : 1.0f);
+  options.sgd = {.lr = lr,
+                 .momentum = a.momentum.value_or(recipe.momentum),
+                 .nesterov = a.nesterov.value_or(recipe.nesterov),
+                 .weight_decay = a.weight_decay.value_or(recipe.weight_decay)};
+  options.schedule = schedule_of(a, recipe, options.epochs);
+  options.parallel = parallel_options(a, devices);
+  options.shuffle = !a.no_shuffle;
+  options.augment = !a.no_augment;
+  options.drop_last = a.drop_last;
+  options.workers = a.workers;
+  options.save_every_epochs = a.save_every;
+  options.save_every_steps = a.save_every_steps;
+  options.resume = a.resume;
+  options.init = a.init;
+  options.init_partial = a.init_partial;
+  options.summary_file = a.summary;
+  options.dry_run = a.dry_run;
+  options.print_freq = a.print_freq;
+  return options;
+}
+
+std::string output_folder(const Arguments& a) {
+  const bool named = a.output_dir || a.experiment;
+  if (named) {
+    const std::string folder = a.output_dir.value_or("runs");
+    if (folder.empty()) usage("--output-dir is empty; name a folder");
+    return a.experiment ? folder + "/" + *a.experiment : folder;
+  }
+  if (a.dry_run || a.evaluate || a.print_plan) return "";
+  if (!a.resume.empty()) {
+    const std::string folder = folder_of_resumed(a.resume);
+    if (!folder.empty()) return folder;
+  }
+  return new_folder(a.model);
+}
+
+}  // namespace dp_train

@@ -1,0 +1,12 @@
+// Ctrl-C and termination: the first asks the run to stop after its step, the second leaves at once.
+#pragma once
+
+#include <atomic>
+
+namespace dp_train {
+
+// Installs the handlers; the flag holds the number of the signal that came. SIGPIPE is ignored: a closed terminal or
+// pager does not end a training run.
+const std::atomic<int>& watch_signals();
+
+}  // namespace dp_train

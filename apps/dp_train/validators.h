@@ -1,0 +1,13 @@
+// Checks of numbers on the command line, with messages that name the range.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+
+namespace dp_train {
+
+CLI::Validator whole(std::int64_t lowest, std::int64_t highest);  // decimal digits only
+CLI::Validator real(double lowest, double highest);               // finite, both ends included
+CLI::Validator seed_number();
+
+}  // namespace dp_train

@@ -1,0 +1,89 @@
+#include "data/batch_filler.h"
+
+#include <algorithm>
+
+#include "dp/error.h"
+#include "dp/random.h"
+
+namespace dp {
+namespace {
+
+constexpr std::int64_t kPadding = 4;
+
+}  // namespace
+
+BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t seed)
+    : dataset_(dataset), classes_(dataset.classes()), seed_(seed) {
+  const Shape shape = dataset.image_shape();
+  if (shape.rank() != 3)
+    throw Error(ErrorCode::usage, "a loader needs images of shape (C,H,W), the dataset's are " + to_string(shape));
+  channels_ = shape[0];
+  rows_ = shape[1];
+  columns_ = shape[2];
+  augment_ = augment && channels_ == 3;
+  const Normalization& normalization = dataset.normalization();
+  const auto channels = static_cast<std::size_t>(channels_);
+  if (normalization.mean.size() != channels || normalization.std.size() != channels ||
+      !std::all_of(normalization.std.begin(), normalization.std.end(), [](float std) { return std > 0; }))
+    throw Error(ErrorCode::usage, "a dataset of " + std::to_string(channels_) +
+                                      " channels needs as many means and positive deviations to be normalised");
+  table_.resize(channels);
+  for (std::size_t c = 0; c < channels; ++c)
+    for (std::size_t byte = 0; byte < 256; ++byte)  // rounded step by step, as torchvision's transforms are
+      table_[c][byte] = (static_cast<float>(byte) / 255.0f - normalization.mean[c]) / normalization.std[c];
+}
+
+void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch) const {
+  const std::int64_t image_size = channels_ * rows_ * columns_;
+  float* out = batch.images.data<float>();
+  auto* labels = batch.labels.data<std::int32_t>();
+  auto* indices = batch.samples.data<std::int64_t>();
+  for (const std::int64_t sample : samples) {
+    const std::span<const std::uint8_t> image = dataset_.image(sample);
+    const std::int32_t label = dataset_.label(sample);
+    if (static_cast<std::int64_t>(image.size()) != image_size || label < 0 || label >= classes_)
+      throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has " + std::to_string(image.size()) +
+                                       " bytes and label " + std::to_string(label) + ", its dataset promises " +
+                                       std::to_string(image_size) + " bytes and labels below " +
+                                       std::to_string(classes_) + "; correct the dataset");
+    if (augment_)
+      copy_augmented(image, sample, epoch, out);
+    else
+      copy_image(image, out);
+    out += image_size;
+    *labels++ = label;
+    *indices++ = sample;
+  }
+}
+
+void BatchFiller::copy_image(std::span<const std::uint8_t> image, float* out) const {
+  const std::uint8_t* in = image.data();
+  for (const auto& table : table_) {
+    const std::uint8_t* const end = in + rows_ * columns_;
+    while (in != end) *out++ = table[*in++];
+  }
+}
+
+// Padding with black bytes, a random crop of the same size, and a horizontal flip by chance.
+void BatchFiller::copy_augmented(std::span<const std::uint8_t> image, std::int64_t sample, std::int64_t epoch,
+                                 float* out) const {
+  Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample));
+  const std::int64_t down = static_cast<std::int64_t>(random.below(2 * kPadding + 1)) - kPadding;
+  const std::int64_t right = static_cast<std::int64_t>(random.below(2 * kPadding + 1)) - kPadding;
+  const bool flip = random.below(2) == 1;
+  const std::uint8_t* plane = image.data();
+  for (const auto& table : table_) {
+    for (std::int64_t y = 0; y < rows_; ++y) {
+      const std::int64_t from_y = y + down;
+      const bool row_inside = from_y >= 0 && from_y < rows_;
+      for (std::int64_t x = 0; x < columns_; ++x) {
+        const std::int64_t from_x = (flip ? columns_ - 1 - x : x) + right;
+        const bool inside = row_inside && from_x >= 0 && from_x < columns_;
+        *out++ = table[inside ? plane[from_y * columns_ + from_x] : 0];
+      }
+    }
+    plane += rows_ * columns_;
+  }
+}
+
+}  // namespace dp

@@ -1,0 +1,71 @@
+#include "data/byte_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace dp {
+namespace {
+
+std::string reason(int error) {
+  return std::generic_category().message(error);
+}
+
+Error unreadable(const std::string& path, const std::string& what) {
+  return Error(ErrorCode::data,
+               path + ": " + what + "; make it a file that can be read, or train without it: --dataset digits");
+}
+
+}  // namespace
+
+FileReader::FileReader(const std::string& path) : path_(path) {
+  // O_NONBLOCK: a named pipe must be refused below, not waited for.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) throw unreadable(path, "can not be opened (" + reason(errno) + ")");
+  struct stat status {};
+  const bool known = ::fstat(descriptor_, &status) == 0;
+  if (known && S_ISREG(status.st_mode)) return;
+  ::close(descriptor_);
+  throw unreadable(path, known && S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
+}
+
+FileReader::~FileReader() {
+  ::close(descriptor_);
+}
+
+std::size_t FileReader::read(std::span<std::uint8_t> out) {
+  std::size_t filled = 0;
+  while (filled < out.size()) {
+    const ssize_t got = ::read(descriptor_, out.data() + filled, out.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      throw unreadable(path_, "byte " + std::to_string(offset_) + " can not be read (" + reason(errno) + ")");
+    if (got == 0) break;
+    filled += static_cast<std::size_t>(got);
+    offset_ += static_cast<std::uint64_t>(got);
+  }
+  return filled;
+}
+
+void FileReader::rewind() {
+  if (::lseek(descriptor_, 0, SEEK_SET) != 0) throw unreadable(path_, "can not be read twice (" + reason(errno) + ")");
+  offset_ = 0;
+}
+
+std::size_t MemoryReader::read(std::span<std::uint8_t> out) {
+  const std::size_t count = std::min(out.size(), bytes_.size() - offset_);
+  std::copy_n(bytes_.data() + offset_, count, out.data());
+  offset_ += count;
+  return count;
+}
+
+Error damaged(const std::string& name, std::uint64_t offset, const std::string& what) {
+  return Error(ErrorCode::data, name + ": byte " + std::to_string(offset) + ": " + what +
+                                    "; fetch the file again, or train without it: --dataset digits");
+}
+
+}  // namespace dp

@@ -1,0 +1,57 @@
+// Bytes read forward, in pieces: of a file, of memory, or inflated from another source.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "dp/error.h"
+
+namespace dp {
+
+class ByteReader {
+ public:
+  virtual ~ByteReader() = default;
+  // Fills `out`; returns fewer bytes only where the source ends. Error(data) with the offset when it can not be read.
+  virtual std::size_t read(std::span<std::uint8_t> out) = 0;
+  virtual void rewind() = 0;
+  virtual const std::string& name() const = 0;  // for messages: the path
+};
+
+// An open regular file. Error(data) for anything else.
+class FileReader final : public ByteReader {
+ public:
+  explicit FileReader(const std::string& path);
+  ~FileReader() override;
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  std::size_t read(std::span<std::uint8_t> out) override;
+  void rewind() override;
+  const std::string& name() const override { return path_; }
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  std::uint64_t offset_ = 0;
+};
+
+// Borrows the bytes.
+class MemoryReader final : public ByteReader {
+ public:
+  MemoryReader(std::string name, std::span<const std::uint8_t> bytes) : name_(std::move(name)), bytes_(bytes) {}
+
+  std::size_t read(std::span<std::uint8_t> out) override;
+  void rewind() override { offset_ = 0; }
+  const std::string& name() const override { return name_; }
+
+ private:
+  std::string name_;
+  std::span<const std::uint8_t> bytes_;
+  std::size_t offset_ = 0;
+};
+
+// "<name>: byte <offset>: <what>; <what to do about a damaged data file>".
+Error damaged(const std::string& name, std::uint64_t offset, const std::string& what);
+
+}  // namespace dp

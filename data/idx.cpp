@@ -1,0 +1,125 @@
+#include "data/idx.h"
+
+#include <array>
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "data/gzip_reader.h"
+#include "data/memory_dataset.h"
+
+namespace dp {
+namespace {
+
+constexpr std::uint32_t kImageMagic = 0x00000803;  // unsigned bytes, three dimensions
+constexpr std::uint32_t kLabelMagic = 0x00000801;  // unsigned bytes, one dimension
+
+std::string hex(std::uint32_t value) {
+  std::array<char, 11> text;
+  std::snprintf(text.data(), text.size(), "0x%08x", value);
+  return text.data();
+}
+
+// One of the two files, seen through gzip where it is packed.
+class IdxFile {
+ public:
+  explicit IdxFile(ByteReader& file) : bytes_(&file) {
+    std::array<std::uint8_t, 2> begin{};
+    file.rewind();
+    const bool packed = file.read(begin) == begin.size() && begin[0] == 0x1f && begin[1] == 0x8b;
+    file.rewind();
+    if (packed) bytes_ = &gzip_.emplace(file);
+  }
+
+  Error wrong(std::uint64_t offset, const std::string& what) const { return damaged(bytes_->name(), offset, what); }
+
+  // The next big-endian number of the header, which ends at `header` bytes.
+  std::uint32_t number(std::uint64_t header) {
+    std::array<std::uint8_t, 4> word{};
+    const std::size_t got = bytes_->read(word);
+    if (got != word.size())
+      throw wrong(offset_ + got, "the file ends within its header of " + std::to_string(header) + " bytes");
+    offset_ += word.size();
+    return std::uint32_t{word[0]} << 24 | std::uint32_t{word[1]} << 16 | std::uint32_t{word[2]} << 8 | word[3];
+  }
+
+  void expect(std::uint32_t wanted, std::uint64_t header, const char* what) {
+    const std::uint64_t at = offset_;
+    const std::uint32_t found = number(header);
+    if (found == wanted) return;
+    const bool magic = at == 0;
+    throw wrong(at, std::string("expected ") + what + " " + (magic ? hex(wanted) : std::to_string(wanted)) +
+                        ", found " + (magic ? hex(found) : std::to_string(found)));
+  }
+
+  std::uint32_t count(std::uint64_t header, const char* of) {
+    const std::uint64_t at = offset_;
+    const std::uint32_t found = number(header);
+    if (found == 0) throw wrong(at, std::string("expected at least one ") + of + ", found 0");
+    return found;
+  }
+
+  // Reads to the end and keeps nothing: exactly `body` bytes must follow the header.
+  void check_length(std::uint64_t body) {
+    std::vector<std::uint8_t> piece(1 << 16);
+    std::uint64_t seen = 0;
+    for (std::size_t got = piece.size(); got == piece.size() && seen <= body; seen += got) got = bytes_->read(piece);
+    if (seen == body) return;
+    const std::string wanted = "expected " + std::to_string(offset_ + body) + " bytes, as the count in its header says";
+    if (seen < body) throw wrong(offset_ + seen, wanted + ", and the file ends here");
+    throw wrong(offset_ + body, wanted + ", and more follow");
+  }
+
+  // The body, whose length has been checked.
+  std::vector<std::uint8_t> body(std::uint64_t size) {
+    bytes_->rewind();
+    std::array<std::uint8_t, 16> header;
+    bytes_->read(std::span(header).first(offset_));
+    std::vector<std::uint8_t> content(size);
+    const std::size_t got = bytes_->read(content);
+    if (got != size) throw wrong(offset_ + got, "the file became shorter while it was read");
+    return content;
+  }
+
+  std::uint64_t header_bytes() const { return offset_; }
+
+ private:
+  ByteReader* bytes_;
+  std::optional<GzipReader> gzip_;
+  std::uint64_t offset_ = 0;  // of the next number of the header
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, const IdxFormat& format,
+                                        const Normalization& normalization) {
+  constexpr std::uint64_t kLabelHeader = 8, kImageHeader = 16;
+  IdxFile label_file(labels);
+  label_file.expect(kLabelMagic, kLabelHeader, "the magic number of labels");
+  const std::uint32_t label_count = label_file.count(kLabelHeader, "label");
+
+  IdxFile image_file(images);
+  image_file.expect(kImageMagic, kImageHeader, "the magic number of images");
+  const std::uint32_t count = image_file.count(kImageHeader, "image");
+  image_file.expect(static_cast<std::uint32_t>(format.rows), kImageHeader, "the row count");
+  image_file.expect(static_cast<std::uint32_t>(format.columns), kImageHeader, "the column count");
+
+  const std::uint64_t pixels = std::uint64_t{count} * static_cast<std::uint64_t>(format.rows * format.columns);
+  label_file.check_length(label_count);
+  image_file.check_length(pixels);
+  if (count != label_count)
+    throw image_file.wrong(4, "expected " + std::to_string(label_count) + " images, as many as labels in " +
+                                  labels.name() + ", found " + std::to_string(count));
+
+  const std::vector<std::uint8_t> raw_labels = label_file.body(label_count);
+  for (std::size_t i = 0; i < raw_labels.size(); ++i)
+    if (raw_labels[i] >= format.classes)
+      throw label_file.wrong(label_file.header_bytes() + i, "expected a label of 0 to " +
+                                                                std::to_string(format.classes - 1) + ", found " +
+                                                                std::to_string(raw_labels[i]));
+  return std::make_shared<MemoryDataset>(Shape{1, format.rows, format.columns}, format.classes, normalization,
+                                         image_file.body(pixels),
+                                         std::vector<std::int32_t>(raw_labels.begin(), raw_labels.end()));
+}
+
+}  // namespace dp

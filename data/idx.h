@@ -1,0 +1,22 @@
+// Labelled images in two IDX files (big-endian, as MNIST has them), plain or gzip.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "data/byte_reader.h"
+#include "dp/dataset.h"
+
+namespace dp {
+
+struct IdxFormat {
+  std::int64_t rows, columns;
+  std::int64_t classes;
+};
+
+// Both files are read twice: once to check magic, sizes, exact length and (gzip) checksum, and only then into memory.
+// Error(data) naming file and offset.
+std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, const IdxFormat& format,
+                                        const Normalization& normalization);
+
+}  // namespace dp

@@ -1,0 +1,228 @@
+#include "dp/loader.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "data/batch_filler.h"
+#include "data/sample_order.h"
+#include "data/threads.h"
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+constexpr int kHeld = 2;  // batches that stay valid: the one just taken, and the one before
+
+std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
+  const auto refuse = [](const std::string& what) { throw Error(ErrorCode::usage, what); };
+  if (!dataset || dataset->size() == 0) refuse("an empty dataset can not be loaded; give one with samples");
+  const std::int64_t size = dataset->size();
+  if (size > INT64_C(0xffffffff))
+    refuse("a dataset of " + std::to_string(size) + " samples is too large; the limit is 4294967295");
+  if (options.batch_size < 1)
+    refuse("a batch size of " + std::to_string(options.batch_size) + " is impossible; give 1 or more");
+  if (options.drop_last && size < options.batch_size)
+    refuse("no batch of " + std::to_string(options.batch_size) + " can be made of " + std::to_string(size) +
+           " samples when the last, short batch is dropped; give a smaller batch or keep the last one");
+  if (options.workers < 1)
+    refuse(std::to_string(options.workers) + " loader threads can not prepare batches; give 1 or more");
+  if (options.slots <= kHeld)
+    refuse(std::to_string(options.slots) + " loader slots are too few; give " + std::to_string(kHeld + 1) + " or more");
+  return dataset;
+}
+
+Batch make_batch(const Shape& image, std::int64_t size) {
+  return {Tensor(image.prepended(size)), Tensor(Shape{size}, DType::i32), Tensor(Shape{size}, DType::i64)};
+}
+
+Batch first_rows(const Batch& batch, std::int64_t size) {
+  return {batch.images.rows(0, size), batch.labels.rows(0, size), batch.samples.rows(0, size)};
+}
+
+struct Slot {
+  Batch full, last;          // the same memory; `last` has the size of a short last batch
+  std::int64_t ready = -1;   // the ticket whose batch lies here finished, or -1
+  std::exception_ptr error;  // why that batch could not be made
+};
+
+}  // namespace
+
+// Tickets count the batches handed out since the loader was made, through all epochs. The batch of ticket t lies in
+// slot t % slots and is made by worker t % workers, counted from the start of the epoch. It may be made once ticket
+// t - slots has been released, which happens when the consumer takes ticket t - slots + kHeld.
+struct Loader::State {
+  State(std::shared_ptr<const Dataset> data, const LoaderOptions& chosen)
+      : dataset(checked(std::move(data), chosen)),
+        options(chosen),
+        filler(*dataset, options.augment, options.seed),
+        order(static_cast<std::size_t>(dataset->size())) {
+    const std::int64_t size = dataset->size();
+    const std::int64_t rows = std::min(options.batch_size, size);
+    batches = options.drop_last ? size / rows : (size + rows - 1) / rows;
+    last_rows = std::min(rows, size - (batches - 1) * rows);
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(options.slots, batches));
+    slots.resize(std::max<std::size_t>(count, kHeld + 1));
+    for (Slot& slot : slots) {
+      slot.full = make_batch(dataset->image_shape(), rows);
+      slot.last = first_rows(slot.full, last_rows);
+    }
+    threads.reserve(static_cast<std::size_t>(options.workers));
+    try {
+      for (int worker = 0; worker < options.workers; ++worker) threads.emplace_back([this, worker] { work(worker); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+
+  ~State() { stop(); }
+
+  void stop() {
+    {
+      const std::scoped_lock lock(mutex);
+      stopping = true;
+    }
+    wake_workers.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  Slot& slot_of(std::int64_t ticket) { return slots[static_cast<std::size_t>(ticket) % slots.size()]; }
+  std::int64_t batch_of(std::int64_t ticket) const { return batches - (end - ticket); }
+  Batch& content(Slot& slot, std::int64_t ticket) { return ticket == end - 1 ? slot.last : slot.full; }
+  bool may_make(std::int64_t ticket) const {
+    return ticket < end && ticket < released + static_cast<std::int64_t>(slots.size());
+  }
+
+  void work(int worker) {
+    leave_inherited_core();
+    std::unique_lock lock(mutex);
+    std::int64_t seen_run = 0, ticket = 0;
+    for (;;) {
+      wake_workers.wait(lock, [&] { return stopping || (run == seen_run ? may_make(ticket) : end > taken); });
+      if (stopping) return;
+      if (run != seen_run) {
+        seen_run = run;
+        ticket = begin + worker;
+        continue;
+      }
+      ++busy;
+      Slot& slot = slot_of(ticket);
+      Batch& into = content(slot, ticket);
+      const std::int64_t batch = batch_of(ticket);
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        fill(into, batch);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      --busy;
+      slot.ready = ticket;
+      slot.error = std::move(error);
+      ticket += options.workers;
+      wake_consumer.notify_one();
+    }
+  }
+
+  void fill(Batch& into, std::int64_t batch) const {
+    const std::int64_t from = batch * slots.front().full.size();
+    filler.fill(into, std::span(order).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(into.size())),
+                epoch);
+  }
+
+  // Takes all work away and waits until no worker touches a slot or the order. Batches handed out stay as they are.
+  void drain() {
+    std::unique_lock lock(mutex);
+    end = taken;
+    wake_consumer.wait(lock, [this] { return busy == 0; });
+    for (Slot& slot : slots) {
+      slot.ready = -1;
+      slot.error = nullptr;
+    }
+  }
+
+  void start(std::int64_t new_epoch, std::int64_t first_batch) {
+    if (new_epoch < 0 || first_batch < 0 || first_batch > batches)
+      throw Error(ErrorCode::usage, "epoch " + std::to_string(new_epoch) + " can not start at batch " +
+                                        std::to_string(first_batch) + "; an epoch has the batches 0 to " +
+                                        std::to_string(batches - 1));
+    drain();
+    epoch = new_epoch;
+    fill_order(order, options.shuffle, options.seed, epoch);
+    {
+      const std::scoped_lock lock(mutex);
+      begin = taken;
+      end = begin + batches - first_batch;
+      ++run;
+    }
+    wake_workers.notify_all();
+  }
+
+  const Batch* next() {
+    std::unique_lock lock(mutex);
+    if (run == 0) throw Error(ErrorCode::usage, "no epoch was started; call start() before next()");
+    if (taken == end) return nullptr;
+    if (taken - kHeld + 1 > released) {
+      released = taken - kHeld + 1;
+      wake_workers.notify_all();
+    }
+    Slot& slot = slot_of(taken);
+    wake_consumer.wait(lock, [&] { return slot.ready == taken; });
+    if (slot.error) std::rethrow_exception(slot.error);
+    return &content(slot, taken++);
+  }
+
+  const std::shared_ptr<const Dataset> dataset;
+  const LoaderOptions options;
+  const BatchFiller filler;
+  std::int64_t batches = 0, last_rows = 0;  // of an epoch; of its last batch
+
+  // Written by start() alone, while no worker is busy.
+  std::vector<std::int64_t> order;
+  std::int64_t epoch = 0;
+
+  // Guarded by the mutex; a slot's batch belongs to its worker until `ready` says otherwise.
+  std::mutex mutex;
+  std::condition_variable wake_workers, wake_consumer;
+  std::vector<Slot> slots;
+  std::int64_t run = 0;                  // counts calls of start()
+  std::int64_t begin = 0, end = 0;       // tickets of this run
+  std::int64_t released = 0, taken = 0;  // the lowest ticket that must stay valid; the next one to hand out
+  int busy = 0;
+  bool stopping = false;
+
+  std::vector<std::thread> threads;
+};
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
+    : state_(std::make_unique<State>(std::move(dataset), options)) {}
+
+Loader::~Loader() = default;
+
+void Loader::start(std::int64_t epoch, std::int64_t first_batch) {
+  state_->start(epoch, first_batch);
+}
+
+const Batch* Loader::next() {
+  return state_->next();
+}
+
+std::int64_t Loader::batches_per_epoch() const {
+  return state_->batches;
+}
+
+const Dataset& Loader::dataset() const {
+  return *state_->dataset;
+}
+
+std::vector<std::int64_t> Loader::order(std::int64_t epoch) const {
+  std::vector<std::int64_t> order(state_->order.size());
+  fill_order(order, state_->options.shuffle, state_->options.seed, epoch);
+  return order;
+}
+
+}  // namespace dp

@@ -1,0 +1,90 @@
+// MNIST and Fashion-MNIST: where the four IDX files lie.
+#include <array>
+#include <filesystem>
+#include <optional>
+
+#include "data/idx.h"
+#include "dp/dataset.h"
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr IdxFormat kFormat{28, 28, 10};
+
+struct FileName {
+  const char* stem;
+  const char* kind;
+};
+
+constexpr std::array<FileName, 4> kFiles{{{"train-images", "idx3-ubyte"},
+                                          {"train-labels", "idx1-ubyte"},
+                                          {"t10k-images", "idx3-ubyte"},
+                                          {"t10k-labels", "idx1-ubyte"}}};
+
+std::string official(const FileName& file) {
+  return std::string(file.stem) + "-" + file.kind;
+}
+
+// The file under any of its spellings; plain before packed, which is slower to read.
+std::optional<fs::path> find_file(const fs::path& folder, const FileName& file) {
+  for (const char* packing : {"", ".gz"})
+    for (const char* joint : {"-", "."}) {
+      const fs::path path = folder / (std::string(file.stem) + joint + file.kind + packing);
+      std::error_code ignored;  // whatever lies there is judged when it is opened
+      if (fs::exists(fs::symlink_status(path, ignored))) return path;
+    }
+  return std::nullopt;
+}
+
+Error missing(const std::string& dataset, const std::string& what) {
+  std::string names;
+  for (const FileName& file : kFiles) names += (names.empty() ? "" : ", ") + official(file);
+  return Error(ErrorCode::data, dataset + ": " + what + "; put the four files there (" + names +
+                                    ", plain or .gz), name their folder with --data-path, or train without them: "
+                                    "--dataset digits");
+}
+
+std::array<fs::path, 4> find_all(const std::string& dataset, const char* torchvision_name, const std::string& folder) {
+  const std::array<fs::path, 3> places{fs::path(folder), fs::path(folder) / "raw",
+                                       fs::path(folder) / torchvision_name / "raw"};
+  for (const fs::path& place : places) {
+    std::array<std::optional<fs::path>, 4> found;
+    for (std::size_t i = 0; i < kFiles.size(); ++i) found[i] = find_file(place, kFiles[i]);
+    if (!found[0] && !found[1] && !found[2] && !found[3]) continue;
+    for (std::size_t i = 0; i < kFiles.size(); ++i)
+      if (!found[i]) throw missing(dataset, place.string() + " lacks " + official(kFiles[i]));
+    return {*found[0], *found[1], *found[2], *found[3]};
+  }
+  std::error_code ignored;
+  throw missing(dataset, "no files in " + places[0].string() +
+                             (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + ", " +
+                             places[1].string() + " or " + places[2].string());
+}
+
+DatasetPair open_pair(const std::string& dataset, const char* torchvision_name, const std::string& folder,
+                      const Normalization& normalization) {
+  const auto paths = find_all(dataset, torchvision_name, folder);
+  const auto read = [&](const fs::path& images, const fs::path& labels) {
+    FileReader image_file(images.string()), label_file(labels.string());
+    return read_idx(image_file, label_file, kFormat, normalization);
+  };
+  return {read(paths[0], paths[1]), read(paths[2], paths[3])};
+}
+
+}  // namespace
+
+namespace datasets {
+
+DatasetPair mnist(const std::string& folder) {
+  return open_pair("mnist", "MNIST", folder, {{0.1307f}, {0.3081f}});
+}
+
+DatasetPair fashion_mnist(const std::string& folder) {
+  return open_pair("fashion_mnist", "FashionMNIST", folder, {{0.2860f}, {0.3530f}});
+}
+
+}  // namespace datasets
+}  // namespace dp

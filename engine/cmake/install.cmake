@@ -1,0 +1,16 @@
+# `cmake --install`: the library, its public headers, the programs, and what find_package(dp) reads.
+include(CMakePackageConfigHelpers)
+set(dp_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dp)
+
+install(TARGETS dp EXPORT dpTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine/include/dp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT dpTargets NAMESPACE dp:: DESTINATION ${dp_package_dir})
+if(TARGET dp_train)
+  install(TARGETS dp_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/dpConfig.cmake.in ${PROJECT_BINARY_DIR}/dpConfig.cmake
+                              INSTALL_DESTINATION ${dp_package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/dpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/dpConfig.cmake ${PROJECT_BINARY_DIR}/dpConfigVersion.cmake
+        DESTINATION ${dp_package_dir})

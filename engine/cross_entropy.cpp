@@ -1,0 +1,55 @@
+// The loss of the wrapper's users, on the device that holds the logits.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dp/data_parallel.h"
+#include "dp/error.h"
+#include "kernels/backend.h"
+#include "kernels/step_state.h"
+
+namespace dp {
+namespace {
+
+// A context per thread and device kind, kept because opening one is not cheap.
+kernels::Context& loss_context(DeviceKind kind) {
+  thread_local std::vector<std::pair<DeviceKind, std::unique_ptr<kernels::Context>>> contexts;
+  for (const auto& [known, context] : contexts)
+    if (known == kind) return *context;
+  contexts.emplace_back(kind, kernels::backend(kind).open({kind, 0}, {}));
+  return *contexts.back().second;
+}
+
+}  // namespace
+
+Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoothing) {
+  if (logits.empty() || logits.shape().rank() != 2 || logits.numel() == 0)
+    throw Error(ErrorCode::usage, "logits must be (batch, classes), not " + to_string(logits.shape()));
+  if (labels.empty() || labels.dtype() != DType::i32 || labels.shape() != Shape{logits.shape()[0]})
+    throw Error(ErrorCode::usage, fmt::format("labels must be int32 of shape ({},), not {} of {}", logits.shape()[0],
+                                              to_string(labels.dtype()), to_string(labels.shape())));
+  const std::int64_t batch = logits.shape()[0], classes = logits.shape()[1];
+  for (const std::int32_t label : labels.span<std::int32_t>())
+    if (label < 0 || label >= classes)
+      throw Error(ErrorCode::usage, fmt::format("label {} is not one of {} classes", label, classes));
+  if (!(label_smoothing >= 0 && label_smoothing < 1))
+    throw Error(ErrorCode::usage, "label_smoothing must lie in [0, 1)");
+
+  kernels::Context& context = loss_context(logits.dtype() == DType::f64 ? DeviceKind::reference : logits.device().kind);
+  const auto stream = context.make_stream();
+  const auto op = context.make_op(kernels::SoftmaxCrossEntropy{batch, classes});
+  kernels::StepInputs inputs;
+  inputs.loss_scale = 1.0f / static_cast<float>(batch);
+  inputs.label_smoothing = label_smoothing;
+  kernels::StepResults results;
+  Loss loss;
+  loss.grad = Tensor(logits.shape(), logits.dtype());
+  void* const args[] = {const_cast<void*>(logits.raw()), const_cast<void*>(labels.raw()), &inputs, loss.grad.raw(), &results};
+  const auto workspace = context.allocate(std::max(op->workspace_bytes(), std::size_t{1}));
+  op->run(*stream, args, workspace->data());
+  stream->synchronize();
+  loss.value = results.loss_sum / static_cast<double>(batch);
+  return loss;
+}
+
+}  // namespace dp

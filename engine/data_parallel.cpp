@@ -1,0 +1,207 @@
+// One step of data-parallel training, told in order. Every function with a Replica runs on that replica's worker
+// and enqueues work; the streams order it.
+#include "dp/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "dp/error.h"
+#include "engine/data_parallel_state.h"
+
+namespace dp {
+
+using engine::Exchange;
+using engine::Phase;
+using engine::Plan;
+using engine::Replica;
+using engine::Shard;
+using kernels::Range;
+
+namespace {
+
+// Adds the seconds of a scope to a phase of the replica, and names the phase for errors.
+class PhaseScope {
+ public:
+  PhaseScope(Replica& replica, Phase phase, double PhaseTimes::*seconds)
+      : replica_(replica), seconds_(seconds), start_(std::chrono::steady_clock::now()) {
+    replica.enter(phase);
+  }
+  ~PhaseScope() {
+    replica_.times.*seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  Replica& replica_;
+  double PhaseTimes::*seconds_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+void check_batch(const Batch& batch, const Model& model) {
+  if (batch.size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
+  const std::int64_t images = batch.size();
+  if (batch.images.shape().without_first() != model.input())
+    throw Error(ErrorCode::usage, fmt::format("images of shape {} do not fit model '{}', which reads {} per sample",
+                                              to_string(batch.images.shape()), model.name(), to_string(model.input())));
+  const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
+  if (rows(batch.labels) != images)
+    throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} labels", images, rows(batch.labels)));
+  if (!batch.samples.empty() && rows(batch.samples) != images)
+    throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
+}
+
+}  // namespace
+
+void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
+  State& s = *state_;
+  check_batch(batch, s.model);
+  s.number_rows(batch.size());
+  s.forward_rows = 0;
+  s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
+  ++s.step;
+  if (s.options.check_replicas && !replicas_identical())
+    throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
+}
+
+void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batch& batch, const Sgd& sgd) {
+  const bool waits = update_waits_for_gradient();
+  exchange.wait_for_weights(0);
+  replica.upload_inputs(step_inputs(batch.size(), sgd));
+  exchange.begin(step, !waits, sgd.momentum != 0);
+  for (int micro = 0; micro < options.grad_accum_steps; ++micro) train_micro_batch(replica, exchange, batch, micro);
+  {
+    PhaseScope scope(replica, Phase::update, &PhaseTimes::exchange);
+    if (waits) exchange.update(/*norm=*/true);
+    replica.context().flush();
+    replica.bound_queue();
+  }
+  finish(replica);
+}
+
+void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, const Batch& batch, int micro) {
+  const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
+  const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
+  const Range own = engine::shard_of(rows.size(), replica.rank(), size(), options.split);
+  const Shard shard = shard_of(batch, {rows.begin + own.begin, rows.begin + own.end});
+
+  const Plan* plan = scatter(replica, shard, /*training=*/true, accumulate);
+  forward(replica, exchange, plan);
+  if (options.loss == LossAt::gathered)
+    gathered_loss(replica, plan, batch, rows);
+  else if (plan != nullptr)
+    replica.run(plan->loss());
+  backward(replica, exchange, plan, accumulate, last);
+}
+
+// Makes the shard this replica's input. Null for an empty shard: the replica idles until the exchange.
+const Plan* DataParallel::State::scatter(Replica& replica, const Shard& shard, bool training, bool accumulate) {
+  PhaseScope scope(replica, Phase::scatter, &PhaseTimes::scatter);
+  failpoints.hit(Phase::scatter, replica.rank(), step);
+  if (shard.rows == 0) return nullptr;
+  const Plan& plan = replica.plan(plan_options(shard.rows, training, accumulate));
+  replica.bind(plan, shard);
+  return &plan;
+}
+
+// Each step that reads weights waits until the last update has brought them.
+void DataParallel::State::forward(Replica& replica, Exchange& exchange, const Plan* plan) {
+  PhaseScope scope(replica, Phase::forward, &PhaseTimes::forward);
+  const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
+  if (plan == nullptr) return;
+  replica.run(
+      plan->forward(),
+      [&](const engine::PlanStep& s) {
+        if (s.reads_entry >= 0) exchange.wait_for_weights(s.reads_entry);
+      },
+      [](const engine::PlanStep&) {});
+  if (nan) plant_nan(replica, plan->logits());
+}
+
+// Hands every bucket to the exchange as soon as its gradients are complete.
+void DataParallel::State::backward(Replica& replica, Exchange& exchange, const Plan* plan, bool accumulate, bool last) {
+  PhaseScope scope(replica, Phase::backward, &PhaseTimes::backward);
+  if (failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr) plant_nan(replica, plan->logits_grad());
+  if (plan == nullptr) {
+    if (!accumulate) replica.zero_gradients();
+    if (last) exchange.entries_ready(0);
+    return;
+  }
+  replica.run(
+      plan->backward(), [](const engine::PlanStep&) {},
+      [&](const engine::PlanStep& s) {
+        if (last && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
+      });
+}
+
+// DataParallel's way: the loss of the whole micro-batch on the master, its gradient back to the replicas.
+void DataParallel::State::gathered_loss(Replica& replica, const Plan* plan, const Batch& batch, Range rows) {
+  replica.enter(Phase::loss);
+  failpoints.hit(Phase::loss, replica.rank(), step);
+  gather_logits(replica, plan, rows.size());
+  const bool master = replica.rank() == 0;
+  if (master) {
+    const void* labels = batch.labels.data<std::int32_t>() + rows.begin;
+    if (!replica.context().host_accessible()) {
+      reserve_gather(rows.size());
+      replica.compute().copy(gathered_labels->data(), labels, static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
+      labels = gathered_labels->data();
+    }
+    void* const args[] = {size() == 1 ? replica.at(plan->logits()) : gathered_logits->data(), const_cast<void*>(labels),
+                          replica.inputs(), size() == 1 ? replica.at(plan->logits_grad()) : gathered_grad->data(),
+                          replica.results()};
+    kernels::Op& op = gathered_loss_op(rows.size());
+    op.run(replica.compute(), args, loss_workspace->data());
+  }
+  if (size() == 1) return;
+  const auto rank = static_cast<std::size_t>(replica.rank());
+  io[rank]->scatter(master ? gathered_grad->data() : nullptr, plan ? replica.at(plan->logits_grad()) : nullptr,
+                    part_bytes[rank], 0, replica.compute());
+}
+
+void DataParallel::State::gather_logits(Replica& replica, const Plan* plan, std::int64_t rows) {
+  if (size() == 1) return;
+  const auto rank = static_cast<std::size_t>(replica.rank());
+  const std::size_t row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
+  for (int r = 0; r < size(); ++r)
+    part_bytes[rank][static_cast<std::size_t>(r)] =
+        static_cast<std::size_t>(engine::shard_of(rows, r, size(), options.split).size()) * row;
+  if (rank == 0) reserve_gather(rows);
+  io[rank]->gather(plan ? replica.at(plan->logits()) : nullptr, rank == 0 ? gathered_logits->data() : nullptr,
+                   part_bytes[rank], 0, replica.compute());
+}
+
+// Where the device has already done the step, looks at what it found.
+void DataParallel::State::finish(Replica& replica) {
+  if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle()) return;
+  const kernels::StepResults& results = *replica.results();
+  if (results.nonfinite == 0 && results.grad_nonfinite == 0) return;
+  replica.enter(results.nonfinite ? Phase::loss : Phase::update);
+  throw Error(ErrorCode::nonfinite, results.nonfinite
+                                        ? fmt::format("the loss of {} samples is not finite", results.nonfinite)
+                                        : std::string("a gradient is not finite"));
+}
+
+void DataParallel::State::plant_nan(Replica& replica, engine::Ref place) {
+  const double nan64 = std::numeric_limits<double>::quiet_NaN();
+  const float nan32 = std::numeric_limits<float>::quiet_NaN();
+  const bool wide = table->type() == DType::f64;
+  replica.compute().upload(replica.at(place), wide ? static_cast<const void*>(&nan64) : &nan32, size_of(table->type()));
+}
+
+void DataParallel::evaluate(const Batch& batch) {
+  State& s = *state_;
+  check_batch(batch, s.model);
+  s.forward_rows = 0;
+  s.on_replicas([&](Replica& replica, Exchange& exchange) {
+    const Range own = engine::shard_of(batch.size(), replica.rank(), s.size(), s.options.split);
+    exchange.wait_for_weights(0);
+    replica.upload_inputs(s.step_inputs(batch.size(), {}));
+    const Plan* plan = s.scatter(replica, s.shard_of(batch, own), /*training=*/false, /*accumulate=*/false);
+    s.forward(replica, exchange, plan);
+    if (plan != nullptr) replica.run(plan->loss());
+    replica.context().flush();
+    replica.bound_queue();
+  });
+}
+
+}  // namespace dp

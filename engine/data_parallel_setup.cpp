@@ -1,0 +1,187 @@
+// Making a DataParallel: options resolved, contexts opened, parameters laid out and initialised.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dp/error.h"
+#include "dp/random.h"
+#include "engine/data_parallel_state.h"
+#include "engine/test_modes.h"
+#include "kernels/host/cores.h"
+
+namespace dp {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
+
+std::vector<Device> default_devices() {
+  const int count = probe_devices(DeviceKind::cuda).count;
+  if (count == 0) return cpus(2);
+  return gpus(parse_gpu_list("all", count));
+}
+
+DataParallelOptions resolve(DataParallelOptions o) {
+  if (o.devices.empty()) o.devices = default_devices();
+  for (const Device& device : o.devices)
+    if (device.kind != o.devices.front().kind)
+      refuse(fmt::format("devices of different kinds, {} and {}, can not train together", to_string(o.devices.front()),
+                         to_string(device)));
+  if (o.grad_accum_steps < 1) refuse("grad_accum_steps must be at least 1");
+  if (!(o.label_smoothing >= 0 && o.label_smoothing < 1)) refuse("label_smoothing must lie in [0, 1)");
+  if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
+  if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
+  if (o.comm == Comm::automatic) o.comm = Comm::host;
+  if (o.reduce == Reduce::automatic) o.reduce = Reduce::master;   // sharded pays on distinct GPUs only
+  if (o.threads_per_replica == 0)
+    o.threads_per_replica =
+        std::max(1, static_cast<int>(kernels::usable_cores().size()) / static_cast<int>(o.devices.size()));
+  return o;
+}
+
+// One core for each thread of each replica; none when there are not enough.
+std::vector<int> cores_of(int rank, const DataParallelOptions& o) {
+  const std::vector<int> cores = kernels::usable_cores();
+  const auto threads = static_cast<std::size_t>(o.threads_per_replica);
+  if (!o.pin_threads || threads * o.devices.size() > cores.size()) return {};
+  const auto first = cores.begin() + static_cast<std::ptrdiff_t>(threads * static_cast<std::size_t>(rank));
+  return {first, first + static_cast<std::ptrdiff_t>(threads)};
+}
+
+// Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
+constexpr std::int64_t kLayoutBatch = 32;
+
+}  // namespace
+
+DataParallel::State::State(const Model& m, const DataParallelOptions& o)
+    : model(m), options(resolve(o)), pool(static_cast<int>(options.devices.size())) {
+  const std::size_t count = options.devices.size();
+  std::vector<std::unique_ptr<kernels::Context>> contexts(count);
+  replicas.resize(count);
+  exchanges.resize(count);
+  part_bytes.assign(count, std::vector<std::size_t>(count));
+  kernels::Backend& backend = kernels::backend(options.devices.front().kind);
+
+  pool.run([&](int rank) {
+    kernels::ContextOptions context;
+    context.threads = options.threads_per_replica;
+    context.cores = cores_of(rank, options);
+    context.deterministic = options.deterministic;
+    context.threaded_streams = engine::test_modes().threaded_streams;
+    context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
+    context.discrete_memory = engine::test_modes().discrete_memory;
+    context.abort = pool.abort_flag();
+    auto& opened = contexts[static_cast<std::size_t>(rank)];
+    opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
+    opened->bind_thread();
+    if (rank != 0) return;
+    const engine::Plan plan(model, *opened, plan_options(kLayoutBatch, true, false), nullptr);
+    table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
+  });
+  if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
+
+  std::vector<kernels::Context*> pointers;
+  for (const auto& context : contexts) pointers.push_back(context.get());
+  std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
+  if (count > 1) {
+    bucket_comm = backend.make_communicators("host", pointers);
+    io = backend.make_communicators("host", pointers);
+  }
+  if (options.bucket_bytes == 0) options.bucket_bytes = engine::default_bucket_bytes(*table);
+  const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
+  pool.run([&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, rank);
+    exchanges[r] =
+        std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets, failpoints);
+  });
+
+  std::vector<NamedTensor> initial;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    const ParameterSpec& spec = model.parameters()[i];
+    Tensor values(spec.shape);
+    Random random(options.seed, RandomUse::init, i);
+    for (float& value : values.span<float>()) value = random.uniform(-spec.init_bound, spec.init_bound);
+    initial.emplace_back(spec.name, std::move(values));
+  }
+  import_arena(Arena::value, initial);
+}
+
+// What uses a context goes before it; each replica's memory goes with the replica.
+DataParallel::State::~State() {
+  logits = {};
+  gathered_logits.reset();
+  gathered_grad.reset();
+  gathered_labels.reset();
+  loss_workspace.reset();
+  loss_ops.clear();
+  io.clear();
+  exchanges.clear();
+  replicas.clear();
+}
+
+void DataParallel::State::rethrow_with_place(const engine::Replica& replica) const {
+  const Device device = options.devices[static_cast<std::size_t>(replica.rank())];
+  const std::string place = fmt::format("replica {} ({}) failed in {} of step {}: ", replica.rank(), to_string(device),
+                                        engine::to_string(replica.phase()), step);
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), place + error.what(), error.others());
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::device, place + error.what());
+  }
+}
+
+kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, const Sgd& sgd) const {
+  kernels::StepInputs inputs;
+  inputs.seed = options.seed;
+  inputs.step = static_cast<std::uint64_t>(step);
+  inputs.loss_scale = 1.0f / static_cast<float>(global_batch);
+  inputs.label_smoothing = options.label_smoothing;
+  inputs.lr = sgd.lr;
+  inputs.momentum = sgd.momentum;
+  inputs.weight_decay = sgd.weight_decay;
+  inputs.nesterov = sgd.nesterov;
+  inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
+  inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
+  return inputs;
+}
+
+void DataParallel::State::number_rows(std::int64_t rows) {
+  for (auto next = static_cast<std::int64_t>(row_numbers.size()); next < rows; ++next) row_numbers.push_back(next);
+}
+
+engine::Shard DataParallel::State::shard_of(const Batch& batch, kernels::Range rows) const {
+  engine::Shard shard;
+  shard.rows = rows.size();
+  shard.images = batch.images.data<float>() + rows.begin * model.input().numel();
+  if (!batch.labels.empty()) shard.labels = batch.labels.data<std::int32_t>() + rows.begin;
+  shard.samples = (batch.samples.empty() ? row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
+  return shard;
+}
+
+DataParallel::DataParallel(const Model& model, const DataParallelOptions& options)
+    : state_(std::make_unique<State>(model, options)) {}
+DataParallel::~DataParallel() = default;
+
+void DataParallel::prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches) {
+  State& s = *state_;
+  for (const std::int64_t batch : train_batches) s.number_rows(batch);
+  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+    const auto place = [&](std::int64_t rows, bool training, bool accumulate) {
+      const kernels::Range own = engine::shard_of(rows, replica.rank(), s.size(), s.options.split);
+      if (own.size() > 0) replica.plan(s.plan_options(own.size(), training, accumulate));
+      if (training && replica.rank() == 0 && s.options.loss == LossAt::gathered) {
+        s.reserve_gather(rows);
+        s.gathered_loss_op(rows);
+      }
+    };
+    for (const std::int64_t batch : train_batches)
+      for (int micro = 0; micro < s.options.grad_accum_steps; ++micro)
+        place(engine::shard_of(batch, micro, s.options.grad_accum_steps, Split::balanced).size(), true, micro > 0);
+    for (const std::int64_t batch : eval_batches) place(batch, false, false);
+    exchange.ensure_momenta();
+  });
+}
+
+}  // namespace dp

@@ -1,0 +1,100 @@
+// The inside of DataParallel: shared by the files that implement it.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dp/data_parallel.h"
+#include "engine/exchange.h"
+#include "engine/failpoint.h"
+#include "engine/parameters.h"
+#include "engine/replica.h"
+#include "engine/split.h"
+#include "engine/worker_pool.h"
+
+namespace dp {
+
+struct DataParallel::State {
+  using NamedTensor = std::pair<std::string, Tensor>;
+
+  State(const Model& m, const DataParallelOptions& o);
+  ~State();
+
+  // Runs work(replica, exchange) on every worker; a failure says replica, device, phase and step.
+  template <typename F>
+  void on_replicas(F&& work) {
+    pool.run([&](int rank) {
+      engine::Replica& replica = *replicas[static_cast<std::size_t>(rank)];
+      try {
+        work(replica, *exchanges[static_cast<std::size_t>(rank)]);
+      } catch (const kernels::Aborted&) {
+        throw;
+      } catch (...) {
+        rethrow_with_place(replica);
+      }
+    });
+  }
+  // The same on the master alone.
+  template <typename F>
+  void on_master(F&& work) {
+    on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+      if (replica.rank() == 0) work(replica, exchange);
+    });
+  }
+  [[noreturn]] void rethrow_with_place(const engine::Replica& replica) const;
+
+  int size() const { return pool.size(); }
+  engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
+    return {rows, training, accumulate, options.dropout};
+  }
+  kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
+  bool update_waits_for_gradient() const { return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip; }
+
+  // The parts of a step; each runs on a replica's worker.
+  void train(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, const Sgd& sgd);
+  void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, int micro);
+  const engine::Plan* scatter(engine::Replica& replica, const engine::Shard& shard, bool training, bool accumulate);
+  void forward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan);
+  void gathered_loss(engine::Replica& replica, const engine::Plan* plan, const Batch& batch, kernels::Range rows);
+  void gather_logits(engine::Replica& replica, const engine::Plan* plan, std::int64_t rows);
+  void backward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan, bool accumulate, bool last);
+  void finish(engine::Replica& replica);
+  void plant_nan(engine::Replica& replica, engine::Ref place);
+
+  // The wrapper's forward, and where its logits are.
+  const Tensor& forward_all(const Tensor& images, bool training);
+  void reserve_gather(std::int64_t rows);   // on the master
+  kernels::Op& gathered_loss_op(std::int64_t rows);
+  engine::Shard shard_of(const Batch& batch, kernels::Range rows) const;
+  void number_rows(std::int64_t rows);   // makes row_numbers at least so long
+
+  // A host-ordered copy of a sharded arena on the master: momenta, or gradients.
+  enum class Arena { value, gradient, momentum };
+  std::vector<NamedTensor> export_arena(Arena arena);
+  void import_arena(Arena arena, const std::vector<NamedTensor>& tensors);
+  std::unique_ptr<kernels::Buffer> assemble(engine::Replica& master, Arena arena);
+  void wait_for_all();
+
+  const Model model;
+  DataParallelOptions options;   // resolved
+  const engine::Failpoints failpoints;
+  engine::WorkerPool pool;
+  std::unique_ptr<engine::ParameterTable> table;
+  std::vector<std::unique_ptr<engine::Replica>> replicas;
+  std::vector<std::unique_ptr<engine::Exchange>> exchanges;
+  std::vector<std::unique_ptr<kernels::Communicator>> io;   // logits and their gradients; empty for one replica
+  std::vector<std::vector<std::size_t>> part_bytes;          // scratch of each replica: bytes per rank
+
+  // On the master.
+  std::shared_ptr<kernels::Buffer> gathered_logits, gathered_grad;
+  std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
+  std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
+
+  std::int64_t step = 0;           // optimizer steps done
+  std::int64_t forward_rows = 0;   // of the last wrapper forward in training mode; 0: none to go back through
+  Tensor logits;
+  std::vector<std::int64_t> row_numbers;   // 0, 1, 2, ...: dropout's sample keys in the wrapper
+};
+
+}  // namespace dp

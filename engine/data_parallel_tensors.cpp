@@ -1,0 +1,133 @@
+// Weights, gradients and momenta in and out, as host tensors in PyTorch's layout.
+#include <cstring>
+
+#include "dp/error.h"
+#include "engine/data_parallel_state.h"
+
+namespace dp {
+
+using engine::Exchange;
+using engine::Replica;
+using NamedTensor = std::pair<std::string, Tensor>;
+
+void DataParallel::State::wait_for_all() {
+  on_replicas([](Replica& replica, Exchange& exchange) {
+    exchange.synchronize();
+    replica.compute().synchronize();
+  });
+}
+
+// The whole arena in one buffer of the master, from the replicas that hold its parts.
+std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, Arena arena) {
+  auto whole = master.context().allocate(table->bytes());
+  auto* to = static_cast<std::byte*>(whole->data());
+  const std::size_t element = size_of(table->type());
+  for (int rank = 0; rank < size(); ++rank) {
+    Exchange& exchange = *exchanges[static_cast<std::size_t>(rank)];
+    for (const Exchange::Part& part : exchange.parts()) {
+      const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
+      const std::byte* from = arena == Arena::gradient ? replicas[static_cast<std::size_t>(rank)]->gradients() + begin
+                              : exchange.momenta()     ? exchange.momenta() + static_cast<std::size_t>(part.momentum) * element
+                                                       : nullptr;
+      if (from != nullptr && part.range.size() != 0)
+        master.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
+    }
+    if (options.reduce == Reduce::all_reduce) break;   // every replica holds everything
+  }
+  return whole;
+}
+
+std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
+  wait_for_all();
+  std::vector<NamedTensor> tensors;
+  on_master([&](Replica& master, Exchange&) {
+    std::unique_ptr<kernels::Buffer> assembled;
+    const std::byte* source = master.values();
+    if (arena != Arena::value) {
+      assembled = assemble(master, arena);
+      source = static_cast<const std::byte*>(assembled->data());
+    }
+    for (std::size_t i = 0; i < table->entries().size(); ++i) {
+      const engine::ParameterEntry& entry = table->entries()[i];
+      Tensor tensor(entry.shape, table->type());
+      master.export_entry(static_cast<int>(i), source, tensor);
+      tensors.emplace_back(entry.name, std::move(tensor));
+    }
+    master.compute().synchronize();
+  });
+  return tensors;
+}
+
+void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTensor>& tensors) {
+  std::vector<std::pair<int, const Tensor*>> found;
+  for (const auto& [name, tensor] : tensors) {
+    int index = -1;
+    for (std::size_t i = 0; i < table->entries().size(); ++i)
+      if (table->entries()[i].name == name) index = static_cast<int>(i);
+    if (index < 0) throw Error(ErrorCode::data, "model '" + model.name() + "' has no parameter '" + name + "'");
+    if (tensor.shape() != table->entry(index).shape)
+      throw Error(ErrorCode::data, "parameter '" + name + "' has shape " + to_string(table->entry(index).shape) +
+                                       " in model '" + model.name() + "', not " + to_string(tensor.shape()));
+    if (tensor.dtype() != DType::f32 && tensor.dtype() != DType::f64)
+      throw Error(ErrorCode::data, "parameter '" + name + "' is of type " + to_string(tensor.dtype()) + ", not float32");
+    found.emplace_back(index, &tensor);
+  }
+  forward_rows = 0;
+  wait_for_all();
+  if (arena == Arena::value) {
+    on_master([&](Replica& master, Exchange&) {
+      for (const auto& [index, tensor] : found) master.import_entry(index, *tensor, master.values());
+    });
+    on_replicas([](Replica& replica, Exchange& exchange) {
+      exchange.broadcast_weights();
+      replica.context().flush();
+    });
+    return;
+  }
+  on_replicas([](Replica&, Exchange& exchange) { exchange.ensure_momenta(); });
+  std::unique_ptr<kernels::Buffer> whole;
+  on_master([&](Replica& master, Exchange&) {
+    whole = assemble(master, arena);
+    for (const auto& [index, tensor] : found)
+      master.import_entry(index, *tensor, static_cast<std::byte*>(whole->data()));
+    master.compute().synchronize();
+  });
+  on_replicas([&](Replica& replica, Exchange& exchange) {
+    const std::size_t element = size_of(table->type());
+    for (const Exchange::Part& part : exchange.parts())
+      if (part.range.size() != 0)
+        replica.compute().copy(exchange.momenta() + static_cast<std::size_t>(part.momentum) * element,
+                               static_cast<const std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
+                               static_cast<std::size_t>(part.range.size()) * element);
+    replica.compute().synchronize();
+  });
+}
+
+std::vector<NamedTensor> DataParallel::weights() const { return state_->export_arena(State::Arena::value); }
+std::vector<NamedTensor> DataParallel::gradients() const { return state_->export_arena(State::Arena::gradient); }
+std::vector<NamedTensor> DataParallel::momenta() const { return state_->export_arena(State::Arena::momentum); }
+void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
+  state_->import_arena(State::Arena::value, tensors);
+}
+void DataParallel::set_momenta(const std::vector<NamedTensor>& tensors) {
+  state_->import_arena(State::Arena::momentum, tensors);
+}
+
+std::int64_t DataParallel::step_count() const { return state_->step; }
+void DataParallel::set_step_count(std::int64_t steps) { state_->step = steps; }
+
+bool DataParallel::replicas_identical() const {
+  State& s = *state_;
+  s.wait_for_all();
+  std::vector<std::vector<std::byte>> copies(s.replicas.size(), std::vector<std::byte>(s.table->bytes()));
+  s.on_replicas([&](Replica& replica, Exchange&) {
+    auto& copy = copies[static_cast<std::size_t>(replica.rank())];
+    replica.compute().copy(copy.data(), replica.values(), copy.size());
+    replica.compute().synchronize();
+  });
+  for (const auto& copy : copies)
+    if (std::memcmp(copy.data(), copies.front().data(), copy.size()) != 0) return false;
+  return true;
+}
+
+}  // namespace dp

@@ -1,0 +1,126 @@
+// The seven steps as nn.DataParallel's users call them: forward, backward, step.
+#include <algorithm>
+
+#include "dp/error.h"
+#include "engine/data_parallel_state.h"
+
+namespace dp {
+namespace {
+
+// A view of a backend's buffer as a tensor's memory.
+class BufferStorage final : public Storage {
+ public:
+  BufferStorage(std::shared_ptr<kernels::Buffer> buffer, std::size_t offset, std::size_t bytes, Device device,
+                bool host_accessible)
+      : buffer_(std::move(buffer)), offset_(offset), bytes_(bytes), device_(device), host_accessible_(host_accessible) {}
+
+  void* data() override { return static_cast<std::byte*>(buffer_->data()) + offset_; }
+  std::size_t bytes() const override { return bytes_; }
+  Device device() const override { return device_; }
+  bool host_accessible() const override { return host_accessible_; }
+
+ private:
+  std::shared_ptr<kernels::Buffer> buffer_;
+  std::size_t offset_, bytes_;
+  Device device_;
+  bool host_accessible_;
+};
+
+}  // namespace
+
+void DataParallel::State::reserve_gather(std::int64_t rows) {
+  const std::size_t bytes = static_cast<std::size_t>(rows * model.output().numel()) * size_of(table->type());
+  if (gathered_logits != nullptr && gathered_logits->bytes() >= bytes) return;
+  engine::Replica& master = *replicas.front();
+  master.compute().synchronize();
+  gathered_logits = master.allocate(bytes);
+  gathered_grad = master.allocate(bytes);
+  gathered_labels = master.allocate(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+}
+
+kernels::Op& DataParallel::State::gathered_loss_op(std::int64_t rows) {
+  for (const auto& [batch, op] : loss_ops)
+    if (batch == rows) return *op;
+  loss_ops.emplace_back(
+      rows, replicas.front()->context().make_op(kernels::SoftmaxCrossEntropy{rows, model.output().numel()}));
+  kernels::Op& op = *loss_ops.back().second;
+  if (loss_workspace == nullptr || loss_workspace->bytes() < op.workspace_bytes()) {
+    replicas.front()->compute().synchronize();
+    loss_workspace = replicas.front()->allocate(std::max(op.workspace_bytes(), std::size_t{1}));
+  }
+  return op;
+}
+
+const Tensor& DataParallel::State::forward_all(const Tensor& images, bool training) {
+  if (images.empty() || images.shape().rank() == 0 || images.shape()[0] < 1 ||
+      images.shape().without_first() != model.input())
+    throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" + model.name() +
+                                      "', which reads " + to_string(model.input()) + " per sample");
+  Batch batch;
+  batch.images = images;
+  const std::int64_t rows = images.shape()[0];
+  number_rows(rows);
+  forward_rows = 0;
+  std::size_t offset = 0;
+  on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+    exchange.wait_for_weights(0);
+    replica.upload_inputs(step_inputs(rows, {}));
+    const kernels::Range own = engine::shard_of(rows, replica.rank(), size(), options.split);
+    const engine::Plan* plan = scatter(replica, shard_of(batch, own), training, /*accumulate=*/false);
+    forward(replica, exchange, plan);
+    gather_logits(replica, plan, rows);
+    if (replica.rank() == 0) offset = plan->logits().offset;
+    replica.context().flush();
+    replica.compute().synchronize();
+  });
+  engine::Replica& master = *replicas.front();
+  const Shape shape = model.output().prepended(rows);
+  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(table->type());
+  logits = Tensor(shape, table->type(),
+                  std::make_shared<BufferStorage>(size() == 1 ? master.arena() : gathered_logits, size() == 1 ? offset : 0,
+                                                  bytes, options.devices.front(), master.context().host_accessible()));
+  forward_rows = training ? rows : 0;
+  return logits;
+}
+
+const Tensor& DataParallel::forward(const Tensor& images) { return state_->forward_all(images, /*training=*/true); }
+const Tensor& DataParallel::predict(const Tensor& images) { return state_->forward_all(images, /*training=*/false); }
+
+void DataParallel::backward(const Tensor& logits_grad) {
+  State& s = *state_;
+  if (s.forward_rows == 0) throw Error(ErrorCode::usage, "backward() needs a forward() before it");
+  if (logits_grad.shape() != s.logits.shape() || logits_grad.dtype() != s.logits.dtype())
+    throw Error(ErrorCode::usage, std::string("the gradient of the logits has shape ") + to_string(logits_grad.shape()) + " and type " +
+                                      to_string(logits_grad.dtype()) + ", the logits have " + to_string(s.logits.shape()) + " and " +
+                                      to_string(s.logits.dtype()));
+  const std::int64_t rows = s.forward_rows;
+  s.forward_rows = 0;
+  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+    exchange.begin(s.step, /*per_bucket=*/false, /*momentum=*/false);
+    const kernels::Range own = engine::shard_of(rows, replica.rank(), s.size(), s.options.split);
+    const engine::Plan* plan = own.size() ? &replica.plan(s.plan_options(own.size(), true, false)) : nullptr;
+    if (plan != nullptr) {
+      const Tensor part = logits_grad.rows(own.begin, own.end);
+      replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());
+    }
+    s.backward(replica, exchange, plan, /*accumulate=*/false, /*last=*/true);
+    replica.context().flush();
+    exchange.synchronize();
+    replica.compute().synchronize();
+  });
+}
+
+void DataParallel::step(const Sgd& sgd) {
+  State& s = *state_;
+  s.forward_rows = 0;
+  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+    replica.upload_inputs(s.step_inputs(1, sgd));
+    exchange.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
+    exchange.update(s.update_waits_for_gradient());
+    replica.context().flush();
+    s.finish(replica);
+  });
+  ++s.step;
+}
+
+}  // namespace dp

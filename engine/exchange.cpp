@@ -1,0 +1,176 @@
+#include "engine/exchange.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace dp::engine {
+
+using namespace kernels;
+
+namespace {
+
+std::int64_t blocks_of(std::int64_t count) { return (count + kNormBlock - 1) / kNormBlock; }
+
+}  // namespace
+
+Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode, std::vector<Bucket> buckets,
+                   const Failpoints& failpoints)
+    : replica_(replica),
+      communicator_(std::move(communicator)),
+      mode_(mode),
+      buckets_(std::move(buckets)),
+      failpoints_(failpoints),
+      element_(size_of(replica.table().type())),
+      type_(replica.table().type()),
+      partial_offset_{0} {
+  Context& context = replica.context();
+  if (communicator_) comm_ = context.make_stream();
+  gradients_done_ = context.make_event();
+  const int ranks = communicator_ ? communicator_->size() : 1;
+  std::int64_t held = 0;
+  for (const Bucket& bucket : buckets_) {
+    weights_arrived_.push_back(context.make_event());
+    Range own = bucket.range;
+    if (mode_ == Reduce::sharded) {
+      own = slice_of(bucket.range.size(), replica.rank(), ranks);
+      own = {own.begin + bucket.range.begin, own.end + bucket.range.begin};
+    } else if (mode_ == Reduce::master && replica.rank() != 0) {
+      own.end = own.begin;
+    }
+    parts_.push_back({own, held});
+    held += own.size();
+    sgd_.push_back(own.size() ? context.make_op(SgdUpdate{own.size()}) : nullptr);
+    partials_.push_back(own.size() ? context.make_op(GradNormPartials{own.size()}) : nullptr);
+    partial_offset_.push_back(partial_offset_.back() + blocks_of(bucket.range.size()));
+  }
+  arriving_.resize(buckets_.size());
+  partial_bytes_.resize(static_cast<std::size_t>(ranks));
+  norm_partials_ = replica.allocate(static_cast<std::size_t>(partial_offset_.back()) * sizeof(double));
+  finish_norm_ = context.make_op(GradNormFinish{partial_offset_.back()});
+}
+
+void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
+  step_ = step;
+  per_bucket_ = per_bucket;
+  momentum_ = momentum;
+  next_ = 0;
+  if (momentum) ensure_momenta();
+}
+
+void Exchange::ensure_momenta() {
+  const Part& last = parts_.back();
+  const auto bytes = static_cast<std::size_t>(last.momentum + last.range.size()) * element_;
+  if (momenta_ == nullptr && bytes != 0) momenta_ = replica_.allocate(bytes);
+}
+
+void Exchange::entries_ready(int entry) {
+  while (next_ < buckets_.size() && buckets_[next_].first_entry >= entry) bucket_ready(next_);
+}
+
+void Exchange::bucket_ready(std::size_t bucket) {
+  ++next_;
+  const Phase interrupted = replica_.phase();
+  sum(bucket);
+  if (per_bucket_) update_bucket(bucket);
+  replica_.enter(interrupted);
+}
+
+void Exchange::enter(Phase phase, std::size_t bucket) {
+  replica_.enter(phase);
+  if (!failpoints_.hit(phase, replica_.rank(), step_)) return;
+  const double nan64 = std::numeric_limits<double>::quiet_NaN();
+  const float nan32 = std::numeric_limits<float>::quiet_NaN();
+  stream().upload(gradient(buckets_[bucket].range.begin), type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_);
+}
+
+void Exchange::sum(std::size_t bucket) {
+  if (communicator_) {
+    replica_.compute().record(*gradients_done_);
+    comm_->wait(*gradients_done_);
+  }
+  enter(Phase::reduce, bucket);
+  if (!communicator_) return;
+  const Range range = buckets_[bucket].range;
+  switch (mode_) {
+    case Reduce::all_reduce: communicator_->all_reduce(gradient(range.begin), range.size(), type_, *comm_); break;
+    case Reduce::sharded: communicator_->reduce_scatter(gradient(range.begin), range.size(), type_, *comm_); break;
+    default: communicator_->reduce(gradient(range.begin), range.size(), type_, 0, *comm_);
+  }
+}
+
+void Exchange::update_bucket(std::size_t bucket) {
+  enter(Phase::update, bucket);
+  const Part& part = parts_[bucket];
+  if (part.range.size() != 0) {
+    void* const args[] = {value(part.range.begin), gradient(part.range.begin),
+                          momentum_ ? momenta() + static_cast<std::size_t>(part.momentum) * element_ : nullptr, replica_.inputs(),
+                          replica_.results()};
+    sgd_[bucket]->run(stream(), args, nullptr);
+  }
+  if (!communicator_) return;
+  enter(Phase::broadcast, bucket);
+  const Range range = buckets_[bucket].range;
+  if (mode_ == Reduce::master) communicator_->broadcast(value(range.begin), range.size(), type_, 0, *comm_);
+  if (mode_ == Reduce::sharded) communicator_->all_gather(value(range.begin), range.size(), type_, *comm_);
+  comm_->record(*weights_arrived_[bucket]);
+  arriving_[bucket] = 1;
+}
+
+void Exchange::update(bool norm) {
+  if (communicator_) {   // the update reads what the compute stream uploaded
+    replica_.compute().record(*gradients_done_);
+    comm_->wait(*gradients_done_);
+  }
+  if (norm) compute_norm();
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) update_bucket(bucket);
+}
+
+void Exchange::compute_norm() {
+  auto* partials = static_cast<double*>(norm_partials_->data());
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    const Range own = part_of(bucket);
+    if (own.size() != 0) {
+      const std::int64_t first = (own.begin - buckets_[bucket].range.begin) / kNormBlock;
+      void* const args[] = {gradient(own.begin), partials + partial_offset_[bucket] + first};
+      partials_[bucket]->run(stream(), args, nullptr);
+    }
+    if (mode_ == Reduce::sharded && communicator_) share_partials(bucket);
+  }
+  if (mode_ == Reduce::master && replica_.rank() != 0) return;
+  void* const args[] = {partials, replica_.inputs(), replica_.results()};
+  finish_norm_->run(stream(), args, nullptr);
+}
+
+void Exchange::share_partials(std::size_t bucket) {
+  const Range range = buckets_[bucket].range;
+  for (int rank = 0; rank < communicator_->size(); ++rank)
+    partial_bytes_[static_cast<std::size_t>(rank)] =
+        static_cast<std::size_t>(blocks_of(slice_of(range.size(), rank, communicator_->size()).size())) * sizeof(double);
+  double* whole = static_cast<double*>(norm_partials_->data()) + partial_offset_[bucket];
+  const double* own = whole + (part_of(bucket).begin - range.begin) / kNormBlock;
+  communicator_->gather(own, whole, partial_bytes_, 0, *comm_);
+  communicator_->broadcast(whole, blocks_of(range.size()), DType::f64, 0, *comm_);
+}
+
+void Exchange::wait_for_weights(int entry) {
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    if (buckets_[bucket].first_entry > entry) continue;
+    if (arriving_[bucket]) replica_.compute().wait(*weights_arrived_[bucket]);
+    arriving_[bucket] = 0;
+    return;
+  }
+}
+
+void Exchange::broadcast_weights() {
+  if (!communicator_) return;
+  replica_.compute().record(*gradients_done_);
+  comm_->wait(*gradients_done_);
+  communicator_->broadcast(replica_.values(), replica_.table().size(), type_, 0, *comm_);
+  synchronize();
+}
+
+void Exchange::synchronize() {
+  if (comm_) comm_->synchronize();
+}
+
+}  // namespace dp::engine

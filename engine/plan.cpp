@@ -1,0 +1,56 @@
+#include "engine/plan.h"
+
+#include <fmt/format.h>
+
+#include "dp/error.h"
+#include "engine/plan_builder.h"
+
+namespace dp::engine {
+
+Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table)
+    : options_(options) {
+  if (options.batch < 1) throw Error(ErrorCode::usage, "a plan needs at least one row");
+  if (model.output().rank() != 1)
+    throw Error(ErrorCode::usage, "model '" + model.name() + "' ends in " + to_string(model.output()) +
+                                      "; its output must be one row of class scores: flatten it");
+  PlanBuilder(*this, context, table).build(model);
+}
+
+namespace {
+
+std::string place_name(const Ref& ref) {
+  static constexpr const char* kNames[] = {"-", "act", "val", "grad", "input", "labels", "samples", "state", "results"};
+  const char* name = kNames[static_cast<std::size_t>(ref.space)];
+  return ref.space == Space::activation || ref.space == Space::value || ref.space == Space::gradient
+             ? fmt::format("{}+{:x}", name, ref.offset)
+             : name;
+}
+
+void describe_steps(std::string& text, const char* title, const std::vector<PlanStep>& steps) {
+  if (steps.empty()) return;
+  text += fmt::format("  {}\n", title);
+  for (const PlanStep& step : steps) {
+    std::string args;
+    for (int i = 0; i < step.arg_count; ++i)
+      args += (i ? " " : "") + place_name(step.args[static_cast<std::size_t>(i)]);
+    std::string layouts;
+    for (const kernels::TensorDesc& tensor : step.op->tensors()) layouts += " " + tensor.layout.name;
+    text += fmt::format("    {:<40} {:<24} [{}]{}\n", step.name, step.op->implementation(), args, layouts);
+  }
+}
+
+}  // namespace
+
+std::string Plan::describe() const {
+  std::string text = fmt::format("plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n",
+                                 options_.batch, options_.training ? "training" : "evaluation",
+                                 forward_.size() + loss_.size() + backward_.size(),
+                                 static_cast<double>(arena_bytes_) / (1 << 20),
+                                 static_cast<double>(workspace_bytes_) / (1 << 20), reorders_);
+  describe_steps(text, "forward", forward_);
+  describe_steps(text, "loss", loss_);
+  describe_steps(text, "backward", backward_);
+  return text;
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,19 @@
+// Ways to run the engine that only tests use. Read when an engine is made.
+#pragma once
+
+#include <cstdint>
+
+namespace dp::engine {
+
+struct TestModes {
+  bool threaded_streams = false;   // see kernels::ContextOptions
+  std::uint64_t delay_seed = 0;
+  bool discrete_memory = false;
+};
+
+inline TestModes& test_modes() {
+  static TestModes modes;
+  return modes;
+}
+
+}  // namespace dp::engine

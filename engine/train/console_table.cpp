@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include "engine/train/console_text.h"
+#include "engine/train/records.h"
+#include "engine/train/text.h"
+
+namespace dp {
+namespace {
+
+const char* name_of(Reduce reduce) {
+  switch (reduce) {
+    case Reduce::automatic: return "auto";
+    case Reduce::master: return "master";
+    case Reduce::all_reduce: return "allreduce";
+    case Reduce::sharded: return "sharded";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string step_line(const StepReport& report) {
+  const int width = static_cast<int>(std::to_string(report.batches).size());
+  return fmt::format(
+      "Epoch: [{}]  [{:>{}}/{}]  eta: {}  lr: {:.4g}  img/s: {:.0f}  loss: {:.3g} ({:.3g})  acc1: {:.1f} ({:.1f})",
+      report.epoch, report.batch, width, report.batches, duration(report.eta_seconds), report.lr,
+      report.images_per_second, report.recent.loss(), report.epoch_so_far.loss(), report.recent.accuracy1(),
+      report.epoch_so_far.accuracy1());
+}
+
+std::string eval_line(const Stats& stats) {
+  return fmt::format("Test: Acc@1 {:.3f} Acc@5 {:.3f}  loss {:.3g}", stats.accuracy1(), stats.accuracy5(),
+                     stats.loss());
+}
+
+std::string start_table(const DataParallel& net, const TrainerOptions& options) {
+  const DataParallelOptions& chosen = net.options();
+  const int replicas = static_cast<int>(chosen.devices.size());
+  const auto shards = split_batch(options.batch_size, replicas, chosen.split);
+  std::string out = fmt::format("{}: {} parameters, data set {}\n", printable(net.model().name()),
+                                with_separators(net.model().parameter_count()), printable(options.dataset_name));
+  out += "replica  device       batch  threads      memory\n";
+  for (int replica = 0; replica < replicas; ++replica) {
+    const auto at = static_cast<std::size_t>(replica);
+    const bool cpu = chosen.devices[at].kind == DeviceKind::cpu;
+    out += fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, to_string(chosen.devices[at]),
+                       at < shards.size() ? shards[at] : 0, cpu ? std::to_string(chosen.threads_per_replica) : "-",
+                       mebibytes(net.device_bytes(replica)));
+  }
+  out += fmt::format(
+      "global batch {}, reduce {}, comm {}, loss {}, split {}, seed {}{}\n", options.batch_size, name_of(chosen.reduce),
+      chosen.comm == Comm::host ? "host" : "auto", chosen.loss == LossAt::gathered ? "gathered" : "local",
+      chosen.split == Split::chunk ? "chunk" : "balanced", chosen.seed, chosen.deterministic ? ", deterministic" : "");
+  if (!options.output_dir.empty() && !options.dry_run)
+    out += fmt::format("run folder {}\n", printable(options.output_dir));
+  return out;
+}
+
+std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times) {
+  if (times.empty()) return "";
+  std::string out = fmt::format("{:<18}", "seconds in");
+  for (const Phase& phase : phases()) out += fmt::format("{:>10}", phase.name);
+  out += "\n";
+  for (std::size_t replica = 0; replica < times.size(); ++replica) {
+    const std::string device = replica < devices.size() ? devices[replica] : "";
+    out += fmt::format("{:<18}", fmt::format("replica {} {}", replica, device));
+    for (const Phase& phase : phases()) out += fmt::format("{:>10.2f}", times[replica].*phase.seconds);
+    out += "\n";
+  }
+  return out;
+}
+
+std::string summary_text(const RunSummary& summary) {
+  std::string out;
+  if (!summary.phases.empty()) {
+    out += phase_table(summary.devices, summary.phases);
+    out += fmt::format("Trained to step {} (epoch {}) in {}, {:.0f} img/s, training loss {:.4g}\n", summary.steps,
+                       summary.epochs, duration(summary.seconds_train), summary.images_per_second, summary.train_loss);
+  }
+  if (!summary.interrupted)
+    out +=
+        fmt::format("Result: Acc@1 {:.3f} Acc@5 {:.3f}  loss {:.3g}\n", summary.top1, summary.top5, summary.test_loss);
+  if (!summary.output_dir.empty()) out += fmt::format("run folder {}\n", printable(summary.output_dir));
+  if (summary.interrupted)
+    out += summary.output_dir.empty()
+               ? "Interrupted\n"
+               : fmt::format("Interrupted; go on with --resume {}\n", printable(summary.output_dir));
+  return out;
+}
+
+}  // namespace dp

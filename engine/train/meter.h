@@ -1,0 +1,42 @@
+// Training time and throughput. The clock stands still during evaluations and saves.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace dp {
+
+class Meter {
+ public:
+  void run();  // idempotent
+  void pause();
+  bool running() const { return running_; }
+  void add(std::int64_t images) { images_ += images, ++steps_; }
+
+  // Whether the warm-up just ended: 10 steps or one second. The caller waits for the devices, then calls end_warmup().
+  bool warmup_ends() const { return !warm_ && (steps_ >= 10 || (steps_ > 0 && seconds() >= 1)); }
+  void end_warmup();
+
+  double seconds() const;
+  double rate() const;             // images per second after the warm-up; of everything when nothing came after it
+  double rate_since_mark() const;  // since mark(); rate() when nothing came since
+  void mark();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Point {
+    double seconds = 0;
+    std::int64_t images = 0;
+  };
+  Point here() const { return {seconds(), images_}; }
+  static double between(const Point& from, const Point& to);
+
+  double passed_ = 0;
+  Clock::time_point since_{};
+  bool running_ = false;
+  bool warm_ = false;
+  std::int64_t images_ = 0, steps_ = 0;
+  Point warmup_end_, mark_;
+};
+
+}  // namespace dp

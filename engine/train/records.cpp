@@ -1,0 +1,61 @@
+#include "engine/train/records.h"
+
+namespace dp {
+
+void add(Stats& sum, const Stats& more) {
+  sum.loss_sum += more.loss_sum;
+  sum.samples += more.samples;
+  sum.top1 += more.top1;
+  sum.top5 += more.top5;
+  sum.skipped += more.skipped;
+  sum.grad_norm = more.grad_norm;
+}
+
+void add(std::vector<PhaseTimes>& sum, const std::vector<PhaseTimes>& more) {
+  if (sum.size() < more.size()) sum.resize(more.size());
+  for (std::size_t replica = 0; replica < more.size(); ++replica)
+    for (const Phase& phase : phases()) sum[replica].*phase.seconds += more[replica].*phase.seconds;
+}
+
+const std::vector<Phase>& phases() {
+  static const std::vector<Phase> list{{"scatter", &PhaseTimes::scatter},
+                                       {"forward", &PhaseTimes::forward},
+                                       {"backward", &PhaseTimes::backward},
+                                       {"exchange", &PhaseTimes::exchange}};
+  return list;
+}
+
+nlohmann::ordered_json to_record(const StepReport& report) {
+  nlohmann::ordered_json json;
+  json["kind"] = "train";
+  json["epoch"] = report.epoch;
+  json["step"] = report.step;
+  json["lr"] = report.lr;
+  json["loss"] = report.recent.loss();
+  json["top1"] = report.recent.accuracy1();
+  json["top5"] = report.recent.accuracy5();
+  json["images_per_second"] = report.images_per_second;
+  json["skipped"] = report.recent.skipped;
+  json["phases"] = nlohmann::ordered_json::array();
+  for (const PhaseTimes& times : report.phases) {
+    nlohmann::ordered_json replica;
+    for (const Phase& phase : phases()) replica[phase.name] = times.*phase.seconds;
+    json["phases"].push_back(replica);
+  }
+  return json;
+}
+
+nlohmann::ordered_json to_record(const EvalReport& report) {
+  nlohmann::ordered_json json;
+  json["kind"] = "eval";
+  json["epoch"] = report.epoch;
+  json["step"] = report.step;
+  json["loss"] = report.stats.loss();
+  json["top1"] = report.stats.accuracy1();
+  json["top5"] = report.stats.accuracy5();
+  json["seconds"] = report.seconds;
+  json["best"] = report.best;
+  return json;
+}
+
+}  // namespace dp

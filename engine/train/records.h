@@ -1,0 +1,24 @@
+// Statistics added up, and their lines in metrics.jsonl.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "dp/trainer.h"
+
+namespace dp {
+
+void add(Stats& sum, const Stats& more);
+void add(std::vector<PhaseTimes>& sum, const std::vector<PhaseTimes>& more);  // replica by replica
+
+nlohmann::ordered_json to_record(const StepReport& report);
+nlohmann::ordered_json to_record(const EvalReport& report);
+
+// The phases with their names, in the order of a step.
+struct Phase {
+  const char* name;
+  double PhaseTimes::*seconds;
+};
+const std::vector<Phase>& phases();
+
+}  // namespace dp

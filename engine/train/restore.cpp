@@ -1,0 +1,164 @@
+#include "engine/train/restore.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "dp/error.h"
+#include "engine/train/run_folder.h"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+bool same(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error);
+}
+
+std::string newest_in(const std::string& run, const TrainerOptions& options, bool locked) {
+  if (locked && same(run, options.output_dir)) return find_checkpoint(run);
+  const FolderLock lock(run);  // find_checkpoint tidies up, which must not happen under a run that saves
+  if (lock.held()) return find_checkpoint(run);
+  return exists(run + "/checkpoints/last") ? run + "/checkpoints/last" : "";
+}
+
+template <typename T>
+void require_equal(const Resumed& resumed, const char* what, const T& had, const T& wanted) {
+  if (had == wanted) return;
+  throw Error(
+      ErrorCode::usage,
+      fmt::format(
+          "the checkpoint '{}' was made with {} {}, this run asks for {}; ask for {}, or start a run of its own",
+          resumed.folder, what, had, wanted, had));
+}
+
+template <typename T>
+bool all_finite(const Tensor& tensor) {
+  const auto values = tensor.span<T>();
+  return std::all_of(values.begin(), values.end(), [](T value) { return std::isfinite(value); });
+}
+
+// Why `given` can not stand for `own`, or nothing.
+std::string misfit(const Tensor& own, const Tensor& given) {
+  if (given.shape() != own.shape())
+    return fmt::format("is {}, not {}", to_string(given.shape()), to_string(own.shape()));
+  if (given.dtype() != own.dtype())
+    return fmt::format("is {}, not {}", to_string(given.dtype()), to_string(own.dtype()));
+  return "";
+}
+
+std::string shortened(const std::vector<std::string>& list) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min<std::size_t>(list.size(), 8); ++i) out += (i ? "; " : "") + list[i];
+  return list.size() > 8 ? out + fmt::format("; and {} more", list.size() - 8) : out;
+}
+
+}  // namespace
+
+std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked) {
+  if (options.resume.empty()) return std::nullopt;
+  std::string folder = options.resume;
+  if (options.resume == "auto") {
+    if (options.output_dir.empty())
+      throw Error(ErrorCode::usage, "resuming 'auto' needs the folder of the run; name it with --output-dir");
+    if (!exists(options.output_dir + "/checkpoints")) return std::nullopt;
+    folder = newest_in(options.output_dir, options, locked);
+    if (folder.empty()) {
+      std::error_code error;
+      if (fs::directory_iterator(options.output_dir + "/checkpoints", error) == fs::directory_iterator())
+        return std::nullopt;
+      throw Error(ErrorCode::data,
+                  "no checkpoint in '" + options.output_dir +
+                      "/checkpoints' can be read; name another with --resume, or start in another folder");
+    }
+  } else if (exists(folder + "/checkpoints")) {
+    folder = newest_in(folder, options, locked);
+    if (folder.empty())
+      throw Error(ErrorCode::data,
+                  "the run folder '" + options.resume + "' has no checkpoint that can be read; name another");
+  } else if (!exists(folder)) {
+    throw Error(ErrorCode::data,
+                "there is no checkpoint '" + folder + "' to resume from; name a checkpoint or run folder");
+  }
+  return Resumed{folder, load_checkpoint(folder)};
+}
+
+void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only) {
+  const TrainState& had = resumed.checkpoint.state;
+  require_equal(resumed, "model", had.model, wanted.model);
+  if (weights_only) return;
+  require_equal(resumed, "data set", had.dataset, wanted.dataset);
+  require_equal(resumed, "seed", had.seed, wanted.seed);
+  require_equal(resumed, "global batch", had.global_batch, wanted.global_batch);
+  if (had.step < 0 || had.epoch < 0 || had.batch_in_epoch < 0)
+    throw Error(ErrorCode::data, "the checkpoint '" + resumed.folder + "' stands at a negative step; name another");
+}
+
+NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::string& source, const std::string& remedy,
+                     const Notice* notice) {
+  std::map<std::string, const Tensor*> wanted;
+  for (const auto& [name, tensor] : own) wanted.emplace(name, &tensor);
+  NamedTensors taken;
+  std::vector<std::string> faults;
+  for (auto& [name, tensor] : given) {
+    const auto at = wanted.find(name);
+    if (at == wanted.end() || at->second == nullptr) {
+      faults.push_back("'" + name + "' " + (at == wanted.end() ? "is not in the model" : "is there twice"));
+      continue;
+    }
+    const std::string why = misfit(*at->second, tensor);
+    at->second = nullptr;
+    if (why.empty())
+      taken.emplace_back(name, std::move(tensor));
+    else
+      faults.push_back("'" + name + "' " + why);
+  }
+  for (const auto& [name, tensor] : own)
+    if (wanted.at(name) != nullptr) faults.push_back("'" + name + "' is missing");
+  if (faults.empty()) return taken;
+  const std::string text = "'" + source + "' does not fit the model: " + shortened(faults);
+  if (notice == nullptr) throw Error(ErrorCode::data, text + "; " + remedy);
+  if (taken.empty()) throw Error(ErrorCode::data, text + "; nothing in it fits");
+  if (*notice)
+    (*notice)(fmt::format("{} of {} tensors taken from '{}'; not taken: {}", taken.size(), own.size(), source,
+                          shortened(faults)));
+  return taken;
+}
+
+void require_finite(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.dtype() == DType::f32 ? !all_finite<float>(tensor) : !all_finite<double>(tensor))
+      throw Error(ErrorCode::nonfinite, "tensor '" + name + "' holds NaN or Inf");
+}
+
+void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice) {
+  const NamedTensors taken = fitting(net.weights(), strip_module_prefix(read_safetensors(options.init)), options.init,
+                                     "--init-partial takes what fits", options.init_partial ? &notice : nullptr);
+  try {
+    require_finite(taken);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::data, std::string("in '") + options.init + "' " + error.what() + "; use other weights");
+  }
+  net.set_weights(taken);
+}
+
+void restore(DataParallel& net, const Resumed& resumed) {
+  const NamedTensors own = net.weights();
+  const Checkpoint& checkpoint = resumed.checkpoint;
+  const std::string remedy = "resume with the model that it was made with";
+  net.set_weights(fitting(own, checkpoint.weights, resumed.folder, remedy, nullptr));
+  if (!checkpoint.momenta.empty()) net.set_momenta(fitting(own, checkpoint.momenta, resumed.folder, remedy, nullptr));
+  net.set_step_count(checkpoint.state.step);
+}
+
+}  // namespace dp

@@ -1,0 +1,81 @@
+#include "engine/train/run_config.h"
+
+#include <cmath>
+
+#include "engine/train/text.h"
+
+namespace dp {
+namespace {
+
+const char* name_of(Reduce reduce) {
+  switch (reduce) {
+    case Reduce::automatic: return "auto";
+    case Reduce::master: return "master";
+    case Reduce::all_reduce: return "allreduce";
+    case Reduce::sharded: return "sharded";
+  }
+  return "unknown";
+}
+
+std::string toml_value(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return toml_string(value.get<std::string>());
+  if (value.is_array()) {
+    std::string out;
+    for (const auto& item : value) out += (out.empty() ? "" : ", ") + toml_value(item);
+    return "[" + out + "]";
+  }
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) return "nan";
+  return value.dump();
+}
+
+double shortest(float value) { return std::stod(nlohmann::json(value).dump()); }  // 0.02, not 0.019999999552965164
+
+}  // namespace
+
+nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions& options) {
+  const DataParallelOptions& parallel = options.parallel;
+  nlohmann::ordered_json json;
+  json["model"] = model;
+  json["dataset"] = options.dataset_name;
+  for (const Device& device : parallel.devices) json["devices"].push_back(to_string(device));
+  json["batch-size"] = options.batch_size;
+  json["epochs"] = options.epochs;
+  json["max-steps"] = options.max_steps;
+  json["lr"] = shortest(options.sgd.lr);
+  json["momentum"] = shortest(options.sgd.momentum);
+  json["nesterov"] = options.sgd.nesterov;
+  json["weight-decay"] = shortest(options.sgd.weight_decay);
+  json["lr-scheduler"] = to_string(options.schedule.kind);
+  json["lr-step-size"] = options.schedule.step_size;
+  json["lr-gamma"] = options.schedule.gamma;
+  json["lr-milestones"] = options.schedule.milestones;
+  json["lr-warmup-epochs"] = options.schedule.warmup_epochs;
+  json["reduce"] = name_of(parallel.reduce);
+  json["comm"] = parallel.comm == Comm::host ? "host" : "auto";
+  json["loss"] = parallel.loss == LossAt::gathered ? "gathered" : "local";
+  json["split"] = parallel.split == Split::chunk ? "chunk" : "balanced";
+  json["bucket-mb"] = static_cast<double>(parallel.bucket_bytes) / 1048576.0;
+  json["threads-per-replica"] = parallel.threads_per_replica;
+  json["grad-accum-steps"] = parallel.grad_accum_steps;
+  if (parallel.clip_grad_norm) json["clip-grad-norm"] = *parallel.clip_grad_norm;
+  json["label-smoothing"] = shortest(parallel.label_smoothing);
+  json["on-nonfinite"] = parallel.on_nonfinite == OnNonfinite::skip ? "skip" : "abort";
+  json["seed"] = parallel.seed;
+  json["deterministic"] = parallel.deterministic;
+  json["no-dropout"] = !parallel.dropout;
+  json["no-shuffle"] = !options.shuffle;
+  json["no-augment"] = !options.augment;
+  json["drop-last"] = options.drop_last;
+  json["workers"] = options.workers;
+  json["init"] = options.init;
+  json["init-partial"] = options.init_partial;
+  return json;
+}
+
+std::string to_toml(const nlohmann::ordered_json& flat) {
+  std::string out;
+  for (const auto& [key, value] : flat.items()) out += key + " = " + toml_value(value) + "\n";
+  return out;
+}
+
+}  // namespace dp

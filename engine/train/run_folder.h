@@ -1,0 +1,55 @@
+// The folder of one run: locked while the run lives.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace dp {
+
+// Owns the lock and the metrics file. An empty path makes a folder that writes nothing.
+class RunFolder {
+ public:
+  // Makes the folder and locks it. Error(io) when that fails, Error(usage) when another run holds it.
+  explicit RunFolder(const std::string& path);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  bool writes() const { return !path_.empty(); }
+  const std::string& path() const { return path_; }
+  std::string checkpoint(const std::string& name) const { return path_ + "/checkpoints/" + name; }
+  bool has_checkpoints() const;
+  bool owns(const std::string& checkpoint_folder) const;  // whether it lies in this run's checkpoints/
+
+  // Writes config.toml, removes an old summary.json, opens metrics.jsonl: empty, or, when a run goes on, behind its
+  // last whole line of a step up to `continued_from`.
+  void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from);
+  void append_metrics(const nlohmann::ordered_json& record);  // one line, handed to the kernel. Error(io)
+
+ private:
+  std::string path_;
+  int lock_ = -1;
+  int metrics_ = -1;
+};
+
+// Whether the lock of a run folder could be taken; holds it until destroyed.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  bool held() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Temporary sibling, fsync, rename, fsync of the folder. Error(io); what stood there stays.
+void write_file_atomically(const std::string& path, const std::string& text);
+// Error(io) unless a file can be made beside `path`, and `path` itself is no folder.
+void require_writable(const std::string& path);
+
+}  // namespace dp

@@ -1,0 +1,51 @@
+// Learning rate schedules.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "dp/error.h"
+#include "dp/optimizer.h"
+
+namespace dp {
+
+ScheduleKind parse_schedule(const std::string& name) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::constant, ScheduleKind::step, ScheduleKind::multistep, ScheduleKind::cosine})
+    if (name == to_string(kind)) return kind;
+  throw Error(ErrorCode::usage,
+              "there is no learning rate schedule '" + name + "'; use constant, step, multistep or cosine");
+}
+
+const char* to_string(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::constant: return "constant";
+    case ScheduleKind::step: return "step";
+    case ScheduleKind::multistep: return "multistep";
+    case ScheduleKind::cosine: return "cosine";
+  }
+  return "unknown";
+}
+
+double Schedule::factor(double epoch, double epochs_per_step) const {
+  // Milestones that lie on a step are reached at that step, whatever the division steps / steps per epoch rounded to.
+  const double now = epoch + 1e-6 * epochs_per_step;
+  const double warmup = warmup_epochs > 0 ? std::min(1.0, (epoch + epochs_per_step) / warmup_epochs) : 1.0;
+  switch (kind) {
+    case ScheduleKind::constant: return warmup;
+    case ScheduleKind::step: return warmup * std::pow(gamma, std::floor(now / step_size));
+    case ScheduleKind::multistep: {
+      const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](double at) { return at <= now; });
+      return warmup * std::pow(gamma, static_cast<double>(passed));
+    }
+    case ScheduleKind::cosine: {
+      if (warmup < 1) return warmup;
+      const double length = total_epochs - warmup_epochs;
+      if (length <= 0) return warmup;  // the warm-up fills the run
+      const double done = std::clamp((epoch - warmup_epochs) / length, 0.0, 1.0);
+      return 0.5 * (1 + std::cos(std::numbers::pi * done));
+    }
+  }
+  return 1;
+}
+
+}  // namespace dp

@@ -1,0 +1,28 @@
+// summary.json.
+#include "engine/train/text.h"
+
+#include "dp/trainer.h"
+
+namespace dp {
+
+std::string to_json(const RunSummary& summary) {
+  nlohmann::ordered_json json;
+  json["model"] = summary.model;
+  json["dataset"] = summary.dataset;
+  json["engine"] = summary.engine;
+  json["devices"] = summary.devices;
+  json["global_batch"] = summary.global_batch;
+  json["epochs"] = summary.epochs;
+  json["steps"] = summary.steps;
+  json["seconds_train"] = summary.seconds_train;
+  json["images_per_second"] = summary.images_per_second;
+  json["train_loss"] = summary.train_loss;
+  json["test_loss"] = summary.test_loss;
+  json["top1"] = summary.top1;
+  json["top5"] = summary.top5;
+  json["weights_sha256"] = summary.weights_sha256;
+  json["checkpoint"] = summary.checkpoint;
+  return json_line(json);
+}
+
+}  // namespace dp

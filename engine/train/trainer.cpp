@@ -1,0 +1,120 @@
+// The trainer: checks what it is given, owns the network and the loaders, and hands the work to a TrainingRun.
+#include "dp/trainer.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "dp/error.h"
+#include "engine/train/check_options.h"
+#include "engine/train/passes.h"
+#include "engine/train/restore.h"
+#include "engine/train/run_folder.h"
+#include "engine/train/training_run.h"
+
+namespace dp {
+namespace {
+
+int loader_threads(const DataParallelOptions& parallel) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  int busy = 0;
+  for (const Device& device : parallel.devices)
+    busy += device.kind == DeviceKind::cpu ? std::max(parallel.threads_per_replica, 1) : 1;
+  return std::clamp(cores - busy, 1, 4);
+}
+
+void check_init(const TrainerOptions& options) {
+  if (!options.init.empty() && !options.resume.empty() && options.resume != "auto")
+    throw Error(ErrorCode::usage, "both weights to start from ('" + options.init + "') and a run to resume ('" +
+                                      options.resume + "') are given; choose one");
+  if (options.init_partial && options.init.empty())
+    throw Error(ErrorCode::usage, "partial initialisation needs a file of weights; name it with --init");
+}
+
+}  // namespace
+
+struct Trainer::State {
+  DatasetPair data;
+  TrainerOptions options;
+  DataParallel net;
+  bool used = false;
+
+  State(const Model& model, const DatasetPair& pair, const TrainerOptions& given)
+      : data(pair), options(given), net(model, given.parallel) {
+    options.parallel = net.options();
+    if (options.workers == 0) options.workers = loader_threads(options.parallel);
+  }
+
+  Loader test_loader() const {
+    return Loader(data.test, {.batch_size = eval_batch_size(options),
+                              .shuffle = false,
+                              .seed = options.parallel.seed,
+                              .workers = options.workers});
+  }
+
+  Loader train_loader() const {
+    return Loader(data.train, {.batch_size = options.batch_size,
+                               .shuffle = options.shuffle,
+                               .augment = options.augment,
+                               .drop_last = options.drop_last,
+                               .seed = options.parallel.seed,
+                               .workers = options.workers});
+  }
+};
+
+Trainer::Trainer(const Model& model, const DatasetPair& data, const TrainerOptions& options) {
+  check_options(model, data, options);
+  check_init(options);
+  state_ = std::make_unique<State>(model, data, options);
+}
+
+Trainer::~Trainer() = default;
+
+DataParallel& Trainer::net() { return state_->net; }
+
+RunSummary Trainer::run(const TrainerCallbacks& callbacks) {
+  if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs once; make another");
+  TrainerOptions& options = state_->options;
+  Loader train = state_->train_loader();
+  Loader test = state_->test_loader();
+  if (options.schedule.kind == ScheduleKind::cosine) {
+    const double batches = static_cast<double>(train.batches_per_epoch());
+    options.schedule.total_epochs = static_cast<double>(options.epochs);
+    if (options.max_steps > 0)
+      options.schedule.total_epochs =
+          std::min(options.schedule.total_epochs, static_cast<double>(options.max_steps) / batches);
+  }
+  return TrainingRun(state_->net, train, test, options, callbacks).execute();
+}
+
+RunSummary Trainer::evaluate(const TrainerCallbacks& callbacks) {
+  const TrainerOptions& options = state_->options;
+  const Notice notice = [&](const std::string& text) {
+    if (callbacks.on_message) callbacks.on_message(text);
+  };
+  if (!options.summary_file.empty()) require_writable(options.summary_file);
+  RunSummary summary = describe(state_->net, options);
+  if (const auto resumed = find_resumed(options, false)) {
+    require_same_run(*resumed, {.model = summary.model}, true);
+    restore(state_->net, *resumed);
+    summary.checkpoint = resumed->folder;
+    summary.steps = resumed->checkpoint.state.step;
+    summary.epochs = resumed->checkpoint.state.epoch;
+  } else if (!options.init.empty()) {
+    init_weights(state_->net, options, notice);
+    summary.checkpoint = options.init;
+  }
+  Loader test = state_->test_loader();
+  prepare_batches(state_->net, nullptr, test, options);
+  if (callbacks.on_start) callbacks.on_start(state_->net, options);
+  const auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, options.stop);
+  summary.interrupted = !report;
+  if (report) {
+    if (callbacks.on_eval) callbacks.on_eval(*report);
+    set_result(summary, report->stats);
+  }
+  summary.weights_sha256 = weights_sha256(state_->net.weights());
+  if (report && !options.summary_file.empty()) write_file_atomically(options.summary_file, to_json(summary) + "\n");
+  return summary;
+}
+
+}  // namespace dp

@@ -1,0 +1,226 @@
+#include "engine/train/training_run.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "dp/error.h"
+#include "engine/train/passes.h"
+#include "engine/train/records.h"
+#include "engine/train/restore.h"
+#include "engine/train/run_config.h"
+
+namespace dp {
+
+TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& options,
+                         const TrainerCallbacks& callbacks)
+    : net_(net),
+      train_(train),
+      test_(test),
+      options_(options),
+      callbacks_(callbacks),
+      folder_(options.dry_run ? "" : options.output_dir),
+      batches_(train.batches_per_epoch()),
+      most_steps_(options.max_steps) {
+  state_.model = net.model().name();
+  state_.dataset = options.dataset_name;
+  state_.seed = options.parallel.seed;
+  state_.global_batch = options.batch_size;
+}
+
+RunSummary TrainingRun::execute() {
+  begin();
+  try {
+    train();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::nonfinite) throw;
+    const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
+                                                       : "the last good checkpoint is '" + good_checkpoint_ + "'";
+    throw Error(error.code(), error.what() + ("; " + where) + "; lower the learning rate, or use --on-nonfinite skip",
+                error.others());
+  }
+  RunSummary result = summary();
+  if (result.interrupted) return result;
+  const std::string text = to_json(result) + "\n";
+  if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
+  if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
+  return result;
+}
+
+void TrainingRun::begin() {
+  if (!options_.summary_file.empty()) require_writable(options_.summary_file);
+  const nlohmann::ordered_json config = run_config(state_.model, options_);
+  state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+  std::optional<std::int64_t> continued_from;
+  if (const auto resumed = find_resumed(options_, folder_.writes())) {
+    require_same_run(*resumed, state_, false);
+    const TrainState& had = resumed->checkpoint.state;
+    if (had.batch_in_epoch > batches_)
+      throw Error(
+          ErrorCode::usage,
+          fmt::format(
+              "the checkpoint '{}' stands at batch {} of an epoch of {}; resume with the same data set and drop-last",
+              resumed->folder, had.batch_in_epoch, batches_));
+    restore(net_, *resumed);
+    state_.step = had.step, state_.epoch = had.epoch, state_.batch_in_epoch = had.batch_in_epoch;
+    state_.best_top1 = had.best_top1;
+    good_checkpoint_ = resumed->folder;
+    if (folder_.owns(resumed->folder)) continued_from = had.step;
+    notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed->folder, had.step, had.epoch,
+                       had.batch_in_epoch));
+  } else if (!options_.init.empty()) {
+    init_weights(net_, options_, [this](const std::string& text) { notice(text); });
+  }
+  if (!continued_from && folder_.has_checkpoints())
+    throw Error(
+        ErrorCode::usage,
+        "'" + folder_.path() + "' already holds a run; go on with --resume auto, or choose another --output-dir");
+  if (options_.dry_run) most_steps_ = state_.step + 1;
+  prepare_batches(net_, &train_, test_, options_);
+  folder_.begin(to_toml(config), continued_from);
+  if (callbacks_.on_start) callbacks_.on_start(net_, options_);
+}
+
+void TrainingRun::train() {
+  while (!finished() && !interrupted_) {
+    train_epoch();
+    if (stopped() || !evaluate()) {
+      interrupted_ = true;
+      break;
+    }
+    if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
+    const bool due = options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0;
+    if (last_eval_->best) save("best", false);
+    if (due && !finished()) save("last", false);
+  }
+  if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // nothing was left to train
+  if (unsaved_) save("last", true);
+}
+
+void TrainingRun::train_epoch() {
+  epoch_stats_ = {};
+  if (state_.batch_in_epoch >= batches_) return;
+  train_.start(state_.epoch, state_.batch_in_epoch);
+  meter_.mark();
+  meter_.run();
+  while (state_.batch_in_epoch < batches_ && !out_of_steps() && !stopped()) {
+    const Batch* batch = train_.next();
+    if (batch == nullptr) throw Error(ErrorCode::data, "the loader ended its epoch early");
+    train_one_step(*batch);
+    const bool last = state_.batch_in_epoch == batches_ || out_of_steps();
+    if (meter_.warmup_ends()) {
+      collect();
+      meter_.end_warmup();
+    }
+    if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
+    if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last) save("last", false);
+  }
+  collect();
+  meter_.pause();
+}
+
+void TrainingRun::train_one_step(const Batch& batch) {
+  Sgd sgd = options_.sgd;
+  const double per_step = 1.0 / static_cast<double>(batches_);
+  lr_ = static_cast<double>(sgd.lr) * options_.schedule.factor(static_cast<double>(state_.step) * per_step, per_step);
+  sgd.lr = static_cast<float>(lr_);
+  net_.train_step(batch, sgd);
+  ++state_.step, ++state_.batch_in_epoch;
+  unsaved_ = true;
+  meter_.add(batch.size());
+}
+
+bool TrainingRun::evaluate() {
+  collect();
+  std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, options_.stop);
+  if (!report) return false;
+  report->epoch = state_.epoch;
+  report->step = state_.step;
+  report->best = report->stats.accuracy1() > state_.best_top1;
+  if (report->best) state_.best_top1 = report->stats.accuracy1();
+  last_eval_ = report;
+  unsaved_ = true;
+  record(to_record(*report));
+  if (callbacks_.on_eval) callbacks_.on_eval(*report);
+  return true;
+}
+
+void TrainingRun::collect() {
+  const Stats stats = net_.take_stats();
+  if (!std::isfinite(stats.loss_sum) && options_.parallel.on_nonfinite == OnNonfinite::abort)
+    throw Error(ErrorCode::nonfinite, fmt::format("the loss is not finite at step {}", state_.step));
+  add(recent_, stats);
+  add(epoch_stats_, stats);
+}
+
+void TrainingRun::report() {
+  collect();
+  StepReport report;
+  report.epoch = state_.epoch;
+  report.batch = state_.batch_in_epoch - 1;
+  report.batches = batches_;
+  report.step = state_.step;
+  report.lr = lr_;
+  report.images_per_second = meter_.rate_since_mark();
+  const double rate = meter_.rate();
+  const std::int64_t left = (batches_ - state_.batch_in_epoch) * options_.batch_size;
+  report.eta_seconds = rate > 0 ? static_cast<double>(left) / rate : 0;
+  report.recent = recent_;
+  report.epoch_so_far = epoch_stats_;
+  report.phases = net_.take_phase_times();
+  add(phases_, report.phases);
+  recent_ = {};
+  record(to_record(report));
+  if (callbacks_.on_step) callbacks_.on_step(report);
+  meter_.mark();
+}
+
+void TrainingRun::save(const std::string& name, bool must) {
+  if (!folder_.writes()) return;
+  collect();
+  const bool was_running = meter_.running();
+  meter_.pause();
+  try {
+    const Checkpoint checkpoint{state_, net_.weights(), net_.momenta()};
+    require_finite(checkpoint.weights);
+    save_checkpoint(folder_.checkpoint(name), checkpoint);
+    good_checkpoint_ = folder_.checkpoint(name);
+    if (name == "last") unsaved_ = false;
+    if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(good_checkpoint_);
+  } catch (const Error& error) {
+    if (must || error.code() != ErrorCode::io) throw;
+    notice(std::string("this checkpoint was not written: ") + error.what());
+  }
+  if (was_running) meter_.run();
+}
+
+void TrainingRun::record(const nlohmann::ordered_json& metrics) {
+  try {
+    folder_.append_metrics(metrics);
+  } catch (const Error& error) {
+    if (!metrics_failed_) notice(error.what());
+    metrics_failed_ = true;
+  }
+}
+
+void TrainingRun::notice(const std::string& text) const {
+  if (callbacks_.on_message) callbacks_.on_message(text);
+}
+
+RunSummary TrainingRun::summary() const {
+  RunSummary summary = describe(net_, options_);
+  summary.epochs = state_.epoch;
+  summary.steps = state_.step;
+  summary.seconds_train = meter_.seconds();
+  summary.images_per_second = meter_.rate();
+  summary.train_loss = epoch_stats_.loss();
+  if (last_eval_) set_result(summary, last_eval_->stats);
+  summary.weights_sha256 = weights_sha256(net_.weights());
+  if (folder_.writes()) summary.checkpoint = folder_.checkpoint("last");
+  summary.interrupted = interrupted_;
+  summary.output_dir = folder_.path();
+  summary.phases = phases_;
+  return summary;
+}
+
+}  // namespace dp

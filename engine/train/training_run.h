@@ -1,0 +1,62 @@
+// One training run, from the first weights to the summary: the story of epochs, reports and checkpoints.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dp/trainer.h"
+#include "engine/train/meter.h"
+#include "engine/train/run_folder.h"
+
+namespace dp {
+
+class TrainingRun {
+ public:
+  // All arguments outlive the run. `options` are resolved: schedule, workers.
+  TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& options,
+              const TrainerCallbacks& callbacks);
+
+  RunSummary execute();
+
+ private:
+  void begin();
+  void train();
+  void train_epoch();
+  void train_one_step(const Batch& batch);
+  bool evaluate();  // false when stopped
+  void collect();   // waits for the devices, adds up their statistics
+  void report();
+  void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
+  void record(const nlohmann::ordered_json& metrics);
+  RunSummary summary() const;
+
+  bool stopped() const { return options_.stop != nullptr && options_.stop->load() != 0; }
+  bool out_of_steps() const { return most_steps_ > 0 && state_.step >= most_steps_; }
+  bool finished() const { return state_.epoch >= options_.epochs || out_of_steps(); }
+  void notice(const std::string& text) const;
+
+  DataParallel& net_;
+  Loader& train_;
+  Loader& test_;
+  const TrainerOptions& options_;
+  const TrainerCallbacks& callbacks_;
+  RunFolder folder_;
+  std::int64_t batches_;     // of an epoch
+  std::int64_t most_steps_;  // 0: no limit
+
+  // batch_in_epoch is `batches_` between an epoch's last step and the end of its evaluation, so that a run resumed
+  // there still evaluates.
+  TrainState state_;
+  Meter meter_;
+  Stats recent_, epoch_stats_;
+  std::vector<PhaseTimes> phases_;
+  std::optional<EvalReport> last_eval_;
+  bool unsaved_ = true;
+  bool interrupted_ = false;
+  bool metrics_failed_ = false;
+  double lr_ = 0;
+  std::string good_checkpoint_;  // the last one written or resumed from
+};
+
+}  // namespace dp

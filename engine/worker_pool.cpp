@@ -1,0 +1,94 @@
+#include "engine/worker_pool.h"
+
+#include "dp/error.h"
+
+namespace dp::engine {
+namespace {
+
+bool is_consequence(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const kernels::Aborted&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+Error as_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::device, "out of host memory");
+  } catch (const std::exception& e) {
+    return Error(ErrorCode::device, e.what());
+  } catch (...) {
+    return Error(ErrorCode::device, "an exception of unknown type");
+  }
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(int size) : size_(size), errors_(static_cast<std::size_t>(size)) {
+  if (size == 1) return;
+  for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+}
+
+WorkerPool::~WorkerPool() {
+  quit_.store(true);
+  generation_.fetch_add(1);
+  generation_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkerPool::serve(int rank) {
+  std::uint32_t seen = 0;
+  while (true) {
+    generation_.wait(seen);
+    ++seen;
+    if (quit_.load()) return;
+    call_guarded(rank);
+    if (running_.fetch_sub(1) == 1) running_.notify_one();
+  }
+}
+
+void WorkerPool::call_guarded(int rank) {
+  try {
+    call_(self_, rank);
+  } catch (...) {
+    errors_[static_cast<std::size_t>(rank)] = std::current_exception();
+    abort_.store(true, std::memory_order_release);
+  }
+}
+
+void WorkerPool::run_all(Call call, void* self) {
+  if (failed())
+    throw Error(ErrorCode::usage, "this DataParallel failed in an earlier call; destroy it and make a new one");
+  call_ = call;
+  self_ = self;
+  if (size_ == 1) {
+    call_guarded(0);
+  } else {
+    running_.store(size_);
+    generation_.fetch_add(1);
+    generation_.notify_all();
+    for (int left = running_.load(); left != 0; left = running_.load()) running_.wait(left);
+  }
+  if (failed()) rethrow();
+}
+
+void WorkerPool::rethrow() {
+  std::vector<Error> failures;
+  for (std::exception_ptr& error : errors_) {
+    if (error && !is_consequence(error)) failures.push_back(as_error(error));
+    error = nullptr;
+  }
+  if (failures.empty()) throw Error(ErrorCode::device, "the replicas were stopped");
+  std::vector<std::string> others;
+  for (std::size_t i = 1; i < failures.size(); ++i) others.emplace_back(failures[i].what());
+  throw Error(failures.front().code(), failures.front().what(), std::move(others));
+}
+
+}  // namespace dp::engine

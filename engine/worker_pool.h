@@ -1,0 +1,54 @@
+// One persistent thread per replica, and a call that runs on all of them.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace dp::engine {
+
+class WorkerPool {
+ public:
+  // With one worker there is no thread: run() calls on the caller's.
+  explicit WorkerPool(int size);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  int size() const { return size_; }
+  kernels::AbortFlag* abort_flag() { return &abort_; }
+
+  // Calls work(rank) on every worker and returns when all are done. The first exception raises the abort flag, which ends the
+  // waits of the others. Then throws Error: the failure of the lowest rank as its message, those of the others attached.
+  // `work` is referred to, not copied; nothing is allocated unless something fails.
+  template <typename F>
+  void run(F&& work) {
+    using Work = std::remove_reference_t<F>;
+    run_all([](void* self, int rank) { (*static_cast<Work*>(self))(rank); }, &work);
+  }
+  bool failed() const { return abort_.load(std::memory_order_acquire); }
+
+ private:
+  using Call = void (*)(void*, int);
+  void run_all(Call call, void* self);
+  void serve(int rank);
+  void call_guarded(int rank);
+  [[noreturn]] void rethrow();
+
+  const int size_;
+  kernels::AbortFlag abort_{false};
+  Call call_ = nullptr;
+  void* self_ = nullptr;
+  std::atomic<std::uint32_t> generation_{0};   // raised to start a call
+  std::atomic<int> running_{0};
+  std::atomic<bool> quit_{false};
+  std::vector<std::exception_ptr> errors_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace dp::engine

@@ -1,0 +1,28 @@
+#include "kernels/backend.h"
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/plugin.h"
+#include "kernels/reference/reference_backend.h"
+
+namespace dp {
+
+DeviceProbe probe_devices(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? kernels::probe_cuda() : DeviceProbe{1, {}};
+}
+
+namespace kernels {
+
+Backend& backend(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::cpu:
+      return cpu_backend();
+    case DeviceKind::reference:
+      return reference_backend();
+    case DeviceKind::cuda:
+      break;
+  }
+  throw Error(ErrorCode::device, "no GPU can be used: " + probe_cuda().reason);
+}
+
+}  // namespace kernels
+}  // namespace dp

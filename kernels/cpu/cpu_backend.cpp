@@ -1,0 +1,36 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/cpu_op.h"
+#include "kernels/host/host_backend.h"
+#include "kernels/host/host_context.h"
+
+namespace dp::kernels {
+namespace {
+
+class CpuContext final : public HostContext {
+ public:
+  using HostContext::HostContext;
+
+  DType compute_type() const override { return DType::f32; }
+  std::unique_ptr<Op> make_op(const OpDesc& desc) override {
+    return make_cpu_op(desc, {options().threads, options().deterministic});
+  }
+  Layout plain_layout(const Shape& shape, DType type) override { return plain_cpu_layout(shape, type); }
+};
+
+class CpuBackend final : public HostBackend {
+ public:
+  std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
+    return std::make_unique<CpuContext>(device, options);
+  }
+};
+
+}  // namespace
+
+Backend& cpu_backend() {
+  static CpuBackend backend;
+  return backend;
+}
+
+}  // namespace dp::kernels

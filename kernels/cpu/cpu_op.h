@@ -1,0 +1,38 @@
+// The CPU's ops: float32, by oneDNN or by vectorised loops of our own.
+#pragma once
+
+#include <memory>
+
+#include "kernels/host/host_op.h"
+
+namespace dp::kernels {
+
+struct CpuOpOptions {
+  int threads = 1;              // that each op uses, whatever OpenMP's setting of the caller is
+  bool deterministic = false;   // equal inputs give equal bits in every run with as many threads
+};
+
+// Error(usage) naming op and shapes when they do not fit.
+std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options);
+
+// One maker per file of ops; make_cpu_op visits them.
+std::unique_ptr<HostOp> make(const Conv2dForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const Conv2dBackwardData& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearBackwardData& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearBackwardWeights& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const ReluForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const ReluBackward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const MaxPool2dForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const MaxPool2dBackward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const DropoutApply& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const Reorder& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const Fill& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const Accumulate& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const SgdUpdate& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const GradNormPartials& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const GradNormFinish& desc, const CpuOpOptions& options);
+
+}  // namespace dp::kernels

@@ -1,0 +1,85 @@
+// What ops on oneDNN share: the engine, a primitive with its arguments prebuilt, and errors that name shapes.
+#pragma once
+
+#include <omp.h>
+
+#include <dnnl.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/cpu_op.h"
+
+namespace dp::kernels {
+
+const dnnl::engine& dnnl_engine();             // of the process
+dnnl::primitive_attr op_attributes();          // the workspace is ours
+
+// Whether oneDNN found nothing but its loops of last resort, hundreds of times slower than the rest.
+template <typename PrimitiveDesc>
+bool is_naive(const PrimitiveDesc& pd) {
+  return std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos;
+}
+
+// OpenMP's number of threads for the calling thread, restored at the end.
+class OmpThreads {
+ public:
+  explicit OmpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ~OmpThreads() { omp_set_num_threads(before_); }
+  OmpThreads(const OmpThreads&) = delete;
+  OmpThreads& operator=(const OmpThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+// A primitive and its memories. Running it sets pointers and allocates nothing of ours.
+class DnnlCall {
+ public:
+  DnnlCall(const dnnl::primitive& primitive, const DnnlDesc& scratchpad);
+  void add_input(int id, const DnnlDesc& md) { add(id, md, false); }
+  void add_output(int id, const DnnlDesc& md) { add(id, md, true); }
+  std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
+  // Pointers in the order of the add calls.
+  void run(int threads, std::span<void* const> pointers, void* scratchpad);
+
+ private:
+  struct Arg {
+    dnnl::memory memory;
+    std::size_t bytes;
+    bool output;
+  };
+  void add(int id, const DnnlDesc& md, bool output);
+
+  dnnl::primitive primitive_;
+  dnnl::stream stream_;
+  std::vector<Arg> args_;               // the scratchpad is the first
+  std::vector<dnnl_exec_arg_t> call_;
+  std::size_t scratchpad_bytes_ = 0;
+};
+
+// An op that is one primitive whose pointers are the op's args in order, an absent bias left out.
+class DnnlOp : public HostOp {
+ public:
+  template <typename PrimitiveDesc>
+  DnnlOp(const dnnl::primitive& primitive, const PrimitiveDesc& pd, int threads)
+      : call_(primitive, pd.scratchpad_desc()), threads_(threads), implementation_(pd.impl_info_str()) {}
+  DnnlOp& input(int id, const DnnlDesc& md) { return call_.add_input(id, md), *this; }
+  DnnlOp& output(int id, const DnnlDesc& md) { return call_.add_output(id, md), *this; }
+  // Position of an arg that the primitive does not take.
+  DnnlOp& skip(int arg) { return skipped_ = arg, *this; }
+  DnnlOp& tensors_are(std::vector<TensorDesc> tensors) { return tensors_ = std::move(tensors), *this; }
+
+  void execute(std::span<void* const> args, void* workspace) override;
+  std::size_t workspace_bytes() const override { return call_.scratchpad_bytes(); }
+  std::string implementation() const override { return implementation_; }
+
+ private:
+  DnnlCall call_;
+  int threads_;
+  int skipped_ = -1;
+  std::string implementation_;
+};
+
+}  // namespace dp::kernels

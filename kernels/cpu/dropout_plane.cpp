@@ -1,0 +1,96 @@
+#include "kernels/cpu/dropout_plane.h"
+
+#include <algorithm>
+
+#include "dp/random.h"
+#include "kernels/cpu/lanes.h"
+
+namespace dp::kernels {
+
+float dropout_scale(const DropoutSpec& spec) { return static_cast<float>(1.0 / (1.0 - static_cast<double>(spec.p))); }
+
+// Key and counter as dp::dropout_words lays them out.
+DropoutWords::DropoutWords(const StepInputs& s, std::uint32_t layer, std::int64_t sample_index)
+    : key0_(static_cast<std::uint32_t>(s.seed) ^ (static_cast<std::uint32_t>(RandomUse::dropout) << 28)),
+      key1_(static_cast<std::uint32_t>(s.seed >> 32) ^ (layer * 0x85EBCA6Bu)) {
+  const std::uint64_t sample = static_cast<std::uint64_t>(sample_index);
+  counter_ = {static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(s.step),
+              static_cast<std::uint32_t>(sample >> 32) ^ (static_cast<std::uint32_t>(s.step >> 32) << 8)};
+}
+
+void DropoutWords::generate(const std::array<std::uint32_t, kQuads>& quads, Words& words) const {
+  philox_lanes(quads.data(), counter_[0], counter_[1], counter_[2], key0_, key1_, words);
+}
+
+DropoutPlane::DropoutPlane(const DropoutSpec& spec, const ActivationView& view)
+    : threshold_(drop_threshold(spec.p)),
+      scale_(dropout_scale(spec)),
+      channels_(view.c),
+      block_(view.block),
+      pixels_(view.h * view.w) {}
+
+void DropoutPlane::apply(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
+                         std::uint8_t* mask) const {
+  if (pixels_ % 4 == 0 && block_ == 16) return by_channels<kLanes>(words, block_index, x, y, mask);
+  if (pixels_ % 4 == 0 && block_ == 8) return by_channels<std::min(8, kLanes)>(words, block_index, x, y, mask);
+  by_elements(words, block_index, x, y, mask);
+}
+
+// A lane is a channel: word j of its quad belongs to pixel 4*quad + j, so the words come in the order of the memory.
+template <int L>
+void DropoutPlane::by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
+                               std::uint8_t* mask) const {
+  const std::int64_t quads_per_plane = pixels_ / 4, side_by_side = DropoutWords::kQuads / block_;
+  std::array<std::uint32_t, DropoutWords::kQuads> quads;
+  for (std::int64_t lane = 0; lane < DropoutWords::kQuads; ++lane)
+    quads[static_cast<std::size_t>(lane)] =
+        static_cast<std::uint32_t>((block_index * block_ + lane % block_) * quads_per_plane + lane / block_);
+  DropoutWords::Words w;
+  using V = Lanes<L>;
+  for (std::int64_t quad = 0; quad < quads_per_plane; quad += side_by_side) {
+    words.generate(quads, w);
+    for (std::uint32_t& q : quads) q += static_cast<std::uint32_t>(side_by_side);
+    const std::int64_t sides = std::min(side_by_side, quads_per_plane - quad);
+    for (std::int64_t side = 0; side < sides; ++side)
+      for (std::int64_t j = 0; j < 4; ++j) {
+        const std::int64_t at = ((quad + side) * 4 + j) * block_;
+        const std::uint32_t* word = w[static_cast<std::size_t>(j)].data() + side * block_;
+        for (std::int64_t lane = 0; lane < block_; lane += L) {
+          const typename V::Ints kept = *reinterpret_cast<const typename V::Words*>(word + lane) >= threshold_;
+          V::store(y + at + lane, kept ? V::load(x + at + lane) * scale_ : typename V::Floats{});
+          if (mask != nullptr) V::store_bytes(mask + at + lane, V::load_bytes(mask + at + lane) | ~kept);
+        }
+      }
+  }
+}
+
+void DropoutPlane::by_elements(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
+                               std::uint8_t* mask) const {
+  constexpr std::int64_t kElements = DropoutWords::kQuads * 4;
+  std::array<std::uint32_t, DropoutWords::kQuads> quads;
+  DropoutWords::Words w;
+  std::array<std::uint32_t, kElements> kept;
+  for (std::int64_t lane = 0; lane < block_; ++lane) {
+    const std::int64_t channel = block_index * block_ + lane;
+    if (channel >= channels_) {   // padding
+      for (std::int64_t pixel = 0; pixel < pixels_; ++pixel) y[pixel * block_ + lane] = 0;
+      continue;
+    }
+    const std::int64_t first = channel * pixels_, end = first + pixels_;
+    for (std::int64_t begin = first / 4 * 4; begin < end; begin += kElements) {
+      for (std::size_t i = 0; i < quads.size(); ++i) quads[i] = static_cast<std::uint32_t>(begin / 4) + static_cast<std::uint32_t>(i);
+      words.generate(quads, w);
+      for (std::size_t i = 0; i < quads.size(); ++i)
+        for (std::size_t j = 0; j < 4; ++j) kept[4 * i + j] = w[j][i] >= threshold_;
+      const std::int64_t from = std::max(begin, first), to = std::min(begin + kElements, end);
+      for (std::int64_t e = from; e < to; ++e) {
+        const std::int64_t at = (e - first) * block_ + lane;
+        const bool keep = kept[static_cast<std::size_t>(e - begin)] != 0;
+        y[at] = keep ? x[at] * scale_ : 0.f;
+        if (mask != nullptr && !keep) mask[at] = 255;
+      }
+    }
+  }
+}
+
+}  // namespace dp::kernels

@@ -1,0 +1,49 @@
+// Dropout of one plane (one sample, one block of channels), in any layout: which elements are kept depends on the element's
+// number in C,H,W order alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/philox_lanes.h"
+#include "kernels/ops.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels {
+
+// dp::dropout_words for one sample, many quads at a time.
+class DropoutWords {
+ public:
+  static constexpr int kQuads = kPhiloxLanes;
+  using Words = PhiloxLaneWords;   // [element of the quad][quad]
+
+  DropoutWords(const StepInputs& step, std::uint32_t layer, std::int64_t sample);
+  void generate(const std::array<std::uint32_t, kQuads>& quads, Words& words) const;
+
+ private:
+  std::uint32_t key0_, key1_;
+  std::array<std::uint32_t, 3> counter_;
+};
+
+class DropoutPlane {
+ public:
+  DropoutPlane(const DropoutSpec& spec, const ActivationView& view);
+  // y = kept ? x * scale : 0 for one plane, whose first element x, y and mask point to; mask becomes 255 where dropped
+  // (null: none). In place is allowed.
+  void apply(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
+  float scale() const { return scale_; }
+
+ private:
+  template <int L>
+  void by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
+  void by_elements(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
+
+  std::uint32_t threshold_;
+  float scale_;
+  std::int64_t channels_, block_, pixels_;
+};
+
+float dropout_scale(const DropoutSpec& spec);
+
+}  // namespace dp::kernels

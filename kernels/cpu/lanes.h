@@ -1,0 +1,74 @@
+// Fixed-width vectors of the compiler, for loops over the channels of a blocked layout.
+#pragma once
+
+#include <cstdint>
+
+namespace dp::kernels {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+// GCC 12 drops vector attributes that depend on a template parameter: each width is spelled out.
+template <int L>
+struct LaneTypes;
+template <>
+struct LaneTypes<16> {
+  typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef std::int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef std::uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef std::uint8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
+};
+template <>
+struct LaneTypes<8> {
+  typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef std::int32_t Ints __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef std::uint32_t Words __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef std::uint8_t Bytes __attribute__((vector_size(8), aligned(1), may_alias));
+};
+template <>
+struct LaneTypes<4> {
+  typedef float Floats __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef std::int32_t Ints __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef std::uint32_t Words __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef std::uint8_t Bytes __attribute__((vector_size(4), aligned(1), may_alias));
+};
+template <>
+struct LaneTypes<1> {
+  typedef float Floats __attribute__((vector_size(4), aligned(4), may_alias));
+  typedef std::int32_t Ints __attribute__((vector_size(4), aligned(4), may_alias));
+  typedef std::uint32_t Words __attribute__((vector_size(4), aligned(4), may_alias));
+  typedef std::uint8_t Bytes __attribute__((vector_size(1), aligned(1), may_alias));
+};
+
+// Vectors of L elements at any address. A comparison gives Ints, all bits set where it holds.
+template <int L>
+struct Lanes : LaneTypes<L> {
+  static constexpr int count = L;
+  using typename LaneTypes<L>::Floats;
+  using typename LaneTypes<L>::Ints;
+  using typename LaneTypes<L>::Bytes;
+
+  static Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+  static void store(float* to, Floats value) { *reinterpret_cast<Floats*>(to) = value; }
+  static Ints load_bytes(const std::uint8_t* from) {
+    return __builtin_convertvector(*reinterpret_cast<const Bytes*>(from), Ints);
+  }
+  static void store_bytes(std::uint8_t* to, Ints value) {
+    *reinterpret_cast<Bytes*>(to) = __builtin_convertvector(value, Bytes);
+  }
+};
+
+// Calls body(Lanes<L>) with the widest vector that divides a block of channels.
+template <typename Body>
+void with_lanes(std::int64_t block, const Body& body) {
+  if (block % kLanes == 0) return body(Lanes<kLanes>{});
+  if (kLanes > 8 && block % 8 == 0) return body(Lanes<8>{});
+  body(Lanes<1>{});
+}
+
+}  // namespace dp::kernels

@@ -1,0 +1,134 @@
+// SgdUpdate and the gradient's norm. Compiled without contraction of a*b+c: an element's new value must not depend on
+// whether it falls into the vector loop or its remainder, which differ with how a range is split.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <memory>
+
+#include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels {
+namespace {
+
+struct Rates {
+  float lr, momentum, decay, clip;
+};
+
+// The update of PyTorch's SGD on [begin, end). Returns zero unless an updated weight is NaN or infinite.
+template <bool kMomentum, bool kNesterov>
+float update_range(float* __restrict weights, const float* __restrict gradients, float* __restrict momenta, Rates rates,
+                   std::int64_t begin, std::int64_t end) {
+  float poison = 0;
+#pragma omp simd reduction(+ : poison)
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float gradient = rates.clip * gradients[i] + rates.decay * weights[i];
+    float direction = gradient;
+    if constexpr (kMomentum) {
+      const float m = rates.momentum * momenta[i] + gradient;
+      momenta[i] = m;
+      direction = kNesterov ? gradient + rates.momentum * m : m;
+    }
+    const float updated = weights[i] - rates.lr * direction;
+    weights[i] = updated;
+    poison += updated * 0.0f;
+  }
+  return poison;
+}
+
+class SgdOp : public HostOp {
+ public:
+  SgdOp(const SgdUpdate& d, const CpuOpOptions& options)
+      : count_(d.count), threads_(threads_for(options.threads, d.count * 12)) {}
+  std::string implementation() const override { return "own:simd"; }
+
+  void execute(std::span<void* const> args, void*) override {
+    float* weights = static_cast<float*>(args[0]);
+    const float* gradients = static_cast<const float*>(args[1]);
+    float* momenta = static_cast<float*>(args[2]);
+    const StepInputs& step = *static_cast<const StepInputs*>(args[3]);
+    StepResults& results = *static_cast<StepResults*>(args[4]);
+    if (results.skip != 0) return;
+    const Rates rates{step.lr, step.momentum, step.weight_decay, results.clip};
+    const auto update = momenta == nullptr   ? update_range<false, false>
+                        : step.nesterov != 0 ? update_range<true, true>
+                                             : update_range<true, false>;
+    parallel_ranges(threads_, count_, 16, [=, &results](std::int64_t begin, std::int64_t end) {
+      const float poison = update(weights, gradients, momenta, rates, begin, end);
+      if (poison != 0) std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
+    });
+  }
+
+ private:
+  std::int64_t count_;
+  int threads_;
+};
+
+// Sixteen running sums, then a fixed tree: the same bits whatever the vector width.
+double sum_of_squares(const float* x, std::int64_t count) {
+  constexpr int kSums = 16;
+  double sums[kSums] = {};
+  std::int64_t i = 0;
+  for (; i + kSums <= count; i += kSums)
+#pragma omp simd
+    for (int s = 0; s < kSums; ++s) sums[s] += static_cast<double>(x[i + s]) * static_cast<double>(x[i + s]);
+  for (int s = 0; i < count; ++i, ++s) sums[s] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (int width = kSums / 2; width > 0; width /= 2)
+    for (int s = 0; s < width; ++s) sums[s] += sums[s + width];
+  return sums[0];
+}
+
+class GradNormPartialsOp : public HostOp {
+ public:
+  GradNormPartialsOp(const GradNormPartials& d, const CpuOpOptions& options)
+      : count_(d.count), threads_(threads_for(options.threads, d.count * 4)) {}
+  std::string implementation() const override { return "own:simd"; }
+
+  void execute(std::span<void* const> args, void*) override {
+    const float* x = static_cast<const float*>(args[0]);
+    double* partials = static_cast<double*>(args[1]);
+    parallel_ranges(threads_, count_, kNormBlock, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin; at < end; at += kNormBlock)
+        partials[at / kNormBlock] = sum_of_squares(x + at, std::min(kNormBlock, end - at));
+    });
+  }
+
+ private:
+  std::int64_t count_;
+  int threads_;
+};
+
+class GradNormFinishOp : public HostOp {
+ public:
+  explicit GradNormFinishOp(const GradNormFinish& d) : blocks_(d.blocks) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* partials = static_cast<const double*>(args[0]);
+    const StepInputs& step = *static_cast<const StepInputs*>(args[1]);
+    StepResults& results = *static_cast<StepResults*>(args[2]);
+    double sum = 0;
+    for (std::int64_t i = 0; i < blocks_; ++i) sum += partials[i];
+    const bool finite = std::isfinite(sum);
+    results.grad_norm = std::sqrt(sum);
+    results.clip = 1;
+    if (finite && step.max_norm > 0)
+      results.clip = static_cast<float>(std::min(1.0, static_cast<double>(step.max_norm) / (results.grad_norm + 1e-6)));
+    results.skip = !finite && step.skip_nonfinite != 0;
+    results.skipped_steps += results.skip;
+    if (!finite) results.grad_nonfinite = 1;
+  }
+
+ private:
+  std::int64_t blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const SgdUpdate& d, const CpuOpOptions& options) { return std::make_unique<SgdOp>(d, options); }
+std::unique_ptr<HostOp> make(const GradNormPartials& d, const CpuOpOptions& options) {
+  return std::make_unique<GradNormPartialsOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const GradNormFinish& d, const CpuOpOptions&) { return std::make_unique<GradNormFinishOp>(d); }
+
+}  // namespace dp::kernels

@@ -1,0 +1,134 @@
+#include "kernels/host/cores.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "dp/error.h"
+
+namespace dp::kernels {
+namespace {
+
+constexpr int kMaxCores = 8192;
+
+class Mask {
+ public:
+  Mask() : set_(CPU_ALLOC(kMaxCores)) { CPU_ZERO_S(bytes(), set_); }
+  explicit Mask(std::span<const int> cores) : Mask() {
+    for (const int core : cores)
+      if (core >= 0 && core < kMaxCores) CPU_SET_S(static_cast<std::size_t>(core), bytes(), set_);
+  }
+  ~Mask() { CPU_FREE(set_); }
+  Mask(const Mask&) = delete;
+  Mask& operator=(const Mask&) = delete;
+
+  bool apply() const { return sched_setaffinity(0, bytes(), set_) == 0; }  // to the calling thread
+  static std::vector<int> current() {
+    Mask mask;
+    std::vector<int> cores;
+    if (sched_getaffinity(0, bytes(), mask.set_) != 0) return cores;
+    for (int core = 0; core < kMaxCores; ++core)
+      if (CPU_ISSET_S(static_cast<std::size_t>(core), bytes(), mask.set_)) cores.push_back(core);
+    return cores;
+  }
+
+ private:
+  static std::size_t bytes() { return CPU_ALLOC_SIZE(kMaxCores); }
+  cpu_set_t* set_;
+};
+
+// Before main, so before we pin anything. OpenMP may have bound this thread already; then its places tell what it had.
+std::vector<int> mask_at_start() {
+  std::vector<int> cores;
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> members(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, members.data());
+    cores.insert(cores.end(), members.begin(), members.end());
+  }
+  std::sort(cores.begin(), cores.end());
+  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
+  return cores.empty() ? Mask::current() : cores;
+}
+const std::vector<int> start_cores = mask_at_start();
+
+// What the kernel leaves of a mask of everything: the cpuset of the process.
+std::vector<int> permitted_cores() {
+  std::vector<int> cores;
+  std::thread probe([&] {
+    std::vector<int> all(kMaxCores);
+    for (int core = 0; core < kMaxCores; ++core) all[static_cast<std::size_t>(core)] = core;
+    if (Mask(all).apply()) cores = Mask::current();
+  });
+  probe.join();
+  return cores;
+}
+
+// Stable: of the cores that share a physical one, all first members, then all second ones.
+void spread_over_physical_cores(std::vector<int>& cores) {
+  std::map<std::string, int> members;
+  std::map<int, int> position;
+  for (const int core : cores) {
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(core) + "/topology/thread_siblings_list");
+    std::string siblings;
+    position[core] = std::getline(file, siblings) ? members[siblings]++ : 0;
+  }
+  std::stable_sort(cores.begin(), cores.end(), [&](int a, int b) { return position[a] < position[b]; });
+}
+
+std::vector<int> find_usable_cores() {
+  std::vector<int> cores = start_cores;
+  if (cores.size() <= 1) {
+    std::vector<int> permitted = permitted_cores();
+    if (permitted.size() > cores.size()) cores = std::move(permitted);
+  }
+  if (cores.empty()) cores.push_back(0);
+  spread_over_physical_cores(cores);
+  return cores;
+}
+
+[[noreturn]] void refuse(int core) {
+  std::string usable;
+  for (const int one : usable_cores()) usable += (usable.empty() ? "" : ",") + std::to_string(one);
+  throw Error(ErrorCode::device,
+              "cannot run a thread on core " + std::to_string(core) + "; the cores of this process are " + usable);
+}
+
+bool pin(int core) {
+  return Mask(std::span(&core, 1)).apply();
+}
+
+}  // namespace
+
+const std::vector<int>& usable_cores() {
+  static const std::vector<int> cores = find_usable_cores();
+  return cores;
+}
+
+void pin_current_thread(int core) {
+  if (!pin(core)) refuse(core);
+}
+
+void pin_current_team(std::span<const int> cores) {
+  if (cores.empty()) return;
+  if (cores.size() == 1) return pin_current_thread(cores[0]);
+  const int members = static_cast<int>(cores.size());
+  std::atomic<int> refused{-1};
+#pragma omp parallel num_threads(members)
+  {
+    const int core = cores[static_cast<std::size_t>(omp_get_thread_num())];
+    if (!pin(core)) refused.store(core, std::memory_order_relaxed);
+  }
+  if (refused.load() >= 0) refuse(refused.load());
+}
+
+void unpin_current_thread() {
+  Mask(usable_cores()).apply();
+}
+
+}  // namespace dp::kernels

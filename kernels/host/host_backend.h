@@ -1,0 +1,18 @@
+// What the backends whose device is the host have in common.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/host/host_communicator.h"
+
+namespace dp::kernels {
+
+class HostBackend : public Backend {
+ public:
+  DeviceProbe probe() const override { return {1, {}}; }
+  std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
+                                                                std::span<Context* const> contexts) override {
+    return make_host_communicators(name, contexts);
+  }
+};
+
+}  // namespace dp::kernels

@@ -1,0 +1,64 @@
+#include "kernels/host/host_context.h"
+
+#include <omp.h>
+
+#include <string>
+
+#include "kernels/host/cores.h"
+#include "kernels/host/memory.h"
+#include "kernels/host/threaded_stream.h"
+
+namespace dp::kernels {
+namespace {
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> made{0};
+  return ++made;
+}
+
+}  // namespace
+
+HostContext::HostContext(Device device, const ContextOptions& options)
+    : device_(device), options_(options), id_(next_id()), group_(options.abort), inline_streams_(group_) {
+  if (options.threads < 1) throw Error(ErrorCode::usage, "a replica needs at least one thread");
+  if (!options.cores.empty() && options.cores.size() != static_cast<std::size_t>(options.threads))
+    throw Error(ErrorCode::usage, "a replica of " + std::to_string(options.threads) + " threads cannot be pinned to " +
+                                      std::to_string(options.cores.size()) + " cores; name one core per thread");
+}
+
+void HostContext::bind_thread() {
+  static thread_local std::uint64_t bound = 0;
+  if (bound == id_) return;
+  omp_set_dynamic(0);
+  omp_set_num_threads(options_.threads);
+  pin_current_team(options_.cores);
+  bound = id_;
+}
+
+std::unique_ptr<Buffer> HostContext::allocate(std::size_t bytes) {
+  return allocate_host(bytes);
+}
+
+std::unique_ptr<Stream> HostContext::make_stream() {
+  ++streams_made_;
+  if (!options_.threaded_streams) return std::make_unique<InlineStream>(group_, inline_streams_);
+  return std::make_unique<ThreadedStream>(group_, options_.delay_seed * 0x10001 + streams_made_, options_.threads);
+}
+
+std::unique_ptr<Event> HostContext::make_event() {
+  return std::make_unique<HostEvent>();
+}
+
+bool HostContext::idle() {
+  // A thread of its own may be at work on any stream; only the inline mode knows that all is done.
+  return !options_.threaded_streams && inline_streams_.idle();
+}
+
+void HostContext::flush() {
+  if (options_.threaded_streams)
+    group_.rethrow_if_failed();
+  else
+    inline_streams_.work_off();
+}
+
+}  // namespace dp::kernels

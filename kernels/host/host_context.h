@@ -1,0 +1,36 @@
+// What the contexts of host backends have in common: everything but the ops and their types and layouts.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/host/inline_stream.h"
+#include "kernels/host/stream_group.h"
+
+namespace dp::kernels {
+
+class HostContext : public Context {
+ public:
+  // Error(usage) unless options.cores is empty or names one core per thread.
+  HostContext(Device device, const ContextOptions& options);
+
+  Device device() const override { return device_; }
+  bool host_accessible() const override { return !options_.discrete_memory; }
+  void bind_thread() override;
+  std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
+  // Streams are destroyed before their context.
+  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Event> make_event() override;
+  void flush() override;
+  bool idle() override;
+
+  const ContextOptions& options() const { return options_; }
+
+ private:
+  Device device_;
+  ContextOptions options_;
+  std::uint64_t id_;  // of this context among all that ever were
+  std::uint64_t streams_made_ = 0;
+  StreamGroup group_;
+  InlineStreams inline_streams_;
+};
+
+}  // namespace dp::kernels

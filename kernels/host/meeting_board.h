@@ -1,0 +1,67 @@
+// Where the ranks of one communicator meet: each announces its calls in order, sees the others', and tells how far it
+// is. No locks and no allocation; a rank writes its own lines only.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dp/shape.h"
+
+namespace dp::kernels {
+
+enum class Collective : std::uint8_t { broadcast, reduce, all_reduce, reduce_scatter, all_gather, gather, scatter };
+
+// What must be the same in all ranks.
+struct CollectiveCall {
+  Collective kind = Collective::broadcast;
+  DType type = DType::u8;
+  int root = 0;
+  std::int64_t count = 0;        // elements; of gather and scatter bytes, of all ranks together
+  std::uint64_t parts_hash = 0;  // of gather's and scatter's sizes
+  friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
+};
+std::string to_string(const CollectiveCall& call);  // "reduce of 10 float32 elements to root 0"
+
+class MeetingBoard {
+ public:
+  MeetingBoard(std::string name, int size) : name_(std::move(name)), ranks_(static_cast<std::size_t>(size)) {}
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+
+  // `call` is the rank's call number `number`, from 0. False, and nothing done, while a rank is still busy with the
+  // call that this one would overwrite.
+  bool announce(int rank, std::uint64_t number, const CollectiveCall& call, void* data);
+  // True when `other` has announced that call. Error(usage) naming both calls when it made a different one.
+  bool met(int rank, int other, std::uint64_t number) const;
+  void* data(int rank, std::uint64_t number) const { return line(rank).slots[number % kSlots].data; }
+
+  // Finished: this rank will not touch the others' memory for that call again. Left: nor look at their announcements.
+  void finish(int rank, std::uint64_t number) { line(rank).finished.store(number + 1, std::memory_order_release); }
+  void leave(int rank, std::uint64_t number) { line(rank).left.store(number + 1, std::memory_order_release); }
+  bool all_finished(std::uint64_t number) const;
+
+ private:
+  static constexpr std::uint64_t kSlots = 16;  // calls that a rank may be ahead of another
+  struct Slot {
+    CollectiveCall call;
+    void* data = nullptr;
+  };
+  struct Line {  // written by its rank only; the counters are numbers of calls
+    alignas(64) std::atomic<std::uint64_t> announced{0};
+    std::atomic<std::uint64_t> finished{0};
+    std::atomic<std::uint64_t> left{0};
+    std::uint64_t room = kSlots;  // calls that fit before `left` of the others must be read again
+    alignas(64) std::array<Slot, kSlots> slots;
+  };
+  Line& line(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  const Line& line(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  std::string name_;
+  std::vector<Line> ranks_;
+};
+
+}  // namespace dp::kernels

@@ -1,0 +1,46 @@
+// What the streams of one context share: how far each has come, the abort flag, and the first failure.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+
+#include "kernels/backend.h"
+
+namespace dp::kernels {
+
+// Tasks of a stream that are done, in order. Outlives the stream, so that an event may.
+struct Progress {
+  alignas(64) std::atomic<std::uint64_t> done{0};
+  bool reached(std::uint64_t ticket) const { return done.load(std::memory_order_acquire) >= ticket; }
+};
+
+class StreamGroup {
+ public:
+  explicit StreamGroup(AbortFlag* abort) : abort_(abort) {}
+  StreamGroup(const StreamGroup&) = delete;
+  StreamGroup& operator=(const StreamGroup&) = delete;
+
+  Progress& add_stream() { return progress_.emplace_back(); }
+
+  bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_acquire); }
+
+  // After a failure the context is dead: no stream of it runs another task, and every call on one rethrows the first
+  // failure.
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  void fail(std::exception_ptr failure) noexcept;
+  void rethrow_if_failed() const {
+    if (failed()) std::rethrow_exception(failure_);
+  }
+
+ private:
+  AbortFlag* abort_;
+  std::deque<Progress> progress_;
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;            // for the first of several failures
+  std::exception_ptr failure_;  // written once, before failed_
+};
+
+}  // namespace dp::kernels

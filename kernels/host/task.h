@@ -1,0 +1,44 @@
+// Work that a stream keeps until it can be done: a small function object stored in place, so that queueing it allocates
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+namespace dp::kernels {
+
+class Task {
+ public:
+  static constexpr std::size_t kMaxBytes = 288;
+
+  Task() = default;
+  // Copies `call`. Calling it does what can be done now and returns whether all of it is done; it must not block, and
+  // is called again, with the state it left, until it returns true.
+  template <typename Call>
+  explicit Task(const Call& call)
+      : invoke_([](void* stored) { return (*static_cast<Call*>(stored))(); }), bytes_(sizeof(Call)) {
+    static_assert(sizeof(Call) <= kMaxBytes, "the call does not fit in a task");
+    static_assert(alignof(Call) <= alignof(std::max_align_t));
+    static_assert(std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>);
+    ::new (static_cast<void*>(storage_)) Call(call);
+  }
+  Task(const Task& other) { *this = other; }
+  Task& operator=(const Task& other) {
+    invoke_ = other.invoke_;
+    bytes_ = other.bytes_;
+    std::memcpy(storage_, other.storage_, bytes_);
+    return *this;
+  }
+
+  bool operator()() { return invoke_(storage_); }
+
+ private:
+  bool (*invoke_)(void*) = nullptr;
+  std::size_t bytes_ = 0;
+  alignas(std::max_align_t) unsigned char storage_[kMaxBytes];
+};
+
+}  // namespace dp::kernels

@@ -1,0 +1,80 @@
+#include <cstring>
+
+#include "kernels/reference/dropout_mask.h"
+#include "kernels/reference/reference_op.h"
+
+namespace dp::kernels::reference {
+namespace {
+
+class ReluForwardOp final : public ReferenceOp<ReluForward> {
+ public:
+  explicit ReluForwardOp(const ReluForward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* x = f64(args[0]);
+    double* y = f64(args[1]);
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) y[i] = x[i] < 0 ? 0 : x[i];   // lets NaN through
+  }
+};
+
+class ReluBackwardOp final : public ReferenceOp<ReluBackward> {
+ public:
+  explicit ReluBackwardOp(const ReluBackward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double *dy = f64(args[0]), *y = f64(args[1]);
+    double* dx = f64(args[2]);
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) dx[i] = y[i] > 0 ? dy[i] : 0;
+  }
+};
+
+class DropoutOp final : public ReferenceOp<DropoutApply> {
+ public:
+  explicit DropoutOp(const DropoutApply& desc) : ReferenceOp(desc, {desc.x}) {
+    require(shape(0).rank() >= 1, "reads a tensor with a batch dimension");
+    require(legal(desc.dropout), "p must lie in [0, 1)");
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* x = f64(args[0]);
+    double* y = f64(args[1]);
+    const auto* samples = static_cast<const std::int64_t*>(args[2]);
+    const auto& inputs = *static_cast<const StepInputs*>(args[3]);
+    const std::int64_t per_sample = shape(0).without_first().numel();
+    for (std::int64_t n = 0, at = 0; n < shape(0)[0]; ++n)
+      for (std::int64_t element = 0; element < per_sample; ++element, ++at)
+        y[at] = dropout_keeps(desc_.dropout, inputs, samples[n], element) ? x[at] * dropout_scale(desc_.dropout) : 0;
+  }
+};
+
+class FillOp final : public ReferenceOp<Fill> {
+ public:
+  explicit FillOp(const Fill& desc) : ReferenceOp(desc, {}) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    if (desc_.bytes) std::memset(args[0], 0, desc_.bytes);
+  }
+};
+
+class AccumulateOp final : public ReferenceOp<Accumulate> {
+ public:
+  explicit AccumulateOp(const Accumulate& desc) : ReferenceOp(desc, {}) {
+    require(desc.count >= 0, "the count is negative");
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* x = f64(args[0]);
+    double* y = f64(args[1]);
+    for (std::int64_t i = 0; i < desc_.count; ++i) y[i] += x[i];
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const ReluForward& desc) { return std::make_unique<ReluForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const ReluBackward& desc) { return std::make_unique<ReluBackwardOp>(desc); }
+std::unique_ptr<HostOp> make(const DropoutApply& desc) { return std::make_unique<DropoutOp>(desc); }
+std::unique_ptr<HostOp> make(const Fill& desc) { return std::make_unique<FillOp>(desc); }
+std::unique_ptr<HostOp> make(const Accumulate& desc) { return std::make_unique<AccumulateOp>(desc); }
+
+}  // namespace dp::kernels::reference

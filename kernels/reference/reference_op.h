@@ -1,0 +1,46 @@
+// What the reference ops share: their tensors, and how they refuse what does not fit.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "dp/error.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace dp::kernels::reference {
+
+template <typename Desc>
+class ReferenceOp : public HostOp {
+ protected:
+  // `tensors` are the descriptor's, in its order of members: float64, in a plain layout or any.
+  ReferenceOp(const Desc& desc, std::initializer_list<TensorDesc> tensors) : desc_(desc) {
+    for (const TensorDesc& tensor : tensors) {
+      require(tensor.type == DType::f64, std::string("the reference computes in float64, not ") + to_string(tensor.type));
+      tensors_.push_back(resolve(tensor));
+    }
+  }
+
+  // Error(usage) naming the op, the reason and every shape, unless `holds`.
+  void require(bool holds, const std::string& why) const {
+    if (holds) return;
+    std::string shapes;
+    for (const TensorDesc& tensor : tensors_) shapes += (shapes.empty() ? "; shapes " : " ") + to_string(tensor.shape);
+    throw Error(ErrorCode::usage, std::string(name_of(desc_)) + ": " + why + shapes);
+  }
+
+  TensorDesc resolve(TensorDesc tensor) const {
+    const Layout plain = plain_layout(tensor.shape, tensor.type);
+    require(tensor.layout.any() || tensor.layout == plain,
+            "the layout '" + tensor.layout.name + "' is not the reference's " + plain.name);
+    tensor.layout = plain;
+    return tensor;
+  }
+
+  const Shape& shape(std::size_t tensor) const { return tensors_[tensor].shape; }
+
+  Desc desc_;
+};
+
+inline double* f64(void* data) { return static_cast<double*>(data); }
+
+}  // namespace dp::kernels::reference

@@ -1,0 +1,37 @@
+// The oracle's operations: obvious loops over row-major float64. One overload of make() per descriptor, so that a
+// missing operation does not compile.
+#pragma once
+
+#include <memory>
+
+#include "kernels/host/host_op.h"
+
+namespace dp::kernels::reference {
+
+// Row-major; the name tells shape and type, so that equal names are equal layouts.
+Layout plain_layout(const Shape& shape, DType type);
+
+// Error(usage) naming the op and the shapes when they do not fit, when an element type is not float64, or when a layout
+// is not this backend's.
+std::unique_ptr<HostOp> make_op(const OpDesc& desc);
+
+std::unique_ptr<HostOp> make(const Conv2dForward& desc);
+std::unique_ptr<HostOp> make(const Conv2dBackwardData& desc);
+std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& desc);
+std::unique_ptr<HostOp> make(const LinearForward& desc);
+std::unique_ptr<HostOp> make(const LinearBackwardData& desc);
+std::unique_ptr<HostOp> make(const LinearBackwardWeights& desc);
+std::unique_ptr<HostOp> make(const ReluForward& desc);
+std::unique_ptr<HostOp> make(const ReluBackward& desc);
+std::unique_ptr<HostOp> make(const MaxPool2dForward& desc);
+std::unique_ptr<HostOp> make(const MaxPool2dBackward& desc);
+std::unique_ptr<HostOp> make(const DropoutApply& desc);
+std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& desc);
+std::unique_ptr<HostOp> make(const Reorder& desc);
+std::unique_ptr<HostOp> make(const Fill& desc);
+std::unique_ptr<HostOp> make(const Accumulate& desc);
+std::unique_ptr<HostOp> make(const SgdUpdate& desc);
+std::unique_ptr<HostOp> make(const GradNormPartials& desc);
+std::unique_ptr<HostOp> make(const GradNormFinish& desc);
+
+}  // namespace dp::kernels::reference

@@ -1,0 +1,41 @@
+#include "kernels/reference/reference_op.h"
+
+namespace dp::kernels::reference {
+namespace {
+
+class ReorderOp final : public ReferenceOp<Reorder> {
+ public:
+  explicit ReorderOp(const Reorder& desc) : ReferenceOp(desc, {}) {
+    tensors_ = {resolve(desc.src), resolve(desc.dst)};
+    require(desc.src.shape == desc.dst.shape, "source and destination have different shapes");
+    require(is_float(desc.src.type) && is_float(desc.dst.type), "the element types are float32 and float64");
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    if (desc_.src.type == DType::f32)
+      copy_to(static_cast<const float*>(args[0]), args[1]);
+    else
+      copy_to(static_cast<const double*>(args[0]), args[1]);
+  }
+
+ private:
+  static bool is_float(DType type) { return type == DType::f32 || type == DType::f64; }
+
+  template <typename From>
+  void copy_to(const From* src, void* dst) const {
+    if (desc_.dst.type == DType::f32)
+      copy(src, static_cast<float*>(dst));
+    else
+      copy(src, static_cast<double*>(dst));
+  }
+  template <typename From, typename To>
+  void copy(const From* src, To* dst) const {
+    for (std::int64_t i = 0; i < desc_.src.shape.numel(); ++i) dst[i] = static_cast<To>(src[i]);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const Reorder& desc) { return std::make_unique<ReorderOp>(desc); }
+
+}  // namespace dp::kernels::reference

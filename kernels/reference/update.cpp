@@ -1,0 +1,81 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/reference/reference_op.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels::reference {
+namespace {
+
+class SgdOp final : public ReferenceOp<SgdUpdate> {
+ public:
+  explicit SgdOp(const SgdUpdate& desc) : ReferenceOp(desc, {}) { require(desc.count >= 0, "the count is negative"); }
+
+  void execute(std::span<void* const> args, void*) override {
+    double* weights = f64(args[0]);
+    const double* gradients = f64(args[1]);
+    double* momenta = f64(args[2]);
+    const auto& inputs = *static_cast<const StepInputs*>(args[3]);
+    auto& results = *static_cast<StepResults*>(args[4]);
+    if (results.skip) return;
+    const double lr = inputs.lr, momentum = inputs.momentum, decay = inputs.weight_decay, clip = results.clip;
+    for (std::int64_t i = 0; i < desc_.count; ++i) {
+      const double gradient = clip * gradients[i] + decay * weights[i];
+      double direction = gradient;
+      if (momenta) {
+        momenta[i] = momentum * momenta[i] + gradient;
+        direction = inputs.nesterov ? gradient + momentum * momenta[i] : momenta[i];
+      }
+      weights[i] -= lr * direction;
+      if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
+    }
+  }
+};
+
+class GradNormPartialsOp final : public ReferenceOp<GradNormPartials> {
+ public:
+  explicit GradNormPartialsOp(const GradNormPartials& desc) : ReferenceOp(desc, {}) {
+    require(desc.count >= 0, "the count is negative");
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* x = f64(args[0]);
+    double* partials = f64(args[1]);
+    for (std::int64_t begin = 0; begin < desc_.count; begin += kNormBlock) {
+      double sum = 0;
+      for (std::int64_t i = begin; i < std::min(desc_.count, begin + kNormBlock); ++i) sum += x[i] * x[i];
+      partials[begin / kNormBlock] = sum;
+    }
+  }
+};
+
+class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
+ public:
+  explicit GradNormFinishOp(const GradNormFinish& desc) : ReferenceOp(desc, {}) {
+    require(desc.blocks >= 0, "the number of blocks is negative");
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* partials = f64(args[0]);
+    const auto& inputs = *static_cast<const StepInputs*>(args[1]);
+    auto& results = *static_cast<StepResults*>(args[2]);
+    double sum = 0;
+    for (std::int64_t i = 0; i < desc_.blocks; ++i) sum += partials[i];
+    const bool finite = std::isfinite(sum);
+    results.grad_norm = std::sqrt(sum);
+    results.clip = 1;
+    if (finite && inputs.max_norm > 0)
+      results.clip = static_cast<float>(std::min(1.0, static_cast<double>(inputs.max_norm) / (results.grad_norm + 1e-6)));
+    results.skip = !finite && inputs.skip_nonfinite;
+    results.skipped_steps += results.skip;
+    if (!finite) results.grad_nonfinite = 1;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const SgdUpdate& desc) { return std::make_unique<SgdOp>(desc); }
+std::unique_ptr<HostOp> make(const GradNormPartials& desc) { return std::make_unique<GradNormPartialsOp>(desc); }
+std::unique_ptr<HostOp> make(const GradNormFinish& desc) { return std::make_unique<GradNormFinishOp>(desc); }
+
+}  // namespace dp::kernels::reference

@@ -1,0 +1,34 @@
+// Which input cell a window cell of an output cell lies on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace dp::kernels::reference {
+
+// One axis of a window op: output cell o and window cell k lie on input cell o*stride - padding + k, when that exists.
+struct WindowAxis {
+  std::int64_t input, output;
+  Window window;
+
+  std::int64_t cell(std::int64_t o, int k) const { return o * window.stride - window.padding + k; }
+  // The outputs whose window cell k lies inside the input: [first(k), last(k)).
+  std::int64_t first(int k) const {
+    return std::clamp<std::int64_t>((window.padding - k + window.stride - 1) / window.stride, 0, output);
+  }
+  std::int64_t last(int k) const {
+    const std::int64_t room = input - 1 + window.padding - k;
+    return room < 0 ? 0 : std::min(output, room / window.stride + 1);
+  }
+};
+
+inline bool legal(const Window& window) { return window.kernel >= 1 && window.stride >= 1 && window.padding >= 0; }
+
+inline std::int64_t window_outputs(std::int64_t input, const Window& window) {
+  const std::int64_t span = input + 2 * std::int64_t{window.padding} - window.kernel;
+  return span < 0 ? 0 : span / window.stride + 1;
+}
+
+}  // namespace dp::kernels::reference

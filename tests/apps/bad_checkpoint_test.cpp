@@ -1,0 +1,74 @@
+// Broken checkpoints and checkpoints of other runs, given to --resume.
+#include <filesystem>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp::test;
+
+const std::vector<std::string> kTiny{"--dataset", "mnist", "--data-path", ".",  "--model",
+                                     "mlp",       "--cpu", "1",           "-b", "32"};
+
+std::vector<std::string> tiny(std::vector<std::string> more) {
+  more.insert(more.begin(), kTiny.begin(), kTiny.end());
+  return more;
+}
+
+std::size_t size_of_folder(const std::string& folder) {
+  std::size_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  return bytes;
+}
+
+TEST_CASE("checkpoints that can not be read, or belong to another run") {
+  const TempFolder temp;
+  write_tiny_mnist(temp.path());
+  const Outcome good = run_dp_train(tiny({"--output-dir", "run"}), temp.path());
+  INFO(good.err);
+  REQUIRE(good.code == 0);
+  const std::string last = temp / "run/checkpoints/last", copy = temp / "copy";
+  const std::size_t size = size_of_folder(last);
+
+  const auto refuses = [&](int code, const std::vector<std::string>& arguments,
+                           const std::vector<std::string>& fragments) {
+    check_bad_input({tiny(arguments), code, fragments, size}, temp.path());
+  };
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}) {
+    const auto broken = [&](auto damage) {
+      fs::remove_all(copy);
+      fs::copy(last, copy, fs::copy_options::recursive);
+      damage(copy + "/" + file);
+      refuses(3, {"--output-dir", "other", "--resume", copy}, {copy});
+    };
+    broken([](const std::string& path) { fs::remove(path); });
+    broken([](const std::string& path) { fs::resize_file(path, 0); });
+    broken([](const std::string& path) { fs::resize_file(path, fs::file_size(path) / 2); });
+    broken([](const std::string& path) {
+      std::string bytes = read_text(path);
+      bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x11);
+      write_text(path, bytes);
+    });
+    broken([](const std::string& path) { write_text(path, std::string(1000, '{')); });
+    broken([](const std::string& path) {
+      fs::remove(path);
+      fs::create_directory(path);
+    });
+  }
+  fs::remove_all(copy);
+  fs::create_directory(copy);
+  refuses(3, {"--output-dir", "other", "--resume", copy}, {copy});
+  refuses(3, {"--output-dir", "other", "--resume", "none"}, {"'none'"});
+  refuses(3, {"--output-dir", "other", "--resume", temp / kTrainImages}, {kTrainImages});
+
+  refuses(2, {"--resume", "run", "-b", "16"}, {"global batch", "32", "16"});
+  refuses(2, {"--resume", "run", "--seed", "7"}, {"seed", "42", "7"});
+  refuses(2, {"--resume", "run", "--model", "mnist_convnet"}, {"model", "mlp", "mnist_convnet"});
+  refuses(2, {"--output-dir", "run"}, {"'run'", "already holds a run", "--resume auto"});
+}
+
+}  // namespace

@@ -1,0 +1,138 @@
+// Command lines that can not work: the exit code, and one line that says what, where and what to do.
+#include <filesystem>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+
+namespace {
+
+using dp::test::BadInput;
+using dp::test::check_bad_input;
+using dp::test::TempFolder;
+
+void check_table(const std::vector<BadInput>& table) {
+  const TempFolder temp;
+  dp::test::write_tiny_mnist(temp.path());
+  dp::test::write_text(temp / "file", "in the way");
+  for (const BadInput& input : table) check_bad_input(input, temp.path());
+}
+
+TEST_CASE("numbers on the command line") {
+  check_table({
+      {{"--batch-size", "0"}, 2, {"--batch-size", "'0'", "1 to 1048576"}},
+      {{"--batch-size", "-5"}, 2, {"--batch-size", "'-5'"}},
+      {{"--batch-size", "nan"}, 2, {"--batch-size", "'nan'"}},
+      {{"-b", "1e3"}, 2, {"--batch-size", "'1e3'"}},
+      {{"-b", "99999999999999999999"}, 2, {"--batch-size"}},
+      {{"-b", "1048577"}, 2, {"1 to 1048576"}},
+      {{"-b", ""}, 2, {"--batch-size"}},
+      {{"-b", "12 "}, 2, {"--batch-size"}},
+      {{"--batch-size"}, 2, {"--batch-size", "dp_train --help"}},
+      {{"--batch-size-per-gpu", "0"}, 2, {"--batch-size-per-gpu"}},
+      {{"--epochs", "0"}, 2, {"--epochs", "from 1"}},
+      {{"--epochs", "1.5"}, 2, {"--epochs", "'1.5'"}},
+      {{"--max-steps", "0"}, 2, {"--max-steps"}},
+      {{"--lr", "nan"}, 2, {"--lr", "'nan'"}},
+      {{"--lr", "inf"}, 2, {"--lr", "'inf'"}},
+      {{"--lr", "-0.1"}, 2, {"--lr", "'-0.1'"}},
+      {{"--lr", "fast"}, 2, {"--lr", "'fast'"}},
+      {{"--momentum", "1"}, 2, {"--momentum"}},
+      {{"--momentum", "-0.1"}, 2, {"--momentum"}},
+      {{"--weight-decay", "-1"}, 2, {"--weight-decay"}},
+      {{"--lr-warmup-epochs", "-1"}, 2, {"--lr-warmup-epochs"}},
+      {{"--lr-scheduler", "step", "--lr-step-size", "0"}, 2, {"--lr-step-size"}},
+      {{"--lr-scheduler", "multistep", "--lr-milestones", "3,x"}, 2, {"--lr-milestones", "'x'"}},
+      {{"--grad-accum-steps", "0"}, 2, {"--grad-accum-steps"}},
+      {{"--clip-grad-norm", "0"}, 2, {"--clip-grad-norm"}},
+      {{"--label-smoothing", "1.5"}, 2, {"--label-smoothing"}},
+      {{"--bucket-mb", "-1"}, 2, {"--bucket-mb"}},
+      {{"--seed", "-1"}, 2, {"--seed"}},
+      {{"--seed", "18446744073709551616"}, 2, {"--seed"}},
+      {{"-j", "0"}, 2, {"--workers"}},
+      {{"--print-freq", "0"}, 2, {"--print-freq"}},
+      {{"--save-every", "-1"}, 2, {"--save-every"}},
+      {{"--threads-per-replica", "-1"}, 2, {"--threads-per-replica"}},
+      {{"--replicas-per-device", "0"}, 2, {"--replicas-per-device"}},
+  });
+}
+
+TEST_CASE("devices on the command line") {
+  check_table({
+      {{"--cpu", "0"}, 2, {"--cpu", "1 to 256"}},
+      {{"--cpu", "-2"}, 2, {"--cpu"}},
+      {{"--cpu", "two"}, 2, {"--cpu", "'two'"}},
+      {{"--cpu", "100000"}, 2, {"--cpu"}},
+      {{"--gpus", "0"}, 4, {"--gpus 0", "none is usable", "--cpu"}},
+      {{"--gpus", "all"}, 4, {"none is usable"}},
+      {{"--gpus", "0,1-3"}, 4, {"none is usable"}},
+      {{"--gpus", "abc"}, 2, {"'abc'", "0,2 or 0-3"}},
+      {{"--gpus", ""}, 2, {"list of GPU ids"}},
+      {{"--gpus", "0,,1"}, 2, {}},
+      {{"--gpus", "1-0"}, 2, {}},
+      {{"--gpus", "0,0"}, 2, {}},
+      {{"--gpus", "-1"}, 2, {}},
+      {{"--gpus", "0x1"}, 2, {"'0x1'"}},
+      {{"--gpus", "99999999999"}, 2, {"'99999999999'"}},
+      {{"--gpus", "0-99999999"}, 2, {}},
+      {{"--gpus", "\x1b[31m\n"}, 2, {"\\x1b[31m\\x0a"}},
+      {{"--num-gpus", "2"}, 4, {"--num-gpus 2", "none is usable"}},
+      {{"--num-gpus", "0"}, 2, {"--num-gpus"}},
+      {{"--gpus", "0", "--cpu", "2"}, 2, {"--gpus", "--cpu"}},
+      {{"--gpus", "0", "--num-gpus", "1"}, 2, {"--num-gpus"}},
+  });
+}
+
+TEST_CASE("names on the command line, and flags that contradict each other") {
+  check_table({
+      {{"--model", "vgg"}, 2, {"'vgg'", "mnist_convnet"}},
+      {{"--dataset", "imagenet"}, 2, {"imagenet", "digits"}},
+      {{"--lr-scheduler", "linear"}, 2, {"'linear'", "cosine"}},
+      {{"--reduce", "ring"}, 2, {"--reduce", "ring", "allreduce"}},
+      {{"--comm", "mpi"}, 2, {"--comm", "host"}},
+      {{"--loss", "mse"}, 2, {"--loss", "gathered"}},
+      {{"--split", "half"}, 2, {"--split", "balanced"}},
+      {{"--on-nonfinite", "retry"}, 2, {"--on-nonfinite", "skip"}},
+      {{"--lr-scale", "sqrt"}, 2, {"--lr-scale", "linear"}},
+      {{"--amp"}, 2, {"--amp", "--help"}},
+      {{"--engine", "ddp"}, 2, {"--engine"}},
+      {{"--bn", "sync"}, 2, {"--bn"}},
+      {{"--frobnicate"}, 2, {"--frobnicate"}},
+      {{"train"}, 2, {"train"}},
+      {{"-b", "8", "--batch-size-per-gpu", "8"}, 2, {"--batch-size"}},
+      {{"--lr-gamma", "0.5"}, 2, {"--lr-gamma", "cosine"}},
+      {{"--lr-milestones", "3"}, 2, {"--lr-milestones", "multistep"}},
+      {{"--lr-step-size", "3"}, 2, {"--lr-step-size", "step"}},
+      {{"--nesterov", "--momentum", "0", "--dataset", "mnist", "--data-path", "."}, 2, {"Nesterov"}},
+      {{"--lr-scheduler", "multistep", "--lr-milestones", "3,2", "--dataset", "mnist", "--data-path", "."},
+       2,
+       {"ascend"}},
+      {{"--drop-last", "-b", "65", "--dataset", "mnist", "--data-path", ".", "--output-dir", "drop"}, 2, {"65", "64"}},
+      {{"--evaluate"}, 2, {"--init", "--resume"}},
+      {{"--init-partial"}, 2, {"--init FILE"}},
+      {{"--init", "a", "--resume", "b"}, 2, {"--init", "--resume"}},
+      {{"--resume", "auto"}, 2, {"--output-dir"}},
+      {{"--experiment", "../x"}, 2, {"'../x'", "plain name"}},
+      {{"--experiment", ".."}, 2, {"plain name"}},
+      {{"--experiment", "a\nb"}, 2, {"a\\x0ab"}},
+  });
+}
+
+TEST_CASE("places that can not be written") {
+  const std::vector<std::string> tiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tiny.begin(), tiny.end());
+    return more;
+  };
+  check_table({
+      {with({"--output-dir", "file"}), 7, {"'file'", "--output-dir"}},
+      {with({"--output-dir", "file/run"}), 7, {"file/run"}},
+      {with({"--output-dir", "/proc/run"}), 7, {"/proc/run"}},
+      {with({"--output-dir", "/dev/null/run"}), 7, {"/dev/null/run"}},
+      {with({"--output-dir", ""}), 2, {"--output-dir"}},
+      {with({"--output-dir", "r1", "--summary", "."}), 7, {"'.'", "directory"}},
+      {with({"--output-dir", "r2", "--summary", "none/s.json"}), 7, {"none/s.json"}},
+  });
+}
+
+}  // namespace

@@ -1,0 +1,154 @@
+// dp_train as a person meets it.
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp::test;
+
+std::vector<std::string> tiny(std::vector<std::string> more) {
+  const std::vector<std::string> common{"--dataset",      "mnist", "--data-path",           ".", "--model", "mlp",
+                                        "--cpu",          "2",     "--threads-per-replica", "1", "-b",      "16",
+                                        "--deterministic"};
+  more.insert(more.begin(), common.begin(), common.end());
+  return more;
+}
+
+TEST_CASE("help, version and the list of models") {
+  const TempFolder temp;
+  const Outcome help = run_dp_train({"--help"}, temp.path());
+  CHECK(help.code == 0);
+  for (const char* text : {"Devices:", "Training:", "--batch-size", "--test-only", "Exit codes"})
+    CHECK(help.out.find(text) != std::string::npos);
+  const Outcome version = run_dp_train({"--version"}, temp.path());
+  CHECK(version.code == 0);
+  CHECK(version.out.starts_with("dp_train "));
+  const Outcome models = run_dp_train({"--list-models"}, temp.path());
+  CHECK(models.code == 0);
+  CHECK(models.out.find("mnist_convnet") != std::string::npos);
+  CHECK(fs::is_empty(temp.path()));
+}
+
+TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says so") {
+  const TempFolder temp;
+  write_tiny_mnist(temp.path());
+  const Outcome run =
+      run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--epochs", "1", "--summary", "s.json"},
+                   temp.path());
+  INFO(run.err);
+  REQUIRE(run.code == 0);
+  CHECK(run.out.find("2 CPU replicas") != std::string::npos);
+  CHECK(run.out.find("Test: Acc@1 ") != std::string::npos);
+  CHECK(run.out.find("run folder runs/") != std::string::npos);
+  CHECK(run.err.empty());
+  const auto summary = nlohmann::json::parse(read_text(temp / "s.json"));
+  CHECK(summary["devices"].size() == 2);
+  CHECK(summary["steps"] == 1);
+  CHECK(fs::exists(temp / summary["checkpoint"].get<std::string>()));
+  for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "checkpoints/best"})
+    CHECK(fs::exists(fs::path(temp / summary["checkpoint"].get<std::string>()).parent_path().parent_path() / name));
+}
+
+TEST_CASE("quiet prints the summary alone, the plan is printed on request, a dry run leaves nothing") {
+  const TempFolder temp, data;
+  write_tiny_mnist(data.path());
+  const auto with_data = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = tiny(more);
+    arguments[3] = data.path();
+    return run_dp_train(arguments, temp.path());
+  };
+  const Outcome quiet = with_data({"--dry-run", "--quiet"});
+  CHECK(quiet.code == 0);
+  CHECK(quiet.out.find("Epoch:") == std::string::npos);
+  CHECK(quiet.out.find("Acc@1") != std::string::npos);
+  const Outcome plan = with_data({"--print-plan"});
+  CHECK(plan.code == 0);
+  CHECK(plan.out.find("fc1") != std::string::npos);
+  CHECK(fs::is_empty(temp.path()));
+}
+
+TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit for bit") {
+  for (const int number : {SIGINT, SIGTERM}) {
+    const TempFolder temp;
+    write_tiny_mnist(temp.path());
+    const Outcome whole =
+        run_dp_train(tiny({"--epochs", "300", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
+    REQUIRE(whole.code == 0);
+    const std::vector<std::string> arguments =
+        tiny({"--epochs", "300", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
+    Program program(arguments, temp.path());
+    program.wait_for("Epoch: [2]");
+    ::kill(program.id(), number);
+    const Outcome cut = program.wait();
+    CHECK(cut.code == 128 + number);
+    CHECK(cut.signal == 0);
+    CHECK(cut.out.find("--resume cut") != std::string::npos);
+    CHECK_FALSE(fs::exists(temp / "cut/summary.json"));
+    const Outcome resumed = run_dp_train(arguments, temp.path());
+    INFO(resumed.err);
+    REQUIRE(resumed.code == 0);
+    const auto sha = [&](const char* run) {
+      return nlohmann::json::parse(read_text(temp / (std::string(run) + "/summary.json")))["weights_sha256"];
+    };
+    CHECK(sha("cut") == sha("whole"));
+  }
+}
+
+TEST_CASE("a second interrupt leaves at once") {
+  const TempFolder temp;
+  write_tiny_mnist(temp.path());
+  Program program(tiny({"--output-dir", "run", "-p", "1"}), temp.path(), {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
+  program.wait_for("[1/4]");
+  ::kill(program.id(), SIGTERM);
+  CHECK(program.wait_for_error("once more").find("stopping after this step") != std::string::npos);
+  ::kill(program.id(), SIGINT);
+  const Outcome outcome = program.wait();
+  CHECK(outcome.code == 128 + SIGINT);
+  CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
+}
+
+TEST_CASE("a closed stdout does not end a run") {
+  const TempFolder temp;
+  write_tiny_mnist(temp.path());
+  Program program(tiny({"--epochs", "2", "--output-dir", "run"}), temp.path());
+  program.close_output();
+  const Outcome outcome = program.wait();
+  CHECK(outcome.code == 0);
+  CHECK(fs::exists(temp / "run/summary.json"));
+}
+
+TEST_CASE("NaN ends the program with its own exit code") {
+  const TempFolder temp;
+  write_tiny_mnist(temp.path());
+  const Outcome outcome =
+      Program(tiny({"--output-dir", "run", "--save-every-steps", "1"}), temp.path(), {"DP_FAIL=nan:forward:dev1:step3"})
+          .wait();
+  CHECK(outcome.code == 5);
+  CHECK(outcome.err.find("run/checkpoints/last") != std::string::npos);
+}
+
+TEST_CASE("evaluating says the same as the run's end") {
+  const TempFolder temp;
+  write_tiny_mnist(temp.path());
+  REQUIRE(run_dp_train(tiny({"--output-dir", "run", "--summary", "a.json"}), temp.path()).code == 0);
+  const Outcome evaluated = run_dp_train(tiny({"-e", "--resume", "run", "--summary", "b.json"}), temp.path());
+  INFO(evaluated.err);
+  REQUIRE(evaluated.code == 0);
+  const auto a = nlohmann::json::parse(read_text(temp / "a.json")),
+             b = nlohmann::json::parse(read_text(temp / "b.json"));
+  CHECK(a["top1"] == b["top1"]);
+  CHECK(a["weights_sha256"] == b["weights_sha256"]);
+  const Outcome from_file = run_dp_train(
+      tiny({"-e", "--init", "run/checkpoints/last/model.safetensors", "--summary", "c.json"}), temp.path());
+  CHECK(from_file.code == 0);
+  CHECK(nlohmann::json::parse(read_text(temp / "c.json"))["top1"] == a["top1"]);
+}
+
+}  // namespace

@@ -1,0 +1,151 @@
+#include "apps/run_program.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include "apps/idx_files.h"
+#include "support/catch.h"
+#include "trainer/temp_folder.h"
+
+extern char** environ;
+
+namespace dp::test {
+namespace {
+
+std::vector<std::string> environment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    if (std::strncmp(*variable, "CUDA_VISIBLE_DEVICES=", 21) != 0) variables.emplace_back(*variable);
+  variables.emplace_back("CUDA_VISIBLE_DEVICES=");
+  return variables;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (std::string& string : strings) out.push_back(string.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+// What a run over good data of no size takes.
+std::size_t baseline_bytes() {
+  static const std::size_t bytes = [] {
+    const TempFolder temp;
+    write_tiny_mnist(temp.path());
+    const Outcome good =
+        run_dp_train({"--dataset", "mnist", "--data-path", temp.path(), "--dry-run", "--cpu", "1"}, temp.path());
+    INFO(good.err);
+    REQUIRE(good.code == 0);
+    return good.peak_bytes;
+  }();
+  return bytes;
+}
+
+std::string shown(const std::vector<std::string>& arguments) {
+  std::string line = "dp_train";
+  for (const std::string& argument : arguments) line += " '" + argument + "'";
+  return line;
+}
+
+}  // namespace
+
+Program::Program(const std::vector<std::string>& arguments, const std::string& folder,
+                 const std::vector<std::string>& more_variables) {
+  static std::atomic<int> count{0};
+  err_file_ = folder + "/.stderr" + std::to_string(++count);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  std::vector<std::string> words{DP_TRAIN_PATH}, variables = environment();
+  variables.insert(variables.end(), more_variables.begin(), more_variables.end());
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const int error =
+      ::posix_spawn(&id_, DP_TRAIN_PATH, &actions, nullptr, pointers(words).data(), pointers(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  out_ = ends[0];
+  if (error != 0) throw std::runtime_error("can not start " DP_TRAIN_PATH);
+}
+
+std::string Program::wait_for(const std::string& text) {
+  char buffer[4096];
+  while (text.empty() || read_.find(text) == std::string::npos) {
+    const ssize_t got = ::read(out_, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    read_.append(buffer, static_cast<std::size_t>(got));
+  }
+  return read_;
+}
+
+std::string Program::wait_for_error(const std::string& text) const {
+  std::string seen;
+  for (int tries = 0; tries < 1000 && seen.find(text) == std::string::npos; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    seen = read_text(err_file_);
+  }
+  return seen;
+}
+
+void Program::close_output() {
+  ::close(out_);
+  out_ = -1;
+}
+
+Outcome Program::wait() {
+  Outcome outcome;
+  outcome.out = out_ >= 0 ? wait_for("") : read_;
+  if (out_ >= 0) close_output();
+  int status = 0;
+  rusage usage{};
+  ::wait4(id_, &status, 0, &usage);
+  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
+  outcome.peak_bytes = static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+  outcome.err = read_text(err_file_);
+  ::unlink(err_file_.c_str());
+  return outcome;
+}
+
+Outcome run_dp_train(const std::vector<std::string>& arguments, const std::string& folder) {
+  return Program(arguments, folder).wait();
+}
+
+void check_bad_input(const BadInput& input, const std::string& folder) {
+  INFO(shown(input.arguments));
+  const Outcome outcome = run_dp_train(input.arguments, folder);
+  INFO("stderr: " << outcome.err);
+  CHECK(outcome.signal == 0);
+  CHECK(outcome.code == input.code);
+  CHECK(outcome.err.starts_with("dp_train: error: "));
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  CHECK(outcome.err.ends_with('\n'));
+  CHECK(std::none_of(outcome.err.begin(), outcome.err.end() - !outcome.err.empty(),
+                     [](char c) { return c >= 0 && c < 0x20; }));
+  for (const std::string& fragment : input.fragments) {
+    INFO("wanted: " << fragment);
+    CHECK(outcome.err.find(fragment) != std::string::npos);
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  const std::size_t allowed = baseline_bytes() + 2 * input.file_bytes + (64 << 20);
+  CHECK(outcome.peak_bytes <= allowed);
+#endif
+}
+
+}  // namespace dp::test

@@ -1,0 +1,47 @@
+// Runs dp_train and looks at what it leaves: exit status, output, peak memory.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace dp::test {
+
+struct Outcome {
+  int code = -1;   // exit status, or -1
+  int signal = 0;  // that ended it, or 0
+  std::string out, err;
+  std::size_t peak_bytes = 0;
+};
+
+// A started program. Without a visible GPU, in `folder`.
+class Program {
+ public:
+  Program(const std::vector<std::string>& arguments, const std::string& folder,
+          const std::vector<std::string>& variables = {});  // "NAME=value"
+  pid_t id() const { return id_; }
+  std::string wait_for(const std::string& text);  // reads stdout until it holds that text or ends; what was read so far
+  std::string wait_for_error(const std::string& text) const;  // polls stderr for that text, ten seconds at most
+  void close_output();                                        // as a pager that was quit
+  Outcome wait();
+
+ private:
+  pid_t id_ = -1;
+  int out_ = -1;
+  std::string read_;
+  std::string err_file_;
+};
+
+Outcome run_dp_train(const std::vector<std::string>& arguments, const std::string& folder);
+
+// One row of a table of bad inputs.
+struct BadInput {
+  std::vector<std::string> arguments;
+  int code = 2;
+  std::vector<std::string> fragments;  // in the one line on stderr
+  std::size_t file_bytes = 0;          // of what is read; the peak memory may grow by twice that and 64 MiB
+};
+void check_bad_input(const BadInput& input, const std::string& folder);
+
+}  // namespace dp::test

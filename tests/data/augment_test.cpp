@@ -1,0 +1,86 @@
+// Pad 4, random crop, horizontal flip: what may come out, and what it depends on.
+#include <map>
+#include <memory>
+#include <set>
+
+#include "data/small_dataset.h"
+#include "support/catch.h"
+
+using dp::Loader;
+using dp::test::SmallDataset;
+using dp::test::whole;
+
+namespace {
+
+constexpr std::int64_t kSide = 12;
+const dp::Shape kColour{3, kSide, kSide};
+
+std::map<std::int64_t, std::vector<float>> images_by_sample(const std::shared_ptr<const dp::Dataset>& dataset,
+                                                            std::int64_t epoch, const dp::LoaderOptions& options) {
+  Loader loader(dataset, options);
+  std::map<std::int64_t, std::vector<float>> images;
+  for (const auto& batch : whole(loader, epoch)) {
+    const std::size_t size = batch.images.size() / batch.samples.size();
+    for (std::size_t row = 0; row < batch.samples.size(); ++row)
+      images[batch.samples[row]].assign(batch.images.begin() + static_cast<long>(row * size),
+                                        batch.images.begin() + static_cast<long>((row + 1) * size));
+  }
+  return images;
+}
+
+// The crop of the plain image at this offset from the middle of its padding.
+std::vector<float> cropped(const std::vector<float>& plain, std::int64_t down, std::int64_t right, bool flip) {
+  const float black = (0 - 0.25f) / 0.5f;
+  std::vector<float> out;
+  for (std::int64_t c = 0; c < 3; ++c)
+    for (std::int64_t y = 0; y < kSide; ++y)
+      for (std::int64_t x = 0; x < kSide; ++x) {
+        const std::int64_t from_y = y + down, from_x = (flip ? kSide - 1 - x : x) + right;
+        const bool inside = from_y >= 0 && from_y < kSide && from_x >= 0 && from_x < kSide;
+        out.push_back(inside ? plain[static_cast<std::size_t>((c * kSide + from_y) * kSide + from_x)] : black);
+      }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("an augmented image is one of the 81 crops, flipped or not, and all of them occur") {
+  const auto dataset = std::make_shared<SmallDataset>(40, kColour);
+  const auto plain = images_by_sample(dataset, 0, {.batch_size = 7});
+  std::set<std::int64_t> downs, rights;
+  int flips = 0, found = 0;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch)
+    for (const auto& [sample, image] : images_by_sample(dataset, epoch, {.batch_size = 7, .augment = true}))
+      for (std::int64_t down = -4; down <= 4; ++down)
+        for (std::int64_t right = -4; right <= 4; ++right)
+          for (const bool flip : {false, true})
+            if (image == cropped(plain.at(sample), down, right, flip)) {
+              ++found;
+              downs.insert(down);
+              rights.insert(right);
+              flips += flip;
+            }
+  CHECK(found == 3 * 40);
+  CHECK(downs.size() == 9);
+  CHECK(rights.size() == 9);
+  CHECK(std::abs(flips - 60) < 25);
+}
+
+TEST_CASE("S21: augmentation is keyed by seed, epoch and sample, not by the batch") {
+  const auto dataset = std::make_shared<SmallDataset>(40, kColour);
+  const dp::LoaderOptions options{.batch_size = 7, .augment = true};
+  auto other_batches = options, other_seed = options;
+  other_batches.batch_size = 40;
+  other_batches.shuffle = false;
+  other_batches.workers = 3;
+  other_seed.seed = 43;
+  const auto images = images_by_sample(dataset, 1, options);
+  CHECK(images == images_by_sample(dataset, 1, other_batches));
+  CHECK(images != images_by_sample(dataset, 2, options));
+  CHECK(images != images_by_sample(dataset, 1, other_seed));
+}
+
+TEST_CASE("images of one channel are never augmented") {
+  const auto dataset = std::make_shared<SmallDataset>(20, dp::Shape{1, 28, 28});
+  CHECK(images_by_sample(dataset, 0, {.augment = true}) == images_by_sample(dataset, 0, {}));
+}

@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <vector>
+
+#include "dp/dataset.h"
+#include "dp/error.h"
+#include "support/catch.h"
+
+TEST_CASE("an unknown dataset is refused with the names that exist") {
+  for (const char* bad : {"", "cifar", "Digits", "mnist "}) {
+    try {
+      dp::datasets::open(bad, ".");
+      FAIL("accepted " << bad);
+    } catch (const dp::Error& error) {
+      CHECK(error.code() == dp::ErrorCode::usage);
+      for (const std::string& name : dp::datasets::names()) CHECK_THAT(error.what(), Catch::Contains(name));
+    }
+  }
+}
+
+TEST_CASE("every name opens, or says which files it lacks") {
+  for (const std::string& name : dp::datasets::names()) {
+    INFO(name);
+    try {
+      const dp::DatasetPair pair = dp::datasets::open(name, "/nowhere");
+      CHECK(pair.train->size() == 60000);
+      CHECK(pair.test->size() == 10000);
+    } catch (const dp::Error& error) {
+      CHECK(error.code() == dp::ErrorCode::data);
+      CHECK_THAT(error.what(), Catch::Contains("mnist"));
+    }
+  }
+}
+
+TEST_CASE("synthetic images have the shape asked for and uniform bytes, the same for the same seed") {
+  const auto make = [](std::uint64_t seed) { return dp::datasets::synthetic(dp::Shape{3, 5, 7}, 6, 500, 100, seed); };
+  const dp::DatasetPair a = make(1), same = make(1), other = make(2);
+  REQUIRE(a.train->size() == 500);
+  REQUIRE(a.test->size() == 100);
+  CHECK(a.train->image_shape() == dp::Shape{3, 5, 7});
+  CHECK(a.train->classes() == 6);
+  CHECK(a.train->normalization().mean.size() == 3);
+  std::vector<int> labels(6);
+  double sum = 0;
+  for (std::int64_t i = 0; i < 500; ++i) {
+    const auto image = a.train->image(i);
+    REQUIRE(image.size() == 105);
+    REQUIRE(std::equal(image.begin(), image.end(), same.train->image(i).begin()));
+    REQUIRE_FALSE(std::equal(image.begin(), image.end(), other.train->image(i).begin()));
+    if (i < 100) REQUIRE_FALSE(std::equal(image.begin(), image.end(), a.test->image(i).begin()));
+    ++labels.at(static_cast<std::size_t>(a.train->label(i)));
+    for (const double byte : image) sum += byte;
+  }
+  for (const int count : labels) CHECK(std::abs(count - 83) < 50);
+  CHECK(sum / (500 * 105) == Approx(127.5).margin(2));
+}
+
+TEST_CASE("synthetic refuses shapes and counts that can not be") {
+  for (const dp::Shape& shape : {dp::Shape{}, dp::Shape{3}, dp::Shape{1, 2}, dp::Shape{1, 0, 3}, dp::Shape{1, 1, 1, 1}})
+    CHECK_THROWS_AS(dp::datasets::synthetic(shape, 2, 1, 1), dp::Error);
+  const dp::Shape image{1, 2, 2};
+  CHECK_THROWS_AS(dp::datasets::synthetic(image, 0, 1, 1), dp::Error);
+  CHECK_THROWS_AS(dp::datasets::synthetic(image, std::int64_t{1} << 32, 1, 1), dp::Error);
+  CHECK_THROWS_AS(dp::datasets::synthetic(image, 2, -1, 1), dp::Error);
+  CHECK_THROWS_AS(dp::datasets::synthetic(image, 2, 1, -1), dp::Error);
+}

@@ -1,0 +1,131 @@
+// Which samples come when, and what a batch holds.
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "data/small_dataset.h"
+#include "dp/error.h"
+#include "support/catch.h"
+
+using dp::Loader;
+using dp::LoaderOptions;
+using dp::test::BatchCopy;
+using dp::test::samples_of;
+using dp::test::SmallDataset;
+using dp::test::whole;
+
+namespace {
+
+std::vector<std::int64_t> counted(std::int64_t size) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("S21: the order is a permutation keyed by seed and epoch") {
+  const auto dataset = std::make_shared<SmallDataset>(1000);
+  Loader loader(dataset, {.batch_size = 64}), same(dataset, {.batch_size = 10}), other(dataset, {.seed = 43});
+  const auto order = loader.order(3);
+  CHECK(order != counted(1000));
+  CHECK(order == same.order(3));
+  CHECK(order != loader.order(4));
+  CHECK(order != other.order(3));
+  auto sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  CHECK(sorted == counted(1000));
+  CHECK(samples_of(whole(loader, 3)) == order);
+  CHECK(Loader(dataset, {.shuffle = false}).order(3) == counted(1000));
+}
+
+TEST_CASE("shuffles are fair: every sample comes first about equally often") {
+  Loader loader(std::make_shared<SmallDataset>(8), {.batch_size = 8});
+  std::vector<int> first(8), last(8);
+  for (int epoch = 0; epoch < 8000; ++epoch) {
+    const auto order = loader.order(epoch);
+    ++first.at(static_cast<std::size_t>(order.front()));
+    ++last.at(static_cast<std::size_t>(order.back()));
+  }
+  for (const int count : first) CHECK(std::abs(count - 1000) < 150);
+  for (const int count : last) CHECK(std::abs(count - 1000) < 150);
+}
+
+TEST_CASE("a batch holds normalised images, labels and sample indices") {
+  const auto dataset = std::make_shared<SmallDataset>(20, dp::Shape{2, 3, 4});
+  dataset->normalization_ = {{0.25f, 0.5f}, {0.5f, 0.125f}};
+  Loader loader(dataset, {.batch_size = 8});
+  loader.start(0);
+  const dp::Batch* batch = loader.next();
+  REQUIRE(batch);
+  CHECK(batch->size() == 8);
+  CHECK(batch->images.shape() == dp::Shape{8, 2, 3, 4});
+  CHECK(batch->labels.shape() == dp::Shape{8});
+  CHECK(batch->samples.shape() == dp::Shape{8});
+  const float* value = batch->images.data<float>();
+  for (std::int64_t row = 0; row < 8; ++row) {
+    const std::int64_t sample = batch->samples.data<std::int64_t>()[row];
+    CHECK(batch->labels.data<std::int32_t>()[row] == sample % 10);
+    const auto image = dataset->image(sample);
+    for (std::size_t i = 0; i < image.size(); ++i) {
+      const double mean = i < 12 ? 0.25 : 0.5, deviation = i < 12 ? 0.5 : 0.125;
+      CHECK(*value++ == Approx((image[i] / 255.0 - mean) / deviation).margin(1e-5));
+    }
+  }
+}
+
+TEST_CASE("the last batch is short, or dropped") {
+  const auto dataset = std::make_shared<SmallDataset>(23);
+  Loader loader(dataset, {.batch_size = 5});
+  CHECK(loader.batches_per_epoch() == 5);
+  const auto batches = whole(loader, 0);
+  REQUIRE(batches.size() == 5);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(batches[i].samples.size() == 5);
+  CHECK(batches[4].samples.size() == 3);
+  CHECK(batches[4].images.size() == 3 * 12);
+  CHECK(batches[4].labels.size() == 3);
+
+  Loader dropping(dataset, {.batch_size = 5, .drop_last = true});
+  CHECK(dropping.batches_per_epoch() == 4);
+  const auto kept = whole(dropping, 0);
+  CHECK(kept == std::vector<BatchCopy>(batches.begin(), batches.begin() + 4));
+}
+
+TEST_CASE("S9: an evaluation sees every sample exactly once, in order") {
+  for (const std::int64_t size : {1, 2, 7, 8, 9, 64, 100}) {
+    Loader loader(std::make_shared<SmallDataset>(size), {.batch_size = 8, .shuffle = false, .workers = 3});
+    CHECK(samples_of(whole(loader, 0)) == counted(size));
+    CHECK(samples_of(whole(loader, 0)) == counted(size));
+  }
+}
+
+TEST_CASE("S21: batches do not depend on workers or slots") {
+  const auto dataset = std::make_shared<SmallDataset>(101, dp::Shape{3, 8, 8});
+  dataset->slow = {3, 50, 77};
+  const auto all = [&](int workers, int slots) {
+    Loader loader(dataset, {.batch_size = 8, .augment = true, .workers = workers, .slots = slots});
+    return whole(loader, 2);
+  };
+  const auto expected = all(1, 4);
+  REQUIRE(expected.size() == 13);
+  for (const int workers : {1, 2, 3, 5, 20})
+    for (const int slots : {3, 4, 7, 40}) CHECK(all(workers, slots) == expected);
+}
+
+TEST_CASE("an epoch started at a batch brings the same rest") {
+  const auto dataset = std::make_shared<SmallDataset>(50, dp::Shape{3, 8, 8});
+  Loader loader(dataset, {.batch_size = 6, .augment = true, .workers = 2});
+  const auto all = whole(loader, 5);
+  for (std::int64_t first = 0; first <= loader.batches_per_epoch(); ++first) {
+    loader.start(5, first);
+    CHECK(dp::test::rest(loader) == std::vector<BatchCopy>(all.begin() + first, all.end()));
+    CHECK(loader.next() == nullptr);
+  }
+}
+
+TEST_CASE("a loader works in a range-for") {
+  Loader loader(std::make_shared<SmallDataset>(10), {.batch_size = 4});
+  std::vector<std::int64_t> sizes;
+  for (const dp::Batch& batch : loader.epoch(1)) sizes.push_back(batch.size());
+  CHECK(sizes == std::vector<std::int64_t>{4, 4, 2});
+}

@@ -1,0 +1,190 @@
+// The ring: how long batches live, restarts, failures, threads.
+#include "dp/loader.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "data/small_dataset.h"
+#include "dp/error.h"
+#include "support/catch.h"
+
+using dp::Loader;
+using dp::test::BatchCopy;
+using dp::test::SmallDataset;
+using dp::test::whole;
+
+namespace {
+
+// Time for workers to overwrite what they may.
+void let_workers_run() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+}  // namespace
+
+TEST_CASE("a batch stays valid until the second next is taken, also across epochs") {
+  for (const int slots : {3, 5}) {
+    Loader loader(std::make_shared<SmallDataset>(22), {.batch_size = 4, .workers = 2, .slots = slots});
+    const dp::Batch *before = nullptr, *last = nullptr;
+    std::optional<BatchCopy> before_copy, last_copy;
+    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+      loader.start(epoch);
+      while (const dp::Batch* batch = loader.next()) {
+        let_workers_run();
+        if (last) CHECK(BatchCopy(*last) == *last_copy);
+        before = last;
+        before_copy = last_copy;
+        last = batch;
+        last_copy.emplace(*batch);
+      }
+      loader.start(epoch + 1);  // begins to prepare at once, into other slots
+      let_workers_run();
+      CHECK(BatchCopy(*before) == *before_copy);
+      CHECK(BatchCopy(*last) == *last_copy);
+    }
+  }
+}
+
+TEST_CASE("an epoch may be left at any batch") {
+  const auto dataset = std::make_shared<SmallDataset>(40);
+  dataset->slow = {7};
+  Loader loader(dataset, {.batch_size = 4, .workers = 3});
+  const auto expected = whole(loader, 1);
+  for (int taken = 0; taken < 10; ++taken) {
+    loader.start(0);
+    for (int i = 0; i < taken; ++i) REQUIRE(loader.next());
+    CHECK(whole(loader, 1) == expected);
+  }
+}
+
+TEST_CASE("a worker's exception comes home in its place, again and again, until the next start") {
+  for (const int workers : {1, 2, 4}) {
+    const auto dataset = std::make_shared<SmallDataset>(40);
+    dataset->throwing = {13, 30};
+    Loader loader(dataset, {.batch_size = 4, .shuffle = false, .workers = workers});
+    for (int round = 0; round < 3; ++round) {
+      loader.start(0);
+      for (int batch = 0; batch < 3; ++batch) REQUIRE(loader.next()->samples.data<std::int64_t>()[0] == 4 * batch);
+      CHECK_THROWS_WITH(loader.next(), "sample 13 is broken");
+      CHECK_THROWS_WITH(loader.next(), "sample 13 is broken");
+      loader.start(0, 4);
+      for (int batch = 4; batch < 7; ++batch) REQUIRE(loader.next()->samples.data<std::int64_t>()[0] == 4 * batch);
+      CHECK_THROWS_WITH(loader.next(), "sample 30 is broken");
+      loader.start(0, 8);
+      CHECK(dp::test::rest(loader).size() == 2);
+    }
+  }
+}
+
+TEST_CASE("a dataset that breaks its promises is refused with the sample") {
+  const auto liar = [](auto set) {
+    const auto dataset = std::make_shared<SmallDataset>(10);
+    set(*dataset);
+    Loader loader(dataset, {.batch_size = 4, .shuffle = false});
+    loader.start(0, 1);
+    try {
+      loader.next();
+    } catch (const dp::Error& error) {
+      CHECK(error.code() == dp::ErrorCode::data);
+      CHECK_THAT(error.what(), Catch::StartsWith("sample 6 "));
+      return;
+    }
+    FAIL("accepted");
+  };
+  liar([](SmallDataset& dataset) { dataset.short_image = 6; });
+  liar([](SmallDataset& dataset) { dataset.bad_label = 6; });
+}
+
+TEST_CASE("a loader can be destroyed at any moment") {
+  const auto dataset = std::make_shared<SmallDataset>(40);
+  dataset->slow = {3};
+  dataset->throwing = {20};
+  for (int taken = -1; taken < 5; ++taken)
+    for (const int workers : {1, 3}) {
+      Loader loader(dataset, {.batch_size = 4, .shuffle = false, .workers = workers});
+      if (taken >= 0) loader.start(0);
+      for (int i = 0; i < taken; ++i) REQUIRE(loader.next());
+    }
+}
+
+TEST_CASE("impossible loaders and starts are refused") {
+  const auto dataset = std::make_shared<SmallDataset>(10);
+  const auto refuse = [&](std::shared_ptr<const dp::Dataset> data, const dp::LoaderOptions& options, const char* part) {
+    try {
+      Loader loader(std::move(data), options);
+      FAIL("accepted: " << part);
+    } catch (const dp::Error& error) {
+      CHECK(error.code() == dp::ErrorCode::usage);
+      CHECK_THAT(error.what(), Catch::Contains(part));
+    }
+  };
+  refuse(nullptr, {}, "empty dataset");
+  refuse(std::make_shared<SmallDataset>(0), {}, "empty dataset");
+  refuse(dataset, {.batch_size = 0}, "batch size of 0");
+  refuse(dataset, {.batch_size = -1}, "batch size of -1");
+  refuse(dataset, {.batch_size = 11, .drop_last = true}, "no batch of 11");
+  refuse(dataset, {.workers = 0}, "0 loader threads");
+  refuse(dataset, {.slots = 2}, "2 loader slots");
+  const auto unnormalised = std::make_shared<SmallDataset>(10, dp::Shape{3, 2, 2});
+  unnormalised->normalization_.std = {1, 1};
+  refuse(unnormalised, {}, "3 channels");
+  unnormalised->normalization_.std = {1, 0, 1};
+  refuse(unnormalised, {}, "positive deviations");
+
+  Loader loader(dataset, {.batch_size = 4});
+  CHECK_THROWS_WITH(loader.next(), Catch::Contains("start()"));
+  CHECK_THROWS_AS(loader.start(0, 4), dp::Error);
+  CHECK_THROWS_AS(loader.start(0, -1), dp::Error);
+  CHECK_THROWS_AS(loader.start(-1), dp::Error);
+  CHECK(whole(loader, 0).size() == 3);
+}
+
+namespace {
+
+// Remembers the smallest number of cores that a thread reading it could run on.
+class CoreCounting final : public dp::Dataset {
+ public:
+  std::int64_t size() const override { return 64; }
+  dp::Shape image_shape() const override { return dp::Shape{1, 1, 1}; }
+  std::int64_t classes() const override { return 1; }
+  const dp::Normalization& normalization() const override { return normalization_; }
+  std::span<const std::uint8_t> image(std::int64_t) const override {
+    cpu_set_t set;
+    sched_getaffinity(0, sizeof set, &set);
+    const std::scoped_lock lock(mutex_);
+    fewest = std::min(fewest, CPU_COUNT(&set));
+    return {&byte_, 1};
+  }
+  std::int32_t label(std::int64_t) const override { return 0; }
+
+  mutable int fewest = CPU_SETSIZE;
+
+ private:
+  mutable std::mutex mutex_;
+  dp::Normalization normalization_{{0.5f}, {0.5f}};
+  std::uint8_t byte_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("loader threads do not inherit the pin of the thread that made them") {
+  cpu_set_t mine, one;
+  REQUIRE(sched_getaffinity(0, sizeof mine, &mine) == 0);
+  if (CPU_COUNT(&mine) < 2) DP_SKIP("this process may use one core only");
+  int core = 0;
+  while (!CPU_ISSET(core, &mine)) ++core;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  const auto dataset = std::make_shared<CoreCounting>();
+  {
+    Loader loader(dataset, {.batch_size = 4, .workers = 2});
+    whole(loader, 0);
+  }
+  REQUIRE(sched_setaffinity(0, sizeof mine, &mine) == 0);
+  CHECK(dataset->fewest >= CPU_COUNT(&mine));
+}

@@ -1,0 +1,141 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "data/idx_bytes.h"
+#include "data/temporary_folder.h"
+#include "dp/dataset.h"
+#include "dp/error.h"
+#include "support/catch.h"
+
+using dp::test::gzip;
+using dp::test::idx_images;
+using dp::test::idx_labels;
+using dp::test::TemporaryFolder;
+
+namespace {
+
+void write_plain(const TemporaryFolder& folder, const std::string& prefix) {
+  folder.write(prefix + "train-images-idx3-ubyte", idx_images(4));
+  folder.write(prefix + "train-labels-idx1-ubyte", idx_labels(4));
+  folder.write(prefix + "t10k-images-idx3-ubyte", idx_images(2));
+  folder.write(prefix + "t10k-labels-idx1-ubyte", idx_labels(2));
+}
+
+void check_found(const dp::DatasetPair& pair) {
+  CHECK(pair.train->size() == 4);
+  CHECK(pair.test->size() == 2);
+}
+
+std::string refusal(const TemporaryFolder& folder) {
+  try {
+    dp::datasets::mnist(folder.path().string());
+  } catch (const dp::Error& error) {
+    CHECK(error.code() == dp::ErrorCode::data);
+    CHECK_THAT(error.what(), Catch::Contains("--dataset digits"));
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.what();
+  }
+  FAIL("accepted");
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("MNIST is found in the folder, in raw, and in torchvision's folders") {
+  for (const char* prefix : {"", "raw/", "MNIST/raw/"}) {
+    const TemporaryFolder folder;
+    write_plain(folder, prefix);
+    check_found(dp::datasets::mnist(folder.path().string()));
+    check_found(dp::datasets::open("mnist", folder.path().string()));
+  }
+  const TemporaryFolder folder;
+  write_plain(folder, "FashionMNIST/raw/");
+  check_found(dp::datasets::fashion_mnist(folder.path().string()));
+  CHECK_THROWS_AS(dp::datasets::mnist(folder.path().string()), dp::Error);
+}
+
+TEST_CASE("MNIST is found under every spelling of its names") {
+  const TemporaryFolder folder;
+  folder.write("train-images.idx3-ubyte", idx_images(4));
+  folder.write("train-labels-idx1-ubyte.gz", gzip(idx_labels(4)));
+  folder.write("t10k-images.idx3-ubyte.gz", gzip(idx_images(2)));
+  folder.write("t10k-labels-idx1-ubyte", idx_labels(2));
+  check_found(dp::datasets::mnist(folder.path().string()));
+}
+
+TEST_CASE("missing MNIST files are named, with where they were looked for and what to do") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const std::string none = refusal(folder);
+  for (const std::string& part :
+       {path + ",", path + "/raw", path + "/MNIST/raw", std::string("train-images-idx3-ubyte"),
+        std::string("t10k-labels-idx1-ubyte"), std::string("--data-path")})
+    CHECK_THAT(none, Catch::Contains(part));
+  write_plain(folder, "raw/");
+  std::filesystem::remove(folder.path() / "raw/t10k-labels-idx1-ubyte");
+  CHECK_THAT(refusal(folder), Catch::Contains(path + "/raw lacks t10k-labels-idx1-ubyte"));
+  CHECK_THROWS_WITH(dp::datasets::mnist(path + "/nowhere"), Catch::Contains("no such folder"));
+}
+
+TEST_CASE("what is no readable file is refused in its place") {
+  const TemporaryFolder folder;
+  write_plain(folder, "");
+  const auto path = folder.path() / "train-images-idx3-ubyte";
+  const auto replace = [&] { std::filesystem::remove(path); };
+
+  replace();
+  std::filesystem::create_directory(path);
+  CHECK_THAT(refusal(folder), Catch::Contains(path.string() + ": is a folder, not a file"));
+
+  replace();
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  CHECK_THAT(refusal(folder), Catch::Contains("is not a regular file"));
+
+  replace();
+  std::filesystem::create_symlink(path.filename(), path);  // a link to itself
+  CHECK_THAT(refusal(folder), Catch::Contains("can not be opened"));
+
+  replace();
+  std::filesystem::create_symlink("nothing", path);
+  CHECK_THAT(refusal(folder), Catch::Contains("No such file"));
+
+  if (::geteuid() != 0) {  // root may read everything
+    replace();
+    folder.write("train-images-idx3-ubyte", idx_images(4));
+    std::filesystem::permissions(path, std::filesystem::perms::none);
+    CHECK_THAT(refusal(folder), Catch::Contains("Permission denied"));
+  }
+}
+
+TEST_CASE("the damaged file among the four is named by its path") {
+  const TemporaryFolder folder;
+  write_plain(folder, "MNIST/raw/");
+  folder.write("MNIST/raw/t10k-labels-idx1-ubyte", idx_labels(3));
+  CHECK_THAT(refusal(folder),
+             Catch::StartsWith(folder.path().string() + "/MNIST/raw/t10k-images-idx3-ubyte: byte 4: "));
+}
+
+TEST_CASE("the real MNIST has its known content") {
+  const char* data = std::getenv("DP_TEST_DATA");
+  if (!data) DP_SKIP("DP_TEST_DATA names no folder with mnist/ in it");
+  const dp::DatasetPair pair = dp::datasets::mnist(std::string(data) + "/mnist");
+  REQUIRE(pair.train->size() == 60000);
+  REQUIRE(pair.test->size() == 10000);
+  const std::int32_t train[] = {5, 0, 4, 1, 9}, test[] = {7, 2, 1, 0, 4};
+  for (int i = 0; i < 5; ++i) {
+    CHECK(pair.train->label(i) == train[i]);
+    CHECK(pair.test->label(i) == test[i]);
+  }
+  double sum = 0, squares = 0;
+  for (std::int64_t i = 0; i < 60000; ++i)
+    for (const double byte : pair.train->image(i)) {
+      sum += byte;
+      squares += byte * byte;
+    }
+  const double count = 60000 * 784.0, mean = sum / count;
+  CHECK(mean / 255 == Approx(0.1307).epsilon(1e-3));
+  CHECK(std::sqrt(squares / count - mean * mean) / 255 == Approx(0.3081).epsilon(1e-3));
+}

@@ -1,0 +1,47 @@
+# Copies a project out of the tree, builds it against dp and runs it. cmake -D... -P, with
+#   PROJECT  its folder        WORK  a folder to build in, made anew
+#   DP_PREFIX or DP_SOURCE     where find_package(dp) or add_subdirectory finds dp
+#   OPTIONS                    options of the outer CMake that decide how dp is compiled
+cmake_minimum_required(VERSION 3.25)
+cmake_path(GET PROJECT FILENAME name)
+file(REMOVE_RECURSE ${WORK})
+file(COPY ${PROJECT}/ DESTINATION ${WORK}/source)
+
+if(DP_PREFIX)
+  set(where -DCMAKE_PREFIX_PATH=${DP_PREFIX})
+  set(public_include ${DP_PREFIX}/include)
+else()
+  set(where -DDP_SOURCE_DIR=${DP_SOURCE})
+  set(public_include ${DP_SOURCE}/engine/include)
+endif()
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -DCMAKE_EXPORT_COMPILE_COMMANDS=ON ${where} ${OPTIONS}
+                COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/build -j 2 COMMAND_ERROR_IS_FATAL ANY)
+
+# What dp compiles itself with stays its own: the embedder gets one include path, and nothing to test.
+file(READ ${WORK}/build/compile_commands.json commands)
+string(JSON count LENGTH "${commands}")
+math(EXPR last "${count} - 1")
+set(seen FALSE)
+foreach(i RANGE ${last})
+  string(JSON file GET "${commands}" ${i} file)
+  string(JSON command GET "${commands}" ${i} command)
+  if(file STREQUAL "${WORK}/source/main.cpp")
+    set(seen TRUE)
+    if(command MATCHES " (-Wshadow|-Wconversion|-Wno-[^ ]*|-march[^ ]*|-fopenmp[^ ]*|-fsanitize[^ ]*|-DDP[^ ]*)")
+      message(FATAL_ERROR "a flag of dp's reached its embedder: ${CMAKE_MATCH_1}")
+    endif()
+    string(REGEX MATCHALL "(-I|-isystem) ?[^ ]+" paths "${command}")
+    string(REGEX REPLACE "(-I|-isystem) ?" "" paths "${paths}")
+    if(NOT paths STREQUAL public_include)
+      message(FATAL_ERROR "the include path of an embedder is ${paths}, not ${public_include}")
+    endif()
+  elseif(file MATCHES "/tests/|/apps/|/benchmarks/")
+    message(FATAL_ERROR "an embedder compiles ${file}")
+  endif()
+endforeach()
+if(NOT seen)
+  message(FATAL_ERROR "main.cpp was not compiled")
+endif()
+
+execute_process(COMMAND ${WORK}/build/${name} COMMAND_ERROR_IS_FATAL ANY)

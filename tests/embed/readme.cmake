@@ -1,0 +1,9 @@
+# The code that README shows is, to the letter, code that is compiled and run: each of FILES stands in it.
+file(READ ${README} readme)
+foreach(path ${FILES})
+  file(READ ${path} text)
+  string(FIND "${readme}" "```cpp\n${text}```" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "README.md does not show ${path} as it is; paste the file between ```cpp and ```")
+  endif()
+endforeach()

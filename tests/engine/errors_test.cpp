@@ -1,0 +1,188 @@
+// What happens when a replica fails: S5, S15, and the failpoints that show it.
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "dp/error.h"
+#include "engine/failpoint.h"
+#include "engine/worker_pool.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+class FailEnvironment {
+ public:
+  explicit FailEnvironment(const std::string& text) { setenv("DP_FAIL", text.c_str(), 1); }
+  ~FailEnvironment() { unsetenv("DP_FAIL"); }
+};
+
+std::ptrdiff_t thread_count() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
+}
+
+// Runs `steps` steps; returns the error's text, empty when none came.
+std::string failure_of(const Model& model, const DataParallelOptions& options, int steps, ErrorCode* code = nullptr) {
+  try {
+    DataParallel net(model, options);
+    for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
+  } catch (const Error& error) {
+    if (code != nullptr) *code = error.code();
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("failpoints: the grammar") {
+  using engine::parse_failpoints;
+  CHECK(parse_failpoints("").empty());
+  const auto points = parse_failpoints("throw:backward:dev1:step3,stall:reduce:250ms,nan:forward");
+  REQUIRE(points.size() == 3);
+  CHECK(points[0].action == engine::FailAction::raise);
+  CHECK(points[0].phase == engine::Phase::backward);
+  CHECK(points[0].replica == 1);
+  CHECK(points[0].step == 3);
+  CHECK(points[1].stall_ms == 250);
+  CHECK(points[2].replica == -1);
+  for (const char* bad : {"throw", "explode:forward", "throw:nowhere", "throw:forward:devx", "throw:forward:step", "nan:loss:7", ","})
+    CHECK_THROWS_AS(parse_failpoints(bad), Error);
+}
+
+TEST_CASE("S15: an exception in any phase on any replica comes home, named, and a new engine works") {
+  const Model model = small_convnet();
+  const std::ptrdiff_t threads = thread_count();
+  for (const int replicas : {1, 2, 4})
+    for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
+      for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"})
+        for (int replica = 0; replica < replicas; ++replica) {
+          if (replicas == 1 && std::string(phase) == "broadcast") continue;   // nothing to bring anywhere
+          FailEnvironment fail(std::string("throw:") + phase + ":dev" + std::to_string(replica) + ":step1");
+          DataParallelOptions options = on_cpus(replicas);
+          options.reduce = reduce;
+          options.bucket_bytes = 1000;
+          const auto start = std::chrono::steady_clock::now();
+          ErrorCode code{};
+          const std::string text = failure_of(model, options, 3, &code);
+          INFO(replicas << " replicas, " << phase << ": " << text);
+          CHECK(text.find("replica " + std::to_string(replica) + " (cpu) failed in " + phase + " of step 1") != std::string::npos);
+          CHECK(code == ErrorCode::device);
+          CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
+        }
+  CHECK(thread_count() <= threads);
+  CHECK(failure_of(model, on_cpus(2), 1).empty());
+}
+
+TEST_CASE("S15: the gathered loss fails like any other phase") {
+  FailEnvironment fail("throw:loss:dev0:step0");
+  DataParallelOptions options = on_cpus(3);
+  options.loss = LossAt::gathered;
+  CHECK(failure_of(small_convnet(), options, 1).find("replica 0 (cpu) failed in loss of step 0") != std::string::npos);
+}
+
+TEST_CASE("S15: of several failures the lowest device is reported, the others attached") {
+  FailEnvironment fail("throw:scatter:step0");
+  DataParallel net(small_convnet(), on_cpus(4));
+  try {
+    net.train_step(random_batch(net.model(), 8), {});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("replica 0") != std::string::npos);
+    CHECK(error.others().size() == 3);
+  }
+  CHECK_THROWS_WITH(net.train_step(random_batch(net.model(), 8), {}), Catch::Contains("destroy"));
+}
+
+TEST_CASE("S15: two hundred failures leak no thread", "[.slow]") {
+  FailEnvironment fail("throw:backward:dev1:step0");
+  const Model model = small_convnet();
+  failure_of(model, on_cpus(4), 1);
+  const std::ptrdiff_t threads = thread_count();
+  for (int i = 0; i < 200; ++i) CHECK(!failure_of(model, on_cpus(4), 1).empty());
+  CHECK(thread_count() <= threads);
+}
+
+TEST_CASE("a stalled replica changes nothing but the time") {
+  const Model model = small_convnet();
+  const auto weights = [&] {
+    DataParallel net(model, on_cpus(2));
+    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.1f});
+    return net.weights();
+  };
+  const auto expected = weights();
+  for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"}) {
+    FailEnvironment fail(std::string("stall:") + phase + ":dev1:step1:50ms");
+    CHECK(bit_equal(weights(), expected));
+  }
+}
+
+TEST_CASE("NaN: abort names step and replica, before the next step") {
+  for (const char* where : {"forward", "backward", "reduce"})
+    for (const int replica : {0, 1}) {
+      FailEnvironment fail(std::string("nan:") + where + ":dev" + std::to_string(replica) + ":step2");
+      ErrorCode code{};
+      const std::string text = failure_of(small_convnet(), on_cpus(2), 3, &code);
+      INFO(where << ": " << text);
+      CHECK(code == ErrorCode::nonfinite);
+      CHECK(text.find("of step 2") != std::string::npos);
+      // A NaN in the gradients shows where they are summed, whichever shard it came from.
+      const int shown = std::string(where) == "forward" ? replica : 0;
+      CHECK(text.find("replica " + std::to_string(shown)) != std::string::npos);
+    }
+}
+
+TEST_CASE("NaN: skip leaves weights and momenta alone on every replica, and is counted") {
+  const Model model = small_convnet();
+  for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded}) {
+    DataParallelOptions options = on_cpus(3);
+    options.reduce = reduce;
+    options.on_nonfinite = OnNonfinite::skip;
+    const auto after = [&](int steps) {
+      DataParallel net(model, options);
+      for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.1f, .momentum = 0.9f});
+      CHECK(net.replicas_identical());
+      auto state = net.weights();
+      for (auto& momentum : net.momenta()) state.push_back(momentum);
+      return std::pair(state, net.take_stats().skipped);
+    };
+    const auto [expected, none] = after(2);
+    CHECK(none == 0);
+    FailEnvironment fail("nan:backward:dev1:step2");
+    const auto [skipped, one] = after(3);
+    CHECK(one == 1);
+    CHECK(bit_equal(skipped, expected));
+  }
+}
+
+TEST_CASE("S5: inputs that disagree are refused, naming both") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(2));
+  Batch batch = random_batch(model, 8);
+  batch.labels = Tensor(Shape{7}, DType::i32);
+  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("8 images") && Catch::Contains("7 labels"));
+  batch = random_batch(model, 8);
+  batch.images = Tensor(Shape{8, 3, 12, 12});
+  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("(8, 3, 12, 12)"));
+  CHECK_THROWS_AS(net.train_step(Batch{}, {}), Error);
+  CHECK_THROWS_AS(net.forward(Tensor()), Error);
+  CHECK_THROWS_AS(net.backward(Tensor(Shape{8, 7})), Error);
+  net.train_step(random_batch(model, 8), {});   // refusals leave the engine usable
+}
+
+TEST_CASE("impossible options are refused") {
+  const Model model = small_convnet();
+  const auto with = [&](auto change) {
+    DataParallelOptions options = on_cpus(1);
+    change(options);
+    DataParallel net(model, options);
+  };
+  CHECK_THROWS_AS(with([](auto& o) { o.grad_accum_steps = 0; }), Error);
+  CHECK_THROWS_AS(with([](auto& o) { o.label_smoothing = 1; }), Error);
+  CHECK_THROWS_AS(with([](auto& o) { o.clip_grad_norm = 0; }), Error);
+  CHECK_THROWS_AS(with([](auto& o) { o.devices = {Device{DeviceKind::cpu}, Device{DeviceKind::reference}}; }), Error);
+  CHECK_THROWS_AS(cross_entropy(Tensor(Shape{2, 3}), Tensor(Shape{3}, DType::i32)), Error);
+}

@@ -1,0 +1,94 @@
+#include "engine/plan.h"
+
+#include "dp/error.h"
+#include "dp/models.h"
+#include "engine/fusion.h"
+#include "engine/placement.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::engine;
+
+TEST_CASE("fusion: mnist_convnet becomes five nodes") {
+  const auto nodes = fuse(models::mnist_convnet(), true);
+  std::vector<std::string> names;
+  for (const Node& node : nodes) names.push_back(node.name);
+  CHECK(names == std::vector<std::string>{"conv1+relu", "conv2", "relu+max_pool+dropout1", "fc1+relu", "dropout2", "fc2"});
+  CHECK(nodes[3].input == Shape{64, 12, 12});
+  CHECK(fuse(models::mnist_convnet(), false).size() == 5);
+}
+
+TEST_CASE("placement: buffers that live together do not overlap, others share") {
+  Random random(3, RandomUse::synthetic);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Lifetime> buffers(1 + random.below(30));
+    for (Lifetime& b : buffers) {
+      b.bytes = random.below(1000);
+      b.first = static_cast<int>(random.below(20));
+      b.last = b.first + static_cast<int>(random.below(6));
+    }
+    const std::size_t total = place(buffers);
+    std::size_t sum = 0;
+    for (const Lifetime& a : buffers) {
+      CHECK(a.offset % 64 == 0);
+      CHECK(a.offset + a.bytes <= total);
+      sum += a.bytes + 64;
+      for (const Lifetime& b : buffers) {
+        if (&a == &b || a.last < b.first || b.last < a.first || a.bytes == 0 || b.bytes == 0) continue;
+        CHECK((a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset));
+      }
+    }
+    CHECK(total <= sum);
+  }
+  std::vector<Lifetime> apart{{1000, 0, 1, 0}, {1000, 2, 3, 0}};
+  CHECK(place(apart) == 1024);
+}
+
+TEST_CASE("parameters: aligned, in forward order; buckets cover them from the end") {
+  auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
+  const Model model = models::mnist_convnet();
+  const Plan layouts(model, *context, {.batch = 4}, nullptr);
+  const ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());
+  std::int64_t end = 0;
+  for (const ParameterEntry& entry : table.entries()) {
+    CHECK(entry.offset >= end);
+    CHECK(entry.offset % 16 == 0);
+    end = entry.offset + entry.count;
+  }
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{1} << 20, std::size_t{1} << 40}) {
+    std::int64_t begin = table.size();
+    int entry = static_cast<int>(table.entries().size());
+    for (const Bucket& bucket : table.buckets(bytes)) {
+      CHECK(bucket.range.end == begin);
+      CHECK(bucket.first_entry < entry);
+      CHECK(table.entry(bucket.first_entry).offset == bucket.range.begin);
+      begin = bucket.range.begin;
+      entry = bucket.first_entry;
+    }
+    CHECK(begin == 0);
+    CHECK(entry == 0);
+  }
+}
+
+TEST_CASE("a plan tells its steps, its memory and its reorders") {
+  auto context = kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, {});
+  const Model model = models::mnist_convnet();
+  const Plan layouts(model, *context, {.batch = 32}, nullptr);
+  const ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());
+  const Plan training(model, *context, {.batch = 32}, &table);
+  const Plan evaluation(model, *context, {.batch = 32, .training = false}, &table);
+  CHECK(evaluation.backward().empty());
+  CHECK(evaluation.arena_bytes() < training.arena_bytes());
+  CHECK(training.describe().find("conv2") != std::string::npos);
+  // Only weights may need another layout, for the data gradient; no activation is ever reordered.
+  for (const PlanStep& step : training.forward()) CHECK(step.name.find("reorder") == std::string::npos);
+  CHECK(training.reorders() <= 3);
+}
+
+TEST_CASE("a plan refuses a model that does not end in class scores") {
+  auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
+  ModelBuilder m("open_end", Shape{1, 8, 8});
+  const Model model = m.build(m.conv2d("conv", m.input(), {.out_channels = 2}));
+  CHECK_THROWS_WITH(Plan(model, *context, {}, nullptr), Catch::Contains("flatten"));
+}

@@ -1,0 +1,70 @@
+// The engine over streams that run on threads of their own, with random delays and copied inputs: what CUDA will do to it.
+// A missing wait between streams gives another result here, or a report of the thread sanitizer.
+#include "engine/test_modes.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+class ThreadedStreams {
+ public:
+  ThreadedStreams(std::uint64_t seed, bool discrete) { engine::test_modes() = {true, seed, discrete}; }
+  ~ThreadedStreams() { engine::test_modes() = {}; }
+};
+
+std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& options) {
+  DataParallel net(model, options);
+  std::vector<Batch> batches;
+  for (std::uint64_t i = 0; i < 4; ++i) batches.push_back(random_batch(model, 7, i));
+  for (int step = 0; step < 4; ++step) {
+    net.train_step(batches[static_cast<std::size_t>(step)], {.lr = 0.1f, .momentum = 0.9f});
+    if (step == 1) net.evaluate(batches[0]);
+  }
+  CHECK(net.take_stats().samples == 5 * 7);
+  CHECK(net.replicas_identical());
+  return net.weights();
+}
+
+}  // namespace
+
+TEST_CASE("S14: asynchronous streams give the same bits as running in order") {
+  const Model model = small_convnet(/*dropout=*/true);
+  for (const int replicas : {1, 2, 4})
+    for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
+      for (const LossAt loss : {LossAt::local, LossAt::gathered})
+        for (const bool clip : {false, true}) {
+          DataParallelOptions options = on_cpus(replicas);
+          options.reduce = reduce;
+          options.loss = loss;
+          options.bucket_bytes = 1500;
+          if (clip) options.clip_grad_norm = 0.3;
+          const auto expected = train(model, options);
+          for (const bool discrete : {false, true}) {
+            ThreadedStreams mode(static_cast<std::uint64_t>(replicas) * 10, discrete);
+            INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", gathered " << (loss == LossAt::gathered)
+                          << ", clip " << clip << ", discrete " << discrete);
+            CHECK(bit_equal(train(model, options), expected));
+          }
+        }
+}
+
+TEST_CASE("the wrapper over asynchronous streams") {
+  const Model model = small_convnet();
+  const Batch batch = random_batch(model, 10);
+  const auto run = [&](int replicas) {
+    DataParallel net(model, on_cpus(replicas));
+    for (int step = 0; step < 3; ++step) {
+      net.backward(cross_entropy(net.forward(batch.images), batch.labels).grad);
+      net.step({.lr = 0.1f, .momentum = 0.9f});
+    }
+    return net.weights();
+  };
+  for (const int replicas : {1, 3}) {
+    const auto expected = run(replicas);
+    ThreadedStreams mode(5, false);
+    CHECK(bit_equal(run(replicas), expected));
+  }
+}

@@ -1,0 +1,215 @@
+#include "kernels/host/host_stream.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "host/host_world.h"
+#include "support/catch.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::test;
+
+namespace {
+
+ContextOptions mode(bool threaded, std::uint64_t seed = 1) {
+  ContextOptions options;
+  options.threaded_streams = threaded;
+  options.delay_seed = seed;
+  return options;
+}
+
+void run(HostOp& op, Stream& stream) {
+  op.run(stream, {}, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("a stream runs its work in order, also when its queue overflows") {
+  const bool threaded = GENERATE(false, true);
+  BareContext context(mode(threaded));
+  const auto stream = context.make_stream();
+  std::vector<int> seen;
+  seen.reserve(1000);
+  LambdaOp op([&] { seen.push_back(static_cast<int>(seen.size())); });
+  std::atomic<bool> open{false};
+  const Later later(open);
+  wait_for(*stream, open);
+  const int source[] = {41, 42, 43};
+  int target[3] = {};
+  for (int i = 0; i < static_cast<int>(kQueuedTasks) + 44; ++i) {
+    run(op, *stream);
+    if (i < 3) stream->copy(&target[i], &source[i], sizeof(int));
+  }
+  stream->synchronize();
+  REQUIRE(seen.size() == kQueuedTasks + 44);
+  for (std::size_t i = 0; i < seen.size(); ++i) REQUIRE(seen[i] == static_cast<int>(i));
+  CHECK(std::memcmp(source, target, sizeof source) == 0);
+}
+
+TEST_CASE("an op gets its arguments and workspace, and no more arguments than there is room for") {
+  class Sum final : public HostOp {
+   public:
+    void execute(std::span<void* const> args, void* workspace) override {
+      for (void* const arg : args) *static_cast<int*>(workspace) += *static_cast<int*>(arg);
+    }
+  };
+  const bool threaded = GENERATE(false, true);
+  BareContext context(mode(threaded));
+  const auto stream = context.make_stream();
+  int values[kMaxOpArgs + 1], workspace = 0;
+  std::iota(std::begin(values), std::end(values), 1);
+  std::vector<void*> args;
+  for (int& value : values) args.push_back(&value);
+  Sum sum;
+  CHECK_THROWS_AS(sum.run(*stream, args, &workspace), Error);
+  args.pop_back();
+  sum.run(*stream, args, &workspace);
+  stream->synchronize();
+  CHECK(workspace == 36);
+}
+
+TEST_CASE("an upload reads its source before it returns, a copy when it runs") {
+  const bool threaded = GENERATE(false, true);
+  BareContext context(mode(threaded));
+  const auto stream = context.make_stream();
+  unsigned char uploaded[kMaxUploadBytes] = {}, copied[kMaxUploadBytes] = {}, source[kMaxUploadBytes];
+  std::memset(source, 1, sizeof source);
+  std::atomic<bool> open{false};
+  wait_for(*stream, open);
+  stream->upload(uploaded, source, sizeof source);
+  stream->copy(copied, source, sizeof source);
+  std::memset(source, 2, sizeof source);
+  open = true;
+  stream->synchronize();
+  CHECK(std::count(std::begin(uploaded), std::end(uploaded), 1) == kMaxUploadBytes);
+  CHECK(std::count(std::begin(copied), std::end(copied), 2) == kMaxUploadBytes);
+  CHECK_THROWS_AS(stream->upload(uploaded, source, kMaxUploadBytes + 1), Error);
+}
+
+TEST_CASE("a wait holds back later work until the latest record before it, and no other") {
+  const bool threaded = GENERATE(false, true);
+  BareContext context(mode(threaded));
+  const auto first = context.make_stream(), second = context.make_stream();
+  const auto event = context.make_event();
+  std::atomic<bool> open_one{false}, open_two{false}, open_three{false};
+  int x = 0, y = 0;
+
+  second->wait(*event);  // never recorded
+  LambdaOp one([&] { x = 1; }), two([&] { x = 2; }), read([&] { y = x; });
+  wait_for(*first, open_one);
+  run(one, *first);
+  first->record(*event);
+  wait_for(*first, open_two);
+  run(two, *first);
+  first->record(*event);
+  second->wait(*event);
+  wait_for(*first, open_three);
+  first->record(*event);  // after the wait: not waited for
+  run(read, *second);
+  first->wait(*event);  // its own: no wait
+  open_one = true;
+  const Later later(open_two);
+  second->synchronize();
+  CHECK(y == 2);
+  open_three = true;
+  first->synchronize();
+}
+
+TEST_CASE("what was enqueued goes on at calls on other streams and in flush") {
+  BareContext context;
+  const auto compute = context.make_stream(), comm = context.make_stream();
+  const auto gradient = context.make_event();
+  std::atomic<bool> peer_ready{false};
+  int reduced = 0, computed = 0;
+  LambdaOp reduce([&] { ++reduced; }), layer([&] { ++computed; });
+  run(layer, *compute);
+  CHECK(computed == 1);  // at once
+  compute->record(*gradient);
+  comm->wait(*gradient);
+  wait_for(*comm, peer_ready);
+  run(reduce, *comm);
+  run(layer, *compute);
+  CHECK(computed == 2);  // not held up by the other stream
+  CHECK(reduced == 0);
+  peer_ready = true;
+  run(layer, *compute);
+  CHECK(reduced == 1);
+
+  peer_ready = false;
+  wait_for(*comm, peer_ready);
+  run(reduce, *comm);
+  const Later later(peer_ready);
+  context.flush();
+  CHECK(reduced == 2);
+}
+
+TEST_CASE("the caller can wait for one event, and ask whether all is done") {
+  const bool threaded = GENERATE(false, true);
+  BareContext context(mode(threaded));
+  const auto first = context.make_stream(), second = context.make_stream();
+  const auto event = context.make_event();
+  std::atomic<bool> open{false}, open_more{false};
+  int x = 0;
+  LambdaOp write([&] { x = 1; });
+  second->synchronize(*event);  // never recorded
+  wait_for(*first, open);
+  run(write, *first);
+  first->record(*event);
+  wait_for(*first, open_more);
+  CHECK_FALSE(context.idle());
+  const Later later(open);
+  second->synchronize(*event);
+  CHECK(x == 1);
+  CHECK_FALSE(context.idle());
+  open_more = true;
+  first->synchronize();
+  CHECK(context.idle() == !threaded);
+}
+
+TEST_CASE("a missing wait shows in the threaded mode, and the wait mends it") {
+  const auto late_reads = [](bool with_wait) {
+    int wrong = 0;
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      BareContext context(mode(true, seed));
+      const auto producer = context.make_stream(), consumer = context.make_stream();
+      const auto ready = context.make_event();
+      std::atomic<int> x{0};  // relaxed: ordered by nothing but the streams
+      int y = 0;
+      LambdaOp write([&] { x.store(1, std::memory_order_relaxed); });
+      LambdaOp read([&] { y = x.load(std::memory_order_relaxed); });
+      run(write, *producer);
+      producer->record(*ready);
+      if (with_wait) consumer->wait(*ready);
+      run(read, *consumer);
+      consumer->synchronize();
+      wrong += y != 1;
+      producer->synchronize();
+    }
+    return wrong;
+  };
+  CHECK(late_reads(false) > 0);
+  CHECK(late_reads(true) == 0);
+}
+
+// Run by CTest in builds with the thread sanitizer only, which must report it.
+TEST_CASE("planted race", "[.planted_race]") {
+  BareContext context(mode(true));
+  const auto producer = context.make_stream(), consumer = context.make_stream();
+  int x = 0, y = 0;
+  LambdaOp write([&] { x = 1; }), read([&] { y = x; });
+  for (int i = 0; i < 20; ++i) {
+    run(write, *producer);
+    run(read, *consumer);
+  }
+  producer->synchronize();
+  consumer->synchronize();
+  SUCCEED("y is " << y);
+}
+
+TEST_CASE("discrete_memory changes what the context says, nothing else") {
+  ContextOptions options;
+  CHECK(BareContext(options).host_accessible());
+  options.discrete_memory = true;
+  CHECK_FALSE(BareContext(options).host_accessible());
+}

@@ -1,0 +1,76 @@
+#include "kernels/layer_calls.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+using kernels::Window;
+
+// Sums of up to 10^4 products of random numbers in float32: errors grow as the root of the count, to about 1e-6 of the norm.
+constexpr double kTolerance = 1e-5;
+
+struct Case {
+  std::int64_t n, in, out, height, width;
+  Window window;
+  bool bias, relu;
+};
+
+void check_case(const Case& c, Random& random) {
+  const Shape x_shape{c.n, c.in, c.height, c.width}, w_shape{c.out, c.in, c.window.kernel, c.window.kernel};
+  const HostTensor x = random_tensor(x_shape, random), w = random_tensor(w_shape, random);
+  const HostTensor b = random_tensor({c.out}, random);
+  const HostTensor dy = random_tensor(window_output(x_shape, c.out, c.window), random);
+  const HostTensor* bias = c.bias ? &b : nullptr;
+
+  OpRig oracle(DeviceKind::reference);
+  const LayerResult expected = conv2d(oracle, x, w, bias, dy, c.window, c.relu, Layouts::plain);
+  for (const DeviceKind kind : kTestedKinds)
+    for (const Layouts layouts : kLayouts) {
+      INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x_shape) << " w "
+                                      << to_string(w_shape) << " stride " << c.window.stride << " padding "
+                                      << c.window.padding << " bias " << c.bias << " relu " << c.relu);
+      OpRig rig(kind);
+      const LayerResult actual = conv2d(rig, x, w, bias, dy, c.window, c.relu, layouts);
+      CHECK(relative_error(actual.y, expected.y) <= kTolerance);
+      CHECK(relative_error(actual.dx, expected.dx) <= kTolerance);
+      CHECK(relative_error(actual.dw, expected.dw) <= kTolerance);
+      if (bias) CHECK(relative_error(actual.db, expected.db) <= kTolerance);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("convolutions of random odd shapes agree with the reference, forward and backward, in every layout") {
+  Random random(1, RandomUse::synthetic);
+  const auto pick = [&](std::initializer_list<std::int64_t> from) {
+    return from.begin()[random.below(static_cast<std::uint32_t>(from.size()))];
+  };
+  for (int i = 0; i < 24; ++i) {
+    Case c{.n = pick({1, 3, 7}), .in = pick({1, 3, 5, 8, 13, 32}), .out = pick({1, 3, 5, 8, 13, 32}),
+           .height = pick({5, 7, 9, 11}), .width = pick({5, 7, 9, 13})};
+    c.window = {.kernel = static_cast<int>(pick({1, 3, 5, 7})),
+                .stride = static_cast<int>(pick({1, 2})),
+                .padding = static_cast<int>(pick({0, 1}))};
+    if (c.window.kernel == 1) c.window.padding = 0;
+    if (c.window.kernel == 7) c.window.padding = 1;   // fits an edge of 5
+    c.bias = random.below(4) != 0;
+    c.relu = random.below(2) != 0;
+    check_case(c, random);
+  }
+}
+
+TEST_CASE("the convolutions of mnist_convnet agree with the reference") {
+  Random random(2, RandomUse::synthetic);
+  check_case({2, 1, 32, 28, 28, {3, 1, 0}, true, true}, random);
+  check_case({2, 32, 64, 26, 26, {3, 1, 0}, true, true}, random);
+}
+
+TEST_CASE("convolutions at the edges: one cell, windows as large as the padded input, rows the stride leaves out") {
+  Random random(3, RandomUse::synthetic);
+  check_case({1, 1, 1, 1, 1, {1, 1, 0}, true, false}, random);
+  check_case({1, 3, 5, 1, 1, {3, 1, 1}, true, true}, random);
+  check_case({3, 5, 8, 3, 5, {3, 1, 0}, false, true}, random);
+  check_case({3, 8, 13, 6, 8, {3, 2, 0}, true, true}, random);
+  check_case({2, 13, 3, 7, 4, {1, 2, 0}, true, false}, random);
+}

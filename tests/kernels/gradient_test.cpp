@@ -1,0 +1,133 @@
+// Every backward of the reference against central differences of its forward, in float64.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "kernels/layer_calls.h"
+#include "kernels/scalar_calls.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+using kernels::Window;
+
+// Of functions that are linear within the step: rounding over step, 1e-16 / 1e-4, with room for sums.
+constexpr double kStep = 1e-4;
+constexpr double kTolerance = 1e-9;
+
+HostTensor difference_quotients(HostTensor& at, const std::function<double()>& loss, double step = kStep) {
+  HostTensor gradient = zeros(at.shape);
+  for (std::size_t i = 0; i < at.values.size(); ++i) {
+    const double value = at.values[i];
+    at.values[i] = value + step;
+    const double above = loss();
+    at.values[i] = value - step;
+    gradient.values[i] = (above - loss()) / (2 * step);
+    at.values[i] = value;
+  }
+  return gradient;
+}
+
+double distance_from_zero(const HostTensor& tensor) {
+  double smallest = INFINITY;
+  for (const double value : tensor.values) smallest = std::min(smallest, std::abs(value));
+  return smallest;
+}
+
+using Layer = std::function<LayerResult(const HostTensor& x, const HostTensor& w, const HostTensor& b, const HostTensor& dy,
+                                        bool relu)>;
+
+// Of dot(direction, layer(x, w, b)).
+void check_layer(OpRig& rig, const Layer& layer, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape, bool relu) {
+  Random random(21, RandomUse::synthetic);
+  HostTensor x, w, b;
+  const HostTensor direction = random_tensor(y_shape, random);
+  do {   // away from ReLU's kink: a step moves an output by less than 2 steps
+    x = random_tensor(x_shape, random), w = random_tensor(w_shape, random), b = random_tensor({w_shape[0]}, random);
+  } while (relu && distance_from_zero(layer(x, w, b, direction, false).y) < 4 * kStep);
+
+  const HostTensor y = layer(x, w, b, direction, relu).y;
+  const HostTensor dy = relu ? relu_backward(rig, direction, y, rig.plain(y_shape), false) : direction;
+  const LayerResult gradients = layer(x, w, b, dy, relu);
+  const auto loss = [&] { return dot(layer(x, w, b, direction, relu).y, direction); };
+  CHECK(relative_error(gradients.dx, difference_quotients(x, loss)) <= kTolerance);
+  CHECK(relative_error(gradients.dw, difference_quotients(w, loss)) <= kTolerance);
+  CHECK(relative_error(gradients.db, difference_quotients(b, loss)) <= kTolerance);
+}
+
+}  // namespace
+
+TEST_CASE("gradients of convolutions are their difference quotients") {
+  OpRig rig(DeviceKind::reference);
+  for (const Window& window : {Window{3, 1, 0}, Window{3, 1, 1}, Window{3, 2, 1}, Window{1, 2, 0}, Window{5, 1, 1}, Window{2, 2, 1}})
+    for (const bool relu : {false, true}) {
+      INFO("kernel " << window.kernel << " stride " << window.stride << " padding " << window.padding << " relu " << relu);
+      const Shape x{2, 2, 5, 4}, w{3, 2, window.kernel, window.kernel};
+      const Layer layer = [&](const HostTensor& xs, const HostTensor& ws, const HostTensor& b, const HostTensor& dy,
+                              bool with_relu) { return conv2d(rig, xs, ws, &b, dy, window, with_relu, Layouts::plain); };
+      check_layer(rig, layer, x, w, window_output(x, 3, window), relu);
+    }
+}
+
+TEST_CASE("gradients of linear layers are their difference quotients, of flat and of (N, C, H, W) input") {
+  OpRig rig(DeviceKind::reference);
+  const Layer layer = [&](const HostTensor& x, const HostTensor& w, const HostTensor& b, const HostTensor& dy, bool relu) {
+    return linear(rig, x, w, &b, dy, relu, Layouts::plain);
+  };
+  for (const bool relu : {false, true}) {
+    check_layer(rig, layer, {3, 7}, {4, 7}, {3, 4}, relu);
+    check_layer(rig, layer, {2, 3, 2, 3}, {5, 18}, {2, 5}, relu);
+  }
+}
+
+TEST_CASE("gradients of max-pools are their difference quotients, with ReLU and dropout folded in") {
+  OpRig rig(DeviceKind::reference);
+  Random random(22, RandomUse::synthetic);
+  const std::vector<std::int64_t> samples{5, 9};
+  const kernels::StepInputs inputs{.seed = 3, .step = 8};
+  for (const Window& window : {Window{2, 2, 0}, Window{3, 2, 1}, Window{3, 1, 1}, Window{2, 2, 1}})
+    for (const bool relu : {false, true})
+      for (const bool drops : {false, true}) {
+        INFO("kernel " << window.kernel << " stride " << window.stride << " relu " << relu << " dropout " << drops);
+        const PoolOptions options{.window = window,
+                                  .relu = relu,
+                                  .dropout = drops ? std::optional(kernels::DropoutSpec{0.5f, 1}) : std::nullopt};
+        HostTensor x = distinct_tensor({2, 2, 5, 6}, random);
+        const HostTensor dy = random_tensor(window_output(x.shape, 2, window), random);
+        const auto run = [&] { return max_pool2d(rig, x, dy, options, samples, inputs, Layouts::plain); };
+        const HostTensor dx = run().dx;
+        CHECK(relative_error(dx, difference_quotients(x, [&] { return dot(run().y, dy); })) <= kTolerance);
+      }
+}
+
+TEST_CASE("gradients of ReLU and dropout are their difference quotients") {
+  OpRig rig(DeviceKind::reference);
+  Random random(23, RandomUse::synthetic);
+  HostTensor x = distinct_tensor({3, 2, 3, 5}, random);
+  const HostTensor dy = random_tensor(x.shape, random);
+  const kernels::Layout plain = rig.plain(x.shape);
+  const auto relu = [&] { return relu_forward(rig, x, plain, false); };
+  CHECK(relative_error(relu_backward(rig, dy, relu(), plain, false),
+                       difference_quotients(x, [&] { return dot(relu(), dy); })) <= kTolerance);
+
+  const auto drop = [&](const HostTensor& t) { return dropout(rig, t, {0.4f, 2}, {1, 2, 3}, {.seed = 9}, plain, false); };
+  CHECK(relative_error(drop(dy), difference_quotients(x, [&] { return dot(drop(x), dy); })) <= kTolerance);
+}
+
+TEST_CASE("the gradient of softmax cross-entropy is its difference quotient, with label smoothing too") {
+  OpRig rig(DeviceKind::reference);
+  Random random(24, RandomUse::synthetic);
+  for (const float smoothing : {0.0f, 0.1f, 1.0f})
+    for (const std::int64_t classes : {2, 5, 10}) {
+      HostTensor logits = random_tensor({4, classes}, random);
+      for (double& value : logits.values) value *= 3;
+      const std::vector<std::int32_t> labels{0, 1, static_cast<std::int32_t>(classes - 1), 1};
+      const kernels::StepInputs inputs{.loss_scale = 0.25f, .label_smoothing = smoothing};
+      const HostTensor gradient = softmax_cross_entropy(rig, logits, labels, inputs).dlogits;
+      const auto loss = [&] { return 0.25 * softmax_cross_entropy(rig, logits, labels, inputs, false).results.loss_sum; };
+      // Curved: the step's square times the third derivative, 1e-8, and rounding.
+      CHECK(relative_error(gradient, difference_quotients(logits, loss)) <= 1e-7);
+    }
+}

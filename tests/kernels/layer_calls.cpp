@@ -1,0 +1,155 @@
+#include "kernels/layer_calls.h"
+
+#include <functional>
+
+namespace dp::test {
+namespace {
+
+using namespace dp::kernels;
+
+// The layout to ask for, where a plan would prescribe `chained`.
+Layout asked(OpRig& rig, Layouts layouts, const Shape& shape, const Layout& chained = {}) {
+  if (layouts == Layouts::plain) return rig.plain(shape);
+  return layouts == Layouts::chained ? chained : Layout{};
+}
+
+DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
+  return rig.upload(tensor, rig.desc(tensor.shape, rig.plain(tensor.shape)));
+}
+
+void* data_or_null(const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; }
+
+// Convolutions and linear layers differ in their descriptors alone.
+struct Descriptors {
+  std::function<OpDesc(TensorDesc x, TensorDesc w, TensorDesc y)> forward;
+  std::function<OpDesc(TensorDesc dy, TensorDesc w, TensorDesc dx)> backward_data;
+  std::function<OpDesc(TensorDesc x, TensorDesc dy, TensorDesc dw)> backward_weights;
+};
+
+LayerResult weighted_layer(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b,
+                           const HostTensor& dy, Layouts layouts, const Descriptors& descriptors) {
+  const auto want = [&](const Shape& shape, const Layout& chained = {}) {
+    return rig.desc(shape, asked(rig, layouts, shape, chained));
+  };
+  LayerResult result;
+  std::optional<DeviceTensor> bias, bias_gradient;
+  if (b) {
+    bias = upload_plain(rig, *b);
+    bias_gradient = rig.poisoned(bias->desc);
+  }
+
+  const auto forward = rig.context().make_op(descriptors.forward(want(x.shape), want(w.shape), want(dy.shape)));
+  const TensorDesc x_desc = forward->tensors()[0], w_desc = forward->tensors()[1], y_desc = forward->tensors()[2];
+  const DeviceTensor device_x = rig.upload(x, x_desc), device_w = rig.upload(w, w_desc), y = rig.poisoned(y_desc);
+  rig.run(*forward, {device_x.data(), device_w.data(), data_or_null(bias), y.data()});
+  result.y = rig.download(y);
+
+  const DeviceTensor device_dy = rig.upload(dy, y_desc);
+  const auto data = rig.context().make_op(
+      descriptors.backward_data(want(dy.shape, y_desc.layout), want(w.shape), want(x.shape, x_desc.layout)));
+  const DeviceTensor dx = rig.poisoned(data->tensors()[2]);
+  rig.run(*data, {rig.relaid(device_dy, data->tensors()[0]).data(), rig.relaid(device_w, data->tensors()[1]).data(),
+                  dx.data()});
+  result.dx = rig.download(dx);
+
+  const auto weights = rig.context().make_op(
+      descriptors.backward_weights(want(x.shape, x_desc.layout), want(dy.shape, y_desc.layout), want(w.shape)));
+  const DeviceTensor dw = rig.poisoned(weights->tensors()[2]);
+  rig.run(*weights, {rig.relaid(device_x, weights->tensors()[0]).data(),
+                     rig.relaid(device_dy, weights->tensors()[1]).data(), dw.data(), data_or_null(bias_gradient)});
+  result.dw = rig.download(rig.relaid(dw, w_desc));   // as a plan does where parameters have one layout
+  if (b) result.db = rig.download(*bias_gradient);
+  return result;
+}
+
+}  // namespace
+
+const char* to_string(Layouts layouts) {
+  return layouts == Layouts::any ? "any" : layouts == Layouts::chained ? "chained" : "plain";
+}
+
+LayerResult conv2d(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,
+                   const Window& window, bool relu, Layouts layouts) {
+  const bool bias = b != nullptr;
+  return weighted_layer(
+      rig, x, w, b, dy, layouts,
+      {[&](TensorDesc xd, TensorDesc wd, TensorDesc yd) { return Conv2dForward{xd, wd, yd, window, bias, relu}; },
+       [&](TensorDesc dyd, TensorDesc wd, TensorDesc dxd) { return Conv2dBackwardData{dyd, wd, dxd, window}; },
+       [&](TensorDesc xd, TensorDesc dyd, TensorDesc dwd) { return Conv2dBackwardWeights{xd, dyd, dwd, window, bias}; }});
+}
+
+LayerResult linear(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,
+                   bool relu, Layouts layouts) {
+  const bool bias = b != nullptr;
+  return weighted_layer(
+      rig, x, w, b, dy, layouts,
+      {[&](TensorDesc xd, TensorDesc wd, TensorDesc yd) { return LinearForward{xd, wd, yd, bias, relu}; },
+       [&](TensorDesc dyd, TensorDesc wd, TensorDesc dxd) { return LinearBackwardData{dyd, wd, dxd}; },
+       [&](TensorDesc xd, TensorDesc dyd, TensorDesc dwd) { return LinearBackwardWeights{xd, dyd, dwd, bias}; }});
+}
+
+LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const PoolOptions& options,
+                       const std::vector<std::int64_t>& samples, const StepInputs& inputs, Layouts layouts) {
+  const Layout x_layout = layouts == Layouts::chained ? rig.preferred(x.shape) : asked(rig, layouts, x.shape);
+  const auto forward = rig.context().make_op(MaxPool2dForward{.x = rig.desc(x.shape, x_layout),
+                                                              .y = rig.desc(dy.shape, asked(rig, layouts, dy.shape)),
+                                                              .window = options.window,
+                                                              .relu = options.relu,
+                                                              .training = options.training,
+                                                              .dropout = options.dropout});
+  const TensorDesc x_desc = forward->tensors()[0], y_desc = forward->tensors()[1];
+  const auto keys = rig.upload_bytes(samples.data(), samples.size() * sizeof(samples[0]));
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const DeviceTensor device_x = rig.upload(x, x_desc), y = rig.poisoned(y_desc);
+
+  TensorDesc mask_desc{y_desc.shape, DType::u8, y_desc.layout};   // one byte an element of y's layout
+  mask_desc.layout.bytes = y_desc.layout.bytes / size_of(y_desc.type);
+  const DeviceTensor mask = rig.poisoned(mask_desc, 0x7F);        // no cell of a window of 11 or less, nor 255
+  const bool drops = options.dropout && options.training;
+  rig.run(*forward, {device_x.data(), y.data(), options.training ? mask.data() : nullptr,
+                     drops ? keys->data() : nullptr, drops ? step->data() : nullptr});
+  LayerResult result;
+  result.y = rig.download(y);
+  if (!options.training) return result;
+
+  const DeviceTensor device_dy = rig.upload(dy, y_desc);
+  const Layout dx_layout = asked(rig, layouts, x.shape, x_desc.layout);
+  const auto backward = rig.context().make_op(MaxPool2dBackward{
+      .dy = y_desc, .dx = rig.desc(x.shape, dx_layout), .window = options.window, .dropout = options.dropout});
+  const DeviceTensor dx = rig.poisoned(backward->tensors()[1]);
+  rig.run(*backward, {device_dy.data(), mask.data(), dx.data()});
+  result.dx = rig.download(dx);
+  return result;
+}
+
+HostTensor relu_forward(OpRig& rig, const HostTensor& x, const Layout& layout, bool in_place) {
+  const auto op = rig.context().make_op(ReluForward{rig.desc(x.shape, layout)});
+  const DeviceTensor from = rig.upload(x, op->tensors()[0]), to = in_place ? from : rig.poisoned(from.desc);
+  rig.run(*op, {from.data(), to.data()});
+  return rig.download(to);
+}
+
+HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, const Layout& layout, bool in_place) {
+  const auto op = rig.context().make_op(ReluBackward{rig.desc(y.shape, layout)});
+  const DeviceTensor grad = rig.upload(dy, op->tensors()[0]), out = rig.upload(y, op->tensors()[0]);
+  const DeviceTensor dx = in_place ? grad : rig.poisoned(grad.desc);
+  rig.run(*op, {grad.data(), out.data(), dx.data()});
+  return rig.download(dx);
+}
+
+HostTensor dropout(OpRig& rig, const HostTensor& x, const DropoutSpec& spec, const std::vector<std::int64_t>& samples,
+                   const StepInputs& inputs, const Layout& layout, bool in_place) {
+  const auto op = rig.context().make_op(DropoutApply{rig.desc(x.shape, layout), spec});
+  const auto keys = rig.upload_bytes(samples.data(), samples.size() * sizeof(samples[0]));
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const DeviceTensor from = rig.upload(x, op->tensors()[0]), to = in_place ? from : rig.poisoned(from.desc);
+  rig.run(*op, {from.data(), to.data(), keys->data(), step->data()});
+  return rig.download(to);
+}
+
+Shape window_output(const Shape& x, std::int64_t channels, const Window& window) {
+  const auto size = [&](std::int64_t input) { return (input + 2 * window.padding - window.kernel) / window.stride + 1; };
+  return {x[0], channels, size(x[2]), size(x[3])};
+}
+
+}  // namespace dp::test

@@ -1,0 +1,51 @@
+// Layers run forward and backward on a device, from host tensors to host tensors.
+#pragma once
+
+#include <optional>
+
+#include "kernels/op_rig.h"
+#include "kernels/step_state.h"
+
+namespace dp::test {
+
+// Where an op's tensors lie.
+enum class Layouts {
+  any,      // every op chooses for itself; tensors are reordered from op to op
+  chained,  // as in a plan: what one op chose is prescribed to the next
+  plain,    // row-major everywhere
+};
+inline constexpr Layouts kLayouts[] = {Layouts::any, Layouts::chained, Layouts::plain};
+const char* to_string(Layouts layouts);
+
+struct LayerResult {
+  HostTensor y, dx, dw, db;   // db is empty without bias
+};
+
+// `dy` is the gradient of the output before the folded ReLU. `b` may be null.
+LayerResult conv2d(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,
+                   const kernels::Window& window, bool relu, Layouts layouts);
+LayerResult linear(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,
+                   bool relu, Layouts layouts);
+
+struct PoolOptions {
+  kernels::Window window;
+  bool relu = false;
+  bool training = true;
+  std::optional<kernels::DropoutSpec> dropout{};
+};
+// dx is empty when not training. Samples and `inputs` matter with dropout only.
+LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const PoolOptions& options,
+                       const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs, Layouts layouts);
+
+// In `layout` (resolved), into another buffer or in place.
+HostTensor relu_forward(OpRig& rig, const HostTensor& x, const kernels::Layout& layout, bool in_place);
+HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, const kernels::Layout& layout,
+                         bool in_place);
+HostTensor dropout(OpRig& rig, const HostTensor& x, const kernels::DropoutSpec& spec,
+                   const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs,
+                   const kernels::Layout& layout, bool in_place);
+
+// (N, C, H, W) of a window op on an input.
+Shape window_output(const Shape& x, std::int64_t channels, const kernels::Window& window);
+
+}  // namespace dp::test

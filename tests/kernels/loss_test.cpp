@@ -1,0 +1,107 @@
+#include <cmath>
+#include <limits>
+
+#include "kernels/scalar_calls.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+using kernels::StepInputs;
+using kernels::StepResults;
+
+constexpr double kTolerance = 1e-6;   // exp and log of float32, a few roundings
+
+std::vector<std::int32_t> random_labels(std::int64_t n, std::int64_t classes, Random& random) {
+  std::vector<std::int32_t> labels;
+  for (std::int64_t i = 0; i < n; ++i)
+    labels.push_back(static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(classes))));
+  return labels;
+}
+
+// For each tested device: check(rig).
+template <typename Check>
+void everywhere(Check check) {
+  for (const DeviceKind kind : kTestedKinds) {
+    INFO(to_string(Device{kind, 0}));
+    OpRig rig(kind);
+    check(rig);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("softmax cross-entropy agrees with the reference, with and without label smoothing") {
+  Random random(14, RandomUse::synthetic);
+  for (const std::int64_t batch : {1, 3, 7, 60})
+    for (const std::int64_t classes : {1, 3, 10, 13, 100})
+      for (const float smoothing : {0.0f, 0.1f}) {
+        HostTensor logits = random_tensor({batch, classes}, random);
+        for (double& value : logits.values) value *= 8;
+        const auto labels = random_labels(batch, classes, random);
+        const StepInputs inputs{.loss_scale = 1.0f / 60, .label_smoothing = smoothing};
+        OpRig oracle(DeviceKind::reference);
+        const LossResult expected = softmax_cross_entropy(oracle, logits, labels, inputs);
+        everywhere([&](OpRig& rig) {
+          INFO("batch " << batch << " classes " << classes << " smoothing " << smoothing);
+          const LossResult actual = softmax_cross_entropy(rig, logits, labels, inputs);
+          // With one class, or a sure answer, the gradient is the small difference of numbers near 1.
+          CHECK(norm(actual.dlogits.values) == Approx(norm(expected.dlogits.values)).margin(1e-6));
+          if (classes > 1) CHECK(relative_error(actual.dlogits, expected.dlogits) <= 10 * kTolerance);
+          CHECK(actual.results.loss_sum == Approx(expected.results.loss_sum).epsilon(kTolerance).margin(1e-6));
+          CHECK(actual.results.samples == batch);
+          CHECK(actual.results.top1 == expected.results.top1);
+          CHECK(actual.results.top5 == expected.results.top5);
+          CHECK(actual.results.nonfinite == 0);
+        });
+      }
+}
+
+TEST_CASE("the loss adds to what stands there, and needs no gradient") {
+  const HostTensor logits{{1, 2}, {0, 0}};
+  StepResults before;
+  before.loss_sum = 2.5, before.samples = 10, before.top1 = 4, before.top5 = 9, before.nonfinite = 1;
+  before.clip = 0.5f, before.skip = 1;
+  everywhere([&](OpRig& rig) {
+    const StepResults after = softmax_cross_entropy(rig, logits, {1}, {}, false, before).results;
+    CHECK(after.loss_sum == Approx(2.5 + std::log(2.0)).epsilon(1e-7));
+    CHECK(after.samples == 11);
+    CHECK(after.top1 == 4);   // a tie: the lower class stands first
+    CHECK(after.top5 == 10);
+    CHECK(after.nonfinite == 1);
+    CHECK(after.clip == 0.5f);
+    CHECK(after.skip == 1);
+  });
+}
+
+TEST_CASE("S9: ties go to the lower class, in the top one and in the top five") {
+  const HostTensor equal{{3, 7}, std::vector<double>(21, 1.5)};
+  everywhere([&](OpRig& rig) {
+    const StepResults results = softmax_cross_entropy(rig, equal, {0, 4, 5}, {}).results;
+    CHECK(results.top1 == 1);
+    CHECK(results.top5 == 2);
+  });
+}
+
+TEST_CASE("large logits overflow nothing") {
+  const HostTensor logits{{2, 3}, {1e30, 0, -1e30, -3e4, 3e4, 2e4}};
+  everywhere([&](OpRig& rig) {
+    const LossResult result = softmax_cross_entropy(rig, logits, {0, 2}, {});
+    CHECK(result.results.nonfinite == 0);
+    CHECK(result.results.loss_sum == Approx(1e4));
+    CHECK(result.dlogits.values == std::vector<double>{0, 0, 0, 0, 1, -1});
+  });
+}
+
+TEST_CASE("a NaN logit is counted and never right") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const HostTensor logits{{3, 6}, {nan, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, nan, 2, 1, 0, 0, 0, 0}};
+  everywhere([&](OpRig& rig) {
+    const StepResults results = softmax_cross_entropy(rig, logits, {0, 5, 0}, {}).results;
+    CHECK(results.samples == 3);
+    CHECK(results.nonfinite == 2);
+    CHECK(results.top1 == 1);
+    CHECK(results.top5 == 1);
+  });
+}

@@ -1,0 +1,98 @@
+#include "kernels/op_rig.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+using namespace dp::kernels;
+
+// What making it is refused with; empty when it is not.
+std::string refusal(OpRig& rig, const OpDesc& desc) {
+  try {
+    rig.context().make_op(desc);
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::usage);
+    return error.what();
+  }
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Every device refuses it in one line that names the op and `shape`.
+template <typename MakeDesc>
+void check_refused(const MakeDesc& make_desc, const std::string& shape) {
+  for (const DeviceKind kind : kTestedKinds) {
+    OpRig rig(kind);
+    const OpDesc desc = make_desc(rig);
+    const std::string message = refusal(rig, desc);
+    INFO(name_of(desc) << " on " << to_string(Device{kind, 0}) << ": '" << message << "'");
+    CHECK(contains(message, name_of(desc)));
+    CHECK(contains(message, shape));
+    CHECK_FALSE(contains(message, "\n"));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("convolutions whose shapes do not fit are refused, naming them") {
+  const auto forward = [](Shape x, Shape w, Shape y, Window window) {
+    return [=](OpRig& rig) -> OpDesc { return Conv2dForward{rig.desc(x), rig.desc(w), rig.desc(y), window}; };
+  };
+  check_refused(forward({2, 3, 5, 5}, {4, 2, 3, 3}, {2, 4, 3, 3}, {3, 1, 0}), "(4, 2, 3, 3)");   // channels
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {2, 4, 5, 5}, {3, 1, 0}), "(2, 4, 5, 5)");   // output size
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 5, 5}, {2, 4, 3, 3}, {3, 1, 0}), "(4, 3, 5, 5)");   // kernel
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {1, 4, 3, 3}, {3, 1, 0}), "(1, 4, 3, 3)");   // batch
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {2, 4, 3, 3}, {3, 0, 0}), "(2, 3, 5, 5)");   // stride
+  check_refused(forward({2, 75}, {4, 3, 3, 3}, {2, 4, 3, 3}, {3, 1, 0}), "(2, 75)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return Conv2dBackwardData{rig.desc({2, 4, 3, 3}), rig.desc({4, 3, 3, 3}), rig.desc({2, 3, 6, 5}), {3, 1, 0}};
+      },
+      "(2, 3, 6, 5)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return Conv2dBackwardWeights{rig.desc({2, 3, 5, 5}), rig.desc({2, 5, 3, 3}), rig.desc({4, 3, 3, 3}), {3, 1, 0}};
+      },
+      "(2, 5, 3, 3)");
+}
+
+TEST_CASE("linear layers whose shapes do not fit are refused, naming them") {
+  check_refused(
+      [](OpRig& rig) -> OpDesc { return LinearForward{rig.desc({2, 7}), rig.desc({4, 8}), rig.desc({2, 4})}; }, "(4, 8)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc { return LinearBackwardData{rig.desc({3, 4}), rig.desc({4, 8}), rig.desc({2, 8})}; },
+      "(2, 8)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return LinearBackwardWeights{rig.desc({2, 2, 2, 2}), rig.desc({2, 4}), rig.desc({4, 9})};
+      },
+      "(4, 9)");
+}
+
+TEST_CASE("pools and reorders whose shapes do not fit are refused, naming them") {
+  check_refused(
+      [](OpRig& rig) -> OpDesc { return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 6, 6}), {2, 2, 0}}; },
+      "(2, 3, 6, 6)");
+  check_refused(   // more padding than half the window
+      [](OpRig& rig) -> OpDesc { return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 5, 5}), {2, 2, 2}}; },
+      "(2, 3, 5, 5)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return MaxPool2dBackward{rig.desc({2, 3, 3, 3}, rig.plain({2, 3, 3, 3})), rig.desc({2, 4, 6, 6}), {2, 2, 0}};
+      },
+      "(2, 4, 6, 6)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return Reorder{rig.desc({2, 3}, rig.plain({2, 3})), rig.desc({3, 2}, rig.plain({3, 2}))};
+      },
+      "(3, 2)");
+}
+
+TEST_CASE("the reference refuses other element types than its own") {
+  OpRig rig(DeviceKind::reference);
+  const Shape shape{2, 3};
+  CHECK(contains(refusal(rig, ReluForward{{shape, DType::f32, {}}}), "float64"));
+  CHECK(contains(refusal(rig, ReluForward{{shape, DType::f64, {"nhwc", 48, nullptr}}}), "nhwc"));
+}

@@ -1,0 +1,93 @@
+#include <cstring>
+
+#include "kernels/op_rig.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+using kernels::Reorder;
+using kernels::TensorDesc;
+
+template <typename T>
+std::vector<T> narrowed(const HostTensor& tensor) {
+  std::vector<T> values;
+  for (const double value : tensor.values) values.push_back(static_cast<T>(value));
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("Reorder into a device's favourite layout and back changes no bit, and its padding is zero") {
+  Random random(18, RandomUse::synthetic);
+  for (const DeviceKind kind : kTestedKinds)
+    for (const std::int64_t channels : {1, 3, 5, 8, 13, 32}) {
+      OpRig rig(kind);
+      const HostTensor x = random_tensor({3, channels, 5, 7}, random);
+      const TensorDesc preferred = rig.desc(x.shape, rig.preferred(x.shape));
+      INFO(to_string(Device{kind, 0}) << " " << preferred.layout.name);
+      const DeviceTensor there = rig.upload(x, preferred);   // checks the padding
+      CHECK(rig.download(there).values == x.values);
+      CHECK(rig.download(rig.relaid(there, preferred)).values == x.values);
+    }
+}
+
+TEST_CASE("Reorder changes the layout of weights between the ops that read them") {
+  Random random(19, RandomUse::synthetic);
+  for (const DeviceKind kind : kTestedKinds)
+    for (const std::int64_t in : {3, 13, 32})
+      for (const std::int64_t out : {5, 32}) {
+        OpRig rig(kind);
+        const kernels::Window window{3, 1, 1};
+        const Shape x{2, in, 6, 6}, y{2, out, 6, 6};
+        const HostTensor w = random_tensor({out, in, 3, 3}, random);
+        const auto forward =
+            rig.context().make_op(kernels::Conv2dForward{rig.desc(x), rig.desc(w.shape), rig.desc(y), window});
+        const auto backward =
+            rig.context().make_op(kernels::Conv2dBackwardData{rig.desc(y), rig.desc(w.shape), rig.desc(x), window});
+        const TensorDesc first = forward->tensors()[1], second = backward->tensors()[1];
+        INFO(to_string(Device{kind, 0}) << " " << first.layout.name << " to " << second.layout.name);
+        const DeviceTensor moved = rig.relaid(rig.upload(w, first), second);
+        CHECK(rig.download(moved).values == w.values);
+        CHECK(rig.download(rig.relaid(moved, first)).values == w.values);
+      }
+}
+
+TEST_CASE("Reorder turns float32 images into the device's type, and float64 weights too") {
+  Random random(20, RandomUse::synthetic);
+  for (const DeviceKind kind : kTestedKinds) {
+    INFO(to_string(Device{kind, 0}));
+    OpRig rig(kind);
+    const HostTensor x = random_tensor({3, 5, 7, 5}, random);
+    for (const TensorDesc& to : {rig.desc(x.shape, rig.plain(x.shape)), rig.desc(x.shape, rig.preferred(x.shape))}) {
+      const TensorDesc single{x.shape, DType::f32, rig.context().plain_layout(x.shape, DType::f32)};
+      const TensorDesc wide{x.shape, DType::f64, rig.context().plain_layout(x.shape, DType::f64)};
+      const std::vector<float> floats = narrowed<float>(x);
+      const auto device_floats = rig.upload_bytes(floats.data(), floats.size() * sizeof(float));
+      const auto device_doubles = rig.upload_bytes(x.values.data(), x.values.size() * sizeof(double));
+
+      DeviceTensor from_single = rig.poisoned(to), from_wide = rig.poisoned(to);
+      rig.run(*rig.context().make_op(Reorder{single, to}), {device_floats->data(), from_single.data()});
+      rig.run(*rig.context().make_op(Reorder{wide, to}), {device_doubles->data(), from_wide.data()});
+      CHECK(rig.download(from_single).values == x.values);
+      CHECK(rig.download(from_wide).values == x.values);
+
+      const DeviceTensor as_single = rig.relaid(from_single, single), as_wide = rig.relaid(from_single, wide);
+      CHECK(rig.download_raw(as_single).values == x.values);
+      CHECK(rig.download_raw(as_wide).values == x.values);
+    }
+  }
+}
+
+TEST_CASE("equal names are equal layouts: shape and type are part of them") {
+  for (const DeviceKind kind : kTestedKinds) {
+    OpRig rig(kind);
+    kernels::Context& context = rig.context();
+    const Shape shape{2, 3, 4, 4};
+    CHECK(context.plain_layout(shape, DType::f32) == context.plain_layout(shape, DType::f32));
+    CHECK_FALSE(context.plain_layout(shape, DType::f32) == context.plain_layout({2, 3, 2, 8}, DType::f32));
+    CHECK_FALSE(context.plain_layout(shape, DType::f32) == context.plain_layout(shape, DType::f64));
+    CHECK(context.plain_layout(shape, DType::f32).bytes == 96 * 4);
+  }
+}

@@ -1,0 +1,70 @@
+#include "kernels/scalar_calls.h"
+
+namespace dp::test {
+namespace {
+
+using namespace dp::kernels;
+
+DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
+  return rig.upload(tensor, rig.desc(tensor.shape, rig.plain(tensor.shape)));
+}
+
+}  // namespace
+
+LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std::vector<std::int32_t>& labels,
+                                 const StepInputs& inputs, bool gradient, const StepResults& before) {
+  const auto op = rig.context().make_op(SoftmaxCrossEntropy{.batch = logits.shape[0], .classes = logits.shape[1]});
+  const DeviceTensor device_logits = upload_plain(rig, logits), dlogits = rig.poisoned(device_logits.desc);
+  const auto device_labels = rig.upload_bytes(labels.data(), labels.size() * sizeof(labels[0]));
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const auto results = rig.upload_bytes(&before, sizeof before);
+  rig.run(*op, {device_logits.data(), device_labels->data(), step->data(), gradient ? dlogits.data() : nullptr,
+                results->data()});
+  LossResult result;
+  if (gradient) result.dlogits = rig.download(dlogits);
+  rig.download_bytes(&result.results, *results, sizeof result.results);
+  return result;
+}
+
+void sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
+                const StepInputs& inputs, const StepResults& results) {
+  const auto op = rig.context().make_op(SgdUpdate{.count = weights.shape.numel()});
+  const DeviceTensor w = upload_plain(rig, weights), g = upload_plain(rig, gradients);
+  std::optional<DeviceTensor> m;
+  if (momenta) m = upload_plain(rig, *momenta);
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const auto device_results = rig.upload_bytes(&results, sizeof results);
+  rig.run(*op, {w.data(), g.data(), m ? m->data() : nullptr, step->data(), device_results->data()});
+  weights = rig.download_raw(w);
+  if (momenta) *momenta = rig.download_raw(*m);
+}
+
+std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients) {
+  const std::int64_t count = gradients.shape.numel();
+  const DeviceTensor g = upload_plain(rig, gradients);
+  std::vector<double> partials(static_cast<std::size_t>((count + kNormBlock - 1) / kNormBlock), -1.0);
+  const auto memory = rig.upload_bytes(partials.data(), partials.size() * sizeof(double));
+  rig.run(*rig.context().make_op(GradNormPartials{.count = count}), {g.data(), memory->data()});
+  rig.download_bytes(partials.data(), *memory, partials.size() * sizeof(double));
+  return partials;
+}
+
+StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials, const StepInputs& inputs,
+                             const StepResults& before) {
+  const auto memory = rig.upload_bytes(partials.data(), partials.size() * sizeof(double));
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const auto results = rig.upload_bytes(&before, sizeof before);
+  const auto op = rig.context().make_op(GradNormFinish{.blocks = static_cast<std::int64_t>(partials.size())});
+  rig.run(*op, {memory->data(), step->data(), results->data()});
+  StepResults after;
+  rig.download_bytes(&after, *results, sizeof after);
+  return after;
+}
+
+HostTensor accumulate(OpRig& rig, const HostTensor& x, const HostTensor& y) {
+  const DeviceTensor from = upload_plain(rig, x), to = upload_plain(rig, y);
+  rig.run(*rig.context().make_op(Accumulate{.count = x.shape.numel()}), {from.data(), to.data()});
+  return rig.download_raw(to);
+}
+
+}  // namespace dp::test

@@ -1,0 +1,31 @@
+// The ops that read and write the numbers of a step, from host values to host values.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "kernels/op_rig.h"
+#include "kernels/step_state.h"
+
+namespace dp::test {
+
+struct LossResult {
+  HostTensor dlogits;   // empty when not asked for
+  kernels::StepResults results;
+};
+// Adds to `before`.
+LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std::vector<std::int32_t>& labels,
+                                 const kernels::StepInputs& inputs, bool gradient = true,
+                                 const kernels::StepResults& before = {});
+
+// One update of `weights` and, unless they are null, `momenta`.
+void sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
+                const kernels::StepInputs& inputs, const kernels::StepResults& results);
+
+std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients);
+kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials, const kernels::StepInputs& inputs,
+                                      const kernels::StepResults& before = {});
+
+HostTensor accumulate(OpRig& rig, const HostTensor& x, const HostTensor& y);
+
+}  // namespace dp::test

@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/scalar_calls.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+using kernels::StepInputs;
+using kernels::StepResults;
+
+constexpr double kTolerance = 1e-6;   // a few float32 roundings an element
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+template <typename Check>
+void everywhere(Check check) {
+  for (const DeviceKind kind : kTestedKinds) {
+    INFO(to_string(Device{kind, 0}));
+    OpRig rig(kind);
+    check(rig);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the SGD update agrees with the reference: momentum, Nesterov, decay, clipping, odd counts") {
+  Random random(15, RandomUse::synthetic);
+  OpRig oracle(DeviceKind::reference);
+  for (const std::int64_t count : {1, 13, 64, 4099})
+    for (const float momentum : {0.0f, 0.9f})
+      for (const std::uint32_t nesterov : {0u, 1u})
+        for (const float decay : {0.0f, 5e-2f}) {
+          const StepInputs inputs{.lr = 0.3f, .momentum = momentum, .weight_decay = decay, .nesterov = nesterov};
+          StepResults results;
+          results.clip = count % 2 ? 0.25f : 1.0f;
+          const HostTensor w = random_tensor({count}, random), m = random_tensor({count}, random);
+          const HostTensor g = random_tensor({count}, random);
+          HostTensor expected_w = w, expected_m = m;
+          sgd_update(oracle, expected_w, g, momentum > 0 ? &expected_m : nullptr, inputs, results);
+          everywhere([&](OpRig& rig) {
+            INFO("count " << count << " momentum " << momentum << " nesterov " << nesterov << " decay " << decay);
+            HostTensor actual_w = w, actual_m = m;
+            sgd_update(rig, actual_w, g, momentum > 0 ? &actual_m : nullptr, inputs, results);
+            CHECK(relative_error(actual_w, expected_w) <= kTolerance);
+            CHECK(relative_error(actual_m, expected_m) <= kTolerance);
+          });
+        }
+}
+
+TEST_CASE("a skipped update leaves weights and momenta as they are, bit for bit") {
+  Random random(16, RandomUse::synthetic);
+  const HostTensor w = random_tensor({100}, random), m = random_tensor({100}, random);
+  HostTensor g = random_tensor({100}, random);
+  g.values[3] = kInfinity;
+  StepResults results;
+  results.skip = 1;
+  everywhere([&](OpRig& rig) {
+    HostTensor actual_w = w, actual_m = m;
+    sgd_update(rig, actual_w, g, &actual_m, {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.1f}, results);
+    CHECK(actual_w.values == w.values);
+    CHECK(actual_m.values == m.values);
+  });
+}
+
+TEST_CASE("partial sums of squares cover one block each, the last one short") {
+  Random random(17, RandomUse::synthetic);
+  for (const std::int64_t count : {1, 1023, 1024, 1025, 3000}) {
+    const HostTensor g = random_tensor({count}, random);
+    std::vector<double> expected(static_cast<std::size_t>((count + 1023) / 1024));
+    for (std::size_t i = 0; i < g.values.size(); ++i) expected[i / 1024] += g.values[i] * g.values[i];
+    everywhere([&](OpRig& rig) {
+      const std::vector<double> partials = grad_norm_partials(rig, g);
+      REQUIRE(partials.size() == expected.size());
+      // The sums are double on every device: squares of float32 are exact in it.
+      for (std::size_t i = 0; i < partials.size(); ++i) CHECK(partials[i] == Approx(expected[i]).epsilon(1e-12));
+    });
+  }
+}
+
+TEST_CASE("NaN and Inf make their own partial non-finite, large numbers do not overflow") {
+  for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
+    HostTensor g = zeros({4000});
+    g.values[1500] = bad;
+    g.values[3500] = 3e38;
+    everywhere([&](OpRig& rig) {
+      const std::vector<double> partials = grad_norm_partials(rig, g);
+      CHECK(partials[0] == 0);
+      CHECK_FALSE(std::isfinite(partials[1]));
+      CHECK(partials[2] == 0);
+      CHECK(partials[3] == Approx(9e76).epsilon(1e-6));
+    });
+  }
+}
+
+TEST_CASE("the norm gives the clip factor of PyTorch, and 1 when it is small or clipping is off") {
+  const std::vector<double> partials{9, 16, 0, 75};   // norm 10
+  everywhere([&](OpRig& rig) {
+    StepResults before;
+    before.loss_sum = 7, before.clip = 0.1f, before.skip = 1;
+    const StepResults clipped = grad_norm_finish(rig, partials, {.max_norm = 2.5f}, before);
+    CHECK(clipped.grad_norm == Approx(10).epsilon(1e-12));
+    CHECK(clipped.clip == Approx(2.5 / (10 + 1e-6)).epsilon(1e-7));
+    CHECK(clipped.skip == 0);
+    CHECK(clipped.grad_nonfinite == 0);
+    CHECK(clipped.loss_sum == 7);
+    CHECK(grad_norm_finish(rig, partials, {.max_norm = 11}, before).clip == 1);
+    CHECK(grad_norm_finish(rig, partials, {.max_norm = 0}, before).clip == 1);
+  });
+}
+
+TEST_CASE("S14: a non-finite norm is reported, kept, and skips the update only on request") {
+  for (const double bad : {kInfinity, std::numeric_limits<double>::quiet_NaN()})
+    everywhere([&](OpRig& rig) {
+      const std::vector<double> partials{1, bad, 2};
+      const StepResults skipping = grad_norm_finish(rig, partials, {.max_norm = 1, .skip_nonfinite = 1});
+      CHECK(skipping.skip == 1);
+      CHECK(skipping.grad_nonfinite == 1);
+      const StepResults aborting = grad_norm_finish(rig, partials, {.max_norm = 1, .skip_nonfinite = 0});
+      CHECK(aborting.skip == 0);
+      CHECK(aborting.grad_nonfinite == 1);
+      const StepResults next = grad_norm_finish(rig, {4.0}, {.skip_nonfinite = 1}, skipping);
+      CHECK(next.skip == 0);
+      CHECK(next.grad_nonfinite == 1);
+      CHECK(next.grad_norm == 2);
+    });
+}

@@ -1,0 +1,162 @@
+#include "layering/laws.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <regex>
+
+namespace dp::test {
+namespace {
+
+constexpr std::array kOurFolders{"dp/", "engine/", "kernels/", "data/", "models/", "apps/", "benchmarks/"};
+constexpr int kMaxLines = 400;
+
+using Folders = std::vector<std::string>;
+
+bool starts_with_any(const std::string& text, const Folders& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return text.starts_with(p); });
+}
+
+bool is_standard(const Include& include) {
+  return include.angle && include.path.find_first_of("./") == std::string::npos;
+}
+
+// A header of this project: quoted, or in angle brackets with the name of one of our folders.
+bool is_ours(const Include& include) {
+  return !include.angle || starts_with_any(include.path, Folders(kOurFolders.begin(), kOurFolders.end()));
+}
+
+Violation at(const SourceFile& file, int line, const std::string& what) {
+  return {file.path + ":" + std::to_string(line), what};
+}
+
+bool is_public(const SourceFile& file) { return file.in("engine/include"); }
+// The fake driver defines the functions that a real one would, and calls none.
+bool is_cuda_folder(const SourceFile& file) {
+  return file.in("kernels/cuda") || file.in("tests/simt") || file.in("tests/host/fake_driver");
+}
+
+}  // namespace
+
+std::vector<Violation> check_floor(const std::vector<SourceFile>& files) {
+  std::vector<Violation> found;
+  for (const SourceFile& file : files) {
+    if (!is_public(file)) continue;
+    if (!file.in("engine/include/dp") || !file.path.ends_with(".h"))
+      found.push_back({file.path, "only engine/include/dp/*.h is public"});
+    for (const Include& include : file.includes)
+      if (!is_standard(include) && !include.path.starts_with("dp/"))
+        found.push_back(at(file, include.line, "a public header includes " + include.path));
+  }
+  return found;
+}
+
+std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files) {
+  const Folders posix{"unistd.h", "fcntl.h", "signal.h", "poll.h", "termios.h", "sys/"};
+  std::vector<Violation> found;
+  for (const SourceFile& file : files) {
+    const bool app = file.in("apps");
+    if (!app && !file.in("models")) continue;
+    const std::string folder = file.path.substr(0, file.path.rfind('/') + 1);
+    const auto is_own = [&](const Include& include) {
+      return !include.angle && std::any_of(files.begin(), files.end(), [&](const SourceFile& other) {
+        return other.path == folder + include.path;
+      });
+    };
+    for (const Include& include : file.includes) {
+      const bool allowed =
+          is_standard(include) || is_own(include) || (include.angle && include.path.starts_with("dp/")) ||
+          (app && include.angle && (include.path.starts_with("CLI/") || starts_with_any(include.path, posix)));
+      if (!allowed) found.push_back(at(file, include.line, "an embedder could not include " + include.path));
+    }
+  }
+  return found;
+}
+
+std::vector<Violation> check_edges(const std::vector<SourceFile>& files) {
+  const std::map<std::string, Folders> stands_on{{"kernels", {"dp/", "kernels/"}},
+                                                 {"data", {"dp/", "data/"}},
+                                                 {"engine", {"dp/", "kernels/", "data/", "engine/"}},
+                                                 {"benchmarks", {"dp/", "kernels/", "benchmarks/"}}};
+  std::vector<Violation> found;
+  for (const SourceFile& file : files) {
+    const auto rule = stands_on.find(file.path.substr(0, file.path.find('/')));
+    if (rule == stands_on.end() || is_public(file)) continue;
+    for (const Include& include : file.includes)
+      if (is_ours(include) && !starts_with_any(include.path, rule->second))
+        found.push_back(at(file, include.line, rule->first + "/ may not include " + include.path));
+  }
+  return found;
+}
+
+std::vector<Violation> check_cycles(const std::vector<SourceFile>& files) {
+  std::map<std::string, const SourceFile*> by_path;
+  for (const SourceFile& file : files) by_path[file.path] = &file;
+  const auto resolve = [&](const SourceFile& from, const Include& include) -> const SourceFile* {
+    const std::string folder = from.path.substr(0, from.path.rfind('/') + 1);
+    for (const std::string& root : {folder, std::string(), std::string("engine/include/"), std::string("tests/")})
+      if (const auto it = by_path.find(root + include.path); it != by_path.end()) return it->second;
+    return nullptr;
+  };
+  enum class Mark { fresh, open, done };
+  std::map<const SourceFile*, Mark> marks;
+  std::vector<Violation> found;
+  const std::function<void(const SourceFile&)> visit = [&](const SourceFile& file) {
+    marks[&file] = Mark::open;
+    for (const Include& include : file.includes) {
+      const SourceFile* next = resolve(file, include);
+      if (next == nullptr || marks[next] == Mark::done) continue;
+      if (marks[next] == Mark::open)
+        found.push_back(at(file, include.line, "closes a cycle of includes with " + include.path));
+      else
+        visit(*next);
+    }
+    marks[&file] = Mark::done;
+  };
+  for (const SourceFile& file : files)
+    if (marks[&file] == Mark::fresh) visit(file);
+  return found;
+}
+
+std::vector<Violation> check_cuda(const std::vector<SourceFile>& files) {
+  static const std::regex header(
+      R"re(^(cuda|cublas|cudnn|curand|cufft|nccl|nvrtc|nvml|nvtx|cooperative_groups|cub/|thrust/).*)re");
+  static const std::regex name(
+      R"re(\b(cu|cuda|cublas|cublasLt|cudnn|nccl|nvrtc|nvml)[A-Z]\w*\s*\(|<<<|\b__(global|device|host|shared|constant)__\b|\b__syncthreads\b)re");
+  static const std::regex condition(R"re(^\s*#\s*(if|ifdef|ifndef|elif).*(CUDA|NVCC|cuda|nvcc))re");
+  static const std::regex inline_ptx(R"re(\basm\b)re");
+  std::vector<Violation> found;
+  int ptx_headers = 0;
+  for (const SourceFile& file : files) {
+    const bool allowed = is_cuda_folder(file);
+    const auto matches = [&](const std::regex& what) {
+      std::vector<int> lines;
+      for (std::size_t i = 0; i < file.code.size(); ++i)
+        if (std::regex_search(file.code[i], what)) lines.push_back(static_cast<int>(i) + 1);
+      return lines;
+    };
+    if (!allowed) {
+      for (const Include& include : file.includes)
+        if (std::regex_match(include.path, header)) found.push_back(at(file, include.line, "includes " + include.path));
+      for (const int line : matches(name)) found.push_back(at(file, line, "names CUDA outside kernels/cuda"));
+    }
+    const std::vector<int> conditions = matches(condition);
+    if (conditions.empty()) continue;
+    const bool holds_ptx = allowed && file.path.ends_with(".h") && !matches(inline_ptx).empty();
+    if (!holds_ptx || ++ptx_headers > 1)
+      for (const int line : conditions) found.push_back(at(file, line, "asks for CUDA in an #if; CMake chooses files"));
+  }
+  return found;
+}
+
+std::vector<Violation> check_length(const std::vector<SourceFile>& files) {
+  std::vector<Violation> found;
+  for (const SourceFile& file : files)
+    if (file.lines.size() > kMaxLines)
+      found.push_back({file.path, std::to_string(file.lines.size()) + " lines; one of more than " +
+                                      std::to_string(kMaxLines) + " is two concepts"});
+  return found;
+}
+
+}  // namespace dp::test

@@ -1,0 +1,146 @@
+// The tree obeys the laws, and each law fires on a planted violation.
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "layering/laws.h"
+#include "support/catch.h"
+
+using dp::test::parse_source;
+using dp::test::SourceFile;
+using dp::test::Violation;
+
+namespace {
+
+using Law = std::vector<Violation> (*)(const std::vector<SourceFile>&);
+
+// What a law finds in a small tree, as "file:line" in order.
+std::vector<std::string> found(Law law, const std::map<std::string, std::string>& tree) {
+  std::vector<SourceFile> files;
+  for (const auto& [path, text] : tree) files.push_back(parse_source(path, text));
+  std::vector<std::string> where;
+  for (const Violation& violation : law(files)) where.push_back(violation.where);
+  return where;
+}
+
+using Where = std::vector<std::string>;
+
+void check_tree(Law law) {
+  static const std::vector<SourceFile> files = dp::test::read_tree(DP_SOURCE_DIR);
+  REQUIRE(files.size() > 40);
+  std::string report;
+  for (const Violation& violation : law(files)) report += violation.where + ": " + violation.what + "\n";
+  INFO(report);
+  CHECK(report.empty());
+}
+
+}  // namespace
+
+TEST_CASE("law 1: public headers include the standard library and each other") {
+  check_tree(dp::test::check_floor);
+  CHECK(found(dp::test::check_floor, {{"engine/include/dp/a.h", "#include <vector>\n#include \"dp/b.h\"\n"}}).empty());
+  CHECK(found(dp::test::check_floor, {{"engine/include/dp/a.h", "#include <vector>\n#include \"kernels/ops.h\"\n"},
+                                      {"engine/include/dp/b.h", "// why\n\n#include <fmt/core.h>\n"},
+                                      {"engine/include/dp/c.h", "#include <unistd.h>\n"},
+                                      {"engine/include/dp/d.cpp", "\n"},
+                                      {"engine/include/e.h", "\n"}}) ==
+        Where{"engine/include/dp/a.h:2", "engine/include/dp/b.h:3", "engine/include/dp/c.h:1",
+              "engine/include/dp/d.cpp", "engine/include/e.h"});
+}
+
+TEST_CASE("law 2: models and apps include what an embedder could") {
+  check_tree(dp::test::check_embedder_view);
+  CHECK(found(dp::test::check_embedder_view, {{"apps/a.cpp",
+                                               "#include <CLI/CLI.hpp>\n#include <dp/dp.h>\n#include <string>\n"
+                                               "#include \"flags.h\"\n#include <unistd.h>\n"},
+                                              {"apps/flags.h", ""},
+                                              {"models/m.cpp", "#include <dp/models.h>\n"}})
+            .empty());
+  CHECK(found(dp::test::check_embedder_view, {{"apps/a.cpp", "#include <dp/dp.h>\n#include \"engine/plan.h\"\n"},
+                                              {"apps/b.cpp", "#include <nlohmann/json.hpp>\n"},
+                                              {"apps/x/c.cpp", "#include \"d.h\"\n"},
+                                              {"models/m.cpp", "#include <CLI/CLI.hpp>\n"},
+                                              {"models/n.cpp", "#include \"dp/model.h\"\n"}}) ==
+        Where{"apps/a.cpp:2", "apps/b.cpp:1", "apps/x/c.cpp:1", "models/m.cpp:1", "models/n.cpp:1"});
+}
+
+TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothing else") {
+  check_tree(dp::test::check_edges);
+  CHECK(found(dp::test::check_edges,
+              {{"engine/plan/plan.cpp",
+                "#include \"engine/plan/plan.h\"\n#include \"kernels/ops.h\"\n#include \"data/x.h\"\n"},
+               {"kernels/cpu/conv.cpp", "#include \"kernels/ops.h\"\n#include \"dp/error.h\"\n#include <dnnl.hpp>\n"},
+               {"tests/floor/t.cpp", "#include \"support/catch.h\"\n"}})
+            .empty());
+  CHECK(found(dp::test::check_edges, {{"benchmarks/b.cpp", "#include \"engine/plan.h\"\n"},
+                                      {"data/a.cpp", "#include \"kernels/ops.h\"\n"},
+                                      {"engine/a.cpp", "#include \"models/m.h\"\n"},
+                                      {"kernels/a.cpp", "#include \"engine/plan.h\"\n"},
+                                      {"kernels/b.cpp", "#include <data/a.h>\n"},
+                                      {"kernels/cpu/c.cpp", "#include \"c.h\"\n"}}) ==
+        Where{"benchmarks/b.cpp:1", "data/a.cpp:1", "engine/a.cpp:1", "kernels/a.cpp:1", "kernels/b.cpp:1",
+              "kernels/cpu/c.cpp:1"});
+}
+
+TEST_CASE("law 3: includes make no cycle") {
+  check_tree(dp::test::check_cycles);
+  CHECK(found(dp::test::check_cycles, {{"engine/include/dp/a.h", ""},
+                                       {"kernels/b.h", "#include \"dp/a.h\"\n"},
+                                       {"kernels/c.h", "#include \"dp/a.h\"\n#include \"kernels/b.h\"\n"}})
+            .empty());
+  CHECK(found(dp::test::check_cycles, {{"engine/include/dp/a.h", "#include \"dp/b.h\"\n"},
+                                       {"engine/include/dp/b.h", "#include <dp/c.h>\n"},
+                                       {"engine/include/dp/c.h", "\n#include \"dp/a.h\"\n"}}) ==
+        Where{"engine/include/dp/c.h:2"});
+  CHECK(found(dp::test::check_cycles,
+              {{"apps/a/x.h", "#include \"y.h\"\n"}, {"apps/a/y.h", "#include \"x.h\"\n"}, {"apps/y.h", ""}}) ==
+        Where{"apps/a/y.h:1"});
+}
+
+TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
+  check_tree(dp::test::check_cuda);
+  CHECK(found(dp::test::check_cuda,
+              {{"engine/a.cpp",
+                "// cudaMalloc(p) <<<1, 2>>>\nauto k = DeviceKind::cuda; probe(\"cuInit(\", R\"x(#if CUDA)x\");\n"
+                "#if defined(__linux__)\n#endif\nint cut(int); int n = 1'000'000 << 3;\n"},
+               {"kernels/cuda/k.cu", "#include <cuda_runtime.h>\n__global__ void f();\nvoid g() { f<<<1, 2>>>(); }\n"},
+               {"kernels/cuda/ptx.h", "#if defined(__CUDA_ARCH__)\nasm(\"\");\n#endif\n"},
+               {"tests/host/fake_driver/f.cpp", "int cuInit(unsigned) { return 0; }\n"},
+               {"tests/simt/t.cpp", "void f() { cudaFree(0); }\n"}})
+            .empty());
+  CHECK(found(dp::test::check_cuda, {{"engine/a.cpp", "#include <cuda_runtime.h>\n"},
+                                     {"engine/b.cpp", "\nvoid f() { cudaFree(nullptr); }\n"},
+                                     {"engine/c.h", "__device__ int f();\n"},
+                                     {"engine/d.cpp", "void g() { k<<<1, 2>>>(); }\n"},
+                                     {"engine/e.cpp", "#ifdef DP_WITH_CUDA\n#endif\n"},
+                                     {"kernels/comm.cpp", "#include <nccl.h>\nvoid f() { ncclCommDestroy(c); }\n"},
+                                     {"kernels/cuda/a_ptx.h", "#ifdef __CUDA_ARCH__\nasm(\"\");\n#endif\n"},
+                                     {"kernels/cuda/b_ptx.h", "#ifdef __CUDA_ARCH__\nasm(\"\");\n#endif\n"},
+                                     {"kernels/cuda/k.cu", "#ifdef __CUDA_ARCH__\n#endif\n"},
+                                     {"tests/host/t.cpp", "int n = cuInit(0);\n"}}) ==
+        Where{"engine/a.cpp:1", "engine/b.cpp:2", "engine/c.h:1", "engine/d.cpp:1", "engine/e.cpp:1",
+              "kernels/comm.cpp:1", "kernels/comm.cpp:2", "kernels/cuda/b_ptx.h:1", "kernels/cuda/k.cu:1",
+              "tests/host/t.cpp:1"});
+}
+
+TEST_CASE("law 5: no file is longer than 400 lines") {
+  check_tree(dp::test::check_length);
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "int x;\n";
+  CHECK(found(dp::test::check_length, {{"engine/a.cpp", text}}).empty());
+  CHECK(found(dp::test::check_length, {{"engine/a.cpp", text + "\n"}, {"tests/CMakeLists.txt", text + text}}) ==
+        Where{"engine/a.cpp", "tests/CMakeLists.txt"});
+}
+
+TEST_CASE("a tree is read from disk, folders outside the project left alone") {
+  const std::filesystem::path root =
+      std::filesystem::temp_directory_path() / ("dp_layering_" + std::to_string(std::random_device{}()));
+  std::filesystem::create_directories(root / "kernels/cpu");
+  std::filesystem::create_directories(root / "build/kernels");
+  std::ofstream(root / "kernels/cpu/a.cpp") << "#include \"engine/plan.h\"\n";
+  std::ofstream(root / "build/kernels/b.cpp") << "#include \"engine/plan.h\"\n";
+  const std::vector<Violation> violations = dp::test::check_edges(dp::test::read_tree(root));
+  std::filesystem::remove_all(root);
+  CHECK(violations == std::vector<Violation>{{"kernels/cpu/a.cpp:1", "kernels/ may not include engine/plan.h"}});
+}

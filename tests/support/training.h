@@ -1,0 +1,98 @@
+// Small networks, batches and comparisons for tests of the engine.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dp/dp.h"
+
+namespace dp::test {
+
+using NamedTensor = std::pair<std::string, Tensor>;
+
+// conv+ReLU, ReLU+pool+dropout, conv, linear+ReLU, dropout, linear: every kind of node, odd sizes, 12x12 inputs.
+inline Model small_convnet(bool dropout = false) {
+  ModelBuilder m("small_convnet", Shape{2, 12, 12});
+  auto x = m.relu(m.conv2d("conv1", m.input(), {.out_channels = 5, .kernel = 3}));
+  x = m.max_pool2d(m.relu(m.conv2d("conv2", x, {.out_channels = 9, .kernel = 3, .padding = 1})));
+  if (dropout) x = m.dropout("dropout1", x, 0.25f);
+  x = m.conv2d("conv3", x, {.out_channels = 6, .kernel = 3, .stride = 2});
+  x = m.relu(m.linear("fc1", m.flatten(x), {.out_features = 13}));
+  if (dropout) x = m.dropout("dropout2", x, 0.5f);
+  return m.build(m.linear("fc2", x, {.out_features = 7}));
+}
+
+// Without kinks: every gradient is exact up to rounding.
+inline Model smooth_convnet() {
+  ModelBuilder m("smooth_convnet", Shape{2, 8, 8});
+  auto x = m.conv2d("conv1", m.input(), {.out_channels = 6, .kernel = 3});
+  x = m.conv2d("conv2", x, {.out_channels = 9, .kernel = 3, .stride = 2});
+  return m.build(m.linear("fc", m.flatten(x), {.out_features = 5}));
+}
+
+inline Batch random_batch(const Model& model, std::int64_t rows, std::uint64_t seed = 1) {
+  Batch batch{Tensor(model.input().prepended(rows)), Tensor(Shape{rows}, DType::i32), Tensor(Shape{rows}, DType::i64)};
+  Random random(seed, RandomUse::synthetic);
+  for (float& x : batch.images.span<float>()) x = random.uniform(-1, 1);
+  for (std::int32_t& label : batch.labels.span<std::int32_t>())
+    label = static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(model.output()[0])));
+  for (std::int64_t i = 0; i < rows; ++i) batch.samples.data<std::int64_t>()[i] = 1000 + 7 * i;
+  return batch;
+}
+
+inline double value_at(const Tensor& t, std::int64_t i) {
+  return t.dtype() == DType::f64 ? t.data<double>()[i] : static_cast<double>(t.data<float>()[i]);
+}
+
+// |a - b| / |b - origin|, norms over the tensor; origin is zero when not given.
+inline double relative_error(const Tensor& a, const Tensor& b, const Tensor* origin = nullptr) {
+  double difference = 0, norm = 0;
+  for (std::int64_t i = 0; i < b.numel(); ++i) {
+    const double d = value_at(a, i) - value_at(b, i), n = value_at(b, i) - (origin ? value_at(*origin, i) : 0.0);
+    difference += d * d;
+    norm += n * n;
+  }
+  return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+struct Worst {
+  double error = 0;
+  std::string name;
+};
+inline Worst worst_error(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
+                         const std::vector<NamedTensor>* origin = nullptr) {
+  Worst worst;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    const double error = relative_error(a.at(i).second, b[i].second, origin ? &(*origin)[i].second : nullptr);
+    if (!(error <= worst.error)) worst = {error, b[i].first};
+  }
+  return worst;
+}
+
+inline bool bit_equal(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto* x = static_cast<const unsigned char*>(a[i].second.raw());
+    const auto* y = static_cast<const unsigned char*>(b[i].second.raw());
+    if (a[i].second.bytes() != b[i].second.bytes() || !std::equal(x, x + a[i].second.bytes(), y)) return false;
+  }
+  return true;
+}
+
+inline DataParallelOptions on_cpus(int replicas) {
+  DataParallelOptions options;
+  options.devices = cpus(replicas);
+  options.threads_per_replica = 1;
+  options.pin_threads = false;   // tests run beside each other
+  return options;
+}
+
+inline DataParallelOptions on_reference() {
+  DataParallelOptions options = on_cpus(1);
+  options.devices = {Device{DeviceKind::reference, 0}};
+  return options;
+}
+
+}  // namespace dp::test

@@ -1,0 +1,179 @@
+// A run that was stopped and resumed is the run that was not.
+#include <filesystem>
+
+#include "support/catch.h"
+#include "trainer/expect_error.h"
+#include "trainer/tiny_run.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp;
+using dp::test::expect_error;
+using dp::test::lines_of;
+using dp::test::read_text;
+using dp::test::run_until;
+using dp::test::TempFolder;
+using dp::test::tiny_options;
+using dp::test::tiny_run;
+
+const RunSummary& uninterrupted() {
+  static const RunSummary summary = tiny_run(tiny_options());
+  return summary;
+}
+
+TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
+  for (const std::int64_t step : {1, 5, 6, 7, 8, 14, 20}) {  // 7, 14: after an epoch's last step, before its evaluation
+    INFO("stopped after step " << step);
+    const TempFolder temp;
+    TrainerOptions options = tiny_options(temp.path());
+    const RunSummary first = run_until(options, step);
+    CHECK(first.interrupted);
+    CHECK(first.steps == step);
+    CHECK_FALSE(fs::exists(temp / "summary.json"));
+    CHECK(load_checkpoint(temp / "checkpoints/last").state.step == step);
+
+    options.resume = "auto";
+    int evaluations = 0;
+    TrainerCallbacks callbacks;
+    callbacks.on_eval = [&](const EvalReport&) { ++evaluations; };
+    const RunSummary second = tiny_run(options, callbacks);
+    CHECK(second.weights_sha256 == uninterrupted().weights_sha256);
+    CHECK(second.top1 == uninterrupted().top1);
+    CHECK(second.test_loss == uninterrupted().test_loss);
+    CHECK(second.steps == 21);
+    CHECK(evaluations == 3 - static_cast<int>((step - 1) / 7));
+    CHECK(fs::exists(temp / "summary.json"));
+    std::size_t train_lines = 0;
+    for (const std::string& line : lines_of(read_text(temp / "metrics.jsonl")))
+      train_lines += line.find("\"train\"") != std::string::npos;
+    CHECK(train_lines == 21);
+  }
+}
+
+TEST_CASE("checkpoints between epochs resume as well, in a folder of their own") {
+  const TempFolder temp;
+  TrainerOptions options = tiny_options(temp / "a");
+  options.save_every_steps = 4;
+  options.save_every_epochs = 0;
+  TrainerCallbacks callbacks;
+  callbacks.on_checkpoint = [&](const std::string& folder) {
+    if (fs::path(folder).filename() == "last" && load_checkpoint(folder).state.step == 12)
+      fs::copy(folder, temp / "kept", fs::copy_options::recursive);
+  };
+  CHECK(tiny_run(options, callbacks).weights_sha256 == uninterrupted().weights_sha256);
+
+  TrainerOptions again = tiny_options(temp / "b");
+  again.resume = temp / "kept";
+  std::string said;
+  TrainerCallbacks listening;
+  listening.on_message = [&](const std::string& text) { said += text; };
+  CHECK(tiny_run(again, listening).weights_sha256 == uninterrupted().weights_sha256);
+  CHECK(said.find("step 12, epoch 1, batch 5") != std::string::npos);
+}
+
+TEST_CASE("S22: a run saved on two replicas resumes on one, three and four") {
+  const TempFolder temp;
+  run_until(tiny_options(temp / "run"), 10);
+  const NamedTensors wanted = [] {
+    Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), tiny_options());
+    trainer.run();
+    return trainer.net().weights();
+  }();
+  for (const int replicas : {1, 3, 4}) {
+    INFO(replicas << " replicas");
+    TrainerOptions options = tiny_options();
+    options.parallel.devices = cpus(replicas);
+    options.resume = temp / "run/checkpoints/last";
+    Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options);
+    CHECK(trainer.run().steps == 21);
+    const NamedTensors got = trainer.net().weights();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      double distance = 0, size = 0;
+      const auto a = got[i].second.span<float>(), b = wanted[i].second.span<float>();
+      for (std::size_t j = 0; j < a.size(); ++j) {
+        distance += (a[j] - b[j]) * (a[j] - b[j]);
+        size += b[j] * b[j];
+      }
+      CHECK(std::sqrt(distance) <= 1e-4 * std::sqrt(size));
+    }
+  }
+}
+
+TEST_CASE("auto starts anew where nothing lies, and goes on where something does") {
+  const TempFolder temp;
+  TrainerOptions options = tiny_options(temp / "run");
+  options.resume = "auto";
+  CHECK(run_until(options, 3).steps == 3);
+  CHECK(run_until(options, 9).steps == 9);
+  CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
+  const RunSummary done = tiny_run(options);  // nothing is left to train
+  CHECK(done.steps == 21);
+  CHECK(done.weights_sha256 == uninterrupted().weights_sha256);
+  CHECK(done.top1 == uninterrupted().top1);
+}
+
+TEST_CASE("a run that stops before its first step can be resumed") {
+  const TempFolder temp;
+  std::atomic<int> stop{15};
+  TrainerOptions options = tiny_options(temp.path());
+  options.stop = &stop;
+  CHECK(tiny_run(options).interrupted);
+  options.stop = nullptr;
+  options.resume = "auto";
+  CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
+}
+
+TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run") {
+  const TempFolder temp;
+  std::atomic<int> stop{0};
+  TrainerOptions options = tiny_options(temp.path());
+  options.max_steps = 7;
+  options.stop = &stop;
+  TrainerCallbacks callbacks;
+  callbacks.on_eval = [&](const EvalReport&) { stop = 2; };  // too late: the run was complete
+  CHECK_FALSE(tiny_run(options, callbacks).interrupted);
+}
+
+TEST_CASE("another model, data set, seed or batch is refused, naming both values") {
+  const TempFolder temp;
+  run_until(tiny_options(temp / "run"), 2);
+  const auto refused = [&](const std::vector<std::string>& fragments, auto change) {
+    TrainerOptions options = tiny_options();
+    options.resume = temp / "run";
+    change(options);
+    expect_error(ErrorCode::usage, fragments, [&] { tiny_run(options); });
+  };
+  refused({"data set", "digits", "mnist"}, [](TrainerOptions& o) { o.dataset_name = "mnist"; });
+  refused({"seed", "42", "43"}, [](TrainerOptions& o) { o.parallel.seed = 43; });
+  refused({"global batch", "48", "50"}, [](TrainerOptions& o) { o.batch_size = 50; });
+  TrainerOptions options = tiny_options();
+  options.resume = temp / "run";
+  ModelBuilder other("other", {1, 28, 28});
+  const Model model = other.build(other.linear("fc", other.flatten(other.input()), {.out_features = 10}));
+  expect_error(ErrorCode::usage, {"model", "mlp", "other"},
+               [&] { Trainer(model, dp::test::tiny_digits(), options).run(); });
+}
+
+TEST_CASE("what can not be resumed is named") {
+  const TempFolder temp;
+  const auto refused = [&](ErrorCode code, const std::string& resume, const std::string& fragment) {
+    TrainerOptions options = tiny_options();
+    options.resume = resume;
+    expect_error(code, {fragment}, [&] { tiny_run(options); });
+  };
+  refused(ErrorCode::data, temp / "none", temp / "none");
+  refused(ErrorCode::usage, "auto", "--output-dir");
+  fs::create_directories(temp / "empty/checkpoints");
+  refused(ErrorCode::data, temp / "empty", temp / "empty");
+  fs::create_directories(temp / "bare");
+  refused(ErrorCode::data, temp / "bare", temp / "bare");
+
+  TrainerOptions broken = tiny_options(temp / "broken");
+  run_until(broken, 2);
+  fs::resize_file(temp / "broken/checkpoints/last/model.safetensors", 100);
+  broken.resume = "auto";
+  expect_error(ErrorCode::data, {temp / "broken", "can be read"}, [&] { tiny_run(broken); });
+}
+
+}  // namespace
