@@ -28,6 +28,12 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+TensorDesc any(const Shape& shape) {
+  TensorDesc desc;
+  desc.shape = shape;
+  return desc;
+}
+
 struct Case {
   std::string name;
   std::unique_ptr<HostOp> op;
@@ -51,14 +57,14 @@ class Lab {
     const auto size = [&](std::int64_t in) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; };
     const Shape y{batch_, out, size(x.shape[2]), size(x.shape[3])}, weights{out, x.shape[1], w.kernel, w.kernel};
     const double flops = 2.0 * static_cast<double>(y.numel() * x.shape[1] * w.kernel * w.kernel);
-    auto forward = make_cpu_op(Conv2dForward{x, {weights}, {y}, w, true, true}, options_);
+    auto forward = make_cpu_op(Conv2dForward{x, any(weights), any(y), w, true, true}, options_);
     const auto t = forward->tensors();
     add(forward_, name + " forward", std::move(forward), {memory(t[0]), memory(t[1]), vector(out), memory(t[2])}, flops, {t[0], t[1], t[2]});
-    auto wgrad = make_cpu_op(Conv2dBackwardWeights{t[0], t[2], {weights}, w, true}, options_);
+    auto wgrad = make_cpu_op(Conv2dBackwardWeights{t[0], t[2], any(weights), w, true}, options_);
     const auto g = wgrad->tensors();
     add(backward_, name + " weights", std::move(wgrad), {memory(g[0]), memory(g[1]), memory(g[2]), vector(out)}, flops, {t[0], t[1], t[2]});
     if (dx) {
-      auto dgrad = make_cpu_op(Conv2dBackwardData{t[2], {weights}, t[0], w}, options_);
+      auto dgrad = make_cpu_op(Conv2dBackwardData{t[2], any(weights), t[0], w}, options_);
       const auto d = dgrad->tensors();
       if (!(d[1].layout == t[1].layout)) {
         auto reorder = make_cpu_op(Reorder{t[1], d[1]}, options_);
@@ -75,15 +81,15 @@ class Lab {
   TensorDesc linear(const std::string& name, const TensorDesc& x, std::int64_t out, bool relu) {
     const Shape y{batch_, out}, weights{out, x.shape.numel() / batch_};
     const double flops = 2.0 * static_cast<double>(x.shape.numel() * out);
-    auto forward = make_cpu_op(LinearForward{x, {weights}, {y, DType::f32, plain_cpu_layout(y, DType::f32)}, true, relu}, options_);
+    auto forward = make_cpu_op(LinearForward{x, any(weights), {y, DType::f32, plain_cpu_layout(y, DType::f32)}, true, relu}, options_);
     const auto t = forward->tensors();
     add(forward_, name + " forward", std::move(forward), {memory(t[0]), memory(t[1]), vector(out), memory(t[2])}, flops, {t[0], t[1], t[2]});
-    auto wgrad = make_cpu_op(LinearBackwardWeights{t[0], t[2], {weights}, true}, options_);
+    auto wgrad = make_cpu_op(LinearBackwardWeights{t[0], t[2], any(weights), true}, options_);
     const auto g = wgrad->tensors();
     add(backward_, name + " weights", std::move(wgrad), {memory(g[0]), memory(g[1]), memory(g[2]), vector(out)}, flops, {t[0], t[1], t[2]});
     if (!(g[2].layout == t[1].layout))
       add(backward_, name + " dw reorder", make_cpu_op(Reorder{g[2], t[1]}, options_), {memory(g[2]), memory(t[1])}, 0, {g[2], t[1]});
-    auto dgrad = make_cpu_op(LinearBackwardData{t[2], {weights}, t[0]}, options_);
+    auto dgrad = make_cpu_op(LinearBackwardData{t[2], any(weights), t[0]}, options_);
     const auto d = dgrad->tensors();
     if (!(d[1].layout == t[1].layout))
       add(backward_, name + " w reorder", make_cpu_op(Reorder{t[1], d[1]}, options_), {memory(t[1]), memory(d[1])}, 0, {t[1], d[1]});
@@ -99,7 +105,7 @@ class Lab {
   TensorDesc pool(const TensorDesc& x, Window w, bool dropout) {
     const Shape shape{batch_, x.shape[1], x.shape[2] / w.stride, x.shape[3] / w.stride};
     const std::optional<DropoutSpec> spec = dropout ? std::optional<DropoutSpec>({0.25f, 1}) : std::nullopt;
-    auto forward = make_cpu_op(MaxPool2dForward{x, {shape}, w, true, true, spec}, options_);
+    auto forward = make_cpu_op(MaxPool2dForward{x, any(shape), w, true, true, spec}, options_);
     const TensorDesc y = forward->tensors()[1];
     void* mask = host(y.layout.bytes / 4);
     add(forward_, "pool+relu+dropout forward", std::move(forward), {memory(x), memory(y), mask, samples_.data(), &step_}, 0, {x, y});

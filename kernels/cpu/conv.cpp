@@ -1,6 +1,5 @@
 // Convolutions by oneDNN.
 #include <memory>
-#include <string_view>
 
 #include "kernels/cpu/conv_thin.h"
 #include "kernels/cpu/dnnl_compat.h"
@@ -61,7 +60,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
                                                      requested(d.dy), shape_of(d.window),
                                                      forward_hint(d.x, d.dw, d.dy, d.window), op_attributes());
   // oneDNN has only its naive loops for an image of one channel and AVX2: three hundred times slower than ours.
-  if (std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos)
+  if (is_naive(pd))
     if (auto own = make_thin_backward_weights(d, options)) return own;
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_backward_weights(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc())

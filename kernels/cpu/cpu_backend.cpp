@@ -11,6 +11,7 @@ namespace {
 class CpuContext final : public HostContext {
  public:
   using HostContext::HostContext;
+
   DType compute_type() const override { return DType::f32; }
   std::unique_ptr<Op> make_op(const OpDesc& desc) override {
     return make_cpu_op(desc, {options().threads, options().deterministic});

@@ -1,4 +1,4 @@
-// Replicas on the host's processor: float32, oneDNN.
+// The CPU: replicas on host memory, each with its own threads, computing in float32.
 #pragma once
 
 #include "kernels/backend.h"

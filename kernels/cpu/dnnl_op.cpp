@@ -17,26 +17,6 @@ dnnl::primitive_attr op_attributes() {
   return attr;
 }
 
-std::string shapes_of(const OpDesc& desc) {
-  std::string text;
-  const auto add = [&](const char* name, const TensorDesc& t) { text += std::string(" ") + name + " " + to_string(t.shape); };
-  std::visit(
-      [&](const auto& d) {
-        if constexpr (requires { d.x; }) add("x", d.x);
-        if constexpr (requires { d.dy; }) add("dy", d.dy);
-        if constexpr (requires { d.w; }) add("w", d.w);
-        if constexpr (requires { d.y; }) add("y", d.y);
-        if constexpr (requires { d.dx; }) add("dx", d.dx);
-        if constexpr (requires { d.dw; }) add("dw", d.dw);
-        if constexpr (requires { d.src; }) add("src", d.src), add("dst", d.dst);
-        if constexpr (requires { d.window; })
-          text += " window " + std::to_string(d.window.kernel) + " stride " + std::to_string(d.window.stride) +
-                  " padding " + std::to_string(d.window.padding);
-      },
-      desc);
-  return text;
-}
-
 DnnlCall::DnnlCall(const dnnl::primitive& primitive, const DnnlDesc& scratchpad)
     : primitive_(primitive), stream_(dnnl_engine()), scratchpad_bytes_(scratchpad.get_size()) {
   add(DNNL_ARG_SCRATCHPAD, scratchpad, true);

@@ -5,6 +5,7 @@
 
 #include <dnnl.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cpu/cpu_layout.h"
@@ -13,8 +14,13 @@
 namespace dp::kernels {
 
 const dnnl::engine& dnnl_engine();             // of the process
-std::string shapes_of(const OpDesc& desc);     // " x (64, 1, 28, 28) w (...)", for errors
 dnnl::primitive_attr op_attributes();          // the workspace is ours
+
+// Whether oneDNN found nothing but its loops of last resort, hundreds of times slower than the rest.
+template <typename PrimitiveDesc>
+bool is_naive(const PrimitiveDesc& pd) {
+  return std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos;
+}
 
 // OpenMP's number of threads for the calling thread, restored at the end.
 class OmpThreads {

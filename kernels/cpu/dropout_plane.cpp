@@ -19,24 +19,7 @@ DropoutWords::DropoutWords(const StepInputs& s, std::uint32_t layer, std::int64_
 }
 
 void DropoutWords::generate(const std::array<std::uint32_t, kQuads>& quads, Words& words) const {
-  const std::uint32_t c1 = counter_[0], c2 = counter_[1], c3 = counter_[2];
-  const std::uint32_t* first = quads.data();
-  std::uint32_t *w0 = words[0].data(), *w1 = words[1].data(), *w2 = words[2].data(), *w3 = words[3].data();
-#pragma omp simd
-  for (int lane = 0; lane < kQuads; ++lane) {
-    std::uint32_t a = first[lane], b = c1, c = c2, d = c3, k0 = key0_, k1 = key1_;
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const std::uint64_t p = std::uint64_t{0xD2511F53u} * a, q = std::uint64_t{0xCD9E8D57u} * c;
-      a = static_cast<std::uint32_t>(q >> 32) ^ b ^ k0;
-      c = static_cast<std::uint32_t>(p >> 32) ^ d ^ k1;
-      b = static_cast<std::uint32_t>(q);
-      d = static_cast<std::uint32_t>(p);
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    w0[lane] = a, w1[lane] = b, w2[lane] = c, w3[lane] = d;
-  }
+  philox_lanes(quads.data(), counter_[0], counter_[1], counter_[2], key0_, key1_, words);
 }
 
 DropoutPlane::DropoutPlane(const DropoutSpec& spec, const ActivationView& view)
@@ -48,30 +31,34 @@ DropoutPlane::DropoutPlane(const DropoutSpec& spec, const ActivationView& view)
 
 void DropoutPlane::apply(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
                          std::uint8_t* mask) const {
-  const bool lanes = (block_ == 8 || block_ == 16) && pixels_ % 4 == 0;
-  lanes ? by_channels(words, block_index, x, y, mask) : by_elements(words, block_index, x, y, mask);
+  if (pixels_ % 4 == 0 && block_ == 16) return by_channels<kLanes>(words, block_index, x, y, mask);
+  if (pixels_ % 4 == 0 && block_ == 8) return by_channels<std::min(8, kLanes)>(words, block_index, x, y, mask);
+  by_elements(words, block_index, x, y, mask);
 }
 
 // A lane is a channel: word j of its quad belongs to pixel 4*quad + j, so the words come in the order of the memory.
+template <int L>
 void DropoutPlane::by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
                                std::uint8_t* mask) const {
   const std::int64_t quads_per_plane = pixels_ / 4, side_by_side = DropoutWords::kQuads / block_;
   std::array<std::uint32_t, DropoutWords::kQuads> quads;
+  for (std::int64_t lane = 0; lane < DropoutWords::kQuads; ++lane)
+    quads[static_cast<std::size_t>(lane)] =
+        static_cast<std::uint32_t>((block_index * block_ + lane % block_) * quads_per_plane + lane / block_);
   DropoutWords::Words w;
+  using V = Lanes<L>;
   for (std::int64_t quad = 0; quad < quads_per_plane; quad += side_by_side) {
-    for (std::int64_t lane = 0; lane < DropoutWords::kQuads; ++lane)
-      quads[static_cast<std::size_t>(lane)] = static_cast<std::uint32_t>(
-          (block_index * block_ + lane % block_) * quads_per_plane + quad + lane / block_);
     words.generate(quads, w);
-    for (std::int64_t side = 0; side < std::min(side_by_side, quads_per_plane - quad); ++side)
+    for (std::uint32_t& q : quads) q += static_cast<std::uint32_t>(side_by_side);
+    const std::int64_t sides = std::min(side_by_side, quads_per_plane - quad);
+    for (std::int64_t side = 0; side < sides; ++side)
       for (std::int64_t j = 0; j < 4; ++j) {
         const std::int64_t at = ((quad + side) * 4 + j) * block_;
         const std::uint32_t* word = w[static_cast<std::size_t>(j)].data() + side * block_;
-        using V = Lanes<8>;
-        for (std::int64_t lane = 0; lane < block_; lane += 8) {
-          const V::Ints kept = *reinterpret_cast<const V::Words*>(word + lane) >= threshold_;
-          V::store(y + at + lane, kept ? V::load(x + at + lane) * scale_ : V::Floats{});
-          if (mask != nullptr) V::store_bytes(mask + at + lane, V::load_bytes(mask + at + lane) | (~kept & 255));
+        for (std::int64_t lane = 0; lane < block_; lane += L) {
+          const typename V::Ints kept = *reinterpret_cast<const typename V::Words*>(word + lane) >= threshold_;
+          V::store(y + at + lane, kept ? V::load(x + at + lane) * scale_ : typename V::Floats{});
+          if (mask != nullptr) V::store_bytes(mask + at + lane, V::load_bytes(mask + at + lane) | ~kept);
         }
       }
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/philox_lanes.h"
 #include "kernels/ops.h"
 #include "kernels/step_state.h"
 
@@ -14,8 +15,8 @@ namespace dp::kernels {
 // dp::dropout_words for one sample, many quads at a time.
 class DropoutWords {
  public:
-  static constexpr int kQuads = 16;
-  using Words = std::array<std::array<std::uint32_t, kQuads>, 4>;   // [element of the quad][quad]
+  static constexpr int kQuads = kPhiloxLanes;
+  using Words = PhiloxLaneWords;   // [element of the quad][quad]
 
   DropoutWords(const StepInputs& step, std::uint32_t layer, std::int64_t sample);
   void generate(const std::array<std::uint32_t, kQuads>& quads, Words& words) const;
@@ -34,6 +35,7 @@ class DropoutPlane {
   float scale() const { return scale_; }
 
  private:
+  template <int L>
   void by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
   void by_elements(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
 

@@ -20,6 +20,16 @@ auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y)
                                      any_desc(dims_of(y.shape)), op_attributes());
 }
 
+// Weights in the layout that the forward product of this x takes. oneDNN would rather have another one, but bringing the
+// weights there each step costs more than it gains.
+DnnlDesc weights_as_forward(const LinearBackwardData& d) {
+  const auto dims = weight_dims(d.dx, d.w);
+  if (!d.w.layout.any() || d.dx.layout.any()) return requested(d.w, dims);
+  return dnnl_compat::linear_forward(dnnl_engine(), requested(d.dx), any_desc(dims), DnnlDesc(), requested(d.dy),
+                                     op_attributes())
+      .weights_desc();
+}
+
 }  // namespace
 
 std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options) {
@@ -41,9 +51,12 @@ std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options
 }
 
 std::unique_ptr<HostOp> make(const LinearBackwardData& d, const CpuOpOptions& options) {
-  const auto pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx),
-                                                    requested(d.w, weight_dims(d.dx, d.w)), requested(d.dy),
-                                                    forward_hint(d.dx, d.w, d.dy), op_attributes());
+  const auto hint = forward_hint(d.dx, d.w, d.dy);
+  auto pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), weights_as_forward(d), requested(d.dy), hint,
+                                              op_attributes());
+  if (is_naive(pd))
+    pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), requested(d.w, weight_dims(d.dx, d.w)),
+                                           requested(d.dy), hint, op_attributes());
   auto op = std::make_unique<DnnlOp>(dnnl::inner_product_backward_data(pd), pd, options.threads);
   op->input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
       .input(DNNL_ARG_WEIGHTS, pd.weights_desc())

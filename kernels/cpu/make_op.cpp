@@ -2,12 +2,14 @@
 #include <dnnl.hpp>
 
 #include "kernels/cpu/announce.h"
+#include "kernels/cpu/check_shapes.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dnnl_op.h"
 
 namespace dp::kernels {
 
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options) {
+  check_shapes(desc);
   CpuOpOptions used = options;
   if (kThreadSanitizer) used.threads = 1;
   const OmpThreads threads(used.threads);   // oneDNN partitions its work for the number it finds

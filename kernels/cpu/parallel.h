@@ -9,7 +9,7 @@
 namespace dp::kernels {
 
 // Calls body(begin, end) once per thread, with consecutive parts of [0, count) that begin at multiples of `grain`.
-// The body must not throw.
+// The body must not throw. One that loops over elements captures by value: pointers behind a reference stop the vectoriser.
 template <typename Body>
 void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, const Body& body) {
   const std::int64_t grains = (count + grain - 1) / grain;

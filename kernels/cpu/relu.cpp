@@ -22,10 +22,13 @@ class ReluOp : public HostOp {
     const float* in = static_cast<const float*>(args[0]);
     const float* kept = backward_ ? static_cast<const float*>(args[1]) : nullptr;
     float* out = static_cast<float*>(args[backward_ ? 2 : 1]);
-    parallel_ranges(threads_, count_, 16, [&](std::int64_t begin, std::int64_t end) {
-      if (backward_) {
+    parallel_ranges(threads_, count_, 16, [=, backward = backward_](std::int64_t begin, std::int64_t end) {
+      if (backward) {
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) out[i] = kept[i] > 0 ? in[i] : 0.f;
+        for (std::int64_t i = begin; i < end; ++i) {
+          const float gradient = in[i];   // read in any case, or the loop is not vectorised
+          out[i] = kept[i] > 0 ? gradient : 0.f;
+        }
       } else {
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] < 0 ? 0.f : in[i];   // lets NaN through

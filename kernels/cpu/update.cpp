@@ -12,16 +12,35 @@
 namespace dp::kernels {
 namespace {
 
-void require_count(std::int64_t count, const char* op) {
-  if (count < 0) throw Error(ErrorCode::usage, std::string(op) + ": the count " + std::to_string(count) + " is negative");
+struct Rates {
+  float lr, momentum, decay, clip;
+};
+
+// The update of PyTorch's SGD on [begin, end). Returns zero unless an updated weight is NaN or infinite.
+template <bool kMomentum, bool kNesterov>
+float update_range(float* __restrict weights, const float* __restrict gradients, float* __restrict momenta, Rates rates,
+                   std::int64_t begin, std::int64_t end) {
+  float poison = 0;
+#pragma omp simd reduction(+ : poison)
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float gradient = rates.clip * gradients[i] + rates.decay * weights[i];
+    float direction = gradient;
+    if constexpr (kMomentum) {
+      const float m = rates.momentum * momenta[i] + gradient;
+      momenta[i] = m;
+      direction = kNesterov ? gradient + rates.momentum * m : m;
+    }
+    const float updated = weights[i] - rates.lr * direction;
+    weights[i] = updated;
+    poison += updated * 0.0f;
+  }
+  return poison;
 }
 
 class SgdOp : public HostOp {
  public:
   SgdOp(const SgdUpdate& d, const CpuOpOptions& options)
-      : count_(d.count), threads_(threads_for(options.threads, d.count * 12)) {
-    require_count(d.count, "sgd");
-  }
+      : count_(d.count), threads_(threads_for(options.threads, d.count * 12)) {}
   std::string implementation() const override { return "own:simd"; }
 
   void execute(std::span<void* const> args, void*) override {
@@ -31,34 +50,12 @@ class SgdOp : public HostOp {
     const StepInputs& step = *static_cast<const StepInputs*>(args[3]);
     StepResults& results = *static_cast<StepResults*>(args[4]);
     if (results.skip != 0) return;
-    const float lr = step.lr, momentum = step.momentum, decay = step.weight_decay, clip = results.clip;
-    const bool nesterov = step.nesterov != 0;
+    const Rates rates{step.lr, step.momentum, step.weight_decay, results.clip};
+    const auto update = momenta == nullptr   ? update_range<false, false>
+                        : step.nesterov != 0 ? update_range<true, true>
+                                             : update_range<true, false>;
     parallel_ranges(threads_, count_, 16, [=, &results](std::int64_t begin, std::int64_t end) {
-      float poison = 0;   // zero unless an updated weight is NaN or infinite
-      if (momenta == nullptr) {
-#pragma omp simd reduction(+ : poison)
-        for (std::int64_t i = begin; i < end; ++i) {
-          weights[i] -= lr * (clip * gradients[i] + decay * weights[i]);
-          poison += weights[i] * 0.0f;
-        }
-      } else if (nesterov) {
-#pragma omp simd reduction(+ : poison)
-        for (std::int64_t i = begin; i < end; ++i) {
-          const float gradient = clip * gradients[i] + decay * weights[i];
-          const float m = momentum * momenta[i] + gradient;
-          momenta[i] = m;
-          weights[i] -= lr * (gradient + momentum * m);
-          poison += weights[i] * 0.0f;
-        }
-      } else {
-#pragma omp simd reduction(+ : poison)
-        for (std::int64_t i = begin; i < end; ++i) {
-          const float m = momentum * momenta[i] + (clip * gradients[i] + decay * weights[i]);
-          momenta[i] = m;
-          weights[i] -= lr * m;
-          poison += weights[i] * 0.0f;
-        }
-      }
+      const float poison = update(weights, gradients, momenta, rates, begin, end);
       if (poison != 0) std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
     });
   }
@@ -85,9 +82,7 @@ double sum_of_squares(const float* x, std::int64_t count) {
 class GradNormPartialsOp : public HostOp {
  public:
   GradNormPartialsOp(const GradNormPartials& d, const CpuOpOptions& options)
-      : count_(d.count), threads_(threads_for(options.threads, d.count * 4)) {
-    require_count(d.count, "grad_norm_partials");
-  }
+      : count_(d.count), threads_(threads_for(options.threads, d.count * 4)) {}
   std::string implementation() const override { return "own:simd"; }
 
   void execute(std::span<void* const> args, void*) override {
@@ -106,7 +101,7 @@ class GradNormPartialsOp : public HostOp {
 
 class GradNormFinishOp : public HostOp {
  public:
-  explicit GradNormFinishOp(const GradNormFinish& d) : blocks_(d.blocks) { require_count(d.blocks, "grad_norm_finish"); }
+  explicit GradNormFinishOp(const GradNormFinish& d) : blocks_(d.blocks) {}
 
   void execute(std::span<void* const> args, void*) override {
     const double* partials = static_cast<const double*>(args[0]);

@@ -1,7 +1,8 @@
 #include <algorithm>
 
-#include "kernels/reference/window_axis.h"
 #include "kernels/reference/reference_op.h"
+#include "kernels/reference/strided.h"
+#include "kernels/reference/window_axis.h"
 
 namespace dp::kernels::reference {
 namespace {
@@ -28,18 +29,25 @@ class ConvOp : public ReferenceOp<Desc> {
     cols_ = {xs[3], ys[3], desc.window};
   }
 
-  // Calls visit(n, o, c, row, col, weight index) for every sample, pair of channels and window cell.
+  // Calls visit(weight index, first x, first y, count) for every row of output cells that a weight takes part in: `count` cells of y
+  // side by side, and of x `stride` apart.
   template <typename Visit>
-  void for_each_weight(Visit visit) const {
+  void for_each_row(Visit visit) const {
     const int kernel = desc_.window.kernel;
     for (std::int64_t n = 0; n < batch_; ++n)
       for (std::int64_t o = 0; o < out_; ++o)
         for (std::int64_t c = 0; c < in_; ++c)
           for (int row = 0; row < kernel; ++row)
-            for (int col = 0; col < kernel; ++col) visit(n, o, c, row, col, ((o * in_ + c) * kernel + row) * kernel + col);
+            for (int col = 0; col < kernel; ++col)
+              for (std::int64_t i = rows_.first(row); i < rows_.last(row); ++i) {
+                const std::int64_t j = cols_.first(col);
+                const std::int64_t x = ((n * in_ + c) * rows_.input + rows_.cell(i, row)) * cols_.input + cols_.cell(j, col);
+                const std::int64_t y = ((n * out_ + o) * rows_.output + i) * cols_.output + j;
+                visit(((o * in_ + c) * kernel + row) * kernel + col, x, y, cols_.last(col) - j);
+              }
   }
-  std::int64_t plane_x(std::int64_t n, std::int64_t c) const { return (n * in_ + c) * rows_.input * cols_.input; }
-  std::int64_t plane_y(std::int64_t n, std::int64_t o) const { return (n * out_ + o) * rows_.output * cols_.output; }
+  std::int64_t stride() const { return desc_.window.stride; }
+  std::int64_t plane() const { return rows_.output * cols_.output; }
 
   std::int64_t batch_, in_, out_;
   WindowAxis rows_, cols_;
@@ -52,17 +60,13 @@ class Forward final : public ConvOp<Conv2dForward> {
   void execute(std::span<void* const> args, void*) override {
     const double *x = f64(args[0]), *w = f64(args[1]), *b = f64(args[2]);
     double* y = f64(args[3]);
-    const std::int64_t plane = rows_.output * cols_.output;
-    for (std::int64_t i = 0; i < batch_ * out_ * plane; ++i) y[i] = desc_.bias ? b[i / plane % out_] : 0;
-    for_each_weight([&](std::int64_t n, std::int64_t o, std::int64_t c, int row, int col, std::int64_t weight) {
-      for (std::int64_t i = rows_.first(row); i < rows_.last(row); ++i) {
-        double* to = y + plane_y(n, o) + i * cols_.output;
-        const double* from = x + plane_x(n, c) + rows_.cell(i, row) * cols_.input;
-        for (std::int64_t j = cols_.first(col); j < cols_.last(col); ++j) to[j] += w[weight] * from[cols_.cell(j, col)];
-      }
+    const std::int64_t count = batch_ * out_ * plane();
+    for (std::int64_t i = 0; i < count; ++i) y[i] = desc_.bias ? b[i / plane() % out_] : 0;
+    for_each_row([&](std::int64_t weight, std::int64_t from, std::int64_t to, std::int64_t cells) {
+      add_scaled(y + to, 1, x + from, stride(), w[weight], cells);
     });
     if (desc_.relu)
-      for (std::int64_t i = 0; i < batch_ * out_ * plane; ++i) y[i] = y[i] < 0 ? 0 : y[i];
+      for (std::int64_t i = 0; i < count; ++i) y[i] = y[i] < 0 ? 0 : y[i];
   }
 };
 
@@ -74,12 +78,8 @@ class BackwardData final : public ConvOp<Conv2dBackwardData> {
     const double *dy = f64(args[0]), *w = f64(args[1]);
     double* dx = f64(args[2]);
     std::fill_n(dx, batch_ * in_ * rows_.input * cols_.input, 0.0);
-    for_each_weight([&](std::int64_t n, std::int64_t o, std::int64_t c, int row, int col, std::int64_t weight) {
-      for (std::int64_t i = rows_.first(row); i < rows_.last(row); ++i) {
-        const double* from = dy + plane_y(n, o) + i * cols_.output;
-        double* to = dx + plane_x(n, c) + rows_.cell(i, row) * cols_.input;
-        for (std::int64_t j = cols_.first(col); j < cols_.last(col); ++j) to[cols_.cell(j, col)] += w[weight] * from[j];
-      }
+    for_each_row([&](std::int64_t weight, std::int64_t to, std::int64_t from, std::int64_t cells) {
+      add_scaled(dx + to, stride(), dy + from, 1, w[weight], cells);
     });
   }
 };
@@ -92,19 +92,12 @@ class BackwardWeights final : public ConvOp<Conv2dBackwardWeights> {
     const double *x = f64(args[0]), *dy = f64(args[1]);
     double *dw = f64(args[2]), *db = f64(args[3]);
     std::fill_n(dw, tensors_[2].shape.numel(), 0.0);
-    for_each_weight([&](std::int64_t n, std::int64_t o, std::int64_t c, int row, int col, std::int64_t weight) {
-      double sum = 0;
-      for (std::int64_t i = rows_.first(row); i < rows_.last(row); ++i) {
-        const double* grad = dy + plane_y(n, o) + i * cols_.output;
-        const double* from = x + plane_x(n, c) + rows_.cell(i, row) * cols_.input;
-        for (std::int64_t j = cols_.first(col); j < cols_.last(col); ++j) sum += grad[j] * from[cols_.cell(j, col)];
-      }
-      dw[weight] += sum;
+    for_each_row([&](std::int64_t weight, std::int64_t from, std::int64_t grad, std::int64_t cells) {
+      dw[weight] += dot(dy + grad, x + from, stride(), cells);
     });
     if (!desc_.bias) return;
     std::fill_n(db, out_, 0.0);
-    const std::int64_t plane = rows_.output * cols_.output;
-    for (std::int64_t i = 0; i < batch_ * out_ * plane; ++i) db[i / plane % out_] += dy[i];
+    for (std::int64_t i = 0; i < batch_ * out_ * plane(); ++i) db[i / plane() % out_] += dy[i];
   }
 };
 

@@ -8,7 +8,9 @@
 
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
 
 }  // namespace
 
@@ -17,7 +19,7 @@ TEST_CASE("crc32c gives the known answers") {
   for (const auto& crc : {dp::crc32c, dp::crc32c_portable}) {
     CHECK(crc(bytes_of("123456789"), 0) == 0xE3069283);
     CHECK(crc({}, 0) == 0);
-    CHECK(crc(zeros, 0) == 0x8A9136AA);   // RFC 3720, B.4
+    CHECK(crc(zeros, 0) == 0x8A9136AA);  // RFC 3720, B.4
     CHECK(crc(ones, 0) == 0x62A8AB43);
   }
 }

@@ -1,6 +1,7 @@
 #include "files/files_support.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -24,7 +25,11 @@ bool all_are(const Tensor& tensor, double value) {
 
 }  // namespace
 
-ScratchFolder::ScratchFolder() : path_((std::filesystem::temp_directory_path() / "dp-files-XXXXXX").string()) {
+ScratchFolder::ScratchFolder()
+    : ScratchFolder(!::getenv("TMPDIR") && ::access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+                                                                           : std::filesystem::temp_directory_path()) {}
+
+ScratchFolder::ScratchFolder(const std::filesystem::path& parent) : path_((parent / "dp-files-XXXXXX").string()) {
   if (!::mkdtemp(path_.data())) throw std::runtime_error("no scratch folder could be made");
 }
 

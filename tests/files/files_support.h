@@ -10,10 +10,11 @@
 
 namespace dp::test {
 
-// A new folder under the system's temporary one, removed with all in it.
+// A new folder, removed with all in it. It lies in memory where the system offers that and TMPDIR names no other place.
 class ScratchFolder {
  public:
   ScratchFolder();
+  explicit ScratchFolder(const std::filesystem::path& parent);
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;

@@ -14,7 +14,9 @@ std::string length_only(std::uint64_t length, const std::string& rest) {
 }
 
 // A header with one tensor "t" whose value is this, before four bytes of data.
-std::string tensor(const std::string& value) { return safetensors_bytes("{\"t\":" + value + "}", "1234"); }
+std::string tensor(const std::string& value) {
+  return safetensors_bytes("{\"t\":" + value + "}", "1234");
+}
 std::string shaped(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return tensor("{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}");
 }
@@ -22,7 +24,9 @@ std::string good(const std::string& name, int begin, int end) {
   return "\"" + name + "\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(end - begin) + "],\"data_offsets\":[" +
          std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
-std::string two(const std::string& a, const std::string& b) { return safetensors_bytes("{" + a + "," + b + "}", "1234"); }
+std::string two(const std::string& a, const std::string& b) {
+  return safetensors_bytes("{" + a + "," + b + "}", "1234");
+}
 std::string repeated(const std::string& text, int times) {
   std::string all;
   all.reserve(text.size() * static_cast<std::size_t>(times));
@@ -85,7 +89,8 @@ std::vector<BadFile> hostile_safetensors() {
       {"no offsets", tensor(R"({"dtype":"F32","shape":[1]})"), "'t' has no data_offsets"},
       {"an unknown key", tensor(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1})"), "unknown key 'x'"},
       {"a shape twice", tensor(R"({"dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]})"), "'shape' twice"},
-      {"an unknown dtype", shaped("\"F8_E4M3\"", "[4]", "[0,4]"), "'t' has the dtype 'F8_E4M3', which is not supported"},
+      {"an unknown dtype", shaped("\"F8_E4M3\"", "[4]", "[0,4]"),
+       "'t' has the dtype 'F8_E4M3', which is not supported"},
       {"booleans", shaped("\"BOOL\"", "[4]", "[0,4]"), "'t' has the dtype 'BOOL'"},
       {"control characters as dtype", shaped("\"\\u001b[2J\"", "[4]", "[0,4]"), "'\\x1b[2J'"},
       {"a number as dtype", shaped("4", "[4]", "[0,4]"), "a number as its dtype"},

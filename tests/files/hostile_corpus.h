@@ -8,7 +8,7 @@ namespace dp::test {
 
 struct BadFile {
   std::string what, bytes;
-  std::string message;   // part of the error's text
+  std::string message;  // part of the error's text
 };
 std::vector<BadFile> hostile_safetensors();
 

@@ -64,15 +64,16 @@ TEST_CASE("F11: good files take no more than twice their size") {
     dp::read_safetensors(folder / "f");
     return peak.bytes();
   };
-  const std::string halves =
-      safetensors_bytes(R"({"h":{"dtype":"BF16","shape":[8388608],"data_offsets":[0,16777216]}})", std::string(16 << 20, 1));
+  const std::string halves = safetensors_bytes(
+      R"({"h":{"dtype":"BF16","shape":[8388608],"data_offsets":[0,16777216]}})", std::string(16 << 20, 1));
   CHECK(peak_of(halves) <= 2 * halves.size() + (1 << 20));
-  const std::string floats =
-      safetensors_bytes(R"({"f":{"dtype":"F32","shape":[4194304],"data_offsets":[0,16777216]}})", std::string(16 << 20, 1));
+  const std::string floats = safetensors_bytes(R"({"f":{"dtype":"F32","shape":[4194304],"data_offsets":[0,16777216]}})",
+                                               std::string(16 << 20, 1));
   CHECK(peak_of(floats) <= floats.size() + (1 << 20));
   // A header that is all metadata, in pieces as long as they may be.
   std::string json = "{\"__metadata__\":{";
-  for (int i = 0; i < 16; ++i) json += (i ? ",\"" : "\"") + std::to_string(i) + "\":\"" + std::string(1000000, 'v') + "\"";
+  for (int i = 0; i < 16; ++i)
+    json += (i ? ",\"" : "\"") + std::to_string(i) + "\":\"" + std::string(1000000, 'v') + "\"";
   const std::string metadata = safetensors_bytes(json + "}}", "");
   CHECK(peak_of(metadata) <= 2 * metadata.size() + (8 << 20));
 }
@@ -99,7 +100,7 @@ TEST_CASE("F11: a file with a wrong byte is refused or read, never worse") {
       if (!one_line(outcome.text)) FAIL("byte " << at << " gives a text of several lines");
       refused += outcome.code == 3;
     }
-  CHECK(refused > 1000);   // most of them
+  CHECK(refused > 1000);  // most of them
 }
 
 TEST_CASE("F11: what is no regular file is refused at once") {
@@ -125,7 +126,7 @@ TEST_CASE("F11: what is no regular file is refused at once") {
     CHECK(outcome.code == 3);
     CHECK_THAT(outcome.text, Catch::Contains(message));
   }
-  if (::geteuid() != 0) {   // root may read everything
+  if (::geteuid() != 0) {  // root may read everything
     write_bytes(folder / "secret", small_file());
     ::chmod((folder / "secret").c_str(), 0);
     CHECK_THAT(refusal(folder / "secret").text, Catch::Contains("Permission denied"));
@@ -134,8 +135,9 @@ TEST_CASE("F11: what is no regular file is refused at once") {
 
 TEST_CASE("F11: a file larger than memory is refused before anything is taken from it") {
   const ScratchFolder folder;
-  const std::string size = std::to_string(std::uint64_t{1} << 42);   // 4 TiB, all of it a hole on the disk
-  const std::string head = safetensors_bytes(R"({"x":{"dtype":"U8","shape":[)" + size + R"(],"data_offsets":[0,)" + size + "]}}", "");
+  const std::string size = std::to_string(std::uint64_t{1} << 42);  // 4 TiB, all of it a hole on the disk
+  const std::string head =
+      safetensors_bytes(R"({"x":{"dtype":"U8","shape":[)" + size + R"(],"data_offsets":[0,)" + size + "]}}", "");
   write_bytes(folder / "sparse", head);
   if (::truncate((folder / "sparse").c_str(), static_cast<off_t>(head.size() + (std::uint64_t{1} << 42))) != 0)
     DP_SKIP("this file system holds no sparse file of 4 TiB");

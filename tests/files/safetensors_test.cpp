@@ -52,12 +52,11 @@ TEST_CASE("S22: a written file has the bytes that the format prescribes") {
   const NamedTensors tensors = {
       {"u", flags}, {"fc.weight", dp::tensor_of({1, 2}, weights)}, {"empty", Tensor(Shape{0, 4})}, {"steps", steps}};
 
-  std::string json =
-      R"({"__metadata__":{"format":"pt"},)"
-      R"("steps":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
-      R"("empty":{"dtype":"F32","shape":[0,4],"data_offsets":[8,8]},)"
-      R"("fc.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]},)"
-      R"("u":{"dtype":"U8","shape":[3],"data_offsets":[16,19]}})";
+  std::string json = R"({"__metadata__":{"format":"pt"},)"
+                     R"("steps":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+                     R"("empty":{"dtype":"F32","shape":[0,4],"data_offsets":[8,8]},)"
+                     R"("fc.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]},)"
+                     R"("u":{"dtype":"U8","shape":[3],"data_offsets":[16,19]}})";
   json.resize((json.size() + 7) / 8 * 8, ' ');
   const std::string data("\5\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40\1\2\3", 19);
 
@@ -86,15 +85,17 @@ TEST_CASE("a file is read as another program may write it") {
 TEST_CASE("every type and shape survives a round trip") {
   NamedTensors tensors;
   std::uint64_t key = 0;
-  for (const DType type : {DType::f64, DType::i64, DType::f32, DType::i32, DType::u8})   // falling width
-    for (const Shape& shape : {Shape{}, Shape{0}, Shape{3}, Shape{2, 0, 5}, Shape{7, 3, 1}, Shape{1, 2, 1, 2, 1, 2, 1, 2}}) {
+  for (const DType type : {DType::f64, DType::i64, DType::f32, DType::i32, DType::u8})  // falling width
+    for (const Shape& shape :
+         {Shape{}, Shape{0}, Shape{3}, Shape{2, 0, 5}, Shape{7, 3, 1}, Shape{1, 2, 1, 2, 1, 2, 1, 2}}) {
       const std::string name = (size_of(type) == 8 ? "a" : size_of(type) == 4 ? "b" : "c") + std::to_string(100 + key);
       tensors.emplace_back(name, random_tensor(shape, type, key++));
     }
   const NamedTensors read = read_back(tensors);
   REQUIRE(read.size() == tensors.size());
-  for (std::size_t i = 0; i < read.size(); ++i) {   // zero-size tensors of one offset may change places
-    const auto match = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == read[i].first; });
+  for (std::size_t i = 0; i < read.size(); ++i) {  // zero-size tensors of one offset may change places
+    const auto match =
+        std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == read[i].first; });
     REQUIRE(match != tensors.end());
     CHECK(same(read[i], *match));
   }
@@ -109,7 +110,8 @@ TEST_CASE("the weights of mnist_convnet keep PyTorch's names and shapes") {
 }
 
 TEST_CASE("16-bit floats are read as float32") {
-  const Tensor half = read_halves("F16", {0x0000, 0x8000, 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x83ff, 0x7c00, 0xfc00, 0x7e00});
+  const Tensor half =
+      read_halves("F16", {0x0000, 0x8000, 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x83ff, 0x7c00, 0xfc00, 0x7e00});
   const double expected[] = {0, -0.0, 1, -2, 65504, 0x1p-14, 0x1p-24, -0x3ffp-24, INFINITY, -INFINITY};
   for (std::size_t i = 0; i < std::size(expected); ++i) {
     CHECK(half.data<float>()[i] == expected[i]);

@@ -89,17 +89,18 @@ TEST_CASE("an abort ends every rank that waits for one that never comes") {
     World world(size, mode(threaded));
     auto handles = world.communicators();
     std::atomic<int> aborted{0};
+    std::vector<std::vector<float>> memory(static_cast<std::size_t>(size), std::vector<float>(2000, 1));
     const auto start = std::chrono::steady_clock::now();
     CHECK_THROWS_WITH(world.run([&](int rank) {
       const auto me = static_cast<std::size_t>(rank);
       const auto stream = world.contexts[me]->make_stream();
-      std::vector<float> data(2000, 1);
-      handles[me]->all_reduce(data.data(), 2000, DType::f32, *stream);
+      float* const data = memory[me].data();  // outlives the ranks' threads
+      handles[me]->all_reduce(data, 2000, DType::f32, *stream);
       if (rank == size - 1) {
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
         throw std::runtime_error("planted");
       }
-      handles[me]->reduce(data.data(), 2000, DType::f32, 0, *stream);
+      handles[me]->reduce(data, 2000, DType::f32, 0, *stream);
       try {
         stream->synchronize();
       } catch (const Aborted&) {

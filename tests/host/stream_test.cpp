@@ -144,6 +144,29 @@ TEST_CASE("what was enqueued goes on at calls on other streams and in flush") {
   CHECK(reduced == 2);
 }
 
+TEST_CASE("the caller can wait for one event, and ask whether all is done") {
+  const bool threaded = GENERATE(false, true);
+  BareContext context(mode(threaded));
+  const auto first = context.make_stream(), second = context.make_stream();
+  const auto event = context.make_event();
+  std::atomic<bool> open{false}, open_more{false};
+  int x = 0;
+  LambdaOp write([&] { x = 1; });
+  second->synchronize(*event);  // never recorded
+  wait_for(*first, open);
+  run(write, *first);
+  first->record(*event);
+  wait_for(*first, open_more);
+  CHECK_FALSE(context.idle());
+  const Later later(open);
+  second->synchronize(*event);
+  CHECK(x == 1);
+  CHECK_FALSE(context.idle());
+  open_more = true;
+  first->synchronize();
+  CHECK(context.idle() == !threaded);
+}
+
 TEST_CASE("a missing wait shows in the threaded mode, and the wait mends it") {
   const auto late_reads = [](bool with_wait) {
     int wrong = 0;

@@ -53,14 +53,16 @@ TEST_CASE("law 2: models and apps include what an embedder could") {
   check_tree(dp::test::check_embedder_view);
   CHECK(found(dp::test::check_embedder_view, {{"apps/a.cpp",
                                                "#include <CLI/CLI.hpp>\n#include <dp/dp.h>\n#include <string>\n"
-                                               "#include \"apps/flags.h\"\n#include <unistd.h>\n"},
+                                               "#include \"flags.h\"\n#include <unistd.h>\n"},
+                                              {"apps/flags.h", ""},
                                               {"models/m.cpp", "#include <dp/models.h>\n"}})
             .empty());
   CHECK(found(dp::test::check_embedder_view, {{"apps/a.cpp", "#include <dp/dp.h>\n#include \"engine/plan.h\"\n"},
                                               {"apps/b.cpp", "#include <nlohmann/json.hpp>\n"},
+                                              {"apps/x/c.cpp", "#include \"d.h\"\n"},
                                               {"models/m.cpp", "#include <CLI/CLI.hpp>\n"},
                                               {"models/n.cpp", "#include \"dp/model.h\"\n"}}) ==
-        Where{"apps/a.cpp:2", "apps/b.cpp:1", "models/m.cpp:1", "models/n.cpp:1"});
+        Where{"apps/a.cpp:2", "apps/b.cpp:1", "apps/x/c.cpp:1", "models/m.cpp:1", "models/n.cpp:1"});
 }
 
 TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothing else") {
@@ -91,6 +93,9 @@ TEST_CASE("law 3: includes make no cycle") {
                                        {"engine/include/dp/b.h", "#include <dp/c.h>\n"},
                                        {"engine/include/dp/c.h", "\n#include \"dp/a.h\"\n"}}) ==
         Where{"engine/include/dp/c.h:2"});
+  CHECK(found(dp::test::check_cycles,
+              {{"apps/a/x.h", "#include \"y.h\"\n"}, {"apps/a/y.h", "#include \"x.h\"\n"}, {"apps/y.h", ""}}) ==
+        Where{"apps/a/y.h:1"});
 }
 
 TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
@@ -101,6 +106,7 @@ TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
                 "#if defined(__linux__)\n#endif\nint cut(int); int n = 1'000'000 << 3;\n"},
                {"kernels/cuda/k.cu", "#include <cuda_runtime.h>\n__global__ void f();\nvoid g() { f<<<1, 2>>>(); }\n"},
                {"kernels/cuda/ptx.h", "#if defined(__CUDA_ARCH__)\nasm(\"\");\n#endif\n"},
+               {"tests/host/fake_driver/f.cpp", "int cuInit(unsigned) { return 0; }\n"},
                {"tests/simt/t.cpp", "void f() { cudaFree(0); }\n"}})
             .empty());
   CHECK(found(dp::test::check_cuda, {{"engine/a.cpp", "#include <cuda_runtime.h>\n"},
@@ -111,9 +117,11 @@ TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
                                      {"kernels/comm.cpp", "#include <nccl.h>\nvoid f() { ncclCommDestroy(c); }\n"},
                                      {"kernels/cuda/a_ptx.h", "#ifdef __CUDA_ARCH__\nasm(\"\");\n#endif\n"},
                                      {"kernels/cuda/b_ptx.h", "#ifdef __CUDA_ARCH__\nasm(\"\");\n#endif\n"},
-                                     {"kernels/cuda/k.cu", "#ifdef __CUDA_ARCH__\n#endif\n"}}) ==
+                                     {"kernels/cuda/k.cu", "#ifdef __CUDA_ARCH__\n#endif\n"},
+                                     {"tests/host/t.cpp", "int n = cuInit(0);\n"}}) ==
         Where{"engine/a.cpp:1", "engine/b.cpp:2", "engine/c.h:1", "engine/d.cpp:1", "engine/e.cpp:1",
-              "kernels/comm.cpp:1", "kernels/comm.cpp:2", "kernels/cuda/b_ptx.h:1", "kernels/cuda/k.cu:1"});
+              "kernels/comm.cpp:1", "kernels/comm.cpp:2", "kernels/cuda/b_ptx.h:1", "kernels/cuda/k.cu:1",
+              "tests/host/t.cpp:1"});
 }
 
 TEST_CASE("law 5: no file is longer than 400 lines") {

@@ -56,7 +56,9 @@ class Random {
     return words_[used_++];
   }
   float uniform() { return uniform_float(next()); }                             // [0, 1)
-  float uniform(float low, float high) { return low + (high - low) * uniform(); }
+  float uniform(float low, float high) {   // in double: a fused multiply-add would give other bits in another build
+    return static_cast<float>(double{low} + (double{high} - double{low}) * double{uniform()});
+  }
   std::uint32_t below(std::uint32_t bound);                                     // [0, bound), unbiased; bound > 0
   float normal();                                                               // mean 0, deviation 1 (Box-Muller)
 

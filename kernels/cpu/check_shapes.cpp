@@ -1,0 +1,125 @@
+#include "kernels/cpu/check_shapes.h"
+
+#include "dp/error.h"
+
+namespace dp::kernels {
+namespace {
+
+[[noreturn]] void refuse(const OpDesc& desc, const std::string& why) {
+  throw Error(ErrorCode::usage, std::string(name_of(desc)) + " of" + shapes_of(desc) + ": " + why);
+}
+
+void check_types(const OpDesc& desc, std::initializer_list<const TensorDesc*> tensors) {
+  for (const TensorDesc* tensor : tensors)
+    if (tensor->type != DType::f32)
+      refuse(desc, std::string("the CPU computes in float32, not ") + to_string(tensor->type));
+}
+
+std::int64_t window_output(std::int64_t in, const Window& w) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; }
+
+bool window_fits(const Shape& in, const Shape& out, const Window& w) {
+  if (w.kernel < 1 || w.stride < 1 || w.padding < 0) return false;
+  for (const int axis : {2, 3})
+    if (in[axis] + 2 * w.padding < w.kernel || out[axis] != window_output(in[axis], w)) return false;
+  return true;
+}
+
+void check_conv(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window) {
+  check_types(desc, {&x, &w, &y});
+  const Shape &xs = x.shape, &ws = w.shape, &ys = y.shape;
+  if (xs.rank() != 4 || ws.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
+  if (ws[1] != xs[1] || ws[0] != ys[1]) refuse(desc, "the channels of the weights are not those of input and output");
+  if (ws[2] != window.kernel || ws[3] != window.kernel) refuse(desc, "the weights are not of the window's size");
+  if (xs[0] != ys[0]) refuse(desc, "input and output have different batches");
+  if (!window_fits(xs, ys, window)) refuse(desc, "the output does not fit the input and the window");
+}
+
+void check_linear(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y) {
+  check_types(desc, {&x, &w, &y});
+  const Shape &xs = x.shape, &ws = w.shape, &ys = y.shape;
+  if ((xs.rank() != 2 && xs.rank() != 4) || ws.rank() != 2 || ys.rank() != 2)
+    refuse(desc, "the input has two or four dimensions, weights and output have two");
+  if (xs[0] != ys[0]) refuse(desc, "input and output have different batches");
+  if (ws[0] != ys[1] || ws[1] != xs.without_first().numel())
+    refuse(desc, "the features of the weights are not those of input and output");
+}
+
+void check_dropout(const OpDesc& desc, const DropoutSpec& dropout) {
+  if (!(dropout.p >= 0 && dropout.p < 1)) refuse(desc, "dropout's p must lie in [0, 1), not " + std::to_string(dropout.p));
+}
+
+void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w,
+                const std::optional<DropoutSpec>& dropout) {
+  check_types(desc, {&x, &y});
+  const Shape &xs = x.shape, &ys = y.shape;
+  if (xs.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
+  if (xs[0] != ys[0] || xs[1] != ys[1]) refuse(desc, "batch and channels of input and output differ");
+  if (w.kernel > 15 || 2 * w.padding > w.kernel) refuse(desc, "the window is at most 15, its padding at most half of it");
+  if (!window_fits(xs, ys, w)) refuse(desc, "the output does not fit the input and the window");
+  if (dropout) check_dropout(desc, *dropout);
+}
+
+void check_count(const OpDesc& desc, std::int64_t count) {
+  if (count < 0) refuse(desc, "the count " + std::to_string(count) + " is negative");
+}
+
+struct Check {
+  const OpDesc& desc;
+
+  void operator()(const Conv2dForward& d) const { check_conv(desc, d.x, d.w, d.y, d.window); }
+  void operator()(const Conv2dBackwardData& d) const { check_conv(desc, d.dx, d.w, d.dy, d.window); }
+  void operator()(const Conv2dBackwardWeights& d) const { check_conv(desc, d.x, d.dw, d.dy, d.window); }
+  void operator()(const LinearForward& d) const { check_linear(desc, d.x, d.w, d.y); }
+  void operator()(const LinearBackwardData& d) const { check_linear(desc, d.dx, d.w, d.dy); }
+  void operator()(const LinearBackwardWeights& d) const { check_linear(desc, d.x, d.dw, d.dy); }
+  void operator()(const ReluForward& d) const { check_types(desc, {&d.x}); }
+  void operator()(const ReluBackward& d) const { check_types(desc, {&d.x}); }
+  void operator()(const MaxPool2dForward& d) const { check_pool(desc, d.x, d.y, d.window, d.dropout); }
+  void operator()(const MaxPool2dBackward& d) const { check_pool(desc, d.dx, d.dy, d.window, d.dropout); }
+  void operator()(const DropoutApply& d) const {
+    check_types(desc, {&d.x});
+    if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor has two or four dimensions");
+    check_dropout(desc, d.dropout);
+  }
+  void operator()(const SoftmaxCrossEntropy& d) const {
+    check_count(desc, d.batch);
+    if (d.classes < 1) refuse(desc, "there must be at least one class, not " + std::to_string(d.classes));
+  }
+  void operator()(const Reorder& d) const {
+    if (d.src.shape != d.dst.shape) refuse(desc, "the shapes differ");
+    for (const TensorDesc* t : {&d.src, &d.dst})
+      if (t->type != DType::f32 && t->type != DType::f64)
+        refuse(desc, std::string("converts float32 and float64, not ") + to_string(t->type));
+  }
+  void operator()(const Fill&) const {}
+  void operator()(const Accumulate& d) const { check_count(desc, d.count); }
+  void operator()(const SgdUpdate& d) const { check_count(desc, d.count); }
+  void operator()(const GradNormPartials& d) const { check_count(desc, d.count); }
+  void operator()(const GradNormFinish& d) const { check_count(desc, d.blocks); }
+};
+
+}  // namespace
+
+void check_shapes(const OpDesc& desc) { std::visit(Check{desc}, desc); }
+
+std::string shapes_of(const OpDesc& desc) {
+  std::string text;
+  const auto add = [&](const char* name, const TensorDesc& t) { text += std::string(" ") + name + " " + to_string(t.shape); };
+  std::visit(
+      [&](const auto& d) {
+        if constexpr (requires { d.x; }) add("x", d.x);
+        if constexpr (requires { d.dy; }) add("dy", d.dy);
+        if constexpr (requires { d.w; }) add("w", d.w);
+        if constexpr (requires { d.y; }) add("y", d.y);
+        if constexpr (requires { d.dx; }) add("dx", d.dx);
+        if constexpr (requires { d.dw; }) add("dw", d.dw);
+        if constexpr (requires { d.src; }) add("src", d.src), add("dst", d.dst);
+        if constexpr (requires { d.window; })
+          text += " window " + std::to_string(d.window.kernel) + " stride " + std::to_string(d.window.stride) +
+                  " padding " + std::to_string(d.window.padding);
+      },
+      desc);
+  return text;
+}
+
+}  // namespace dp::kernels

@@ -1,0 +1,147 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "files/files_support.h"
+#include "files/memory_peak.h"
+#include "files/scoped_file_ops.h"
+#include "support/catch.h"
+
+using namespace dp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Saves a checkpoint, lets `spoil` change its folder, and expects the refusal.
+void expect_refusal(const std::string& message, const std::function<void(const std::string& folder)>& spoil) {
+  INFO(message);
+  UnsyncedOps unsynced;
+  const ScopedFileOps scope(unsynced);
+  const ScratchFolder scratch;
+  fs::create_directory(scratch / "checkpoints");
+  const std::string folder = scratch / "checkpoints/last";
+  dp::save_checkpoint(folder, checkpoint_at(1));
+  spoil(folder);
+  const MemoryPeak peak;
+  const Outcome outcome = outcome_of([&] { dp::load_checkpoint(folder); });
+  CHECK(outcome.code == 3);
+  CHECK_THAT(outcome.text, Catch::Contains(message));
+  CHECK(outcome.text.find_first_of("\n\x1b") == std::string::npos);
+  CHECK(dp::find_checkpoint(scratch.path()).empty());
+  CHECK(peak.bytes() < (32 << 20));
+}
+
+void replace(const std::string& path, const std::string& from, const std::string& to) {
+  std::string text = read_bytes(path);
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  write_bytes(path, text.replace(at, from.size(), to));
+}
+
+// As somebody would who can compute a checksum: state.json is this, and the manifest agrees.
+void forge_state(const std::string& folder, const std::string& text) {
+  write_bytes(folder + "/state.json", text);
+  std::string manifest = read_bytes(folder + "/manifest.json");
+  const std::size_t at = manifest.find("\"state.json\"");
+  const std::size_t size_at = manifest.find(": ", manifest.find("bytes", at)) + 2;
+  manifest.replace(size_at, manifest.find(',', size_at) - size_at, std::to_string(text.size()));
+  write_bytes(folder + "/manifest.json", manifest);
+  // The refusal tells the checksum that would be right.
+  const std::string told = outcome_of([&] { dp::load_checkpoint(folder); }).text;
+  const std::size_t crc_at = manifest.find(": \"", manifest.find("crc32c", at)) + 3;
+  const std::string marker = "has the checksum ";
+  REQUIRE(told.find(marker) != std::string::npos);
+  manifest.replace(crc_at, 8, told.substr(told.find(marker) + marker.size(), 8));
+  write_bytes(folder + "/manifest.json", manifest);
+}
+
+}  // namespace
+
+TEST_CASE("F11: a checkpoint that lacks a file, or has another, is refused") {
+  for (const std::string name : {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}) {
+    expect_refusal(name + ": opening it failed", [&](const std::string& folder) { fs::remove(folder + "/" + name); });
+    expect_refusal(name, [&](const std::string& folder) { fs::resize_file(folder + "/" + name, 20); });
+    expect_refusal(name, [&](const std::string& folder) { fs::resize_file(folder + "/" + name, 0); });
+    expect_refusal(name + ": is a symbolic link", [&](const std::string& folder) {
+      fs::rename(folder + "/" + name, folder + "/elsewhere");
+      fs::create_symlink("elsewhere", folder + "/" + name);
+    });
+    expect_refusal(name + ": is a folder", [&](const std::string& folder) {
+      fs::remove(folder + "/" + name);
+      fs::create_directory(folder + "/" + name);
+    });
+    expect_refusal(name + ": is not a regular file", [&](const std::string& folder) {
+      fs::remove(folder + "/" + name);
+      REQUIRE(::mkfifo((folder + "/" + name).c_str(), 0600) == 0);
+    });
+  }
+  expect_refusal("No such file or directory", [](const std::string& folder) { fs::remove_all(folder); });
+  expect_refusal("Not a directory", [](const std::string& folder) {
+    fs::remove_all(folder);
+    write_bytes(folder, "");
+  });
+}
+
+TEST_CASE("F11: any wrong byte of a checkpoint's files is found") {
+  const ScratchFolder scratch;
+  const std::string folder = scratch / "last";
+  dp::save_checkpoint(folder, checkpoint_at(1));
+  for (const std::string name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    const std::string whole = read_bytes(folder + "/" + name);
+    for (std::size_t at = 0; at < whole.size(); at += 7) {
+      std::string wrong = whole;
+      wrong[at] = static_cast<char>(wrong[at] ^ (1 << at % 8));
+      write_bytes(folder + "/" + name, wrong);
+      CHECK_THAT(outcome_of([&] { dp::load_checkpoint(folder); }).text, Catch::Contains("has the checksum"));
+    }
+    write_bytes(folder + "/" + name, whole);
+  }
+  CHECK(is_checkpoint_at(dp::load_checkpoint(folder), 1));
+}
+
+TEST_CASE("F11: hostile manifests") {
+  const auto edit = [](const std::string& message, const std::string& from, const std::string& to) {
+    expect_refusal(message, [&](const std::string& folder) { replace(folder + "/manifest.json", from, to); });
+  };
+  const auto whole = [](const std::string& message, const std::string& text) {
+    expect_refusal(message, [&](const std::string& folder) { write_bytes(folder + "/manifest.json", text); });
+  };
+  edit("lists '../../etc/passwd', which is no file", "\"state.json\"", "\"../../etc/passwd\"");
+  edit("lists '\\x1b[2J'", "\"state.json\"", "\"\\u001b[2J\"");
+  edit("does not list model.safetensors", "model.safetensors", "state.json");
+  edit("is not of the format", "dp-checkpoint-1", "dp-checkpoint-2");
+  edit("has no size for", "\"bytes\": ", "\"bytes\": -");
+  edit("has no size for", "\"bytes\"", "\"byte\"");
+  edit("has no checksum for", "\"crc32c\": \"", "\"crc32c\": \"z");
+  edit("has no checksum for", "\"crc32c\"", "\"crc\"");
+  edit("the manifest says 1", "\"bytes\": ", "\"bytes\": 1");
+  whole("is not valid JSON", "{");
+  whole("is not valid JSON", "");
+  whole("is not a JSON object", "[]");
+  whole("is not of the format", "{}");
+  whole("lists no files", R"({"format":"dp-checkpoint-1","files":[]})");
+  whole("lists no files", R"({"format":"dp-checkpoint-1"})");
+  whole("has no size for state.json", R"({"format":"dp-checkpoint-1","files":{"state.json":1}})");
+  whole("zero bytes", std::string("{}\0{}", 5));
+  whole("nested more than four deep", std::string(60000, '['));
+  whole("at most 65536 are expected", std::string(65537, ' '));
+  whole("is not valid JSON", "{\"format\":1e999}");
+}
+
+TEST_CASE("F11: hostile states under a right checksum") {
+  const auto edit = [](const std::string& message, const std::string& from, const std::string& to) {
+    expect_refusal(message, [&](const std::string& folder) {
+      std::string text = read_bytes(folder + "/state.json");
+      const std::size_t at = text.find(from);
+      REQUIRE(at != std::string::npos);
+      forge_state(folder, text.replace(at, from.size(), to));
+    });
+  };
+  edit("'step' is not a whole number from 0 on", "\"step\": 1", "\"step\": -1");
+  edit("'step' is not a whole number from 0 on", "\"step\": 1", "\"step\": 1.5");
+  edit("'step' is not below 2^63", "\"step\": 1", "\"step\": 9223372036854775808");
+  edit("has no 'epoch'", "\"epoch\"", "\"epochs\"");
+  edit("'model' is not a string", "\"mlp\"", "7");
+  edit("'best_top1' is not a number", "\"best_top1\": ", "\"best_top1\": null, \"was\": ");
+  edit("is not valid JSON", "{", "");
+  edit("nested more than four deep", "\"mlp\"", std::string(100000, '['));
+}

@@ -1,0 +1,188 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "files/files_support.h"
+#include "support/catch.h"
+
+using namespace dp::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A run folder with an empty checkpoints/.
+struct Run {
+  ScratchFolder scratch{fs::temp_directory_path()};  // the usual disk
+  std::string folder = scratch / "checkpoints";
+  Run() { fs::create_directory(folder); }
+  void save(const std::string& name, std::int64_t step) const {
+    dp::save_checkpoint(folder + "/" + name, checkpoint_at(step));
+  }
+  std::string find() const { return dp::find_checkpoint(scratch.path()); }
+  // The name of what is found; "" for nothing.
+  std::string found() const { return fs::path(find()).filename().string(); }
+  bool holds(const std::string& name, std::int64_t step) const {
+    return is_checkpoint_at(dp::load_checkpoint(folder + "/" + name), step);
+  }
+};
+
+pid_t dead_process() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  return child;
+}
+
+std::string leftover(const std::string& base, const std::string& tag, pid_t owner) {
+  return "." + base + "." + tag + "-" + std::to_string(owner) + "-0";
+}
+
+}  // namespace
+
+TEST_CASE("S22: a checkpoint comes back as it was saved, again and again") {
+  const Run run;
+  for (const std::int64_t step : {7, 8, 1000000007}) {
+    run.save("last", step);
+    CHECK(run.holds("last", step));
+    CHECK(count_hidden(run.folder) == 0);
+  }
+  CHECK(run.find() == run.folder + "/last");
+  const std::vector<std::string> files = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"};
+  for (const std::string& name : files) CHECK(fs::is_regular_file(run.folder + "/last/" + name));
+  CHECK(dp::read_safetensors(run.folder + "/last/model.safetensors").size() == 2);
+  dp::save_checkpoint(run.folder + "/best/", checkpoint_at(3));  // a slash at the end is no part of the name
+  CHECK(run.holds("best", 3));
+}
+
+TEST_CASE("a checkpoint without momenta, and a state that JSON can not hold") {
+  const Run run;
+  dp::Checkpoint checkpoint = checkpoint_at(1);
+  checkpoint.momenta.clear();
+  checkpoint.state.best_top1 = NAN;
+  checkpoint.state.config = "\"\\\n\x01 \xff";
+  dp::save_checkpoint(run.folder + "/last", checkpoint);
+  const dp::Checkpoint loaded = dp::load_checkpoint(run.folder + "/last");
+  CHECK(loaded.momenta.empty());
+  CHECK(loaded.state.best_top1 == -1);
+  CHECK(loaded.state.config == "\"\\\n\x01 \xef\xbf\xbd");
+}
+
+TEST_CASE("the newest checkpoint is found, last winning a tie") {
+  const Run run;
+  CHECK(run.found().empty());
+  CHECK(dp::find_checkpoint(run.scratch / "none").empty());
+  run.save("best", 5);
+  CHECK(run.found() == "best");
+  run.save("step-7", 7);
+  CHECK(run.found() == "step-7");
+  run.save("last", 7);
+  CHECK(run.found() == "last");
+  run.save("step-10", 10);
+  run.save("step-9", 9);
+  CHECK(run.found() == "step-10");
+  run.save("other", 99);
+  run.save("step-x", 99);
+  CHECK(run.found() == "step-10");
+}
+
+TEST_CASE("an unreadable checkpoint is passed over, never removed") {
+  const Run run;
+  run.save("best", 5);
+  run.save("last", 9);
+  std::string weights = read_bytes(run.folder + "/last/model.safetensors");
+  weights.back() = static_cast<char>(weights.back() ^ 1);
+  write_bytes(run.folder + "/last/model.safetensors", weights);
+  CHECK(run.found() == "best");
+  CHECK(fs::exists(run.folder + "/last/state.json"));
+  run.save("last", 10);  // replaces it
+  CHECK(run.holds("last", 10));
+}
+
+TEST_CASE("S24: what a killed save left is finished when whole and newer, else removed") {
+  const pid_t dead = dead_process();
+  for (const pid_t owner : {dead, ::getpid()}) {
+    const Run run;
+    run.save("last", 5);
+    const auto plant = [&](const std::string& name, std::int64_t step) {
+      run.save("step-1", step);
+      fs::rename(run.folder + "/step-1", run.folder + "/" + name);
+    };
+    plant(leftover("last", "tmp", owner), 6);  // killed before the exchange
+    CHECK(run.found() == "last");
+    CHECK(run.holds("last", 6));
+    plant(leftover("last", "tmp", owner), 4);  // killed after the exchange
+    CHECK(run.found() == "last");
+    CHECK(run.holds("last", 6));
+    plant(leftover("best", "old", owner), 2);  // killed between two renames
+    plant(leftover("best", "tmp", owner), 3);
+    plant(leftover("last", "tmp", owner), 9);
+    fs::resize_file(run.folder + "/" + leftover("last", "tmp", owner) + "/optimizer.safetensors", 10);  // unfinished
+    CHECK(run.found() == "last");
+    CHECK(run.holds("last", 6));
+    CHECK(run.holds("best", 3));
+    CHECK(count_hidden(run.folder) == 0);
+  }
+}
+
+TEST_CASE("S24: what a living process may still be writing is left alone") {
+  const Run run;
+  run.save("last", 5);
+  const std::string name = run.folder + "/" + leftover("last", "tmp", ::getppid());
+  run.save("step-1", 8);
+  fs::rename(run.folder + "/step-1", name);
+  CHECK(run.found() == "last");
+  CHECK(run.holds("last", 5));
+  CHECK(fs::exists(name));
+  fs::remove_all(run.folder + "/last");  // all there is
+  CHECK(run.find() == name);
+}
+
+TEST_CASE("S24: a readable leftover of an unreadable checkpoint is used where it lies") {
+  const Run run;
+  run.save("last", 5);
+  const std::string name = run.folder + "/" + leftover("last", "tmp", ::getpid());
+  fs::rename(run.folder + "/last", name);
+  run.save("last", 6);
+  fs::remove(run.folder + "/last/manifest.json");
+  CHECK(run.find() == name);
+  CHECK(is_checkpoint_at(dp::load_checkpoint(name), 5));
+  CHECK(fs::exists(run.folder + "/last/model.safetensors"));
+}
+
+TEST_CASE("leftovers of other things are left alone") {
+  const Run run;
+  run.save("last", 5);
+  const std::string dead = std::to_string(dead_process());
+  for (const std::string& name :
+       {".other.tmp-" + dead + "-0", std::string(".last.tmp-0-0"), ".last.tmp-" + dead, std::string(".last.tmp--1-0"),
+        std::string(".last.tmp-99999999999999999999-0"), ".last.bak-" + dead + "-0", "last.tmp-" + dead + "-0"}) {
+    fs::create_directory(run.folder + "/" + name);
+    CHECK(run.found() == "last");
+    CHECK(fs::exists(run.folder + "/" + name));
+  }
+}
+
+TEST_CASE("a save replaces checkpoints only") {
+  const Run run;
+  const auto saved = [&](const std::string& path) {
+    return outcome_of([&] { dp::save_checkpoint(path, checkpoint_at(1)); });
+  };
+  write_bytes(run.folder + "/file", "precious");
+  fs::create_directory(run.folder + "/home");
+  write_bytes(run.folder + "/home/thesis.tex", "precious");
+  for (const char* name : {"/file", "/home"}) {
+    const Outcome outcome = saved(run.folder + name);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.text, Catch::Contains("exists and is not a checkpoint"));
+  }
+  CHECK(read_bytes(run.folder + "/home/thesis.tex") == "precious");
+  fs::create_directory(run.folder + "/empty");
+  CHECK(saved(run.folder + "/empty").text.empty());
+  CHECK(saved(run.folder + "/no/last").code == 7);
+  CHECK_THAT(saved(run.folder + "/no/last").text, Catch::Contains("No such file or directory"));
+  for (const char* nameless : {"", ".", "..", "/"}) CHECK(saved(nameless).code == 2);
+  fs::create_directory_symlink(run.folder + "/home", run.folder + "/link");
+  CHECK(saved(run.folder + "/link").text.empty());  // the link is replaced, not what it names
+  CHECK(!fs::is_symlink(run.folder + "/link"));
+  CHECK(read_bytes(run.folder + "/home/thesis.tex") == "precious");
+  CHECK(count_hidden(run.folder) == 0);
+}

@@ -1,0 +1,39 @@
+#include "golden/golden_file.h"
+
+#include "dp/checkpoint.h"
+#include "support/catch.h"
+
+namespace dp::test {
+namespace {
+
+template <typename T>
+std::vector<double> widened(const Tensor& tensor) {
+  const std::span<const T> values = tensor.span<T>();
+  return {values.begin(), values.end()};
+}
+
+}  // namespace
+
+GoldenFile::GoldenFile(const std::string& name) {
+  for (auto& [key, tensor] : read_safetensors(std::string(DP_GOLDEN_DIR) + "/" + name)) tensors_.emplace(key, tensor);
+}
+
+const Tensor& GoldenFile::at(const std::string& name) const {
+  INFO("tensor " << name);
+  REQUIRE(has(name));
+  return tensors_.at(name);
+}
+
+HostTensor GoldenFile::values(const std::string& name) const {
+  const Tensor& tensor = at(name);
+  switch (tensor.dtype()) {
+    case DType::f32: return {tensor.shape(), widened<float>(tensor)};
+    case DType::f64: return {tensor.shape(), widened<double>(tensor)};
+    case DType::i32: return {tensor.shape(), widened<std::int32_t>(tensor)};
+    case DType::i64: return {tensor.shape(), widened<std::int64_t>(tensor)};
+    case DType::u8: return {tensor.shape(), widened<std::uint8_t>(tensor)};
+  }
+  return {};
+}
+
+}  // namespace dp::test

@@ -1,0 +1,24 @@
+// A committed file of PyTorch's figures.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "dp/tensor.h"
+#include "kernels/host_tensor.h"
+
+namespace dp::test {
+
+class GoldenFile {
+ public:
+  explicit GoldenFile(const std::string& name);   // beside this file, "layers.safetensors"
+
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+  const Tensor& at(const std::string& name) const;
+  HostTensor values(const std::string& name) const;   // widened to double
+
+ private:
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace dp::test

@@ -1,0 +1,130 @@
+// Every layer, the loss and the optimizer against PyTorch in float64.
+#include <algorithm>
+#include <functional>
+
+#include "golden/golden_file.h"
+#include "kernels/layer_calls.h"
+#include "kernels/scalar_calls.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+using kernels::Window;
+
+// Float64 against float64: the order of sums. Float32: as in the op tests.
+double tolerance(OpRig& rig) { return rig.context().compute_type() == DType::f64 ? 1e-13 : 1e-5; }
+
+// Calls check(rig, "group.i.") for every case of the group on every device, and asks for at least `expected` cases.
+void for_each_case(const GoldenFile& golden, const std::string& group, int expected,
+                   const std::function<void(OpRig&, const std::string&)>& check) {
+  const auto prefix = [&](int i) { return group + "." + std::to_string(i) + "."; };
+  const char* const marks[] = {"x", "logits", "w"};
+  const auto exists = [&](int i) {
+    return std::any_of(std::begin(marks), std::end(marks), [&](const char* mark) { return golden.has(prefix(i) + mark); });
+  };
+  int cases = 0;
+  for (; exists(cases); ++cases)
+    for (const DeviceKind kind : kTestedKinds) {
+      INFO(prefix(cases) << " on " << to_string(Device{kind, 0}));
+      OpRig rig(kind);
+      check(rig, prefix(cases));
+    }
+  CHECK(cases == expected);
+}
+
+Window window_of(const GoldenFile& golden, const std::string& prefix) {
+  const std::vector<double> sizes = golden.values(prefix + "window").values;
+  return {static_cast<int>(sizes[0]), static_cast<int>(sizes[1]), static_cast<int>(sizes[2])};
+}
+
+void check_layer(OpRig& rig, const GoldenFile& golden, const std::string& prefix, const LayerResult& actual) {
+  CHECK(relative_error(actual.y, golden.values(prefix + "y")) <= tolerance(rig));
+  CHECK(relative_error(actual.dx, golden.values(prefix + "dx")) <= tolerance(rig));
+  if (!golden.has(prefix + "w")) return;
+  CHECK(relative_error(actual.dw, golden.values(prefix + "dw")) <= tolerance(rig));
+  CHECK(relative_error(actual.db, golden.values(prefix + "db")) <= tolerance(rig));
+}
+
+}  // namespace
+
+TEST_CASE("conv2d equals torch.nn.functional.conv2d, forward and backward") {
+  const GoldenFile golden("layers.safetensors");
+  for_each_case(golden, "conv2d", 7, [&](OpRig& rig, const std::string& prefix) {
+    const HostTensor x = golden.values(prefix + "x"), w = golden.values(prefix + "w"), b = golden.values(prefix + "b");
+    const HostTensor dy = golden.values(prefix + "dy");
+    for (const Layouts layouts : kLayouts)
+      check_layer(rig, golden, prefix, conv2d(rig, x, w, &b, dy, window_of(golden, prefix), false, layouts));
+  });
+}
+
+TEST_CASE("linear equals torch.nn.functional.linear, forward and backward, of flattened images too") {
+  const GoldenFile golden("layers.safetensors");
+  for_each_case(golden, "linear", 3, [&](OpRig& rig, const std::string& prefix) {
+    const HostTensor x = golden.values(prefix + "x"), w = golden.values(prefix + "w"), b = golden.values(prefix + "b");
+    const HostTensor dy = golden.values(prefix + "dy");
+    for (const Layouts layouts : kLayouts) check_layer(rig, golden, prefix, linear(rig, x, w, &b, dy, false, layouts));
+  });
+}
+
+TEST_CASE("relu equals torch.nn.functional.relu, forward and backward, at zero too") {
+  const GoldenFile golden("layers.safetensors");
+  for_each_case(golden, "relu", 1, [&](OpRig& rig, const std::string& prefix) {
+    const HostTensor x = golden.values(prefix + "x"), dy = golden.values(prefix + "dy");
+    const kernels::Layout plain = rig.plain(x.shape);
+    LayerResult result;
+    result.y = relu_forward(rig, x, plain, false);
+    result.dx = relu_backward(rig, dy, result.y, plain, false);
+    check_layer(rig, golden, prefix, result);
+  });
+}
+
+TEST_CASE("max_pool2d equals torch.nn.functional.max_pool2d, forward and backward, with ties and padding") {
+  const GoldenFile golden("layers.safetensors");
+  for_each_case(golden, "max_pool2d", 4, [&](OpRig& rig, const std::string& prefix) {
+    const HostTensor x = golden.values(prefix + "x"), dy = golden.values(prefix + "dy");
+    for (const Layouts layouts : kLayouts)
+      check_layer(rig, golden, prefix, max_pool2d(rig, x, dy, {.window = window_of(golden, prefix)}, {}, {}, layouts));
+  });
+}
+
+TEST_CASE("the loss equals torch.nn.functional.cross_entropy with its gradient, with label smoothing") {
+  const GoldenFile golden("layers.safetensors");
+  for_each_case(golden, "cross_entropy", 4, [&](OpRig& rig, const std::string& prefix) {
+    const HostTensor logits = golden.values(prefix + "logits");
+    const std::span<const std::int32_t> labels = golden.at(prefix + "labels").span<std::int32_t>();
+    const std::int64_t batch = logits.shape[0];   // a power of two: the mean's factor is exact
+    const kernels::StepInputs inputs{.loss_scale = 1.0f / static_cast<float>(batch),
+                                     .label_smoothing = golden.at(prefix + "smoothing").span<float>()[0]};
+    const LossResult actual = softmax_cross_entropy(rig, logits, {labels.begin(), labels.end()}, inputs);
+    const std::vector<double> top = golden.values(prefix + "top").values;
+    CHECK(actual.results.loss_sum / static_cast<double>(batch) ==
+          Approx(golden.values(prefix + "loss").values[0]).epsilon(tolerance(rig)));
+    CHECK(relative_error(actual.dlogits, golden.values(prefix + "dlogits")) <= tolerance(rig));
+    CHECK(static_cast<double>(actual.results.top1) == top[0]);
+    CHECK(static_cast<double>(actual.results.top5) == top[1]);
+  });
+}
+
+TEST_CASE("five updates equal torch.optim.SGD's: momentum, Nesterov, weight decay") {
+  const GoldenFile golden("layers.safetensors");
+  for_each_case(golden, "sgd", 6, [&](OpRig& rig, const std::string& prefix) {
+    const std::span<const float> settings = golden.at(prefix + "settings").span<float>();
+    const kernels::StepInputs inputs{.lr = settings[0],
+                                     .momentum = settings[1],
+                                     .weight_decay = settings[2],
+                                     .nesterov = settings[3] != 0 ? 1u : 0u};
+    HostTensor w = golden.values(prefix + "w"), momenta = zeros(w.shape);
+    const HostTensor gradients = golden.values(prefix + "gradients"), trajectory = golden.values(prefix + "trajectory");
+    const auto row = [&](const HostTensor& rows, std::int64_t step) {
+      const auto begin = rows.values.begin() + step * w.shape[0];
+      return HostTensor{w.shape, {begin, begin + w.shape[0]}};
+    };
+    for (std::int64_t step = 0; step < 5; ++step) {
+      sgd_update(rig, w, row(gradients, step), inputs.momentum > 0 ? &momenta : nullptr, inputs, {});
+      CHECK(relative_error(w, row(trajectory, step)) <= tolerance(rig));
+    }
+    if (inputs.momentum > 0) CHECK(relative_error(momenta, golden.values(prefix + "momenta")) <= tolerance(rig));
+  });
+}

@@ -1,0 +1,120 @@
+#include "kernels_cpu/cpu_case.h"
+
+#include <cstring>
+
+#include "dp/random.h"
+#include "kernels/cpu/cpu_layout.h"
+
+namespace dp::test {
+namespace {
+
+using namespace kernels;
+
+constexpr std::int64_t kBatch = 6;
+
+TensorDesc any(const Shape& shape) {
+  TensorDesc desc;
+  desc.shape = shape;
+  return desc;
+}
+Tensor random_memory(std::size_t bytes) {
+  Tensor t(Shape{static_cast<std::int64_t>((bytes + 3) / 4)});
+  Random random(bytes, RandomUse::synthetic);
+  for (float& value : t.span<float>()) value = random.uniform(-1, 1);
+  return t;
+}
+Tensor zeroed(std::size_t bytes) { return Tensor(Shape{static_cast<std::int64_t>(bytes)}, DType::u8); }
+
+Tensor step_memory() {
+  Tensor t = zeroed(sizeof(StepInputs));
+  new (t.raw()) StepInputs{.seed = 11, .step = 5, .loss_scale = 0.25f, .label_smoothing = 0.1f, .lr = 0.1f, .momentum = 0.9f,
+                            .weight_decay = 0.01f, .nesterov = 1, .max_norm = 0.5f};
+  return t;
+}
+Tensor results_memory() {
+  Tensor t = zeroed(sizeof(StepResults));
+  new (t.raw()) StepResults{};
+  return t;
+}
+Tensor samples_memory() {
+  Tensor t(Shape{kBatch}, DType::i64);
+  for (std::int64_t i = 0; i < kBatch; ++i) t.data<std::int64_t>()[i] = i * 1000 + 7;
+  return t;
+}
+Tensor labels_memory(std::int64_t batch, std::int32_t classes) {
+  Tensor t(Shape{batch}, DType::i32);
+  for (std::int64_t i = 0; i < batch; ++i) t.data<std::int32_t>()[i] = static_cast<std::int32_t>(i) % classes;
+  return t;
+}
+
+class Cases {
+ public:
+  explicit Cases(int threads) : options_{threads, false} {}
+
+  HostOp& add(const OpDesc& desc, std::vector<std::size_t> outputs, bool exact, std::vector<Tensor> memory) {
+    CpuCase c{name_of(desc), make_cpu_op(desc, options_), std::move(memory), std::move(outputs), exact, {}, {}};
+    c.workspace = zeroed(c.op->workspace_bytes() + 64);
+    for (Tensor& t : c.memory) c.args.push_back(t.empty() ? nullptr : t.raw());
+    cases.push_back(std::move(c));
+    return *cases.back().op;
+  }
+  // An op whose args are its tensors in their order, but for the bias of `channels` before or behind the last.
+  HostOp& product(const OpDesc& desc, std::size_t bias_at, std::int64_t channels, std::vector<std::size_t> outputs) {
+    const auto tensors = make_cpu_op(desc, options_)->tensors();
+    std::vector<Tensor> memory;
+    for (const TensorDesc& t : tensors) memory.push_back(random_memory(t.layout.bytes));
+    if (channels > 0)
+      memory.insert(memory.begin() + static_cast<std::ptrdiff_t>(bias_at), random_memory(static_cast<std::size_t>(channels) * 4));
+    return add(desc, std::move(outputs), false, std::move(memory));
+  }
+
+  CpuOpOptions options_;
+  std::vector<CpuCase> cases;
+};
+
+}  // namespace
+
+void CpuCase::run() { op->execute(args, workspace.raw()); }
+
+std::vector<CpuCase> every_cpu_op(int threads) {
+  Cases c(threads);
+  const Window window{3, 1, 1};
+  const Shape x{kBatch, 16, 12, 10}, y{kBatch, 32, 12, 10}, w{32, 16, 3, 3}, pooled{kBatch, 32, 6, 5};
+  const auto conv = c.product(Conv2dForward{any(x), any(w), any(y), window, true, true}, 2, 32, {3}).tensors();
+  c.product(Conv2dBackwardData{conv[2], any(w), conv[0], window}, 0, 0, {2});
+  c.product(Conv2dBackwardWeights{conv[0], conv[2], any(w), window, true}, 3, 32, {2, 3});
+  const Shape out{kBatch, 24}, weights{24, 32 * 30};
+  const DropoutSpec spec{0.3f, 2};
+  const Window tiles{2, 2, 0};
+  const MaxPool2dForward pool{conv[2], any(pooled), tiles, true, true, spec};
+  const TensorDesc p = make_cpu_op(pool, c.options_)->tensors()[1];
+  const auto floats = [&](const TensorDesc& t) { return random_memory(t.layout.bytes); };
+  Tensor mask = zeroed(p.layout.bytes / 4);
+  for (std::size_t i = 0; i < mask.bytes(); ++i) mask.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(i % 5 == 4 ? 255 : i % 5);
+  c.add(pool, {1, 2}, true, {floats(conv[2]), floats(p), mask.clone(), samples_memory(), step_memory()});
+  c.add(MaxPool2dBackward{p, conv[2], tiles, spec}, {2}, true, {floats(p), mask.clone(), floats(conv[2])});
+  const auto linear = c.product(LinearForward{p, any(weights), any(out), true, true}, 2, 24, {3}).tensors();
+  c.product(LinearBackwardData{linear[2], any(weights), p}, 0, 0, {2});
+  c.product(LinearBackwardWeights{p, linear[2], any(weights), true}, 3, 24, {2, 3});
+  c.add(ReluForward{conv[2]}, {1}, true, {floats(conv[2]), floats(conv[2])});
+  c.add(ReluBackward{conv[2]}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
+  c.add(DropoutApply{conv[2], spec}, {1}, true, {floats(conv[2]), floats(conv[2]), samples_memory(), step_memory()});
+  const std::int64_t batch = 90, classes = 110;
+  c.add(SoftmaxCrossEntropy{batch, classes}, {3, 4}, true,
+        {random_memory(static_cast<std::size_t>(batch * classes) * 4), labels_memory(batch, 110), step_memory(),
+         random_memory(static_cast<std::size_t>(batch * classes) * 4), results_memory()});
+  const TensorDesc plain{y, DType::f32, plain_cpu_layout(y, DType::f32)}, wide{y, DType::f64, plain_cpu_layout(y, DType::f64)};
+  c.add(Reorder{conv[2], plain}, {1}, true, {floats(conv[2]), floats(plain)});
+  c.add(Reorder{wide, conv[2]}, {1}, true, {zeroed(wide.layout.bytes), floats(conv[2])});
+  c.add(Fill{100001}, {0}, true, {random_memory(100001)});
+  const std::int64_t count = 30011;
+  const auto range = [&] { return random_memory(static_cast<std::size_t>(count) * 4); };
+  const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
+  c.add(Accumulate{count}, {1}, true, {range(), range()});
+  c.add(SgdUpdate{count}, {0, 2}, true, {range(), range(), range(), step_memory(), results_memory()});
+  c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
+  c.add(GradNormFinish{blocks}, {2}, true, {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});
+  return std::move(c.cases);
+}
+
+}  // namespace dp::test

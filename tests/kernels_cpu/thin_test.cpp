@@ -1,0 +1,86 @@
+// The weight gradient for images of few channels, which oneDNN has on some processors only: here it is called on all.
+#include <cmath>
+
+#include "dp/random.h"
+#include "dp/tensor.h"
+#include "kernels/cpu/conv_thin.h"
+#include "kernels/cpu/cpu_layout.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::kernels;
+using Tag = dnnl::memory::format_tag;
+
+Tensor random_tensor(const Shape& shape, Random& random) {
+  Tensor t(shape);
+  for (float& value : t.span<float>()) value = random.uniform(-1, 1);
+  return t;
+}
+
+void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, std::int64_t block, Tag w_tag, int threads) {
+  const auto out = [&](std::int64_t in) { return (in + 2 * window.padding - window.kernel) / window.stride + 1; };
+  const Shape ys{xs[0], ws[0], out(xs[2]), out(xs[3])};
+  const auto with_tag = [](const Shape& shape, Tag tag) {
+    return TensorDesc{shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
+  };
+  const TensorDesc x{xs, DType::f32, {}}, dy = with_tag(ys, dy_tag), dw = with_tag(ws, w_tag);
+  const CpuOpOptions options{threads, false};
+  const auto op = make_thin_backward_weights({x, dy, dw, window, true}, options);
+  REQUIRE(op != nullptr);
+  Random random(5, RandomUse::synthetic);
+  const Tensor image = random_tensor(xs, random), gradient = random_tensor(ys, random);
+  const std::int64_t blocks = (ws[0] + block - 1) / block, pixels = ys[2] * ys[3];
+  Tensor blocked(Shape{ys[0] * blocks * block * pixels});
+  for (std::int64_t n = 0; n < ys[0]; ++n)
+    for (std::int64_t c = 0; c < ys[1]; ++c)
+      for (std::int64_t p = 0; p < pixels; ++p)
+        blocked.data<float>()[((n * blocks + c / block) * pixels + p) * block + c % block] =
+            gradient.data<float>()[(n * ys[1] + c) * pixels + p];
+  Tensor result(Shape{static_cast<std::int64_t>(dw.layout.bytes / 4)}), bias(Shape{ws[0]}), plain(ws),
+      workspace(Shape{static_cast<std::int64_t>(op->workspace_bytes() / 4 + 1)});
+  void* const args[] = {const_cast<void*>(image.raw()), blocked.raw(), result.raw(), bias.raw()};
+  op->execute(args, workspace.raw());
+  const auto reorder = make_cpu_op(Reorder{dw, {ws, DType::f32, plain_cpu_layout(ws, DType::f32)}}, options);
+  Tensor scratch(Shape{static_cast<std::int64_t>(reorder->workspace_bytes() / 4 + 1)});
+  void* const reorder_args[] = {result.raw(), plain.raw()};
+  reorder->execute(reorder_args, scratch.raw());
+
+  double worst = 0;
+  for (std::int64_t o = 0; o < ws[0]; ++o) {
+    double expected_bias = 0;
+    for (std::int64_t n = 0; n < xs[0]; ++n)
+      for (std::int64_t p = 0; p < pixels; ++p) expected_bias += gradient.data<float>()[(n * ys[1] + o) * pixels + p];
+    worst = std::max(worst, std::abs(expected_bias - bias.data<float>()[o]));
+    for (std::int64_t i = 0; i < ws[1]; ++i)
+      for (std::int64_t kh = 0; kh < ws[2]; ++kh)
+        for (std::int64_t kw = 0; kw < ws[3]; ++kw) {
+          double sum = 0;
+          for (std::int64_t n = 0; n < xs[0]; ++n)
+            for (std::int64_t h = 0; h < ys[2]; ++h)
+              for (std::int64_t w = 0; w < ys[3]; ++w) {
+                const std::int64_t r = h * window.stride + kh - window.padding, c = w * window.stride + kw - window.padding;
+                if (r < 0 || c < 0 || r >= xs[2] || c >= xs[3]) continue;
+                sum += static_cast<double>(image.data<float>()[((n * xs[1] + i) * xs[2] + r) * xs[3] + c]) *
+                       gradient.data<float>()[((n * ys[1] + o) * ys[2] + h) * ys[3] + w];
+              }
+          worst = std::max(worst, std::abs(sum - plain.data<float>()[((o * ws[1] + i) * ws[2] + kh) * ws[3] + kw]));
+        }
+  }
+  INFO("x " << to_string(xs) << " w " << to_string(ws) << " stride " << window.stride << " padding " << window.padding);
+  CHECK(worst < 1e-4);
+}
+
+}  // namespace
+
+TEST_CASE("the weight gradient of a convolution on few channels is the sum it should be") {
+  for (const int threads : {1, 3}) {
+    check({5, 1, 9, 11}, {32, 1, 3, 3}, {3, 1, 0}, Tag::nChw8c, 8, Tag::Ohwi8o, threads);
+    check({2, 2, 9, 8}, {20, 2, 3, 3}, {3, 2, 1}, Tag::nChw16c, 16, Tag::oihw, threads);
+    check({3, 3, 12, 10}, {8, 3, 7, 7}, {7, 2, 3}, Tag::nChw8c, 8, Tag::hwio, threads);
+    check({2, 1, 6, 5}, {10, 1, 5, 5}, {5, 1, 2}, Tag::nChw8c, 8, Tag::oihw, threads);
+    check({4, 4, 5, 5}, {16, 4, 1, 1}, {1, 1, 0}, Tag::nChw16c, 16, Tag::oihw, threads);
+    check({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);   // no tap is inside everywhere
+  }
+}
