@@ -95,11 +95,11 @@ void settle_all(const std::string& folder) {
   std::map<std::string, std::vector<const Candidate*>> leftovers;  // newest first
   for (const Candidate& candidate : found)
     if (candidate.leftover && candidate.settled) leftovers[candidate.base].push_back(&candidate);
-  for (const auto& [base, those] : leftovers) {
-    const auto current =
-        std::find_if(found.begin(), found.end(), [&](const Candidate& c) { return !c.leftover && c.base == base; });
+  for (const auto& left : leftovers) {
+    const auto current = std::find_if(found.begin(), found.end(),
+                                      [&](const Candidate& c) { return !c.leftover && c.base == left.first; });
     try {
-      settle({folder, base}, current == found.end() ? nullptr : &*current, those);
+      settle({folder, left.first}, current == found.end() ? nullptr : &*current, left.second);
     } catch (const Error&) {  // a folder that can not be changed: what lies there is read where it lies
     }
   }

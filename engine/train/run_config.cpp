@@ -1,5 +1,7 @@
 #include "engine/train/run_config.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "engine/train/text.h"
@@ -28,7 +30,7 @@ std::string toml_value(const nlohmann::ordered_json& value) {
   return value.dump();
 }
 
-double shortest(float value) { return std::stod(nlohmann::json(value).dump()); }  // 0.02, not 0.019999999552965164
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }  // 0.02, not 0.019999999552965164
 
 }  // namespace
 
@@ -40,15 +42,16 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   for (const Device& device : parallel.devices) json["devices"].push_back(to_string(device));
   json["batch-size"] = options.batch_size;
   json["epochs"] = options.epochs;
-  json["max-steps"] = options.max_steps;
+  if (options.max_steps > 0) json["max-steps"] = options.max_steps;
   json["lr"] = shortest(options.sgd.lr);
   json["momentum"] = shortest(options.sgd.momentum);
   json["nesterov"] = options.sgd.nesterov;
   json["weight-decay"] = shortest(options.sgd.weight_decay);
   json["lr-scheduler"] = to_string(options.schedule.kind);
-  json["lr-step-size"] = options.schedule.step_size;
-  json["lr-gamma"] = options.schedule.gamma;
-  json["lr-milestones"] = options.schedule.milestones;
+  const ScheduleKind kind = options.schedule.kind;
+  if (kind == ScheduleKind::step) json["lr-step-size"] = options.schedule.step_size;
+  if (kind == ScheduleKind::multistep) json["lr-milestones"] = options.schedule.milestones;
+  if (kind == ScheduleKind::step || kind == ScheduleKind::multistep) json["lr-gamma"] = options.schedule.gamma;
   json["lr-warmup-epochs"] = options.schedule.warmup_epochs;
   json["reduce"] = name_of(parallel.reduce);
   json["comm"] = parallel.comm == Comm::host ? "host" : "auto";

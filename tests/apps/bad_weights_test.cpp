@@ -111,7 +111,8 @@ TEST_CASE("weights of another model") {
   refuses([](auto& t) { t.emplace_back("extra", dp::Tensor(dp::Shape{1})); }, {"'extra' is not in the model"});
   refuses([](auto& t) { t[0].second = dp::Tensor(dp::Shape{5, 784}); }, {"(5, 784)", "(128, 784)"});
   refuses([](auto& t) { t[0].second.template data<float>()[3] = NAN; }, {"NaN"});
-  refuses([](auto& t) { t.emplace_back("../../evil\x1b[2J", dp::Tensor(dp::Shape{1})); }, {"\\x1b[2J"});
+  table.refuses(file_of("{" + entry("evil\\u001b[2J", "[1]", 0, 4) + "}", 4), {"\\x1b[2J"});
+  table.refuses(file_of("{" + entry("../../evil", "[1]", 0, 4) + "}", 4), {"../../evil"});
 }
 
 }  // namespace

@@ -79,10 +79,10 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
     const TempFolder temp;
     write_tiny_mnist(temp.path());
     const Outcome whole =
-        run_dp_train(tiny({"--epochs", "300", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
+        run_dp_train(tiny({"--epochs", "60", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
     REQUIRE(whole.code == 0);
     const std::vector<std::string> arguments =
-        tiny({"--epochs", "300", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
+        tiny({"--epochs", "60", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
     Program program(arguments, temp.path());
     program.wait_for("Epoch: [2]");
     ::kill(program.id(), number);

@@ -47,7 +47,7 @@ TEST_CASE("NaN ends the run, and no checkpoint holds it") {
   options.save_every_steps = 2;
   {
     const Failpoint nan("nan:forward:dev1:step9");
-    expect_error(ErrorCode::nonfinite, {"step 9", "replica 1", temp / "checkpoints/last", "--on-nonfinite skip"},
+    expect_error(ErrorCode::nonfinite, {"step 9", "not finite", temp / "checkpoints/last", "--on-nonfinite skip"},
                  [&] { tiny_run(options); });
   }
   const Checkpoint last = load_checkpoint(temp / "checkpoints/last");

@@ -111,7 +111,7 @@ TEST_CASE("a place that can not be written is found ahead") {
   const TempFolder temp;
   expect_error(ErrorCode::io, {temp.path()}, [&] { dp::require_writable(temp.path()); });
   expect_error(ErrorCode::io, {"none/s.json"}, [&] { dp::require_writable(temp / "none/s.json"); });
-  expect_error(ErrorCode::io, {"none/s.json"}, [&] { dp::write_file_atomically(temp / "none/s.json", ""); });
+  expect_error(ErrorCode::io, {"/none/"}, [&] { dp::write_file_atomically(temp / "none/s.json", ""); });
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ TEST_CASE("the options of a run become flat TOML") {
   dp::TrainerOptions options;
   options.dataset_name = "evil\"\nlr = 9";
   options.parallel.devices = dp::cpus(2);
+  options.schedule.kind = dp::ScheduleKind::multistep;
   options.schedule.milestones = {1, 2.5};
   const std::string toml = dp::to_toml(dp::run_config("mlp", options));
   CHECK(toml.find("model = \"mlp\"\n") == 0);
