@@ -24,9 +24,7 @@ using dp::DType;
 using dp::Shape;
 using dp::Tensor;
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 TensorDesc any(const Shape& shape) {
   TensorDesc desc;
@@ -59,10 +57,12 @@ class Lab {
     const double flops = 2.0 * static_cast<double>(y.numel() * x.shape[1] * w.kernel * w.kernel);
     auto forward = make_cpu_op(Conv2dForward{x, any(weights), any(y), w, true, true}, options_);
     const auto t = forward->tensors();
-    add(forward_, name + " forward", std::move(forward), {memory(t[0]), memory(t[1]), vector(out), memory(t[2])}, flops, {t[0], t[1], t[2]});
+    add(forward_, name + " forward", std::move(forward), {memory(t[0]), memory(t[1]), vector(out), memory(t[2])}, flops,
+        {t[0], t[1], t[2]});
     auto wgrad = make_cpu_op(Conv2dBackwardWeights{t[0], t[2], any(weights), w, true}, options_);
     const auto g = wgrad->tensors();
-    add(backward_, name + " weights", std::move(wgrad), {memory(g[0]), memory(g[1]), memory(g[2]), vector(out)}, flops, {t[0], t[1], t[2]});
+    add(backward_, name + " weights", std::move(wgrad), {memory(g[0]), memory(g[1]), memory(g[2]), vector(out)}, flops,
+        {t[0], t[1], t[2]});
     if (dx) {
       auto dgrad = make_cpu_op(Conv2dBackwardData{t[2], any(weights), t[0], w}, options_);
       const auto d = dgrad->tensors();
@@ -70,10 +70,12 @@ class Lab {
         auto reorder = make_cpu_op(Reorder{t[1], d[1]}, options_);
         add(backward_, name + " w reorder", std::move(reorder), {memory(t[1]), memory(d[1])}, 0, {t[1], d[1]});
       }
-      add(backward_, name + " data", std::move(dgrad), {memory(d[0]), memory(d[1]), memory(d[2])}, flops, {t[0], t[1], t[2]});
+      add(backward_, name + " data", std::move(dgrad), {memory(d[0]), memory(d[1]), memory(d[2])}, flops,
+          {t[0], t[1], t[2]});
     }
     if (!(g[2].layout == t[1].layout))
-      add(backward_, name + " dw reorder", make_cpu_op(Reorder{g[2], t[1]}, options_), {memory(g[2]), memory(t[1])}, 0, {g[2], t[1]});
+      add(backward_, name + " dw reorder", make_cpu_op(Reorder{g[2], t[1]}, options_), {memory(g[2]), memory(t[1])}, 0,
+          {g[2], t[1]});
     parameters_ += static_cast<std::int64_t>(t[1].layout.bytes / 4) + out;
     return t[2];
   }
@@ -81,25 +83,32 @@ class Lab {
   TensorDesc linear(const std::string& name, const TensorDesc& x, std::int64_t out, bool relu) {
     const Shape y{batch_, out}, weights{out, x.shape.numel() / batch_};
     const double flops = 2.0 * static_cast<double>(x.shape.numel() * out);
-    auto forward = make_cpu_op(LinearForward{x, any(weights), {y, DType::f32, plain_cpu_layout(y, DType::f32)}, true, relu}, options_);
+    auto forward = make_cpu_op(
+        LinearForward{x, any(weights), {y, DType::f32, plain_cpu_layout(y, DType::f32)}, true, relu}, options_);
     const auto t = forward->tensors();
-    add(forward_, name + " forward", std::move(forward), {memory(t[0]), memory(t[1]), vector(out), memory(t[2])}, flops, {t[0], t[1], t[2]});
+    add(forward_, name + " forward", std::move(forward), {memory(t[0]), memory(t[1]), vector(out), memory(t[2])}, flops,
+        {t[0], t[1], t[2]});
     auto wgrad = make_cpu_op(LinearBackwardWeights{t[0], t[2], any(weights), true}, options_);
     const auto g = wgrad->tensors();
-    add(backward_, name + " weights", std::move(wgrad), {memory(g[0]), memory(g[1]), memory(g[2]), vector(out)}, flops, {t[0], t[1], t[2]});
+    add(backward_, name + " weights", std::move(wgrad), {memory(g[0]), memory(g[1]), memory(g[2]), vector(out)}, flops,
+        {t[0], t[1], t[2]});
     if (!(g[2].layout == t[1].layout))
-      add(backward_, name + " dw reorder", make_cpu_op(Reorder{g[2], t[1]}, options_), {memory(g[2]), memory(t[1])}, 0, {g[2], t[1]});
+      add(backward_, name + " dw reorder", make_cpu_op(Reorder{g[2], t[1]}, options_), {memory(g[2]), memory(t[1])}, 0,
+          {g[2], t[1]});
     auto dgrad = make_cpu_op(LinearBackwardData{t[2], any(weights), t[0]}, options_);
     const auto d = dgrad->tensors();
     if (!(d[1].layout == t[1].layout))
-      add(backward_, name + " w reorder", make_cpu_op(Reorder{t[1], d[1]}, options_), {memory(t[1]), memory(d[1])}, 0, {t[1], d[1]});
-    add(backward_, name + " data", std::move(dgrad), {memory(d[0]), memory(d[1]), memory(d[2])}, flops, {t[0], t[1], t[2]});
+      add(backward_, name + " w reorder", make_cpu_op(Reorder{t[1], d[1]}, options_), {memory(t[1]), memory(d[1])}, 0,
+          {t[1], d[1]});
+    add(backward_, name + " data", std::move(dgrad), {memory(d[0]), memory(d[1]), memory(d[2])}, flops,
+        {t[0], t[1], t[2]});
     parameters_ += static_cast<std::int64_t>(t[1].layout.bytes / 4) + out;
     return t[2];
   }
 
   void relu_backward(const std::string& name, const TensorDesc& y) {
-    add(backward_, name + " relu backward", make_cpu_op(ReluBackward{y}, options_), {memory(y), memory(y), memory(y)}, 0, {y, y, y});
+    add(backward_, name + " relu backward", make_cpu_op(ReluBackward{y}, options_), {memory(y), memory(y), memory(y)},
+        0, {y, y, y});
   }
 
   TensorDesc pool(const TensorDesc& x, Window w, bool dropout) {
@@ -108,14 +117,17 @@ class Lab {
     auto forward = make_cpu_op(MaxPool2dForward{x, any(shape), w, true, true, spec}, options_);
     const TensorDesc y = forward->tensors()[1];
     void* mask = host(y.layout.bytes / 4);
-    add(forward_, "pool+relu+dropout forward", std::move(forward), {memory(x), memory(y), mask, samples_.data(), &step_}, 0, {x, y});
-    add(backward_, "pool backward", make_cpu_op(MaxPool2dBackward{y, x, w, spec}, options_), {memory(y), mask, memory(x)}, 0, {x, y});
+    add(forward_, "pool+relu+dropout forward", std::move(forward),
+        {memory(x), memory(y), mask, samples_.data(), &step_}, 0, {x, y});
+    add(backward_, "pool backward", make_cpu_op(MaxPool2dBackward{y, x, w, spec}, options_),
+        {memory(y), mask, memory(x)}, 0, {x, y});
     return y;
   }
 
   void dropout(const TensorDesc& x) {
     for (auto* list : {&forward_, &backward_})
-      add(*list, "dropout", make_cpu_op(DropoutApply{x, {0.5f, 2}}, options_), {memory(x), memory(x), samples_.data(), &step_}, 0, {x, x});
+      add(*list, "dropout", make_cpu_op(DropoutApply{x, {0.5f, 2}}, options_),
+          {memory(x), memory(x), samples_.data(), &step_}, 0, {x, x});
   }
 
   void loss(const TensorDesc& logits) {
@@ -128,7 +140,8 @@ class Lab {
     void* partials = host(static_cast<std::size_t>(parameters_ / kNormBlock + 1) * 8);
     void *w = memory(arena), *g = memory(arena), *m = memory(arena);
     add(update_, "grad norm", make_cpu_op(GradNormPartials{parameters_}, options_), {g, partials}, 0, {arena});
-    add(update_, "sgd", make_cpu_op(SgdUpdate{parameters_}, options_), {w, g, m, &step_, &results_}, 0, {arena, arena, arena, arena, arena});
+    add(update_, "sgd", make_cpu_op(SgdUpdate{parameters_}, options_), {w, g, m, &step_, &results_}, 0,
+        {arena, arena, arena, arena, arena});
   }
 
   void run(int rounds, double gflops, double gbytes) {
@@ -155,8 +168,9 @@ class Lab {
       const double best = c->times.front(), median = c->times[c->times.size() / 2];
       const double floor = std::max(c->flops / gflops, c->bytes / gbytes) * 1e-9;
       const bool arithmetic = c->flops > 0;
-      std::printf("%-28s %-28s %8.3f %8.3f %8.1f %s %8.3f\n", c->name.c_str(), c->op->implementation().c_str(), best * 1e3,
-                  median * 1e3, (arithmetic ? c->flops : c->bytes) * 1e-9 / best, arithmetic ? "GF/s " : "GB/s ", floor * 1e3);
+      std::printf("%-28s %-28s %8.3f %8.3f %8.1f %s %8.3f\n", c->name.c_str(), c->op->implementation().c_str(),
+                  best * 1e3, median * 1e3, (arithmetic ? c->flops : c->bytes) * 1e-9 / best,
+                  arithmetic ? "GF/s " : "GB/s ", floor * 1e3);
     }
     std::sort(sums.begin(), sums.end());
     std::printf("step: best %.2f ms, median %.2f ms\n", sums.front() * 1e3, sums[sums.size() / 2] * 1e3);
@@ -200,14 +214,14 @@ double measured_gflops(int threads) {
 #pragma omp parallel num_threads(threads) reduction(+ : sink)
     {
       typedef float Wide __attribute__((vector_size(64)));
-      Wide acc[10];   // all different, or the compiler computes one
+      Wide acc[10];  // all different, or the compiler computes one
       for (int i = 0; i < 10; ++i) acc[i] = Wide{} + static_cast<float>(i);
       const Wide a = Wide{} + 1.0001f, b = Wide{} + static_cast<float>(omp_get_thread_num());
       for (int i = 0; i < 1000000; ++i)
         for (auto& value : acc) value = value * a + b;
       for (auto& value : acc) sink += value[0] + value[7];
     }
-    if (sink == 1) std::puts("");   // keeps the loop
+    if (sink == 1) std::puts("");  // keeps the loop
     best = std::max(best, threads * 1e6 * 10 * 16 * 2 / (seconds() - start) * 1e-9);
   }
   return best;
@@ -222,7 +236,8 @@ double measured_gbytes(int threads) {
     const double start = seconds();
 #pragma omp parallel for num_threads(threads)
     for (std::int64_t part = 0; part < threads; ++part)
-      std::memcpy(to + count * part / threads, from + count * part / threads, static_cast<std::size_t>(count / threads) * 4);
+      std::memcpy(to + count * part / threads, from + count * part / threads,
+                  static_cast<std::size_t>(count / threads) * 4);
     best = std::max(best, static_cast<double>(count) * 8 / (seconds() - start) * 1e-9);
   }
   return best;
@@ -268,8 +283,8 @@ int main(int argc, char** argv) {
   const std::int64_t batch = std::atoll(argv[2]);
   const int threads = std::atoi(argv[3]), rounds = argc > 4 ? std::atoi(argv[4]) : 20;
   const double gflops = measured_gflops(threads), gbytes = measured_gbytes(threads);
-  std::printf("%s batch %lld, %d threads: measured %.0f GFLOP/s, copy %.1f GB/s\n", argv[1], static_cast<long long>(batch), threads,
-              gflops, gbytes);
+  std::printf("%s batch %lld, %d threads: measured %.0f GFLOP/s, copy %.1f GB/s\n", argv[1],
+              static_cast<long long>(batch), threads, gflops, gbytes);
   Lab lab(batch, threads);
   std::string(argv[1]) == "mnist" ? mnist(lab, batch) : resnet(lab, batch);
   lab.update();

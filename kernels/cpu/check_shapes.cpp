@@ -24,7 +24,8 @@ bool window_fits(const Shape& in, const Shape& out, const Window& w) {
   return true;
 }
 
-void check_conv(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window) {
+void check_conv(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y,
+                const Window& window) {
   check_types(desc, {&x, &w, &y});
   const Shape &xs = x.shape, &ws = w.shape, &ys = y.shape;
   if (xs.rank() != 4 || ws.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
@@ -45,7 +46,8 @@ void check_linear(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, 
 }
 
 void check_dropout(const OpDesc& desc, const DropoutSpec& dropout) {
-  if (!(dropout.p >= 0 && dropout.p < 1)) refuse(desc, "dropout's p must lie in [0, 1), not " + std::to_string(dropout.p));
+  if (!(dropout.p >= 0 && dropout.p < 1))
+    refuse(desc, "dropout's p must lie in [0, 1), not " + std::to_string(dropout.p));
 }
 
 void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w,
@@ -54,7 +56,8 @@ void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, co
   const Shape &xs = x.shape, &ys = y.shape;
   if (xs.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
   if (xs[0] != ys[0] || xs[1] != ys[1]) refuse(desc, "batch and channels of input and output differ");
-  if (w.kernel > 15 || 2 * w.padding > w.kernel) refuse(desc, "the window is at most 15, its padding at most half of it");
+  if (w.kernel > 15 || 2 * w.padding > w.kernel)
+    refuse(desc, "the window is at most 15, its padding at most half of it");
   if (!window_fits(xs, ys, w)) refuse(desc, "the output does not fit the input and the window");
   if (dropout) check_dropout(desc, *dropout);
 }
@@ -104,7 +107,9 @@ void check_shapes(const OpDesc& desc) { std::visit(Check{desc}, desc); }
 
 std::string shapes_of(const OpDesc& desc) {
   std::string text;
-  const auto add = [&](const char* name, const TensorDesc& t) { text += std::string(" ") + name + " " + to_string(t.shape); };
+  const auto add = [&](const char* name, const TensorDesc& t) {
+    text += std::string(" ") + name + " " + to_string(t.shape);
+  };
   std::visit(
       [&](const auto& d) {
         if constexpr (requires { d.x; }) add("x", d.x);

@@ -9,6 +9,6 @@ namespace dp::kernels {
 
 // Error(usage) naming op and shapes when types, shapes or windows do not fit each other.
 void check_shapes(const OpDesc& desc);
-std::string shapes_of(const OpDesc& desc);   // " x (64, 1, 28, 28) w (32, 1, 3, 3)", for errors
+std::string shapes_of(const OpDesc& desc);  // " x (64, 1, 28, 28) w (32, 1, 3, 3)", for errors
 
 }  // namespace dp::kernels

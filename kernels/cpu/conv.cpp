@@ -10,9 +10,7 @@ namespace {
 
 using dnnl_compat::ConvShape;
 
-ConvShape shape_of(const Window& window) {
-  return {{window.stride, window.stride}, {window.padding, window.padding}};
-}
+ConvShape shape_of(const Window& window) { return {{window.stride, window.stride}, {window.padding, window.padding}}; }
 DnnlDesc bias_desc(bool bias, const TensorDesc& w) { return bias ? plain_desc({w.shape[0]}) : DnnlDesc(); }
 
 // oneDNN makes backward primitives after a forward one of the same shapes.
@@ -42,9 +40,9 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
 }
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& options) {
-  const auto pd = dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy),
-                                                  shape_of(d.window), forward_hint(d.dx, d.w, d.dy, d.window),
-                                                  op_attributes());
+  const auto pd =
+      dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy),
+                                      shape_of(d.window), forward_hint(d.dx, d.w, d.dy, d.window), op_attributes());
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_backward_data(pd), pd, options.threads);
   op->input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
       .input(DNNL_ARG_WEIGHTS, pd.weights_desc())
@@ -56,9 +54,9 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
   const DnnlDesc bias = bias_desc(d.bias, d.dw);
-  const auto pd = dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw), bias,
-                                                     requested(d.dy), shape_of(d.window),
-                                                     forward_hint(d.x, d.dw, d.dy, d.window), op_attributes());
+  const auto pd =
+      dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw), bias, requested(d.dy),
+                                         shape_of(d.window), forward_hint(d.x, d.dw, d.dy, d.window), op_attributes());
   // oneDNN has only its naive loops for an image of one channel and AVX2: three hundred times slower than ours.
   if (is_naive(pd))
     if (auto own = make_thin_backward_weights(d, options)) return own;
@@ -67,8 +65,8 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
       .input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
       .output(DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc());
   d.bias ? op->output(DNNL_ARG_DIFF_BIAS, bias) : op->skip(3);
-  op->tensors_are({resolved(d.x, pd.src_desc()), resolved(d.dy, pd.diff_dst_desc()),
-                   resolved(d.dw, pd.diff_weights_desc())});
+  op->tensors_are(
+      {resolved(d.x, pd.src_desc()), resolved(d.dy, pd.diff_dst_desc()), resolved(d.dw, pd.diff_weights_desc())});
   return op;
 }
 

@@ -37,7 +37,8 @@ std::string name_of(const DnnlDesc& md) {
     if (outer[axis] != 1) order.push_back(axis);
   std::stable_sort(order.begin(), order.end(), [&](auto i, auto j) { return b.strides[i] > b.strides[j]; });
   for (std::size_t axis = 0; axis < rank; ++axis)
-    if (outer[axis] == 1) order.insert(std::find_if(order.begin(), order.end(), [&](auto i) { return i > axis; }), axis);
+    if (outer[axis] == 1)
+      order.insert(std::find_if(order.begin(), order.end(), [&](auto i) { return i > axis; }), axis);
 
   std::string name, gaps;
   std::int64_t dense = inner;
@@ -46,7 +47,8 @@ std::string name_of(const DnnlDesc& md) {
     dense *= outer[*axis];
   }
   for (const std::size_t axis : order) {
-    const bool blocked = std::find(b.inner_axes.begin(), b.inner_axes.end(), static_cast<std::int64_t>(axis)) != b.inner_axes.end();
+    const bool blocked =
+        std::find(b.inner_axes.begin(), b.inner_axes.end(), static_cast<std::int64_t>(axis)) != b.inner_axes.end();
     name += static_cast<char>((blocked ? 'A' : 'a') + static_cast<int>(axis));
   }
   for (std::size_t i = 0; i < b.inner_sizes.size(); ++i)
@@ -103,7 +105,8 @@ TensorDesc resolved_plain(const TensorDesc& tensor) {
 ActivationView view_of(const TensorDesc& tensor) {
   const dnnl_compat::Blocking b = dnnl_compat::blocking_of(desc_of(tensor.layout));
   const auto refuse = [&]() -> ActivationView {
-    throw Error(ErrorCode::usage, "layout " + tensor.layout.name + " is not one of activations: use nchw, nhwc or blocked channels");
+    throw Error(ErrorCode::usage,
+                "layout " + tensor.layout.name + " is not one of activations: use nchw, nhwc or blocked channels");
   };
   ActivationView v;
   v.n = b.dims[0];
@@ -129,9 +132,9 @@ ActivationView view_of(const TensorDesc& tensor) {
   } else {
     v.blocks = v.c;
   }
-  if (v.w == 1) v.stride_w = v.block;   // a step never taken
+  if (v.w == 1) v.stride_w = v.block;  // a step never taken
   if (v.h == 1) v.stride_h = v.stride_w * v.w;
-  return v;
+  return v.stride_w == v.block && v.stride_h == v.stride_w * v.w ? v : refuse();
 }
 
 }  // namespace dp::kernels

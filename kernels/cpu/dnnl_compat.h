@@ -15,9 +15,9 @@ struct ConvShape {
 
 // The blocked form of a memory descriptor, in elements.
 struct Blocking {
-  bool known = false;   // false: an opaque format
+  bool known = false;  // false: an opaque format
   Dims dims, padded, strides;
-  std::vector<std::int64_t> inner_sizes, inner_axes;   // innermost last
+  std::vector<std::int64_t> inner_sizes, inner_axes;  // innermost last
 };
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -39,12 +39,13 @@ inline void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(dnnl::algorith
 inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                          const memory::desc& y, const ConvShape& s, const dnnl::primitive_attr& attr) {
   return dnnl::convolution_forward::primitive_desc(e, dnnl::prop_kind::forward_training,
-                                                   dnnl::algorithm::convolution_direct, x, w, b, y, s.strides, s.padding,
-                                                   s.padding, attr);
+                                                   dnnl::algorithm::convolution_direct, x, w, b, y, s.strides,
+                                                   s.padding, s.padding, attr);
 }
 inline auto conv_backward_data(const dnnl::engine& e, const memory::desc& dx, const memory::desc& w,
                                const memory::desc& dy, const ConvShape& s,
-                               const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+                               const dnnl::convolution_forward::primitive_desc& hint,
+                               const dnnl::primitive_attr& attr) {
   return dnnl::convolution_backward_data::primitive_desc(e, dnnl::algorithm::convolution_direct, dx, w, dy, s.strides,
                                                          s.padding, s.padding, hint, attr);
 }
@@ -97,7 +98,8 @@ inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const mem
 }
 inline auto conv_backward_data(const dnnl::engine& e, const memory::desc& dx, const memory::desc& w,
                                const memory::desc& dy, const ConvShape& s,
-                               const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+                               const dnnl::convolution_forward::primitive_desc& hint,
+                               const dnnl::primitive_attr& attr) {
   const dnnl::convolution_backward_data::desc desc(dnnl::algorithm::convolution_direct, dx, w, dy, s.strides, s.padding,
                                                    s.padding);
   return dnnl::convolution_backward_data::primitive_desc(desc, attr, e, hint);

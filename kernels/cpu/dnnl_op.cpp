@@ -38,7 +38,8 @@ void DnnlCall::run(int threads, std::span<void* const> pointers, void* scratchpa
   // The C call takes the arguments as they lie; the C++ one would build a vector each time.
   const dnnl_status_t status =
       dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(call_.size()), call_.data());
-  if (status != dnnl_success) throw Error(ErrorCode::device, "oneDNN failed to run a primitive, status " + std::to_string(status));
+  if (status != dnnl_success)
+    throw Error(ErrorCode::device, "oneDNN failed to run a primitive, status " + std::to_string(status));
 }
 
 void DnnlOp::execute(std::span<void* const> args, void* workspace) {

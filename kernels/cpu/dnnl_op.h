@@ -13,8 +13,8 @@
 
 namespace dp::kernels {
 
-const dnnl::engine& dnnl_engine();             // of the process
-dnnl::primitive_attr op_attributes();          // the workspace is ours
+const dnnl::engine& dnnl_engine();     // of the process
+dnnl::primitive_attr op_attributes();  // the workspace is ours
 
 // Whether oneDNN found nothing but its loops of last resort, hundreds of times slower than the rest.
 template <typename PrimitiveDesc>
@@ -54,7 +54,7 @@ class DnnlCall {
 
   dnnl::primitive primitive_;
   dnnl::stream stream_;
-  std::vector<Arg> args_;               // the scratchpad is the first
+  std::vector<Arg> args_;  // the scratchpad is the first
   std::vector<dnnl_exec_arg_t> call_;
   std::size_t scratchpad_bytes_ = 0;
 };

@@ -72,13 +72,14 @@ void DropoutPlane::by_elements(const DropoutWords& words, std::int64_t block_ind
   std::array<std::uint32_t, kElements> kept;
   for (std::int64_t lane = 0; lane < block_; ++lane) {
     const std::int64_t channel = block_index * block_ + lane;
-    if (channel >= channels_) {   // padding
+    if (channel >= channels_) {  // padding
       for (std::int64_t pixel = 0; pixel < pixels_; ++pixel) y[pixel * block_ + lane] = 0;
       continue;
     }
     const std::int64_t first = channel * pixels_, end = first + pixels_;
     for (std::int64_t begin = first / 4 * 4; begin < end; begin += kElements) {
-      for (std::size_t i = 0; i < quads.size(); ++i) quads[i] = static_cast<std::uint32_t>(begin / 4) + static_cast<std::uint32_t>(i);
+      for (std::size_t i = 0; i < quads.size(); ++i)
+        quads[i] = static_cast<std::uint32_t>(begin / 4) + static_cast<std::uint32_t>(i);
       words.generate(quads, w);
       for (std::size_t i = 0; i < quads.size(); ++i)
         for (std::size_t j = 0; j < 4; ++j) kept[4 * i + j] = w[j][i] >= threshold_;

@@ -16,7 +16,7 @@ namespace dp::kernels {
 class DropoutWords {
  public:
   static constexpr int kQuads = kPhiloxLanes;
-  using Words = PhiloxLaneWords;   // [element of the quad][quad]
+  using Words = PhiloxLaneWords;  // [element of the quad][quad]
 
   DropoutWords(const StepInputs& step, std::uint32_t layer, std::int64_t sample);
   void generate(const std::array<std::uint32_t, kQuads>& quads, Words& words) const;
@@ -36,8 +36,10 @@ class DropoutPlane {
 
  private:
   template <int L>
-  void by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
-  void by_elements(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
+  void by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
+                   std::uint8_t* mask) const;
+  void by_elements(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
+                   std::uint8_t* mask) const;
 
   std::uint32_t threshold_;
   float scale_;

@@ -40,8 +40,8 @@ std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options
     attr.set_post_ops(ops);
   }
   const DnnlDesc bias = bias_desc(d.bias, d.w);
-  const auto pd = dnnl_compat::linear_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)), bias,
-                                              requested(d.y), attr);
+  const auto pd = dnnl_compat::linear_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)),
+                                              bias, requested(d.y), attr);
   auto op = std::make_unique<DnnlOp>(dnnl::inner_product_forward(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
   d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(2);
@@ -52,8 +52,8 @@ std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options
 
 std::unique_ptr<HostOp> make(const LinearBackwardData& d, const CpuOpOptions& options) {
   const auto hint = forward_hint(d.dx, d.w, d.dy);
-  auto pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), weights_as_forward(d), requested(d.dy), hint,
-                                              op_attributes());
+  auto pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), weights_as_forward(d), requested(d.dy),
+                                              hint, op_attributes());
   if (is_naive(pd))
     pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), requested(d.w, weight_dims(d.dx, d.w)),
                                            requested(d.dy), hint, op_attributes());
@@ -68,16 +68,16 @@ std::unique_ptr<HostOp> make(const LinearBackwardData& d, const CpuOpOptions& op
 
 std::unique_ptr<HostOp> make(const LinearBackwardWeights& d, const CpuOpOptions& options) {
   const DnnlDesc bias = bias_desc(d.bias, d.dw);
-  const auto pd = dnnl_compat::linear_backward_weights(dnnl_engine(), requested(d.x),
-                                                       requested(d.dw, weight_dims(d.x, d.dw)), bias, requested(d.dy),
-                                                       forward_hint(d.x, d.dw, d.dy), op_attributes());
+  const auto pd =
+      dnnl_compat::linear_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw, weight_dims(d.x, d.dw)), bias,
+                                           requested(d.dy), forward_hint(d.x, d.dw, d.dy), op_attributes());
   auto op = std::make_unique<DnnlOp>(dnnl::inner_product_backward_weights(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc())
       .input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
       .output(DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc());
   d.bias ? op->output(DNNL_ARG_DIFF_BIAS, bias) : op->skip(3);
-  op->tensors_are({resolved(d.x, pd.src_desc()), resolved(d.dy, pd.diff_dst_desc()),
-                   resolved(d.dw, pd.diff_weights_desc())});
+  op->tensors_are(
+      {resolved(d.x, pd.src_desc()), resolved(d.dy, pd.diff_dst_desc()), resolved(d.dw, pd.diff_weights_desc())});
   return op;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 struct SampleResult {
   double loss;
-  std::int64_t before;   // classes that stand before the label
+  std::int64_t before;  // classes that stand before the label
 };
 
 // How many classes are ranked before the label; every class, and at least 5, when it is no class or its logit is NaN.
@@ -25,7 +25,8 @@ std::int64_t classes_before(const float* logits, std::int64_t classes, std::int6
   return before;
 }
 
-SampleResult one_sample(const float* logits, std::int64_t classes, std::int64_t label, const StepInputs& step, float* dlogits) {
+SampleResult one_sample(const float* logits, std::int64_t classes, std::int64_t label, const StepInputs& step,
+                        float* dlogits) {
   const double even = static_cast<double>(step.label_smoothing) / static_cast<double>(classes);
   const double own = 1.0 - static_cast<double>(step.label_smoothing);
   const double largest = *std::max_element(logits, logits + classes);
@@ -40,7 +41,8 @@ SampleResult one_sample(const float* logits, std::int64_t classes, std::int64_t 
   if (even > 0) loss += even * (static_cast<double>(classes) * log_sum - logit_sum);
   if (dlogits != nullptr)
     for (std::int64_t k = 0; k < classes; ++k)
-      dlogits[k] = static_cast<float>(step.loss_scale * (std::exp(logits[k] - log_sum) - even - (k == label ? own : 0.0)));
+      dlogits[k] =
+          static_cast<float>(step.loss_scale * (std::exp(logits[k] - log_sum) - even - (k == label ? own : 0.0)));
   return {loss, classes_before(logits, classes, label)};
 }
 

@@ -12,12 +12,12 @@ std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& opti
   check_shapes(desc);
   CpuOpOptions used = options;
   if (kThreadSanitizer) used.threads = 1;
-  const OmpThreads threads(used.threads);   // oneDNN partitions its work for the number it finds
+  const OmpThreads threads(used.threads);  // oneDNN partitions its work for the number it finds
   try {
     return std::visit([&](const auto& d) { return make(d, used); }, desc);
   } catch (const dnnl::error& error) {
-    throw Error(ErrorCode::usage, std::string(name_of(desc)) + " cannot be made for" + shapes_of(desc) + ": oneDNN says " +
-                                      error.what());
+    throw Error(ErrorCode::usage,
+                std::string(name_of(desc)) + " cannot be made for" + shapes_of(desc) + ": oneDNN says " + error.what());
   }
 }
 

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dropout_plane.h"
 #include "kernels/cpu/max_pool_plane.h"
 #include "kernels/cpu/parallel.h"
@@ -16,14 +17,16 @@ TensorDesc in_layout_of(const TensorDesc& like, const TensorDesc& tensor) {
   const dnnl::memory::dims dims = dims_of(tensor.shape);
   using Tag = dnnl::memory::format_tag;
   if (v.block == 1) return resolved_plain(tensor);
-  const Tag tag = v.blocks == 1 && v.block == v.c ? Tag::nhwc : v.block == 16 ? Tag::nChw16c : v.block == 8 ? Tag::nChw8c : Tag::nChw4c;
+  const bool blocked = !dnnl_compat::blocking_of(desc_of(like.layout)).inner_sizes.empty();
+  const Tag tag = !blocked ? Tag::nhwc : v.block == 16 ? Tag::nChw16c : v.block == 8 ? Tag::nChw8c : Tag::nChw4c;
   return resolved(tensor, DnnlDesc(dims, dnnl::memory::data_type::f32, tag));
 }
 
 PoolPlanes planes_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
   const ActivationView x = view_of(large), y = view_of(pooled);
   if (x.c != y.c || x.block != y.block || x.blocks != y.blocks)
-    throw Error(ErrorCode::usage, "max_pool2d reads and writes in the same kind of layout, not " + large.layout.name + " and " + pooled.layout.name);
+    throw Error(ErrorCode::usage, "max_pool2d reads and writes in the same kind of layout, not " + large.layout.name +
+                                      " and " + pooled.layout.name);
   return {x.h, x.w, y.h, y.w, x.block, window};
 }
 
@@ -55,7 +58,7 @@ class MaxPoolForwardOp : public HostOp {
         if (!dropout_) continue;
         const DropoutWords words(*static_cast<const StepInputs*>(args[4]), layer_,
                                  static_cast<const std::int64_t*>(args[3])[n]);
-        dropout_->apply(words, block, y + at, y + at, plane_mask);   // while it lies in the cache
+        dropout_->apply(words, block, y + at, y + at, plane_mask);  // while it lies in the cache
       }
     });
   }

@@ -23,7 +23,7 @@ struct Best {
     if (relu) {
       const typename V::Ints positive = value > 0.f;
       if (mask != nullptr) V::store_bytes(mask, cell | (~positive & kNoGradient));
-      V::store(y, value <= 0.f ? typename V::Floats{} : value);   // NaN stays
+      V::store(y, value <= 0.f ? typename V::Floats{} : value);  // NaN stays
     } else {
       if (mask != nullptr) V::store_bytes(mask, cell);
       V::store(y, value);
@@ -64,7 +64,8 @@ void forward_any(const PoolPlanes& p, bool relu, const float* x, float* y, std::
         Best<V> best{cell(first_row, first_col), {}};
         best.cell += static_cast<std::int32_t>(first_row * kernel + first_col);
         for (std::int64_t r = first_row; r < end_row; ++r)
-          for (std::int64_t k = first_col; k < end_col; ++k) best.offer(cell(r, k), static_cast<std::int32_t>(r * kernel + k));
+          for (std::int64_t k = first_col; k < end_col; ++k)
+            best.offer(cell(r, k), static_cast<std::int32_t>(r * kernel + k));
         best.finish(relu, y + at + c, mask == nullptr ? nullptr : mask + at + c);
       }
     }
@@ -87,17 +88,19 @@ void backward_tiles(const PoolPlanes& p, float scale, const float* dy, const std
         V::store(corner + c + row + block, cell == 3 ? gradient : zero);
       }
     }
-    std::fill(top + used, top + row, 0.f);   // a last odd column
+    std::fill(top + used, top + row, 0.f);  // a last odd column
     std::fill(top + row + used, top + 2 * row, 0.f);
   }
-  std::fill(dx + p.pooled_h * 2 * row, dx + p.h * row, 0.f);   // a last odd row
+  std::fill(dx + p.pooled_h * 2 * row, dx + p.h * row, 0.f);  // a last odd row
 }
 
 template <typename V>
 void backward_any(const PoolPlanes& p, float scale, const float* dy, const std::uint8_t* mask, float* dx) {
   const std::int64_t block = p.block, kernel = p.window.kernel, stride = p.window.stride, padding = p.window.padding;
   // The windows that hold a coordinate: first .. last.
-  const auto first = [&](std::int64_t at) { return std::max<std::int64_t>(0, (at + padding - kernel + stride) / stride); };
+  const auto first = [&](std::int64_t at) {
+    return std::max<std::int64_t>(0, (at + padding - kernel + stride) / stride);
+  };
   const auto last = [&](std::int64_t at, std::int64_t count) { return std::min(count - 1, (at + padding) / stride); };
   for (std::int64_t h = 0; h < p.h; ++h)
     for (std::int64_t w = 0; w < p.w; ++w)
@@ -107,7 +110,8 @@ void backward_any(const PoolPlanes& p, float scale, const float* dy, const std::
           for (std::int64_t ow = first(w); ow <= last(w, p.pooled_w); ++ow) {
             const std::int64_t at = (oh * p.pooled_w + ow) * block + c;
             const std::int64_t cell = (h + padding - oh * stride) * kernel + w + padding - ow * stride;
-            sum += V::load_bytes(mask + at) == static_cast<std::int32_t>(cell) ? V::load(dy + at) * scale : typename V::Floats{};
+            sum += V::load_bytes(mask + at) == static_cast<std::int32_t>(cell) ? V::load(dy + at) * scale
+                                                                               : typename V::Floats{};
           }
         V::store(dx + (h * p.w + w) * block + c, sum);
       }

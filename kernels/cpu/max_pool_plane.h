@@ -10,7 +10,7 @@ namespace dp::kernels {
 
 inline constexpr std::uint8_t kNoGradient = 255;
 
-struct PoolPlanes {   // the large side (h, w) and the pooled side of one plane; both have `block` channels
+struct PoolPlanes {  // the large side (h, w) and the pooled side of one plane; both have `block` channels
   std::int64_t h, w, pooled_h, pooled_w, block;
   Window window;
 
@@ -21,6 +21,7 @@ struct PoolPlanes {   // the large side (h, w) and the pooled side of one plane;
 // y = max over the window, then max(0, y) when relu; mask as MaxPool2dForward says, or null. NaN is a maximum.
 void max_pool_plane(const PoolPlanes& planes, bool relu, const float* x, float* y, std::uint8_t* mask);
 // dx is written once, every element.
-void max_pool_plane_backward(const PoolPlanes& planes, float scale, const float* dy, const std::uint8_t* mask, float* dx);
+void max_pool_plane_backward(const PoolPlanes& planes, float scale, const float* dy, const std::uint8_t* mask,
+                             float* dx);
 
 }  // namespace dp::kernels

@@ -47,7 +47,9 @@ class AccumulateOp : public HostOp {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const Fill& d, const CpuOpOptions& options) { return std::make_unique<FillOp>(d, options); }
+std::unique_ptr<HostOp> make(const Fill& d, const CpuOpOptions& options) {
+  return std::make_unique<FillOp>(d, options);
+}
 std::unique_ptr<HostOp> make(const Accumulate& d, const CpuOpOptions& options) {
   return std::make_unique<AccumulateOp>(d, options);
 }

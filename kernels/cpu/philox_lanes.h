@@ -14,7 +14,7 @@
 namespace dp::kernels {
 
 inline constexpr std::size_t kPhiloxLanes = 16;
-using PhiloxLaneWords = std::array<std::array<std::uint32_t, kPhiloxLanes>, 4>;   // [word][lane]
+using PhiloxLaneWords = std::array<std::array<std::uint32_t, kPhiloxLanes>, 4>;  // [word][lane]
 
 #if defined(__AVX2__)
 namespace philox_detail {
@@ -34,12 +34,13 @@ inline constexpr std::size_t kWidth = sizeof(Vector) / 4;
 }  // namespace philox_detail
 
 // Counters (first[lane], c1, c2, c3).
-inline void philox_lanes(const std::uint32_t* first, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3, std::uint32_t key0,
-                         std::uint32_t key1, PhiloxLaneWords& words) {
+inline void philox_lanes(const std::uint32_t* first, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3,
+                         std::uint32_t key0, std::uint32_t key1, PhiloxLaneWords& words) {
   using namespace philox_detail;
   constexpr std::size_t kParts = kPhiloxLanes / kWidth;
   Vector a[kParts], b[kParts], c[kParts], d[kParts];
-  for (std::size_t i = 0; i < kParts; ++i) a[i] = load(first + i * kWidth), b[i] = all(c1), c[i] = all(c2), d[i] = all(c3);
+  for (std::size_t i = 0; i < kParts; ++i)
+    a[i] = load(first + i * kWidth), b[i] = all(c1), c[i] = all(c2), d[i] = all(c3);
   const Vector m0 = all(0xD2511F53u), m1 = all(0xCD9E8D57u);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
@@ -65,8 +66,8 @@ inline void philox_lanes(const std::uint32_t* first, std::uint32_t c1, std::uint
   }
 }
 #else
-inline void philox_lanes(const std::uint32_t* first, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3, std::uint32_t key0,
-                         std::uint32_t key1, PhiloxLaneWords& words) {
+inline void philox_lanes(const std::uint32_t* first, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3,
+                         std::uint32_t key0, std::uint32_t key1, PhiloxLaneWords& words) {
   for (std::size_t lane = 0; lane < kPhiloxLanes; ++lane) {
     const PhiloxWords w = philox4x32({first[lane], c1, c2, c3}, key0, key1);
     for (std::size_t i = 0; i < 4; ++i) words[i][lane] = w[i];

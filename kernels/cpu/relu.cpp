@@ -26,12 +26,12 @@ class ReluOp : public HostOp {
       if (backward) {
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) {
-          const float gradient = in[i];   // read in any case, or the loop is not vectorised
+          const float gradient = in[i];  // read in any case, or the loop is not vectorised
           out[i] = kept[i] > 0 ? gradient : 0.f;
         }
       } else {
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] < 0 ? 0.f : in[i];   // lets NaN through
+        for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] < 0 ? 0.f : in[i];  // lets NaN through
       }
     });
   }

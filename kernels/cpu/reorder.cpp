@@ -27,7 +27,8 @@ class ReorderOp : public HostOp {
     tensors_ = {resolved_plain(d.src), resolved_plain(d.dst)};
     src_ = d.src.type, dst_ = d.dst.type;
     count_ = d.src.shape.numel();
-    threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes + tensors_[1].layout.bytes));
+    threads_ =
+        threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes + tensors_[1].layout.bytes));
     // Weights of a Linear may be flat on one side: both are seen with the axes of the one that has more.
     DnnlDesc from = desc_of(tensors_[0].layout), to = desc_of(tensors_[1].layout);
     const auto from_dims = rank_dims(from), to_dims = rank_dims(to);
@@ -75,7 +76,8 @@ class ReorderOp : public HostOp {
   static dnnl::memory::dims rank_dims(const DnnlDesc& md) { return dnnl_compat::blocking_of(md).dims; }
   static void require_plain(const DnnlDesc& md, const DnnlDesc& plain, const TensorDesc& tensor) {
     if (!(make_layout(md, DType::f32) == make_layout(plain, DType::f32)))
-      throw Error(ErrorCode::usage, "reorder: float64 must be row-major when the order changes, not " + tensor.layout.name);
+      throw Error(ErrorCode::usage,
+                  "reorder: float64 must be row-major when the order changes, not " + tensor.layout.name);
   }
   // Padding is zero on both sides, so it is copied like the rest.
   void copy(const void* src, void* dst) const {
@@ -96,6 +98,8 @@ class ReorderOp : public HostOp {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const Reorder& d, const CpuOpOptions& options) { return std::make_unique<ReorderOp>(d, options); }
+std::unique_ptr<HostOp> make(const Reorder& d, const CpuOpOptions& options) {
+  return std::make_unique<ReorderOp>(d, options);
+}
 
 }  // namespace dp::kernels

@@ -125,10 +125,14 @@ class GradNormFinishOp : public HostOp {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const SgdUpdate& d, const CpuOpOptions& options) { return std::make_unique<SgdOp>(d, options); }
+std::unique_ptr<HostOp> make(const SgdUpdate& d, const CpuOpOptions& options) {
+  return std::make_unique<SgdOp>(d, options);
+}
 std::unique_ptr<HostOp> make(const GradNormPartials& d, const CpuOpOptions& options) {
   return std::make_unique<GradNormPartialsOp>(d, options);
 }
-std::unique_ptr<HostOp> make(const GradNormFinish& d, const CpuOpOptions&) { return std::make_unique<GradNormFinishOp>(d); }
+std::unique_ptr<HostOp> make(const GradNormFinish& d, const CpuOpOptions&) {
+  return std::make_unique<GradNormFinishOp>(d);
+}
 
 }  // namespace dp::kernels

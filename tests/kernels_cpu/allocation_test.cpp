@@ -17,7 +17,8 @@ std::atomic<int> ours{0};
 void count(const void* caller) {
   if (!counting.load(std::memory_order_relaxed)) return;
   Dl_info info;
-  const bool theirs = dladdr(caller, &info) != 0 && info.dli_fname != nullptr && std::strstr(info.dli_fname, "libdnnl") != nullptr;
+  const bool theirs =
+      dladdr(caller, &info) != 0 && info.dli_fname != nullptr && std::strstr(info.dli_fname, "libdnnl") != nullptr;
   if (!theirs) ++ours;
 }
 
@@ -46,7 +47,7 @@ TEST_CASE("no op of the CPU allocates while it runs") {
     INFO(c.name << ", " << c.op->implementation());
     CHECK(ours == 0);
   }
-  counting = true;   // and the count does count
+  counting = true;  // and the count does count
   ours = 0;
   delete new int;
   const std::vector<int> made(1000);

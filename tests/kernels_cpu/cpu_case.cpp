@@ -27,8 +27,15 @@ Tensor zeroed(std::size_t bytes) { return Tensor(Shape{static_cast<std::int64_t>
 
 Tensor step_memory() {
   Tensor t = zeroed(sizeof(StepInputs));
-  new (t.raw()) StepInputs{.seed = 11, .step = 5, .loss_scale = 0.25f, .label_smoothing = 0.1f, .lr = 0.1f, .momentum = 0.9f,
-                            .weight_decay = 0.01f, .nesterov = 1, .max_norm = 0.5f};
+  new (t.raw()) StepInputs{.seed = 11,
+                           .step = 5,
+                           .loss_scale = 0.25f,
+                           .label_smoothing = 0.1f,
+                           .lr = 0.1f,
+                           .momentum = 0.9f,
+                           .weight_decay = 0.01f,
+                           .nesterov = 1,
+                           .max_norm = 0.5f};
   return t;
 }
 Tensor results_memory() {
@@ -64,7 +71,8 @@ class Cases {
     std::vector<Tensor> memory;
     for (const TensorDesc& t : tensors) memory.push_back(random_memory(t.layout.bytes));
     if (channels > 0)
-      memory.insert(memory.begin() + static_cast<std::ptrdiff_t>(bias_at), random_memory(static_cast<std::size_t>(channels) * 4));
+      memory.insert(memory.begin() + static_cast<std::ptrdiff_t>(bias_at),
+                    random_memory(static_cast<std::size_t>(channels) * 4));
     return add(desc, std::move(outputs), false, std::move(memory));
   }
 
@@ -90,7 +98,8 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   const TensorDesc p = make_cpu_op(pool, c.options_)->tensors()[1];
   const auto floats = [&](const TensorDesc& t) { return random_memory(t.layout.bytes); };
   Tensor mask = zeroed(p.layout.bytes / 4);
-  for (std::size_t i = 0; i < mask.bytes(); ++i) mask.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(i % 5 == 4 ? 255 : i % 5);
+  for (std::size_t i = 0; i < mask.bytes(); ++i)
+    mask.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(i % 5 == 4 ? 255 : i % 5);
   c.add(pool, {1, 2}, true, {floats(conv[2]), floats(p), mask.clone(), samples_memory(), step_memory()});
   c.add(MaxPool2dBackward{p, conv[2], tiles, spec}, {2}, true, {floats(p), mask.clone(), floats(conv[2])});
   const auto linear = c.product(LinearForward{p, any(weights), any(out), true, true}, 2, 24, {3}).tensors();
@@ -103,7 +112,8 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(SoftmaxCrossEntropy{batch, classes}, {3, 4}, true,
         {random_memory(static_cast<std::size_t>(batch * classes) * 4), labels_memory(batch, 110), step_memory(),
          random_memory(static_cast<std::size_t>(batch * classes) * 4), results_memory()});
-  const TensorDesc plain{y, DType::f32, plain_cpu_layout(y, DType::f32)}, wide{y, DType::f64, plain_cpu_layout(y, DType::f64)};
+  const TensorDesc plain{y, DType::f32, plain_cpu_layout(y, DType::f32)},
+      wide{y, DType::f64, plain_cpu_layout(y, DType::f64)};
   c.add(Reorder{conv[2], plain}, {1}, true, {floats(conv[2]), floats(plain)});
   c.add(Reorder{wide, conv[2]}, {1}, true, {zeroed(wide.layout.bytes), floats(conv[2])});
   c.add(Fill{100001}, {0}, true, {random_memory(100001)});
@@ -113,7 +123,8 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(Accumulate{count}, {1}, true, {range(), range()});
   c.add(SgdUpdate{count}, {0, 2}, true, {range(), range(), range(), step_memory(), results_memory()});
   c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
-  c.add(GradNormFinish{blocks}, {2}, true, {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});
+  c.add(GradNormFinish{blocks}, {2}, true,
+        {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});
   return std::move(c.cases);
 }
 

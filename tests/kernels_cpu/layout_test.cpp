@@ -27,7 +27,8 @@ TEST_CASE("layouts have readable names") {
 }
 
 TEST_CASE("layouts are equal when every element has the same place, and only then") {
-  const Tag tags[] = {Tag::nchw, Tag::nhwc, Tag::chwn, Tag::nChw8c, Tag::nChw16c, Tag::OIhw8i8o, Tag::OIhw8o8i, Tag::OIhw16i16o, Tag::hwio};
+  const Tag tags[] = {Tag::nchw,     Tag::nhwc,     Tag::chwn,       Tag::nChw8c, Tag::nChw16c,
+                      Tag::OIhw8i8o, Tag::OIhw8o8i, Tag::OIhw16i16o, Tag::hwio};
   std::map<std::string, Tag> seen;
   for (const Tag tag : tags) CHECK(seen.emplace(layout({32, 48, 5, 7}, tag).name, tag).second);
   // Axes of one element have no order.

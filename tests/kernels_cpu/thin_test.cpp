@@ -19,11 +19,13 @@ Tensor random_tensor(const Shape& shape, Random& random) {
   return t;
 }
 
-void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, std::int64_t block, Tag w_tag, int threads) {
+void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, std::int64_t block, Tag w_tag,
+           int threads) {
   const auto out = [&](std::int64_t in) { return (in + 2 * window.padding - window.kernel) / window.stride + 1; };
   const Shape ys{xs[0], ws[0], out(xs[2]), out(xs[3])};
   const auto with_tag = [](const Shape& shape, Tag tag) {
-    return TensorDesc{shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
+    return TensorDesc{shape, DType::f32,
+                      make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
   };
   const TensorDesc x{xs, DType::f32, {}}, dy = with_tag(ys, dy_tag), dw = with_tag(ws, w_tag);
   const CpuOpOptions options{threads, false};
@@ -60,7 +62,8 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
           for (std::int64_t n = 0; n < xs[0]; ++n)
             for (std::int64_t h = 0; h < ys[2]; ++h)
               for (std::int64_t w = 0; w < ys[3]; ++w) {
-                const std::int64_t r = h * window.stride + kh - window.padding, c = w * window.stride + kw - window.padding;
+                const std::int64_t r = h * window.stride + kh - window.padding,
+                                   c = w * window.stride + kw - window.padding;
                 if (r < 0 || c < 0 || r >= xs[2] || c >= xs[3]) continue;
                 sum += static_cast<double>(image.data<float>()[((n * xs[1] + i) * xs[2] + r) * xs[3] + c]) *
                        gradient.data<float>()[((n * ys[1] + o) * ys[2] + h) * ys[3] + w];
@@ -81,6 +84,6 @@ TEST_CASE("the weight gradient of a convolution on few channels is the sum it sh
     check({3, 3, 12, 10}, {8, 3, 7, 7}, {7, 2, 3}, Tag::nChw8c, 8, Tag::hwio, threads);
     check({2, 1, 6, 5}, {10, 1, 5, 5}, {5, 1, 2}, Tag::nChw8c, 8, Tag::oihw, threads);
     check({4, 4, 5, 5}, {16, 4, 1, 1}, {1, 1, 0}, Tag::nChw16c, 16, Tag::oihw, threads);
-    check({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);   // no tap is inside everywhere
+    check({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);  // no tap is inside everywhere
   }
 }

@@ -13,7 +13,8 @@ using dp::test::CpuCase;
 double largest_difference(const dp::Tensor& a, const dp::Tensor& b) {
   double largest = 0;
   for (std::int64_t i = 0; i < a.numel(); ++i)
-    largest = std::max(largest, std::abs(static_cast<double>(a.data<float>()[i]) - static_cast<double>(b.data<float>()[i])));
+    largest =
+        std::max(largest, std::abs(static_cast<double>(a.data<float>()[i]) - static_cast<double>(b.data<float>()[i])));
   return largest;
 }
 
@@ -34,7 +35,7 @@ TEST_CASE("ops of our own give the same bits on any number of threads, oneDNN's 
         if (many[i].exact)
           CHECK(std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
         else
-          CHECK(largest_difference(a, b) < 2e-4);   // sums of up to 960 products below 1
+          CHECK(largest_difference(a, b) < 2e-4);  // sums of up to 960 products below 1
       }
     }
   }
