@@ -102,6 +102,9 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& callbacks) {
   } else if (!options.init.empty()) {
     init_weights(state_->net, options, notice);
     summary.checkpoint = options.init;
+  } else if (!options.resume.empty()) {
+    throw Error(ErrorCode::data,
+                "there is no checkpoint in '" + options.output_dir + "' to evaluate; name one with --resume");
   }
   Loader test = state_->test_loader();
   prepare_batches(state_->net, nullptr, test, options);

@@ -105,6 +105,12 @@ TEST_CASE("evaluating a checkpoint gives the run's own result") {
   CHECK(result.test_loss == Approx(trained.test_loss).epsilon(1e-12));
   CHECK(result.weights_sha256 == trained.weights_sha256);
   CHECK(result.steps == 21);
+
+  const TempFolder nothing;
+  options.resume = "auto";
+  options.output_dir = nothing.path();
+  expect_error(ErrorCode::data, {nothing.path(), "no checkpoint"},
+               [&] { Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options).evaluate(); });
 }
 
 TEST_CASE("the rate follows the schedule step by step") {

@@ -30,7 +30,7 @@ struct TrainerOptions {
   int workers = 0;                      // loader threads; 0: cores left over, 1 to 4
   std::string dataset_name{};           // for the record
   std::string output_dir{};             // the run's folder; empty: nothing is written
-  std::int64_t save_every_epochs = 1;   // 0: only at the end
+  std::int64_t save_every_epochs = 1;   // 0: only at the end. `best` is written whenever it changes
   std::int64_t save_every_steps = 0;    // 0: off
   std::string resume{};                 // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
   std::string init{};                   // a safetensors file: weights only. Not read when "auto" finds a checkpoint
