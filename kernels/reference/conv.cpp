@@ -41,7 +41,8 @@ class ConvOp : public ReferenceOp<Desc> {
             for (int col = 0; col < kernel; ++col)
               for (std::int64_t i = rows_.first(row); i < rows_.last(row); ++i) {
                 const std::int64_t j = cols_.first(col);
-                const std::int64_t x = ((n * in_ + c) * rows_.input + rows_.cell(i, row)) * cols_.input + cols_.cell(j, col);
+                const std::int64_t x =
+                    ((n * in_ + c) * rows_.input + rows_.cell(i, row)) * cols_.input + cols_.cell(j, col);
                 const std::int64_t y = ((n * out_ + o) * rows_.output + i) * cols_.output + j;
                 visit(((o * in_ + c) * kernel + row) * kernel + col, x, y, cols_.last(col) - j);
               }

@@ -10,7 +10,8 @@
 namespace dp::kernels::reference {
 
 // `element` counts in C,H,W order of the sample.
-inline bool dropout_keeps(const DropoutSpec& spec, const StepInputs& inputs, std::int64_t sample, std::int64_t element) {
+inline bool dropout_keeps(const DropoutSpec& spec, const StepInputs& inputs, std::int64_t sample,
+                          std::int64_t element) {
   const PhiloxWords words = dropout_words(inputs.seed, spec.layer, inputs.step, static_cast<std::uint64_t>(sample),
                                           static_cast<std::uint32_t>(element / 4));
   return words[static_cast<std::size_t>(element % 4)] >= drop_threshold(spec.p);

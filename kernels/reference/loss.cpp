@@ -12,7 +12,8 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
  public:
   explicit SoftmaxCrossEntropyOp(const SoftmaxCrossEntropy& desc) : ReferenceOp(desc, {}) {
     require(desc.batch >= 0 && desc.classes >= 1, "needs a batch and at least one class, not (" +
-                                                      std::to_string(desc.batch) + ", " + std::to_string(desc.classes) + ")");
+                                                      std::to_string(desc.batch) + ", " + std::to_string(desc.classes) +
+                                                      ")");
   }
 
   void execute(std::span<void* const> args, void*) override {
@@ -42,7 +43,8 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
     double sum = 0;
     for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - largest);
     const double log_sum = largest + std::log(sum);
-    double loss = label >= 0 && label < classes ? own * (log_sum - logits[label]) : std::numeric_limits<double>::quiet_NaN();
+    double loss =
+        label >= 0 && label < classes ? own * (log_sum - logits[label]) : std::numeric_limits<double>::quiet_NaN();
     for (std::int64_t k = 0; k < classes; ++k) {
       if (even > 0) loss += even * (log_sum - logits[k]);
       const double target = even + (k == label ? own : 0);
@@ -54,7 +56,8 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
   // How many classes stand before the label: a greater logit, or an equal one of a lower class. All of them when the
   // label's logit is NaN.
   std::int64_t classes_before(const double* logits, std::int32_t label) const {
-    if (label < 0 || label >= desc_.classes || std::isnan(logits[label])) return std::max<std::int64_t>(desc_.classes, 5);
+    if (label < 0 || label >= desc_.classes || std::isnan(logits[label]))
+      return std::max<std::int64_t>(desc_.classes, 5);
     std::int64_t before = 0;
     for (std::int64_t k = 0; k < desc_.classes; ++k)
       before += logits[k] > logits[label] || (logits[k] == logits[label] && k < label);

@@ -1,14 +1,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/reference/window_axis.h"
 #include "kernels/reference/dropout_mask.h"
 #include "kernels/reference/reference_op.h"
+#include "kernels/reference/window_axis.h"
 
 namespace dp::kernels::reference {
 namespace {
 
-constexpr std::uint8_t kStopped = 255;   // in a mask: no gradient passes
+constexpr std::uint8_t kStopped = 255;  // in a mask: no gradient passes
 
 template <typename Desc>
 class PoolOp : public ReferenceOp<Desc> {

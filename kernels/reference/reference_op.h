@@ -15,7 +15,8 @@ class ReferenceOp : public HostOp {
   // `tensors` are the descriptor's, in its order of members: float64, in a plain layout or any.
   ReferenceOp(const Desc& desc, std::initializer_list<TensorDesc> tensors) : desc_(desc) {
     for (const TensorDesc& tensor : tensors) {
-      require(tensor.type == DType::f64, std::string("the reference computes in float64, not ") + to_string(tensor.type));
+      require(tensor.type == DType::f64,
+              std::string("the reference computes in float64, not ") + to_string(tensor.type));
       tensors_.push_back(resolve(tensor));
     }
   }

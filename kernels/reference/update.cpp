@@ -65,7 +65,8 @@ class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
     results.grad_norm = std::sqrt(sum);
     results.clip = 1;
     if (finite && inputs.max_norm > 0)
-      results.clip = static_cast<float>(std::min(1.0, static_cast<double>(inputs.max_norm) / (results.grad_norm + 1e-6)));
+      results.clip =
+          static_cast<float>(std::min(1.0, static_cast<double>(inputs.max_norm) / (results.grad_norm + 1e-6)));
     results.skip = !finite && inputs.skip_nonfinite;
     results.skipped_steps += results.skip;
     if (!finite) results.grad_nonfinite = 1;

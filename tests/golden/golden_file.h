@@ -11,11 +11,11 @@ namespace dp::test {
 
 class GoldenFile {
  public:
-  explicit GoldenFile(const std::string& name);   // beside this file, "layers.safetensors"
+  explicit GoldenFile(const std::string& name);  // beside this file, "layers.safetensors"
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
   const Tensor& at(const std::string& name) const;
-  HostTensor values(const std::string& name) const;   // widened to double
+  HostTensor values(const std::string& name) const;  // widened to double
 
  private:
   std::map<std::string, Tensor> tensors_;

@@ -19,7 +19,8 @@ std::vector<std::vector<double>> golden_initial_weights(const Model& model) {
 
 Batch golden_batch(int step) {
   const auto number = static_cast<std::uint64_t>(step);
-  Batch batch{Tensor({kGoldenBatch, 1, 28, 28}), Tensor({kGoldenBatch}, DType::i32), Tensor({kGoldenBatch}, DType::i64)};
+  Batch batch{Tensor({kGoldenBatch, 1, 28, 28}), Tensor({kGoldenBatch}, DType::i32),
+              Tensor({kGoldenBatch}, DType::i64)};
   Random images(kGoldenSeed, RandomUse::synthetic, number), labels(kGoldenSeed, RandomUse::synthetic, number, 1);
   for (float& value : batch.images.span<float>()) value = images.uniform(-1, 1);
   for (std::int32_t& label : batch.labels.span<std::int32_t>()) label = static_cast<std::int32_t>(labels.below(10));

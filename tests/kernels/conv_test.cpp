@@ -47,13 +47,16 @@ TEST_CASE("convolutions of random odd shapes agree with the reference, forward a
     return from.begin()[random.below(static_cast<std::uint32_t>(from.size()))];
   };
   for (int i = 0; i < 24; ++i) {
-    Case c{.n = pick({1, 3, 7}), .in = pick({1, 3, 5, 8, 13, 32}), .out = pick({1, 3, 5, 8, 13, 32}),
-           .height = pick({5, 7, 9, 11}), .width = pick({5, 7, 9, 13})};
+    Case c{.n = pick({1, 3, 7}),
+           .in = pick({1, 3, 5, 8, 13, 32}),
+           .out = pick({1, 3, 5, 8, 13, 32}),
+           .height = pick({5, 7, 9, 11}),
+           .width = pick({5, 7, 9, 13})};
     c.window = {.kernel = static_cast<int>(pick({1, 3, 5, 7})),
                 .stride = static_cast<int>(pick({1, 2})),
                 .padding = static_cast<int>(pick({0, 1}))};
     if (c.window.kernel == 1) c.window.padding = 0;
-    if (c.window.kernel == 7) c.window.padding = 1;   // fits an edge of 5
+    if (c.window.kernel == 7) c.window.padding = 1;  // fits an edge of 5
     c.bias = random.below(4) != 0;
     c.relu = random.below(2) != 0;
     check_case(c, random);

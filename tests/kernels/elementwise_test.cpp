@@ -10,9 +10,10 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 2e-7;   // one rounding
+constexpr double kTolerance = 2e-7;  // one rounding
 
-const Shape kShapes[] = {{1, 1}, {3, 13}, {7, 128}, {1, 1, 5, 3}, {3, 5, 7, 5}, {7, 8, 3, 3}, {2, 13, 4, 5}, {3, 32, 5, 7}};
+const Shape kShapes[] = {{1, 1},       {3, 13},      {7, 128},      {1, 1, 5, 3},
+                         {3, 5, 7, 5}, {7, 8, 3, 3}, {2, 13, 4, 5}, {3, 32, 5, 7}};
 
 // Row-major, and what convolutions hand over.
 std::vector<kernels::Layout> layouts_of(OpRig& rig, const Shape& shape) {
@@ -40,7 +41,7 @@ TEST_CASE("ReLU keeps what is positive, exactly; its gradient follows the output
   Random random(11, RandomUse::synthetic);
   for (const Shape& shape : kShapes) {
     HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);
-    x.values[0] = 0;   // passes no gradient
+    x.values[0] = 0;  // passes no gradient
     HostTensor y = x, dx = dy;
     for (double& value : y.values) value = std::max(0.0, value);
     for (std::size_t i = 0; i < dx.values.size(); ++i) dx.values[i] = y.values[i] > 0 ? dy.values[i] : 0;

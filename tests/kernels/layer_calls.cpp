@@ -57,7 +57,7 @@ LayerResult weighted_layer(OpRig& rig, const HostTensor& x, const HostTensor& w,
   const DeviceTensor dw = rig.poisoned(weights->tensors()[2]);
   rig.run(*weights, {rig.relaid(device_x, weights->tensors()[0]).data(),
                      rig.relaid(device_dy, weights->tensors()[1]).data(), dw.data(), data_or_null(bias_gradient)});
-  result.dw = rig.download(rig.relaid(dw, w_desc));   // as a plan does where parameters have one layout
+  result.dw = rig.download(rig.relaid(dw, w_desc));  // as a plan does where parameters have one layout
   if (b) result.db = rig.download(*bias_gradient);
   return result;
 }
@@ -74,18 +74,27 @@ LayerResult conv2d(OpRig& rig, const HostTensor& x, const HostTensor& w, const H
   return weighted_layer(
       rig, x, w, b, dy, layouts,
       {[&](TensorDesc xd, TensorDesc wd, TensorDesc yd) { return Conv2dForward{xd, wd, yd, window, bias, relu}; },
-       [&](TensorDesc dyd, TensorDesc wd, TensorDesc dxd) { return Conv2dBackwardData{dyd, wd, dxd, window}; },
-       [&](TensorDesc xd, TensorDesc dyd, TensorDesc dwd) { return Conv2dBackwardWeights{xd, dyd, dwd, window, bias}; }});
+       [&](TensorDesc dyd, TensorDesc wd, TensorDesc dxd) {
+         return Conv2dBackwardData{dyd, wd, dxd, window};
+       },
+       [&](TensorDesc xd, TensorDesc dyd, TensorDesc dwd) {
+         return Conv2dBackwardWeights{xd, dyd, dwd, window, bias};
+       }});
 }
 
 LayerResult linear(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,
                    bool relu, Layouts layouts) {
   const bool bias = b != nullptr;
-  return weighted_layer(
-      rig, x, w, b, dy, layouts,
-      {[&](TensorDesc xd, TensorDesc wd, TensorDesc yd) { return LinearForward{xd, wd, yd, bias, relu}; },
-       [&](TensorDesc dyd, TensorDesc wd, TensorDesc dxd) { return LinearBackwardData{dyd, wd, dxd}; },
-       [&](TensorDesc xd, TensorDesc dyd, TensorDesc dwd) { return LinearBackwardWeights{xd, dyd, dwd, bias}; }});
+  return weighted_layer(rig, x, w, b, dy, layouts,
+                        {[&](TensorDesc xd, TensorDesc wd, TensorDesc yd) {
+                           return LinearForward{xd, wd, yd, bias, relu};
+                         },
+                         [&](TensorDesc dyd, TensorDesc wd, TensorDesc dxd) {
+                           return LinearBackwardData{dyd, wd, dxd};
+                         },
+                         [&](TensorDesc xd, TensorDesc dyd, TensorDesc dwd) {
+                           return LinearBackwardWeights{xd, dyd, dwd, bias};
+                         }});
 }
 
 LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const PoolOptions& options,
@@ -102,9 +111,9 @@ LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
   const auto step = rig.upload_bytes(&inputs, sizeof inputs);
   const DeviceTensor device_x = rig.upload(x, x_desc), y = rig.poisoned(y_desc);
 
-  TensorDesc mask_desc{y_desc.shape, DType::u8, y_desc.layout};   // one byte an element of y's layout
+  TensorDesc mask_desc{y_desc.shape, DType::u8, y_desc.layout};  // one byte an element of y's layout
   mask_desc.layout.bytes = y_desc.layout.bytes / size_of(y_desc.type);
-  const DeviceTensor mask = rig.poisoned(mask_desc, 0x7F);        // no cell of a window of 11 or less, nor 255
+  const DeviceTensor mask = rig.poisoned(mask_desc, 0x7F);  // no cell of a window of 11 or less, nor 255
   const bool drops = options.dropout && options.training;
   rig.run(*forward, {device_x.data(), y.data(), options.training ? mask.data() : nullptr,
                      drops ? keys->data() : nullptr, drops ? step->data() : nullptr});
@@ -148,7 +157,9 @@ HostTensor dropout(OpRig& rig, const HostTensor& x, const DropoutSpec& spec, con
 }
 
 Shape window_output(const Shape& x, std::int64_t channels, const Window& window) {
-  const auto size = [&](std::int64_t input) { return (input + 2 * window.padding - window.kernel) / window.stride + 1; };
+  const auto size = [&](std::int64_t input) {
+    return (input + 2 * window.padding - window.kernel) / window.stride + 1;
+  };
   return {x[0], channels, size(x[2]), size(x[3])};
 }
 

@@ -18,7 +18,7 @@ inline constexpr Layouts kLayouts[] = {Layouts::any, Layouts::chained, Layouts::
 const char* to_string(Layouts layouts);
 
 struct LayerResult {
-  HostTensor y, dx, dw, db;   // db is empty without bias
+  HostTensor y, dx, dw, db;  // db is empty without bias
 };
 
 // `dy` is the gradient of the output before the folded ReLU. `b` may be null.

@@ -6,7 +6,7 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 1e-5;   // as for convolutions: at most 10^4 products a sum
+constexpr double kTolerance = 1e-5;  // as for convolutions: at most 10^4 products a sum
 
 void check_case(const Shape& x_shape, std::int64_t out, bool bias, bool relu, Random& random) {
   const HostTensor x = random_tensor(x_shape, random), b = random_tensor({out}, random);

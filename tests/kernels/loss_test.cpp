@@ -11,7 +11,7 @@ using namespace dp::test;
 using kernels::StepInputs;
 using kernels::StepResults;
 
-constexpr double kTolerance = 1e-6;   // exp and log of float32, a few roundings
+constexpr double kTolerance = 1e-6;  // exp and log of float32, a few roundings
 
 std::vector<std::int32_t> random_labels(std::int64_t n, std::int64_t classes, Random& random) {
   std::vector<std::int32_t> labels;
@@ -67,7 +67,7 @@ TEST_CASE("the loss adds to what stands there, and needs no gradient") {
     const StepResults after = softmax_cross_entropy(rig, logits, {1}, {}, false, before).results;
     CHECK(after.loss_sum == Approx(2.5 + std::log(2.0)).epsilon(1e-7));
     CHECK(after.samples == 11);
-    CHECK(after.top1 == 4);   // a tie: the lower class stands first
+    CHECK(after.top1 == 4);  // a tie: the lower class stands first
     CHECK(after.top5 == 10);
     CHECK(after.nonfinite == 1);
     CHECK(after.clip == 0.5f);

@@ -10,7 +10,7 @@ namespace {
 
 using namespace dp::kernels;
 
-constexpr std::size_t kFence = 64;   // bytes
+constexpr std::size_t kFence = 64;  // bytes
 constexpr unsigned char kFenceByte = 0xA5;
 
 template <typename T>
@@ -40,7 +40,9 @@ OpRig::OpRig(DeviceKind kind) : kind_(kind), context_(backend(kind).open({kind, 
   stream_ = context_->make_stream();
 }
 
-TensorDesc OpRig::desc(const Shape& shape, const Layout& layout) const { return {shape, context_->compute_type(), layout}; }
+TensorDesc OpRig::desc(const Shape& shape, const Layout& layout) const {
+  return {shape, context_->compute_type(), layout};
+}
 
 Layout OpRig::plain(const Shape& shape) const { return context_->plain_layout(shape, context_->compute_type()); }
 
@@ -129,7 +131,7 @@ void OpRig::check_padding(const DeviceTensor& tensor, const HostTensor& values) 
   std::vector<unsigned char> bytes(tensor.desc.layout.bytes);
   download_bytes(bytes.data(), *tensor.memory, bytes.size());
   check_fence(*tensor.memory, bytes.size(), "a tensor");
-  const auto not_zero = [](double value) { return value != 0; };   // NaN is not zero
+  const auto not_zero = [](double value) { return value != 0; };  // NaN is not zero
   const std::vector<double> all = as_doubles(bytes, tensor.desc.type);
   INFO("the padding of " << tensor.desc.layout.name << " is not zero");
   CHECK(std::count_if(all.begin(), all.end(), not_zero) ==

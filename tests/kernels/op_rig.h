@@ -41,10 +41,10 @@ class OpRig {
   DeviceTensor upload(const HostTensor& tensor, const kernels::TensorDesc& desc);
   // Back through Reorder. Checks that nothing was written behind the tensor and that the layout's padding is zero.
   HostTensor download(const DeviceTensor& tensor);
-  HostTensor download_raw(const DeviceTensor& tensor);   // row-major already
+  HostTensor download_raw(const DeviceTensor& tensor);  // row-major already
   // The same elements in another layout.
   DeviceTensor relaid(const DeviceTensor& tensor, const kernels::TensorDesc& desc);
-  DeviceTensor poisoned(const kernels::TensorDesc& desc, unsigned char poison = 0xFF);   // 0xFF: NaN
+  DeviceTensor poisoned(const kernels::TensorDesc& desc, unsigned char poison = 0xFF);  // 0xFF: NaN
 
   // Plain bytes: samples, labels, StepInputs.
   std::unique_ptr<kernels::Buffer> upload_bytes(const void* data, std::size_t bytes);
@@ -60,7 +60,7 @@ class OpRig {
 
   DeviceKind kind_;
   std::unique_ptr<kernels::Context> context_;
-  std::unique_ptr<kernels::Stream> stream_;   // after context_: destroyed first
+  std::unique_ptr<kernels::Stream> stream_;  // after context_: destroyed first
 };
 
 }  // namespace dp::test

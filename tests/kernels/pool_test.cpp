@@ -37,7 +37,8 @@ void check_case(const HostTensor& x, const HostTensor& dy, const PoolOptions& op
 }
 
 void check_random(const Shape& shape, const PoolOptions& options, Random& random) {
-  check_case(random_tensor(shape, random), random_tensor(window_output(shape, shape[1], options.window), random), options);
+  check_case(random_tensor(shape, random), random_tensor(window_output(shape, shape[1], options.window), random),
+             options);
 }
 
 }  // namespace
@@ -52,16 +53,18 @@ TEST_CASE("max-pools agree with the reference, alone and with ReLU and dropout f
       for (const bool dropout : {false, true}) {
         const std::int64_t c = channels[turn++ % 6];
         const Shape shape{turn % 3 == 0 ? 7 : turn % 3, c, 5 + turn % 4, 7 - turn % 2};
-        check_random(shape,
-                     {.window = window, .relu = relu, .dropout = dropout ? std::optional(DropoutSpec{0.25f, 3}) : std::nullopt},
-                     random);
+        check_random(
+            shape,
+            {.window = window, .relu = relu, .dropout = dropout ? std::optional(DropoutSpec{0.25f, 3}) : std::nullopt},
+            random);
       }
 }
 
 TEST_CASE("in evaluation a max-pool needs no mask and drops nothing") {
   Random random(8, RandomUse::synthetic);
   for (const bool relu : {false, true}) {
-    check_random({3, 5, 9, 7}, {.window = {2, 2, 0}, .relu = relu, .training = false, .dropout = DropoutSpec{0.5f, 1}}, random);
+    check_random({3, 5, 9, 7}, {.window = {2, 2, 0}, .relu = relu, .training = false, .dropout = DropoutSpec{0.5f, 1}},
+                 random);
     check_random({1, 32, 6, 6}, {.window = {3, 2, 1}, .relu = relu, .training = false}, random);
   }
 }
@@ -69,7 +72,7 @@ TEST_CASE("in evaluation a max-pool needs no mask and drops nothing") {
 TEST_CASE("the first of equal maxima gets the gradient") {
   Random random(9, RandomUse::synthetic);
   HostTensor x = zeros({3, 13, 7, 6});
-  for (double& value : x.values) value = static_cast<double>(random.below(3)) - 1;   // ties everywhere
+  for (double& value : x.values) value = static_cast<double>(random.below(3)) - 1;  // ties everywhere
   for (const bool relu : {false, true})
     for (const Window& window : {Window{2, 2, 0}, Window{3, 1, 1}})
       check_case(x, random_tensor(window_output(x.shape, 13, window), random), {.window = window, .relu = relu});
@@ -81,7 +84,8 @@ TEST_CASE("padding never wins a maximum, not even over negative numbers") {
   for (double& value : x.values) value -= 3;
   const Window window{3, 2, 1};
   OpRig rig(DeviceKind::reference);
-  for (const double value : max_pool2d(rig, x, zeros({2, 5, 3, 3}), {.window = window}, {}, {}, Layouts::plain).y.values)
+  for (const double value :
+       max_pool2d(rig, x, zeros({2, 5, 3, 3}), {.window = window}, {}, {}, Layouts::plain).y.values)
     CHECK(value < -1);
   check_case(x, random_tensor({2, 5, 3, 3}, random), {.window = window});
   check_case(x, random_tensor({2, 5, 3, 3}, random), {.window = window, .relu = true});
@@ -91,15 +95,19 @@ TEST_CASE("the reference's masks are the window cells that ops.h numbers") {
   OpRig rig(DeviceKind::reference);
   const Shape x_shape{1, 1, 3, 3}, y_shape{1, 1, 2, 2};
   // Windows start at -1 and 1: of each, the cells that lie on the image are 1 1, 1 2 / 2 1, 2 2.
-  const HostTensor x{x_shape, {9, 2, 1,   //
-                               4, -8, -7,   //
-                               3, -6, -5}};
-  const kernels::MaxPool2dForward desc{
-      .x = rig.desc(x_shape, rig.plain(x_shape)), .y = rig.desc(y_shape, rig.plain(y_shape)), .window = {2, 2, 1}, .relu = true};
+  const HostTensor x{x_shape,
+                     {9, 2, 1,    //
+                      4, -8, -7,  //
+                      3, -6, -5}};
+  const kernels::MaxPool2dForward desc{.x = rig.desc(x_shape, rig.plain(x_shape)),
+                                       .y = rig.desc(y_shape, rig.plain(y_shape)),
+                                       .window = {2, 2, 1},
+                                       .relu = true};
   std::vector<std::uint8_t> mask(4, 99);
   const auto device_mask = rig.upload_bytes(mask.data(), mask.size());
   const DeviceTensor y = rig.poisoned(desc.y);
-  rig.run(*rig.context().make_op(desc), {rig.upload(x, desc.x).data(), y.data(), device_mask->data(), nullptr, nullptr});
+  rig.run(*rig.context().make_op(desc),
+          {rig.upload(x, desc.x).data(), y.data(), device_mask->data(), nullptr, nullptr});
   rig.download_bytes(mask.data(), *device_mask, mask.size());
   CHECK(rig.download(y).values == std::vector<double>{9, 2, 4, 0});
   CHECK(mask == std::vector<std::uint8_t>{3, 2, 1, 255});

@@ -40,11 +40,11 @@ TEST_CASE("convolutions whose shapes do not fit are refused, naming them") {
   const auto forward = [](Shape x, Shape w, Shape y, Window window) {
     return [=](OpRig& rig) -> OpDesc { return Conv2dForward{rig.desc(x), rig.desc(w), rig.desc(y), window}; };
   };
-  check_refused(forward({2, 3, 5, 5}, {4, 2, 3, 3}, {2, 4, 3, 3}, {3, 1, 0}), "(4, 2, 3, 3)");   // channels
-  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {2, 4, 5, 5}, {3, 1, 0}), "(2, 4, 5, 5)");   // output size
-  check_refused(forward({2, 3, 5, 5}, {4, 3, 5, 5}, {2, 4, 3, 3}, {3, 1, 0}), "(4, 3, 5, 5)");   // kernel
-  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {1, 4, 3, 3}, {3, 1, 0}), "(1, 4, 3, 3)");   // batch
-  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {2, 4, 3, 3}, {3, 0, 0}), "(2, 3, 5, 5)");   // stride
+  check_refused(forward({2, 3, 5, 5}, {4, 2, 3, 3}, {2, 4, 3, 3}, {3, 1, 0}), "(4, 2, 3, 3)");  // channels
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {2, 4, 5, 5}, {3, 1, 0}), "(2, 4, 5, 5)");  // output size
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 5, 5}, {2, 4, 3, 3}, {3, 1, 0}), "(4, 3, 5, 5)");  // kernel
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {1, 4, 3, 3}, {3, 1, 0}), "(1, 4, 3, 3)");  // batch
+  check_refused(forward({2, 3, 5, 5}, {4, 3, 3, 3}, {2, 4, 3, 3}, {3, 0, 0}), "(2, 3, 5, 5)");  // stride
   check_refused(forward({2, 75}, {4, 3, 3, 3}, {2, 4, 3, 3}, {3, 1, 0}), "(2, 75)");
   check_refused(
       [](OpRig& rig) -> OpDesc {
@@ -60,9 +60,14 @@ TEST_CASE("convolutions whose shapes do not fit are refused, naming them") {
 
 TEST_CASE("linear layers whose shapes do not fit are refused, naming them") {
   check_refused(
-      [](OpRig& rig) -> OpDesc { return LinearForward{rig.desc({2, 7}), rig.desc({4, 8}), rig.desc({2, 4})}; }, "(4, 8)");
+      [](OpRig& rig) -> OpDesc {
+        return LinearForward{rig.desc({2, 7}), rig.desc({4, 8}), rig.desc({2, 4})};
+      },
+      "(4, 8)");
   check_refused(
-      [](OpRig& rig) -> OpDesc { return LinearBackwardData{rig.desc({3, 4}), rig.desc({4, 8}), rig.desc({2, 8})}; },
+      [](OpRig& rig) -> OpDesc {
+        return LinearBackwardData{rig.desc({3, 4}), rig.desc({4, 8}), rig.desc({2, 8})};
+      },
       "(2, 8)");
   check_refused(
       [](OpRig& rig) -> OpDesc {
@@ -73,10 +78,14 @@ TEST_CASE("linear layers whose shapes do not fit are refused, naming them") {
 
 TEST_CASE("pools and reorders whose shapes do not fit are refused, naming them") {
   check_refused(
-      [](OpRig& rig) -> OpDesc { return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 6, 6}), {2, 2, 0}}; },
+      [](OpRig& rig) -> OpDesc {
+        return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 6, 6}), {2, 2, 0}};
+      },
       "(2, 3, 6, 6)");
-  check_refused(   // more padding than half the window
-      [](OpRig& rig) -> OpDesc { return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 5, 5}), {2, 2, 2}}; },
+  check_refused(  // more padding than half the window
+      [](OpRig& rig) -> OpDesc {
+        return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 5, 5}), {2, 2, 2}};
+      },
       "(2, 3, 5, 5)");
   check_refused(
       [](OpRig& rig) -> OpDesc {

@@ -27,7 +27,7 @@ TEST_CASE("Reorder into a device's favourite layout and back changes no bit, and
       const HostTensor x = random_tensor({3, channels, 5, 7}, random);
       const TensorDesc preferred = rig.desc(x.shape, rig.preferred(x.shape));
       INFO(to_string(Device{kind, 0}) << " " << preferred.layout.name);
-      const DeviceTensor there = rig.upload(x, preferred);   // checks the padding
+      const DeviceTensor there = rig.upload(x, preferred);  // checks the padding
       CHECK(rig.download(there).values == x.values);
       CHECK(rig.download(rig.relaid(there, preferred)).values == x.values);
     }

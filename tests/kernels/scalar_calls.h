@@ -10,7 +10,7 @@
 namespace dp::test {
 
 struct LossResult {
-  HostTensor dlogits;   // empty when not asked for
+  HostTensor dlogits;  // empty when not asked for
   kernels::StepResults results;
 };
 // Adds to `before`.
@@ -23,8 +23,8 @@ void sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, Ho
                 const kernels::StepInputs& inputs, const kernels::StepResults& results);
 
 std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients);
-kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials, const kernels::StepInputs& inputs,
-                                      const kernels::StepResults& before = {});
+kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials,
+                                      const kernels::StepInputs& inputs, const kernels::StepResults& before = {});
 
 HostTensor accumulate(OpRig& rig, const HostTensor& x, const HostTensor& y);
 

@@ -12,7 +12,7 @@ using namespace dp::test;
 using kernels::StepInputs;
 using kernels::StepResults;
 
-constexpr double kTolerance = 1e-6;   // a few float32 roundings an element
+constexpr double kTolerance = 1e-6;  // a few float32 roundings an element
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 template <typename Check>
@@ -96,7 +96,7 @@ TEST_CASE("NaN and Inf make their own partial non-finite, large numbers do not o
 }
 
 TEST_CASE("the norm gives the clip factor of PyTorch, and 1 when it is small or clipping is off") {
-  const std::vector<double> partials{9, 16, 0, 75};   // norm 10
+  const std::vector<double> partials{9, 16, 0, 75};  // norm 10
   everywhere([&](OpRig& rig) {
     StepResults before;
     before.loss_sum = 7, before.clip = 0.1f, before.skip = 1;
