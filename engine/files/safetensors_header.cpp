@@ -1,9 +1,9 @@
 #include "engine/files/safetensors_header.h"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "engine/files/fault.h"
 #include "engine/files/safetensors_sax.h"
@@ -43,8 +43,8 @@ void check_layout(std::vector<TensorEntry>& tensors, std::uint64_t data_bytes, c
   for (std::size_t i = 1; i < tensors.size(); ++i)
     if (tensors[i].name == tensors[i - 1].name)
       throw_data(path, "has two tensors named '" + printable(tensors[i].name) + "'");
-  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   std::uint64_t expected = 0;
   for (const TensorEntry& entry : tensors) {
