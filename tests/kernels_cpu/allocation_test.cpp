@@ -32,6 +32,10 @@ void* take(std::size_t bytes, const void* caller) {
 
 void* operator new(std::size_t bytes) { return take(bytes, __builtin_return_address(0)); }
 void* operator new[](std::size_t bytes) { return take(bytes, __builtin_return_address(0)); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  count(__builtin_return_address(0));
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
