@@ -93,6 +93,7 @@ struct DataParallel::State {
 
   std::int64_t step = 0;           // optimizer steps done
   std::int64_t forward_rows = 0;   // of the last wrapper forward in training mode; 0: none to go back through
+  Tensor kept_images;              // of the last wrapper forward: backward reads them again
   Tensor logits;
   std::vector<std::int64_t> row_numbers;   // 0, 1, 2, ...: dropout's sample keys in the wrapper
 };

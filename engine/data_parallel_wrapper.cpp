@@ -57,7 +57,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
     throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" + model.name() +
                                       "', which reads " + to_string(model.input()) + " per sample");
   Batch batch;
-  batch.images = images;
+  batch.images = kept_images = images;
   const std::int64_t rows = images.shape()[0];
   number_rows(rows);
   forward_rows = 0;

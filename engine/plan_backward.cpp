@@ -41,8 +41,8 @@ PlanBuilder::Value PlanBuilder::backward_weighted(const Node& node, const Value&
   const TensorDesc any_dy = any(dy.desc.shape);
 
   {
-    auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardWeights{x, any_dy, w, node.window, node.bias >= 0})
-                                    : OpDesc(LinearBackwardWeights{x, any_dy, w, node.bias >= 0}));
+    auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardWeights{x, dy.desc, w, node.window, node.bias >= 0})
+                                    : OpDesc(LinearBackwardWeights{x, dy.desc, w, node.bias >= 0}));
     const TensorDesc wanted_x = op->tensors()[0], wanted_dy = op->tensors()[1], produced = op->tensors()[2];
     const Value from = as(steps, node.name + " backward_weights", saved.x, wanted_x);
     const Value grad = as(steps, node.name + " backward_weights", dy, wanted_dy);

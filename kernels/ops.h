@@ -1,9 +1,9 @@
 // Every operation a device must have, as a closed set of descriptors. A backend turns a descriptor into an Op
-// with Backend::make_op by visiting OpDesc exhaustively: one that lacks an operation does not compile.
+// with Context::make_op by visiting OpDesc exhaustively: one that lacks an operation does not compile.
 //
 // Activations are (N,C,H,W) or (N,features); weights (O,I,kH,kW) or (O,I). "Args" lists the pointers Op::run
 // takes, in order; an arg marked "or null" may be nullptr. Element type is the context's compute_type() unless
-// said otherwise. A TensorDesc with an `any` layout is the backend's to choose; Op::args() tells what it chose.
+// said otherwise. A TensorDesc with an `any` layout is the backend's to choose; Op::tensors() tells what it chose.
 // Ops never read a destination before writing it, unless the descriptor says "adds" or "in place".
 #pragma once
 

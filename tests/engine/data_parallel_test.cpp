@@ -45,6 +45,24 @@ TEST_CASE("S6: one replica runs on the caller's thread and hands out its logits 
   CHECK(net.forward(batch.images).raw() == first);
 }
 
+TEST_CASE("the images of a forward may be given up before its backward") {
+  const Model model = small_convnet();
+  const Batch batch = random_batch(model, 6);
+  const auto gradients = [&](bool give_up) {
+    DataParallel net(model, on_cpus(2));
+    Tensor images = batch.images.clone();
+    const Loss loss = cross_entropy(net.forward(images), batch.labels);
+    if (give_up) {
+      images = Tensor();
+      Tensor other(batch.images.shape());   // would take the freed memory
+      for (float& x : other.span<float>()) x = 9;
+    }
+    net.backward(loss.grad);
+    return net.gradients();
+  };
+  CHECK(bit_equal(gradients(true), gradients(false)));
+}
+
 TEST_CASE("S3: more replicas than samples train the same network") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 2);

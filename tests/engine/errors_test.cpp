@@ -97,15 +97,6 @@ TEST_CASE("S15: of several failures the lowest device is reported, the others at
   CHECK_THROWS_WITH(net.train_step(random_batch(net.model(), 8), {}), Catch::Contains("destroy"));
 }
 
-TEST_CASE("S15: two hundred failures leak no thread", "[.slow]") {
-  FailEnvironment fail("throw:backward:dev1:step0");
-  const Model model = small_convnet();
-  failure_of(model, on_cpus(4), 1);
-  const std::ptrdiff_t threads = thread_count();
-  for (int i = 0; i < 200; ++i) CHECK(!failure_of(model, on_cpus(4), 1).empty());
-  CHECK(thread_count() <= threads);
-}
-
 TEST_CASE("a stalled replica changes nothing but the time") {
   const Model model = small_convnet();
   const auto weights = [&] {

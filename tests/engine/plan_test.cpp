@@ -10,7 +10,7 @@
 using namespace dp;
 using namespace dp::engine;
 
-TEST_CASE("fusion: mnist_convnet becomes five nodes") {
+TEST_CASE("fusion: mnist_convnet becomes six nodes, five without dropout") {
   const auto nodes = fuse(models::mnist_convnet(), true);
   std::vector<std::string> names;
   for (const Node& node : nodes) names.push_back(node.name);
