@@ -1,0 +1,71 @@
+#include "bare_loop.h"
+
+#include "kernels/host/cores.h"
+
+namespace dp::benchmarks {
+namespace {
+
+// As in DataParallel, so that the parameters get the same layouts.
+constexpr std::int64_t kLayoutBatch = 32;
+
+kernels::ContextOptions context_options(int threads) {
+  const std::vector<int>& cores = kernels::usable_cores();
+  kernels::ContextOptions options;
+  options.threads = threads;
+  if (static_cast<std::size_t>(threads) <= cores.size()) options.cores.assign(cores.begin(), cores.begin() + threads);
+  return options;
+}
+
+}  // namespace
+
+BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, int threads,
+                   std::uint64_t seed, std::int64_t batch)
+    : model_(model) {
+  auto context = kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, context_options(threads));
+  context->bind_thread();
+  const engine::Plan preferred(model_, *context, {.batch = kLayoutBatch}, nullptr);
+  table_ = std::make_unique<engine::ParameterTable>(model_, preferred.parameter_layouts(), context->compute_type());
+  replica_ = std::make_unique<engine::Replica>(model_, std::move(context), *table_, 0);
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    replica_->import_entry(static_cast<int>(i), weights[i].second, replica_->values());
+  momenta_ = replica_->allocate(table_->bytes());
+  update_ = replica_->context().make_op(kernels::SgdUpdate{table_->size()});
+  plan_ = &replica_->plan({.batch = batch});
+  inputs_.seed = seed;
+}
+
+void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
+  inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
+  inputs_.lr = sgd.lr;
+  inputs_.momentum = sgd.momentum;
+  inputs_.weight_decay = sgd.weight_decay;
+  inputs_.nesterov = sgd.nesterov;
+  replica_->upload_inputs(inputs_);
+  ++inputs_.step;
+
+  replica_->bind(*plan_, {batch.images.data<float>(), batch.labels.data<std::int32_t>(),
+                          batch.samples.data<std::int64_t>(), batch.size()});
+  replica_->run(plan_->forward());
+  replica_->run(plan_->loss());
+  replica_->run(plan_->backward());
+  void* const args[] = {replica_->values(), replica_->gradients(), momenta_->data(), replica_->inputs(),
+                        replica_->results()};
+  update_->run(replica_->compute(), args, nullptr);
+}
+
+double BareLoop::take_loss() {
+  const kernels::StepResults results = replica_->take_results();
+  return results.samples ? results.loss_sum / static_cast<double>(results.samples) : 0;
+}
+
+std::vector<std::pair<std::string, Tensor>> BareLoop::weights() {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (std::size_t i = 0; i < table_->entries().size(); ++i) {
+    const engine::ParameterEntry& entry = table_->entries()[i];
+    tensors.emplace_back(entry.name, Tensor(entry.shape));
+    replica_->export_entry(static_cast<int>(i), replica_->values(), tensors.back().second);
+  }
+  return tensors;
+}
+
+}  // namespace dp::benchmarks

@@ -1,0 +1,38 @@
+// Training steps without DataParallel: one replica, its plan's steps in order, the update over the whole arena. What
+// DataParallel at N = 1 is measured against.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dp/loader.h"
+#include "dp/model.h"
+#include "dp/optimizer.h"
+#include "engine/replica.h"
+
+namespace dp::benchmarks {
+
+class BareLoop {
+ public:
+  // `weights` are the initial ones, as DataParallel::weights() has them. The calling thread runs the steps; it is pinned here,
+  // with its team.
+  BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, int threads,
+           std::uint64_t seed, std::int64_t batch);
+
+  void train_step(const Batch& batch, const Sgd& sgd);
+  double take_loss();  // mean over the samples since the last call
+  std::vector<std::pair<std::string, Tensor>> weights();
+
+ private:
+  Model model_;
+  std::unique_ptr<engine::ParameterTable> table_;
+  std::unique_ptr<engine::Replica> replica_;
+  const engine::Plan* plan_ = nullptr;
+  std::unique_ptr<kernels::Buffer> momenta_;
+  std::unique_ptr<kernels::Op> update_;
+  kernels::StepInputs inputs_;
+};
+
+}  // namespace dp::benchmarks

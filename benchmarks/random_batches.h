@@ -1,0 +1,22 @@
+// Inputs of a measurement: random images and labels, made before it, with the starting weights in one file for another program.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dp/loader.h"
+#include "dp/model.h"
+
+namespace dp::benchmarks {
+
+// Normally distributed images, uniform labels; samples numbered through.
+std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed);
+
+// Raw numbers of this machine's byte order, one after the other: the weights in the model's order of parameters (float32), the
+// images of all batches (float32), their labels (int32).
+void save_inputs(const std::filesystem::path& path, const std::vector<std::pair<std::string, Tensor>>& weights,
+                 const std::vector<Batch>& batches);
+
+}  // namespace dp::benchmarks
