@@ -7,9 +7,7 @@ using namespace dp::test;
 
 namespace {
 
-void run(HostOp& op, Stream& stream) {
-  op.run(stream, {}, nullptr);
-}
+void run(HostOp& op, Stream& stream) { op.run(stream, {}, nullptr); }
 
 }  // namespace
 
@@ -47,10 +45,13 @@ TEST_CASE("an exception on a stream's thread is kept: the first one comes out of
   std::atomic<int> runs{0};
   LambdaOp bad([] { throw Error(ErrorCode::data, "planted"); }), worse([] { throw Error(ErrorCode::io, "second"); });
   LambdaOp good([&] { ++runs; });
+  std::atomic<bool> open{false};
+  wait_for(*first, open);
   run(bad, *first);
   run(worse, *first);
   run(good, *first);
   first->record(*event);
+  open = true;
   CHECK_THROWS_WITH(first->synchronize(), "planted");
   CHECK_THROWS_WITH(second->wait(*event), "planted");
   CHECK_THROWS_WITH(run(good, *second), "planted");
