@@ -31,7 +31,8 @@ DataParallelOptions resolve(DataParallelOptions o) {
   if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
   if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
   if (o.comm == Comm::automatic) o.comm = Comm::host;
-  if (o.reduce == Reduce::automatic) o.reduce = Reduce::master;   // sharded pays on distinct GPUs only
+  if (o.reduce == Reduce::automatic)
+    o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
   if (o.threads_per_replica == 0)
     o.threads_per_replica =
         std::max(1, static_cast<int>(kernels::usable_cores().size()) / static_cast<int>(o.devices.size()));
@@ -91,8 +92,8 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   pool.run([&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, rank);
-    exchanges[r] =
-        std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets, failpoints);
+    exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
+                                                      failpoints);
   });
 
   std::vector<NamedTensor> initial;
@@ -164,7 +165,8 @@ DataParallel::DataParallel(const Model& model, const DataParallelOptions& option
     : state_(std::make_unique<State>(model, options)) {}
 DataParallel::~DataParallel() = default;
 
-void DataParallel::prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches) {
+void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
+                           const std::vector<std::int64_t>& eval_batches) {
   State& s = *state_;
   for (const std::int64_t batch : train_batches) s.number_rows(batch);
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {

@@ -54,7 +54,7 @@ TEST_CASE("the images of a forward may be given up before its backward") {
     const Loss loss = cross_entropy(net.forward(images), batch.labels);
     if (give_up) {
       images = Tensor();
-      Tensor other(batch.images.shape());   // would take the freed memory
+      Tensor other(batch.images.shape());  // would take the freed memory
       for (float& x : other.span<float>()) x = 9;
     }
     net.backward(loss.grad);
@@ -144,7 +144,8 @@ TEST_CASE("agreement: five steps at 0.001 on several replicas equal one, to 1e-5
     DataParallelOptions options = on_cpus(replicas);
     options.dropout = false;
     DataParallel net(model, options);
-    for (std::uint64_t step = 0; step < 5; ++step) net.train_step(random_batch(model, 12, step), {.lr = 0.001f, .momentum = 0.9f});
+    for (std::uint64_t step = 0; step < 5; ++step)
+      net.train_step(random_batch(model, 12, step), {.lr = 0.001f, .momentum = 0.9f});
     return net.weights();
   };
   const auto one = train(1);
@@ -175,4 +176,10 @@ TEST_CASE("the description names parameters, buckets and steps") {
   const std::string text = net.describe_plan(16);
   for (const char* part : {"conv1.weight", "buckets", "plan for 8 rows, training", "backward_weights", "evaluation"})
     CHECK(text.find(part) != std::string::npos);
+}
+
+TEST_CASE("S12: what auto chooses can be read") {
+  const Model model = small_convnet();
+  CHECK(DataParallel(model, on_cpus(1)).options().reduce == Reduce::master);
+  CHECK(DataParallel(model, on_cpus(2)).options().reduce == Reduce::sharded);
 }
