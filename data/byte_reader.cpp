@@ -11,9 +11,7 @@
 namespace dp {
 namespace {
 
-std::string reason(int error) {
-  return std::generic_category().message(error);
-}
+std::string reason(int error) { return std::generic_category().message(error); }
 
 Error unreadable(const std::string& path, const std::string& what) {
   return Error(ErrorCode::data,
@@ -33,9 +31,7 @@ FileReader::FileReader(const std::string& path) : path_(path) {
   throw unreadable(path, known && S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
 }
 
-FileReader::~FileReader() {
-  ::close(descriptor_);
-}
+FileReader::~FileReader() { ::close(descriptor_); }
 
 std::size_t FileReader::read(std::span<std::uint8_t> out) {
   std::size_t filled = 0;

@@ -79,8 +79,6 @@ static_assert(all_fit());
 
 }  // namespace
 
-std::span<const Glyph> glyphs_of(int digit) {
-  return kDigits[static_cast<std::size_t>(digit)];
-}
+std::span<const Glyph> glyphs_of(int digit) { return kDigits[static_cast<std::size_t>(digit)]; }
 
 }  // namespace dp

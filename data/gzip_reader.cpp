@@ -12,9 +12,7 @@ GzipReader::GzipReader(ByteReader& packed) : packed_(packed), name_(packed.name(
   packed_.rewind();
 }
 
-GzipReader::~GzipReader() {
-  inflateEnd(&stream_);
-}
+GzipReader::~GzipReader() { inflateEnd(&stream_); }
 
 bool GzipReader::refill() {
   if (stream_.avail_in != 0) return true;

@@ -203,21 +203,13 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& opti
 
 Loader::~Loader() = default;
 
-void Loader::start(std::int64_t epoch, std::int64_t first_batch) {
-  state_->start(epoch, first_batch);
-}
+void Loader::start(std::int64_t epoch, std::int64_t first_batch) { state_->start(epoch, first_batch); }
 
-const Batch* Loader::next() {
-  return state_->next();
-}
+const Batch* Loader::next() { return state_->next(); }
 
-std::int64_t Loader::batches_per_epoch() const {
-  return state_->batches;
-}
+std::int64_t Loader::batches_per_epoch() const { return state_->batches; }
 
-const Dataset& Loader::dataset() const {
-  return *state_->dataset;
-}
+const Dataset& Loader::dataset() const { return *state_->dataset; }
 
 std::vector<std::int64_t> Loader::order(std::int64_t epoch) const {
   std::vector<std::int64_t> order(state_->order.size());

@@ -24,9 +24,7 @@ constexpr std::array<FileName, 4> kFiles{{{"train-images", "idx3-ubyte"},
                                           {"t10k-images", "idx3-ubyte"},
                                           {"t10k-labels", "idx1-ubyte"}}};
 
-std::string official(const FileName& file) {
-  return std::string(file.stem) + "-" + file.kind;
-}
+std::string official(const FileName& file) { return std::string(file.stem) + "-" + file.kind; }
 
 // The file under any of its spellings; plain before packed, which is slower to read.
 std::optional<fs::path> find_file(const fs::path& folder, const FileName& file) {
@@ -78,9 +76,7 @@ DatasetPair open_pair(const std::string& dataset, const char* torchvision_name, 
 
 namespace datasets {
 
-DatasetPair mnist(const std::string& folder) {
-  return open_pair("mnist", "MNIST", folder, {{0.1307f}, {0.3081f}});
-}
+DatasetPair mnist(const std::string& folder) { return open_pair("mnist", "MNIST", folder, {{0.1307f}, {0.3081f}}); }
 
 DatasetPair fashion_mnist(const std::string& folder) {
   return open_pair("fashion_mnist", "FashionMNIST", folder, {{0.2860f}, {0.3530f}});

@@ -44,7 +44,8 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
   kernels::StepResults results;
   Loss loss;
   loss.grad = Tensor(logits.shape(), logits.dtype());
-  void* const args[] = {const_cast<void*>(logits.raw()), const_cast<void*>(labels.raw()), &inputs, loss.grad.raw(), &results};
+  void* const args[] = {const_cast<void*>(logits.raw()), const_cast<void*>(labels.raw()), &inputs, loss.grad.raw(),
+                        &results};
   const auto workspace = context.allocate(std::max(op->workspace_bytes(), std::size_t{1}));
   op->run(*stream, args, workspace->data());
   stream->synchronize();

@@ -47,7 +47,8 @@ void check_batch(const Batch& batch, const Model& model) {
   if (rows(batch.labels) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} labels", images, rows(batch.labels)));
   if (!batch.samples.empty() && rows(batch.samples) != images)
-    throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
+    throw Error(ErrorCode::usage,
+                fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
 }
 
 }  // namespace
@@ -143,7 +144,8 @@ void DataParallel::State::gathered_loss(Replica& replica, const Plan* plan, cons
     const void* labels = batch.labels.data<std::int32_t>() + rows.begin;
     if (!replica.context().host_accessible()) {
       reserve_gather(rows.size());
-      replica.compute().copy(gathered_labels->data(), labels, static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
+      replica.compute().copy(gathered_labels->data(), labels,
+                             static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
       labels = gathered_labels->data();
     }
     void* const args[] = {size() == 1 ? replica.at(plan->logits()) : gathered_logits->data(), const_cast<void*>(labels),
@@ -172,7 +174,8 @@ void DataParallel::State::gather_logits(Replica& replica, const Plan* plan, std:
 
 // Where the device has already done the step, looks at what it found.
 void DataParallel::State::finish(Replica& replica) {
-  if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle()) return;
+  if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle())
+    return;
   const kernels::StepResults& results = *replica.results();
   if (results.nonfinite == 0 && results.grad_nonfinite == 0) return;
   replica.enter(results.nonfinite ? Phase::loss : Phase::update);

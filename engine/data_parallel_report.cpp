@@ -45,20 +45,24 @@ std::size_t DataParallel::device_bytes(int replica) const {
 
 std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   State& s = *state_;
-  std::string text = fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n", s.model.name(), s.model.parameter_count(),
-                                 static_cast<double>(s.table->bytes()) / (1 << 20));
+  std::string text = fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n", s.model.name(),
+                                 s.model.parameter_count(), static_cast<double>(s.table->bytes()) / (1 << 20));
   for (const auto& entry : s.table->entries())
-    text += fmt::format("  {:<24} {:<20} at {:>10}  {}\n", entry.name, to_string(entry.shape), entry.offset, entry.layout.name);
+    text += fmt::format("  {:<24} {:<20} at {:>10}  {}\n", entry.name, to_string(entry.shape), entry.offset,
+                        entry.layout.name);
   text += "buckets, in the order in which they become ready\n";
   for (const auto& bucket : s.exchanges.front()->buckets())
-    text += fmt::format("  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
-                        static_cast<double>(bucket.range.size()) * static_cast<double>(size_of(s.table->type())) / (1 << 20),
-                        s.table->entry(bucket.first_entry).name);
+    text += fmt::format(
+        "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
+        static_cast<double>(bucket.range.size()) * static_cast<double>(size_of(s.table->type())) / (1 << 20),
+        s.table->entry(bucket.first_entry).name);
   std::string plans;
   const std::int64_t micro = engine::shard_of(global_batch, 0, s.options.grad_accum_steps, Split::balanced).size();
   s.on_master([&](engine::Replica& replica, engine::Exchange&) {
-    plans = replica.plan(s.plan_options(split_batch(micro, s.size(), s.options.split).front(), true, false)).describe() +
-            replica.plan(s.plan_options(split_batch(global_batch, s.size(), s.options.split).front(), false, false)).describe();
+    plans =
+        replica.plan(s.plan_options(split_batch(micro, s.size(), s.options.split).front(), true, false)).describe() +
+        replica.plan(s.plan_options(split_batch(global_batch, s.size(), s.options.split).front(), false, false))
+            .describe();
   });
   return text + plans;
 }

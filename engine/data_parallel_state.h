@@ -58,16 +58,17 @@ struct DataParallel::State {
   void forward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan);
   void gathered_loss(engine::Replica& replica, const engine::Plan* plan, const Batch& batch, kernels::Range rows);
   void gather_logits(engine::Replica& replica, const engine::Plan* plan, std::int64_t rows);
-  void backward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan, bool accumulate, bool last);
+  void backward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan, bool accumulate,
+                bool last);
   void finish(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);
 
   // The wrapper's forward, and where its logits are.
   const Tensor& forward_all(const Tensor& images, bool training);
-  void reserve_gather(std::int64_t rows);   // on the master
+  void reserve_gather(std::int64_t rows);  // on the master
   kernels::Op& gathered_loss_op(std::int64_t rows);
   engine::Shard shard_of(const Batch& batch, kernels::Range rows) const;
-  void number_rows(std::int64_t rows);   // makes row_numbers at least so long
+  void number_rows(std::int64_t rows);  // makes row_numbers at least so long
 
   // A host-ordered copy of a sharded arena on the master: momenta, or gradients.
   enum class Arena { value, gradient, momentum };
@@ -77,25 +78,25 @@ struct DataParallel::State {
   void wait_for_all();
 
   const Model model;
-  DataParallelOptions options;   // resolved
+  DataParallelOptions options;  // resolved
   const engine::Failpoints failpoints;
   engine::WorkerPool pool;
   std::unique_ptr<engine::ParameterTable> table;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
   std::vector<std::unique_ptr<engine::Exchange>> exchanges;
-  std::vector<std::unique_ptr<kernels::Communicator>> io;   // logits and their gradients; empty for one replica
-  std::vector<std::vector<std::size_t>> part_bytes;          // scratch of each replica: bytes per rank
+  std::vector<std::unique_ptr<kernels::Communicator>> io;  // logits and their gradients; empty for one replica
+  std::vector<std::vector<std::size_t>> part_bytes;        // scratch of each replica: bytes per rank
 
   // On the master.
   std::shared_ptr<kernels::Buffer> gathered_logits, gathered_grad;
   std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
 
-  std::int64_t step = 0;           // optimizer steps done
-  std::int64_t forward_rows = 0;   // of the last wrapper forward in training mode; 0: none to go back through
-  Tensor kept_images;              // of the last wrapper forward: backward reads them again
+  std::int64_t step = 0;          // optimizer steps done
+  std::int64_t forward_rows = 0;  // of the last wrapper forward in training mode; 0: none to go back through
+  Tensor kept_images;             // of the last wrapper forward: backward reads them again
   Tensor logits;
-  std::vector<std::int64_t> row_numbers;   // 0, 1, 2, ...: dropout's sample keys in the wrapper
+  std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys in the wrapper
 };
 
 }  // namespace dp

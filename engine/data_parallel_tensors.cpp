@@ -27,12 +27,13 @@ std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, 
     for (const Exchange::Part& part : exchange.parts()) {
       const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
       const std::byte* from = arena == Arena::gradient ? replicas[static_cast<std::size_t>(rank)]->gradients() + begin
-                              : exchange.momenta()     ? exchange.momenta() + static_cast<std::size_t>(part.momentum) * element
-                                                       : nullptr;
+                              : exchange.momenta()
+                                  ? exchange.momenta() + static_cast<std::size_t>(part.momentum) * element
+                                  : nullptr;
       if (from != nullptr && part.range.size() != 0)
         master.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
     }
-    if (options.reduce == Reduce::all_reduce) break;   // every replica holds everything
+    if (options.reduce == Reduce::all_reduce) break;  // every replica holds everything
   }
   return whole;
 }
@@ -69,7 +70,8 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
       throw Error(ErrorCode::data, "parameter '" + name + "' has shape " + to_string(table->entry(index).shape) +
                                        " in model '" + model.name() + "', not " + to_string(tensor.shape()));
     if (tensor.dtype() != DType::f32 && tensor.dtype() != DType::f64)
-      throw Error(ErrorCode::data, "parameter '" + name + "' is of type " + to_string(tensor.dtype()) + ", not float32");
+      throw Error(ErrorCode::data,
+                  "parameter '" + name + "' is of type " + to_string(tensor.dtype()) + ", not float32");
     found.emplace_back(index, &tensor);
   }
   forward_rows = 0;
@@ -96,9 +98,10 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
     const std::size_t element = size_of(table->type());
     for (const Exchange::Part& part : exchange.parts())
       if (part.range.size() != 0)
-        replica.compute().copy(exchange.momenta() + static_cast<std::size_t>(part.momentum) * element,
-                               static_cast<const std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
-                               static_cast<std::size_t>(part.range.size()) * element);
+        replica.compute().copy(
+            exchange.momenta() + static_cast<std::size_t>(part.momentum) * element,
+            static_cast<const std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
+            static_cast<std::size_t>(part.range.size()) * element);
     replica.compute().synchronize();
   });
 }

@@ -12,7 +12,11 @@ class BufferStorage final : public Storage {
  public:
   BufferStorage(std::shared_ptr<kernels::Buffer> buffer, std::size_t offset, std::size_t bytes, Device device,
                 bool host_accessible)
-      : buffer_(std::move(buffer)), offset_(offset), bytes_(bytes), device_(device), host_accessible_(host_accessible) {}
+      : buffer_(std::move(buffer)),
+        offset_(offset),
+        bytes_(bytes),
+        device_(device),
+        host_accessible_(host_accessible) {}
 
   void* data() override { return static_cast<std::byte*>(buffer_->data()) + offset_; }
   std::size_t bytes() const override { return bytes_; }
@@ -54,8 +58,8 @@ kernels::Op& DataParallel::State::gathered_loss_op(std::int64_t rows) {
 const Tensor& DataParallel::State::forward_all(const Tensor& images, bool training) {
   if (images.empty() || images.shape().rank() == 0 || images.shape()[0] < 1 ||
       images.shape().without_first() != model.input())
-    throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" + model.name() +
-                                      "', which reads " + to_string(model.input()) + " per sample");
+    throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" +
+                                      model.name() + "', which reads " + to_string(model.input()) + " per sample");
   Batch batch;
   batch.images = kept_images = images;
   const std::int64_t rows = images.shape()[0];
@@ -76,9 +80,10 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   engine::Replica& master = *replicas.front();
   const Shape shape = model.output().prepended(rows);
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(table->type());
-  logits = Tensor(shape, table->type(),
-                  std::make_shared<BufferStorage>(size() == 1 ? master.arena() : gathered_logits, size() == 1 ? offset : 0,
-                                                  bytes, options.devices.front(), master.context().host_accessible()));
+  logits =
+      Tensor(shape, table->type(),
+             std::make_shared<BufferStorage>(size() == 1 ? master.arena() : gathered_logits, size() == 1 ? offset : 0,
+                                             bytes, options.devices.front(), master.context().host_accessible()));
   forward_rows = training ? rows : 0;
   return logits;
 }
@@ -90,8 +95,9 @@ void DataParallel::backward(const Tensor& logits_grad) {
   State& s = *state_;
   if (s.forward_rows == 0) throw Error(ErrorCode::usage, "backward() needs a forward() before it");
   if (logits_grad.shape() != s.logits.shape() || logits_grad.dtype() != s.logits.dtype())
-    throw Error(ErrorCode::usage, std::string("the gradient of the logits has shape ") + to_string(logits_grad.shape()) + " and type " +
-                                      to_string(logits_grad.dtype()) + ", the logits have " + to_string(s.logits.shape()) + " and " +
+    throw Error(ErrorCode::usage, std::string("the gradient of the logits has shape ") +
+                                      to_string(logits_grad.shape()) + " and type " + to_string(logits_grad.dtype()) +
+                                      ", the logits have " + to_string(s.logits.shape()) + " and " +
                                       to_string(s.logits.dtype()));
   const std::int64_t rows = s.forward_rows;
   s.forward_rows = 0;

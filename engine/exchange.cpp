@@ -13,8 +13,8 @@ std::int64_t blocks_of(std::int64_t count) { return (count + kNormBlock - 1) / k
 
 }  // namespace
 
-Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode, std::vector<Bucket> buckets,
-                   const Failpoints& failpoints)
+Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
+                   std::vector<Bucket> buckets, const Failpoints& failpoints)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
@@ -80,7 +80,8 @@ void Exchange::enter(Phase phase, std::size_t bucket) {
   if (!failpoints_.hit(phase, replica_.rank(), step_)) return;
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();
-  stream().upload(gradient(buckets_[bucket].range.begin), type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_);
+  stream().upload(gradient(buckets_[bucket].range.begin),
+                  type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_);
 }
 
 void Exchange::sum(std::size_t bucket) {
@@ -103,8 +104,8 @@ void Exchange::update_bucket(std::size_t bucket) {
   const Part& part = parts_[bucket];
   if (part.range.size() != 0) {
     void* const args[] = {value(part.range.begin), gradient(part.range.begin),
-                          momentum_ ? momenta() + static_cast<std::size_t>(part.momentum) * element_ : nullptr, replica_.inputs(),
-                          replica_.results()};
+                          momentum_ ? momenta() + static_cast<std::size_t>(part.momentum) * element_ : nullptr,
+                          replica_.inputs(), replica_.results()};
     sgd_[bucket]->run(stream(), args, nullptr);
   }
   if (!communicator_) return;
@@ -117,7 +118,7 @@ void Exchange::update_bucket(std::size_t bucket) {
 }
 
 void Exchange::update(bool norm) {
-  if (communicator_) {   // the update reads what the compute stream uploaded
+  if (communicator_) {  // the update reads what the compute stream uploaded
     replica_.compute().record(*gradients_done_);
     comm_->wait(*gradients_done_);
   }
@@ -145,7 +146,8 @@ void Exchange::share_partials(std::size_t bucket) {
   const Range range = buckets_[bucket].range;
   for (int rank = 0; rank < communicator_->size(); ++rank)
     partial_bytes_[static_cast<std::size_t>(rank)] =
-        static_cast<std::size_t>(blocks_of(slice_of(range.size(), rank, communicator_->size()).size())) * sizeof(double);
+        static_cast<std::size_t>(blocks_of(slice_of(range.size(), rank, communicator_->size()).size())) *
+        sizeof(double);
   double* whole = static_cast<double*>(norm_partials_->data()) + partial_offset_[bucket];
   const double* own = whole + (part_of(bucket).begin - range.begin) / kNormBlock;
   communicator_->gather(own, whole, partial_bytes_, 0, *comm_);

@@ -13,8 +13,8 @@ namespace dp::engine {
 class Exchange {
  public:
   // `communicator` is null for a single replica: then everything runs on the compute stream.
-  Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode, std::vector<Bucket> buckets,
-           const Failpoints& failpoints);
+  Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
+           std::vector<Bucket> buckets, const Failpoints& failpoints);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
@@ -34,8 +34,8 @@ class Exchange {
 
   // This replica's part of the optimizer state: empty, whole buckets, or slices of buckets, in bucket order.
   struct Part {
-    kernels::Range range;          // elements of the arenas
-    std::int64_t momentum = 0;     // element offset of the range in the momentum buffer
+    kernels::Range range;       // elements of the arenas
+    std::int64_t momentum = 0;  // element offset of the range in the momentum buffer
   };
   const std::vector<Part>& parts() const { return parts_; }
   std::byte* momenta() { return momenta_ ? static_cast<std::byte*>(momenta_->data()) : nullptr; }
@@ -43,7 +43,9 @@ class Exchange {
 
  private:
   kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
-  std::byte* gradient(std::int64_t element) { return replica_.gradients() + static_cast<std::size_t>(element) * element_; }
+  std::byte* gradient(std::int64_t element) {
+    return replica_.gradients() + static_cast<std::size_t>(element) * element_;
+  }
   std::byte* value(std::int64_t element) { return replica_.values() + static_cast<std::size_t>(element) * element_; }
   kernels::Range part_of(std::size_t bucket) const { return parts_[bucket].range; }
   void enter(Phase phase, std::size_t bucket);
@@ -57,20 +59,20 @@ class Exchange {
   const Reduce mode_;
   const std::vector<Bucket> buckets_;
   const Failpoints& failpoints_;
-  const std::size_t element_;   // bytes
+  const std::size_t element_;  // bytes
   const DType type_;
   std::unique_ptr<kernels::Stream> comm_;
   std::unique_ptr<kernels::Event> gradients_done_;
   std::vector<std::unique_ptr<kernels::Event>> weights_arrived_;
   std::vector<char> arriving_;
-  std::vector<Part> parts_;                              // one per bucket
-  std::vector<std::unique_ptr<kernels::Op>> sgd_;        // one per bucket; null where this replica updates nothing
-  std::vector<std::unique_ptr<kernels::Op>> partials_;   // the same
+  std::vector<Part> parts_;                             // one per bucket
+  std::vector<std::unique_ptr<kernels::Op>> sgd_;       // one per bucket; null where this replica updates nothing
+  std::vector<std::unique_ptr<kernels::Op>> partials_;  // the same
   std::unique_ptr<kernels::Op> finish_norm_;
-  std::vector<std::int64_t> partial_offset_;             // blocks, one more than buckets
-  std::vector<std::size_t> partial_bytes_;               // scratch: the ranks' shares of one bucket
+  std::vector<std::int64_t> partial_offset_;  // blocks, one more than buckets
+  std::vector<std::size_t> partial_bytes_;    // scratch: the ranks' shares of one bucket
   std::unique_ptr<kernels::Buffer> norm_partials_, momenta_;
-  std::size_t next_ = 0;   // the bucket that becomes ready next
+  std::size_t next_ = 0;  // the bucket that becomes ready next
   std::int64_t step_ = 0;
   bool per_bucket_ = true, momentum_ = false;
 };

@@ -41,19 +41,27 @@ Failpoint parse_clause(std::string_view clause) {
   const std::vector<std::string_view> parts = split(clause, ':');
   if (parts.size() < 2)
     throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not action:phase[:devN][:stepN][:Nms]", clause));
-  if (parts[0] == "throw") point.action = FailAction::raise;
-  else if (parts[0] == "stall") point.action = FailAction::stall;
-  else if (parts[0] == "nan") point.action = FailAction::nan;
-  else throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not throw, stall or nan", parts[0]));
+  if (parts[0] == "throw")
+    point.action = FailAction::raise;
+  else if (parts[0] == "stall")
+    point.action = FailAction::stall;
+  else if (parts[0] == "nan")
+    point.action = FailAction::nan;
+  else
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not throw, stall or nan", parts[0]));
   const auto phase = std::find(kPhases.begin(), kPhases.end(), parts[1]);
   if (phase == kPhases.end())
     throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not one of {}", parts[1], fmt::join(kPhases, ", ")));
   point.phase = static_cast<Phase>(phase - kPhases.begin());
   for (std::size_t i = 2; i < parts.size(); ++i) {
-    if (parts[i].starts_with("dev")) point.replica = number<int>(parts[i].substr(3), clause);
-    else if (parts[i].starts_with("step")) point.step = number<std::int64_t>(parts[i].substr(4), clause);
-    else if (parts[i].ends_with("ms")) point.stall_ms = number<int>(parts[i].substr(0, parts[i].size() - 2), clause);
-    else throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' in '{}' is not devN, stepN or Nms", parts[i], clause));
+    if (parts[i].starts_with("dev"))
+      point.replica = number<int>(parts[i].substr(3), clause);
+    else if (parts[i].starts_with("step"))
+      point.step = number<std::int64_t>(parts[i].substr(4), clause);
+    else if (parts[i].ends_with("ms"))
+      point.stall_ms = number<int>(parts[i].substr(0, parts[i].size() - 2), clause);
+    else
+      throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' in '{}' is not devN, stepN or Nms", parts[i], clause));
   }
   return point;
 }
@@ -77,7 +85,8 @@ std::vector<Failpoint> failpoints_from_environment() {
 bool Failpoints::hit_slowly(Phase phase, int replica, std::int64_t step) const {
   bool nan = false;
   for (const Failpoint& point : points_) {
-    if (point.phase != phase || (point.replica >= 0 && point.replica != replica) || (point.step >= 0 && point.step != step))
+    if (point.phase != phase || (point.replica >= 0 && point.replica != replica) ||
+        (point.step >= 0 && point.step != step))
       continue;
     if (point.action == FailAction::raise) throw std::runtime_error("failure planted by DP_FAIL");
     if (point.action == FailAction::stall) std::this_thread::sleep_for(std::chrono::milliseconds(point.stall_ms));

@@ -12,7 +12,8 @@ class Fuser {
 
   std::vector<Node> run() {
     for (skip(); at_ < count(); skip()) nodes_.push_back(next_node());
-    if (nodes_.empty()) throw Error(ErrorCode::usage, "model '" + model_.name() + "' has no layer that computes anything");
+    if (nodes_.empty())
+      throw Error(ErrorCode::usage, "model '" + model_.name() + "' has no layer that computes anything");
     return std::move(nodes_);
   }
 
@@ -69,8 +70,10 @@ class Fuser {
     } else if (const auto* linear = std::get_if<Linear>(&layer().kind)) {
       node.kind = NodeKind::linear;
       // Flatten moves nothing: the linear op reads what the layer before it wrote.
-      if (!nodes_.empty()) node.input = nodes_.back().output;
-      else node.input = model_.input();
+      if (!nodes_.empty())
+        node.input = nodes_.back().output;
+      else
+        node.input = model_.input();
       attach_parameters(node, linear->bias);
       take<Linear>(node);
       node.relu = take<Relu>(node);

@@ -16,12 +16,12 @@ enum class NodeKind { conv, linear, pool, relu, dropout };
 // One node of the chain. Its input is the node before it; the first one reads the model's input.
 struct Node {
   NodeKind kind;
-  std::string name;          // the layers it holds, "conv1+relu"
-  Shape input, output;       // per sample; a linear node may read (C,H,W)
-  bool relu = false;         // folded into conv, linear or pool
-  kernels::Window window{};  // conv, pool
-  std::optional<kernels::DropoutSpec> dropout;   // dropout, or folded into pool
-  int weight = -1;           // index in Model::parameters()
+  std::string name;                             // the layers it holds, "conv1+relu"
+  Shape input, output;                          // per sample; a linear node may read (C,H,W)
+  bool relu = false;                            // folded into conv, linear or pool
+  kernels::Window window{};                     // conv, pool
+  std::optional<kernels::DropoutSpec> dropout;  // dropout, or folded into pool
+  int weight = -1;                              // index in Model::parameters()
   int bias = -1;
 };
 

@@ -13,16 +13,16 @@ namespace dp::engine {
 
 struct ParameterEntry {
   std::string name;
-  Shape shape;                 // PyTorch's
-  kernels::Layout layout;      // in the arenas, the same in every plan
-  std::int64_t offset = 0;     // elements from the arena's start; a multiple of 16
-  std::int64_t count = 0;      // elements with the layout's padding, which stays zero
+  Shape shape;              // PyTorch's
+  kernels::Layout layout;   // in the arenas, the same in every plan
+  std::int64_t offset = 0;  // elements from the arena's start; a multiple of 16
+  std::int64_t count = 0;   // elements with the layout's padding, which stays zero
 };
 
 // A range of the arenas that is reduced, updated and broadcast as one.
 struct Bucket {
-  kernels::Range range;        // elements
-  int first_entry = 0;         // the gradients of entries >= first_entry are ready when the bucket is
+  kernels::Range range;  // elements
+  int first_entry = 0;   // the gradients of entries >= first_entry are ready when the bucket is
 };
 
 class ParameterTable {
@@ -32,7 +32,7 @@ class ParameterTable {
 
   const std::vector<ParameterEntry>& entries() const { return entries_; }
   const ParameterEntry& entry(int index) const { return entries_[static_cast<std::size_t>(index)]; }
-  std::int64_t size() const { return size_; }                 // elements of one arena
+  std::int64_t size() const { return size_; }  // elements of one arena
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(type_); }
   DType type() const { return type_; }
 

@@ -8,8 +8,8 @@ namespace dp::engine {
 
 struct Lifetime {
   std::size_t bytes = 0;
-  int first = 0, last = 0;      // steps, both included
-  std::size_t offset = 0;       // answer, a multiple of 64
+  int first = 0, last = 0;  // steps, both included
+  std::size_t offset = 0;   // answer, a multiple of 64
 };
 
 // Sets every offset; returns the arena's size. Largest first, each at the lowest gap that holds it.

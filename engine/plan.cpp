@@ -42,11 +42,10 @@ void describe_steps(std::string& text, const char* title, const std::vector<Plan
 }  // namespace
 
 std::string Plan::describe() const {
-  std::string text = fmt::format("plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n",
-                                 options_.batch, options_.training ? "training" : "evaluation",
-                                 forward_.size() + loss_.size() + backward_.size(),
-                                 static_cast<double>(arena_bytes_) / (1 << 20),
-                                 static_cast<double>(workspace_bytes_) / (1 << 20), reorders_);
+  std::string text = fmt::format(
+      "plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n", options_.batch,
+      options_.training ? "training" : "evaluation", forward_.size() + loss_.size() + backward_.size(),
+      static_cast<double>(arena_bytes_) / (1 << 20), static_cast<double>(workspace_bytes_) / (1 << 20), reorders_);
   describe_steps(text, "forward", forward_);
   describe_steps(text, "loss", loss_);
   describe_steps(text, "backward", backward_);

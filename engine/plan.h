@@ -13,27 +13,38 @@
 
 namespace dp::engine {
 
-enum class Space : std::uint8_t { none, activation, value, gradient, input, labels, samples, step_inputs, step_results, count };
+enum class Space : std::uint8_t {
+  none,
+  activation,
+  value,
+  gradient,
+  input,
+  labels,
+  samples,
+  step_inputs,
+  step_results,
+  count
+};
 
 // A place in one of the replica's memories.
 struct Ref {
   Space space = Space::none;
-  std::size_t offset = 0;   // bytes
+  std::size_t offset = 0;  // bytes
 };
 
 struct PlanStep {
-  std::string name;         // node and op, "conv2+relu conv2d_forward"
+  std::string name;  // node and op, "conv2+relu conv2d_forward"
   std::unique_ptr<kernels::Op> op;
   std::array<Ref, kernels::kMaxOpArgs> args{};
   int arg_count = 0;
-  int reads_entry = -1;     // forward: the first parameter entry that the step reads
-  int ready_from = -1;      // backward: gradients of all entries >= this are final, and their weights no longer read
+  int reads_entry = -1;  // forward: the first parameter entry that the step reads
+  int ready_from = -1;   // backward: gradients of all entries >= this are final, and their weights no longer read
 };
 
 struct PlanOptions {
-  std::int64_t batch = 1;        // rows of this replica
+  std::int64_t batch = 1;  // rows of this replica
   bool training = true;
-  bool accumulate = false;       // gradients are added to those of earlier micro-batches
+  bool accumulate = false;  // gradients are added to those of earlier micro-batches
   bool dropout = true;
 };
 
@@ -44,14 +55,14 @@ class Plan {
 
   const PlanOptions& options() const { return options_; }
   const std::vector<PlanStep>& forward() const { return forward_; }
-  const std::vector<PlanStep>& loss() const { return loss_; }          // cross-entropy of this replica's rows
+  const std::vector<PlanStep>& loss() const { return loss_; }  // cross-entropy of this replica's rows
   const std::vector<PlanStep>& backward() const { return backward_; }
-  Ref logits() const { return logits_; }             // row-major (batch, classes), alive until backward starts
-  Ref logits_grad() const { return logits_grad_; }   // the same shape; what backward reads
+  Ref logits() const { return logits_; }            // row-major (batch, classes), alive until backward starts
+  Ref logits_grad() const { return logits_grad_; }  // the same shape; what backward reads
 
-  std::size_t arena_bytes() const { return arena_bytes_; }             // activations, gradients of activations
-  std::size_t workspace_bytes() const { return workspace_bytes_; }     // shared by all steps, at the arena's end
-  int reorders() const { return reorders_; }         // copies that only change a layout
+  std::size_t arena_bytes() const { return arena_bytes_; }          // activations, gradients of activations
+  std::size_t workspace_bytes() const { return workspace_bytes_; }  // shared by all steps, at the arena's end
+  int reorders() const { return reorders_; }                        // copies that only change a layout
   const std::vector<kernels::Layout>& parameter_layouts() const { return parameter_layouts_; }
   std::string describe() const;
 

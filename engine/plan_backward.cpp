@@ -32,7 +32,8 @@ PlanBuilder::Value PlanBuilder::backward_node(const Node& node, Value dy, const 
   return dy;
 }
 
-PlanBuilder::Value PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Saved& saved, bool needs_dx) {
+PlanBuilder::Value PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Saved& saved,
+                                                  bool needs_dx) {
   Steps& steps = plan_.backward_;
   const bool conv = node.kind == NodeKind::conv;
   const TensorDesc x = saved.x.desc.type == context_.compute_type() ? saved.x.desc : any(saved.x.desc.shape);
@@ -63,8 +64,9 @@ PlanBuilder::Value PlanBuilder::backward_weighted(const Node& node, const Value&
     const TensorDesc wanted_dy = op->tensors()[0], wanted_w = op->tensors()[1], produced = op->tensors()[2];
     const Value grad = as(steps, node.name + " backward_data", dy, wanted_dy);
     // Without a table only the forward decides how parameters lie, and nothing here will run.
-    const Value weight = table_ == nullptr ? Value{{Space::value, 0}, wanted_w}
-                                           : parameter(steps, node.name + " backward_data weight", node.weight, wanted_w);
+    const Value weight = table_ == nullptr
+                             ? Value{{Space::value, 0}, wanted_w}
+                             : parameter(steps, node.name + " backward_data weight", node.weight, wanted_w);
     dx = new_value(produced);
     add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, dx.where});
   }
@@ -75,7 +77,8 @@ PlanBuilder::Value PlanBuilder::backward_weighted(const Node& node, const Value&
 PlanBuilder::Value PlanBuilder::gradient_target(int entry, const TensorDesc& produced) {
   if (table_ == nullptr) return {{Space::gradient, 0}, produced};
   if (plan_.options_.accumulate || !(produced.layout == table_->entry(entry).layout)) return new_value(produced);
-  return {{Space::gradient, static_cast<std::size_t>(table_->entry(entry).offset) * size_of(context_.compute_type())}, produced};
+  return {{Space::gradient, static_cast<std::size_t>(table_->entry(entry).offset) * size_of(context_.compute_type())},
+          produced};
 }
 
 void PlanBuilder::store_gradient(const std::string& name, int entry, const Value& gradient) {

@@ -51,7 +51,8 @@ PlanBuilder::Value PlanBuilder::new_value(const TensorDesc& resolved) {
   return {{Space::activation, buffers_.size() - 1}, resolved};
 }
 
-PlanStep& PlanBuilder::add(Steps& steps, const std::string& name, std::unique_ptr<Op> op, std::initializer_list<Ref> args) {
+PlanStep& PlanBuilder::add(Steps& steps, const std::string& name, std::unique_ptr<Op> op,
+                           std::initializer_list<Ref> args) {
   PlanStep step;
   step.name = name;
   plan_.workspace_bytes_ = std::max(plan_.workspace_bytes_, op->workspace_bytes());
@@ -69,7 +70,8 @@ PlanStep& PlanBuilder::add(Steps& steps, const std::string& name, std::unique_pt
   return steps.back();
 }
 
-PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, const Value& value, const TensorDesc& wanted) {
+PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, const Value& value,
+                                   const TensorDesc& wanted) {
   if (value.desc.layout == wanted.layout && value.desc.type == wanted.type) return value;
   TensorDesc target = wanted;
   target.shape = value.desc.shape;
@@ -79,8 +81,9 @@ PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, cons
   return result;
 }
 
-PlanBuilder::Value PlanBuilder::parameter(Steps& steps, const std::string& reader, int entry, const TensorDesc& wanted) {
-  if (table_ == nullptr) {   // this plan decides
+PlanBuilder::Value PlanBuilder::parameter(Steps& steps, const std::string& reader, int entry,
+                                          const TensorDesc& wanted) {
+  if (table_ == nullptr) {  // this plan decides
     plan_.parameter_layouts_[static_cast<std::size_t>(entry)] = wanted.layout;
     return {{Space::value, 0}, wanted};
   }
@@ -94,12 +97,8 @@ PlanBuilder::Value PlanBuilder::forward_node(const Node& node, const Value& x, S
   saved.x = x;
   switch (node.kind) {
     case NodeKind::conv:
-    case NodeKind::linear:
-      y = forward_weighted(node, x);
-      break;
-    case NodeKind::pool:
-      y = forward_pool(node, x, saved);
-      break;
+    case NodeKind::linear: y = forward_weighted(node, x); break;
+    case NodeKind::pool: y = forward_pool(node, x, saved); break;
     case NodeKind::relu: {
       const Value in = as(steps, node.name, x, computed(x.desc));
       y = new_value(in.desc);
@@ -126,8 +125,9 @@ PlanBuilder::Value PlanBuilder::forward_weighted(const Node& node, const Value& 
   const TensorDesc w = any(conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
                                 : Shape{node.output[0], inner});
   const auto make = [&](const TensorDesc& from) {
-    const OpDesc desc = conv ? OpDesc(Conv2dForward{from, w, batched(node.output), node.window, node.bias >= 0, node.relu})
-                             : OpDesc(LinearForward{from, w, batched(node.output), node.bias >= 0, node.relu});
+    const OpDesc desc =
+        conv ? OpDesc(Conv2dForward{from, w, batched(node.output), node.window, node.bias >= 0, node.relu})
+             : OpDesc(LinearForward{from, w, batched(node.output), node.bias >= 0, node.relu});
     return context_.make_op(desc);
   };
   auto op = make(in);
@@ -148,14 +148,16 @@ PlanBuilder::Value PlanBuilder::forward_weighted(const Node& node, const Value& 
 PlanBuilder::Value PlanBuilder::forward_pool(const Node& node, const Value& x, Saved& saved) {
   Steps& steps = plan_.forward_;
   const bool training = plan_.options_.training;
-  auto op = context_.make_op(MaxPool2dForward{computed(x.desc), batched(node.output), node.window, node.relu, training, node.dropout});
+  auto op = context_.make_op(
+      MaxPool2dForward{computed(x.desc), batched(node.output), node.window, node.relu, training, node.dropout});
   const Value from = as(steps, node.name, x, op->tensors()[0]);
   const Value y = new_value(op->tensors()[1]);
   if (training) {
     const std::size_t bytes = y.desc.layout.bytes / size_of(context_.compute_type());
     saved.mask = new_value({y.desc.shape, DType::u8, {"mask of " + y.desc.layout.name, bytes, nullptr}});
   }
-  const Ref samples{node.dropout ? Space::samples : Space::none}, inputs{node.dropout ? Space::step_inputs : Space::none};
+  const Ref samples{node.dropout ? Space::samples : Space::none},
+      inputs{node.dropout ? Space::step_inputs : Space::none};
   add(steps, node.name, std::move(op), {from.where, y.where, saved.mask.where, samples, inputs});
   saved.x = from;
   return y;

@@ -36,7 +36,8 @@ class PlanBuilder {
   kernels::TensorDesc computed(const kernels::TensorDesc& desc) const;
 
   Value new_value(const kernels::TensorDesc& resolved);
-  PlanStep& add(Steps& steps, const std::string& name, std::unique_ptr<kernels::Op> op, std::initializer_list<Ref> args);
+  PlanStep& add(Steps& steps, const std::string& name, std::unique_ptr<kernels::Op> op,
+                std::initializer_list<Ref> args);
   // `value` as `wanted` describes it: itself, or a reordered copy.
   Value as(Steps& steps, const std::string& reader, const Value& value, const kernels::TensorDesc& wanted);
   Value parameter(Steps& steps, const std::string& reader, int entry, const kernels::TensorDesc& wanted);
@@ -56,7 +57,7 @@ class PlanBuilder {
   kernels::Context& context_;
   const ParameterTable* table_;
   std::vector<Lifetime> buffers_;
-  int step_ = 0;   // steps added so far, over all stages
+  int step_ = 0;  // steps added so far, over all stages
 };
 
 }  // namespace dp::engine

@@ -64,7 +64,7 @@ void Replica::reserve(const Plan& plan) {
 template <typename T>
 void Replica::bind_input(Space space, std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t count) {
   if (context_->host_accessible() || host == nullptr) {
-    set_base(space, const_cast<T*>(host));   // ops only read it
+    set_base(space, const_cast<T*>(host));  // ops only read it
     return;
   }
   set_base(space, staged->data());
@@ -78,7 +78,9 @@ void Replica::bind(const Plan& plan, const Shard& shard) {
   workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
 }
 
-void Replica::upload_inputs(const kernels::StepInputs& inputs) { compute_->upload(this->inputs(), &inputs, sizeof inputs); }
+void Replica::upload_inputs(const kernels::StepInputs& inputs) {
+  compute_->upload(this->inputs(), &inputs, sizeof inputs);
+}
 
 void Replica::enqueue(const PlanStep& step) {
   std::array<void*, kernels::kMaxOpArgs> args;

@@ -16,8 +16,8 @@ namespace dp::engine {
 
 // The rows of a minibatch that one replica works on; host memory that stays valid until the step after next begins.
 struct Shard {
-  const float* images = nullptr;          // (rows, ...) row-major
-  const std::int32_t* labels = nullptr;   // null in a forward without loss
+  const float* images = nullptr;         // (rows, ...) row-major
+  const std::int32_t* labels = nullptr;  // null in a forward without loss
   const std::int64_t* samples = nullptr;
   std::int64_t rows = 0;
 };
@@ -47,7 +47,8 @@ class Replica {
     }
   }
   void run(const std::vector<PlanStep>& steps) {
-    run(steps, [](const PlanStep&) {}, [](const PlanStep&) {});
+    run(
+        steps, [](const PlanStep&) {}, [](const PlanStep&) {});
   }
 
   std::byte* values() { return at({Space::value}); }
@@ -58,7 +59,7 @@ class Replica {
   const std::shared_ptr<kernels::Buffer>& arena() const { return arena_; }
   void zero_gradients();
 
-  std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes);   // counted in bytes_held()
+  std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes);  // counted in bytes_held()
   std::size_t bytes_held() const { return bytes_held_; }
 
   // Ends a step's work on its shard. Returns when the step before it is done with its own, so that at most two are in use.
@@ -79,7 +80,9 @@ class Replica {
  private:
   void enqueue(const PlanStep& step);
   void reserve(const Plan& plan);
-  void set_base(Space space, void* pointer) { base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer); }
+  void set_base(Space space, void* pointer) {
+    base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer);
+  }
   template <typename T>
   void bind_input(Space space, std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t count);
 
@@ -90,11 +93,12 @@ class Replica {
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
   std::unique_ptr<kernels::Buffer> values_, gradients_, step_inputs_, step_results_;
-  std::shared_ptr<kernels::Buffer> arena_;   // activations and workspace of the largest plan; shared with logits handed out
+  std::shared_ptr<kernels::Buffer>
+      arena_;  // activations and workspace of the largest plan; shared with logits handed out
   std::byte* workspace_ = nullptr;
-  std::unique_ptr<kernels::Buffer> images_, labels_, samples_;   // copies, where the device cannot read host memory
+  std::unique_ptr<kernels::Buffer> images_, labels_, samples_;  // copies, where the device cannot read host memory
   std::vector<std::unique_ptr<Plan>> plans_;
-  std::array<std::unique_ptr<kernels::Event>, 2> consumed_;   // the shards of the last two steps
+  std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // the shards of the last two steps
   unsigned turn_ = 0;
   std::unique_ptr<kernels::Op> clear_gradients_;
   std::size_t bytes_held_ = 0;

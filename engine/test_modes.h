@@ -6,7 +6,7 @@
 namespace dp::engine {
 
 struct TestModes {
-  bool threaded_streams = false;   // see kernels::ContextOptions
+  bool threaded_streams = false;  // see kernels::ContextOptions
   std::uint64_t delay_seed = 0;
   bool discrete_memory = false;
 };

@@ -44,7 +44,7 @@ class WorkerPool {
   kernels::AbortFlag abort_{false};
   Call call_ = nullptr;
   void* self_ = nullptr;
-  std::atomic<std::uint32_t> generation_{0};   // raised to start a call
+  std::atomic<std::uint32_t> generation_{0};  // raised to start a call
   std::atomic<int> running_{0};
   std::atomic<bool> quit_{false};
   std::vector<std::exception_ptr> errors_;

@@ -14,12 +14,9 @@ namespace kernels {
 
 Backend& backend(DeviceKind kind) {
   switch (kind) {
-    case DeviceKind::cpu:
-      return cpu_backend();
-    case DeviceKind::reference:
-      return reference_backend();
-    case DeviceKind::cuda:
-      break;
+    case DeviceKind::cpu: return cpu_backend();
+    case DeviceKind::reference: return reference_backend();
+    case DeviceKind::cuda: break;
   }
   throw Error(ErrorCode::device, "no GPU can be used: " + probe_cuda().reason);
 }

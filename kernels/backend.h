@@ -37,10 +37,12 @@ class Stream {
   virtual ~Stream() = default;
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;
-  virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;   // host or device on either side; src must stay valid
-  virtual void upload(void* dst, const void* src, std::size_t bytes) = 0; // src is read before the call returns; at most 256 bytes
-  virtual void synchronize() = 0;   // returns when all work is done; throws the first exception of that work
-  virtual void synchronize(Event& event) = 0;   // returns when the event's latest record has been reached
+  virtual void copy(void* dst, const void* src,
+                    std::size_t bytes) = 0;  // host or device on either side; src must stay valid
+  virtual void upload(void* dst, const void* src,
+                      std::size_t bytes) = 0;  // src is read before the call returns; at most 256 bytes
+  virtual void synchronize() = 0;              // returns when all work is done; throws the first exception of that work
+  virtual void synchronize(Event& event) = 0;  // returns when the event's latest record has been reached
 };
 
 inline constexpr int kMaxOpArgs = 8;
@@ -54,7 +56,7 @@ class Op {
   virtual std::size_t workspace_bytes() const { return 0; }
   // The TensorDescs of the descriptor in its order of members, layouts resolved.
   virtual const std::vector<TensorDesc>& tensors() const = 0;
-  virtual std::string implementation() const = 0;   // "jit:avx2", "plain": for --print-plan
+  virtual std::string implementation() const = 0;  // "jit:avx2", "plain": for --print-plan
 };
 
 // Owner of device memory; 64-byte aligned, zeroed.
@@ -66,26 +68,26 @@ class Buffer {
 };
 
 struct ContextOptions {
-  int threads = 1;                  // CPU: of this replica
-  std::vector<int> cores;           // CPU: one per thread, empty: not pinned
+  int threads = 1;         // CPU: of this replica
+  std::vector<int> cores;  // CPU: one per thread, empty: not pinned
   bool deterministic = false;
   // Test mode of host backends: every stream runs on a thread of its own, with pseudo-random delays from this seed.
   bool threaded_streams = false;
   std::uint64_t delay_seed = 0;
   // Test mode of host backends: pretends that the host cannot dereference device memory, so that inputs are copied.
   bool discrete_memory = false;
-  AbortFlag* abort = nullptr;       // not owned; may be null
+  AbortFlag* abort = nullptr;  // not owned; may be null
 };
 
 class Context {
  public:
   virtual ~Context() = default;
   virtual Device device() const = 0;
-  virtual DType compute_type() const = 0;         // of activations, parameters, gradients
-  virtual bool host_accessible() const = 0;       // device memory is host memory: inputs need no copy
+  virtual DType compute_type() const = 0;    // of activations, parameters, gradients
+  virtual bool host_accessible() const = 0;  // device memory is host memory: inputs need no copy
   // Called by a thread before its first use of this context: binds the device, or pins the thread.
   virtual void bind_thread() = 0;
-  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;   // Error(device) with bytes asked and free
+  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;  // Error(device) with bytes asked and free
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   // Error(usage) naming op and shapes when they do not fit.
@@ -106,7 +108,7 @@ class Backend {
   virtual std::unique_ptr<Context> open(Device device, const ContextOptions& options) = 0;
   // One handle per context, in rank order; all contexts are this backend's. `name` is "host".
   virtual std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
-                                                                       std::span<Context* const> contexts) = 0;
+                                                                        std::span<Context* const> contexts) = 0;
 };
 
 // The backend of that kind, made on first use; Error(device) naming the reason when there is none.

@@ -14,7 +14,7 @@ namespace dp::kernels {
 class Stream;
 
 struct Range {
-  std::int64_t begin = 0, end = 0;   // elements
+  std::int64_t begin = 0, end = 0;  // elements
   std::int64_t size() const { return end - begin; }
   friend bool operator==(const Range&, const Range&) = default;
 };
@@ -34,10 +34,13 @@ class Communicator {
 
   // `data` is this rank's own range of `count` elements of `type` (f32, f64), in place.
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;
-  virtual void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;   // only root's data changes
+  virtual void reduce(void* data, std::int64_t count, DType type, int root,
+                      Stream& stream) = 0;  // only root's data changes
   virtual void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) = 0;
-  virtual void reduce_scatter(void* data, std::int64_t count, DType type, Stream& stream) = 0;     // only slice_of(count, rank) changes
-  virtual void all_gather(void* data, std::int64_t count, DType type, Stream& stream) = 0;         // in: own slice; out: everything
+  virtual void reduce_scatter(void* data, std::int64_t count, DType type,
+                              Stream& stream) = 0;  // only slice_of(count, rank) changes
+  virtual void all_gather(void* data, std::int64_t count, DType type,
+                          Stream& stream) = 0;  // in: own slice; out: everything
 
   // Parts of different sizes in bytes, one per rank, concatenated in rank order at the root.
   virtual void gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;

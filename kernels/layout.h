@@ -11,8 +11,8 @@
 namespace dp::kernels {
 
 struct Layout {
-  std::string name;          // unique for a memory order of a shape and type; empty: the backend may choose
-  std::size_t bytes = 0;     // with padding
+  std::string name;       // unique for a memory order of a shape and type; empty: the backend may choose
+  std::size_t bytes = 0;  // with padding
   std::shared_ptr<const void> native;
 
   bool any() const { return name.empty(); }
@@ -20,9 +20,9 @@ struct Layout {
 };
 
 struct TensorDesc {
-  Shape shape;       // with the batch dimension
+  Shape shape;  // with the batch dimension
   DType type = DType::f32;
-  Layout layout;     // any() in a request; resolved in an op's answer
+  Layout layout;  // any() in a request; resolved in an op's answer
 };
 
 }  // namespace dp::kernels

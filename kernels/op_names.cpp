@@ -13,23 +13,22 @@ Overloaded(F...) -> Overloaded<F...>;  // clang 14 deduces no aggregates
 }  // namespace
 
 const char* name_of(const OpDesc& desc) {
-  return std::visit(Overloaded{[](const Conv2dForward&) { return "conv2d_forward"; },
-                               [](const Conv2dBackwardData&) { return "conv2d_backward_data"; },
-                               [](const Conv2dBackwardWeights&) { return "conv2d_backward_weights"; },
-                               [](const LinearForward&) { return "linear_forward"; },
-                               [](const LinearBackwardData&) { return "linear_backward_data"; },
-                               [](const LinearBackwardWeights&) { return "linear_backward_weights"; },
-                               [](const ReluForward&) { return "relu_forward"; },
-                               [](const ReluBackward&) { return "relu_backward"; },
-                               [](const MaxPool2dForward&) { return "max_pool2d_forward"; },
-                               [](const MaxPool2dBackward&) { return "max_pool2d_backward"; },
-                               [](const DropoutApply&) { return "dropout"; },
-                               [](const SoftmaxCrossEntropy&) { return "softmax_cross_entropy"; },
-                               [](const Reorder&) { return "reorder"; }, [](const Fill&) { return "fill"; },
-                               [](const Accumulate&) { return "accumulate"; }, [](const SgdUpdate&) { return "sgd"; },
-                               [](const GradNormPartials&) { return "grad_norm_partials"; },
-                               [](const GradNormFinish&) { return "grad_norm_finish"; }},
-                    desc);
+  return std::visit(
+      Overloaded{
+          [](const Conv2dForward&) { return "conv2d_forward"; },
+          [](const Conv2dBackwardData&) { return "conv2d_backward_data"; },
+          [](const Conv2dBackwardWeights&) { return "conv2d_backward_weights"; },
+          [](const LinearForward&) { return "linear_forward"; },
+          [](const LinearBackwardData&) { return "linear_backward_data"; },
+          [](const LinearBackwardWeights&) { return "linear_backward_weights"; },
+          [](const ReluForward&) { return "relu_forward"; }, [](const ReluBackward&) { return "relu_backward"; },
+          [](const MaxPool2dForward&) { return "max_pool2d_forward"; },
+          [](const MaxPool2dBackward&) { return "max_pool2d_backward"; }, [](const DropoutApply&) { return "dropout"; },
+          [](const SoftmaxCrossEntropy&) { return "softmax_cross_entropy"; }, [](const Reorder&) { return "reorder"; },
+          [](const Fill&) { return "fill"; }, [](const Accumulate&) { return "accumulate"; },
+          [](const SgdUpdate&) { return "sgd"; }, [](const GradNormPartials&) { return "grad_norm_partials"; },
+          [](const GradNormFinish&) { return "grad_norm_finish"; }},
+      desc);
 }
 
 }  // namespace dp::kernels

@@ -15,7 +15,7 @@
 
 namespace dp::kernels {
 
-struct Window {   // of a convolution or a pool; square, symmetric
+struct Window {  // of a convolution or a pool; square, symmetric
   int kernel = 3;
   int stride = 1;
   int padding = 0;
@@ -47,10 +47,10 @@ struct LinearForward {
   bool bias = true;
   bool relu = false;
 };
-struct LinearBackwardData {   // Args: dy, w, dx.
+struct LinearBackwardData {  // Args: dy, w, dx.
   TensorDesc dy, w, dx;
 };
-struct LinearBackwardWeights {   // Args: x, dy, dw, db or null.
+struct LinearBackwardWeights {  // Args: x, dy, dw, db or null.
   TensorDesc x, dy, dw;
   bool bias = true;
 };
@@ -66,7 +66,7 @@ struct ReluBackward {
 
 struct DropoutSpec {
   float p = 0.5f;
-  std::uint32_t layer = 0;   // part of the random key: the layer's index in the model
+  std::uint32_t layer = 0;  // part of the random key: the layer's index in the model
 };
 
 // y = maxpool(x); with relu y = max(0, y) (the same as ReLU before the pool); then dropout when set and
@@ -86,7 +86,7 @@ struct MaxPool2dForward {
 struct MaxPool2dBackward {
   TensorDesc dy, dx;
   Window window;
-  std::optional<DropoutSpec> dropout;   // its scale
+  std::optional<DropoutSpec> dropout;  // its scale
 };
 
 // y = kept ? x/(1-p) : 0, kept as dp::dropout_words says (element order C,H,W of the sample). Applied to dy it is its own gradient.
@@ -109,10 +109,10 @@ struct SoftmaxCrossEntropy {
 struct Reorder {
   TensorDesc src, dst;
 };
-struct Fill {   // zero bytes. Args: dst.
+struct Fill {  // zero bytes. Args: dst.
   std::size_t bytes = 0;
 };
-struct Accumulate {   // y += x, element by element. Args: x, y.
+struct Accumulate {  // y += x, element by element. Args: x, y.
   std::int64_t count = 0;
 };
 
@@ -136,10 +136,11 @@ struct GradNormFinish {
   std::int64_t blocks = 0;
 };
 
-using OpDesc = std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
-                            LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward, DropoutApply,
-                            SoftmaxCrossEntropy, Reorder, Fill, Accumulate, SgdUpdate, GradNormPartials, GradNormFinish>;
+using OpDesc =
+    std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
+                 LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward, DropoutApply,
+                 SoftmaxCrossEntropy, Reorder, Fill, Accumulate, SgdUpdate, GradNormPartials, GradNormFinish>;
 
-const char* name_of(const OpDesc& desc);   // "conv2d_forward", for plans and errors
+const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
 
 }  // namespace dp::kernels

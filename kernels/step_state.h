@@ -9,14 +9,14 @@ namespace dp::kernels {
 // Written by the host before the first op of a step, in stream order.
 struct StepInputs {
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;        // dropout's key
-  float loss_scale = 1;          // each sample's loss gradient is multiplied by it: 1 / global batch
+  std::uint64_t step = 0;  // dropout's key
+  float loss_scale = 1;    // each sample's loss gradient is multiplied by it: 1 / global batch
   float label_smoothing = 0;
   float lr = 0;
   float momentum = 0;
   float weight_decay = 0;
   std::uint32_t nesterov = 0;
-  float max_norm = 0;            // 0: no clipping
+  float max_norm = 0;  // 0: no clipping
   std::uint32_t skip_nonfinite = 0;
 };
 
@@ -27,13 +27,14 @@ struct StepResults {
   std::int64_t samples = 0;
   std::int64_t top1 = 0;
   std::int64_t top5 = 0;
-  std::int64_t nonfinite = 0;    // samples whose loss is not finite
+  std::int64_t nonfinite = 0;  // samples whose loss is not finite
   // GradNormFinish sets these; Sgd obeys them.
-  double grad_norm = 0;          // L2, of the gradient as reduced
-  float clip = 1;                // factor for every gradient element
-  std::uint32_t skip = 0;        // 1: leave weights and momenta as they are
-  std::uint32_t grad_nonfinite = 0;   // 1: the reduced gradient or an updated weight held NaN or Inf; kept until the host clears it
-  std::uint32_t skipped_steps = 0;    // GradNormFinish adds one for each skip
+  double grad_norm = 0;    // L2, of the gradient as reduced
+  float clip = 1;          // factor for every gradient element
+  std::uint32_t skip = 0;  // 1: leave weights and momenta as they are
+  std::uint32_t grad_nonfinite =
+      0;  // 1: the reduced gradient or an updated weight held NaN or Inf; kept until the host clears it
+  std::uint32_t skipped_steps = 0;  // GradNormFinish adds one for each skip
 };
 
 }  // namespace dp::kernels

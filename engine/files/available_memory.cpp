@@ -33,8 +33,6 @@ std::uint64_t of_container() {
 
 }  // namespace
 
-std::uint64_t available_memory() {
-  return std::min(of_machine(), of_container());
-}
+std::uint64_t available_memory() { return std::min(of_machine(), of_container()); }
 
 }  // namespace dp

@@ -35,8 +35,6 @@ std::optional<Leftover> parse_leftover(std::string_view name) {
   return leftover;
 }
 
-bool is_dead_or_own(pid_t owner) {
-  return owner == ::getpid() || (::kill(owner, 0) != 0 && errno == ESRCH);
-}
+bool is_dead_or_own(pid_t owner) { return owner == ::getpid() || (::kill(owner, 0) != 0 && errno == ESRCH); }
 
 }  // namespace dp

@@ -14,9 +14,7 @@ void move(const std::string& from, const std::string& to) {
   if (file_ops().rename(from.c_str(), to.c_str()) != 0) throw_io_errno(to, "moving the new folder there", errno);
 }
 
-void move_back(const std::string& from, const std::string& to) {
-  file_ops().rename(from.c_str(), to.c_str());
-}
+void move_back(const std::string& from, const std::string& to) { file_ops().rename(from.c_str(), to.c_str()); }
 
 // For file systems that know no exchange: between the two renames the target is missing, and find_checkpoint mends
 // that.

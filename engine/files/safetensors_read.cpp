@@ -22,9 +22,7 @@ float half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
 
-float bfloat16_to_float(std::uint16_t bits) {
-  return std::bit_cast<float>(std::uint32_t{bits} << 16);
-}
+float bfloat16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
 // The 16-bit values are read into the upper half of the memory; value i lies at or behind the place of result i.
 void widen_in_place(Tensor& tensor, StoredAs stored) {

@@ -20,21 +20,16 @@ void SafetensorsSax::fault(const std::string& what) const {
 
 void SafetensorsSax::refuse(const std::string& what) const {
   switch (scope_) {
-    case Scope::outside:
-      fault("is " + what + ", not an object");
-    case Scope::root:
-      fault("describes the tensor '" + printable(key_) + "' by " + what + ", not by an object");
-    case Scope::metadata:
-      fault("has " + what + " in __metadata__, which maps strings to strings");
+    case Scope::outside: fault("is " + what + ", not an object");
+    case Scope::root: fault("describes the tensor '" + printable(key_) + "' by " + what + ", not by an object");
+    case Scope::metadata: fault("has " + what + " in __metadata__, which maps strings to strings");
     case Scope::tensor:
       fault(std::string("has ") + what + " as its " +
             (field_ == Field::dtype   ? "dtype"
              : field_ == Field::shape ? "shape"
                                       : "data_offsets"));
-    case Scope::shape:
-      fault("has " + what + " in its shape");
-    case Scope::offsets:
-      fault("has " + what + " in its data_offsets");
+    case Scope::shape: fault("has " + what + " in its shape");
+    case Scope::offsets: fault("has " + what + " in its data_offsets");
   }
   fault("is damaged");
 }

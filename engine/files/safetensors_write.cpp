@@ -14,16 +14,11 @@ namespace {
 
 const char* file_spelling(DType type) {
   switch (type) {
-    case DType::f32:
-      return "F32";
-    case DType::f64:
-      return "F64";
-    case DType::u8:
-      return "U8";
-    case DType::i32:
-      return "I32";
-    case DType::i64:
-      return "I64";
+    case DType::f32: return "F32";
+    case DType::f64: return "F64";
+    case DType::u8: return "U8";
+    case DType::i32: return "I32";
+    case DType::i64: return "I64";
   }
   return "";
 }

@@ -50,8 +50,9 @@ std::vector<Device> gpus(const std::vector<int>& indices) {
 }
 
 std::vector<int> parse_gpu_list(std::string_view text, int count) {
-  const std::string valid =
-      count == 0 ? "no GPU is visible" : "valid ids are 0" + (count > 1 ? "-" + std::to_string(count - 1) : std::string());
+  const std::string valid = count == 0
+                                ? "no GPU is visible"
+                                : "valid ids are 0" + (count > 1 ? "-" + std::to_string(count - 1) : std::string());
   std::vector<int> ids;
   if (text == "all") {
     for (int i = 0; i < count; ++i) ids.push_back(i);
@@ -69,7 +70,8 @@ std::vector<int> parse_gpu_list(std::string_view text, int count) {
     for (int id = first; id <= last; ++id) {
       if (std::find(ids.begin(), ids.end(), id) != ids.end())
         throw Error(ErrorCode::usage, "GPU id " + std::to_string(id) +
-                                          " is named twice; --replicas-per-device asks for several replicas on one; " + valid);
+                                          " is named twice; --replicas-per-device asks for several replicas on one; " +
+                                          valid);
       ids.push_back(id);
     }
     begin = end + 1;

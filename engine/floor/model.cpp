@@ -13,7 +13,8 @@ namespace {
 }
 
 std::int64_t window_output(const std::string& layer, std::int64_t size, int kernel, int stride, int padding) {
-  if (kernel < 1 || stride < 1 || padding < 0) fail(layer, "kernel and stride must be positive and padding not negative");
+  if (kernel < 1 || stride < 1 || padding < 0)
+    fail(layer, "kernel and stride must be positive and padding not negative");
   const std::int64_t span = size + 2 * std::int64_t{padding} - kernel;
   if (span < 0)
     fail(layer, "a window of " + std::to_string(kernel) + " does not fit an input of " + std::to_string(size) +
@@ -37,7 +38,8 @@ ModelBuilder::ModelBuilder(std::string name, const Shape& input) {
 }
 
 const Shape& ModelBuilder::shape_of(Node x, const std::string& reader) const {
-  if (x.index < 0 || x.index >= static_cast<int>(model_.layers_.size())) fail(reader, "reads a node that does not exist");
+  if (x.index < 0 || x.index >= static_cast<int>(model_.layers_.size()))
+    fail(reader, "reads a node that does not exist");
   return model_.layers_[static_cast<std::size_t>(x.index)].output;
 }
 
@@ -94,7 +96,9 @@ ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, float 
   return add(name, Dropout{p}, x, in);
 }
 
-ModelBuilder::Node ModelBuilder::flatten(Node x) { return add("", Flatten{}, x, Shape{shape_of(x, "flatten").numel()}); }
+ModelBuilder::Node ModelBuilder::flatten(Node x) {
+  return add("", Flatten{}, x, Shape{shape_of(x, "flatten").numel()});
+}
 
 Model ModelBuilder::build(Node output) {
   if (output.index + 1 != static_cast<int>(model_.layers_.size()))

@@ -13,8 +13,7 @@ constexpr std::align_val_t kAlignment{64};
 
 class HostStorage final : public Storage {
  public:
-  explicit HostStorage(std::size_t bytes)
-      : bytes_(bytes), data_(bytes ? ::operator new(bytes, kAlignment) : nullptr) {
+  explicit HostStorage(std::size_t bytes) : bytes_(bytes), data_(bytes ? ::operator new(bytes, kAlignment) : nullptr) {
     if (bytes) std::memset(data_, 0, bytes);
   }
   ~HostStorage() override { ::operator delete(data_, kAlignment); }
@@ -34,15 +33,25 @@ class HostStorage final : public Storage {
 template <typename T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::f32; }
+constexpr DType dtype_of<float>() {
+  return DType::f32;
+}
 template <>
-constexpr DType dtype_of<double>() { return DType::f64; }
+constexpr DType dtype_of<double>() {
+  return DType::f64;
+}
 template <>
-constexpr DType dtype_of<std::uint8_t>() { return DType::u8; }
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::u8;
+}
 template <>
-constexpr DType dtype_of<std::int32_t>() { return DType::i32; }
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::i32;
+}
 template <>
-constexpr DType dtype_of<std::int64_t>() { return DType::i64; }
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::i64;
+}
 
 }  // namespace
 
@@ -65,7 +74,8 @@ T* Tensor::data() {
 template <typename T>
 const T* Tensor::data() const {
   if (type_ != dtype_of<T>())
-    throw Error(ErrorCode::usage, std::string("a tensor of ") + to_string(type_) + " was read as " + to_string(dtype_of<T>()));
+    throw Error(ErrorCode::usage,
+                std::string("a tensor of ") + to_string(type_) + " was read as " + to_string(dtype_of<T>()));
   if (storage_ && !storage_->host_accessible())
     throw Error(ErrorCode::usage, "a tensor on " + to_string(device()) + " was read by the host; copy it first");
   return reinterpret_cast<const T*>(data_);
@@ -84,8 +94,8 @@ template const std::int64_t* Tensor::data<std::int64_t>() const;
 
 Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
   if (shape_.rank() == 0 || begin < 0 || begin > end || end > shape_[0])
-    throw Error(ErrorCode::usage, "rows " + std::to_string(begin) + " to " + std::to_string(end) + " of a tensor of shape " +
-                                      to_string(shape_) + " do not exist");
+    throw Error(ErrorCode::usage, "rows " + std::to_string(begin) + " to " + std::to_string(end) +
+                                      " of a tensor of shape " + to_string(shape_) + " do not exist");
   Tensor view = *this;
   view.shape_ = shape_.with_dim(0, end - begin);
   const std::int64_t row = shape_[0] ? numel() / shape_[0] : 0;

@@ -99,9 +99,7 @@ std::vector<int> find_usable_cores() {
               "cannot run a thread on core " + std::to_string(core) + "; the cores of this process are " + usable);
 }
 
-bool pin(int core) {
-  return Mask(std::span(&core, 1)).apply();
-}
+bool pin(int core) { return Mask(std::span(&core, 1)).apply(); }
 
 }  // namespace
 
@@ -127,8 +125,6 @@ void pin_current_team(std::span<const int> cores) {
   if (refused.load() >= 0) refuse(refused.load());
 }
 
-void unpin_current_thread() {
-  Mask(usable_cores()).apply();
-}
+void unpin_current_thread() { Mask(usable_cores()).apply(); }
 
 }  // namespace dp::kernels

@@ -52,14 +52,10 @@ class HostCommunicator::Run {
       case Collective::broadcast:
         if (!is_root() && call_.count > 0) std::memcpy(data_, root_data(), bytes_of(call_.count));
         return;
-      case Collective::gather:
-        return copy_part(static_cast<char*>(root_data()) + part_bytes_.begin, part_);
-      case Collective::scatter:
-        return copy_part(part_, static_cast<char*>(root_data()) + part_bytes_.begin);
-      case Collective::all_gather:
-        return pull_slices();
-      default:
-        break;
+      case Collective::gather: return copy_part(static_cast<char*>(root_data()) + part_bytes_.begin, part_);
+      case Collective::scatter: return copy_part(part_, static_cast<char*>(root_data()) + part_bytes_.begin);
+      case Collective::all_gather: return pull_slices();
+      default: break;
     }
     if (call_.type == DType::f32)
       owner_->sum<float>(call_, number_);

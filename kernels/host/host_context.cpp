@@ -35,9 +35,7 @@ void HostContext::bind_thread() {
   bound = id_;
 }
 
-std::unique_ptr<Buffer> HostContext::allocate(std::size_t bytes) {
-  return allocate_host(bytes);
-}
+std::unique_ptr<Buffer> HostContext::allocate(std::size_t bytes) { return allocate_host(bytes); }
 
 std::unique_ptr<Stream> HostContext::make_stream() {
   ++streams_made_;
@@ -45,9 +43,7 @@ std::unique_ptr<Stream> HostContext::make_stream() {
   return std::make_unique<ThreadedStream>(group_, options_.delay_seed * 0x10001 + streams_made_, options_.threads);
 }
 
-std::unique_ptr<Event> HostContext::make_event() {
-  return std::make_unique<HostEvent>();
-}
+std::unique_ptr<Event> HostContext::make_event() { return std::make_unique<HostEvent>(); }
 
 bool HostContext::idle() {
   // A thread of its own may be at work on any stream; only the inline mode knows that all is done.

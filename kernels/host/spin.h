@@ -22,9 +22,7 @@ class Spinner {
     __builtin_ia32_pause();
 #endif
   }
-  void progressed() {
-    count_ = 0;
-  }
+  void progressed() { count_ = 0; }
 
  private:
   int pauses_;

@@ -32,18 +32,12 @@ void sum_of(std::span<void* const> parts, std::int64_t begin, std::int64_t count
 template <typename T>
 void sum_piece(std::span<void* const> parts, std::int64_t begin, std::int64_t count, T* sum) {
   switch (parts.size()) {
-    case 1:
-      return sum_of<1>(parts, begin, count, sum);
-    case 2:
-      return sum_of<2>(parts, begin, count, sum);
-    case 3:
-      return sum_of<3>(parts, begin, count, sum);
-    case 4:
-      return sum_of<4>(parts, begin, count, sum);
-    case 8:
-      return sum_of<8>(parts, begin, count, sum);
-    default:
-      break;
+    case 1: return sum_of<1>(parts, begin, count, sum);
+    case 2: return sum_of<2>(parts, begin, count, sum);
+    case 3: return sum_of<3>(parts, begin, count, sum);
+    case 4: return sum_of<4>(parts, begin, count, sum);
+    case 8: return sum_of<8>(parts, begin, count, sum);
+    default: break;
   }
   const auto middle = static_cast<std::size_t>(tree_split(0, static_cast<int>(parts.size())));
   alignas(64) T right[kPiece<T>];

@@ -32,9 +32,7 @@ std::string refusal(const Bytes& images, const Bytes& labels) {
   return {};
 }
 
-Bytes first(const Bytes& bytes, std::size_t count) {
-  return {bytes.begin(), bytes.begin() + static_cast<long>(count)};
-}
+Bytes first(const Bytes& bytes, std::size_t count) { return {bytes.begin(), bytes.begin() + static_cast<long>(count)}; }
 Bytes with(Bytes bytes, std::size_t offset, std::uint8_t value) {
   bytes.at(offset) = value;
   return bytes;

@@ -20,9 +20,7 @@ using dp::test::whole;
 namespace {
 
 // Time for workers to overwrite what they may.
-void let_workers_run() {
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-}
+void let_workers_run() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
 
 }  // namespace
 

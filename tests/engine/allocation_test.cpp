@@ -22,7 +22,8 @@ bool made_by_onednn(const void* caller) {
 void* counted(std::size_t bytes, std::size_t alignment, const void* caller) {
   if (counting.load(std::memory_order_relaxed) && !(bytes < 1024 && made_by_onednn(caller)))
     allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = alignment > 16 ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment) : std::malloc(bytes);
+  void* p = alignment > 16 ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
+                           : std::malloc(bytes);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
@@ -30,8 +31,12 @@ void* counted(std::size_t bytes, std::size_t alignment, const void* caller) {
 
 void* operator new(std::size_t bytes) { return counted(bytes, 0, __builtin_return_address(0)); }
 void* operator new[](std::size_t bytes) { return counted(bytes, 0, __builtin_return_address(0)); }
-void* operator new(std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a), __builtin_return_address(0)); }
-void* operator new[](std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a), __builtin_return_address(0)); }
+void* operator new(std::size_t bytes, std::align_val_t a) {
+  return counted(bytes, static_cast<std::size_t>(a), __builtin_return_address(0));
+}
+void* operator new[](std::size_t bytes, std::align_val_t a) {
+  return counted(bytes, static_cast<std::size_t>(a), __builtin_return_address(0));
+}
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }
@@ -62,10 +67,11 @@ TEST_CASE("nothing is allocated after the first step") {
         allocations = 0;
         counting = true;
         for (int step = 0; step < 2; ++step) net.train_step(whole, sgd);
-        net.train_step(rest, sgd);   // a batch of another size, prepared for
+        net.train_step(rest, sgd);  // a batch of another size, prepared for
         net.evaluate(whole);
         counting = false;
-        INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", gathered " << (loss == LossAt::gathered));
+        INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", gathered "
+                      << (loss == LossAt::gathered));
         CHECK(allocations == 0);
       }
 }

@@ -105,7 +105,8 @@ TEST_CASE("S12: every reduce reaches the same weights, bit for bit, in buckets o
     if (clip) options.clip_grad_norm = 0.5;
     DataParallel net(model, options);
     for (std::uint64_t step = 0; step < 4; ++step)
-      net.train_step(random_batch(model, 9, step), {.lr = 0.05f, .momentum = 0.9f, .nesterov = true, .weight_decay = 1e-3f});
+      net.train_step(random_batch(model, 9, step),
+                     {.lr = 0.05f, .momentum = 0.9f, .nesterov = true, .weight_decay = 1e-3f});
     const auto momenta = net.momenta();
     auto state = net.weights();
     state.insert(state.end(), momenta.begin(), momenta.end());
@@ -116,7 +117,8 @@ TEST_CASE("S12: every reduce reaches the same weights, bit for bit, in buckets o
       const auto expected = run(Reduce::master, replicas, 0, clip);
       for (const Reduce reduce : kReduces)
         for (const std::size_t bucket : {std::size_t{1}, std::size_t{2000}, std::size_t{1} << 30}) {
-          INFO("replicas " << replicas << ", reduce " << static_cast<int>(reduce) << ", bucket " << bucket << ", clip " << clip);
+          INFO("replicas " << replicas << ", reduce " << static_cast<int>(reduce) << ", bucket " << bucket << ", clip "
+                           << clip);
           CHECK(bit_equal(run(reduce, replicas, bucket, clip), expected));
         }
     }
@@ -161,6 +163,6 @@ TEST_CASE("S21: dropout does not depend on the number of replicas or micro-batch
   for (const auto& [replicas, micros] : std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {4, 2}, {1, 3}}) {
     const Worst worst = worst_error(moved(replicas, micros), expected, &origin);
     INFO("replicas " << replicas << ", micro-batches " << micros << ", tensor " << worst.name);
-    CHECK(worst.error <= 2e-5);   // as above: the rounding of float32 weights
+    CHECK(worst.error <= 2e-5);  // as above: the rounding of float32 weights
   }
 }

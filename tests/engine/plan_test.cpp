@@ -14,7 +14,8 @@ TEST_CASE("fusion: mnist_convnet becomes six nodes, five without dropout") {
   const auto nodes = fuse(models::mnist_convnet(), true);
   std::vector<std::string> names;
   for (const Node& node : nodes) names.push_back(node.name);
-  CHECK(names == std::vector<std::string>{"conv1+relu", "conv2", "relu+max_pool+dropout1", "fc1+relu", "dropout2", "fc2"});
+  CHECK(names ==
+        std::vector<std::string>{"conv1+relu", "conv2", "relu+max_pool+dropout1", "fc1+relu", "dropout2", "fc2"});
   CHECK(nodes[3].input == Shape{64, 12, 12});
   CHECK(fuse(models::mnist_convnet(), false).size() == 5);
 }

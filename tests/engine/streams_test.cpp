@@ -44,8 +44,8 @@ TEST_CASE("S14: asynchronous streams give the same bits as running in order") {
           const auto expected = train(model, options);
           for (const bool discrete : {false, true}) {
             ThreadedStreams mode(static_cast<std::uint64_t>(replicas) * 10, discrete);
-            INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", gathered " << (loss == LossAt::gathered)
-                          << ", clip " << clip << ", discrete " << discrete);
+            INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", gathered "
+                          << (loss == LossAt::gathered) << ", clip " << clip << ", discrete " << discrete);
             CHECK(bit_equal(train(model, options), expected));
           }
         }

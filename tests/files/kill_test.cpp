@@ -5,6 +5,4 @@ TEST_CASE("S24, F7: a kill at any moment of a save leaves a readable checkpoint,
   dp::test::kill_during_save(50, true);
 }
 
-TEST_CASE("S24, F7: the same where the file system knows no exchange") {
-  dp::test::kill_during_save(50, false);
-}
+TEST_CASE("S24, F7: the same where the file system knows no exchange") { dp::test::kill_during_save(50, false); }

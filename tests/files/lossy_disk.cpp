@@ -12,9 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string name_of(const std::string& path) {
-  return fs::path(path).filename().string();
-}
+std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
 
 Entries all_entries(const Inode& inode) {
   Entries entries = inode.entries;

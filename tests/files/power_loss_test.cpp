@@ -59,9 +59,7 @@ TEST_CASE("F8: after a power loss at any call the old or the new checkpoint is r
   lose_power_at_each_call(true, true);
 }
 
-TEST_CASE("F8: the same where the file system knows no exchange") {
-  lose_power_at_each_call(true, false);
-}
+TEST_CASE("F8: the same where the file system knows no exchange") { lose_power_at_each_call(true, false); }
 
 TEST_CASE("F8: after a power loss in the first save there is no checkpoint, or a whole one") {
   lose_power_at_each_call(false, true);

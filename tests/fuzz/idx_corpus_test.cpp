@@ -65,14 +65,9 @@ TEST_CASE("mutated inputs of the IDX fuzzer are read or refused, never worse") {
       for (std::uint32_t change = random.below(4) + 1; change > 0; --change) {
         const std::size_t at = random.below(static_cast<std::uint32_t>(std::min<std::size_t>(bytes.size(), 64)));
         switch (random.below(3)) {
-          case 0:
-            bytes[at] = static_cast<std::uint8_t>(random.next());
-            break;
-          case 1:
-            bytes.erase(bytes.begin() + static_cast<long>(at));
-            break;
-          default:
-            bytes.insert(bytes.begin() + static_cast<long>(at), static_cast<std::uint8_t>(random.next()));
+          case 0: bytes[at] = static_cast<std::uint8_t>(random.next()); break;
+          case 1: bytes.erase(bytes.begin() + static_cast<long>(at)); break;
+          default: bytes.insert(bytes.begin() + static_cast<long>(at), static_cast<std::uint8_t>(random.next()));
         }
       }
       CHECK_NOTHROW(run_idx_case(bytes));

@@ -19,9 +19,7 @@ ContextOptions mode(bool threaded, std::uint64_t seed = 1) {
   return options;
 }
 
-void run(HostOp& op, Stream& stream) {
-  op.run(stream, {}, nullptr);
-}
+void run(HostOp& op, Stream& stream) { op.run(stream, {}, nullptr); }
 
 }  // namespace
 

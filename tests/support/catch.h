@@ -4,7 +4,7 @@
 #if defined(DP_CATCH_V3)
 #include <catch2/catch_all.hpp>
 using Catch::Approx;
-namespace Catch {   // version 2's name
+namespace Catch {  // version 2's name
 inline auto Contains(const std::string& part) { return Matchers::ContainsSubstring(part); }
 }  // namespace Catch
 #else
@@ -20,8 +20,8 @@ void mark_skipped(const std::string& reason);
 
 }  // namespace dp::test
 
-#define DP_SKIP(reason)                \
-  do {                                 \
-    ::dp::test::mark_skipped(reason);  \
-    return;                            \
+#define DP_SKIP(reason)               \
+  do {                                \
+    ::dp::test::mark_skipped(reason); \
+    return;                           \
   } while (false)

@@ -85,7 +85,7 @@ inline DataParallelOptions on_cpus(int replicas) {
   DataParallelOptions options;
   options.devices = cpus(replicas);
   options.threads_per_replica = 1;
-  options.pin_threads = false;   // tests run beside each other
+  options.pin_threads = false;  // tests run beside each other
   return options;
 }
 

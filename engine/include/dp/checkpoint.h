@@ -29,14 +29,14 @@ struct TrainState {
   std::int64_t batch_in_epoch = 0;  // its batch number in that epoch
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
-  double best_top1 = -1;            // percent; -1 before the first evaluation
-  std::string config;               // the run's options, as JSON
+  double best_top1 = -1;  // percent; -1 before the first evaluation
+  std::string config;     // the run's options, as JSON
 };
 
 struct Checkpoint {
   TrainState state;
-  NamedTensors weights;   // PyTorch's names and layout
-  NamedTensors momenta;   // the same names; empty without momentum
+  NamedTensors weights;  // PyTorch's names and layout
+  NamedTensors momenta;  // the same names; empty without momentum
 };
 
 // Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, state.json and manifest.json with sizes and

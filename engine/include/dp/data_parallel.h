@@ -20,39 +20,39 @@
 
 namespace dp {
 
-enum class Reduce { automatic, master, all_reduce, sharded };   // where gradients are summed and weights updated
-enum class Comm { automatic, host };                            // what carries data between replicas
-enum class LossAt { local, gathered };                          // on each replica, or on the master from gathered outputs
-enum class Split { balanced, chunk };                           // shard sizes: differ by at most one, or torch.chunk
+enum class Reduce { automatic, master, all_reduce, sharded };  // where gradients are summed and weights updated
+enum class Comm { automatic, host };                           // what carries data between replicas
+enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
+enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
 
 struct DataParallelOptions {
-  std::vector<Device> devices{};            // empty: every GPU, or else two CPU replicas
+  std::vector<Device> devices{};  // empty: every GPU, or else two CPU replicas
   Reduce reduce = Reduce::automatic;
   Comm comm = Comm::automatic;
   LossAt loss = LossAt::local;
   Split split = Split::balanced;
-  std::size_t bucket_bytes = 0;             // 0: chosen from the model
-  int threads_per_replica = 0;              // CPU replicas; 0: cores / replicas
-  bool pin_threads = true;                  // one core a worker thread, whatever mask the process inherited
-  std::uint64_t seed = 42;                  // initial weights and dropout
+  std::size_t bucket_bytes = 0;  // 0: chosen from the model
+  int threads_per_replica = 0;   // CPU replicas; 0: cores / replicas
+  bool pin_threads = true;       // one core a worker thread, whatever mask the process inherited
+  std::uint64_t seed = 42;       // initial weights and dropout
   bool deterministic = false;
   bool dropout = true;
   float label_smoothing = 0;
-  int grad_accum_steps = 1;                 // micro-batches per optimizer step
-  std::optional<double> clip_grad_norm{};   // L2 norm of the whole gradient
+  int grad_accum_steps = 1;                // micro-batches per optimizer step
+  std::optional<double> clip_grad_norm{};  // L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;
-  bool check_replicas = false;              // after every step, verify that the replicas are bit-identical
+  bool check_replicas = false;  // after every step, verify that the replicas are bit-identical
 };
 
 // Sums over the samples seen since the last take_stats(). A mean is a sum over samples.
 struct Stats {
   double loss_sum = 0;
   std::int64_t samples = 0;
-  std::int64_t top1 = 0;       // samples whose label has the largest logit
-  std::int64_t top5 = 0;       // ... is among the five largest
-  std::int64_t skipped = 0;    // optimizer steps skipped because of NaN or Inf
-  double grad_norm = 0;        // of the last step, before clipping; only when clipping or skipping is on
+  std::int64_t top1 = 0;     // samples whose label has the largest logit
+  std::int64_t top5 = 0;     // ... is among the five largest
+  std::int64_t skipped = 0;  // optimizer steps skipped because of NaN or Inf
+  double grad_norm = 0;      // of the last step, before clipping; only when clipping or skipping is on
 
   double loss() const { return samples ? loss_sum / static_cast<double>(samples) : 0; }
   double accuracy1() const { return samples ? 100.0 * static_cast<double>(top1) / static_cast<double>(samples) : 0; }
@@ -83,16 +83,16 @@ class DataParallel {
   const Tensor& forward(const Tensor& images);
   // d(loss)/d(logits), shape of forward()'s result. Leaves the summed gradient on the master (everywhere under all_reduce).
   void backward(const Tensor& logits_grad);
-  void step(const Sgd& sgd);   // updates and brings the weights to every replica
-  const Tensor& predict(const Tensor& images);   // evaluation-mode forward
+  void step(const Sgd& sgd);                    // updates and brings the weights to every replica
+  const Tensor& predict(const Tensor& images);  // evaluation-mode forward
 
   // --- the fused step ----------------------------------------------------------------------------------------
   // One optimizer step on a global batch: the mean cross-entropy over it, its gradient, update, broadcast.
   // Error(nonfinite) under OnNonfinite::abort names step and device. After any exception the object can only
   // be destroyed.
   void train_step(const Batch& batch, const Sgd& sgd);
-  void evaluate(const Batch& batch);   // adds loss and accuracies in evaluation mode to the statistics
-  Stats take_stats();                  // waits for the devices, returns the sums, resets them
+  void evaluate(const Batch& batch);  // adds loss and accuracies in evaluation mode to the statistics
+  Stats take_stats();                 // waits for the devices, returns the sums, resets them
   std::vector<PhaseTimes> take_phase_times();
 
   // Places the memory of these global batch sizes ahead, so that no later step allocates.
@@ -101,20 +101,20 @@ class DataParallel {
   // --- state -------------------------------------------------------------------------------------------------
   // Tensors are host copies in PyTorch's layout and order of parameters; float32 (float64 on reference devices).
   std::vector<std::pair<std::string, Tensor>> weights() const;
-  std::vector<std::pair<std::string, Tensor>> gradients() const;   // the sum, as of the last backward
+  std::vector<std::pair<std::string, Tensor>> gradients() const;  // the sum, as of the last backward
   std::vector<std::pair<std::string, Tensor>> momenta() const;
   // Error(data) naming the tensor for an unknown name or another shape; the tensors not named keep their values.
   void set_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   void set_momenta(const std::vector<std::pair<std::string, Tensor>>& tensors);
-  std::int64_t step_count() const;             // optimizer steps done; part of dropout's key
+  std::int64_t step_count() const;  // optimizer steps done; part of dropout's key
   void set_step_count(std::int64_t steps);
-  bool replicas_identical() const;             // compares the replicas' weights bit by bit
+  bool replicas_identical() const;  // compares the replicas' weights bit by bit
 
   // --- what was chosen ---------------------------------------------------------------------------------------
   const Model& model() const;
-  const DataParallelOptions& options() const;   // with every automatic choice resolved
-  std::size_t device_bytes(int replica) const;  // memory held on that device
-  std::string describe_plan(std::int64_t global_batch) const;   // for a person: steps, buffers, reorders, buckets
+  const DataParallelOptions& options() const;                  // with every automatic choice resolved
+  std::size_t device_bytes(int replica) const;                 // memory held on that device
+  std::string describe_plan(std::int64_t global_batch) const;  // for a person: steps, buffers, reorders, buckets
 
  private:
   struct State;
@@ -122,8 +122,8 @@ class DataParallel {
 };
 
 struct Loss {
-  double value = 0;   // the mean over the batch
-  Tensor grad;        // d(value)/d(logits), on the logits' device
+  double value = 0;  // the mean over the batch
+  Tensor grad;       // d(value)/d(logits), on the logits' device
 };
 // Mean softmax cross-entropy of logits (B, classes) with int32 labels (B), as torch.nn.functional.cross_entropy.
 Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoothing = 0);

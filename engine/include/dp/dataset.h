@@ -23,12 +23,12 @@ struct Normalization {
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::int64_t size() const = 0;                                  // number of samples
-  virtual Shape image_shape() const = 0;                                  // (C,H,W)
+  virtual std::int64_t size() const = 0;  // number of samples
+  virtual Shape image_shape() const = 0;  // (C,H,W)
   virtual std::int64_t classes() const = 0;
   virtual const Normalization& normalization() const = 0;
-  virtual std::span<const std::uint8_t> image(std::int64_t index) const = 0;   // C*H*W bytes, planes
-  virtual std::int32_t label(std::int64_t index) const = 0;               // 0 .. classes-1
+  virtual std::span<const std::uint8_t> image(std::int64_t index) const = 0;  // C*H*W bytes, planes
+  virtual std::int32_t label(std::int64_t index) const = 0;                   // 0 .. classes-1
 };
 
 struct DatasetPair {

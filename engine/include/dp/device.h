@@ -15,7 +15,7 @@ enum class DeviceKind {
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
-  int index = 0;   // position among the devices of its kind; all CPU replicas are index 0
+  int index = 0;  // position among the devices of its kind; all CPU replicas are index 0
 
   friend bool operator==(const Device&, const Device&) = default;
 };
@@ -23,8 +23,8 @@ struct Device {
 std::string to_string(Device device);        // "cpu", "cuda:1", "reference"
 Device parse_device(std::string_view text);  // Error(usage) for anything else
 
-std::vector<Device> cpus(int replicas);                    // the CPU so many times
-std::vector<Device> gpus(const std::vector<int>& indices); // cuda:i for each index, in this order
+std::vector<Device> cpus(int replicas);                     // the CPU so many times
+std::vector<Device> gpus(const std::vector<int>& indices);  // cuda:i for each index, in this order
 
 // Parses "0,2", "0-3", "all" against `count` visible GPUs. Error(usage) for unknown, out-of-range or
 // repeated ids, listing the valid ones.
@@ -32,7 +32,7 @@ std::vector<int> parse_gpu_list(std::string_view text, int count);
 
 struct DeviceProbe {
   int count = 0;
-  std::string reason;   // why count is 0; empty otherwise
+  std::string reason;  // why count is 0; empty otherwise
 };
 // How many devices of that kind this process can use. Never throws, makes no context.
 DeviceProbe probe_devices(DeviceKind kind);

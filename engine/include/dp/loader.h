@@ -13,21 +13,21 @@ namespace dp {
 // One global minibatch on the host. The memory belongs to the loader's ring: it stays valid until the second
 // next batch is taken, or until the loader is destroyed.
 struct Batch {
-  Tensor images;    // (B,C,H,W) float32, normalised
-  Tensor labels;    // (B) int32
-  Tensor samples;   // (B) int64: indices in the dataset, the key of dropout's randomness
+  Tensor images;   // (B,C,H,W) float32, normalised
+  Tensor labels;   // (B) int32
+  Tensor samples;  // (B) int64: indices in the dataset, the key of dropout's randomness
 
   std::int64_t size() const { return images.empty() ? 0 : images.shape()[0]; }
 };
 
 struct LoaderOptions {
-  std::int64_t batch_size = 128;   // global
-  bool shuffle = true;             // order keyed by (seed, epoch)
-  bool augment = false;            // keyed by (seed, epoch, sample); without effect on 28x28 digits
+  std::int64_t batch_size = 128;  // global
+  bool shuffle = true;            // order keyed by (seed, epoch)
+  bool augment = false;           // keyed by (seed, epoch, sample); without effect on 28x28 digits
   bool drop_last = false;
   std::uint64_t seed = 42;
-  int workers = 1;                 // threads that prepare batches
-  int slots = 4;                   // batches prepared ahead, at least 3
+  int workers = 1;  // threads that prepare batches
+  int slots = 4;    // batches prepared ahead, at least 3
 };
 
 class Loader {

@@ -30,7 +30,7 @@ struct MaxPool2d {
   int padding = 0;
 };
 struct Dropout {
-  float p = 0.5f;   // probability of dropping an element; the rest is scaled by 1/(1-p)
+  float p = 0.5f;  // probability of dropping an element; the rest is scaled by 1/(1-p)
 };
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order whatever the layout inside
 struct Input {};
@@ -38,23 +38,23 @@ struct Input {};
 using LayerKind = std::variant<Input, Conv2d, Linear, Relu, MaxPool2d, Dropout, Flatten>;
 
 struct Layer {
-  std::string name;          // PyTorch's module path, "layer1.0.conv1"
+  std::string name;  // PyTorch's module path, "layer1.0.conv1"
   LayerKind kind;
-  std::vector<int> inputs;   // indices of earlier layers
-  Shape output;              // per sample, without the batch dimension
+  std::vector<int> inputs;  // indices of earlier layers
+  Shape output;             // per sample, without the batch dimension
 };
 
 struct ParameterSpec {
-  std::string name;    // "conv1.weight"
-  Shape shape;         // PyTorch's: conv (O,I,kH,kW), linear (O,I), bias (O)
+  std::string name;  // "conv1.weight"
+  Shape shape;       // PyTorch's: conv (O,I,kH,kW), linear (O,I), bias (O)
   int layer = 0;
-  float init_bound = 0;   // initial values are uniform in [-init_bound, init_bound]
+  float init_bound = 0;  // initial values are uniform in [-init_bound, init_bound]
 };
 
 class Model {
  public:
   const std::string& name() const { return name_; }
-  const std::vector<Layer>& layers() const { return layers_; }   // layers()[0] is the input; the last is the output
+  const std::vector<Layer>& layers() const { return layers_; }  // layers()[0] is the input; the last is the output
   const Shape& input() const { return layers_.front().output; }
   const Shape& output() const { return layers_.back().output; }
   // In forward order; gradients become ready from the back to the front.
@@ -72,18 +72,20 @@ class Model {
 // and throws Error(usage) naming the layer when shapes do not fit, a size is not positive, or a name repeats.
 class ModelBuilder {
  public:
-  struct Node { int index = -1; };
+  struct Node {
+    int index = -1;
+  };
 
-  ModelBuilder(std::string name, const Shape& input);   // input per sample: (C,H,W) or (features)
+  ModelBuilder(std::string name, const Shape& input);  // input per sample: (C,H,W) or (features)
 
   Node input() const { return {0}; }
   Node conv2d(const std::string& name, Node x, const Conv2d& options);
-  Node linear(const std::string& name, Node x, const Linear& options);   // x: (features)
+  Node linear(const std::string& name, Node x, const Linear& options);  // x: (features)
   Node relu(Node x);
   Node max_pool2d(Node x, const MaxPool2d& options = {});
   Node dropout(const std::string& name, Node x, float p);
   Node flatten(Node x);
-  Model build(Node output);   // the output must be the node added last; the builder is spent
+  Model build(Node output);  // the output must be the node added last; the builder is spent
 
  private:
   Node add(std::string name, LayerKind kind, Node x, const Shape& output);

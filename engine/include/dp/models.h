@@ -37,11 +37,11 @@ struct Recipe {
 
 struct Entry {
   std::string name;
-  std::string summary;   // one line for --list-models
+  std::string summary;  // one line for --list-models
   Recipe recipe;
   Model (*make)(const Shape& input, std::int64_t classes);
 };
 const std::vector<Entry>& registry();
-const Entry& find(std::string_view name);   // Error(usage) listing the names
+const Entry& find(std::string_view name);  // Error(usage) listing the names
 
 }  // namespace dp::models

@@ -16,18 +16,18 @@ struct Sgd {
 };
 
 enum class ScheduleKind { constant, step, multistep, cosine };
-ScheduleKind parse_schedule(const std::string& name);   // Error(usage) listing the names
+ScheduleKind parse_schedule(const std::string& name);  // Error(usage) listing the names
 const char* to_string(ScheduleKind kind);
 
 // The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. At whole epochs
 // without warm-up: torch.optim.lr_scheduler's StepLR, MultiStepLR and CosineAnnealingLR (eta_min 0).
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
-  double step_size = 1;               // step: multiply by gamma every so many epochs
+  double step_size = 1;  // step: multiply by gamma every so many epochs
   double gamma = 0.1;
-  std::vector<double> milestones{};   // multistep: multiply by gamma at each
-  double warmup_epochs = 0;           // linear, from 1/(warm-up steps) to 1; multiplies step and multistep
-  double total_epochs = 1;            // cosine: falls from 1 at the end of the warm-up to 0 at this point
+  std::vector<double> milestones{};  // multistep: multiply by gamma at each
+  double warmup_epochs = 0;          // linear, from 1/(warm-up steps) to 1; multiplies step and multistep
+  double total_epochs = 1;           // cosine: falls from 1 at the end of the warm-up to 0 at this point
 
   // The factor before the optimizer step at `epoch` (fractional: steps done / steps per epoch).
   // `epochs_per_step` makes the first warm-up step positive.

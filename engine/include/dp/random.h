@@ -45,7 +45,8 @@ class Random {
   Random(std::uint64_t seed, RandomUse use, std::uint64_t a = 0, std::uint64_t b = 0)
       : key0_(static_cast<std::uint32_t>(seed) ^ (static_cast<std::uint32_t>(use) << 28)),
         key1_(static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(b >> 32)),
-        counter_{0, static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32), static_cast<std::uint32_t>(b)} {}
+        counter_{0, static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32), static_cast<std::uint32_t>(b)} {
+  }
 
   std::uint32_t next() {
     if (used_ == 4) {
@@ -55,12 +56,12 @@ class Random {
     }
     return words_[used_++];
   }
-  float uniform() { return uniform_float(next()); }                             // [0, 1)
-  float uniform(float low, float high) {   // in double: a fused multiply-add would give other bits in another build
+  float uniform() { return uniform_float(next()); }  // [0, 1)
+  float uniform(float low, float high) {  // in double: a fused multiply-add would give other bits in another build
     return static_cast<float>(double{low} + (double{high} - double{low}) * double{uniform()});
   }
-  std::uint32_t below(std::uint32_t bound);                                     // [0, bound), unbiased; bound > 0
-  float normal();                                                               // mean 0, deviation 1 (Box-Muller)
+  std::uint32_t below(std::uint32_t bound);  // [0, bound), unbiased; bound > 0
+  float normal();                            // mean 0, deviation 1 (Box-Muller)
 
  private:
   std::uint32_t key0_, key1_;

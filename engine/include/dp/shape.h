@@ -12,8 +12,8 @@ namespace dp {
 
 enum class DType : std::uint8_t { f32, f64, u8, i32, i64 };
 
-std::size_t size_of(DType type);       // bytes of one element
-const char* to_string(DType type);     // "float32", as PyTorch and NumPy spell it
+std::size_t size_of(DType type);    // bytes of one element
+const char* to_string(DType type);  // "float32", as PyTorch and NumPy spell it
 
 // Up to eight non-negative dimensions. Rank 0 is a scalar of one element.
 class Shape {
@@ -30,17 +30,17 @@ class Shape {
   std::int64_t numel() const;
   std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<std::size_t>(rank_)}; }
 
-  Shape with_dim(int axis, std::int64_t size) const;   // the same shape, one size replaced
-  Shape prepended(std::int64_t size) const;            // (size, *this...): adds a batch dimension
-  Shape without_first() const;                         // drops the batch dimension
+  Shape with_dim(int axis, std::int64_t size) const;  // the same shape, one size replaced
+  Shape prepended(std::int64_t size) const;           // (size, *this...): adds a batch dimension
+  Shape without_first() const;                        // drops the batch dimension
 
   friend bool operator==(const Shape&, const Shape&) = default;
 
  private:
-  std::array<std::int64_t, kMaxRank> dims_{};   // unused entries stay zero, so that == is memberwise
+  std::array<std::int64_t, kMaxRank> dims_{};  // unused entries stay zero, so that == is memberwise
   int rank_ = 0;
 };
 
-std::string to_string(const Shape& shape);   // "(64, 1, 28, 28)"
+std::string to_string(const Shape& shape);  // "(64, 1, 28, 28)"
 
 }  // namespace dp

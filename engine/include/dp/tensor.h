@@ -17,7 +17,7 @@ class Storage {
   virtual void* data() = 0;
   virtual std::size_t bytes() const = 0;
   virtual Device device() const = 0;
-  virtual bool host_accessible() const = 0;   // whether the host may dereference data()
+  virtual bool host_accessible() const = 0;  // whether the host may dereference data()
 };
 
 // Owner of a row-major block. Copies share the memory; clone() does not.
@@ -44,13 +44,17 @@ class Tensor {
   template <typename T>
   const T* data() const;
   template <typename T>
-  std::span<T> span() { return {data<T>(), static_cast<std::size_t>(numel())}; }
+  std::span<T> span() {
+    return {data<T>(), static_cast<std::size_t>(numel())};
+  }
   template <typename T>
-  std::span<const T> span() const { return {data<T>(), static_cast<std::size_t>(numel())}; }
+  std::span<const T> span() const {
+    return {data<T>(), static_cast<std::size_t>(numel())};
+  }
 
-  Tensor rows(std::int64_t begin, std::int64_t end) const;   // shares memory: [begin, end) of the first dimension
-  Tensor reshaped(const Shape& shape) const;                 // shares memory; Error(usage) if numel differs
-  Tensor clone() const;                                      // host memory only
+  Tensor rows(std::int64_t begin, std::int64_t end) const;  // shares memory: [begin, end) of the first dimension
+  Tensor reshaped(const Shape& shape) const;                // shares memory; Error(usage) if numel differs
+  Tensor clone() const;                                     // host memory only
 
  private:
   Shape shape_;

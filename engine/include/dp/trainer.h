@@ -19,36 +19,36 @@ namespace dp {
 
 struct TrainerOptions {
   std::int64_t epochs = 3;
-  std::int64_t max_steps = 0;           // 0: no limit. Counted over the whole run, resumed parts included
-  std::int64_t batch_size = 128;        // global, per optimizer step
+  std::int64_t max_steps = 0;     // 0: no limit. Counted over the whole run, resumed parts included
+  std::int64_t batch_size = 128;  // global, per optimizer step
   Sgd sgd{.lr = 0.02f, .momentum = 0.9f};
-  Schedule schedule{.kind = ScheduleKind::cosine};   // total_epochs is set from epochs and max_steps when it is cosine
+  Schedule schedule{.kind = ScheduleKind::cosine};  // total_epochs is set from epochs and max_steps when it is cosine
   DataParallelOptions parallel{};
   bool shuffle = true;
   bool augment = true;
   bool drop_last = false;
-  int workers = 0;                      // loader threads; 0: cores left over, 1 to 4
-  std::string dataset_name{};           // for the record
-  std::string output_dir{};             // the run's folder; empty: nothing is written
-  std::int64_t save_every_epochs = 1;   // 0: only at the end. `best` is written whenever it changes
-  std::int64_t save_every_steps = 0;    // 0: off
-  std::string resume{};                 // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
-  std::string init{};                   // a safetensors file: weights only. Not read when "auto" finds a checkpoint
-  bool init_partial = false;            // take the tensors of `init` that fit, report the others; otherwise all must fit
-  std::string summary_file{};           // a second copy of summary.json; empty: none
-  bool dry_run = false;                 // one training and one evaluation batch, no files
-  int print_freq = 10;                  // steps between on_step calls; 0: only after the last of an epoch
-  const std::atomic<int>* stop = nullptr;   // non-zero: finish the step, save, return with interrupted set
+  int workers = 0;                     // loader threads; 0: cores left over, 1 to 4
+  std::string dataset_name{};          // for the record
+  std::string output_dir{};            // the run's folder; empty: nothing is written
+  std::int64_t save_every_epochs = 1;  // 0: only at the end. `best` is written whenever it changes
+  std::int64_t save_every_steps = 0;   // 0: off
+  std::string resume{};                // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
+  std::string init{};                  // a safetensors file: weights only. Not read when "auto" finds a checkpoint
+  bool init_partial = false;           // take the tensors of `init` that fit, report the others; otherwise all must fit
+  std::string summary_file{};          // a second copy of summary.json; empty: none
+  bool dry_run = false;                // one training and one evaluation batch, no files
+  int print_freq = 10;                 // steps between on_step calls; 0: only after the last of an epoch
+  const std::atomic<int>* stop = nullptr;  // non-zero: finish the step, save, return with interrupted set
 };
 
 struct StepReport {
   std::int64_t epoch = 0, batch = 0, batches = 0, step = 0;
   double lr = 0;
-  double images_per_second = 0;         // since the last report, the run's first second (or 10 steps) left out
-  double eta_seconds = 0;               // to the end of the epoch
-  Stats recent;                         // since the last report
+  double images_per_second = 0;  // since the last report, the run's first second (or 10 steps) left out
+  double eta_seconds = 0;        // to the end of the epoch
+  Stats recent;                  // since the last report
   Stats epoch_so_far;
-  std::vector<PhaseTimes> phases;       // per replica, since the last report
+  std::vector<PhaseTimes> phases;  // per replica, since the last report
 };
 
 struct EvalReport {
@@ -67,11 +67,11 @@ struct RunSummary {
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;
   std::string weights_sha256, checkpoint;
   // Not written to the file:
-  bool interrupted = false;             // a stop was asked for; there is no summary.json
+  bool interrupted = false;  // a stop was asked for; there is no summary.json
   std::string output_dir;
-  std::vector<PhaseTimes> phases;       // per replica, over the training steps of this run
+  std::vector<PhaseTimes> phases;  // per replica, over the training steps of this run
 };
-std::string to_json(const RunSummary& summary);   // one object, one line
+std::string to_json(const RunSummary& summary);  // one object, one line
 
 // Called on the thread that runs the trainer; every member may be left empty.
 struct TrainerCallbacks {
@@ -79,7 +79,7 @@ struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step{};
   std::function<void(const EvalReport&)> on_eval{};
   std::function<void(const std::string& folder)> on_checkpoint{};
-  std::function<void(const std::string& text)> on_message{};   // a notice for a person
+  std::function<void(const std::string& text)> on_message{};  // a notice for a person
 };
 
 class Trainer {
@@ -103,8 +103,8 @@ class Trainer {
 
 // A progress reporter for a terminal (one line, rewritten) or a log (plain lines).
 struct ConsoleOptions {
-  bool quiet = false;       // only the summary
-  bool progress = true;     // the rewritten line, when stdout is a terminal
+  bool quiet = false;    // only the summary
+  bool progress = true;  // the rewritten line, when stdout is a terminal
 };
 TrainerCallbacks console_callbacks(const ConsoleOptions& options = {});
 void print_summary(const RunSummary& summary);

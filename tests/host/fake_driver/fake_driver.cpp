@@ -1,7 +1,5 @@
 // A driver library for probe_test.cpp that answers as compiled.
-extern "C" int cuInit(unsigned) {
-  return DP_FAKE_INIT;
-}
+extern "C" int cuInit(unsigned) { return DP_FAKE_INIT; }
 extern "C" int cuDeviceGetCount(int* count) {
   *count = DP_FAKE_COUNT;
   return 0;
