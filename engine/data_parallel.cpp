@@ -76,7 +76,7 @@ void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batc
     replica.context().flush();
     replica.bound_queue();
   }
-  finish(replica);
+  check_finite(replica);
 }
 
 void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, const Batch& batch, int micro) {
@@ -91,6 +91,7 @@ void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange
     gathered_loss(replica, plan, batch, rows);
   else if (plan != nullptr)
     replica.run(plan->loss());
+  check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
   backward(replica, exchange, plan, accumulate, last);
 }
 
@@ -172,8 +173,8 @@ void DataParallel::State::gather_logits(Replica& replica, const Plan* plan, std:
                    part_bytes[rank], 0, replica.compute());
 }
 
-// Where the device has already done the step, looks at what it found.
-void DataParallel::State::finish(Replica& replica) {
+// Where the device has already done what was enqueued, looks at what it found.
+void DataParallel::State::check_finite(Replica& replica) {
   if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle())
     return;
   const kernels::StepResults& results = *replica.results();

@@ -60,7 +60,7 @@ struct DataParallel::State {
   void gather_logits(engine::Replica& replica, const engine::Plan* plan, std::int64_t rows);
   void backward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan, bool accumulate,
                 bool last);
-  void finish(engine::Replica& replica);
+  void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);
 
   // The wrapper's forward, and where its logits are.

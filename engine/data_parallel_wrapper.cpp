@@ -124,7 +124,7 @@ void DataParallel::step(const Sgd& sgd) {
     exchange.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
     exchange.update(s.update_waits_for_gradient());
     replica.context().flush();
-    s.finish(replica);
+    s.check_finite(replica);
   });
   ++s.step;
 }

@@ -28,7 +28,7 @@ Model mlp(const MlpOptions& options = {});
 // How a model is trained when the user says nothing.
 struct Recipe {
   std::string dataset = "digits";
-  float lr = 0.02f;
+  float lr = 0.05f;
   float momentum = 0.9f;
   bool nesterov = false;
   float weight_decay = 0;
