@@ -55,7 +55,7 @@ TEST_CASE("the options of a run become flat TOML") {
   CHECK(toml.find(R"(dataset = "evil\"\nlr = 9")"
                   "\n") != std::string::npos);
   CHECK(toml.find("devices = [\"cpu\", \"cpu\"]\n") != std::string::npos);
-  CHECK(toml.find("lr = 0.02\n") != std::string::npos);
+  CHECK(toml.find("lr = 0.05\n") != std::string::npos);
   CHECK(toml.find("lr-milestones = [1.0, 2.5]\n") != std::string::npos);
   CHECK(toml.find("nesterov = false\n") != std::string::npos);
   CHECK(toml.find("seed = 42\n") != std::string::npos);
