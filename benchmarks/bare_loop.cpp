@@ -1,4 +1,4 @@
-#include "bare_loop.h"
+#include "benchmarks/bare_loop.h"
 
 #include "kernels/host/cores.h"
 

@@ -1,4 +1,4 @@
-#include "random_batches.h"
+#include "benchmarks/random_batches.h"
 
 #include <fstream>
 #include <numeric>

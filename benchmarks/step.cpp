@@ -11,12 +11,12 @@
 #include <iostream>
 #include <sstream>
 
-#include "bare_loop.h"
+#include "benchmarks/bare_loop.h"
+#include "benchmarks/random_batches.h"
 #include "dp/data_parallel.h"
 #include "dp/error.h"
 #include "dp/models.h"
 #include "kernels/host/cores.h"
-#include "random_batches.h"
 
 namespace {
 

@@ -78,7 +78,7 @@ std::vector<Violation> check_edges(const std::vector<SourceFile>& files) {
   const std::map<std::string, Folders> stands_on{{"kernels", {"dp/", "kernels/"}},
                                                  {"data", {"dp/", "data/"}},
                                                  {"engine", {"dp/", "kernels/", "data/", "engine/"}},
-                                                 {"benchmarks", {"dp/", "kernels/", "benchmarks/"}}};
+                                                 {"benchmarks", {"dp/", "kernels/", "engine/", "benchmarks/"}}};
   std::vector<Violation> found;
   for (const SourceFile& file : files) {
     const auto rule = stands_on.find(file.path.substr(0, file.path.find('/')));
