@@ -120,6 +120,7 @@ void DataParallel::step(const Sgd& sgd) {
   State& s = *state_;
   s.forward_rows = 0;
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+    exchange.wait_for_weights(0);
     replica.upload_inputs(s.step_inputs(1, sgd));
     exchange.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
     exchange.update(s.update_waits_for_gradient());

@@ -33,14 +33,25 @@ Error as_error(const std::exception_ptr& error) {
 
 WorkerPool::WorkerPool(int size) : size_(size), errors_(static_cast<std::size_t>(size)) {
   if (size == 1) return;
-  for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+  try {
+    for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+  } catch (const std::exception& error) {
+    const std::size_t started = threads_.size();
+    stop();
+    throw Error(ErrorCode::device, "only " + std::to_string(started) + " of " + std::to_string(size) +
+                                       " replica threads could be started (" + error.what() +
+                                       "); ask for fewer replicas");
+  }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { stop(); }
+
+void WorkerPool::stop() {
   quit_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void WorkerPool::serve(int rank) {

@@ -37,6 +37,7 @@ class WorkerPool {
   using Call = void (*)(void*, int);
   void run_all(Call call, void* self);
   void serve(int rank);
+  void stop();
   void call_guarded(int rank);
   [[noreturn]] void rethrow();
 
