@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
+#include "kernels/cpu/linear_chunks.h"
 
 namespace dp::kernels {
 namespace {
@@ -57,6 +58,11 @@ std::unique_ptr<HostOp> make(const LinearBackwardData& d, const CpuOpOptions& op
   if (is_naive(pd))
     pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), requested(d.w, weight_dims(d.dx, d.w)),
                                            requested(d.dy), hint, op_attributes());
+  if (std::string_view(pd.impl_info_str()).find("gemm:jit") != std::string_view::npos) {
+    const LinearBackwardData found{resolved(d.dy, pd.diff_dst_desc()), resolved(d.w, pd.weights_desc()),
+                                   resolved(d.dx, pd.diff_src_desc())};
+    if (auto chunks = make_chunked_backward_data(found, options)) return chunks;
+  }
   auto op = std::make_unique<DnnlOp>(dnnl::inner_product_backward_data(pd), pd, options.threads);
   op->input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
       .input(DNNL_ARG_WEIGHTS, pd.weights_desc())

@@ -1,0 +1,69 @@
+// The data gradient of a fully connected layer in chunks, which is taken on some processors and shapes only: here it is
+// called on all.
+#include <cmath>
+
+#include "dp/random.h"
+#include "dp/tensor.h"
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/linear_chunks.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::kernels;
+using Tag = dnnl::memory::format_tag;
+
+TensorDesc with_tag(const Shape& shape, Tag tag) {
+  return {shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
+}
+
+// w is (inputs, outputs) in memory, inputs in the order of dx's memory.
+void check(const TensorDesc& dx, const TensorDesc& w, int threads) {
+  const std::int64_t rows = dx.shape[0], inputs = dx.shape.numel() / rows, outputs = w.shape[0];
+  const LinearBackwardData desc{{{rows, outputs}, DType::f32, {}}, w, dx};
+  const auto op = make_chunked_backward_data(desc, {threads, false});
+  INFO(dx.layout.name << " " << w.layout.name << " threads " << threads);
+  REQUIRE(op != nullptr);
+  CHECK(op->tensors()[2].layout == dx.layout);
+  Random random(5, RandomUse::synthetic);
+  Tensor dy(desc.dy.shape), weights(Shape{inputs, outputs}), result(Shape{rows, inputs});
+  for (float& value : dy.span<float>()) value = random.uniform(-1, 1);
+  for (float& value : weights.span<float>()) value = random.uniform(-1, 1);
+  for (float& value : result.span<float>()) value = std::nanf("");
+  void* const args[] = {dy.raw(), weights.raw(), result.raw()};
+  op->execute(args, nullptr);
+  double worst = 0;
+  for (std::int64_t n = 0; n < rows; ++n)
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      double sum = 0;
+      for (std::int64_t o = 0; o < outputs; ++o)
+        sum += static_cast<double>(dy.data<float>()[n * outputs + o]) * weights.data<float>()[i * outputs + o];
+      const double difference = std::abs(sum - result.data<float>()[n * inputs + i]);
+      worst = difference <= worst ? worst : difference;  // a NaN is the worst
+    }
+  CHECK(worst < 1e-4);
+}
+
+}  // namespace
+
+TEST_CASE("the data gradient in chunks is the sum it should be") {
+  for (const int threads : {1, 3}) {
+    check(with_tag({5, 2500}, Tag::ab), with_tag({33, 2500}, Tag::ba), threads);  // chunks that do not divide
+    check(with_tag({3, 1024}, Tag::ab), with_tag({16, 1024}, Tag::ba), threads);  // one chunk on one thread
+    check(with_tag({1, 7}, Tag::ab), with_tag({1, 7}, Tag::ba), threads);         // fewer inputs than threads help
+    check(with_tag({4, 3, 20, 25}, Tag::nchw), with_tag({10, 1500}, Tag::ba), threads);
+    check(with_tag({4, 32, 9, 5}, Tag::nhwc), with_tag({10, 32, 9, 5}, Tag::hwio), threads);
+  }
+}
+
+TEST_CASE("the data gradient in chunks leaves other layouts to others") {
+  const CpuOpOptions options{1, false};
+  const auto make = [&](const TensorDesc& dx, const TensorDesc& w) {
+    return make_chunked_backward_data({{{dx.shape[0], w.shape[0]}, DType::f32, {}}, w, dx}, options);
+  };
+  CHECK(make(with_tag({5, 96}, Tag::ab), with_tag({8, 96}, Tag::ab)) == nullptr);             // w (outputs, inputs)
+  CHECK(make(with_tag({4, 32, 9, 5}, Tag::nhwc), with_tag({10, 1440}, Tag::ba)) == nullptr);  // another order
+  CHECK(make(with_tag({4, 20, 3, 3}, Tag::nChw16c), with_tag({10, 20, 3, 3}, Tag::hwio)) == nullptr);  // padding
+  CHECK(make({{5, 96}, DType::f32, {}}, with_tag({8, 96}, Tag::ba)) == nullptr);                       // any layout
+}
