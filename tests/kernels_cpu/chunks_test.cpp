@@ -18,10 +18,16 @@ TensorDesc with_tag(const Shape& shape, Tag tag) {
   return {shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
 }
 
+TensorDesc any(const Shape& shape) {
+  TensorDesc desc;
+  desc.shape = shape;
+  return desc;
+}
+
 // w is (inputs, outputs) in memory, inputs in the order of dx's memory.
 void check(const TensorDesc& dx, const TensorDesc& w, int threads) {
   const std::int64_t rows = dx.shape[0], inputs = dx.shape.numel() / rows, outputs = w.shape[0];
-  const LinearBackwardData desc{{{rows, outputs}, DType::f32, {}}, w, dx};
+  const LinearBackwardData desc{any({rows, outputs}), w, dx};
   const auto op = make_chunked_backward_data(desc, {threads, false});
   INFO(dx.layout.name << " " << w.layout.name << " threads " << threads);
   REQUIRE(op != nullptr);
@@ -60,10 +66,10 @@ TEST_CASE("the data gradient in chunks is the sum it should be") {
 TEST_CASE("the data gradient in chunks leaves other layouts to others") {
   const CpuOpOptions options{1, false};
   const auto make = [&](const TensorDesc& dx, const TensorDesc& w) {
-    return make_chunked_backward_data({{{dx.shape[0], w.shape[0]}, DType::f32, {}}, w, dx}, options);
+    return make_chunked_backward_data({any({dx.shape[0], w.shape[0]}), w, dx}, options);
   };
   CHECK(make(with_tag({5, 96}, Tag::ab), with_tag({8, 96}, Tag::ab)) == nullptr);             // w (outputs, inputs)
   CHECK(make(with_tag({4, 32, 9, 5}, Tag::nhwc), with_tag({10, 1440}, Tag::ba)) == nullptr);  // another order
   CHECK(make(with_tag({4, 20, 3, 3}, Tag::nChw16c), with_tag({10, 20, 3, 3}, Tag::hwio)) == nullptr);  // padding
-  CHECK(make({{5, 96}, DType::f32, {}}, with_tag({8, 96}, Tag::ba)) == nullptr);                       // any layout
+  CHECK(make(any({5, 96}), with_tag({8, 96}, Tag::ba)) == nullptr);                                    // any layout
 }
