@@ -45,7 +45,7 @@ class Stream {
   virtual void synchronize(Event& event) = 0;  // returns when the event's latest record has been reached
 };
 
-inline constexpr int kMaxOpArgs = 8;
+inline constexpr int kMaxOpArgs = 9;
 
 // One operation, bound to shapes and layouts, ready to run any number of times.
 class Op {

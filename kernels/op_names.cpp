@@ -13,22 +13,35 @@ Overloaded(F...) -> Overloaded<F...>;  // clang 14 deduces no aggregates
 }  // namespace
 
 const char* name_of(const OpDesc& desc) {
-  return std::visit(
-      Overloaded{
-          [](const Conv2dForward&) { return "conv2d_forward"; },
-          [](const Conv2dBackwardData&) { return "conv2d_backward_data"; },
-          [](const Conv2dBackwardWeights&) { return "conv2d_backward_weights"; },
-          [](const LinearForward&) { return "linear_forward"; },
-          [](const LinearBackwardData&) { return "linear_backward_data"; },
-          [](const LinearBackwardWeights&) { return "linear_backward_weights"; },
-          [](const ReluForward&) { return "relu_forward"; }, [](const ReluBackward&) { return "relu_backward"; },
-          [](const MaxPool2dForward&) { return "max_pool2d_forward"; },
-          [](const MaxPool2dBackward&) { return "max_pool2d_backward"; }, [](const DropoutApply&) { return "dropout"; },
-          [](const SoftmaxCrossEntropy&) { return "softmax_cross_entropy"; }, [](const Reorder&) { return "reorder"; },
-          [](const Fill&) { return "fill"; }, [](const Accumulate&) { return "accumulate"; },
-          [](const SgdUpdate&) { return "sgd"; }, [](const GradNormPartials&) { return "grad_norm_partials"; },
-          [](const GradNormFinish&) { return "grad_norm_finish"; }},
-      desc);
+  return std::visit(Overloaded{[](const Conv2dForward&) { return "conv2d_forward"; },
+                               [](const Conv2dBackwardData&) { return "conv2d_backward_data"; },
+                               [](const Conv2dBackwardWeights&) { return "conv2d_backward_weights"; },
+                               [](const LinearForward&) { return "linear_forward"; },
+                               [](const LinearBackwardData&) { return "linear_backward_data"; },
+                               [](const LinearBackwardWeights&) { return "linear_backward_weights"; },
+                               [](const ReluForward&) { return "relu_forward"; },
+                               [](const ReluBackward&) { return "relu_backward"; },
+                               [](const MaxPool2dForward&) { return "max_pool2d_forward"; },
+                               [](const MaxPool2dBackward&) { return "max_pool2d_backward"; },
+                               [](const AvgPool2dForward&) { return "avg_pool2d_forward"; },
+                               [](const AvgPool2dBackward&) { return "avg_pool2d_backward"; },
+                               [](const AddForward&) { return "add_forward"; },
+                               [](const BatchNormMoments&) { return "batch_norm_moments"; },
+                               [](const BatchNormMerge&) { return "batch_norm_merge"; },
+                               [](const BatchNormRunning&) { return "batch_norm_running"; },
+                               [](const BatchNormForward&) { return "batch_norm_forward"; },
+                               [](const BatchNormBackwardSums&) { return "batch_norm_backward_sums"; },
+                               [](const BatchNormBackward&) { return "batch_norm_backward"; },
+                               [](const MovingAverage&) { return "moving_average"; },
+                               [](const DropoutApply&) { return "dropout"; },
+                               [](const SoftmaxCrossEntropy&) { return "softmax_cross_entropy"; },
+                               [](const Reorder&) { return "reorder"; },
+                               [](const Fill&) { return "fill"; },
+                               [](const Accumulate&) { return "accumulate"; },
+                               [](const SgdUpdate&) { return "sgd"; },
+                               [](const GradNormPartials&) { return "grad_norm_partials"; },
+                               [](const GradNormFinish&) { return "grad_norm_finish"; }},
+                    desc);
 }
 
 }  // namespace dp::kernels

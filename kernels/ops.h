@@ -89,6 +89,73 @@ struct MaxPool2dBackward {
   std::optional<DropoutSpec> dropout;  // its scale
 };
 
+// y = mean of the window over all its kernel*kernel cells, padding cells counted as zero; `global`: over all of H and W, and
+// `window` is ignored. Args: x, y.
+struct AvgPool2dForward {
+  TensorDesc x, y;
+  Window window;
+  bool global = false;
+};
+struct AvgPool2dBackward {  // Args: dy, dx.
+  TensorDesc dy, dx;
+  Window window;
+  bool global = false;
+};
+
+// y = a + b, then max(0, y) when relu. All in x's layout; may run in place on a. Args: a, b, y.
+struct AddForward {
+  TensorDesc x;
+  bool relu = false;
+};
+
+// Batch normalisation over N,H,W of each channel, in pieces, so that the statistics may be those of one shard or of several.
+//
+// Moments of one part of a batch: 1 + 2C doubles: count, then each channel's mean, then each channel's sum of squared
+// deviations from that mean. All zero for an empty part. `Stats`: 1 + 2C doubles: count, each channel's mean, each channel's
+// 1/sqrt(biased variance + eps).
+struct BatchNormMoments {  // Args: x, moments.
+  TensorDesc x;
+};
+// Merges the moments of `parts` parts (consecutive, 1 + 2C doubles each) in their order, as Chan et al. do for pairs.
+// Running values: r = (1 - momentum) * r + momentum * batch value; the variance is the unbiased one (a single value: 0/0 is
+// taken as 0); running mean and variance are C elements of the compute type, updated in place; nothing is updated when the count is 0.
+// Args: moments, stats or null, running mean or null, running variance or null (both or neither).
+struct BatchNormMerge {
+  std::int64_t channels = 0;
+  int parts = 1;
+  double eps = 1e-5;
+  double momentum = 0.1;
+};
+// Stats from running values, for evaluation; the count is 0. Args: running mean, running variance, stats.
+struct BatchNormRunning {
+  std::int64_t channels = 0;
+  double eps = 1e-5;
+};
+// y = (x - mean) * inv_std * weight + bias, plus the addend when `add`, then max(0, y) when relu. x, addend and y have x's
+// layout. Args: x, stats, weight, bias, addend or null, y.
+struct BatchNormForward {
+  TensorDesc x;
+  bool relu = false;
+  bool add = false;
+};
+// The gradient behind the ReLU, dz = y > 0 ? dy + dy2 : 0 (without relu: dy + dy2; dy2 null: dy), and the sums over N,H,W
+// of dz and of dz * xhat, xhat = (x - mean) * inv_std: sums = 2C doubles, first those of dz. dweight and dbias are the same
+// sums in the compute type. dz is written where it is not null; it may be dy's or dy2's memory. y is null without relu.
+// All tensors have x's layout.
+// Args: dy, dy2 or null, x, y or null, stats, sums, dweight, dbias, dz or null.
+struct BatchNormBackwardSums {
+  TensorDesc x;
+  bool relu = false;
+};
+// dx = weight * inv_std * (dz - S1 / count - xhat * S2 / count), S1 and S2 the sums of `parts` parts (2C doubles each)
+// added in their order, count that of stats. `relu`: dz is not given, but dy with y, as in BatchNormBackwardSums without dy2.
+// May run in place on dz. Args: dz or dy, x, y or null, stats, weight, sums, dx.
+struct BatchNormBackward {
+  TensorDesc x;
+  int parts = 1;
+  bool relu = false;
+};
+
 // y = kept ? x/(1-p) : 0, kept as dp::dropout_words says (element order C,H,W of the sample). Applied to dy it is its own gradient.
 // May run in place. Args: x, y, samples (i64, N), StepInputs.
 struct DropoutApply {
@@ -115,6 +182,11 @@ struct Fill {  // zero bytes. Args: dst.
 struct Accumulate {  // y += x, element by element. Args: x, y.
   std::int64_t count = 0;
 };
+// average += (1 - decay) * (x - average), the moving average of weights. Args: x, average.
+struct MovingAverage {
+  std::int64_t count = 0;
+  double decay = 0.999;
+};
 
 // The update of dp::Sgd on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite when an updated
 // weight is not finite.
@@ -138,8 +210,10 @@ struct GradNormFinish {
 
 using OpDesc =
     std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
-                 LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward, DropoutApply,
-                 SoftmaxCrossEntropy, Reorder, Fill, Accumulate, SgdUpdate, GradNormPartials, GradNormFinish>;
+                 LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
+                 AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge, BatchNormRunning,
+                 BatchNormForward, BatchNormBackwardSums, BatchNormBackward, DropoutApply, SoftmaxCrossEntropy, Reorder,
+                 Fill, Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish>;
 
 const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
 
