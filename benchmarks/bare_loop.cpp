@@ -20,14 +20,15 @@ kernels::ContextOptions context_options(int threads) {
 
 BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, int threads,
                    std::uint64_t seed, std::int64_t batch)
-    : model_(model) {
+    : model_(model), norms_(model, 1) {
   auto context = kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, context_options(threads));
   context->bind_thread();
-  const engine::Plan preferred(model_, *context, {.batch = kLayoutBatch}, nullptr);
+  const engine::Plan preferred(model_, *context, {.batch = kLayoutBatch}, nullptr, norms_);
   table_ = std::make_unique<engine::ParameterTable>(model_, preferred.parameter_layouts(), context->compute_type());
-  replica_ = std::make_unique<engine::Replica>(model_, std::move(context), *table_, 0);
-  for (std::size_t i = 0; i < weights.size(); ++i)
-    replica_->import_entry(static_cast<int>(i), weights[i].second, replica_->values());
+  replica_ = std::make_unique<engine::Replica>(model_, std::move(context), *table_, norms_, engine::ReplicaOptions{});
+  for (std::size_t i = 0; i < table_->entries().size(); ++i)
+    for (const auto& [name, tensor] : weights)
+      if (name == table_->entries()[i].name) replica_->import_entry(static_cast<int>(i), tensor, replica_->values());
   momenta_ = replica_->allocate(table_->bytes());
   update_ = replica_->context().make_op(kernels::SgdUpdate{table_->size()});
   plan_ = &replica_->plan({.batch = batch});
@@ -43,9 +44,11 @@ void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
   replica_->upload_inputs(inputs_);
   ++inputs_.step;
 
-  replica_->bind(*plan_, {batch.images.data<float>(), batch.labels.data<std::int32_t>(),
-                          batch.samples.data<std::int64_t>(), batch.size()});
+  replica_->bind(0, plan_,
+                 {batch.images.data<float>(), batch.labels.data<std::int32_t>(), batch.samples.data<std::int64_t>(),
+                  batch.size()});
   replica_->run(plan_->forward());
+  replica_->run(plan_->running());
   replica_->run(plan_->loss());
   replica_->run(plan_->backward());
   void* const args[] = {replica_->values(), replica_->gradients(), momenta_->data(), replica_->inputs(),
@@ -54,7 +57,7 @@ void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
 }
 
 double BareLoop::take_loss() {
-  const kernels::StepResults results = replica_->take_results();
+  const kernels::StepResults results = replica_->take_results().front();
   return results.samples ? results.loss_sum / static_cast<double>(results.samples) : 0;
 }
 

@@ -27,6 +27,7 @@ class BareLoop {
 
  private:
   Model model_;
+  engine::NormTable norms_;
   std::unique_ptr<engine::ParameterTable> table_;
   std::unique_ptr<engine::Replica> replica_;
   const engine::Plan* plan_ = nullptr;

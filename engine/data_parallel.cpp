@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "dp/error.h"
 #include "engine/data_parallel_state.h"
@@ -60,6 +61,8 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   s.forward_rows = 0;
   s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
   ++s.step;
+  s.batches_tracked += s.options.grad_accum_steps;
+  s.buffers_behind = true;
   if (s.options.check_replicas && !replicas_identical())
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
 }
@@ -82,64 +85,109 @@ void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batc
 void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, const Batch& batch, int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
   const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
-  const Range own = engine::shard_of(rows.size(), replica.rank(), size(), options.split);
-  const Shard shard = shard_of(batch, {rows.begin + own.begin, rows.begin + own.end});
-
-  const Plan* plan = scatter(replica, shard, /*training=*/true, accumulate);
-  forward(replica, exchange, plan);
+  scatter(replica, batch, rows, /*training=*/true, accumulate);
+  forward(replica, exchange, /*training=*/true);
   if (options.loss == LossAt::gathered)
-    gathered_loss(replica, plan, batch, rows);
-  else if (plan != nullptr)
-    replica.run(plan->loss());
+    gathered_loss(replica, batch, rows);
+  else
+    local_loss(replica);
   check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
-  backward(replica, exchange, plan, accumulate, last);
+  backward(replica, exchange, accumulate, last);
 }
 
-// Makes the shard this replica's input. Null for an empty shard: the replica idles until the exchange.
-const Plan* DataParallel::State::scatter(Replica& replica, const Shard& shard, bool training, bool accumulate) {
+// Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
+void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate) {
   PhaseScope scope(replica, Phase::scatter, &PhaseTimes::scatter);
   failpoints.hit(Phase::scatter, replica.rank(), step);
-  if (shard.rows == 0) return nullptr;
-  const Plan& plan = replica.plan(plan_options(shard.rows, training, accumulate));
-  replica.bind(plan, shard);
-  return &plan;
+  for (int lane = 0; lane < replica.lanes(); ++lane) {
+    const Range own = rows_of(rows.size(), replica, lane);
+    const Plan* plan = own.size() > 0 ? &replica.plan(plan_options(own.size(), training, accumulate)) : nullptr;
+    replica.bind(lane, plan, shard_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
+  }
+}
+
+// One stage of every lane's plan. Where statistics of all shards are needed, every lane stops, and the replicas meet.
+template <typename Before, typename After>
+void DataParallel::State::run_stage(Replica& replica, const std::vector<engine::PlanStep>& (Plan::*stage)() const,
+                                    const std::vector<engine::Gather>& gathers, Before&& before, After&& after) {
+  for (std::size_t leg = 0; leg <= gathers.size(); ++leg) {
+    for (int lane = 0; lane < replica.lanes(); ++lane) {
+      if (const Plan* plan = replica.select(lane))
+        replica.run_leg((plan->*stage)(), leg == 0, [&](const engine::PlanStep& s) { before(lane, s); },
+                        [&](const engine::PlanStep& s) { after(lane, s); });
+      else if (leg < gathers.size())
+        replica.zero_part(gathers[leg]);
+    }
+    if (leg == gathers.size() || size() == 1) continue;
+    const std::size_t own = gathers[leg].part_bytes * static_cast<std::size_t>(replica.lanes());
+    io[static_cast<std::size_t>(replica.rank())]->all_gather_parts(
+        replica.at({engine::Space::moments, gathers[leg].offset}), own, replica.compute());
+  }
+  replica.select(0);
 }
 
 // Each step that reads weights waits until the last update has brought them.
-void DataParallel::State::forward(Replica& replica, Exchange& exchange, const Plan* plan) {
+void DataParallel::State::forward(Replica& replica, Exchange& exchange, bool training) {
   PhaseScope scope(replica, Phase::forward, &PhaseTimes::forward);
   const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
-  if (plan == nullptr) return;
-  replica.run(
-      plan->forward(),
-      [&](const engine::PlanStep& s) {
+  static const std::vector<engine::Gather> none;
+  run_stage(
+      replica, &Plan::forward, training ? forward_gathers : none,
+      [&](int, const engine::PlanStep& s) {
         if (s.reads_entry >= 0) exchange.wait_for_weights(s.reads_entry);
       },
-      [](const engine::PlanStep&) {});
-  if (nan) plant_nan(replica, plan->logits());
+      [](int, const engine::PlanStep&) {});
+  if (training) update_running_statistics(replica);
+  if (const Plan* plan = replica.select(0); nan && plan != nullptr) plant_nan(replica, plan->logits());
 }
 
-// Hands every bucket to the exchange as soon as its gradients are complete.
-void DataParallel::State::backward(Replica& replica, Exchange& exchange, const Plan* plan, bool accumulate, bool last) {
-  PhaseScope scope(replica, Phase::backward, &PhaseTimes::backward);
-  if (failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr) plant_nan(replica, plan->logits_grad());
-  if (plan == nullptr) {
-    if (!accumulate) replica.zero_gradients();
-    if (last) exchange.entries_ready(0);
-    return;
+// On the master, from its first shard's statistics or from everybody's.
+void DataParallel::State::update_running_statistics(Replica& replica) {
+  if (norms.count() == 0) return;
+  if (options.batch_norm == BatchNormMode::pooled) {
+    for (int lane = 0; lane < replica.lanes(); ++lane)
+      if (replica.select(lane) == nullptr)
+        for (int i = 0; i < norms.count(); ++i)
+          replica.zero_part({norms.norm(i).moments, norms.norm(i).moments_bytes()});
+    for (int i = 0; i < norms.count() && size() > 1; ++i)
+      io[static_cast<std::size_t>(replica.rank())]->all_gather_parts(
+          replica.at({engine::Space::moments, norms.norm(i).moments}),
+          norms.norm(i).moments_bytes() * static_cast<std::size_t>(replica.lanes()), replica.compute());
   }
-  replica.run(
-      plan->backward(), [](const engine::PlanStep&) {},
-      [&](const engine::PlanStep& s) {
-        if (last && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
+  const Plan* plan = replica.select(0);
+  if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
+}
+
+void DataParallel::State::local_loss(Replica& replica) {
+  for (int lane = 0; lane < replica.lanes(); ++lane)
+    if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
+  replica.select(0);
+}
+
+// Hands every bucket to the exchange as soon as its gradients are complete in every lane.
+void DataParallel::State::backward(Replica& replica, Exchange& exchange, bool accumulate, bool last) {
+  PhaseScope scope(replica, Phase::backward, &PhaseTimes::backward);
+  if (const Plan* plan = replica.select(0); failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
+    plant_nan(replica, plan->logits_grad());
+  int working = 0;
+  for (int lane = 0; lane < replica.lanes(); ++lane) {
+    working += replica.plan_of(lane) != nullptr;
+    if (replica.plan_of(lane) == nullptr && !accumulate) replica.zero_gradients(lane);
+  }
+  run_stage(
+      replica, &Plan::backward, backward_gathers, [](int, const engine::PlanStep&) {},
+      [&](int lane, const engine::PlanStep& s) {
+        if (last && lane + 1 == working && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
       });
+  if (last && working == 0) exchange.entries_ready(0);
 }
 
 // DataParallel's way: the loss of the whole micro-batch on the master, its gradient back to the replicas.
-void DataParallel::State::gathered_loss(Replica& replica, const Plan* plan, const Batch& batch, Range rows) {
+void DataParallel::State::gathered_loss(Replica& replica, const Batch& batch, Range rows) {
+  const Plan* plan = replica.select(0);
   replica.enter(Phase::loss);
   failpoints.hit(Phase::loss, replica.rank(), step);
-  gather_logits(replica, plan, rows.size());
+  gather_logits(replica, rows.size());
   const bool master = replica.rank() == 0;
   if (master) {
     const void* labels = batch.labels.data<std::int32_t>() + rows.begin;
@@ -161,7 +209,8 @@ void DataParallel::State::gathered_loss(Replica& replica, const Plan* plan, cons
                     part_bytes[rank], 0, replica.compute());
 }
 
-void DataParallel::State::gather_logits(Replica& replica, const Plan* plan, std::int64_t rows) {
+void DataParallel::State::gather_logits(Replica& replica, std::int64_t rows) {
+  const Plan* plan = replica.select(0);
   if (size() == 1) return;
   const auto rank = static_cast<std::size_t>(replica.rank());
   const std::size_t row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
@@ -177,12 +226,12 @@ void DataParallel::State::gather_logits(Replica& replica, const Plan* plan, std:
 void DataParallel::State::check_finite(Replica& replica) {
   if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle())
     return;
-  const kernels::StepResults& results = *replica.results();
-  if (results.nonfinite == 0 && results.grad_nonfinite == 0) return;
-  replica.enter(results.nonfinite ? Phase::loss : Phase::update);
-  throw Error(ErrorCode::nonfinite, results.nonfinite
-                                        ? fmt::format("the loss of {} samples is not finite", results.nonfinite)
-                                        : std::string("a gradient is not finite"));
+  std::int64_t samples = 0;
+  for (int lane = 0; lane < replica.lanes(); ++lane) samples += replica.results()[lane].nonfinite;
+  if (samples == 0 && replica.results()->grad_nonfinite == 0) return;
+  replica.enter(samples ? Phase::loss : Phase::update);
+  throw Error(ErrorCode::nonfinite, samples ? fmt::format("the loss of {} samples is not finite", samples)
+                                            : std::string("a gradient is not finite"));
 }
 
 void DataParallel::State::plant_nan(Replica& replica, engine::Ref place) {
@@ -196,15 +245,24 @@ void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
   check_batch(batch, s.model);
   s.forward_rows = 0;
+  s.bring_buffers();
   s.on_replicas([&](Replica& replica, Exchange& exchange) {
-    const Range own = engine::shard_of(batch.size(), replica.rank(), s.size(), s.options.split);
     exchange.wait_for_weights(0);
     replica.upload_inputs(s.step_inputs(batch.size(), {}));
-    const Plan* plan = s.scatter(replica, s.shard_of(batch, own), /*training=*/false, /*accumulate=*/false);
-    s.forward(replica, exchange, plan);
-    if (plan != nullptr) replica.run(plan->loss());
+    s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false);
+    s.forward(replica, exchange, /*training=*/false);
+    s.local_loss(replica);
     replica.context().flush();
     replica.bound_queue();
+  });
+}
+
+void DataParallel::State::bring_buffers() {
+  if (!std::exchange(buffers_behind, false) || norms.count() == 0 || size() == 1) return;
+  on_replicas([&](Replica& replica, Exchange&) {
+    io[static_cast<std::size_t>(replica.rank())]->broadcast(replica.buffers(), norms.buffer_size(), table->type(), 0,
+                                                            replica.compute());
+    replica.context().flush();
   });
 }
 

@@ -8,25 +8,29 @@ namespace dp {
 
 Stats DataParallel::take_stats() {
   State& s = *state_;
-  std::vector<kernels::StepResults> results(s.replicas.size());
+  std::vector<std::vector<kernels::StepResults>> results(
+      s.replicas.size());  // of replicas and lanes: of shards in order
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.synchronize();
     auto& result = results[static_cast<std::size_t>(replica.rank())];
     result = replica.take_results();
-    if (s.options.on_nonfinite == OnNonfinite::abort && (result.nonfinite != 0 || result.grad_nonfinite != 0)) {
-      replica.enter(result.nonfinite ? engine::Phase::loss : engine::Phase::update);
+    std::int64_t bad_samples = 0;
+    for (const kernels::StepResults& lane : result) bad_samples += lane.nonfinite;
+    if (s.options.on_nonfinite == OnNonfinite::abort && (bad_samples != 0 || result.front().grad_nonfinite != 0)) {
+      replica.enter(bad_samples ? engine::Phase::loss : engine::Phase::update);
       throw Error(ErrorCode::nonfinite, "a loss or gradient of this step or one since the last report is not finite");
     }
   });
   Stats stats;
-  for (const kernels::StepResults& result : results) {
-    stats.loss_sum += result.loss_sum;
-    stats.samples += result.samples;
-    stats.top1 += result.top1;
-    stats.top5 += result.top5;
-  }
-  stats.skipped = results.front().skipped_steps;
-  stats.grad_norm = results.front().grad_norm;
+  for (const auto& replica : results)
+    for (const kernels::StepResults& shard : replica) {
+      stats.loss_sum += shard.loss_sum;
+      stats.samples += shard.samples;
+      stats.top1 += shard.top1;
+      stats.top5 += shard.top5;
+    }
+  stats.skipped = results.front().front().skipped_steps;
+  stats.grad_norm = results.front().front().grad_norm;
   return stats;
 }
 
@@ -59,10 +63,8 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   std::string plans;
   const std::int64_t micro = engine::shard_of(global_batch, 0, s.options.grad_accum_steps, Split::balanced).size();
   s.on_master([&](engine::Replica& replica, engine::Exchange&) {
-    plans =
-        replica.plan(s.plan_options(split_batch(micro, s.size(), s.options.split).front(), true, false)).describe() +
-        replica.plan(s.plan_options(split_batch(global_batch, s.size(), s.options.split).front(), false, false))
-            .describe();
+    plans = replica.plan(s.plan_options(s.rows_of(micro, replica, 0).size(), true, false)).describe() +
+            replica.plan(s.plan_options(s.rows_of(global_batch, replica, 0).size(), false, false)).describe();
   });
   return text + plans;
 }

@@ -30,6 +30,15 @@ DataParallelOptions resolve(DataParallelOptions o) {
   if (!(o.label_smoothing >= 0 && o.label_smoothing < 1)) refuse("label_smoothing must lie in [0, 1)");
   if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
   if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
+  if (o.logical_shards < 0) refuse("logical_shards must not be negative");
+  if (o.logical_shards > 0) {
+    if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
+      refuse(fmt::format("{} logical shards can not be spread evenly over {} replicas; take a multiple of {}",
+                         o.logical_shards, o.devices.size(), o.devices.size()));
+    if (o.loss == LossAt::gathered) refuse("logical shards compute their own loss: choose loss local");
+    o.deterministic = true;
+    if (o.threads_per_replica == 0) o.threads_per_replica = 1;
+  }
   if (o.comm == Comm::automatic) o.comm = Comm::host;
   if (o.reduce == Reduce::automatic)
     o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
@@ -48,13 +57,29 @@ std::vector<int> cores_of(int rank, const DataParallelOptions& o) {
   return {first, first + static_cast<std::ptrdiff_t>(threads)};
 }
 
+float draw(const Init& init, Random& random) {
+  switch (init.kind) {
+    case InitKind::uniform: return random.uniform(-init.value, init.value);
+    case InitKind::normal: return init.value * random.normal();
+    case InitKind::constant: break;
+  }
+  return init.value;
+}
+
 // Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
 constexpr std::int64_t kLayoutBatch = 32;
 
 }  // namespace
 
 DataParallel::State::State(const Model& m, const DataParallelOptions& o)
-    : model(m), options(resolve(o)), pool(static_cast<int>(options.devices.size())) {
+    : model(m),
+      options(resolve(o)),
+      norms(m, options.logical_shards > 0 ? options.logical_shards : static_cast<int>(options.devices.size())),
+      pool(static_cast<int>(options.devices.size())) {
+  if (options.batch_norm == BatchNormMode::sync) {
+    forward_gathers = engine::forward_gathers(norms);
+    backward_gathers = engine::backward_gathers(norms);
+  }
   const std::size_t count = options.devices.size();
   std::vector<std::unique_ptr<kernels::Context>> contexts(count);
   replicas.resize(count);
@@ -75,7 +100,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
     opened->bind_thread();
     if (rank != 0) return;
-    const engine::Plan plan(model, *opened, plan_options(kLayoutBatch, true, false), nullptr);
+    const engine::Plan plan(model, *opened, plan_options(kLayoutBatch, true, false), nullptr, norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
   });
   if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
@@ -83,15 +108,18 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   std::vector<kernels::Context*> pointers;
   for (const auto& context : contexts) pointers.push_back(context.get());
   std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
-  if (count > 1) {
-    bucket_comm = backend.make_communicators("host", pointers);
-    io = backend.make_communicators("host", pointers);
-  }
+  engine::ReplicaOptions replica_options;
+  replica_options.lanes = norms.parts() / static_cast<int>(count);
+  replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
+  if (norms.parts() > 1) bucket_comm = backend.make_communicators("host", pointers);
+  if (count > 1) io = backend.make_communicators("host", pointers);
   if (options.bucket_bytes == 0) options.bucket_bytes = engine::default_bucket_bytes(*table);
   const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
   pool.run([&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
-    replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, rank);
+    engine::ReplicaOptions own = replica_options;
+    own.rank = rank;
+    replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
     exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
                                                       failpoints);
   });
@@ -101,8 +129,14 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     const ParameterSpec& spec = model.parameters()[i];
     Tensor values(spec.shape);
     Random random(options.seed, RandomUse::init, i);
-    for (float& value : values.span<float>()) value = random.uniform(-spec.init_bound, spec.init_bound);
+    for (float& value : values.span<float>()) value = draw(spec.init, random);
     initial.emplace_back(spec.name, std::move(values));
+  }
+  for (const BufferSpec& buffer : model.buffers()) {
+    Tensor values(buffer.shape, buffer.type);
+    if (buffer.name.ends_with(".running_var"))
+      for (float& value : values.span<float>()) value = 1;
+    initial.emplace_back(buffer.name, std::move(values));
   }
   import_arena(Arena::value, initial);
 }
@@ -171,8 +205,10 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   for (const std::int64_t batch : train_batches) s.number_rows(batch);
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     const auto place = [&](std::int64_t rows, bool training, bool accumulate) {
-      const kernels::Range own = engine::shard_of(rows, replica.rank(), s.size(), s.options.split);
-      if (own.size() > 0) replica.plan(s.plan_options(own.size(), training, accumulate));
+      for (int lane = 0; lane < replica.lanes(); ++lane) {
+        const kernels::Range own = s.rows_of(rows, replica, lane);
+        if (own.size() > 0) replica.plan(s.plan_options(own.size(), training, accumulate));
+      }
       if (training && replica.rank() == 0 && s.options.loss == LossAt::gathered) {
         s.reserve_gather(rows);
         s.gathered_loss_op(rows);

@@ -46,7 +46,13 @@ struct DataParallel::State {
 
   int size() const { return pool.size(); }
   engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
-    return {rows, training, accumulate, options.dropout};
+    return {rows, training, accumulate, options.dropout, options.batch_norm};
+  }
+  int lanes() const { return replicas.front()->lanes(); }
+  int shards() const { return size() * lanes(); }
+  // The rows of a (micro-)batch that a lane of a replica works on.
+  kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int lane) const {
+    return engine::shard_of(batch, replica.rank() * lanes() + lane, shards(), options.split);
   }
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
   bool update_waits_for_gradient() const { return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip; }
@@ -54,12 +60,18 @@ struct DataParallel::State {
   // The parts of a step; each runs on a replica's worker.
   void train(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, const Sgd& sgd);
   void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, int micro);
-  const engine::Plan* scatter(engine::Replica& replica, const engine::Shard& shard, bool training, bool accumulate);
-  void forward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan);
-  void gathered_loss(engine::Replica& replica, const engine::Plan* plan, const Batch& batch, kernels::Range rows);
-  void gather_logits(engine::Replica& replica, const engine::Plan* plan, std::int64_t rows);
-  void backward(engine::Replica& replica, engine::Exchange& exchange, const engine::Plan* plan, bool accumulate,
-                bool last);
+  // `rows` of the batch, split over replicas and lanes.
+  void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate);
+  void forward(engine::Replica& replica, engine::Exchange& exchange, bool training);
+  void local_loss(engine::Replica& replica);
+  void gathered_loss(engine::Replica& replica, const Batch& batch, kernels::Range rows);
+  void gather_logits(engine::Replica& replica, std::int64_t rows);
+  void backward(engine::Replica& replica, engine::Exchange& exchange, bool accumulate, bool last);
+  void update_running_statistics(engine::Replica& replica);
+  void bring_buffers();  // the master's running statistics to every replica
+  template <typename Before, typename After>
+  void run_stage(engine::Replica& replica, const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
+                 const std::vector<engine::Gather>& gathers, Before&& before, After&& after);
   void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);
 
@@ -69,6 +81,11 @@ struct DataParallel::State {
   kernels::Op& gathered_loss_op(std::int64_t rows);
   engine::Shard shard_of(const Batch& batch, kernels::Range rows) const;
   void number_rows(std::int64_t rows);  // makes row_numbers at least so long
+
+  std::vector<NamedTensor> export_buffers();
+  void import_buffer(engine::Replica& master, const BufferSpec& buffer, const Tensor& tensor);
+  const BufferSpec* find_buffer(const std::string& name) const;
+  void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
 
   // A host-ordered copy of a sharded arena on the master: momenta, or gradients.
   enum class Arena { value, gradient, momentum };
@@ -80,6 +97,8 @@ struct DataParallel::State {
   const Model model;
   DataParallelOptions options;  // resolved
   const engine::Failpoints failpoints;
+  const engine::NormTable norms;
+  std::vector<engine::Gather> forward_gathers, backward_gathers;  // in training, with synchronised normalisation
   engine::WorkerPool pool;
   std::unique_ptr<engine::ParameterTable> table;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
@@ -92,9 +111,11 @@ struct DataParallel::State {
   std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
 
-  std::int64_t step = 0;          // optimizer steps done
-  std::int64_t forward_rows = 0;  // of the last wrapper forward in training mode; 0: none to go back through
-  Tensor kept_images;             // of the last wrapper forward: backward reads them again
+  std::int64_t step = 0;             // optimizer steps done
+  std::int64_t batches_tracked = 0;  // training forwards whose statistics the running ones hold
+  bool buffers_behind = false;       // the replicas' running statistics are older than the master's
+  std::int64_t forward_rows = 0;     // of the last wrapper forward in training mode; 0: none to go back through
+  Tensor kept_images;                // of the last wrapper forward: backward reads them again
   Tensor logits;
   std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys in the wrapper
 };

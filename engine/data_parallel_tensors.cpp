@@ -61,7 +61,13 @@ std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
 
 void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTensor>& tensors) {
   std::vector<std::pair<int, const Tensor*>> found;
+  std::vector<std::pair<const BufferSpec*, const Tensor*>> buffers;
   for (const auto& [name, tensor] : tensors) {
+    if (const BufferSpec* buffer = arena == Arena::value ? find_buffer(name) : nullptr) {
+      require_fit(*buffer, tensor);
+      buffers.emplace_back(buffer, &tensor);
+      continue;
+    }
     int index = -1;
     for (std::size_t i = 0; i < table->entries().size(); ++i)
       if (table->entries()[i].name == name) index = static_cast<int>(i);
@@ -79,7 +85,9 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
   if (arena == Arena::value) {
     on_master([&](Replica& master, Exchange&) {
       for (const auto& [index, tensor] : found) master.import_entry(index, *tensor, master.values());
+      for (const auto& [buffer, tensor] : buffers) import_buffer(master, *buffer, *tensor);
     });
+    buffers_behind = true;
     on_replicas([](Replica& replica, Exchange& exchange) {
       exchange.broadcast_weights();
       replica.context().flush();
@@ -106,7 +114,20 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
   });
 }
 
-std::vector<NamedTensor> DataParallel::weights() const { return state_->export_arena(State::Arena::value); }
+// In the order of a state dict: each layer's parameters, then its buffers.
+std::vector<NamedTensor> DataParallel::weights() const {
+  std::vector<NamedTensor> parameters = state_->export_arena(State::Arena::value);
+  if (model().buffers().empty()) return parameters;
+  std::vector<NamedTensor> buffers = state_->export_buffers(), all;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const int layer = model().parameters()[i].layer;
+    while (next < buffers.size() && model().buffers()[next].layer < layer) all.push_back(std::move(buffers[next++]));
+    all.push_back(std::move(parameters[i]));
+  }
+  while (next < buffers.size()) all.push_back(std::move(buffers[next++]));
+  return all;
+}
 std::vector<NamedTensor> DataParallel::gradients() const { return state_->export_arena(State::Arena::gradient); }
 std::vector<NamedTensor> DataParallel::momenta() const { return state_->export_arena(State::Arena::momentum); }
 void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {

@@ -60,20 +60,25 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
       images.shape().without_first() != model.input())
     throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" +
                                       model.name() + "', which reads " + to_string(model.input()) + " per sample");
+  if (lanes() > 1)
+    throw Error(
+        ErrorCode::usage,
+        "with several logical shards on a replica there are train_step and evaluate only; for the steps one by one "
+        "use as many logical shards as replicas, or none");
   Batch batch;
   batch.images = kept_images = images;
   const std::int64_t rows = images.shape()[0];
   number_rows(rows);
   forward_rows = 0;
   std::size_t offset = 0;
+  if (!training) bring_buffers();
   on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.wait_for_weights(0);
     replica.upload_inputs(step_inputs(rows, {}));
-    const kernels::Range own = engine::shard_of(rows, replica.rank(), size(), options.split);
-    const engine::Plan* plan = scatter(replica, shard_of(batch, own), training, /*accumulate=*/false);
-    forward(replica, exchange, plan);
-    gather_logits(replica, plan, rows);
-    if (replica.rank() == 0) offset = plan->logits().offset;
+    scatter(replica, batch, {0, rows}, training, /*accumulate=*/false);
+    forward(replica, exchange, training);
+    gather_logits(replica, rows);
+    if (replica.rank() == 0) offset = replica.plan_of(0)->logits().offset;
     replica.context().flush();
     replica.compute().synchronize();
   });
@@ -84,7 +89,11 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
       Tensor(shape, table->type(),
              std::make_shared<BufferStorage>(size() == 1 ? master.arena() : gathered_logits, size() == 1 ? offset : 0,
                                              bytes, options.devices.front(), master.context().host_accessible()));
-  forward_rows = training ? rows : 0;
+  if (training) {
+    forward_rows = rows;
+    ++batches_tracked;
+    buffers_behind = true;
+  }
   return logits;
 }
 
@@ -103,13 +112,12 @@ void DataParallel::backward(const Tensor& logits_grad) {
   s.forward_rows = 0;
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.begin(s.step, /*per_bucket=*/false, /*momentum=*/false);
-    const kernels::Range own = engine::shard_of(rows, replica.rank(), s.size(), s.options.split);
-    const engine::Plan* plan = own.size() ? &replica.plan(s.plan_options(own.size(), true, false)) : nullptr;
-    if (plan != nullptr) {
+    const kernels::Range own = s.rows_of(rows, replica, 0);
+    if (const engine::Plan* plan = replica.select(0)) {
       const Tensor part = logits_grad.rows(own.begin, own.end);
       replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());
     }
-    s.backward(replica, exchange, plan, /*accumulate=*/false, /*last=*/true);
+    s.backward(replica, exchange, /*accumulate=*/false, /*last=*/true);
     replica.context().flush();
     exchange.synchronize();
     replica.compute().synchronize();

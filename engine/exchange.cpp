@@ -24,7 +24,10 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
       type_(replica.table().type()),
       partial_offset_{0} {
   Context& context = replica.context();
-  if (communicator_) comm_ = context.make_stream();
+  if (communicator_) {
+    comm_ = context.make_stream();
+    communicator_->bring(replica.lanes(), replica.table().size());
+  }
   gradients_done_ = context.make_event();
   const int ranks = communicator_ ? communicator_->size() : 1;
   std::int64_t held = 0;

@@ -12,7 +12,7 @@ namespace dp::engine {
 
 class Exchange {
  public:
-  // `communicator` is null for a single replica: then everything runs on the compute stream.
+  // `communicator` is null for a single replica with one lane: then everything runs on the compute stream.
   Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
            std::vector<Bucket> buckets, const Failpoints& failpoints);
 

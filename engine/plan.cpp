@@ -7,23 +7,23 @@
 
 namespace dp::engine {
 
-Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table)
+Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,
+           const NormTable& norms)
     : options_(options) {
   if (options.batch < 1) throw Error(ErrorCode::usage, "a plan needs at least one row");
   if (model.output().rank() != 1)
     throw Error(ErrorCode::usage, "model '" + model.name() + "' ends in " + to_string(model.output()) +
                                       "; its output must be one row of class scores: flatten it");
-  PlanBuilder(*this, context, table).build(model);
+  PlanBuilder(*this, context, table, norms).build(model);
 }
 
 namespace {
 
 std::string place_name(const Ref& ref) {
-  static constexpr const char* kNames[] = {"-", "act", "val", "grad", "input", "labels", "samples", "state", "results"};
+  static constexpr const char* kNames[] = {"-",     "act",    "val",     "grad",  "buf",    "moments",
+                                           "input", "labels", "samples", "state", "results"};
   const char* name = kNames[static_cast<std::size_t>(ref.space)];
-  return ref.space == Space::activation || ref.space == Space::value || ref.space == Space::gradient
-             ? fmt::format("{}+{:x}", name, ref.offset)
-             : name;
+  return ref.space > Space::none && ref.space < Space::input ? fmt::format("{}+{:x}", name, ref.offset) : name;
 }
 
 void describe_steps(std::string& text, const char* title, const std::vector<PlanStep>& steps) {
@@ -41,6 +41,18 @@ void describe_steps(std::string& text, const char* title, const std::vector<Plan
 
 }  // namespace
 
+std::vector<Gather> forward_gathers(const NormTable& norms) {
+  std::vector<Gather> gathers;
+  for (int i = 0; i < norms.count(); ++i) gathers.push_back({norms.norm(i).moments, norms.norm(i).moments_bytes()});
+  return gathers;
+}
+
+std::vector<Gather> backward_gathers(const NormTable& norms) {
+  std::vector<Gather> gathers;
+  for (int i = norms.count(); i-- > 0;) gathers.push_back({norms.norm(i).sums, norms.norm(i).sums_bytes()});
+  return gathers;
+}
+
 std::string Plan::describe() const {
   std::string text = fmt::format(
       "plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n", options_.batch,
@@ -49,6 +61,7 @@ std::string Plan::describe() const {
   describe_steps(text, "forward", forward_);
   describe_steps(text, "loss", loss_);
   describe_steps(text, "backward", backward_);
+  describe_steps(text, "running statistics", running_);
   return text;
 }
 

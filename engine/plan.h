@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "dp/data_parallel.h"
 #include "dp/model.h"
+#include "engine/norms.h"
 #include "engine/parameters.h"
 #include "kernels/backend.h"
 
@@ -18,6 +20,8 @@ enum class Space : std::uint8_t {
   activation,
   value,
   gradient,
+  buffer,   // running statistics
+  moments,  // statistics of a step's parts
   input,
   labels,
   samples,
@@ -29,7 +33,13 @@ enum class Space : std::uint8_t {
 // A place in one of the replica's memories.
 struct Ref {
   Space space = Space::none;
-  std::size_t offset = 0;  // bytes
+  std::size_t offset = 0;       // bytes
+  std::size_t part_stride = 0;  // moments: bytes from one part's place to the next one's
+};
+
+// Bytes of the moments arena that hold the same statistics of every part; complete on each replica once gathered.
+struct Gather {
+  std::size_t offset = 0, part_bytes = 0;
 };
 
 struct PlanStep {
@@ -39,6 +49,7 @@ struct PlanStep {
   int arg_count = 0;
   int reads_entry = -1;  // forward: the first parameter entry that the step reads
   int ready_from = -1;   // backward: gradients of all entries >= this are final, and their weights no longer read
+  bool gathers = false;  // the steps after this one read what every part has written: the next of the stage's gathers
 };
 
 struct PlanOptions {
@@ -46,17 +57,21 @@ struct PlanOptions {
   bool training = true;
   bool accumulate = false;  // gradients are added to those of earlier micro-batches
   bool dropout = true;
+  BatchNormMode norm = BatchNormMode::master;
 };
 
 class Plan {
  public:
   // With `table` null the parameters lie as the forward ops like best: parameter_layouts() then tells how.
-  Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table);
+  Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,
+       const NormTable& norms);
 
   const PlanOptions& options() const { return options_; }
   const std::vector<PlanStep>& forward() const { return forward_; }
   const std::vector<PlanStep>& loss() const { return loss_; }  // cross-entropy of this replica's rows
   const std::vector<PlanStep>& backward() const { return backward_; }
+  // Updates the running statistics from this step's; for one replica and part.
+  const std::vector<PlanStep>& running() const { return running_; }
   Ref logits() const { return logits_; }            // row-major (batch, classes), alive until backward starts
   Ref logits_grad() const { return logits_grad_; }  // the same shape; what backward reads
 
@@ -69,11 +84,16 @@ class Plan {
  private:
   friend class PlanBuilder;
   PlanOptions options_;
-  std::vector<PlanStep> forward_, loss_, backward_;
+  std::vector<PlanStep> forward_, loss_, backward_, running_;
   Ref logits_, logits_grad_;
   std::size_t arena_bytes_ = 0, workspace_bytes_ = 0;
   int reorders_ = 0;
   std::vector<kernels::Layout> parameter_layouts_;
 };
+
+// What is gathered in a stage, in order; empty but for synchronised batch normalisation. The same for every plan, so that a
+// replica without rows takes part.
+std::vector<Gather> forward_gathers(const NormTable& norms);
+std::vector<Gather> backward_gathers(const NormTable& norms);
 
 }  // namespace dp::engine

@@ -16,22 +16,30 @@ void PlanBuilder::build(const Model& model) {
   const std::vector<Node> nodes = fuse(model, options.dropout && options.training);
 
   const Shape input = model.input().prepended(options.batch);
-  Value value{{Space::input, 0}, {input, DType::f32, context_.plain_layout(input, DType::f32)}};
-  std::vector<Saved> saved(nodes.size());
-  for (std::size_t i = 0; i < nodes.size(); ++i) value = forward_node(nodes[i], value, saved[i]);
+  input_ = {{Space::input, 0}, {input, DType::f32, context_.plain_layout(input, DType::f32)}};
+  results_.resize(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    Result& result = results_[i];
+    result.needs_gradient = nodes[i].weight >= 0;
+    for (const int from : nodes[i].inputs) result.needs_gradient |= needs_gradient(from);
+    forward_node(nodes[i], result);
+  }
 
-  TensorDesc plain = value.desc;
+  const Value& output = results_.back().y;
+  TensorDesc plain = output.desc;
   plain.layout = context_.plain_layout(plain.shape, plain.type);
-  const Value logits = as(plan_.forward_, "logits", value, plain);
+  const Value logits = as(plan_.forward_, "logits", output, plain);
   plan_.logits_ = logits.where;
   cross_entropy(logits);
 
   if (options.training) {
-    std::size_t first_weighted = 0;
-    while (first_weighted < nodes.size() && nodes[first_weighted].weight < 0) ++first_weighted;
-    Value dy{plan_.logits_grad_, logits.desc};
-    for (std::size_t i = nodes.size(); i-- > first_weighted;)
-      dy = backward_node(nodes[i], dy, saved[i], i > first_weighted);
+    gradients_.resize(nodes.size());
+    unfinished_.assign(model.parameters().size(), 1);
+    give(static_cast<int>(nodes.size()) - 1, {plan_.logits_grad_, logits.desc}, true);
+    for (std::size_t i = nodes.size(); i-- > 0;)
+      if (results_[i].needs_gradient) backward_node(nodes[i], results_[i], std::move(gradients_[i]));
+    for (const Node& node : nodes)
+      if (node.kind == NodeKind::norm) update_running(node);
   }
   finish();
 }
@@ -44,6 +52,20 @@ TensorDesc PlanBuilder::parameter_desc(int entry) const {
 TensorDesc PlanBuilder::computed(const TensorDesc& desc) const {
   if (desc.type == context_.compute_type()) return desc;
   return {desc.shape, context_.compute_type(), context_.plain_layout(desc.shape, context_.compute_type())};
+}
+
+TensorDesc PlanBuilder::channels_desc(std::int64_t channels) const {
+  return {Shape{channels}, context_.compute_type(), context_.plain_layout(Shape{channels}, context_.compute_type())};
+}
+
+Ref PlanBuilder::parameter_place(int entry) const {
+  if (table_ == nullptr || entry < 0) return {};
+  return {Space::value, static_cast<std::size_t>(table_->entry(entry).offset) * size_of(context_.compute_type())};
+}
+
+PlanBuilder::Value PlanBuilder::new_doubles(std::int64_t count) {
+  const Shape shape{count};
+  return new_value({shape, DType::f64, {"doubles", static_cast<std::size_t>(count) * sizeof(double), nullptr}});
 }
 
 PlanBuilder::Value PlanBuilder::new_value(const TensorDesc& resolved) {
@@ -87,80 +109,81 @@ PlanBuilder::Value PlanBuilder::parameter(Steps& steps, const std::string& reade
     plan_.parameter_layouts_[static_cast<std::size_t>(entry)] = wanted.layout;
     return {{Space::value, 0}, wanted};
   }
-  const std::size_t offset = static_cast<std::size_t>(table_->entry(entry).offset) * size_of(context_.compute_type());
-  return as(steps, reader, {{Space::value, offset}, parameter_desc(entry)}, wanted);
+  return as(steps, reader, {parameter_place(entry), parameter_desc(entry)}, wanted);
 }
 
-PlanBuilder::Value PlanBuilder::forward_node(const Node& node, const Value& x, Saved& saved) {
-  Value y;
+void PlanBuilder::forward_node(const Node& node, Result& result) {
   Steps& steps = plan_.forward_;
-  saved.x = x;
+  const Value& x = result_of(node.inputs[0]);
   switch (node.kind) {
     case NodeKind::conv:
-    case NodeKind::linear: y = forward_weighted(node, x); break;
-    case NodeKind::pool: y = forward_pool(node, x, saved); break;
-    case NodeKind::relu: {
-      const Value in = as(steps, node.name, x, computed(x.desc));
-      y = new_value(in.desc);
-      add(steps, node.name, context_.make_op(ReluForward{in.desc}), {in.where, y.where});
-      break;
+    case NodeKind::linear: return forward_weighted(node, x, result);
+    case NodeKind::norm: return forward_norm(node, x, result);
+    case NodeKind::max_pool: return forward_max_pool(node, x, result);
+    case NodeKind::avg_pool: {
+      auto op = context_.make_op(AvgPool2dForward{computed(x.desc), batched(node.output), node.window, node.global});
+      result.x = as(steps, node.name, x, op->tensors()[0]);
+      result.y = new_value(op->tensors()[1]);
+      add(steps, node.name, std::move(op), {result.x.where, result.y.where});
+      return;
     }
-    case NodeKind::dropout: {
-      const Value in = as(steps, node.name, x, computed(x.desc));
-      y = new_value(in.desc);
-      add(steps, node.name, context_.make_op(DropoutApply{in.desc, *node.dropout}),
-          {in.where, y.where, {Space::samples}, {Space::step_inputs}});
-      break;
+    case NodeKind::add: {
+      result.x = as(steps, node.name, x, computed(x.desc));
+      const Value b = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
+      result.y = new_value(result.x.desc);
+      add(steps, node.name, context_.make_op(AddForward{result.x.desc, node.relu}),
+          {result.x.where, b.where, result.y.where});
+      return;
     }
+    case NodeKind::relu:
+      result.x = as(steps, node.name, x, computed(x.desc));
+      result.y = new_value(result.x.desc);
+      add(steps, node.name, context_.make_op(ReluForward{result.x.desc}), {result.x.where, result.y.where});
+      return;
+    case NodeKind::dropout:
+      result.x = as(steps, node.name, x, computed(x.desc));
+      result.y = new_value(result.x.desc);
+      add(steps, node.name, context_.make_op(DropoutApply{result.x.desc, *node.dropout}),
+          {result.x.where, result.y.where, {Space::samples}, {Space::step_inputs}});
   }
-  saved.y = y;
-  return y;
 }
 
-PlanBuilder::Value PlanBuilder::forward_weighted(const Node& node, const Value& x) {
+void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const bool conv = node.kind == NodeKind::conv;
   TensorDesc in = x.desc.type == context_.compute_type() ? x.desc : any(x.desc.shape);
   const std::int64_t inner = node.input.numel();
   const TensorDesc w = any(conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
                                 : Shape{node.output[0], inner});
-  const auto make = [&](const TensorDesc& from) {
-    const OpDesc desc =
-        conv ? OpDesc(Conv2dForward{from, w, batched(node.output), node.window, node.bias >= 0, node.relu})
-             : OpDesc(LinearForward{from, w, batched(node.output), node.bias >= 0, node.relu});
-    return context_.make_op(desc);
-  };
-  auto op = make(in);
+  const OpDesc desc = conv ? OpDesc(Conv2dForward{in, w, batched(node.output), node.window, node.bias >= 0, node.relu})
+                           : OpDesc(LinearForward{in, w, batched(node.output), node.bias >= 0, node.relu});
+  auto op = context_.make_op(desc);
   const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
   const Value from = as(steps, node.name, x, wanted_x);
   const Value weight = parameter(steps, node.name + " weight", node.weight, wanted_w);
-  Ref bias{};
-  if (node.bias >= 0 && table_ != nullptr)
-    bias = {Space::value, static_cast<std::size_t>(table_->entry(node.bias).offset) * size_of(context_.compute_type())};
-  const Value y = new_value(out);
   const bool reordered = weight.where.space == Space::activation;
-  add(steps, node.name, std::move(op), {from.where, weight.where, bias, y.where});
+  result.x = x;
+  result.y = new_value(out);
+  add(steps, node.name, std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
   steps.back().reads_entry = node.weight;
   if (reordered) steps[steps.size() - 2].reads_entry = node.weight;
-  return y;
 }
 
-PlanBuilder::Value PlanBuilder::forward_pool(const Node& node, const Value& x, Saved& saved) {
+void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const bool training = plan_.options_.training;
   auto op = context_.make_op(
       MaxPool2dForward{computed(x.desc), batched(node.output), node.window, node.relu, training, node.dropout});
-  const Value from = as(steps, node.name, x, op->tensors()[0]);
-  const Value y = new_value(op->tensors()[1]);
+  result.x = as(steps, node.name, x, op->tensors()[0]);
+  result.y = new_value(op->tensors()[1]);
   if (training) {
-    const std::size_t bytes = y.desc.layout.bytes / size_of(context_.compute_type());
-    saved.mask = new_value({y.desc.shape, DType::u8, {"mask of " + y.desc.layout.name, bytes, nullptr}});
+    const std::size_t bytes = result.y.desc.layout.bytes / size_of(context_.compute_type());
+    result.notes =
+        new_value({result.y.desc.shape, DType::u8, {"mask of " + result.y.desc.layout.name, bytes, nullptr}});
   }
   const Ref samples{node.dropout ? Space::samples : Space::none},
       inputs{node.dropout ? Space::step_inputs : Space::none};
-  add(steps, node.name, std::move(op), {from.where, y.where, saved.mask.where, samples, inputs});
-  saved.x = from;
-  return y;
+  add(steps, node.name, std::move(op), {result.x.where, result.y.where, result.notes.where, samples, inputs});
 }
 
 void PlanBuilder::cross_entropy(const Value& logits) {
@@ -177,7 +200,7 @@ void PlanBuilder::finish() {
   const auto resolve = [&](Ref& ref) {
     if (ref.space == Space::activation) ref.offset = buffers_[ref.offset].offset;
   };
-  for (Steps* steps : {&plan_.forward_, &plan_.loss_, &plan_.backward_})
+  for (Steps* steps : {&plan_.forward_, &plan_.loss_, &plan_.backward_, &plan_.running_})
     for (PlanStep& step : *steps)
       for (Ref& ref : step.args) resolve(ref);
   resolve(plan_.logits_);

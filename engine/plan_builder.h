@@ -12,8 +12,8 @@ namespace dp::engine {
 
 class PlanBuilder {
  public:
-  PlanBuilder(Plan& plan, kernels::Context& context, const ParameterTable* table)
-      : plan_(plan), context_(context), table_(table) {}
+  PlanBuilder(Plan& plan, kernels::Context& context, const ParameterTable* table, const NormTable& norms)
+      : plan_(plan), context_(context), table_(table), norms_(norms) {}
 
   void build(const Model& model);
 
@@ -23,30 +23,53 @@ class PlanBuilder {
     Ref where;
     kernels::TensorDesc desc;
   };
-  // What backward needs of a node's forward.
-  struct Saved {
-    Value x, y, mask;
+  // A node's result, and what backward needs of its forward: x as the op read it, what it noted down (a mask, statistics).
+  struct Result {
+    Value x, y, notes;
+    bool needs_gradient = false;
+  };
+  // The gradient of a node's result: the sum of what its readers gave. `owned`: nobody else reads that memory later.
+  struct Gradient {
+    Value value;
+    bool owned = true;
   };
   using Steps = std::vector<PlanStep>;
 
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   kernels::TensorDesc any(const Shape& shape) const { return {shape, context_.compute_type(), {}}; }
   kernels::TensorDesc batched(const Shape& per_sample) const { return any(per_sample.prepended(plan_.options_.batch)); }
   kernels::TensorDesc parameter_desc(int entry) const;
+  kernels::TensorDesc channels_desc(std::int64_t channels) const;
   // The same tensor in the context's element type, row-major if that is another one.
   kernels::TensorDesc computed(const kernels::TensorDesc& desc) const;
+  const Value& result_of(int node) const { return node < 0 ? input_ : results_[index(node)].y; }
+  bool needs_gradient(int node) const { return node >= 0 && results_[index(node)].needs_gradient; }
 
   Value new_value(const kernels::TensorDesc& resolved);
+  Value new_doubles(std::int64_t count);
   PlanStep& add(Steps& steps, const std::string& name, std::unique_ptr<kernels::Op> op,
                 std::initializer_list<Ref> args);
   // `value` as `wanted` describes it: itself, or a reordered copy.
   Value as(Steps& steps, const std::string& reader, const Value& value, const kernels::TensorDesc& wanted);
   Value parameter(Steps& steps, const std::string& reader, int entry, const kernels::TensorDesc& wanted);
+  Ref parameter_place(int entry) const;
 
-  Value forward_node(const Node& node, const Value& x, Saved& saved);
-  Value forward_weighted(const Node& node, const Value& x);
-  Value forward_pool(const Node& node, const Value& x, Saved& saved);
-  Value backward_node(const Node& node, Value dy, const Saved& saved, bool needs_dx);
-  Value backward_weighted(const Node& node, const Value& dy, const Saved& saved, bool needs_dx);
+  void forward_node(const Node& node, Result& result);
+  void forward_weighted(const Node& node, const Value& x, Result& result);
+  void forward_max_pool(const Node& node, const Value& x, Result& result);
+  void forward_norm(const Node& node, const Value& x, Result& result);
+  void update_running(const Node& node);
+
+  void backward_all(const Value& logits_grad);
+  void backward_node(const Node& node, const Result& result, std::vector<Gradient> gradients);
+  void backward_weighted(const Node& node, const Value& dy, const Result& result);
+  void backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients);
+  // One gradient of what the readers gave, in the layout of the result.
+  Gradient sum(const Node& node, const Result& result, std::vector<Gradient> gradients);
+  // A place for what an op computes from `from` alone, element by element: in place where that is allowed.
+  Value in_place_or_new(const Gradient& from);
+  void give(int node, const Value& gradient, bool owned);  // to a node's readers' sum
+  void finished(int weight, int bias);                     // with these entries, after the step added last
   void store_gradient(const std::string& name, int entry, const Value& gradient);
   // Where the op may write the gradient of `entry` at once, or a temporary that store_gradient() moves.
   Value gradient_target(int entry, const kernels::TensorDesc& produced);
@@ -56,6 +79,11 @@ class PlanBuilder {
   Plan& plan_;
   kernels::Context& context_;
   const ParameterTable* table_;
+  const NormTable& norms_;
+  Value input_;
+  std::vector<Result> results_;                   // of the nodes
+  std::vector<std::vector<Gradient>> gradients_;  // of the results, while backward is being made
+  std::vector<char> unfinished_;                  // of the entries
   std::vector<Lifetime> buffers_;
   int step_ = 0;  // steps added so far, over all stages
 };

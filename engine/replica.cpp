@@ -4,20 +4,37 @@
 
 namespace dp::engine {
 
-Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, const ParameterTable& table, int rank)
-    : model_(model), context_(std::move(context)), table_(table), rank_(rank), compute_(context_->make_stream()) {
+Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, const ParameterTable& table,
+                 const NormTable& norms, const ReplicaOptions& options)
+    : model_(model),
+      context_(std::move(context)),
+      table_(table),
+      norms_(norms),
+      options_(options),
+      lanes_(static_cast<std::size_t>(options.lanes)),
+      compute_(context_->make_stream()) {
+  const auto lanes = static_cast<std::size_t>(options.lanes);
   values_ = allocate(table.bytes());
-  gradients_ = allocate(table.bytes());
+  gradients_ = allocate(table.bytes() * lanes);
   step_inputs_ = allocate(sizeof(kernels::StepInputs));
-  step_results_ = allocate(sizeof(kernels::StepResults));
+  step_results_ = allocate(sizeof(kernels::StepResults) * lanes);
   set_base(Space::value, values_->data());
-  set_base(Space::gradient, gradients_->data());
   set_base(Space::step_inputs, step_inputs_->data());
-  set_base(Space::step_results, step_results_->data());
+  if (norms.count() > 0) {
+    buffers_ = allocate(static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type()));
+    moments_ = allocate(norms.moments_bytes());
+    set_base(Space::buffer, buffers_->data());
+    set_base(Space::moments, moments_->data());
+    const auto clear = [&](std::size_t bytes) {
+      clear_parts_.emplace_back(bytes, context_->make_op(kernels::Fill{bytes}));
+    };
+    for (int i = 0; i < norms.count(); ++i) clear(norms.norm(i).moments_bytes()), clear(norms.norm(i).sums_bytes());
+  }
   clear_gradients_ = context_->make_op(kernels::Fill{table.bytes()});
   for (auto& event : consumed_) event = context_->make_event();
   const kernels::StepResults empty{};
-  compute_->upload(results(), &empty, sizeof empty);
+  for (std::size_t lane = 0; lane < lanes; ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
+  select(0);
 }
 
 std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes) {
@@ -30,23 +47,27 @@ const Plan& Replica::plan(const PlanOptions& options) {
   const auto same = [&](const std::unique_ptr<Plan>& plan) {
     const PlanOptions& o = plan->options();
     return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
-           o.dropout == options.dropout;
+           o.dropout == options.dropout && o.norm == options.norm;
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   if (known != plans_.end()) return **known;
-  plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_));
+  plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_, norms_));
   reserve(*plans_.back());
   return *plans_.back();
 }
 
 void Replica::reserve(const Plan& plan) {
-  const std::size_t needed = plan.arena_bytes() + plan.workspace_bytes();
-  if (arena_ == nullptr || arena_->bytes() < needed) {
+  constexpr std::size_t kAlign = 64;
+  const auto lanes = static_cast<std::size_t>(options_.lanes);
+  const std::size_t copies = options_.in_turns ? lanes : 1;
+  const std::size_t needed = (plan.arena_bytes() + plan.workspace_bytes() + kAlign - 1) / kAlign * kAlign;
+  if (arena_ == nullptr || activation_bytes_ < needed) {
     compute_->synchronize();
     bytes_held_ -= arena_ ? arena_->bytes() : 0;
     arena_.reset();
-    arena_ = allocate(needed);
-    set_base(Space::activation, arena_->data());
+    arena_ = allocate(needed * copies);
+    activation_bytes_ = needed;
+    select(lane_);
   }
   if (context_->host_accessible()) return;
   const auto at_least = [&](std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes) {
@@ -55,27 +76,51 @@ void Replica::reserve(const Plan& plan) {
     bytes_held_ -= buffer ? buffer->bytes() : 0;
     buffer = allocate(bytes);
   };
-  const auto rows = static_cast<std::size_t>(plan.options().batch);
+  const auto rows = static_cast<std::size_t>(plan.options().batch) * lanes;
   at_least(images_, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float));
   at_least(labels_, rows * sizeof(std::int32_t));
   at_least(samples_, rows * sizeof(std::int64_t));
 }
 
 template <typename T>
-void Replica::bind_input(Space space, std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t count) {
-  if (context_->host_accessible() || host == nullptr) {
-    set_base(space, const_cast<T*>(host));  // ops only read it
-    return;
-  }
-  set_base(space, staged->data());
-  compute_->copy(staged->data(), host, static_cast<std::size_t>(count) * sizeof(T));
+std::byte* Replica::input(std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t first,
+                          std::int64_t count) {
+  if (context_->host_accessible() || host == nullptr)
+    return reinterpret_cast<std::byte*>(const_cast<T*>(host));  // ops only read it
+  T* const to = static_cast<T*>(staged->data()) + first;
+  compute_->copy(to, host, static_cast<std::size_t>(count) * sizeof(T));
+  return reinterpret_cast<std::byte*>(to);
 }
 
-void Replica::bind(const Plan& plan, const Shard& shard) {
-  bind_input(Space::input, images_, shard.images, shard.rows * model_.input().numel());
-  bind_input(Space::labels, labels_, shard.labels, shard.rows);
-  bind_input(Space::samples, samples_, shard.samples, shard.rows);
-  workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
+void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
+  if (lane == 0) rows_bound_ = 0;
+  Lane& bound = lanes_[static_cast<std::size_t>(lane)];
+  bound.plan = plan;
+  if (plan != nullptr) {
+    const std::int64_t pixels = model_.input().numel();
+    bound.inputs = {input(images_, shard.images, rows_bound_ * pixels, shard.rows * pixels),
+                    input(labels_, shard.labels, rows_bound_, shard.rows),
+                    input(samples_, shard.samples, rows_bound_, shard.rows)};
+    rows_bound_ += shard.rows;
+  }
+  select(lane);
+}
+
+const Plan* Replica::select(int lane) {
+  lane_ = lane;
+  const auto l = static_cast<std::size_t>(lane);
+  const Lane& selected = lanes_[l];
+  set_base(Space::input, selected.inputs[0]);
+  set_base(Space::labels, selected.inputs[1]);
+  set_base(Space::samples, selected.inputs[2]);
+  set_base(Space::gradient, gradients() + l * table_.bytes());
+  set_base(Space::step_results, results() + l);
+  if (arena_ != nullptr)
+    set_base(Space::activation,
+             static_cast<std::byte*>(arena_->data()) + (options_.in_turns ? l * activation_bytes_ : 0));
+  if (selected.plan != nullptr)
+    workspace_ = base_[static_cast<std::size_t>(Space::activation)] + selected.plan->arena_bytes();
+  return selected.plan;
 }
 
 void Replica::upload_inputs(const kernels::StepInputs& inputs) {
@@ -91,9 +136,15 @@ void Replica::enqueue(const PlanStep& step) {
   step.op->run(*compute_, {args.data(), static_cast<std::size_t>(step.arg_count)}, workspace_);
 }
 
-void Replica::zero_gradients() {
-  void* const args[] = {gradients()};
+void Replica::zero_gradients(int lane) {
+  void* const args[] = {gradients() + static_cast<std::size_t>(lane) * table_.bytes()};
   clear_gradients_->run(*compute_, args, nullptr);
+}
+
+void Replica::zero_part(const Gather& gather) {
+  void* const args[] = {at({Space::moments, gather.offset, gather.part_bytes})};
+  for (const auto& [bytes, op] : clear_parts_)
+    if (bytes == gather.part_bytes) return op->run(*compute_, args, nullptr);
 }
 
 void Replica::bound_queue() {
@@ -102,13 +153,13 @@ void Replica::bound_queue() {
   compute_->synchronize(*consumed_[turn_]);
 }
 
-kernels::StepResults Replica::take_results() {
-  kernels::StepResults copy;
-  compute_->copy(&copy, results(), sizeof copy);
+std::vector<kernels::StepResults> Replica::take_results() {
+  std::vector<kernels::StepResults> copies(lanes_.size());
+  compute_->copy(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
   const kernels::StepResults empty{};
-  compute_->upload(results(), &empty, sizeof empty);
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
   compute_->synchronize();
-  return copy;
+  return copies;
 }
 
 void Replica::import_entry(int index, const Tensor& from, std::byte* arena) {

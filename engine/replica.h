@@ -1,4 +1,7 @@
 // A model on one device: its streams, its memories, its plans. Used by its worker thread alone.
+//
+// A replica works on one or several shards of a minibatch, each in a lane: the lane's rows, its plan for so many rows, its
+// gradients. Lanes run one after another, or in turns where the shards' statistics are merged on the way.
 #pragma once
 
 #include <array>
@@ -22,19 +25,31 @@ struct Shard {
   std::int64_t rows = 0;
 };
 
+struct ReplicaOptions {
+  int rank = 0;
+  int lanes = 1;
+  bool in_turns = false;  // every lane's activations are kept while the others run
+};
+
 class Replica {
  public:
-  Replica(const Model& model, std::unique_ptr<kernels::Context> context, const ParameterTable& table, int rank);
+  Replica(const Model& model, std::unique_ptr<kernels::Context> context, const ParameterTable& table,
+          const NormTable& norms, const ReplicaOptions& options);
 
-  int rank() const { return rank_; }
+  int rank() const { return options_.rank; }
+  int lanes() const { return options_.lanes; }
   kernels::Context& context() { return *context_; }
   kernels::Stream& compute() { return *compute_; }
   const ParameterTable& table() const { return table_; }
 
   // The plan for these options, made on first use; its memory is placed then.
   const Plan& plan(const PlanOptions& options);
-  // Binds the shard as what the plan's steps read, copying it where the device cannot read host memory.
-  void bind(const Plan& plan, const Shard& shard);
+  // Makes the shard what a lane's steps read, copying it where the device cannot read host memory. A null plan: the lane has
+  // no rows. Binds lane 0 first, then the next.
+  void bind(int lane, const Plan* plan, const Shard& shard);
+  // The lane whose memory at() and run() mean.
+  const Plan* select(int lane);
+  const Plan* plan_of(int lane) const { return lanes_[static_cast<std::size_t>(lane)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
 
   // Enqueues steps on the compute stream; before(step) and after(step) are called around each.
@@ -46,18 +61,36 @@ class Replica {
       after(step);
     }
   }
+  // The same for the selected lane's next leg of a stage: up to the step that gathers, or the end.
+  template <typename Before, typename After>
+  void run_leg(const std::vector<PlanStep>& steps, bool first, Before&& before, After&& after) {
+    std::size_t& next = lanes_[static_cast<std::size_t>(lane_)].next;
+    if (first) next = 0;
+    while (next < steps.size()) {
+      const PlanStep& step = steps[next++];
+      before(step);
+      enqueue(step);
+      after(step);
+      if (step.gathers) return;
+    }
+  }
   void run(const std::vector<PlanStep>& steps) {
     run(
         steps, [](const PlanStep&) {}, [](const PlanStep&) {});
   }
 
   std::byte* values() { return at({Space::value}); }
-  std::byte* gradients() { return at({Space::gradient}); }
-  std::byte* at(const Ref& ref) { return base_[static_cast<std::size_t>(ref.space)] + ref.offset; }
+  std::byte* gradients() { return static_cast<std::byte*>(gradients_->data()); }  // of lane 0; the others' follow
+  std::byte* buffers() { return at({Space::buffer}); }
+  std::byte* at(const Ref& ref) {
+    return base_[static_cast<std::size_t>(ref.space)] + ref.offset + ref.part_stride * static_cast<std::size_t>(part());
+  }
   kernels::StepInputs* inputs() { return reinterpret_cast<kernels::StepInputs*>(at({Space::step_inputs})); }
-  kernels::StepResults* results() { return reinterpret_cast<kernels::StepResults*>(at({Space::step_results})); }
+  kernels::StepResults* results() { return static_cast<kernels::StepResults*>(step_results_->data()); }  // of lane 0
   const std::shared_ptr<kernels::Buffer>& arena() const { return arena_; }
-  void zero_gradients();
+  void zero_gradients(int lane);
+  // Says that the selected lane's part holds nothing.
+  void zero_part(const Gather& gather);
 
   std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes);  // counted in bytes_held()
   std::size_t bytes_held() const { return bytes_held_; }
@@ -65,8 +98,8 @@ class Replica {
   // Ends a step's work on its shard. Returns when the step before it is done with its own, so that at most two are in use.
   void bound_queue();
 
-  // Waits for the compute stream, returns what the ops added up, and clears it.
-  kernels::StepResults take_results();
+  // Waits for the compute stream, returns what the ops of each lane added up, and clears it.
+  std::vector<kernels::StepResults> take_results();
   // One tensor between row-major host memory and its place in an arena of this device; waits.
   void import_entry(int entry, const Tensor& from, std::byte* arena);
   void export_entry(int entry, const std::byte* arena, Tensor& to);
@@ -78,21 +111,33 @@ class Replica {
   PhaseTimes times;
 
  private:
+  struct Lane {
+    const Plan* plan = nullptr;
+    std::array<std::byte*, 3> inputs{};  // images, labels, samples
+    std::size_t next = 0;                // step of the running stage
+  };
+
   void enqueue(const PlanStep& step);
+  int part() const { return options_.rank * options_.lanes + lane_; }
   void reserve(const Plan& plan);
   void set_base(Space space, void* pointer) {
     base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer);
   }
   template <typename T>
-  void bind_input(Space space, std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t count);
+  std::byte* input(std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t first, std::int64_t count);
 
   const Model& model_;
   const std::unique_ptr<kernels::Context> context_;
   const ParameterTable& table_;
-  const int rank_;
+  const NormTable& norms_;
+  const ReplicaOptions options_;
+  int lane_ = 0;
+  std::vector<Lane> lanes_;
+  std::int64_t rows_bound_ = 0;       // of the lanes before the one that is being bound
+  std::size_t activation_bytes_ = 0;  // of one lane, with workspace
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
-  std::unique_ptr<kernels::Buffer> values_, gradients_, step_inputs_, step_results_;
+  std::unique_ptr<kernels::Buffer> values_, gradients_, buffers_, moments_, step_inputs_, step_results_;
   std::shared_ptr<kernels::Buffer>
       arena_;  // activations and workspace of the largest plan; shared with logits handed out
   std::byte* workspace_ = nullptr;
@@ -101,6 +146,7 @@ class Replica {
   std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // the shards of the last two steps
   unsigned turn_ = 0;
   std::unique_ptr<kernels::Op> clear_gradients_;
+  std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
   std::size_t bytes_held_ = 0;
   Phase phase_ = Phase::scatter;
 };

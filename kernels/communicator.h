@@ -24,13 +24,18 @@ struct Range {
 Range slice_of(std::int64_t count, int rank, int size);
 
 // Sums are taken per element over the ranks as a fixed binary tree of the rank index ((0+1)+(2+3))+..., so that every
-// collective and every split of a range gives the same bits. When a stream passes a call, the caller's memory may be written again.
+// collective and every split of a range gives the same bits. A rank may bring several summands: the tree is then that of
+// all of them in order, whatever rank brings which. When a stream passes a call, the caller's memory may be written again.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;
+
+  // From now on every rank brings `summands` arrays to each sum, at data, data + stride, data + 2 * stride, ...; the result
+  // goes where the first lies, the others stay. The same on every rank.
+  virtual void bring(int summands, std::int64_t stride) = 0;
 
   // `data` is this rank's own range of `count` elements of `type` (f32, f64), in place.
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;
@@ -41,6 +46,9 @@ class Communicator {
                               Stream& stream) = 0;  // only slice_of(count, rank) changes
   virtual void all_gather(void* data, std::int64_t count, DType type,
                           Stream& stream) = 0;  // in: own slice; out: everything
+
+  // `whole` holds size() parts of `bytes` each; in: own part at its place, out: everything.
+  virtual void all_gather_parts(void* whole, std::size_t bytes, Stream& stream) = 0;
 
   // Parts of different sizes in bytes, one per rank, concatenated in rank order at the root.
   virtual void gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;

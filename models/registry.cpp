@@ -10,6 +10,7 @@ Model make_mnist_convnet(const Shape& input, std::int64_t classes) {
     throw Error(ErrorCode::usage, "mnist_convnet reads images of (1, 28, 28), not " + to_string(input));
   return mnist_convnet({.classes = classes});
 }
+Model make_resnet18(const Shape& input, std::int64_t classes) { return resnet18({.classes = classes, .input = input}); }
 Model make_mlp(const Shape& input, std::int64_t classes) { return mlp({.input = input, .classes = classes}); }
 
 }  // namespace
@@ -17,6 +18,10 @@ Model make_mlp(const Shape& input, std::int64_t classes) { return mlp({.input = 
 const std::vector<Entry>& registry() {
   static const std::vector<Entry> entries{
       {"mnist_convnet", "conv 32-64, fc 128: PyTorch's MNIST example, 1.2 M parameters", {}, make_mnist_convnet},
+      {"resnet18",
+       "residual, 18 layers, torchvision's names: 11.2 M parameters; 3x3 stem for images below 64 pixels",
+       {.dataset = "cifar10", .lr = 0.1f, .weight_decay = 5e-4f, .schedule = "multistep", .milestones = {0.5, 0.75}},
+       make_resnet18},
       {"mlp", "one hidden layer of 128, the smallest model of one's own", {}, make_mlp},
   };
   return entries;

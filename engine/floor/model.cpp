@@ -43,13 +43,18 @@ const Shape& ModelBuilder::shape_of(Node x, const std::string& reader) const {
   return model_.layers_[static_cast<std::size_t>(x.index)].output;
 }
 
-ModelBuilder::Node ModelBuilder::add(std::string name, LayerKind kind, Node x, const Shape& output) {
+ModelBuilder::Node ModelBuilder::append(std::string name, LayerKind kind, std::vector<int> inputs,
+                                        const Shape& output) {
   const int index = static_cast<int>(model_.layers_.size());
   if (name.empty()) name = "layer" + std::to_string(index);
   for (const Layer& layer : model_.layers_)
     if (layer.name == name) fail(name, "the name is used twice");
-  model_.layers_.push_back({std::move(name), std::move(kind), {x.index}, output});
+  model_.layers_.push_back({std::move(name), std::move(kind), std::move(inputs), output});
   return {index};
+}
+
+void ModelBuilder::parameter(const std::string& name, const Shape& shape, Node node, const Init& init) {
+  model_.parameters_.push_back({name, shape, node.index, init});
 }
 
 ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const Conv2d& options) {
@@ -58,12 +63,29 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
   if (options.out_channels < 1) fail(name, "out_channels must be positive");
   const Shape out{options.out_channels, window_output(name, in[1], options.kernel, options.stride, options.padding),
                   window_output(name, in[2], options.kernel, options.stride, options.padding)};
-  const Node node = add(name, options, x, out);
+  const Node node = append(name, options, {x.index}, out);
+  const auto window = static_cast<float>(options.kernel) * static_cast<float>(options.kernel);
   // PyTorch's kaiming_uniform(a = sqrt 5) comes to 1/sqrt(fan_in), for weight and bias alike.
-  const float bound = 1.0f / std::sqrt(static_cast<float>(in[0] * options.kernel * options.kernel));
-  model_.parameters_.push_back(
-      {name + ".weight", Shape{options.out_channels, in[0], options.kernel, options.kernel}, node.index, bound});
-  if (options.bias) model_.parameters_.push_back({name + ".bias", Shape{options.out_channels}, node.index, bound});
+  const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in[0]) * window)};
+  const Init normal{InitKind::normal, std::sqrt(2.0f / (static_cast<float>(options.out_channels) * window))};
+  parameter(name + ".weight", Shape{options.out_channels, in[0], options.kernel, options.kernel}, node,
+            options.init == ConvInit::torch_default ? uniform : normal);
+  if (options.bias) parameter(name + ".bias", Shape{options.out_channels}, node, uniform);
+  return node;
+}
+
+ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "a batch normalisation reads (C, H, W), not " + to_string(in));
+  if (!(options.eps > 0)) fail(name, "eps must be positive");
+  if (!(options.momentum >= 0 && options.momentum <= 1)) fail(name, "momentum must lie in [0, 1]");
+  const Node node = append(name, options, {x.index}, in);
+  const Shape channels{in[0]};
+  parameter(name + ".weight", channels, node, {InitKind::constant, 1});
+  parameter(name + ".bias", channels, node, {InitKind::constant, 0});
+  model_.buffers_.push_back({name + ".running_mean", channels, DType::f32, node.index});
+  model_.buffers_.push_back({name + ".running_var", channels, DType::f32, node.index});
+  model_.buffers_.push_back({name + ".num_batches_tracked", Shape{}, DType::i64, node.index});
   return node;
 }
 
@@ -71,33 +93,59 @@ ModelBuilder::Node ModelBuilder::linear(const std::string& name, Node x, const L
   const Shape in = shape_of(x, name);
   if (in.rank() != 1) fail(name, "a linear layer reads (features), not " + to_string(in) + "; flatten first");
   if (options.out_features < 1) fail(name, "out_features must be positive");
-  const Node node = add(name, options, x, Shape{options.out_features});
-  const float bound = 1.0f / std::sqrt(static_cast<float>(in[0]));
-  model_.parameters_.push_back({name + ".weight", Shape{options.out_features, in[0]}, node.index, bound});
-  if (options.bias) model_.parameters_.push_back({name + ".bias", Shape{options.out_features}, node.index, bound});
+  const Node node = append(name, options, {x.index}, Shape{options.out_features});
+  const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in[0]))};
+  parameter(name + ".weight", Shape{options.out_features, in[0]}, node, uniform);
+  if (options.bias) parameter(name + ".bias", Shape{options.out_features}, node, uniform);
   return node;
 }
 
-ModelBuilder::Node ModelBuilder::relu(Node x) { return add("", Relu{}, x, Shape(shape_of(x, "relu"))); }
+ModelBuilder::Node ModelBuilder::relu(Node x) {
+  const Shape in = shape_of(x, "relu");
+  return append("", Relu{}, {x.index}, in);
+}
+
+ModelBuilder::Node ModelBuilder::add(Node a, Node b) {
+  const Shape in = shape_of(a, "add");
+  const Shape other = shape_of(b, "add");
+  if (in != other) fail("add", "adds tensors of one shape, not " + to_string(in) + " and " + to_string(other));
+  if (a.index == b.index) fail("add", "adds two different nodes");
+  return append("", Add{}, {a.index, b.index}, in);
+}
 
 ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& options) {
   const Shape in = shape_of(x, "max_pool2d");
   if (in.rank() != 3) fail("max_pool2d", "reads (C, H, W), not " + to_string(in));
   if (options.kernel > 15) fail("max_pool2d", "the kernel is at most 15");
   if (2 * options.padding > options.kernel) fail("max_pool2d", "padding is at most half the kernel");
-  return add("", options, x,
-             Shape{in[0], window_output("max_pool2d", in[1], options.kernel, options.stride, options.padding),
-                   window_output("max_pool2d", in[2], options.kernel, options.stride, options.padding)});
+  return append("", options, {x.index},
+                Shape{in[0], window_output("max_pool2d", in[1], options.kernel, options.stride, options.padding),
+                      window_output("max_pool2d", in[2], options.kernel, options.stride, options.padding)});
+}
+
+ModelBuilder::Node ModelBuilder::avg_pool2d(Node x, const AvgPool2d& options) {
+  const Shape in = shape_of(x, "avg_pool2d");
+  if (in.rank() != 3) fail("avg_pool2d", "reads (C, H, W), not " + to_string(in));
+  if (2 * options.padding > options.kernel) fail("avg_pool2d", "padding is at most half the kernel");
+  return append("", options, {x.index},
+                Shape{in[0], window_output("avg_pool2d", in[1], options.kernel, options.stride, options.padding),
+                      window_output("avg_pool2d", in[2], options.kernel, options.stride, options.padding)});
+}
+
+ModelBuilder::Node ModelBuilder::global_avg_pool2d(Node x) {
+  const Shape in = shape_of(x, "global_avg_pool2d");
+  if (in.rank() != 3) fail("global_avg_pool2d", "reads (C, H, W), not " + to_string(in));
+  return append("", GlobalAvgPool2d{}, {x.index}, Shape{in[0], 1, 1});
 }
 
 ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, float p) {
   const Shape in = shape_of(x, name);
   if (!(p >= 0.0f && p < 1.0f)) fail(name, "p must lie in [0, 1)");
-  return add(name, Dropout{p}, x, in);
+  return append(name, Dropout{p}, {x.index}, in);
 }
 
 ModelBuilder::Node ModelBuilder::flatten(Node x) {
-  return add("", Flatten{}, x, Shape{shape_of(x, "flatten").numel()});
+  return append("", Flatten{}, {x.index}, Shape{shape_of(x, "flatten").numel()});
 }
 
 Model ModelBuilder::build(Node output) {

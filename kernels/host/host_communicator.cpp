@@ -55,6 +55,7 @@ class HostCommunicator::Run {
       case Collective::gather: return copy_part(static_cast<char*>(root_data()) + part_bytes_.begin, part_);
       case Collective::scatter: return copy_part(part_, static_cast<char*>(root_data()) + part_bytes_.begin);
       case Collective::all_gather: return pull_slices();
+      case Collective::all_gather_parts: return pull_parts();
       default: break;
     }
     if (call_.type == DType::f32)
@@ -80,6 +81,16 @@ class HostCommunicator::Run {
     }
   }
 
+  void pull_parts() const {
+    const auto bytes = static_cast<std::size_t>(call_.count) / static_cast<std::size_t>(owner_->size());
+    for (int rank = 0; rank < owner_->size(); ++rank) {
+      const std::size_t at = static_cast<std::size_t>(rank) * bytes;
+      if (rank != owner_->rank_)
+        std::memcpy(static_cast<char*>(data_) + at, static_cast<const char*>(owner_->board_->data(rank, number_)) + at,
+                    bytes);
+    }
+  }
+
   HostCommunicator* owner_;
   std::uint64_t number_;
   CollectiveCall call_;
@@ -91,13 +102,30 @@ class HostCommunicator::Run {
 };
 
 HostCommunicator::HostCommunicator(std::shared_ptr<MeetingBoard> board, int rank, int threads)
-    : board_(std::move(board)), rank_(rank), threads_(threads), pointers_(static_cast<std::size_t>(board_->size())) {}
+    : board_(std::move(board)),
+      rank_(rank),
+      threads_(threads),
+      pointers_(static_cast<std::size_t>(board_->size())),
+      outs_(pointers_) {}
+
+void HostCommunicator::bring(int summands, std::int64_t stride) {
+  summands_ = summands;
+  stride_ = stride;
+  pointers_.resize(static_cast<std::size_t>(size() * summands));
+}
 
 // This rank's slice of everyone's data is its own to read and write until it says that it has finished.
 template <typename T>
 void HostCommunicator::sum(const CollectiveCall& call, std::uint64_t number) {
-  for (int rank = 0; rank < size(); ++rank) pointers_[static_cast<std::size_t>(rank)] = board_->data(rank, number);
-  std::span<void* const> outs = pointers_;
+  const auto summands = static_cast<std::size_t>(summands_);
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    auto* const first = static_cast<T*>(board_->data(rank, number));
+    outs_[r] = first;
+    for (std::size_t i = 0; i < summands; ++i)
+      pointers_[r * summands + i] = first + static_cast<std::int64_t>(i) * stride_;
+  }
+  std::span<void* const> outs = outs_;
   if (call.kind == Collective::reduce) outs = outs.subspan(static_cast<std::size_t>(call.root), 1);
   if (call.kind == Collective::reduce_scatter) outs = outs.subspan(static_cast<std::size_t>(rank_), 1);
   tree_sum<T>(pointers_, outs, slice_of(call.count, rank_, size()), threads_);
@@ -133,8 +161,17 @@ void HostCommunicator::enqueue_typed(Collective kind, void* data, std::int64_t c
   if (count < 0 || (type != DType::f32 && type != DType::f64))
     throw Error(ErrorCode::usage, "communicator host moves 0 or more elements of float32 or float64, not " +
                                       std::to_string(count) + " of " + dp::to_string(type));
-  if (size() == 1) return;
-  static_cast<HostStream&>(stream).submit(Task(Run(*this, {kind, type, root, count, 0}, data, nullptr, {})));
+  const bool sums = kind == Collective::reduce || kind == Collective::all_reduce || kind == Collective::reduce_scatter;
+  if (size() == 1 && (!sums || summands_ == 1)) return;
+  static_cast<HostStream&>(stream).submit(
+      Task(Run(*this, {kind, type, root, count, 0, sums ? summands_ : 1}, data, nullptr, {})));
+}
+
+void HostCommunicator::all_gather_parts(void* whole, std::size_t bytes, Stream& stream) {
+  if (size() == 1 || bytes == 0) return;
+  const CollectiveCall call{
+      Collective::all_gather_parts, DType::u8, 0, static_cast<std::int64_t>(bytes) * size(), 0, 1};
+  static_cast<HostStream&>(stream).submit(Task(Run(*this, call, whole, nullptr, {})));
 }
 
 void HostCommunicator::enqueue_parts(Collective kind, void* whole, void* part, std::span<const std::size_t> bytes,
@@ -143,7 +180,7 @@ void HostCommunicator::enqueue_parts(Collective kind, void* whole, void* part, s
   if (bytes.size() != static_cast<std::size_t>(size()))
     throw Error(ErrorCode::usage, "gather and scatter over " + std::to_string(size()) +
                                       " ranks need as many sizes, not " + std::to_string(bytes.size()));
-  CollectiveCall call{kind, DType::u8, root, 0, 0xcbf29ce484222325u};
+  CollectiveCall call{kind, DType::u8, root, 0, 0xcbf29ce484222325u, 1};
   Range mine;
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
     if (rank == static_cast<std::size_t>(rank_))

@@ -25,11 +25,13 @@ class HostCommunicator final : public Communicator {
   int size() const override { return board_->size(); }
   std::string name() const override { return "host"; }
 
+  void bring(int summands, std::int64_t stride) override;
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) override;
   void reduce_scatter(void* data, std::int64_t count, DType type, Stream& stream) override;
   void all_gather(void* data, std::int64_t count, DType type, Stream& stream) override;
+  void all_gather_parts(void* whole, std::size_t bytes, Stream& stream) override;
   void gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root, Stream& stream) override;
   void scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root, Stream& stream) override;
 
@@ -45,8 +47,10 @@ class HostCommunicator final : public Communicator {
   std::shared_ptr<MeetingBoard> board_;
   int rank_;
   int threads_;
+  int summands_ = 1;
+  std::int64_t stride_ = 0;  // elements
   std::uint64_t calls_ = 0;
-  std::vector<void*> pointers_;  // scratch of the running call: every rank's data
+  std::vector<void*> pointers_, outs_;  // scratch of the running call: every summand; where results go
 };
 
 // One handle per context, in rank order. Error(usage) for a context of another backend or a name other than "host".

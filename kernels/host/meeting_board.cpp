@@ -7,14 +7,16 @@
 namespace dp::kernels {
 
 std::string to_string(const CollectiveCall& call) {
-  static constexpr const char* kNames[] = {"broadcast",  "reduce", "all_reduce", "reduce_scatter",
-                                           "all_gather", "gather", "scatter"};
-  const bool by_bytes = call.kind == Collective::gather || call.kind == Collective::scatter;
+  static constexpr const char* kNames[] = {"broadcast",  "reduce",           "all_reduce", "reduce_scatter",
+                                           "all_gather", "all_gather_parts", "gather",     "scatter"};
+  const bool parts = call.kind == Collective::gather || call.kind == Collective::scatter;
+  const bool by_bytes = parts || call.kind == Collective::all_gather_parts;
   std::string text = kNames[static_cast<std::size_t>(call.kind)];
   text += " of " + std::to_string(call.count);
   text += by_bytes ? " bytes" : std::string(" ") + dp::to_string(call.type) + " elements";
-  const bool rooted = by_bytes || call.kind == Collective::broadcast || call.kind == Collective::reduce;
+  const bool rooted = parts || call.kind == Collective::broadcast || call.kind == Collective::reduce;
   if (rooted) text += " with root " + std::to_string(call.root);
+  if (call.summands != 1) text += ", " + std::to_string(call.summands) + " summands a rank";
   return text;
 }
 

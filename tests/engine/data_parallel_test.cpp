@@ -19,8 +19,8 @@ TEST_CASE("initial weights depend on the seed alone and lie within PyTorch's bou
   for (std::size_t i = 0; i < one.size(); ++i) {
     float largest = 0;
     for (const float w : one[i].second.span<float>()) largest = std::max(largest, std::abs(w));
-    CHECK(largest <= model.parameters()[i].init_bound);
-    if (one[i].second.numel() > 50) CHECK(largest > 0.9f * model.parameters()[i].init_bound);
+    CHECK(largest <= model.parameters()[i].init.value);
+    if (one[i].second.numel() > 50) CHECK(largest > 0.9f * model.parameters()[i].init.value);
   }
 }
 

@@ -49,7 +49,8 @@ TEST_CASE("placement: buffers that live together do not overlap, others share") 
 TEST_CASE("parameters: aligned, in forward order; buckets cover them from the end") {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   const Model model = models::mnist_convnet();
-  const Plan layouts(model, *context, {.batch = 4}, nullptr);
+  const NormTable norms(model, 1);
+  const Plan layouts(model, *context, {.batch = 4}, nullptr, norms);
   const ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());
   std::int64_t end = 0;
   for (const ParameterEntry& entry : table.entries()) {
@@ -75,10 +76,11 @@ TEST_CASE("parameters: aligned, in forward order; buckets cover them from the en
 TEST_CASE("a plan tells its steps, its memory and its reorders") {
   auto context = kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, {});
   const Model model = models::mnist_convnet();
-  const Plan layouts(model, *context, {.batch = 32}, nullptr);
+  const NormTable norms(model, 1);
+  const Plan layouts(model, *context, {.batch = 32}, nullptr, norms);
   const ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());
-  const Plan training(model, *context, {.batch = 32}, &table);
-  const Plan evaluation(model, *context, {.batch = 32, .training = false}, &table);
+  const Plan training(model, *context, {.batch = 32}, &table, norms);
+  const Plan evaluation(model, *context, {.batch = 32, .training = false}, &table, norms);
   CHECK(evaluation.backward().empty());
   CHECK(evaluation.arena_bytes() < training.arena_bytes());
   CHECK(training.describe().find("conv2") != std::string::npos);
@@ -91,5 +93,5 @@ TEST_CASE("a plan refuses a model that does not end in class scores") {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   ModelBuilder m("open_end", Shape{1, 8, 8});
   const Model model = m.build(m.conv2d("conv", m.input(), {.out_channels = 2}));
-  CHECK_THROWS_WITH(Plan(model, *context, {}, nullptr), Catch::Contains("flatten"));
+  CHECK_THROWS_WITH(Plan(model, *context, {}, nullptr, NormTable(model, 1)), Catch::Contains("flatten"));
 }

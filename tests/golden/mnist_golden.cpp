@@ -11,7 +11,7 @@ std::vector<std::vector<double>> golden_initial_weights(const Model& model) {
   for (const ParameterSpec& parameter : model.parameters()) {
     Random random(kGoldenSeed, RandomUse::init, weights.size());
     std::vector<double> values(static_cast<std::size_t>(parameter.shape.numel()));
-    for (double& value : values) value = random.uniform(-parameter.init_bound, parameter.init_bound);
+    for (double& value : values) value = random.uniform(-parameter.init.value, parameter.init.value);
     weights.push_back(std::move(values));
   }
   return weights;

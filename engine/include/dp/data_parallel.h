@@ -25,6 +25,13 @@ enum class Comm { automatic, host };                           // what carries d
 enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
+// Batch normalisation over several replicas. Running statistics live on the master and are brought to every replica before
+// an evaluation.
+enum class BatchNormMode {
+  master,  // each shard by its own statistics; the running ones follow the first shard (nn.DataParallel)
+  pooled,  // each shard by its own; the running ones follow those of the whole global batch
+  sync,    // each by those of the whole global batch, forward and backward: as one device would
+};
 
 struct DataParallelOptions {
   std::vector<Device> devices{};  // empty: every GPU, or else two CPU replicas
@@ -37,6 +44,11 @@ struct DataParallelOptions {
   bool pin_threads = true;       // one core a worker thread, whatever mask the process inherited
   std::uint64_t seed = 42;       // initial weights and dropout
   bool deterministic = false;
+  // Bit-identical weights for every number of replicas that divides it: the batch is split into so many shards, each computed
+  // by its own calls, and everything is summed over them in one order. 0: as many shards as replicas. Needs LossAt::local; the
+  // seven steps one by one are not offered with it. threads_per_replica is then 1 unless given: it must be the same at every N.
+  int logical_shards = 0;
+  BatchNormMode batch_norm = BatchNormMode::master;
   bool dropout = true;
   float label_smoothing = 0;
   int grad_accum_steps = 1;                // micro-batches per optimizer step

@@ -11,6 +11,20 @@
 
 namespace dp {
 
+// How a parameter's initial values are drawn.
+enum class InitKind {
+  uniform,   // in [-value, value]
+  normal,    // mean 0, standard deviation value
+  constant,  // value
+};
+struct Init {
+  InitKind kind = InitKind::uniform;
+  float value = 0;
+};
+
+// Initial weights of a convolution: PyTorch's default, or torchvision's for residual networks (kaiming_normal_, fan_out, ReLU).
+enum class ConvInit { torch_default, kaiming_normal_fan_out };
+
 // Layer parameters, with PyTorch's names and defaults.
 struct Conv2d {
   std::int64_t out_channels = 0;
@@ -18,7 +32,14 @@ struct Conv2d {
   int stride = 1;
   int padding = 0;
   bool bias = true;
+  ConvInit init = ConvInit::torch_default;
 };
+// Normalises each channel by mean and variance over N, H and W: of the batch in training, running ones in evaluation.
+struct BatchNorm2d {
+  double eps = 1e-5;
+  double momentum = 0.1;  // of the running statistics: r = (1 - momentum) * r + momentum * batch value
+};
+struct Add {};  // of two tensors of equal shape
 struct Linear {
   std::int64_t out_features = 0;
   bool bias = true;
@@ -29,13 +50,20 @@ struct MaxPool2d {
   int stride = 2;
   int padding = 0;
 };
+struct AvgPool2d {  // padding counts as zeros
+  int kernel = 2;
+  int stride = 2;
+  int padding = 0;
+};
+struct GlobalAvgPool2d {};  // (C,H,W) -> (C,1,1), as AdaptiveAvgPool2d(1)
 struct Dropout {
   float p = 0.5f;  // probability of dropping an element; the rest is scaled by 1/(1-p)
 };
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order whatever the layout inside
 struct Input {};
 
-using LayerKind = std::variant<Input, Conv2d, Linear, Relu, MaxPool2d, Dropout, Flatten>;
+using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, Add, Linear, Relu, MaxPool2d, AvgPool2d, GlobalAvgPool2d,
+                               Dropout, Flatten>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -46,9 +74,18 @@ struct Layer {
 
 struct ParameterSpec {
   std::string name;  // "conv1.weight"
-  Shape shape;       // PyTorch's: conv (O,I,kH,kW), linear (O,I), bias (O)
+  Shape shape;       // PyTorch's: conv (O,I,kH,kW), linear (O,I), bias and batch norm (O)
   int layer = 0;
-  float init_bound = 0;  // initial values are uniform in [-init_bound, init_bound]
+  Init init{};
+};
+
+// What a state dict of the model holds besides parameters: "bn1.running_mean", "bn1.running_var" (float) and
+// "bn1.num_batches_tracked" (int64, no dimensions). Not trained.
+struct BufferSpec {
+  std::string name;
+  Shape shape;
+  DType type = DType::f32;
+  int layer = 0;
 };
 
 class Model {
@@ -59,6 +96,7 @@ class Model {
   const Shape& output() const { return layers_.back().output; }
   // In forward order; gradients become ready from the back to the front.
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  const std::vector<BufferSpec>& buffers() const { return buffers_; }
   std::int64_t parameter_count() const;
 
  private:
@@ -66,6 +104,7 @@ class Model {
   std::string name_;
   std::vector<Layer> layers_;
   std::vector<ParameterSpec> parameters_;
+  std::vector<BufferSpec> buffers_;
 };
 
 // Writes a model down layer by layer. Every method takes the layer's PyTorch name and the node it reads,
@@ -80,15 +119,20 @@ class ModelBuilder {
 
   Node input() const { return {0}; }
   Node conv2d(const std::string& name, Node x, const Conv2d& options);
+  Node batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options = {});
   Node linear(const std::string& name, Node x, const Linear& options);  // x: (features)
   Node relu(Node x);
+  Node add(Node a, Node b);  // two different nodes
   Node max_pool2d(Node x, const MaxPool2d& options = {});
+  Node avg_pool2d(Node x, const AvgPool2d& options = {});
+  Node global_avg_pool2d(Node x);
   Node dropout(const std::string& name, Node x, float p);
   Node flatten(Node x);
   Model build(Node output);  // the output must be the node added last; the builder is spent
 
  private:
-  Node add(std::string name, LayerKind kind, Node x, const Shape& output);
+  Node append(std::string name, LayerKind kind, std::vector<int> inputs, const Shape& output);
+  void parameter(const std::string& name, const Shape& shape, Node node, const Init& init);
   const Shape& shape_of(Node x, const std::string& reader) const;
   Model model_;
 };

@@ -17,6 +17,17 @@ struct MnistConvnetOptions {
 // of PyTorch's MNIST example. Input (1, 28, 28).
 Model mnist_convnet(const MnistConvnetOptions& options = {});
 
+struct Resnet18Options {
+  std::int64_t classes = 10;
+  Shape input{3, 32, 32};
+  // The first convolution: 7x7 with stride 2 and a max-pool, as for ImageNet, or 3x3 with stride 1 and none, as for CIFAR.
+  enum class Stem { by_size, imagenet, cifar };  // by_size: cifar below 64 pixels
+  Stem stem = Stem::by_size;
+  bool relu = true;  // false leaves every ReLU out: a smooth function, for the checks of gradients alone
+};
+// The residual network of 18 layers with torchvision's names and initial distributions.
+Model resnet18(const Resnet18Options& options = {});
+
 struct MlpOptions {
   Shape input{1, 28, 28};
   std::vector<std::int64_t> hidden{128};
@@ -33,6 +44,7 @@ struct Recipe {
   bool nesterov = false;
   float weight_decay = 0;
   std::string schedule = "cosine";
+  std::vector<double> milestones{};  // of multistep, as fractions of the epochs
 };
 
 struct Entry {

@@ -1,0 +1,106 @@
+// Batch normalisation in a plan: the statistics of this part, what they become with those of the others, and the steps
+// that use them.
+#include "engine/plan_builder.h"
+
+namespace dp::engine {
+
+using namespace kernels;
+
+namespace {
+
+// One part's place among those of all.
+Ref own_moments(const Norm& norm) { return {Space::moments, norm.moments, norm.moments_bytes()}; }
+Ref own_sums(const Norm& norm) { return {Space::moments, norm.sums, norm.sums_bytes()}; }
+
+}  // namespace
+
+void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result) {
+  Steps& steps = plan_.forward_;
+  const Norm& norm = norms_.norm(node.norm);
+  const bool sync = plan_.options_.norm == BatchNormMode::sync;
+  result.x = as(steps, node.name, x, computed(x.desc));
+  result.notes = new_doubles(1 + 2 * norm.channels);
+  const std::size_t element = size_of(context_.compute_type());
+  const Ref mean{Space::buffer, static_cast<std::size_t>(norm.mean) * element},
+      variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
+  if (plan_.options_.training) {
+    add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc}),
+        {result.x.where, own_moments(norm)});
+    steps.back().gathers = sync;
+    const Ref all{Space::moments, norm.moments};
+    add(steps, node.name + " statistics",
+        context_.make_op(BatchNormMerge{norm.channels, sync ? norms_.parts() : 1, norm.eps, norm.momentum}),
+        {sync ? all : own_moments(norm), result.notes.where, {}, {}});
+  } else {
+    add(steps, node.name + " statistics", context_.make_op(BatchNormRunning{norm.channels, norm.eps}),
+        {mean, variance, result.notes.where});
+  }
+  Value addend;
+  const bool adds = node.inputs.size() > 1;
+  if (adds) addend = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
+  result.y = new_value(result.x.desc);
+  add(steps, node.name, context_.make_op(BatchNormForward{result.x.desc, node.relu, adds}),
+      {result.x.where, result.notes.where, parameter_place(node.weight), parameter_place(node.bias), addend.where,
+       result.y.where});
+  steps.back().reads_entry = node.weight;
+}
+
+void PlanBuilder::update_running(const Node& node) {
+  const Norm& norm = norms_.norm(node.norm);
+  const bool own = plan_.options_.norm == BatchNormMode::master;
+  const std::size_t element = size_of(context_.compute_type());
+  const Ref all{Space::moments, norm.moments};
+  add(plan_.running_, node.name + " running statistics",
+      context_.make_op(BatchNormMerge{norm.channels, own ? 1 : norms_.parts(), norm.eps, norm.momentum}),
+      {own ? own_moments(norm) : all,
+       {},
+       {Space::buffer, static_cast<std::size_t>(norm.mean) * element},
+       {Space::buffer, static_cast<std::size_t>(norm.variance) * element}});
+}
+
+void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients) {
+  Steps& steps = plan_.backward_;
+  const Norm& norm = norms_.norm(node.norm);
+  const bool sync = plan_.options_.norm == BatchNormMode::sync;
+  const std::string name = node.name + " backward";
+
+  // Two gradients are added on the way; more are rare.
+  Gradient second;
+  const bool two = gradients.size() == 2;
+  if (two) {
+    second = gradients.back();
+    const Value same = as(steps, name, second.value, result.y.desc);
+    second = {same, second.owned || same.where.offset != second.value.where.offset};
+    gradients.pop_back();
+  }
+  Gradient dy = sum(node, result, std::move(gradients));
+
+  // The gradient behind the ReLU is written down where an addend or two gradients make others need it.
+  const bool addend = node.inputs.size() > 1 && needs_gradient(node.inputs[1]);
+  const bool writes = two || (node.relu && addend);
+  Gradient dz = dy;
+  if (writes) dz = {dy.owned ? dy.value : second.owned && two ? second.value : new_value(dy.value.desc), true};
+  const TensorDesc channels = channels_desc(norm.channels);
+  const Value dw = gradient_target(node.weight, channels), db = gradient_target(node.bias, channels);
+  const Ref y = node.relu ? result.y.where : Ref{};
+  add(steps, name + " sums", context_.make_op(BatchNormBackwardSums{result.x.desc, node.relu}),
+      {dy.value.where, two ? second.value.where : Ref{}, result.x.where, y, result.notes.where, own_sums(norm),
+       dw.where, db.where, writes ? dz.value.where : Ref{}});
+  steps.back().gathers = sync;
+  store_gradient(node.name + " weight", node.weight, dw);
+  store_gradient(node.name + " bias", node.bias, db);
+
+  if (needs_gradient(node.inputs[0])) {
+    const bool masks = node.relu && !writes;
+    const Value dx = addend ? new_value(dz.value.desc) : in_place_or_new(dz);
+    const Ref all{Space::moments, norm.sums};
+    add(steps, name, context_.make_op(BatchNormBackward{result.x.desc, sync ? norms_.parts() : 1, masks}),
+        {dz.value.where, result.x.where, masks ? y : Ref{}, result.notes.where, parameter_place(node.weight),
+         sync ? all : own_sums(norm), dx.where});
+    give(node.inputs[0], dx, true);
+  }
+  finished(node.weight, node.bias);
+  if (addend) give(node.inputs[1], dz.value, dz.owned);
+}
+
+}  // namespace dp::engine
