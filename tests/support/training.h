@@ -32,6 +32,29 @@ inline Model smooth_convnet() {
   return m.build(m.linear("fc", m.flatten(x), {.out_features = 5}));
 }
 
+// Every way in which a residual network joins its branches: a block that keeps its input, one that reshapes it, an addition of
+// two convolutions, a node that three others read. Odd sizes; `relu` false leaves a smooth function.
+inline Model residual_net(bool relu = true, bool dropout = false) {
+  ModelBuilder m("residual_net", Shape{3, 11, 11});
+  const auto kink = [&](ModelBuilder::Node x) { return relu ? m.relu(x) : x; };
+  const auto conv = [&](const std::string& name, ModelBuilder::Node x, std::int64_t channels, int kernel, int stride) {
+    return m.conv2d(
+        name, x, {.out_channels = channels, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = false});
+  };
+  auto x = kink(m.batch_norm2d("bn1", conv("conv1", m.input(), 10, 3, 1)));
+  auto y = kink(m.batch_norm2d("a.bn1", conv("a.conv1", x, 10, 3, 1)));
+  y = m.batch_norm2d("a.bn2", conv("a.conv2", y, 10, 3, 1));
+  x = kink(m.add(y, x));
+  if (dropout) x = m.dropout("dropout", x, 0.25f);
+  y = kink(m.batch_norm2d("b.bn1", conv("b.conv1", x, 17, 3, 2)));
+  y = m.batch_norm2d("b.bn2", conv("b.conv2", y, 17, 3, 1));
+  x = kink(m.add(y, m.batch_norm2d("b.downsample.1", conv("b.downsample.0", x, 17, 1, 2))));
+  const auto shared = m.avg_pool2d(x, {.kernel = 2, .stride = 1});
+  x = kink(m.add(conv("c.left", shared, 8, 3, 1), conv("c.right", shared, 8, 1, 1)));
+  x = m.add(m.batch_norm2d("c.bn", x), conv("c.skip", shared, 8, 1, 1));
+  return m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 6}));
+}
+
 inline Batch random_batch(const Model& model, std::int64_t rows, std::uint64_t seed = 1) {
   Batch batch{Tensor(model.input().prepended(rows)), Tensor(Shape{rows}, DType::i32), Tensor(Shape{rows}, DType::i64)};
   Random random(seed, RandomUse::synthetic);
@@ -43,6 +66,7 @@ inline Batch random_batch(const Model& model, std::int64_t rows, std::uint64_t s
 }
 
 inline double value_at(const Tensor& t, std::int64_t i) {
+  if (t.dtype() == DType::i64) return static_cast<double>(t.data<std::int64_t>()[i]);
   return t.dtype() == DType::f64 ? t.data<double>()[i] : static_cast<double>(t.data<float>()[i]);
 }
 
