@@ -76,6 +76,7 @@ void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batc
   {
     PhaseScope scope(replica, Phase::update, &PhaseTimes::exchange);
     if (waits) exchange.update(/*norm=*/true);
+    update_average(replica, exchange);
     replica.context().flush();
     replica.bound_queue();
   }

@@ -29,6 +29,7 @@ DataParallelOptions resolve(DataParallelOptions o) {
   if (o.grad_accum_steps < 1) refuse("grad_accum_steps must be at least 1");
   if (!(o.label_smoothing >= 0 && o.label_smoothing < 1)) refuse("label_smoothing must lie in [0, 1)");
   if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
+  if (o.ema_decay && !(*o.ema_decay >= 0 && *o.ema_decay < 1)) refuse("ema_decay must lie in [0, 1)");
   if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
   if (o.logical_shards < 0) refuse("logical_shards must not be negative");
   if (o.logical_shards > 0) {
@@ -139,6 +140,8 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     initial.emplace_back(buffer.name, std::move(values));
   }
   import_arena(Arena::value, initial);
+  make_average();
+  restart_average();
 }
 
 // What uses a context goes before it; each replica's memory goes with the replica.
@@ -148,6 +151,10 @@ DataParallel::State::~State() {
   gathered_grad.reset();
   gathered_labels.reset();
   loss_workspace.reset();
+  average_values.reset();
+  average_buffers.reset();
+  average_values_op.reset();
+  average_buffers_op.reset();
   loss_ops.clear();
   io.clear();
   exchanges.clear();

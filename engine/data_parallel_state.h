@@ -68,6 +68,10 @@ struct DataParallel::State {
   void gather_logits(engine::Replica& replica, std::int64_t rows);
   void backward(engine::Replica& replica, engine::Exchange& exchange, bool accumulate, bool last);
   void update_running_statistics(engine::Replica& replica);
+  void make_average();
+  void restart_average();
+  void update_average(engine::Replica& replica, engine::Exchange& exchange);
+  std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
   void bring_buffers();  // the master's running statistics to every replica
   template <typename Before, typename After>
   void run_stage(engine::Replica& replica, const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
@@ -109,6 +113,8 @@ struct DataParallel::State {
   // On the master.
   std::shared_ptr<kernels::Buffer> gathered_logits, gathered_grad;
   std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
+  std::unique_ptr<kernels::Buffer> average_values, average_buffers;
+  std::unique_ptr<kernels::Op> average_values_op, average_buffers_op;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
 
   std::int64_t step = 0;             // optimizer steps done

@@ -132,6 +132,7 @@ std::vector<NamedTensor> DataParallel::gradients() const { return state_->export
 std::vector<NamedTensor> DataParallel::momenta() const { return state_->export_arena(State::Arena::momentum); }
 void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
   state_->import_arena(State::Arena::value, tensors);
+  state_->restart_average();
 }
 void DataParallel::set_momenta(const std::vector<NamedTensor>& tensors) {
   state_->import_arena(State::Arena::momentum, tensors);

@@ -132,6 +132,7 @@ void DataParallel::step(const Sgd& sgd) {
     replica.upload_inputs(s.step_inputs(1, sgd));
     exchange.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
     exchange.update(s.update_waits_for_gradient());
+    s.update_average(replica, exchange);
     replica.context().flush();
     s.check_finite(replica);
   });

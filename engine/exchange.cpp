@@ -166,6 +166,10 @@ void Exchange::wait_for_weights(int entry) {
   }
 }
 
+void Exchange::wait_for_all_weights() {
+  for (const Bucket& bucket : buckets_) wait_for_weights(bucket.first_entry);
+}
+
 void Exchange::broadcast_weights() {
   if (!communicator_) return;
   replica_.compute().record(*gradients_done_);

@@ -28,6 +28,7 @@ class Exchange {
   void update(bool norm);
   // Holds the compute stream back until the weights of `entry` have arrived.
   void wait_for_weights(int entry);
+  void wait_for_all_weights();
   // Brings the master's weights to every replica, as after a load.
   void broadcast_weights();
   void synchronize();

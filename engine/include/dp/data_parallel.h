@@ -54,6 +54,8 @@ struct DataParallelOptions {
   int grad_accum_steps = 1;                // micro-batches per optimizer step
   std::optional<double> clip_grad_norm{};  // L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;
+  // A moving average of weights and running statistics: average = decay * average + (1 - decay) * value after every step.
+  std::optional<double> ema_decay{};
   bool check_replicas = false;  // after every step, verify that the replicas are bit-identical
 };
 
@@ -111,13 +113,20 @@ class DataParallel {
   void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {});
 
   // --- state -------------------------------------------------------------------------------------------------
-  // Tensors are host copies in PyTorch's layout and order of parameters; float32 (float64 on reference devices).
+  // Tensors are host copies in PyTorch's layout and order; float32 (float64 on reference devices). weights() is the whole
+  // state dict, with running statistics and, as int64, their counters.
   std::vector<std::pair<std::string, Tensor>> weights() const;
   std::vector<std::pair<std::string, Tensor>> gradients() const;  // the sum, as of the last backward
   std::vector<std::pair<std::string, Tensor>> momenta() const;
-  // Error(data) naming the tensor for an unknown name or another shape; the tensors not named keep their values.
+  // Error(data) naming the tensor for an unknown name or another shape; the tensors not named keep their values. New weights
+  // start the moving average anew.
   void set_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   void set_momenta(const std::vector<std::pair<std::string, Tensor>>& tensors);
+  // Exchanges the weights in use with their moving average, for an evaluation; call it again to go on training.
+  // These three: Error(usage) without ema_decay.
+  void swap_average();
+  std::vector<std::pair<std::string, Tensor>> average_weights();
+  void set_average_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   std::int64_t step_count() const;  // optimizer steps done; part of dropout's key
   void set_step_count(std::int64_t steps);
   bool replicas_identical() const;  // compares the replicas' weights bit by bit
