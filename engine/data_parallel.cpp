@@ -21,23 +21,6 @@ using kernels::Range;
 
 namespace {
 
-// Adds the seconds of a scope to a phase of the replica, and names the phase for errors.
-class PhaseScope {
- public:
-  PhaseScope(Replica& replica, Phase phase, double PhaseTimes::*seconds)
-      : replica_(replica), seconds_(seconds), start_(std::chrono::steady_clock::now()) {
-    replica.enter(phase);
-  }
-  ~PhaseScope() {
-    replica_.times.*seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  Replica& replica_;
-  double PhaseTimes::*seconds_;
-  std::chrono::steady_clock::time_point start_;
-};
-
 void check_batch(const Batch& batch, const Model& model) {
   if (batch.size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
   const std::int64_t images = batch.size();
@@ -69,17 +52,17 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
 
 void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batch& batch, const Sgd& sgd) {
   const bool waits = update_waits_for_gradient();
+  replica.begin_timing();
   exchange.wait_for_weights(0);
   replica.upload_inputs(step_inputs(batch.size(), sgd));
   exchange.begin(step, !waits, sgd.momentum != 0);
   for (int micro = 0; micro < options.grad_accum_steps; ++micro) train_micro_batch(replica, exchange, batch, micro);
-  {
-    PhaseScope scope(replica, Phase::update, &PhaseTimes::exchange);
-    if (waits) exchange.update(/*norm=*/true);
-    update_average(replica, exchange);
-    replica.context().flush();
-    replica.bound_queue();
-  }
+  replica.enter(Phase::update);
+  if (waits) exchange.update(/*norm=*/true);
+  update_average(replica, exchange);
+  replica.context().flush();
+  replica.bound_queue();
+  replica.end_timing();
   check_finite(replica);
 }
 
@@ -98,7 +81,7 @@ void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange
 
 // Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
 void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate) {
-  PhaseScope scope(replica, Phase::scatter, &PhaseTimes::scatter);
+  replica.enter(Phase::scatter);
   failpoints.hit(Phase::scatter, replica.rank(), step);
   for (int lane = 0; lane < replica.lanes(); ++lane) {
     const Range own = rows_of(rows.size(), replica, lane);
@@ -129,7 +112,7 @@ void DataParallel::State::run_stage(Replica& replica, const std::vector<engine::
 
 // Each step that reads weights waits until the last update has brought them.
 void DataParallel::State::forward(Replica& replica, Exchange& exchange, bool training) {
-  PhaseScope scope(replica, Phase::forward, &PhaseTimes::forward);
+  replica.enter(Phase::forward);
   const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
   static const std::vector<engine::Gather> none;
   run_stage(
@@ -160,6 +143,7 @@ void DataParallel::State::update_running_statistics(Replica& replica) {
 }
 
 void DataParallel::State::local_loss(Replica& replica) {
+  replica.enter(Phase::loss);
   for (int lane = 0; lane < replica.lanes(); ++lane)
     if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
   replica.select(0);
@@ -167,7 +151,7 @@ void DataParallel::State::local_loss(Replica& replica) {
 
 // Hands every bucket to the exchange as soon as its gradients are complete in every lane.
 void DataParallel::State::backward(Replica& replica, Exchange& exchange, bool accumulate, bool last) {
-  PhaseScope scope(replica, Phase::backward, &PhaseTimes::backward);
+  replica.enter(Phase::backward);
   if (const Plan* plan = replica.select(0); failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
     plant_nan(replica, plan->logits_grad());
   int working = 0;

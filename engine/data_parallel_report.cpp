@@ -36,7 +36,7 @@ Stats DataParallel::take_stats() {
 
 std::vector<PhaseTimes> DataParallel::take_phase_times() {
   std::vector<PhaseTimes> times;
-  for (const auto& replica : state_->replicas) times.push_back(std::exchange(replica->times, {}));
+  for (const auto& replica : state_->replicas) times.push_back(replica->take_times());
   return times;
 }
 

@@ -80,6 +80,7 @@ void Exchange::bucket_ready(std::size_t bucket) {
 
 void Exchange::enter(Phase phase, std::size_t bucket) {
   replica_.enter(phase);
+  stream().label(static_cast<std::size_t>(phase));
   if (!failpoints_.hit(phase, replica_.rank(), step_)) return;
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();

@@ -1,6 +1,7 @@
 #include "engine/replica.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace dp::engine {
 
@@ -151,6 +152,24 @@ void Replica::bound_queue() {
   compute_->record(*consumed_[turn_]);
   turn_ ^= 1;
   compute_->synchronize(*consumed_[turn_]);
+}
+
+void Replica::begin_timing() {
+  timing_since_ = std::chrono::steady_clock::now();
+  context_->take_seconds();
+}
+
+void Replica::end_timing() {
+  const kernels::LabelSeconds work = context_->take_seconds();
+  const auto of = [&](Phase phase) { return work[static_cast<std::size_t>(phase)]; };
+  times_.scatter += of(Phase::scatter);
+  times_.forward += of(Phase::forward) + of(Phase::loss);
+  times_.backward += of(Phase::backward);
+  times_.reduce += of(Phase::reduce);
+  times_.update += of(Phase::update);
+  times_.broadcast += of(Phase::broadcast);
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - timing_since_;
+  times_.waiting += std::max(0.0, passed.count() - std::accumulate(work.begin(), work.end(), 0.0));
 }
 
 std::vector<kernels::StepResults> Replica::take_results() {

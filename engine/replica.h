@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dp/data_parallel.h"
@@ -104,11 +105,17 @@ class Replica {
   void import_entry(int entry, const Tensor& from, std::byte* arena);
   void export_entry(int entry, const std::byte* arena, Tensor& to);
 
-  // Where this replica is, for the text of an error.
-  void enter(Phase phase) { phase_ = phase; }
+  // Where this replica is, for the text of an error; what is enqueued on the compute stream counts as that.
+  void enter(Phase phase) {
+    phase_ = phase;
+    compute_->label(static_cast<std::size_t>(phase));
+  }
   Phase phase() const { return phase_; }
 
-  PhaseTimes times;
+  // Around each training step: what lies between, and only that, is added to the times.
+  void begin_timing();
+  void end_timing();
+  PhaseTimes take_times() { return std::exchange(times_, {}); }
 
  private:
   struct Lane {
@@ -149,6 +156,8 @@ class Replica {
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
   std::size_t bytes_held_ = 0;
   Phase phase_ = Phase::scatter;
+  PhaseTimes times_;
+  std::chrono::steady_clock::time_point timing_since_;
 };
 
 }  // namespace dp::engine

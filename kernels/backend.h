@@ -4,6 +4,7 @@
 // replicas goes through a Communicator (communicator.h) and nowhere else.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,7 @@ class Stream {
   virtual ~Stream() = default;
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;
+  virtual void label(std::size_t label) = 0;  // what the work enqueued from now on is counted as; below kLabels
   virtual void copy(void* dst, const void* src,
                     std::size_t bytes) = 0;  // host or device on either side; src must stay valid
   virtual void upload(void* dst, const void* src,
@@ -44,6 +46,10 @@ class Stream {
   virtual void synchronize() = 0;              // returns when all work is done; throws the first exception of that work
   virtual void synchronize(Event& event) = 0;  // returns when the event's latest record has been reached
 };
+
+// Kinds of work that a context keeps apart when it adds up seconds.
+inline constexpr std::size_t kLabels = 8;
+using LabelSeconds = std::array<double, kLabels>;
 
 inline constexpr int kMaxOpArgs = 9;
 
@@ -99,6 +105,9 @@ class Context {
   virtual void flush() = 0;
   // Whether everything enqueued so far is done; its results may then be read. Never blocks.
   virtual bool idle() = 0;
+  // Seconds that work took since the last call, by label, waiting left out: what has run by now. Zero where the device does not
+  // measure.
+  virtual LabelSeconds take_seconds() = 0;
 };
 
 class Backend {

@@ -18,10 +18,10 @@ void add(std::vector<PhaseTimes>& sum, const std::vector<PhaseTimes>& more) {
 }
 
 const std::vector<Phase>& phases() {
-  static const std::vector<Phase> list{{"scatter", &PhaseTimes::scatter},
-                                       {"forward", &PhaseTimes::forward},
-                                       {"backward", &PhaseTimes::backward},
-                                       {"exchange", &PhaseTimes::exchange}};
+  static const std::vector<Phase> list{{"scatter", &PhaseTimes::scatter},   {"forward", &PhaseTimes::forward},
+                                       {"backward", &PhaseTimes::backward}, {"reduce", &PhaseTimes::reduce},
+                                       {"update", &PhaseTimes::update},     {"broadcast", &PhaseTimes::broadcast},
+                                       {"waiting", &PhaseTimes::waiting}};
   return list;
 }
 

@@ -35,6 +35,7 @@ class HostStream : public Stream {
 
   void record(Event& event) override;
   void wait(Event& event) override;
+  void label(std::size_t label) override { label_ = static_cast<std::uint8_t>(label); }
   void copy(void* dst, const void* src, std::size_t bytes) override;
   void upload(void* dst, const void* src, std::size_t bytes) override;
 
@@ -45,6 +46,7 @@ class HostStream : public Stream {
   StreamGroup& group_;
   Progress& progress_;
   std::uint64_t issued_ = 0;  // tasks enqueued so far
+  std::uint8_t label_ = 0;
 };
 
 }  // namespace dp::kernels

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/host/host_stream.h"
@@ -23,6 +24,7 @@ class InlineStreams {
   // Returns when every queue is empty.
   void work_off();
   bool idle() const { return queued_ == 0; }
+  LabelSeconds take_seconds() { return std::exchange(seconds_, {}); }
 
  private:
   friend class InlineStream;
@@ -34,6 +36,7 @@ class InlineStreams {
   StreamGroup& group_;
   std::vector<InlineStream*> streams_;
   std::size_t queued_ = 0;  // tasks in all queues
+  LabelSeconds seconds_{};
 };
 
 class InlineStream final : public HostStream {

@@ -29,11 +29,14 @@ class Task {
   Task& operator=(const Task& other) {
     invoke_ = other.invoke_;
     bytes_ = other.bytes_;
+    label = other.label;
     std::memcpy(storage_, other.storage_, bytes_);
     return *this;
   }
 
   bool operator()() { return invoke_(storage_); }
+
+  std::uint8_t label = 0;  // what its time is counted as
 
  private:
   bool (*invoke_)(void*) = nullptr;

@@ -73,10 +73,10 @@ struct Stats {
   double accuracy5() const { return samples ? 100.0 * static_cast<double>(top5) / static_cast<double>(samples) : 0; }
 };
 
-// Seconds that a replica's thread spent in each phase since the last take_phase_times(). What the exchange of gradients and
-// weights hides behind backward counts there; `exchange` is what remained after it.
+// Seconds that a replica spent on each part of its training steps since the last take_phase_times(): working, whatever it ran
+// beside, and `waiting`: the rest of the steps' time, for other replicas or for orders.
 struct PhaseTimes {
-  double scatter = 0, forward = 0, backward = 0, exchange = 0;
+  double scatter = 0, forward = 0, backward = 0, reduce = 0, update = 0, broadcast = 0, waiting = 0;
 };
 
 // Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) for batch 0.
