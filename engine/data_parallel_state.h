@@ -15,6 +15,12 @@
 
 namespace dp {
 
+// Every automatic choice made. Error(usage) for impossible options.
+DataParallelOptions resolved(DataParallelOptions options);
+
+// Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
+inline constexpr std::int64_t kLayoutRows = 32;
+
 struct DataParallel::State {
   using NamedTensor = std::pair<std::string, Tensor>;
 

@@ -93,8 +93,12 @@ class Replica {
   // Says that the selected lane's part holds nothing.
   void zero_part(const Gather& gather);
 
-  std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes);  // counted in bytes_held()
-  std::size_t bytes_held() const { return bytes_held_; }
+  // Counted in memory_use() as `kind` until forgotten.
+  std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind);
+  void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
+  const MemoryUse& memory_use() const { return held_; }
+  // Of one lane's memory, activations first.
+  static std::size_t activation_bytes(const Plan& plan);
 
   // Ends a step's work on its shard. Returns when the step before it is done with its own, so that at most two are in use.
   void bound_queue();
@@ -154,7 +158,7 @@ class Replica {
   unsigned turn_ = 0;
   std::unique_ptr<kernels::Op> clear_gradients_;
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
-  std::size_t bytes_held_ = 0;
+  MemoryUse held_;
   Phase phase_ = Phase::scatter;
   PhaseTimes times_;
   std::chrono::steady_clock::time_point timing_since_;

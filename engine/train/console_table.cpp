@@ -45,7 +45,7 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
     const bool cpu = chosen.devices[at].kind == DeviceKind::cpu;
     out += fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, to_string(chosen.devices[at]),
                        at < shards.size() ? shards[at] : 0, cpu ? std::to_string(chosen.threads_per_replica) : "-",
-                       mebibytes(net.device_bytes(replica)));
+                       mebibytes(net.memory_use(replica).total()));
   }
   out += fmt::format(
       "global batch {}, reduce {}, comm {}, loss {}, split {}, seed {}{}\n", options.batch_size, name_of(chosen.reduce),
