@@ -47,6 +47,7 @@ bool readable(const std::string& path) try {
   read_train_state(files.state);
   read_safetensors_header(files.model);
   read_safetensors_header(files.optimizer);
+  if (files.average) read_safetensors_header(*files.average);
   return true;
 } catch (const Error&) {
   return false;

@@ -137,7 +137,8 @@ NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::str
 
 void require_finite(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors)
-    if (tensor.dtype() == DType::f32 ? !all_finite<float>(tensor) : !all_finite<double>(tensor))
+    if ((tensor.dtype() == DType::f32 && !all_finite<float>(tensor)) ||
+        (tensor.dtype() == DType::f64 && !all_finite<double>(tensor)))
       throw Error(ErrorCode::nonfinite, "tensor '" + name + "' holds NaN or Inf");
 }
 
@@ -157,7 +158,10 @@ void restore(DataParallel& net, const Resumed& resumed) {
   const Checkpoint& checkpoint = resumed.checkpoint;
   const std::string remedy = "resume with the model that it was made with";
   net.set_weights(fitting(own, checkpoint.weights, resumed.folder, remedy, nullptr));
-  if (!checkpoint.momenta.empty()) net.set_momenta(fitting(own, checkpoint.momenta, resumed.folder, remedy, nullptr));
+  if (!checkpoint.momenta.empty())
+    net.set_momenta(fitting(net.momenta(), checkpoint.momenta, resumed.folder, remedy, nullptr));
+  if (!checkpoint.average.empty() && net.options().ema_decay)
+    net.set_average_weights(fitting(own, checkpoint.average, resumed.folder, remedy, nullptr));
   net.set_step_count(checkpoint.state.step);
 }
 

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -83,6 +85,21 @@ bool RunFolder::owns(const std::string& checkpoint_folder) const {
   std::error_code error;
   const fs::path parent = fs::canonical(checkpoint_folder, error).parent_path();
   return writes() && !error && fs::equivalent(parent, path_ + "/checkpoints", error);
+}
+
+void RunFolder::keep_newest(int count) const {
+  if (!writes()) return;
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path_ + "/checkpoints", error)) {
+    const std::string name = entry.path().filename().string();
+    std::int64_t step = 0;
+    const char* const end = name.data() + name.size();
+    if (name.starts_with("step-") && std::from_chars(name.data() + 5, end, step).ptr == end)
+      found.emplace_back(step, entry.path());
+  }
+  std::sort(found.rbegin(), found.rend());
+  for (std::size_t i = static_cast<std::size_t>(count); i < found.size(); ++i) fs::remove_all(found[i].second, error);
 }
 
 void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t> continued_from) {

@@ -23,6 +23,8 @@ class RunFolder {
   bool has_checkpoints() const;
   bool owns(const std::string& checkpoint_folder) const;  // whether it lies in this run's checkpoints/
 
+  void keep_newest(int count) const;  // of the checkpoints named step-N, by N
+
   // Writes config.toml, removes an old summary.json, opens metrics.jsonl: empty, or, when a run goes on, behind its
   // last whole line of a step up to `continued_from`.
   void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from);

@@ -36,10 +36,11 @@ struct TrainState {
 struct Checkpoint {
   TrainState state;
   NamedTensors weights;  // PyTorch's names and layout
-  NamedTensors momenta;  // the same names; empty without momentum
+  NamedTensors momenta;  // of the trained ones; empty without momentum
+  NamedTensors average;  // the weights' moving average; empty when none is kept
 };
 
-// Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, state.json and manifest.json with sizes and
+// Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, ema.safetensors, state.json and manifest.json with sizes and
 // crc32c: into a temporary sibling, every file and folder synced, then exchanged with what stood there. Error(io); the old one stays.
 // Error(usage) when `folder` exists and is neither a checkpoint nor empty.
 void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
