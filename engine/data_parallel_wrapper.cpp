@@ -79,7 +79,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
     exchange.wait_for_weights(0);
     replica.upload_inputs(step_inputs(rows, {}));
     scatter(replica, batch, {0, rows}, training, /*accumulate=*/false);
-    forward(replica, exchange, training);
+    forward(replica, exchange, Lanes{}, training);
     gather_logits(replica, rows);
     if (replica.rank() == 0) offset = replica.plan_of(0)->logits().offset;
     replica.context().flush();
@@ -120,7 +120,7 @@ void DataParallel::backward(const Tensor& logits_grad) {
       const Tensor part = logits_grad.rows(own.begin, own.end);
       replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());
     }
-    s.backward(replica, exchange, /*accumulate=*/false, /*last=*/true);
+    s.backward(replica, exchange, State::Lanes{}, /*accumulate=*/false, /*last=*/true);
     replica.context().flush();
     exchange.synchronize();
     replica.compute().synchronize();

@@ -1,7 +1,7 @@
 // A model on one device: its streams, its memories, its plans. Used by its worker thread alone.
 //
 // A replica works on one or several shards of a minibatch, each in a lane: the lane's rows, its plan for so many rows, its
-// gradients. Lanes run one after another, or in turns where the shards' statistics are merged on the way.
+// gradients. Lanes go through forward and backward one after another, or in turns where statistics are merged on the way.
 #pragma once
 
 #include <array>
@@ -39,6 +39,8 @@ class Replica {
 
   int rank() const { return options_.rank; }
   int lanes() const { return options_.lanes; }
+  // How many lanes go through a step together: their activations are kept at the same time.
+  int lanes_together() const { return options_.in_turns ? options_.lanes : 1; }
   kernels::Context& context() { return *context_; }
   kernels::Stream& compute() { return *compute_; }
   const ParameterTable& table() const { return table_; }
