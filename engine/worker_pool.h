@@ -37,6 +37,8 @@ class WorkerPool {
   using Call = void (*)(void*, int);
   void run_all(Call call, void* self);
   void serve(int rank);
+  void finish_one();
+  void wait_for_all();
   void stop();
   void call_guarded(int rank);
   [[noreturn]] void rethrow();
