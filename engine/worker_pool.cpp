@@ -42,7 +42,10 @@ void make_own_heap() {
 
 WorkerPool::WorkerPool(int size) : size_(size), errors_(static_cast<std::size_t>(size)) {
   kernels::require_address_space(0);
-  if (size == 1) return;
+  if (size == 1) {
+    caller_.emplace();
+    return;
+  }
   running_.store(size);
   try {
     for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });

@@ -4,17 +4,19 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/host/cores.h"
 
 namespace dp::engine {
 
 class WorkerPool {
  public:
-  // With one worker there is no thread: run() calls on the caller's.
+  // With one worker there is no thread: run() calls on the caller's, whose mask comes back at the end.
   explicit WorkerPool(int size);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -44,6 +46,7 @@ class WorkerPool {
   [[noreturn]] void rethrow();
 
   const int size_;
+  std::optional<kernels::ThreadKeeper> caller_;  // with one worker: the caller's thread as it was
   kernels::AbortFlag abort_{false};
   Call call_ = nullptr;
   void* self_ = nullptr;
