@@ -43,7 +43,7 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--max-steps", a.max_steps, "stop after so many optimizer steps of the whole run")
       ->check(whole(1, kBillion));
   app.add_option("--lr", a.lr, "learning rate [by model]")->check(real(0, 1e6));
-  app.add_option("--momentum", a.momentum, "[by model]")->check(real(0, 0.999999));
+  app.add_option("--momentum", a.momentum, "[by model]")->check(below(0, 1));
   app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "Nesterov's momentum [by model]");
   app.add_option("--weight-decay,--wd", a.weight_decay, "[by model]")->check(real(0, 1e6));
   app.add_option("--lr-scale", a.lr_scale, "none, or linear: the rate times the number of replicas")
@@ -59,9 +59,8 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--lr-warmup-epochs", a.lr_warmup_epochs, "linear warm-up")->check(real(0, 1e9));
   app.add_option("--grad-accum-steps", a.grad_accum_steps, "split -b into so many micro-batches")
       ->check(whole(1, 1 << 20));
-  app.add_option("--clip-grad-norm", a.clip_grad_norm, "largest L2 norm of the whole gradient")
-      ->check(real(1e-12, 1e12));
-  app.add_option("--label-smoothing", a.label_smoothing, "")->check(real(0, 1))->capture_default_str();
+  app.add_option("--clip-grad-norm", a.clip_grad_norm, "largest L2 norm of the whole gradient")->check(positive(1e12));
+  app.add_option("--label-smoothing", a.label_smoothing, "in [0, 1)")->check(below(0, 1))->capture_default_str();
   app.add_option("--on-nonfinite", a.on_nonfinite, "a step with NaN or Inf: abort, skip")
       ->check(CLI::IsMember({"abort", "skip"}))
       ->capture_default_str();
@@ -120,6 +119,14 @@ void add_run(CLI::App& app, Arguments& a) {
   app.add_option("--summary", a.summary, "write the result as one JSON object to this file");
 }
 
+// CLI11 refuses some repeats and takes the last of others; here a flag that holds one value is given once.
+void refuse_repeats(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_items_expected_max() <= 1 && option->count() > 1)
+      throw dp::Error(dp::ErrorCode::usage,
+                      option->get_name() + " is given " + std::to_string(option->count()) + " times; give it once");
+}
+
 }  // namespace
 
 std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
@@ -139,6 +146,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   add_run(app, arguments);
   try {
     app.parse(argc, argv);
+    refuse_repeats(app);
   } catch (const CLI::Success& success) {
     app.exit(success);
     return std::nullopt;
