@@ -29,7 +29,8 @@ int run(const Arguments& arguments, const std::atomic<int>& stop) {
 
   const dp::DatasetPair data = dp::datasets::open(options.dataset_name, arguments.data_path, arguments.seed);
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
-  options.output_dir = output_folder(arguments);
+  const OutputFolder folder = output_folder(arguments);
+  options.output_dir = folder.path();
   options.stop = &stop;
   dp::Trainer trainer(model, data, options);
   if (arguments.print_plan) {

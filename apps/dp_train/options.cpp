@@ -58,7 +58,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   return parallel;
 }
 
-std::string new_folder(const std::string& model) {
+OutputFolder new_folder(const std::string& model) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   ::localtime_r(&now, &parts);
@@ -66,10 +66,14 @@ std::string new_folder(const std::string& model) {
   std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &parts);
   const std::string base = std::string("runs/") + time + "_" + model;
   std::error_code error;
-  fs::create_directories("runs", error);
+  const bool made_runs = fs::create_directory("runs", error);
   for (int number = 1; number < 1000 && !error; ++number) {
     const std::string path = number == 1 ? base : base + "-" + std::to_string(number);
-    if (fs::create_directory(path, error)) return path;
+    if (fs::create_directory(path, error)) return OutputFolder(path, made_runs);
+  }
+  if (made_runs) {
+    std::error_code ignored;
+    fs::remove("runs", ignored);
   }
   throw dp::Error(dp::ErrorCode::io,
                   "can not make the run folder '" + base + "': " + error.message() + "; name one with --output-dir");
@@ -134,17 +138,23 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   return options;
 }
 
-std::string output_folder(const Arguments& a) {
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  if (made_) fs::remove(path_, ignored);
+  if (made_runs_) fs::remove("runs", ignored);
+}
+
+OutputFolder output_folder(const Arguments& a) {
   const bool named = a.output_dir || a.experiment;
   if (named) {
     const std::string folder = a.output_dir.value_or("runs");
     if (folder.empty()) usage("--output-dir is empty; name a folder");
-    return a.experiment ? folder + "/" + *a.experiment : folder;
+    return OutputFolder(a.experiment ? folder + "/" + *a.experiment : folder);
   }
-  if (a.dry_run || a.evaluate || a.print_plan) return "";
+  if (a.dry_run || a.evaluate || a.print_plan) return OutputFolder("");
   if (!a.resume.empty()) {
     const std::string folder = folder_of_resumed(a.resume);
-    if (!folder.empty()) return folder;
+    if (!folder.empty()) return OutputFolder(folder);
   }
   return new_folder(a.model);
 }

@@ -147,12 +147,40 @@ TEST_CASE("another model, data set, seed or batch is refused, naming both values
   refused({"data set", "digits", "mnist"}, [](TrainerOptions& o) { o.dataset_name = "mnist"; });
   refused({"seed", "42", "43"}, [](TrainerOptions& o) { o.parallel.seed = 43; });
   refused({"global batch", "48", "50"}, [](TrainerOptions& o) { o.batch_size = 50; });
+  refused({"no-shuffle off", "asks for on"}, [](TrainerOptions& o) { o.shuffle = false; });
+  refused({"no-augment off", "asks for on"}, [](TrainerOptions& o) { o.augment = false; });
+  refused({"drop-last off", "asks for on"}, [](TrainerOptions& o) { o.drop_last = true; });
   TrainerOptions options = tiny_options();
   options.resume = temp / "run";
   ModelBuilder other("other", {1, 28, 28});
   const Model model = other.build(other.linear("fc", other.flatten(other.input()), {.out_features = 10}));
   expect_error(ErrorCode::usage, {"model", "mlp", "other"},
                [&] { Trainer(model, dp::test::tiny_digits(), options).run(); });
+}
+
+TEST_CASE("a newest checkpoint that can not be read is named, with what is taken instead") {
+  for (const char* file : {"model.safetensors", "state.json"}) {
+    INFO(file);
+    const TempFolder temp;
+    run_until(tiny_options(temp / "run"), 10);  // `best` of the first epoch, `last` of step 10
+    const std::string last = temp / "run/checkpoints/last", best = temp / "run/checkpoints/best";
+    fs::resize_file(last + "/" + file, 20);
+    for (const char* resume : {"auto", "run"}) {
+      TrainerOptions options = tiny_options(temp / "run");
+      options.max_steps = 1;
+      options.resume = resume == std::string("auto") ? "auto" : temp / "run";
+      if (options.resume != "auto") options.output_dir = "";
+      std::vector<std::string> said;
+      TrainerCallbacks callbacks;
+      callbacks.on_start = [](const DataParallel&, const TrainerOptions&) { throw std::runtime_error("enough"); };
+      callbacks.on_message = [&](const std::string& text) { said.push_back(text); };
+      CHECK_THROWS_WITH(tiny_run(options, callbacks), "enough");
+      REQUIRE(said.size() == 2);
+      CHECK_THAT(said[0], Catch::Contains("'" + last + "' can not be read") && Catch::Contains(file) &&
+                              Catch::Contains("'" + best + "' is taken instead"));
+      CHECK_THAT(said[1], Catch::Contains("resumed from '" + best + "'"));
+    }
+  }
 }
 
 TEST_CASE("what can not be resumed is named") {

@@ -30,6 +30,25 @@ TEST_CASE("one run to a folder") {
   CHECK_FALSE(third.has_checkpoints());
 }
 
+TEST_CASE("a folder that never began goes, with the parents made for it; one that began stays, without its lock") {
+  const TempFolder temp;
+  { const RunFolder folder(temp / "a/b/c"); }
+  CHECK(std::filesystem::is_empty(temp.path()));
+  write_text(temp / "notes", "mine");
+  { const RunFolder folder(temp.path()); }
+  CHECK(read_text(temp / "notes") == "mine");
+  CHECK_FALSE(std::filesystem::exists(temp / "checkpoints"));
+  std::filesystem::create_directory(temp / "config.toml");  // in the way
+  expect_error(ErrorCode::io, {"config.toml"}, [&] { RunFolder(temp.path()).begin("", std::nullopt); });
+  CHECK_FALSE(std::filesystem::exists(temp / "metrics.jsonl"));
+  RunFolder(temp / "a/b").begin("", std::nullopt);
+  CHECK(std::filesystem::exists(temp / "a/b/config.toml"));
+  CHECK_FALSE(std::filesystem::exists(temp / "a/b/.lock"));
+  write_text(temp / "a/b/.lock", "");  // of a killed run
+  RunFolder(temp / "a/b").begin("", std::nullopt);
+  CHECK(std::filesystem::exists(temp / "a/b/.lock"));
+}
+
 TEST_CASE("an empty path writes nothing") {
   RunFolder none("");
   none.begin("x", std::nullopt);
