@@ -1,24 +1,11 @@
 #include <fmt/format.h>
 
 #include "engine/train/console_text.h"
+#include "engine/train/option_names.h"
 #include "engine/train/records.h"
 #include "engine/train/text.h"
 
 namespace dp {
-namespace {
-
-const char* name_of(Reduce reduce) {
-  switch (reduce) {
-    case Reduce::automatic: return "auto";
-    case Reduce::master: return "master";
-    case Reduce::all_reduce: return "allreduce";
-    case Reduce::sharded: return "sharded";
-  }
-  return "unknown";
-}
-
-}  // namespace
-
 std::string step_line(const StepReport& report) {
   const int width = static_cast<int>(std::to_string(report.batches).size());
   return fmt::format(
@@ -47,10 +34,9 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
                        at < shards.size() ? shards[at] : 0, cpu ? std::to_string(chosen.threads_per_replica) : "-",
                        mebibytes(net.device_bytes(replica)));
   }
-  out += fmt::format(
-      "global batch {}, reduce {}, comm {}, loss {}, split {}, seed {}{}\n", options.batch_size, name_of(chosen.reduce),
-      chosen.comm == Comm::host ? "host" : "auto", chosen.loss == LossAt::gathered ? "gathered" : "local",
-      chosen.split == Split::chunk ? "chunk" : "balanced", chosen.seed, chosen.deterministic ? ", deterministic" : "");
+  out += fmt::format("global batch {}, reduce {}, comm {}, loss {}, split {}, seed {}{}\n", options.batch_size,
+                     name_of(chosen.reduce), name_of(chosen.comm), name_of(chosen.loss), name_of(chosen.split),
+                     chosen.seed, chosen.deterministic ? ", deterministic" : "");
   if (!options.output_dir.empty() && !options.dry_run)
     out += fmt::format("run folder {}\n", printable(options.output_dir));
   return out;

@@ -31,7 +31,7 @@ std::size_t size_of_folder(const std::string& folder) {
 }
 
 TEST_CASE("checkpoints that can not be read, or belong to another run") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Outcome good = run_dp_train(tiny({"--output-dir", "run"}), temp.path());
   INFO(good.err);

@@ -9,10 +9,10 @@ namespace {
 
 using dp::test::BadInput;
 using dp::test::check_bad_input;
-using dp::test::TempFolder;
+using dp::test::TemporaryFolder;
 
 void check_table(const std::vector<BadInput>& table) {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   dp::test::write_tiny_mnist(temp.path());
   dp::test::write_text(temp / "file", "in the way");
   for (const BadInput& input : table) check_bad_input(input, temp.path());

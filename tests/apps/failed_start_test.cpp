@@ -33,7 +33,7 @@ void leaves_nothing(const std::string& folder, int code, const std::vector<std::
 }
 
 TEST_CASE("a failed start leaves no folder and no file behind") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   fs::create_directory(temp / "empty");
   fs::create_directory(temp / "mine");
@@ -56,7 +56,7 @@ TEST_CASE("a failed start leaves no folder and no file behind") {
 }
 
 TEST_CASE("a failed resume leaves the run as it was, and its lock file with it") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   std::vector<std::string> arguments = kTiny;
   arguments.insert(arguments.end(), {"--output-dir", "run"});

@@ -10,7 +10,7 @@ namespace {
 using namespace dp::test;
 
 void check_limited(const char* kibibytes, const std::vector<std::string>& devices, bool may_fit = false) {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   std::vector<std::string> arguments{"--dataset", "mnist", "--data-path", ".", "--dry-run", "-b", "64"};
   arguments.insert(arguments.end(), devices.begin(), devices.end());

@@ -16,7 +16,7 @@
 
 #include "apps/idx_files.h"
 #include "support/catch.h"
-#include "trainer/temp_folder.h"
+#include "support/temporary_folder.h"
 
 extern char** environ;
 
@@ -41,7 +41,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 // What a run over good data of no size takes.
 std::size_t baseline_bytes() {
   static const std::size_t bytes = [] {
-    const TempFolder temp;
+    const TemporaryFolder temp;
     write_tiny_mnist(temp.path());
     const Outcome good =
         run_dp_train({"--dataset", "mnist", "--data-path", temp.path(), "--dry-run", "--cpu", "1"}, temp.path());
