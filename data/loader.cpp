@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "data/batch_filler.h"
@@ -72,9 +73,12 @@ struct Loader::State {
     threads.reserve(static_cast<std::size_t>(options.workers));
     try {
       for (int worker = 0; worker < options.workers; ++worker) threads.emplace_back([this, worker] { work(worker); });
-    } catch (...) {
+    } catch (const std::system_error& error) {
+      const std::size_t started = threads.size();
       stop();
-      throw;
+      throw Error(ErrorCode::device, "only " + std::to_string(started) + " of " + std::to_string(options.workers) +
+                                         " loader threads could be started (" + error.code().message() +
+                                         "); ask for fewer workers (-j), or raise ulimit -u and -v");
     }
   }
 

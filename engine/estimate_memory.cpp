@@ -4,6 +4,7 @@
 
 #include "dp/error.h"
 #include "engine/data_parallel_state.h"
+#include "kernels/host/memory.h"
 
 namespace dp {
 namespace {
@@ -123,6 +124,10 @@ std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOpt
                                        const std::vector<std::int64_t>& train_batches,
                                        const std::vector<std::int64_t>& eval_batches) {
   return Estimate(model, options).of(train_batches, eval_batches);
+}
+
+std::size_t free_memory(const Device& device) {
+  return device.kind == DeviceKind::cuda ? 0 : kernels::free_host_memory();
 }
 
 std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes) {

@@ -52,7 +52,8 @@ void TrainingRun::begin() {
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   std::optional<std::int64_t> continued_from;
-  if (const auto resumed = find_resumed(options_, folder_.writes())) {
+  if (const auto resumed =
+          find_resumed(options_, folder_.writes(), [this](const std::string& text) { notice(text); })) {
     require_same_run(*resumed, state_, false);
     const TrainState& had = resumed->checkpoint.state;
     if (had.batch_in_epoch > batches_)
@@ -77,8 +78,8 @@ void TrainingRun::begin() {
         "'" + folder_.path() + "' already holds a run; go on with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
   prepare_batches(net_, &train_, test_, options_);
-  folder_.begin(to_toml(config), continued_from);
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
+  folder_.begin(to_toml(config), continued_from);
 }
 
 void TrainingRun::train() {

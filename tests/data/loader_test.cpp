@@ -2,13 +2,16 @@
 #include "dp/loader.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
 
 #include "data/small_dataset.h"
+#include "data/threads.h"
 #include "dp/error.h"
 #include "support/catch.h"
 
@@ -185,4 +188,62 @@ TEST_CASE("loader threads do not inherit the pin of the thread that made them") 
   }
   REQUIRE(sched_setaffinity(0, sizeof mine, &mine) == 0);
   CHECK(dataset->fewest >= CPU_COUNT(&mine));
+}
+
+namespace {
+
+// The address space can not grow by more than so many bytes while it lives.
+class AddressLimit {
+ public:
+  explicit AddressLimit(std::size_t more) {
+    ::getrlimit(RLIMIT_AS, &before_);
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit = before_;
+    limit.rlim_cur = pages * 4096 + more;
+    ::setrlimit(RLIMIT_AS, &limit);
+  }
+  ~AddressLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("loader threads that can not be started: an error that says how many could, and what to do") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers map memory for each thread");
+#endif
+  const auto dataset = std::make_shared<SmallDataset>(22);
+  std::string text;
+  {
+    const AddressLimit limit(std::size_t{64} << 20);
+    try {
+      Loader loader(dataset, {.batch_size = 4, .workers = 200});
+    } catch (const dp::Error& error) {
+      text = error.what();
+      CHECK(error.code() == dp::ErrorCode::device);
+    }
+  }
+  INFO(text);
+  CHECK(text.find("of 200 loader threads could be started") != std::string::npos);
+  CHECK(text.find("ulimit -u") != std::string::npos);
+  Loader loader(dataset, {.batch_size = 4, .workers = 2});
+  CHECK(whole(loader, 0).size() == 6);
+}
+
+TEST_CASE("work that no thread can be started for is done by the caller") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers map memory for each thread");
+#endif
+  std::vector<std::atomic<int>> done(500);
+  {
+    const AddressLimit limit(std::size_t{64} << 20);
+    dp::for_ranges(500, 200, [&](std::int64_t begin, std::int64_t end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that threads do not take each other's place
+      for (; begin < end; ++begin) ++done[static_cast<std::size_t>(begin)];
+    });
+  }
+  for (const auto& count : done) CHECK(count == 1);
 }

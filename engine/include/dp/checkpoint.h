@@ -47,8 +47,12 @@ void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
 // Error(data) when a file is missing, of another size or checksum, or does not parse.
 Checkpoint load_checkpoint(const std::string& folder);
 // The newest readable checkpoint under `run_folder`/checkpoints by its step (`last` wins a tie); empty when there is none. Finishes or
-// removes what a killed save left behind; not to be called while this process saves there.
-std::string find_checkpoint(const std::string& run_folder);
+// removes what a killed save left behind; not to be called while this process saves there. `passed_over`: those that can
+// not be read and may be newer than the one found.
+struct PassedOver {
+  std::string folder, reason;
+};
+std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over = nullptr);
 
 // "module." stripped from every name.
 NamedTensors strip_module_prefix(NamedTensors tensors);

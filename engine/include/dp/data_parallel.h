@@ -162,6 +162,7 @@ class DataParallel {
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
                                        const std::vector<std::int64_t>& eval_batches = {});
+std::size_t free_memory(const Device& device);  // bytes that could be had there now; 0: unknown
 // The largest global batch (trained and evaluated) for which no replica needs more than `bytes`; 0 when none fits.
 std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes);
 

@@ -32,7 +32,7 @@ struct LoaderOptions {
 
 class Loader {
  public:
-  // Error(usage) for an empty dataset, or one smaller than the batch under drop_last.
+  // Error(usage) for an empty dataset, or one smaller than the batch under drop_last. Error(device) when a thread can not be started.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
   ~Loader();
   Loader(const Loader&) = delete;
