@@ -69,6 +69,11 @@ DatasetPair fashion_mnist(const std::string& folder);
 DatasetPair cifar10(const std::string& folder);
 DatasetPair cifar100(const std::string& folder);
 
+// JPEG and PNG files as <folder>/train/<class>/<image>, and val/ or test/ in place of train/; classes sorted by name.
+// Files are listed now and decoded when they are read, by the loader's threads. Images become side x side as torchvision
+// makes them: a random resized crop and a flip for training (augment), a central crop otherwise. Error(data).
+DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
+
 // Random bytes and labels from (seed, index), computed when the set is made.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,
                       std::uint64_t seed = 42);
