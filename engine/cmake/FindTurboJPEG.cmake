@@ -4,7 +4,7 @@ find_library(TurboJPEG_LIBRARY turbojpeg)
 mark_as_advanced(TurboJPEG_INCLUDE_DIR TurboJPEG_LIBRARY)
 
 # TJFLAG_LIMITSCANS came with 2.1; the header has no version number.
-if(TurboJPEG_INCLUDE_DIR)
+if(EXISTS "${TurboJPEG_INCLUDE_DIR}/turbojpeg.h")
   file(STRINGS ${TurboJPEG_INCLUDE_DIR}/turbojpeg.h TurboJPEG_HAS_2_1 REGEX "TJFLAG_LIMITSCANS")
 endif()
 
