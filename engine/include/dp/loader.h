@@ -23,7 +23,7 @@ struct Batch {
 struct LoaderOptions {
   std::int64_t batch_size = 128;  // global
   bool shuffle = true;            // order keyed by (seed, epoch)
-  bool augment = false;           // keyed by (seed, epoch, sample); without effect on 28x28 digits
+  bool augment = false;           // as the dataset says, keyed by (seed, epoch, sample)
   bool drop_last = false;
   std::uint64_t seed = 42;
   int workers = 1;  // threads that prepare batches
