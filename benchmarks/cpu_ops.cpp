@@ -260,6 +260,7 @@ double measured_gflops(int threads) {
       for (int i = 0; i < 10; ++i) acc[i] = Wide{} + static_cast<float>(i);
       const Wide a = Wide{} + 1.0001f, b = Wide{} + static_cast<float>(omp_get_thread_num());
       for (int i = 0; i < 1000000; ++i)
+#pragma GCC unroll 10
         for (auto& value : acc) value = value * a + b;
       for (auto& value : acc) sink += value[0] + value[7];
     }
