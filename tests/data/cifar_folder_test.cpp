@@ -2,9 +2,9 @@
 #include <cstdlib>
 
 #include "data/cifar_bytes.h"
-#include "data/temporary_folder.h"
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/temporary_folder.h"
 
 using dp::test::TemporaryFolder;
 
@@ -18,7 +18,7 @@ constexpr std::uintmax_t kTenBytes = 30730000, kHundredTrainBytes = 153700000, k
 void write_sparse(const TemporaryFolder& folder, const std::string& name, std::uintmax_t size,
                   const std::vector<std::uint8_t>& begin = {}) {
   folder.write(name, begin);
-  fs::resize_file(folder.path() / name, size);
+  fs::resize_file(folder / name, size);
 }
 
 void write_ten(const TemporaryFolder& folder, const std::string& prefix) {
@@ -47,7 +47,7 @@ TEST_CASE("CIFAR-10 of the official sizes is found in the folder and in its arch
   for (const char* prefix : {"", "cifar-10-batches-bin/"}) {
     const TemporaryFolder folder;
     write_ten(folder, prefix);
-    const dp::DatasetPair pair = dp::datasets::open("cifar10", folder.path().string());
+    const dp::DatasetPair pair = dp::datasets::open("cifar10", folder.path());
     REQUIRE(pair.train->size() == 50000);
     REQUIRE(pair.test->size() == 10000);
     for (int i = 0; i < 5; ++i) CHECK(pair.train->label(10000 * i + 1) == i + 2);
@@ -61,7 +61,7 @@ TEST_CASE("CIFAR-100 of the official sizes is found, with its fine labels") {
   const TemporaryFolder folder;
   write_sparse(folder, "cifar-100-binary/train.bin", kHundredTrainBytes, dp::test::cifar_records(2, 2, 60));
   write_sparse(folder, "cifar-100-binary/test.bin", kHundredTestBytes, dp::test::cifar_records(2, 2, 98));
-  const dp::DatasetPair pair = dp::datasets::open("cifar100", folder.path().string());
+  const dp::DatasetPair pair = dp::datasets::open("cifar100", folder.path());
   REQUIRE(pair.train->size() == 50000);
   REQUIRE(pair.test->size() == 10000);
   CHECK(pair.train->classes() == 100);
@@ -73,7 +73,7 @@ TEST_CASE("CIFAR-100 of the official sizes is found, with its fine labels") {
 
 TEST_CASE("missing CIFAR files are named, with the two lines that get them") {
   const TemporaryFolder folder;
-  const std::string path = folder.path().string();
+  const std::string path = folder.path();
   const std::string none = refusal([&] { dp::datasets::cifar10(path); });
   for (const std::string& part :
        {path + " or " + path + "/cifar-10-batches-bin",
@@ -84,21 +84,21 @@ TEST_CASE("missing CIFAR files are named, with the two lines that get them") {
              Catch::Contains("tar xzf cifar-100-binary.tar.gz -C " + path));
   CHECK_THAT(refusal([&] { dp::datasets::cifar10(path + "/nowhere"); }), Catch::Contains("no such folder"));
   write_ten(folder, "");
-  fs::remove(folder.path() / "data_batch_4.bin");
+  fs::remove(folder / "data_batch_4.bin");
   CHECK_THAT(refusal([&] { dp::datasets::cifar10(path); }), Catch::Contains(path + " lacks data_batch_4.bin"));
 }
 
 TEST_CASE("a CIFAR file of another size, and what is no file, is refused by its path") {
   const TemporaryFolder folder;
-  const std::string path = folder.path().string();
+  const std::string path = folder.path();
   write_ten(folder, "");
   const auto said = [&] { return refusal([&] { dp::datasets::cifar10(path); }); };
-  fs::resize_file(folder.path() / "data_batch_1.bin", kTenBytes - 1);
+  fs::resize_file(folder / "data_batch_1.bin", kTenBytes - 1);
   CHECK_THAT(said(), Catch::StartsWith(path + "/data_batch_1.bin: byte 30729999: expected 30730000 bytes"));
-  fs::resize_file(folder.path() / "data_batch_1.bin", kTenBytes + 1);
+  fs::resize_file(folder / "data_batch_1.bin", kTenBytes + 1);
   CHECK_THAT(said(), Catch::Contains("more follow"));
-  fs::remove(folder.path() / "data_batch_1.bin");
-  fs::create_directory(folder.path() / "data_batch_1.bin");
+  fs::remove(folder / "data_batch_1.bin");
+  fs::create_directory(folder / "data_batch_1.bin");
   CHECK_THAT(said(), Catch::StartsWith(path + "/data_batch_1.bin: is a folder"));
 }
 

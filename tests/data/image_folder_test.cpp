@@ -4,10 +4,10 @@
 #include <sys/stat.h>
 
 #include "data/image_files.h"
-#include "data/temporary_folder.h"
 #include "dp/error.h"
 #include "dp/loader.h"
 #include "support/catch.h"
+#include "support/temporary_folder.h"
 
 using dp::test::corpus_image;
 using dp::test::TemporaryFolder;
@@ -71,7 +71,7 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
     folder.write("train/notes.txt", {});
     folder.write("train/ape/notes.txt", {});
     folder.write("train/ape/._a.png", {});
-    const std::string path = folder.path().string();
+    const std::string path = folder.path();
     const dp::DatasetPair pair = dp::datasets::open("imagefolder", path);
     CHECK(pair.train->image_shape() == dp::Shape{3, 224, 224});
     CHECK(pair.train->classes() == 3);
@@ -89,28 +89,28 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
   const TemporaryFolder both;
   fill(both, "val");
   put(both, "test/ape/1.jpg");
-  CHECK(dp::datasets::image_folder(both.path().string()).test->size() == 2);
+  CHECK(dp::datasets::image_folder(both.path()).test->size() == 2);
 }
 
 TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
   const TemporaryFolder folder;
-  const std::string path = folder.path().string();
+  const std::string path = folder.path();
   const auto said = [&] { return refusal([&] { dp::datasets::image_folder(path); }); };
   CHECK_THAT(refusal([&] { dp::datasets::image_folder(path + "/nowhere"); }),
              Catch::StartsWith("imagefolder: no folder " + path + "/nowhere; lay the images out as"));
   CHECK_THAT(said(), Catch::Contains(path + " lacks train/") && Catch::Contains("--data-path"));
-  fs::create_directory(folder.path() / "train");
+  fs::create_directory(folder / "train");
   CHECK_THAT(said(), Catch::Contains(" lacks val/ and test/"));
-  fs::create_directory(folder.path() / "val");
+  fs::create_directory(folder / "val");
   CHECK_THAT(said(), Catch::StartsWith(path + "/train: no images in it"));
   fill(folder);
   CHECK_NOTHROW(dp::datasets::image_folder(path));
   put(folder, "val/dog/1.jpg");
   CHECK_THAT(said(), Catch::StartsWith(path + "/val/dog: a class that the training images do not have"));
-  fs::remove_all(folder.path() / "val/dog");
-  fs::create_directory(folder.path() / "train/dog");
+  fs::remove_all(folder / "val/dog");
+  fs::create_directory(folder / "train/dog");
   CHECK_THAT(said(), Catch::StartsWith(path + "/train/dog: a class without images"));
-  fs::create_directory(folder.path() / "val/dog");
+  fs::create_directory(folder / "val/dog");
   put(folder, "train/dog/1.jpg");
   CHECK_NOTHROW(dp::datasets::image_folder(path));  // a class that is not tested
   for (const int side : {-1, 0, 4097}) CHECK_THROWS_AS(dp::datasets::image_folder(path, side), dp::Error);
@@ -119,7 +119,7 @@ TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
 TEST_CASE("an image that can not be read is named when its turn comes, and the others still come") {
   const TemporaryFolder folder;
   fill(folder);
-  const std::string path = folder.path().string(), bad = path + "/train/ape/b.JPEG";
+  const std::string path = folder.path(), bad = path + "/train/ape/b.JPEG";
   const auto said = [&] {
     const dp::DatasetPair pair = dp::datasets::image_folder(path, 32);
     dp::Loader loader(pair.train, {.batch_size = 1, .shuffle = false, .workers = 2});
@@ -147,7 +147,7 @@ TEST_CASE("an image that can not be read is named when its turn comes, and the o
 TEST_CASE("S21: random crops are keyed by seed, epoch and sample, not by threads or batches") {
   const TemporaryFolder folder;
   fill(folder);
-  const auto train = dp::datasets::image_folder(folder.path().string(), 40).train;
+  const auto train = dp::datasets::image_folder(folder.path(), 40).train;
   const auto plain = images(train, {.batch_size = 2});
   const auto crops = images(train, {.batch_size = 2, .augment = true});
   CHECK(plain.size() == 5 * 3 * 40 * 40);

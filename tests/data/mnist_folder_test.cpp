@@ -18,8 +18,7 @@ using dp::test::TemporaryFolder;
 namespace {
 
 void write_file(const TemporaryFolder& folder, const std::string& name, const dp::test::Bytes& bytes) {
-  std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
-  dp::test::write_text(folder / name, {bytes.begin(), bytes.end()});
+  folder.write(name, bytes);
 }
 
 void write_plain(const TemporaryFolder& folder, const std::string& prefix) {

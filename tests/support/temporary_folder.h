@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -27,6 +29,13 @@ class TemporaryFolder {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  // Makes the folders on the way, too.
+  void write(const std::string& name, std::span<const std::uint8_t> bytes) const {
+    std::filesystem::create_directories(std::filesystem::path(*this / name).parent_path());
+    std::ofstream file(*this / name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    if (!file.flush()) throw std::runtime_error("can not write " + name);
+  }
 
  private:
   std::string path_;
