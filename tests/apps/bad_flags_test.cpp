@@ -99,7 +99,7 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
       {{"--lr-scale", "sqrt"}, 2, {"--lr-scale", "linear"}},
       {{"--amp"}, 2, {"--amp", "--help"}},
       {{"--engine", "ddp"}, 2, {"--engine"}},
-      {{"--bn", "sync"}, 2, {"--bn"}},
+      {{"--bn", "batch"}, 2, {"--bn"}},
       {{"--frobnicate"}, 2, {"--frobnicate"}},
       {{"train"}, 2, {"train"}},
       {{"-b", "8", "--batch-size-per-gpu", "8"}, 2, {"--batch-size"}},
