@@ -62,6 +62,27 @@ void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, co
   if (dropout) check_dropout(desc, *dropout);
 }
 
+void check_avg_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w, bool global) {
+  if (!global) return check_pool(desc, x, y, w, std::nullopt);
+  check_types(desc, {&x, &y});
+  if (x.shape.rank() != 4 || y.shape.rank() != 4) refuse(desc, "every tensor has four dimensions");
+  if (x.shape[2] < 1 || x.shape[3] < 1) refuse(desc, "the images are empty");
+  if (y.shape != Shape{x.shape[0], x.shape[1], 1, 1})
+    refuse(desc, "the output of a global pool has one cell for each sample and channel");
+}
+
+void check_norm(const OpDesc& desc, const TensorDesc& x) {
+  check_types(desc, {&x});
+  if (x.shape.rank() != 4) refuse(desc, "the tensor has four dimensions");
+  if (x.shape[1] < 1) refuse(desc, "there must be at least one channel");
+}
+
+void check_channels(const OpDesc& desc, std::int64_t channels, int parts, double eps) {
+  if (channels < 1) refuse(desc, "there must be at least one channel, not " + std::to_string(channels));
+  if (parts < 1) refuse(desc, "there must be at least one part, not " + std::to_string(parts));
+  if (!(eps >= 0)) refuse(desc, "eps must not be negative, as " + std::to_string(eps) + " is");
+}
+
 void check_count(const OpDesc& desc, std::int64_t count) {
   if (count < 0) refuse(desc, "the count " + std::to_string(count) + " is negative");
 }
@@ -79,6 +100,22 @@ struct Check {
   void operator()(const ReluBackward& d) const { check_types(desc, {&d.x}); }
   void operator()(const MaxPool2dForward& d) const { check_pool(desc, d.x, d.y, d.window, d.dropout); }
   void operator()(const MaxPool2dBackward& d) const { check_pool(desc, d.dx, d.dy, d.window, d.dropout); }
+  void operator()(const AvgPool2dForward& d) const { check_avg_pool(desc, d.x, d.y, d.window, d.global); }
+  void operator()(const AvgPool2dBackward& d) const { check_avg_pool(desc, d.dx, d.dy, d.window, d.global); }
+  void operator()(const AddForward& d) const { check_types(desc, {&d.x}); }
+  void operator()(const BatchNormMoments& d) const { check_norm(desc, d.x); }
+  void operator()(const BatchNormMerge& d) const {
+    check_channels(desc, d.channels, d.parts, d.eps);
+    if (!(d.momentum >= 0 && d.momentum <= 1))
+      refuse(desc, "the momentum must lie in [0, 1], not " + std::to_string(d.momentum));
+  }
+  void operator()(const BatchNormRunning& d) const { check_channels(desc, d.channels, 1, d.eps); }
+  void operator()(const BatchNormForward& d) const { check_norm(desc, d.x); }
+  void operator()(const BatchNormBackwardSums& d) const { check_norm(desc, d.x); }
+  void operator()(const BatchNormBackward& d) const {
+    check_norm(desc, d.x);
+    check_channels(desc, d.x.shape[1], d.parts, 0);
+  }
   void operator()(const DropoutApply& d) const {
     check_types(desc, {&d.x});
     if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor has two or four dimensions");
@@ -96,6 +133,10 @@ struct Check {
   }
   void operator()(const Fill&) const {}
   void operator()(const Accumulate& d) const { check_count(desc, d.count); }
+  void operator()(const MovingAverage& d) const {
+    check_count(desc, d.count);
+    if (!(d.decay >= 0 && d.decay <= 1)) refuse(desc, "the decay must lie in [0, 1], not " + std::to_string(d.decay));
+  }
   void operator()(const SgdUpdate& d) const { check_count(desc, d.count); }
   void operator()(const GradNormPartials& d) const { check_count(desc, d.count); }
   void operator()(const GradNormFinish& d) const { check_count(desc, d.blocks); }
@@ -119,6 +160,7 @@ std::string shapes_of(const OpDesc& desc) {
         if constexpr (requires { d.dx; }) add("dx", d.dx);
         if constexpr (requires { d.dw; }) add("dw", d.dw);
         if constexpr (requires { d.src; }) add("src", d.src), add("dst", d.dst);
+        if constexpr (requires { d.channels; }) text += " " + std::to_string(d.channels) + " channels";
         if constexpr (requires { d.window; })
           text += " window " + std::to_string(d.window.kernel) + " stride " + std::to_string(d.window.stride) +
                   " padding " + std::to_string(d.window.padding);

@@ -137,4 +137,14 @@ ActivationView view_of(const TensorDesc& tensor) {
   return v.stride_w == v.block && v.stride_h == v.stride_w * v.w ? v : refuse();
 }
 
+TensorDesc in_layout_of(const TensorDesc& like, const TensorDesc& tensor) {
+  if (!tensor.layout.any()) return tensor;
+  const ActivationView v = view_of(like);
+  using Tag = memory::format_tag;
+  if (v.block == 1) return resolved_plain(tensor);
+  const bool blocked = !dnnl_compat::blocking_of(desc_of(like.layout)).inner_sizes.empty();
+  const Tag tag = !blocked ? Tag::nhwc : v.block == 16 ? Tag::nChw16c : v.block == 8 ? Tag::nChw8c : Tag::nChw4c;
+  return resolved(tensor, DnnlDesc(dims_of(tensor.shape), memory::data_type::f32, tag));
+}
+
 }  // namespace dp::kernels

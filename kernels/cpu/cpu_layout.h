@@ -40,4 +40,7 @@ struct ActivationView {
 // Error(usage) when the layout is none of those.
 ActivationView view_of(const TensorDesc& tensor);
 
+// An activation with its layout; if it was any(), that of `like`, of another size of image: same order of axes, same blocks.
+TensorDesc in_layout_of(const TensorDesc& like, const TensorDesc& tensor);
+
 }  // namespace dp::kernels

@@ -13,6 +13,10 @@ struct ConvShape {
   Dims strides, padding;
 };
 
+struct PoolShape {
+  Dims strides, kernel, padding;
+};
+
 // The blocked form of a memory descriptor, in elements.
 struct Blocking {
   bool known = false;  // false: an opaque format
@@ -72,6 +76,18 @@ inline auto linear_backward_weights(const dnnl::engine& e, const memory::desc& x
   return dnnl::inner_product_backward_weights::primitive_desc(e, x, dw, db, dy, hint, attr);
 }
 
+inline auto avg_pool_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& y, const PoolShape& s,
+                             const dnnl::primitive_attr& attr) {
+  return dnnl::pooling_forward::primitive_desc(e, dnnl::prop_kind::forward_training,
+                                               dnnl::algorithm::pooling_avg_include_padding, x, y, s.strides, s.kernel,
+                                               Dims(s.kernel.size(), 0), s.padding, s.padding, attr);
+}
+inline auto avg_pool_backward(const dnnl::engine& e, const memory::desc& dx, const memory::desc& dy, const PoolShape& s,
+                              const dnnl::pooling_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+  return dnnl::pooling_backward::primitive_desc(e, dnnl::algorithm::pooling_avg_include_padding, dx, dy, s.strides,
+                                                s.kernel, Dims(s.kernel.size(), 0), s.padding, s.padding, hint, attr);
+}
+
 #else
 
 inline Blocking blocking_of(const memory::desc& md) {
@@ -129,6 +145,20 @@ inline auto linear_backward_weights(const dnnl::engine& e, const memory::desc& x
                                     const dnnl::primitive_attr& attr) {
   const dnnl::inner_product_backward_weights::desc desc(x, dw, db, dy);
   return dnnl::inner_product_backward_weights::primitive_desc(desc, attr, e, hint);
+}
+
+inline auto avg_pool_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& y, const PoolShape& s,
+                             const dnnl::primitive_attr& attr) {
+  const dnnl::pooling_forward::desc desc(dnnl::prop_kind::forward_training,
+                                         dnnl::algorithm::pooling_avg_include_padding, x, y, s.strides, s.kernel,
+                                         s.padding, s.padding);
+  return dnnl::pooling_forward::primitive_desc(desc, attr, e);
+}
+inline auto avg_pool_backward(const dnnl::engine& e, const memory::desc& dx, const memory::desc& dy, const PoolShape& s,
+                              const dnnl::pooling_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+  const dnnl::pooling_backward::desc desc(dnnl::algorithm::pooling_avg_include_padding, dx, dy, s.strides, s.kernel,
+                                          s.padding, s.padding);
+  return dnnl::pooling_backward::primitive_desc(desc, attr, e, hint);
 }
 
 #endif

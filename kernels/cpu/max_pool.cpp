@@ -2,25 +2,12 @@
 #include <memory>
 
 #include "kernels/cpu/cpu_op.h"
-#include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dropout_plane.h"
 #include "kernels/cpu/max_pool_plane.h"
 #include "kernels/cpu/parallel.h"
 
 namespace dp::kernels {
 namespace {
-
-// The layout of `like` for another size of image: same order of axes, same blocks.
-TensorDesc in_layout_of(const TensorDesc& like, const TensorDesc& tensor) {
-  if (!tensor.layout.any()) return tensor;
-  const ActivationView v = view_of(like);
-  const dnnl::memory::dims dims = dims_of(tensor.shape);
-  using Tag = dnnl::memory::format_tag;
-  if (v.block == 1) return resolved_plain(tensor);
-  const bool blocked = !dnnl_compat::blocking_of(desc_of(like.layout)).inner_sizes.empty();
-  const Tag tag = !blocked ? Tag::nhwc : v.block == 16 ? Tag::nChw16c : v.block == 8 ? Tag::nChw8c : Tag::nChw4c;
-  return resolved(tensor, DnnlDesc(dims, dnnl::memory::data_type::f32, tag));
-}
 
 PoolPlanes planes_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
   const ActivationView x = view_of(large), y = view_of(pooled);

@@ -1,4 +1,4 @@
-// SgdUpdate and the gradient's norm. Compiled without contraction of a*b+c: an element's new value must not depend on
+// SgdUpdate, the moving average of weights and the gradient's norm. Compiled without contraction of a*b+c: an element's new value must not depend on
 // whether it falls into the vector loop or its remainder, which differ with how a range is split.
 #include <algorithm>
 #include <atomic>
@@ -65,6 +65,29 @@ class SgdOp : public HostOp {
   int threads_;
 };
 
+class MovingAverageOp : public HostOp {
+ public:
+  MovingAverageOp(const MovingAverage& d, const CpuOpOptions& options)
+      : count_(d.count),
+        step_(static_cast<float>(1.0 - d.decay)),
+        threads_(threads_for(options.threads, d.count * 8)) {}
+  std::string implementation() const override { return "own:simd"; }
+
+  void execute(std::span<void* const> args, void*) override {
+    const float* x = static_cast<const float*>(args[0]);
+    float* average = static_cast<float*>(args[1]);
+    parallel_ranges(threads_, count_, 16, [=, step = step_](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) average[i] += step * (x[i] - average[i]);
+    });
+  }
+
+ private:
+  std::int64_t count_;
+  float step_;
+  int threads_;
+};
+
 // Sixteen running sums, then a fixed tree: the same bits whatever the vector width.
 double sum_of_squares(const float* x, std::int64_t count) {
   constexpr int kSums = 16;
@@ -127,6 +150,9 @@ class GradNormFinishOp : public HostOp {
 
 std::unique_ptr<HostOp> make(const SgdUpdate& d, const CpuOpOptions& options) {
   return std::make_unique<SgdOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const MovingAverage& d, const CpuOpOptions& options) {
+  return std::make_unique<MovingAverageOp>(d, options);
 }
 std::unique_ptr<HostOp> make(const GradNormPartials& d, const CpuOpOptions& options) {
   return std::make_unique<GradNormPartialsOp>(d, options);

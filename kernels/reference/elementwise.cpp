@@ -28,6 +28,20 @@ class ReluBackwardOp final : public ReferenceOp<ReluBackward> {
   }
 };
 
+class AddOp final : public ReferenceOp<AddForward> {
+ public:
+  explicit AddOp(const AddForward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double *a = f64(args[0]), *b = f64(args[1]);
+    double* y = f64(args[2]);
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) {
+      const double sum = a[i] + b[i];
+      y[i] = desc_.relu && sum < 0 ? 0 : sum;
+    }
+  }
+};
+
 class DropoutOp final : public ReferenceOp<DropoutApply> {
  public:
   explicit DropoutOp(const DropoutApply& desc) : ReferenceOp(desc, {desc.x}) {
@@ -73,6 +87,7 @@ class AccumulateOp final : public ReferenceOp<Accumulate> {
 
 std::unique_ptr<HostOp> make(const ReluForward& desc) { return std::make_unique<ReluForwardOp>(desc); }
 std::unique_ptr<HostOp> make(const ReluBackward& desc) { return std::make_unique<ReluBackwardOp>(desc); }
+std::unique_ptr<HostOp> make(const AddForward& desc) { return std::make_unique<AddOp>(desc); }
 std::unique_ptr<HostOp> make(const DropoutApply& desc) { return std::make_unique<DropoutOp>(desc); }
 std::unique_ptr<HostOp> make(const Fill& desc) { return std::make_unique<FillOp>(desc); }
 std::unique_ptr<HostOp> make(const Accumulate& desc) { return std::make_unique<AccumulateOp>(desc); }

@@ -32,6 +32,20 @@ class SgdOp final : public ReferenceOp<SgdUpdate> {
   }
 };
 
+class MovingAverageOp final : public ReferenceOp<MovingAverage> {
+ public:
+  explicit MovingAverageOp(const MovingAverage& desc) : ReferenceOp(desc, {}) {
+    require(desc.count >= 0, "the count is negative");
+    require(desc.decay >= 0 && desc.decay <= 1, "the decay must lie in [0, 1]");
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* x = f64(args[0]);
+    double* average = f64(args[1]);
+    for (std::int64_t i = 0; i < desc_.count; ++i) average[i] += (1 - desc_.decay) * (x[i] - average[i]);
+  }
+};
+
 class GradNormPartialsOp final : public ReferenceOp<GradNormPartials> {
  public:
   explicit GradNormPartialsOp(const GradNormPartials& desc) : ReferenceOp(desc, {}) {
@@ -76,6 +90,7 @@ class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const SgdUpdate& desc) { return std::make_unique<SgdOp>(desc); }
+std::unique_ptr<HostOp> make(const MovingAverage& desc) { return std::make_unique<MovingAverageOp>(desc); }
 std::unique_ptr<HostOp> make(const GradNormPartials& desc) { return std::make_unique<GradNormPartialsOp>(desc); }
 std::unique_ptr<HostOp> make(const GradNormFinish& desc) { return std::make_unique<GradNormFinishOp>(desc); }
 

@@ -1,0 +1,81 @@
+#include <algorithm>
+
+#include "kernels/reference/reference_op.h"
+#include "kernels/reference/window_axis.h"
+
+namespace dp::kernels::reference {
+namespace {
+
+template <typename Desc>
+class AvgPoolOp : public ReferenceOp<Desc> {
+ protected:
+  AvgPoolOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t y)
+      : ReferenceOp<Desc>(desc, tensors) {
+    const Shape &xs = this->shape(x), &ys = this->shape(y);
+    this->require(xs.rank() == 4 && ys.rank() == 4, "reads and writes tensors of four dimensions");
+    this->require(ys[0] == xs[0] && ys[1] == xs[1], "batch and channels of input and output differ");
+    planes_ = xs[0] * xs[1];
+    if (desc.global) {
+      this->require(xs[2] >= 1 && xs[3] >= 1 && ys[2] == 1 && ys[3] == 1, "a global pool has an output of one cell");
+      rows_ = {xs[2], 1, {static_cast<int>(xs[2]), 1, 0}};
+      cols_ = {xs[3], 1, {static_cast<int>(xs[3]), 1, 0}};
+      return;
+    }
+    this->require(legal(desc.window) && desc.window.kernel <= 15 && 2 * desc.window.padding <= desc.window.kernel,
+                  "kernel must be 1 to 15, stride positive, padding at most half the kernel");
+    this->require(ys[2] >= 1 && ys[3] >= 1 && ys[2] == window_outputs(xs[2], desc.window) &&
+                      ys[3] == window_outputs(xs[3], desc.window),
+                  "the output does not fit the input and the window");
+    rows_ = {xs[2], ys[2], desc.window};
+    cols_ = {xs[3], ys[3], desc.window};
+  }
+
+  // visit(input cell, output cell) for each input cell that lies under an output's window.
+  template <typename Visit>
+  void each_pair(const Visit& visit) const {
+    for (std::int64_t plane = 0, y = 0; plane < planes_; ++plane)
+      for (std::int64_t i = 0; i < rows_.output; ++i)
+        for (std::int64_t j = 0; j < cols_.output; ++j, ++y)
+          for (int row = 0; row < rows_.window.kernel; ++row)
+            for (int col = 0; col < cols_.window.kernel; ++col) {
+              const std::int64_t r = rows_.cell(i, row), c = cols_.cell(j, col);
+              if (r < 0 || r >= rows_.input || c < 0 || c >= cols_.input) continue;
+              visit((plane * rows_.input + r) * cols_.input + c, y);
+            }
+  }
+  double cells() const { return static_cast<double>(rows_.window.kernel) * cols_.window.kernel; }
+
+  std::int64_t planes_;
+  WindowAxis rows_, cols_;
+};
+
+class Forward final : public AvgPoolOp<AvgPool2dForward> {
+ public:
+  explicit Forward(const AvgPool2dForward& desc) : AvgPoolOp(desc, {desc.x, desc.y}, 0, 1) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* x = f64(args[0]);
+    double* y = f64(args[1]);
+    std::fill_n(y, shape(1).numel(), 0.0);
+    each_pair([&](std::int64_t input, std::int64_t output) { y[output] += x[input] / cells(); });
+  }
+};
+
+class Backward final : public AvgPoolOp<AvgPool2dBackward> {
+ public:
+  explicit Backward(const AvgPool2dBackward& desc) : AvgPoolOp(desc, {desc.dy, desc.dx}, 1, 0) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* dy = f64(args[0]);
+    double* dx = f64(args[1]);
+    std::fill_n(dx, shape(1).numel(), 0.0);
+    each_pair([&](std::int64_t input, std::int64_t output) { dx[input] += dy[output] / cells(); });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const AvgPool2dForward& desc) { return std::make_unique<Forward>(desc); }
+std::unique_ptr<HostOp> make(const AvgPool2dBackward& desc) { return std::make_unique<Backward>(desc); }
+
+}  // namespace dp::kernels::reference

@@ -1,0 +1,180 @@
+#include <cmath>
+
+#include "kernels/reference/reference_op.h"
+
+namespace dp::kernels::reference {
+namespace {
+
+// The ops on a whole tensor (N,C,H,W).
+template <typename Desc>
+class NormOp : public ReferenceOp<Desc> {
+ protected:
+  explicit NormOp(const Desc& desc) : ReferenceOp<Desc>(desc, {desc.x}) {
+    const Shape& x = this->shape(0);
+    this->require(x.rank() == 4 && x[1] >= 1, "reads a tensor of four dimensions with at least one channel");
+    channels_ = x[1];
+    pixels_ = x[2] * x[3];
+  }
+
+  // visit(element) for the elements of one channel.
+  template <typename Visit>
+  void each_of(std::int64_t channel, const Visit& visit) const {
+    for (std::int64_t n = 0; n < this->shape(0)[0]; ++n)
+      for (std::int64_t pixel = 0; pixel < pixels_; ++pixel) visit((n * channels_ + channel) * pixels_ + pixel);
+  }
+  double count() const { return static_cast<double>(this->shape(0)[0] * pixels_); }
+
+  std::int64_t channels_, pixels_;
+};
+
+class MomentsOp final : public NormOp<BatchNormMoments> {
+ public:
+  explicit MomentsOp(const BatchNormMoments& desc) : NormOp(desc) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double* x = f64(args[0]);
+    double* moments = f64(args[1]);
+    moments[0] = count();
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      double mean = 0, squares = 0;
+      each_of(c, [&](std::int64_t i) { mean += x[i] / count(); });
+      each_of(c, [&](std::int64_t i) { squares += (x[i] - mean) * (x[i] - mean); });
+      moments[1 + c] = mean;
+      moments[1 + channels_ + c] = squares;
+    }
+  }
+};
+
+class MergeOp final : public ReferenceOp<BatchNormMerge> {
+ public:
+  explicit MergeOp(const BatchNormMerge& desc) : ReferenceOp(desc, {}) {
+    require(desc.channels >= 1, "there must be at least one channel, not " + std::to_string(desc.channels));
+    require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
+    require(desc.eps >= 0, "eps must not be negative");
+    require(desc.momentum >= 0 && desc.momentum <= 1, "the momentum must lie in [0, 1]");
+  }
+
+  // By the definition: the mean of all, and the deviations from it.
+  void execute(std::span<void* const> args, void*) override {
+    const double* moments = f64(args[0]);
+    double *stats = f64(args[1]), *running_mean = f64(args[2]), *running_variance = f64(args[3]);
+    const std::int64_t stride = 1 + 2 * desc_.channels;
+    double count = 0;
+    for (int part = 0; part < desc_.parts; ++part) count += moments[part * stride];
+    for (std::int64_t c = 0; c < desc_.channels; ++c) {
+      double mean = 0, squares = 0;
+      for (int part = 0; part < desc_.parts && count > 0; ++part)
+        mean += moments[part * stride] / count * moments[part * stride + 1 + c];
+      for (int part = 0; part < desc_.parts; ++part) {
+        const double* own = moments + part * stride;
+        const double away = own[0] > 0 ? own[1 + c] - mean : 0;
+        squares += own[1 + desc_.channels + c] + own[0] * away * away;
+      }
+      const double biased = count > 0 ? squares / count : 0, unbiased = count > 1 ? squares / (count - 1) : 0;
+      if (stats) {
+        stats[0] = count;
+        stats[1 + c] = mean;
+        stats[1 + desc_.channels + c] = 1 / std::sqrt(biased + desc_.eps);
+      }
+      if (running_mean && count > 0) {
+        running_mean[c] = (1 - desc_.momentum) * running_mean[c] + desc_.momentum * mean;
+        running_variance[c] = (1 - desc_.momentum) * running_variance[c] + desc_.momentum * unbiased;
+      }
+    }
+  }
+};
+
+class RunningOp final : public ReferenceOp<BatchNormRunning> {
+ public:
+  explicit RunningOp(const BatchNormRunning& desc) : ReferenceOp(desc, {}) {
+    require(desc.channels >= 1, "there must be at least one channel, not " + std::to_string(desc.channels));
+    require(desc.eps >= 0, "eps must not be negative");
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const double *mean = f64(args[0]), *variance = f64(args[1]);
+    double* stats = f64(args[2]);
+    stats[0] = 0;
+    for (std::int64_t c = 0; c < desc_.channels; ++c) {
+      stats[1 + c] = mean[c];
+      stats[1 + desc_.channels + c] = 1 / std::sqrt(variance[c] + desc_.eps);
+    }
+  }
+};
+
+class ForwardOp final : public NormOp<BatchNormForward> {
+ public:
+  explicit ForwardOp(const BatchNormForward& desc) : NormOp(desc) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double *x = f64(args[0]), *stats = f64(args[1]), *weight = f64(args[2]), *bias = f64(args[3]);
+    const double* addend = f64(args[4]);
+    double* y = f64(args[5]);
+    for (std::int64_t c = 0; c < channels_; ++c)
+      each_of(c, [&](std::int64_t i) {
+        double value = (x[i] - stats[1 + c]) * stats[1 + channels_ + c] * weight[c] + bias[c];
+        if (desc_.add) value += addend[i];
+        y[i] = desc_.relu && value < 0 ? 0 : value;
+      });
+  }
+};
+
+class BackwardSumsOp final : public NormOp<BatchNormBackwardSums> {
+ public:
+  explicit BackwardSumsOp(const BatchNormBackwardSums& desc) : NormOp(desc) {}
+
+  void execute(std::span<void* const> args, void*) override {
+    const double *dy = f64(args[0]), *dy2 = f64(args[1]), *x = f64(args[2]), *y = f64(args[3]), *stats = f64(args[4]);
+    double *sums = f64(args[5]), *dweight = f64(args[6]), *dbias = f64(args[7]), *dz = f64(args[8]);
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      double sum = 0, product = 0;
+      each_of(c, [&](std::int64_t i) {
+        double gradient = dy2 ? dy[i] + dy2[i] : dy[i];
+        if (desc_.relu && !(y[i] > 0)) gradient = 0;
+        sum += gradient;
+        product += gradient * (x[i] - stats[1 + c]) * stats[1 + channels_ + c];
+        if (dz) dz[i] = gradient;
+      });
+      sums[c] = dbias[c] = sum;
+      sums[channels_ + c] = dweight[c] = product;
+    }
+  }
+};
+
+class BackwardOp final : public NormOp<BatchNormBackward> {
+ public:
+  explicit BackwardOp(const BatchNormBackward& desc) : NormOp(desc) {
+    require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const double *dy = f64(args[0]), *x = f64(args[1]), *y = f64(args[2]), *stats = f64(args[3]);
+    const double *weight = f64(args[4]), *sums = f64(args[5]);
+    double* dx = f64(args[6]);
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      double sum = 0, product = 0;
+      for (int part = 0; part < desc_.parts; ++part) {
+        sum += sums[part * 2 * channels_ + c];
+        product += sums[part * 2 * channels_ + channels_ + c];
+      }
+      const double inv_std = stats[1 + channels_ + c], batch = stats[0];
+      each_of(c, [&](std::int64_t i) {
+        const double gradient = desc_.relu && !(y[i] > 0) ? 0 : dy[i];
+        const double normalised = (x[i] - stats[1 + c]) * inv_std;
+        const double through_stats = batch > 0 ? sum / batch + normalised * product / batch : 0;
+        dx[i] = weight[c] * inv_std * (gradient - through_stats);
+      });
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const BatchNormMoments& desc) { return std::make_unique<MomentsOp>(desc); }
+std::unique_ptr<HostOp> make(const BatchNormMerge& desc) { return std::make_unique<MergeOp>(desc); }
+std::unique_ptr<HostOp> make(const BatchNormRunning& desc) { return std::make_unique<RunningOp>(desc); }
+std::unique_ptr<HostOp> make(const BatchNormForward& desc) { return std::make_unique<ForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc) { return std::make_unique<BackwardSumsOp>(desc); }
+std::unique_ptr<HostOp> make(const BatchNormBackward& desc) { return std::make_unique<BackwardOp>(desc); }
+
+}  // namespace dp::kernels::reference
