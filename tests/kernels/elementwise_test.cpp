@@ -52,6 +52,27 @@ TEST_CASE("ReLU keeps what is positive, exactly; its gradient follows the output
   }
 }
 
+TEST_CASE("an addition adds, then keeps what is positive when asked to, NaN too") {
+  Random random(14, RandomUse::synthetic);
+  for (const Shape& shape : kShapes)
+    for (const bool relu : {false, true}) {
+      const HostTensor a = random_tensor(shape, random), b = random_tensor(shape, random);
+      HostTensor y = a;
+      for (std::size_t i = 0; i < y.values.size(); ++i) {
+        y.values[i] += b.values[i];
+        if (relu) y.values[i] = std::max(0.0, y.values[i]);
+      }
+      everywhere(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+        CHECK(relative_error(add(rig, a, b, relu, layout, in_place), y) <= kTolerance);
+      });
+    }
+  HostTensor bad = zeros({1, 1, 1, 2});
+  bad.values[1] = NAN;
+  everywhere(bad.shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+    CHECK(std::isnan(add(rig, bad, zeros(bad.shape), true, layout, in_place).values[1]));
+  });
+}
+
 TEST_CASE("S21: dropout keeps the elements that its key says, in C, H, W order, whatever the layout") {
   Random random(12, RandomUse::synthetic);
   const kernels::StepInputs inputs{.seed = 0xfedcba9876543210, .step = (std::uint64_t{1} << 32) + 5};

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/differences.h"
 #include "kernels/layer_calls.h"
 #include "kernels/scalar_calls.h"
 #include "support/catch.h"
@@ -13,22 +14,7 @@ using namespace dp;
 using namespace dp::test;
 using kernels::Window;
 
-// Of functions that are linear within the step: rounding over step, 1e-16 / 1e-4, with room for sums.
-constexpr double kStep = 1e-4;
-constexpr double kTolerance = 1e-9;
-
-HostTensor difference_quotients(HostTensor& at, const std::function<double()>& loss, double step = kStep) {
-  HostTensor gradient = zeros(at.shape);
-  for (std::size_t i = 0; i < at.values.size(); ++i) {
-    const double value = at.values[i];
-    at.values[i] = value + step;
-    const double above = loss();
-    at.values[i] = value - step;
-    gradient.values[i] = (above - loss()) / (2 * step);
-    at.values[i] = value;
-  }
-  return gradient;
-}
+constexpr double kTolerance = 1e-9;  // of functions that are linear within the step
 
 double distance_from_zero(const HostTensor& tensor) {
   double smallest = INFINITY;
@@ -47,7 +33,7 @@ void check_layer(OpRig& rig, const Layer& layer, const Shape& x_shape, const Sha
   const HostTensor direction = random_tensor(y_shape, random);
   do {  // away from ReLU's kink: a step moves an output by less than 2 steps
     x = random_tensor(x_shape, random), w = random_tensor(w_shape, random), b = random_tensor({w_shape[0]}, random);
-  } while (relu && distance_from_zero(layer(x, w, b, direction, false).y) < 4 * kStep);
+  } while (relu && distance_from_zero(layer(x, w, b, direction, false).y) < 4 * kDifferenceStep);
 
   const HostTensor y = layer(x, w, b, direction, relu).y;
   const HostTensor dy = relu ? relu_backward(rig, direction, y, rig.plain(y_shape), false) : direction;

@@ -131,6 +131,26 @@ LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
   return result;
 }
 
+LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const Window* window, Layouts layouts) {
+  const bool global = window == nullptr;
+  const Window used = global ? Window{} : *window;
+  const Layout x_layout = layouts == Layouts::chained ? rig.preferred(x.shape) : asked(rig, layouts, x.shape);
+  const auto forward = rig.context().make_op(
+      AvgPool2dForward{rig.desc(x.shape, x_layout), rig.desc(dy.shape, asked(rig, layouts, dy.shape)), used, global});
+  const TensorDesc x_desc = forward->tensors()[0], y_desc = forward->tensors()[1];
+  const DeviceTensor y = rig.poisoned(y_desc);
+  rig.run(*forward, {rig.upload(x, x_desc).data(), y.data()});
+  LayerResult result;
+  result.y = rig.download(y);
+  const auto backward = rig.context().make_op(
+      AvgPool2dBackward{rig.desc(dy.shape, asked(rig, layouts, dy.shape, y_desc.layout)),
+                        rig.desc(x.shape, asked(rig, layouts, x.shape, x_desc.layout)), used, global});
+  const DeviceTensor dx = rig.poisoned(backward->tensors()[1]);
+  rig.run(*backward, {rig.upload(dy, backward->tensors()[0]).data(), dx.data()});
+  result.dx = rig.download(dx);
+  return result;
+}
+
 HostTensor relu_forward(OpRig& rig, const HostTensor& x, const Layout& layout, bool in_place) {
   const auto op = rig.context().make_op(ReluForward{rig.desc(x.shape, layout)});
   const DeviceTensor from = rig.upload(x, op->tensors()[0]), to = in_place ? from : rig.poisoned(from.desc);
@@ -144,6 +164,14 @@ HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, 
   const DeviceTensor dx = in_place ? grad : rig.poisoned(grad.desc);
   rig.run(*op, {grad.data(), out.data(), dx.data()});
   return rig.download(dx);
+}
+
+HostTensor add(OpRig& rig, const HostTensor& a, const HostTensor& b, bool relu, const Layout& layout, bool in_place) {
+  const auto op = rig.context().make_op(AddForward{rig.desc(a.shape, layout), relu});
+  const DeviceTensor first = rig.upload(a, op->tensors()[0]), second = rig.upload(b, op->tensors()[0]);
+  const DeviceTensor y = in_place ? first : rig.poisoned(first.desc);
+  rig.run(*op, {first.data(), second.data(), y.data()});
+  return rig.download(y);
 }
 
 HostTensor dropout(OpRig& rig, const HostTensor& x, const DropoutSpec& spec, const std::vector<std::int64_t>& samples,

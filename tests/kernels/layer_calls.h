@@ -37,10 +37,16 @@ struct PoolOptions {
 LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const PoolOptions& options,
                        const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs, Layouts layouts);
 
+// Over the whole image when `window` is null. LayerResult's y and dx.
+LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const kernels::Window* window,
+                       Layouts layouts);
+
 // In `layout` (resolved), into another buffer or in place.
 HostTensor relu_forward(OpRig& rig, const HostTensor& x, const kernels::Layout& layout, bool in_place);
 HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, const kernels::Layout& layout,
                          bool in_place);
+HostTensor add(OpRig& rig, const HostTensor& a, const HostTensor& b, bool relu, const kernels::Layout& layout,
+               bool in_place);
 HostTensor dropout(OpRig& rig, const HostTensor& x, const kernels::DropoutSpec& spec,
                    const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs,
                    const kernels::Layout& layout, bool in_place);

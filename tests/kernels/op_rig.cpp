@@ -35,7 +35,8 @@ std::vector<unsigned char> as_bytes(const HostTensor& tensor, DType type) {
 
 }  // namespace
 
-OpRig::OpRig(DeviceKind kind) : kind_(kind), context_(backend(kind).open({kind, 0}, {.threads = 1})) {
+OpRig::OpRig(DeviceKind kind, int threads)
+    : kind_(kind), context_(backend(kind).open({kind, 0}, {.threads = threads})) {
   context_->bind_thread();
   stream_ = context_->make_stream();
 }

@@ -26,7 +26,7 @@ struct DeviceTensor {
 
 class OpRig {
  public:
-  explicit OpRig(DeviceKind kind);
+  explicit OpRig(DeviceKind kind, int threads = 1);
 
   kernels::Context& context() { return *context_; }
   DeviceKind kind() const { return kind_; }

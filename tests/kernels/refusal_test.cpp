@@ -99,6 +99,39 @@ TEST_CASE("pools and reorders whose shapes do not fit are refused, naming them")
       "(3, 2)");
 }
 
+TEST_CASE("average pools whose shapes do not fit are refused, naming them") {
+  const auto forward = [](Shape x, Shape y, Window window, bool global) {
+    return [=](OpRig& rig) -> OpDesc { return AvgPool2dForward{rig.desc(x), rig.desc(y), window, global}; };
+  };
+  check_refused(forward({2, 3, 6, 6}, {2, 3, 6, 5}, {2, 2, 0}, false), "(2, 3, 6, 5)");
+  check_refused(forward({2, 3, 6, 6}, {2, 4, 3, 3}, {2, 2, 0}, false), "(2, 4, 3, 3)");
+  check_refused(forward({2, 3, 6, 6}, {2, 3, 5, 5}, {2, 2, 2}, false), "(2, 3, 5, 5)");  // too much padding
+  check_refused(forward({2, 3, 6, 6}, {2, 3, 3, 3}, {2, 2, 0}, true), "(2, 3, 3, 3)");
+  check_refused(forward({2, 3, 6, 6}, {1, 3, 1, 1}, {2, 2, 0}, true), "(1, 3, 1, 1)");
+  check_refused(forward({2, 108}, {2, 3, 1, 1}, {2, 2, 0}, true), "(2, 108)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return AvgPool2dBackward{rig.desc({2, 3, 2, 2}), rig.desc({2, 3, 6, 6}), {2, 2, 0}, false};
+      },
+      "(2, 3, 2, 2)");
+}
+
+TEST_CASE("normalisations of other tensors than images, of no part or no channel, are refused") {
+  const Shape flat{6, 10};
+  check_refused([&](OpRig& rig) -> OpDesc { return BatchNormMoments{rig.desc(flat)}; }, "(6, 10)");
+  check_refused([&](OpRig& rig) -> OpDesc { return BatchNormForward{rig.desc(flat)}; }, "(6, 10)");
+  check_refused([&](OpRig& rig) -> OpDesc { return BatchNormBackwardSums{rig.desc(flat)}; }, "(6, 10)");
+  check_refused([&](OpRig& rig) -> OpDesc { return BatchNormBackward{rig.desc(flat)}; }, "(6, 10)");
+  check_refused([&](OpRig& rig) -> OpDesc { return BatchNormBackward{rig.desc({2, 3, 4, 4}), 0}; }, "part, not 0");
+  check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 0}; }, "channel, not 0");
+  check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .parts = 0}; }, "part, not 0");
+  check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .momentum = 1.5}; }, "momentum");
+  check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .eps = -1}; }, "eps");
+  check_refused([](OpRig&) -> OpDesc { return BatchNormRunning{.channels = -1}; }, "channel, not -1");
+  check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = -1}; }, "negative");
+  check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = 1, .decay = 2}; }, "decay");
+}
+
 TEST_CASE("the reference refuses other element types than its own") {
   OpRig rig(DeviceKind::reference);
   const Shape shape{2, 3};

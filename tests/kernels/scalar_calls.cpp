@@ -61,6 +61,12 @@ StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials, co
   return after;
 }
 
+HostTensor moving_average(OpRig& rig, const HostTensor& x, const HostTensor& average, double decay) {
+  const DeviceTensor from = upload_plain(rig, x), to = upload_plain(rig, average);
+  rig.run(*rig.context().make_op(MovingAverage{x.shape.numel(), decay}), {from.data(), to.data()});
+  return rig.download_raw(to);
+}
+
 HostTensor accumulate(OpRig& rig, const HostTensor& x, const HostTensor& y) {
   const DeviceTensor from = upload_plain(rig, x), to = upload_plain(rig, y);
   rig.run(*rig.context().make_op(Accumulate{.count = x.shape.numel()}), {from.data(), to.data()});

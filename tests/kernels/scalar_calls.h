@@ -26,6 +26,7 @@ std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients);
 kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials,
                                       const kernels::StepInputs& inputs, const kernels::StepResults& before = {});
 
+HostTensor moving_average(OpRig& rig, const HostTensor& x, const HostTensor& average, double decay);
 HostTensor accumulate(OpRig& rig, const HostTensor& x, const HostTensor& y);
 
 }  // namespace dp::test

@@ -65,6 +65,21 @@ TEST_CASE("a skipped update leaves weights and momenta as they are, bit for bit"
   });
 }
 
+TEST_CASE("a moving average goes its share of the way to the weights") {
+  Random random(18, RandomUse::synthetic);
+  for (const std::int64_t count : {1, 13, 4099})
+    for (const double decay : {0.0, 0.25, 0.999, 1.0}) {
+      const HostTensor x = random_tensor({count}, random), average = random_tensor({count}, random);
+      HostTensor expected = average;
+      for (std::size_t i = 0; i < expected.values.size(); ++i)
+        expected.values[i] = decay * average.values[i] + (1 - decay) * x.values[i];
+      everywhere([&](OpRig& rig) {
+        INFO("count " << count << " decay " << decay);
+        CHECK(relative_error(moving_average(rig, x, average, decay), expected) <= kTolerance);
+      });
+    }
+}
+
 TEST_CASE("partial sums of squares cover one block each, the last one short") {
   Random random(17, RandomUse::synthetic);
   for (const std::int64_t count : {1, 1023, 1024, 1025, 3000}) {

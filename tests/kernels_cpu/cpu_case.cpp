@@ -54,6 +54,17 @@ Tensor labels_memory(std::int64_t batch, std::int32_t classes) {
   return t;
 }
 
+// Stats of unit scale around zero.
+Tensor stats_memory(std::int64_t channels, double count) {
+  Tensor t(Shape{1 + 2 * channels}, DType::f64);
+  t.data<double>()[0] = count;
+  for (std::int64_t c = 0; c < channels; ++c) {
+    t.data<double>()[1 + c] = 0.01 * static_cast<double>(c);
+    t.data<double>()[1 + channels + c] = 1 + 0.1 * static_cast<double>(c);
+  }
+  return t;
+}
+
 class Cases {
  public:
   explicit Cases(int threads) : options_{threads, false} {}
@@ -79,6 +90,22 @@ class Cases {
   CpuOpOptions options_;
   std::vector<CpuCase> cases;
 };
+
+void add_norms(Cases& c, const TensorDesc& x) {
+  const std::int64_t channels = x.shape[1];
+  const auto floats = [&] { return random_memory(x.layout.bytes); };
+  const auto vector = [&] { return random_memory(static_cast<std::size_t>(channels) * 4); };
+  const auto stats = [&] { return stats_memory(channels, static_cast<double>(x.shape.numel() / channels)); };
+  const auto doubles = [&](std::int64_t count) { return zeroed(static_cast<std::size_t>(count) * 8); };
+  c.add(BatchNormMoments{x}, {1}, true, {floats(), doubles(1 + 2 * channels)});
+  c.add(BatchNormMerge{channels, 1}, {1, 2, 3}, true, {stats(), doubles(1 + 2 * channels), vector(), vector()});
+  c.add(BatchNormRunning{channels}, {2}, true, {vector(), vector(), doubles(1 + 2 * channels)});
+  c.add(BatchNormForward{x, true, true}, {5}, true, {floats(), stats(), vector(), vector(), floats(), floats()});
+  c.add(BatchNormBackwardSums{x, true}, {5, 6, 7, 8}, true,
+        {floats(), floats(), floats(), floats(), stats(), doubles(2 * channels), vector(), vector(), floats()});
+  c.add(BatchNormBackward{x, 1, true}, {6}, true,
+        {floats(), floats(), floats(), stats(), vector(), doubles(2 * channels), floats()});
+}
 
 }  // namespace
 
@@ -108,6 +135,11 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(ReluForward{conv[2]}, {1}, true, {floats(conv[2]), floats(conv[2])});
   c.add(ReluBackward{conv[2]}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
   c.add(DropoutApply{conv[2], spec}, {1}, true, {floats(conv[2]), floats(conv[2]), samples_memory(), step_memory()});
+  c.add(AddForward{conv[2], true}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
+  add_norms(c, conv[2]);
+  c.product(AvgPool2dForward{conv[2], any(pooled), tiles}, 0, 0, {1});
+  c.product(AvgPool2dBackward{any(pooled), conv[2], tiles}, 0, 0, {1});
+  c.product(AvgPool2dForward{conv[2], any({kBatch, 32, 1, 1}), {}, true}, 0, 0, {1});
   const std::int64_t batch = 90, classes = 110;
   c.add(SoftmaxCrossEntropy{batch, classes}, {3, 4}, true,
         {random_memory(static_cast<std::size_t>(batch * classes) * 4), labels_memory(batch, 110), step_memory(),
@@ -121,6 +153,7 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   const auto range = [&] { return random_memory(static_cast<std::size_t>(count) * 4); };
   const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
   c.add(Accumulate{count}, {1}, true, {range(), range()});
+  c.add(MovingAverage{count, 0.9}, {1}, true, {range(), range()});
   c.add(SgdUpdate{count}, {0, 2}, true, {range(), range(), range(), step_memory(), results_memory()});
   c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
   c.add(GradNormFinish{blocks}, {2}, true,

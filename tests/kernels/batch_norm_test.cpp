@@ -1,0 +1,260 @@
+#include "kernels/norm_calls.h"
+
+#include <cmath>
+
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+
+constexpr double kTolerance = 2e-6;  // a few float32 roundings an element; sums are longer but in double
+
+template <typename Check>
+void everywhere(const Check& check) {
+  for (const DeviceKind kind : kTestedKinds)
+    for (const bool preferred : {false, true}) {
+      OpRig rig(kind);
+      INFO(to_string(Device{kind, 0}) << (preferred ? " in the layout it prefers" : " row-major"));
+      check(rig, preferred);
+    }
+}
+
+double largest_relative_error(const Doubles& actual, const Doubles& expected, double floor) {
+  REQUIRE(actual.size() == expected.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double error = std::abs(actual[i] - expected[i]) / std::max(std::abs(expected[i]), floor);
+    largest = error <= largest ? largest : error;  // a NaN is the largest
+  }
+  return largest;
+}
+
+void check_equal(const NormResult& actual, const NormResult& expected) {
+  CHECK(largest_relative_error(actual.mean, expected.mean, 1) <= kTolerance);
+  CHECK(largest_relative_error(actual.variance, expected.variance, 1e-3) <= kTolerance);
+  CHECK(relative_error(actual.y, expected.y) <= kTolerance);
+  CHECK(relative_error(actual.dz, expected.dz) <= kTolerance);
+  CHECK(relative_error(actual.dx, expected.dx) <= 2 * kTolerance);
+  CHECK(relative_error(actual.dweight, expected.dweight) <= 2 * kTolerance);
+  CHECK(relative_error(actual.dbias, expected.dbias) <= 2 * kTolerance);
+}
+
+// Numbers that float32 holds, around `mean`.
+HostTensor around(double mean, double deviation, const Shape& shape, Random& random) {
+  HostTensor x = random_tensor(shape, random);
+  for (double& value : x.values) value = static_cast<float>(mean + deviation * std::sqrt(3.0) * value);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "batch normalisation is what its definition says, with ReLU, an addend and a second gradient, in every layout") {
+  Random random(51, RandomUse::synthetic);
+  const Shape shapes[] = {{4, 20, 5, 7}, {3, 16, 1, 1}, {3, 1, 9, 4},    {1, 33, 6, 6},
+                          {37, 8, 3, 3}, {5, 3, 1, 1},  {2, 17, 20, 19}, {1, 5, 45, 47}};
+  int turn = 0;
+  for (const Shape& shape : shapes)
+    for (const bool relu : {false, true}) {
+      const bool add = ++turn % 2 == 0, second = turn % 3 != 0;
+      const NormCase norm = random_norm(shape, relu, add, second, random);
+      const NormResult expected = naive_batch_norm(norm);
+      everywhere([&](OpRig& rig, bool preferred) {
+        INFO(to_string(shape) << " relu " << relu << " add " << add << " second " << second);
+        check_equal(batch_norm(rig, norm, {shape[0]}, preferred), expected);
+      });
+    }
+}
+
+TEST_CASE("the statistics of two or three parts, one of them empty, are those of the whole batch") {
+  Random random(52, RandomUse::synthetic);
+  for (const bool relu : {false, true}) {
+    const NormCase norm = random_norm({7, 20, 6, 5}, relu, true, true, random);
+    const NormResult expected = naive_batch_norm(norm);
+    everywhere([&](OpRig& rig, bool preferred) {
+      for (const std::vector<std::int64_t>& parts : {std::vector<std::int64_t>{4, 3}, {1, 4, 2}, {6, 1}})
+        check_equal(batch_norm(rig, norm, parts, preferred), expected);
+    });
+  }
+}
+
+TEST_CASE(
+    "the variance survives a mean a thousand times the deviation, and an outlier where one might look for the mean") {
+  Random random(53, RandomUse::synthetic);
+  HostTensor far = around(100, 0.1, {8, 17, 16, 13}, random), outlier = random_tensor({4, 5, 20, 30}, random);
+  for (std::int64_t i = 0; i < 4 * 5; ++i) outlier.values[static_cast<std::size_t>(i * 600)] = 4096;
+  for (const HostTensor& x : {far, outlier}) {
+    const std::int64_t channels = x.shape[1];
+    const NormResult expected =
+        naive_batch_norm({.x = x, .weight = zeros({channels}), .bias = zeros({channels}), .dy = zeros(x.shape)});
+    everywhere([&](OpRig& rig, bool preferred) {
+      const Doubles moments = batch_norm_moments(rig, x, preferred ? rig.preferred(x.shape) : rig.plain(x.shape));
+      const double count = moments[0];
+      CHECK(count == static_cast<double>(x.shape.numel() / channels));
+      for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
+        CHECK(moments[1 + c] == Approx(expected.mean[c]).epsilon(1e-7));
+        CHECK(moments[1 + static_cast<std::size_t>(channels) + c] / count ==
+              Approx(expected.variance[c]).epsilon(1e-6));
+      }
+    });
+  }
+}
+
+TEST_CASE("with a large mean the output and the gradient keep the accuracy of float32") {
+  Random random(54, RandomUse::synthetic);
+  NormCase norm = random_norm({6, 20, 8, 9}, false, false, false, random);
+  norm.x = around(100, 0.1, norm.x.shape, random);
+  const NormResult expected = naive_batch_norm(norm);
+  everywhere([&](OpRig& rig, bool preferred) { check_equal(batch_norm(rig, norm, {2, 4}, preferred), expected); });
+}
+
+TEST_CASE("a single value normalises to the bias and passes no gradient") {
+  Random random(58, RandomUse::synthetic);
+  const NormCase norm = random_norm({1, 20, 1, 1}, false, false, false, random);
+  everywhere([&](OpRig& rig, bool preferred) {
+    const NormResult result = batch_norm(rig, norm, {1}, preferred);
+    CHECK(relative_error({norm.bias.shape, result.y.values}, norm.bias) <= kTolerance);
+    for (const double dx : result.dx.values) CHECK(std::abs(dx) < 1e-4);  // weight / sqrt(eps) is up to 316
+    for (const double dweight : result.dweight.values) CHECK(std::abs(dweight) < 1e-6);
+  });
+}
+
+TEST_CASE("constant channels normalise to the bias") {
+  Random random(55, RandomUse::synthetic);
+  NormCase norm = random_norm({5, 9, 7, 10}, false, false, false, random);
+  for (double& value : norm.x.values) value = static_cast<float>(0.1);
+  everywhere([&](OpRig& rig, bool preferred) {
+    const NormResult result = batch_norm(rig, norm, {5}, preferred);
+    for (std::size_t i = 0; i < result.y.values.size(); ++i)
+      CHECK(result.y.values[i] == Approx(norm.bias.values[i / 70 % 9]).margin(1e-6));
+  });
+}
+
+TEST_CASE("merging skips empty parts, wherever they stand, and takes parts of one value") {
+  // Two channels: values 1, 2, 4, 5 and 10, 10, 20, 40; parts of 1 and 3 values among empty ones.
+  const Doubles empty(5, 0.0), one{1, 1, 10, 0, 0}, rest{3, 11.0 / 3, 70.0 / 3, 14.0 / 3, 1400.0 / 3};
+  const auto joined = [](std::initializer_list<Doubles> parts) {
+    Doubles all;
+    for (const Doubles& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  for (const Doubles& moments :
+       {joined({one, rest}), joined({empty, one, empty, rest, empty}), joined({rest, empty, one})})
+    everywhere([&](OpRig& rig, bool) {
+      const int parts = static_cast<int>(moments.size() / 5);
+      const Doubles stats = batch_norm_merge(rig, {.channels = 2, .parts = parts, .eps = 0.5}, moments);
+      CHECK(stats[0] == 4);
+      CHECK(stats[1] == Approx(3).epsilon(1e-14));
+      CHECK(stats[2] == Approx(20).epsilon(1e-14));
+      CHECK(stats[3] == Approx(1 / std::sqrt(2.5 + 0.5)).epsilon(1e-14));
+      CHECK(stats[4] == Approx(1 / std::sqrt(150 + 0.5)).epsilon(1e-14));
+    });
+}
+
+TEST_CASE("merging keeps the variance of parts whose means are a million deviations from zero") {
+  const Doubles moments{10, 1e6, 0.5, 30, 1e6 + 1, 1.5};  // variance (0.5 + 1.5 + 7.5) / 40
+  everywhere([&](OpRig& rig, bool) {
+    const Doubles stats = batch_norm_merge(rig, {.channels = 1, .parts = 2, .eps = 0}, moments);
+    CHECK(1 / (stats[2] * stats[2]) == Approx(9.5 / 40).epsilon(1e-9));
+  });
+}
+
+TEST_CASE("running values move as PyTorch's do: by the momentum, towards the unbiased variance") {
+  // One channel: 1, 2, 4, 5: mean 3, sum of squares 10, unbiased 10/3.
+  everywhere([&](OpRig& rig, bool) {
+    HostTensor mean{{1}, {0.5}}, variance{{1}, {2}};
+    const Doubles stats = batch_norm_merge(rig, {.channels = 1, .momentum = 0.25}, {4, 3, 10}, &mean, &variance, false);
+    CHECK(stats.empty());
+    CHECK(mean.values[0] == Approx(0.75 * 0.5 + 0.25 * 3).epsilon(1e-7));
+    CHECK(variance.values[0] == Approx(0.75 * 2 + 0.25 * 10 / 3).epsilon(1e-7));
+
+    batch_norm_merge(rig, {.channels = 1, .momentum = 0.5}, {1, 8, 0}, &mean, &variance);  // one value has no variance
+    CHECK(mean.values[0] == Approx(0.5 * 1.125 + 4).epsilon(1e-7));
+    CHECK(variance.values[0] == Approx(0.5 * (1.5 + 2.5 / 3)).epsilon(1e-7));
+
+    const HostTensor mean_before = mean, variance_before = variance;
+    const Doubles none =
+        batch_norm_merge(rig, {.channels = 1, .parts = 2, .eps = 0.25}, Doubles(6, 0.0), &mean, &variance);
+    CHECK(mean.values == mean_before.values);
+    CHECK(variance.values == variance_before.values);
+    CHECK(none == Doubles{0, 0, 2});
+  });
+}
+
+TEST_CASE("running values normalise in evaluation, and their gradient does not go through the statistics") {
+  Random random(56, RandomUse::synthetic);
+  const HostTensor mean{{2}, {0.5, -2}}, variance{{2}, {3.99, 0.24}};
+  const HostTensor weight{{2}, {2, 1}}, bias{{2}, {0, 1}}, x = random_tensor({2, 2, 3, 2}, random);
+  everywhere([&](OpRig& rig, bool preferred) {
+    const kernels::Layout layout = preferred ? rig.preferred(x.shape) : rig.plain(x.shape);
+    const Doubles stats = batch_norm_running(rig, mean, variance, 0.01);
+    CHECK(stats[0] == 0);
+    CHECK(stats[1] == 0.5);
+    CHECK(stats[2] == -2);
+    CHECK(stats[3] == Approx(0.5).epsilon(1e-7));
+    CHECK(stats[4] == Approx(2).epsilon(1e-7));
+    const HostTensor y = batch_norm_forward(rig, x, stats, weight, bias, nullptr, false, layout);
+    const HostTensor dx = batch_norm_backward(rig, x, x, nullptr, stats, weight, {5, 6, 7, 8}, false, layout);
+    for (std::size_t i = 0; i < 24; ++i) {
+      const bool second = i / 6 % 2 == 1;
+      CHECK(y.values[i] == Approx(second ? (x.values[i] + 2) * 2 + 1 : x.values[i] - 0.5).margin(1e-6));
+      CHECK(dx.values[i] == Approx(second ? 2 * x.values[i] : x.values[i]).margin(1e-6));
+    }
+  });
+}
+
+TEST_CASE("gradients may be written over those they come from, or not at all") {
+  Random random(57, RandomUse::synthetic);
+  const NormCase norm = random_norm({3, 20, 5, 4}, true, true, true, random);
+  everywhere([&](OpRig& rig, bool preferred) {
+    const kernels::Layout layout = preferred ? rig.preferred(norm.x.shape) : rig.plain(norm.x.shape);
+    const Doubles stats = batch_norm_merge(rig, {.channels = 20}, batch_norm_moments(rig, norm.x, layout));
+    const HostTensor y = batch_norm_forward(rig, norm.x, stats, norm.weight, norm.bias, &*norm.addend, true, layout);
+    const auto sums = [&](Dz dz) {
+      return batch_norm_backward_sums(rig, norm.dy, &*norm.dy2, norm.x, &y, stats, dz, layout);
+    };
+    const NormSums own = sums(Dz::own);
+    for (const Dz place : {Dz::nowhere, Dz::over_dy, Dz::over_dy2}) {
+      const NormSums other = sums(place);
+      CHECK(other.sums == own.sums);
+      CHECK(other.dweight.values == own.dweight.values);
+      CHECK(other.dbias.values == own.dbias.values);
+      if (place != Dz::nowhere) CHECK(other.dz.values == own.dz.values);
+    }
+    const auto backward = [&](const HostTensor& gradient, const HostTensor* out, bool in_place) {
+      return batch_norm_backward(rig, gradient, norm.x, out, stats, norm.weight, own.sums, in_place, layout).values;
+    };
+    const Doubles dx = backward(own.dz, nullptr, false);
+    CHECK(backward(own.dz, nullptr, true) == dx);
+    // Or straight from dy, the ReLU by y.
+    const NormSums single = batch_norm_backward_sums(rig, norm.dy, nullptr, norm.x, &y, stats, Dz::own, layout);
+    const Doubles masked = backward(single.dz, nullptr, false);
+    CHECK(backward(norm.dy, &y, false) == masked);
+    CHECK(backward(norm.dy, &y, true) == masked);
+  });
+}
+
+TEST_CASE("an empty part has moments of zero and sums of zero") {
+  everywhere([&](OpRig& rig, bool) {
+    const HostTensor x = zeros({0, 3, 4, 4});
+    CHECK(batch_norm_moments(rig, x, rig.plain(x.shape)) == Doubles(7, 0.0));
+    const NormSums sums =
+        batch_norm_backward_sums(rig, x, nullptr, x, nullptr, {5, 1, 2, 3, 1, 1, 1}, Dz::own, rig.plain(x.shape));
+    CHECK(sums.sums == Doubles(6, 0.0));
+    CHECK(sums.dweight.values == Doubles(3, 0.0));
+    CHECK(sums.dbias.values == Doubles(3, 0.0));
+  });
+}
+
+TEST_CASE("NaN is not hidden by the ReLU behind a normalisation or an addition") {
+  HostTensor x = zeros({1, 1, 2, 2});
+  x.values[2] = std::numeric_limits<double>::quiet_NaN();
+  everywhere([&](OpRig& rig, bool preferred) {
+    const kernels::Layout layout = preferred ? rig.preferred(x.shape) : rig.plain(x.shape);
+    const HostTensor one{{1}, {1}};
+    CHECK(std::isnan(batch_norm_forward(rig, x, {4, 0, 1}, one, one, nullptr, true, layout).values[2]));
+    CHECK(std::isnan(batch_norm_moments(rig, x, layout)[1]));
+  });
+}

@@ -1,0 +1,58 @@
+// Batch normalisation and its pieces, from host values to host values.
+#pragma once
+
+#include "kernels/op_rig.h"
+
+namespace dp::test {
+
+using Doubles = std::vector<double>;  // moments, stats, sums: as kernels/ops.h lays them out
+
+Doubles batch_norm_moments(OpRig& rig, const HostTensor& x, const kernels::Layout& layout);
+
+struct NormMerge {
+  std::int64_t channels = 1;
+  int parts = 1;
+  double eps = 1e-5, momentum = 0.1;
+};
+// Updates `mean` and `variance` unless they are null. No stats when they are not asked for.
+Doubles batch_norm_merge(OpRig& rig, const NormMerge& merge, const Doubles& moments, HostTensor* mean = nullptr,
+                         HostTensor* variance = nullptr, bool stats = true);
+Doubles batch_norm_running(OpRig& rig, const HostTensor& mean, const HostTensor& variance, double eps = 1e-5);
+
+HostTensor batch_norm_forward(OpRig& rig, const HostTensor& x, const Doubles& stats, const HostTensor& weight,
+                              const HostTensor& bias, const HostTensor* addend, bool relu,
+                              const kernels::Layout& layout);
+
+// Where dz goes.
+enum class Dz { nowhere, own, over_dy, over_dy2 };
+struct NormSums {
+  Doubles sums;
+  HostTensor dweight, dbias, dz;  // dz is empty when it goes nowhere
+};
+// With ReLU when `y` is given. `dy2` may be null.
+NormSums batch_norm_backward_sums(OpRig& rig, const HostTensor& dy, const HostTensor* dy2, const HostTensor& x,
+                                  const HostTensor* y, const Doubles& stats, Dz dz, const kernels::Layout& layout);
+// `sums` of one part or of several. With ReLU when `y` is given.
+HostTensor batch_norm_backward(OpRig& rig, const HostTensor& dz, const HostTensor& x, const HostTensor* y,
+                               const Doubles& stats, const HostTensor& weight, const Doubles& sums, bool in_place,
+                               const kernels::Layout& layout);
+
+// A batch normalisation with ReLU and an addend as wanted, as its definition says, in double.
+struct NormCase {
+  HostTensor x, weight, bias, dy;
+  std::optional<HostTensor> addend, dy2;
+  bool relu = false;
+  double eps = 1e-5;
+};
+struct NormResult {
+  Doubles mean, variance;  // biased
+  HostTensor y, dz, dx, dweight, dbias;
+};
+NormResult naive_batch_norm(const NormCase& norm);
+// By the ops, the batch in parts of these sizes; `stats` is not copied out. Layout: plain, or what the device prefers.
+NormResult batch_norm(OpRig& rig, const NormCase& norm, const std::vector<std::int64_t>& parts, bool preferred);
+
+NormCase random_norm(const Shape& shape, bool relu, bool add, bool second, Random& random);
+HostTensor rows(const HostTensor& tensor, std::int64_t begin, std::int64_t end);  // of the first dimension
+
+}  // namespace dp::test

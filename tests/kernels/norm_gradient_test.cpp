@@ -1,0 +1,57 @@
+// The backward of batch normalisation, average pools and additions in the reference against central differences of their
+// forward, in float64.
+#include <cmath>
+
+#include "kernels/differences.h"
+#include "kernels/layer_calls.h"
+#include "kernels/norm_calls.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+
+double distance_from_zero(const HostTensor& tensor) {
+  double smallest = INFINITY;
+  for (const double value : tensor.values) smallest = std::min(smallest, std::abs(value));
+  return smallest;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of batch normalisation are its difference quotients, through the statistics of all parts") {
+  OpRig rig(DeviceKind::reference);
+  Random random(63, RandomUse::synthetic);
+  for (const std::vector<std::int64_t>& parts : {std::vector<std::int64_t>{5}, {2, 3}, {1, 3, 1}})
+    for (const bool relu : {false, true}) {
+      INFO(parts.size() << " parts, relu " << relu);
+      NormCase norm = random_norm({5, 3, 2, 3}, false, true, true, random);
+      while (relu && distance_from_zero(batch_norm(rig, norm, parts, false).y) < 1e-2)  // away from ReLU's kink
+        norm = random_norm({5, 3, 2, 3}, false, true, true, random);
+      norm.relu = relu;
+      HostTensor direction = norm.dy;
+      for (std::size_t i = 0; i < direction.values.size(); ++i) direction.values[i] += norm.dy2->values[i];
+      const auto loss = [&] { return dot(batch_norm(rig, norm, parts, false).y, direction); };
+      const NormResult gradients = batch_norm(rig, norm, parts, false);
+      // Curved: the step's square times the third derivative.
+      CHECK(relative_error(gradients.dx, difference_quotients(norm.x, loss)) <= 2e-7);
+      CHECK(relative_error(gradients.dweight, difference_quotients(norm.weight, loss)) <= 1e-9);
+      CHECK(relative_error(gradients.dbias, difference_quotients(norm.bias, loss)) <= 1e-9);
+      CHECK(relative_error(gradients.dz, difference_quotients(*norm.addend, loss)) <= 1e-9);  // the addend's gradient
+    }
+}
+
+TEST_CASE("gradients of average pools are their difference quotients") {
+  OpRig rig(DeviceKind::reference);
+  Random random(64, RandomUse::synthetic);
+  const kernels::Window windows[] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}};
+  for (int i = 0; i < 4; ++i) {
+    const kernels::Window* window = i < 3 ? &windows[i] : nullptr;
+    HostTensor x = random_tensor({2, 2, 5, 6}, random);
+    const HostTensor dy = random_tensor(window ? window_output(x.shape, 2, *window) : Shape{2, 2, 1, 1}, random);
+    const auto run = [&] { return avg_pool2d(rig, x, dy, window, Layouts::plain); };
+    const HostTensor dx = run().dx;
+    CHECK(relative_error(dx, difference_quotients(x, [&] { return dot(run().y, dy); })) <= 1e-9);
+  }
+}
