@@ -29,7 +29,7 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
   for (std::size_t i = 0; i < table_->entries().size(); ++i)
     for (const auto& [name, tensor] : weights)
       if (name == table_->entries()[i].name) replica_->import_entry(static_cast<int>(i), tensor, replica_->values());
-  momenta_ = replica_->allocate(table_->bytes());
+  momenta_ = replica_->allocate(table_->bytes(), &MemoryUse::momenta);
   update_ = replica_->context().make_op(kernels::SgdUpdate{table_->size()});
   plan_ = &replica_->plan({.batch = batch});
   inputs_.seed = seed;

@@ -1,6 +1,6 @@
-// The CPU's ops, one by one, on the shapes of a network. Every round runs each op once, in the order of a training step, so
-// that caches are as in training. Columns: the implementation, best and median time, GFLOP/s (or GB/s of the tensors the op
-// must touch), and the floor: the time the op's arithmetic and memory traffic take at the rates measured at the start.
+// The CPU's ops, one by one, on the shapes of a network. Every round runs each different op once, in the order of a training
+// step, so that caches are as in training. Columns: how often a step runs the op, its implementation, best and median time,
+// GFLOP/s (or GB/s of the tensors the op must touch), and the floor: the time the op's arithmetic and memory traffic take at the rates measured at the start.
 // Pin the threads: OMP_PROC_BIND=true OMP_PLACES=cores cpu_ops <mnist|resnet> <batch> <threads> [rounds]
 #include <omp.h>
 
@@ -37,6 +37,7 @@ struct Case {
   std::unique_ptr<HostOp> op;
   std::vector<void*> args;
   double flops = 0, bytes = 0;
+  int times_a_step = 1;
   std::vector<double> times{};
 };
 
@@ -50,16 +51,20 @@ class Lab {
     labels_.assign(static_cast<std::size_t>(batch), 3);
   }
 
+  // Of what is added from now on.
+  void times_a_step(int times) { times_ = times; }
+
   // Forward now, backward later: steps are kept in order of a training step.
-  TensorDesc conv(const std::string& name, const TensorDesc& x, std::int64_t out, Window w, bool dx) {
+  TensorDesc conv(const std::string& name, const TensorDesc& x, std::int64_t out, Window w, bool dx,
+                  bool bias_relu = true) {
     const auto size = [&](std::int64_t in) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; };
     const Shape y{batch_, out, size(x.shape[2]), size(x.shape[3])}, weights{out, x.shape[1], w.kernel, w.kernel};
     const double flops = 2.0 * static_cast<double>(y.numel() * x.shape[1] * w.kernel * w.kernel);
-    auto forward = make_cpu_op(Conv2dForward{x, any(weights), any(y), w, true, true}, options_);
+    auto forward = make_cpu_op(Conv2dForward{x, any(weights), any(y), w, bias_relu, bias_relu}, options_);
     const auto t = forward->tensors();
     add(forward_, name + " forward", std::move(forward), {memory(t[0]), memory(t[1]), vector(out), memory(t[2])}, flops,
         {t[0], t[1], t[2]});
-    auto wgrad = make_cpu_op(Conv2dBackwardWeights{t[0], t[2], any(weights), w, true}, options_);
+    auto wgrad = make_cpu_op(Conv2dBackwardWeights{t[0], t[2], any(weights), w, bias_relu}, options_);
     const auto g = wgrad->tensors();
     add(backward_, name + " weights", std::move(wgrad), {memory(g[0]), memory(g[1]), memory(g[2]), vector(out)}, flops,
         {t[0], t[1], t[2]});
@@ -76,8 +81,45 @@ class Lab {
     if (!(g[2].layout == t[1].layout))
       add(backward_, name + " dw reorder", make_cpu_op(Reorder{g[2], t[1]}, options_), {memory(g[2]), memory(t[1])}, 0,
           {g[2], t[1]});
-    parameters_ += static_cast<std::int64_t>(t[1].layout.bytes / 4) + out;
+    parameters_ += times_ * (static_cast<std::int64_t>(t[1].layout.bytes / 4) + out);
     return t[2];
+  }
+
+  // A batch normalisation as its fused forms: plain, with ReLU, or at the end of a residual block, where an addend comes in and
+  // two gradients come back.
+  enum class Norm { plain, relu, block_end };
+  void batch_norm(const std::string& name, const TensorDesc& x, Norm kind) {
+    const bool relu = kind != Norm::plain, end = kind == Norm::block_end;
+    const std::int64_t channels = x.shape[1], doubles = 8 * (1 + 2 * channels);
+    const auto numbers = [&] { return host(static_cast<std::size_t>(doubles)); };
+    void *moments = numbers(), *stats = numbers(), *sums = numbers();
+    std::vector<TensorDesc> two{x, x}, three{x, x, x}, four{x, x, x, x}, five{x, x, x, x, x};
+    add(forward_, name + " moments", make_cpu_op(BatchNormMoments{x}, options_), {memory(x), moments}, 0, {x});
+    add(forward_, name + " merge", make_cpu_op(BatchNormMerge{channels, 1}, options_),
+        {moments, stats, vector(channels), vector(channels)}, 0, {});
+    add(forward_, name + " forward", make_cpu_op(BatchNormForward{x, relu, end}, options_),
+        {memory(x), stats, vector(channels), vector(channels), end ? memory(x) : nullptr, memory(x)}, 0,
+        end ? three : two);
+    add(backward_, name + " backward", make_cpu_op(BatchNormBackward{x, 1, relu && !end}, options_),
+        {memory(x), memory(x), relu && !end ? memory(x) : nullptr, stats, vector(channels), sums, memory(x)}, 0,
+        relu && !end ? four : three);
+    add(backward_, name + " sums", make_cpu_op(BatchNormBackwardSums{x, relu}, options_),
+        {memory(x), end ? memory(x) : nullptr, memory(x), relu ? memory(x) : nullptr, stats, sums, vector(channels),
+         vector(channels), end ? memory(x) : nullptr},
+        0,
+        end    ? five
+        : relu ? three
+               : two);
+    parameters_ += times_ * 2 * channels;
+  }
+
+  TensorDesc global_pool(const TensorDesc& x) {
+    auto forward = make_cpu_op(AvgPool2dForward{x, any({batch_, x.shape[1], 1, 1}), {}, true}, options_);
+    const TensorDesc y = forward->tensors()[1];
+    add(forward_, "pool forward", std::move(forward), {memory(x), memory(y)}, 0, {x, y});
+    add(backward_, "pool backward", make_cpu_op(AvgPool2dBackward{y, x, {}, true}, options_), {memory(y), memory(x)}, 0,
+        {x, y});
+    return y;
   }
 
   TensorDesc linear(const std::string& name, const TensorDesc& x, std::int64_t out, bool relu) {
@@ -152,28 +194,27 @@ class Lab {
     std::size_t workspace_bytes = 0;
     for (const Case* c : order) workspace_bytes = std::max(workspace_bytes, c->op->workspace_bytes());
     void* workspace = host(workspace_bytes);
-    std::vector<double> sums;
     for (int round = -2; round < rounds; ++round) {
-      const double begin = seconds();
       for (Case* c : order) {
         const double start = seconds();
         c->op->execute(c->args, workspace);
         if (round >= 0) c->times.push_back(seconds() - start);
       }
-      if (round >= 0) sums.push_back(seconds() - begin);
     }
-    std::printf("%-28s %-28s %8s %8s %14s %8s\n", "op", "implementation", "best ms", "median", "rate", "floor");
+    std::printf("%-28s %2s %-28s %8s %8s %14s %8s\n", "op", "x", "implementation", "best ms", "median", "rate",
+                "floor");
+    double step_best = 0, step_median = 0;
     for (Case* c : order) {
       std::sort(c->times.begin(), c->times.end());
       const double best = c->times.front(), median = c->times[c->times.size() / 2];
       const double floor = std::max(c->flops / gflops, c->bytes / gbytes) * 1e-9;
       const bool arithmetic = c->flops > 0;
-      std::printf("%-28s %-28s %8.3f %8.3f %8.1f %s %8.3f\n", c->name.c_str(), c->op->implementation().c_str(),
-                  best * 1e3, median * 1e3, (arithmetic ? c->flops : c->bytes) * 1e-9 / best,
-                  arithmetic ? "GF/s " : "GB/s ", floor * 1e3);
+      step_best += c->times_a_step * best, step_median += c->times_a_step * median;
+      std::printf("%-28s %2d %-28s %8.3f %8.3f %8.1f %s %8.3f\n", c->name.c_str(), c->times_a_step,
+                  c->op->implementation().c_str(), best * 1e3, median * 1e3,
+                  (arithmetic ? c->flops : c->bytes) * 1e-9 / best, arithmetic ? "GF/s " : "GB/s ", floor * 1e3);
     }
-    std::sort(sums.begin(), sums.end());
-    std::printf("step: best %.2f ms, median %.2f ms\n", sums.front() * 1e3, sums[sums.size() / 2] * 1e3);
+    std::printf("step: best %.2f ms, median %.2f ms\n", step_best * 1e3, step_median * 1e3);
   }
 
  private:
@@ -181,7 +222,7 @@ class Lab {
            const std::vector<TensorDesc>& touched) {
     double bytes = 0;
     for (const TensorDesc& t : touched) bytes += static_cast<double>(t.layout.bytes);
-    list.push_back({std::move(name), std::move(op), std::move(args), flops, bytes});
+    list.push_back({std::move(name), std::move(op), std::move(args), flops, bytes, times_});
   }
   // Random floats; one block for each call, so that no op finds its input warm by accident of sharing.
   void* memory(const TensorDesc& t) {
@@ -197,6 +238,7 @@ class Lab {
   }
 
   std::int64_t batch_, parameters_ = 0;
+  int times_ = 1;
   CpuOpOptions options_;
   std::vector<Tensor> blocks_;
   std::vector<std::int64_t> samples_;
@@ -218,6 +260,7 @@ double measured_gflops(int threads) {
       for (int i = 0; i < 10; ++i) acc[i] = Wide{} + static_cast<float>(i);
       const Wide a = Wide{} + 1.0001f, b = Wide{} + static_cast<float>(omp_get_thread_num());
       for (int i = 0; i < 1000000; ++i)
+#pragma GCC unroll 10
         for (auto& value : acc) value = value * a + b;
       for (auto& value : acc) sink += value[0] + value[7];
     }
@@ -260,17 +303,26 @@ void mnist(Lab& lab, std::int64_t batch) {
   lab.loss(x);
 }
 
-// Each different convolution of ResNet18 with the CIFAR stem, once.
+// ResNet18 with the CIFAR stem: each different op once, with how often it is there.
 void resnet(Lab& lab, std::int64_t batch) {
-  TensorDesc x = lab.conv("stem", images(batch, 3, 32), 64, {3, 1, 1}, false);
+  TensorDesc x = lab.conv("stem", images(batch, 3, 32), 64, {3, 1, 1}, false, false);
   for (const std::int64_t width : {64, 128, 256, 512}) {
     const std::string name = "layer" + std::to_string(width);
     if (width > 64) {
-      lab.conv(name + " 1x1/2", x, width, {1, 2, 0}, true);
-      x = lab.conv(name + " /2", x, width, {3, 2, 1}, true);
+      lab.conv(name + " 1x1/2", x, width, {1, 2, 0}, true, false);
+      x = lab.conv(name + " /2", x, width, {3, 2, 1}, true, false);
+      lab.batch_norm(name + " 1x1/2 bn", x, Lab::Norm::plain);
     }
-    lab.conv(name, x, width, {3, 1, 1}, true);
+    lab.times_a_step(width > 64 ? 3 : 4);
+    lab.conv(name, x, width, {3, 1, 1}, true, false);
+    lab.times_a_step(width > 64 ? 2 : 3);
+    lab.batch_norm(name + " bn", x, Lab::Norm::relu);
+    lab.times_a_step(2);
+    lab.batch_norm(name + " bn end", x, Lab::Norm::block_end);
+    lab.times_a_step(1);
   }
+  const TensorDesc logits = lab.linear("fc", lab.global_pool(x), 100, false);
+  lab.loss(logits);
 }
 
 }  // namespace

@@ -6,21 +6,22 @@
 #include "dp/random.h"
 
 namespace dp {
-namespace {
-
-constexpr std::int64_t kPadding = 4;
-
-}  // namespace
 
 BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t seed)
-    : dataset_(dataset), classes_(dataset.classes()), seed_(seed) {
+    : dataset_(dataset),
+      classes_(dataset.classes()),
+      augment_(augment),
+      augmentation_(dataset.augmentation()),
+      seed_(seed) {
   const Shape shape = dataset.image_shape();
   if (shape.rank() != 3)
     throw Error(ErrorCode::usage, "a loader needs images of shape (C,H,W), the dataset's are " + to_string(shape));
   channels_ = shape[0];
   rows_ = shape[1];
   columns_ = shape[2];
-  augment_ = augment && channels_ == 3;
+  if (augmentation_.padding < 0)
+    throw Error(ErrorCode::usage, "images can not be padded by " + std::to_string(augmentation_.padding) +
+                                      " pixels; let the dataset ask for 0 or more");
   const Normalization& normalization = dataset.normalization();
   const auto channels = static_cast<std::size_t>(channels_);
   if (normalization.mean.size() != channels || normalization.std.size() != channels ||
@@ -33,31 +34,32 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
       table_[c][byte] = (static_cast<float>(byte) / 255.0f - normalization.mean[c]) / normalization.std[c];
 }
 
-void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch) const {
-  const std::int64_t image_size = channels_ * rows_ * columns_;
+void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
+                       std::span<std::uint8_t> scratch) const {
   float* out = batch.images.data<float>();
   auto* labels = batch.labels.data<std::int32_t>();
   auto* indices = batch.samples.data<std::int64_t>();
   for (const std::int64_t sample : samples) {
-    const std::span<const std::uint8_t> image = dataset_.image(sample);
     const std::int32_t label = dataset_.label(sample);
-    if (static_cast<std::int64_t>(image.size()) != image_size || label < 0 || label >= classes_)
-      throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has " + std::to_string(image.size()) +
-                                       " bytes and label " + std::to_string(label) + ", its dataset promises " +
-                                       std::to_string(image_size) + " bytes and labels below " +
-                                       std::to_string(classes_) + "; correct the dataset");
-    if (augment_)
-      copy_augmented(image, sample, epoch, out);
-    else
-      copy_image(image, out);
-    out += image_size;
+    if (label < 0 || label >= classes_)
+      throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has label " + std::to_string(label) +
+                                       ", its dataset promises labels below " + std::to_string(classes_) +
+                                       "; correct the dataset");
+    if (augment_) {
+      Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample));
+      dataset_.read(sample, scratch, &random);
+      copy_augmented(scratch.data(), random, out);
+    } else {
+      dataset_.read(sample, scratch, nullptr);
+      copy_image(scratch.data(), out);
+    }
+    out += scratch.size();
     *labels++ = label;
     *indices++ = sample;
   }
 }
 
-void BatchFiller::copy_image(std::span<const std::uint8_t> image, float* out) const {
-  const std::uint8_t* in = image.data();
+void BatchFiller::copy_image(const std::uint8_t* in, float* out) const {
   for (const auto& table : table_) {
     const std::uint8_t* const end = in + rows_ * columns_;
     while (in != end) *out++ = table[*in++];
@@ -65,13 +67,16 @@ void BatchFiller::copy_image(std::span<const std::uint8_t> image, float* out) co
 }
 
 // Padding with black bytes, a random crop of the same size, and a horizontal flip by chance.
-void BatchFiller::copy_augmented(std::span<const std::uint8_t> image, std::int64_t sample, std::int64_t epoch,
-                                 float* out) const {
-  Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample));
-  const std::int64_t down = static_cast<std::int64_t>(random.below(2 * kPadding + 1)) - kPadding;
-  const std::int64_t right = static_cast<std::int64_t>(random.below(2 * kPadding + 1)) - kPadding;
-  const bool flip = random.below(2) == 1;
-  const std::uint8_t* plane = image.data();
+void BatchFiller::copy_augmented(const std::uint8_t* in, Random& random, float* out) const {
+  const std::int64_t padding = augmentation_.padding;
+  std::int64_t down = 0, right = 0;
+  if (padding > 0) {
+    const auto places = static_cast<std::uint32_t>(2 * padding + 1);
+    down = static_cast<std::int64_t>(random.below(places)) - padding;
+    right = static_cast<std::int64_t>(random.below(places)) - padding;
+  }
+  const bool flip = augmentation_.flip && random.below(2) == 1;
+  if (down == 0 && right == 0 && !flip) return copy_image(in, out);
   for (const auto& table : table_) {
     for (std::int64_t y = 0; y < rows_; ++y) {
       const std::int64_t from_y = y + down;
@@ -79,10 +84,10 @@ void BatchFiller::copy_augmented(std::span<const std::uint8_t> image, std::int64
       for (std::int64_t x = 0; x < columns_; ++x) {
         const std::int64_t from_x = (flip ? columns_ - 1 - x : x) + right;
         const bool inside = row_inside && from_x >= 0 && from_x < columns_;
-        *out++ = table[inside ? plane[from_y * columns_ + from_x] : 0];
+        *out++ = table[inside ? in[from_y * columns_ + from_x] : 0];
       }
     }
-    plane += rows_ * columns_;
+    in += rows_ * columns_;
   }
 }
 

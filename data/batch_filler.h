@@ -17,17 +17,21 @@ class BatchFiller {
   // Borrows `dataset`. Error(usage) when its normalisation does not fit its images.
   BatchFiller(const Dataset& dataset, bool augment, std::uint64_t seed);
 
-  // Fills batch.images, .labels and .samples for batch.size() == samples.size(). Error(data) for a sample that
-  // contradicts its dataset's shape or class count.
-  void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch) const;
+  std::size_t image_bytes() const { return static_cast<std::size_t>(channels_ * rows_ * columns_); }
+
+  // Fills batch.images, .labels and .samples for batch.size() == samples.size(). `scratch` holds image_bytes() and is
+  // the calling thread's own. Error(data) for a label that contradicts its dataset's class count.
+  void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
+            std::span<std::uint8_t> scratch) const;
 
  private:
-  void copy_image(std::span<const std::uint8_t> image, float* out) const;
-  void copy_augmented(std::span<const std::uint8_t> image, std::int64_t sample, std::int64_t epoch, float* out) const;
+  void copy_image(const std::uint8_t* in, float* out) const;
+  void copy_augmented(const std::uint8_t* in, Random& random, float* out) const;
 
   const Dataset& dataset_;
   std::int64_t channels_, rows_, columns_, classes_;
   bool augment_;
+  Augmentation augmentation_;
   std::uint64_t seed_;
   std::vector<std::array<float, 256>> table_;  // normalised value of every byte, per channel
 };

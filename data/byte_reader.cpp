@@ -26,7 +26,10 @@ FileReader::FileReader(const std::string& path) : path_(path) {
   if (descriptor_ < 0) throw unreadable(path, "can not be opened (" + reason(errno) + ")");
   struct stat status {};
   const bool known = ::fstat(descriptor_, &status) == 0;
-  if (known && S_ISREG(status.st_mode)) return;
+  if (known && S_ISREG(status.st_mode)) {
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    return;
+  }
   ::close(descriptor_);
   throw unreadable(path, known && S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
 }

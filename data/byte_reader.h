@@ -29,10 +29,12 @@ class FileReader final : public ByteReader {
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override;
   const std::string& name() const override { return path_; }
+  std::uint64_t size() const { return size_; }  // when it was opened
 
  private:
   std::string path_;
   int descriptor_ = -1;
+  std::uint64_t size_ = 0;
   std::uint64_t offset_ = 0;
 };
 

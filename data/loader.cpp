@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "data/batch_filler.h"
@@ -69,12 +70,16 @@ struct Loader::State {
       slot.full = make_batch(dataset->image_shape(), rows);
       slot.last = first_rows(slot.full, last_rows);
     }
+    scratch.assign(static_cast<std::size_t>(options.workers), std::vector<std::uint8_t>(filler.image_bytes()));
     threads.reserve(static_cast<std::size_t>(options.workers));
     try {
       for (int worker = 0; worker < options.workers; ++worker) threads.emplace_back([this, worker] { work(worker); });
-    } catch (...) {
+    } catch (const std::system_error& error) {
+      const std::size_t started = threads.size();
       stop();
-      throw;
+      throw Error(ErrorCode::device, "only " + std::to_string(started) + " of " + std::to_string(options.workers) +
+                                         " loader threads could be started (" + error.code().message() +
+                                         "); ask for fewer workers (-j), or raise ulimit -u and -v");
     }
   }
 
@@ -115,7 +120,7 @@ struct Loader::State {
       lock.unlock();
       std::exception_ptr error;
       try {
-        fill(into, batch);
+        fill(into, batch, scratch[static_cast<std::size_t>(worker)]);
       } catch (...) {
         error = std::current_exception();
       }
@@ -128,10 +133,10 @@ struct Loader::State {
     }
   }
 
-  void fill(Batch& into, std::int64_t batch) const {
+  void fill(Batch& into, std::int64_t batch, std::span<std::uint8_t> image) const {
     const std::int64_t from = batch * slots.front().full.size();
     filler.fill(into, std::span(order).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(into.size())),
-                epoch);
+                epoch, image);
   }
 
   // Takes all work away and waits until no worker touches a slot or the order. Batches handed out stay as they are.
@@ -184,6 +189,8 @@ struct Loader::State {
   // Written by start() alone, while no worker is busy.
   std::vector<std::int64_t> order;
   std::int64_t epoch = 0;
+
+  std::vector<std::vector<std::uint8_t>> scratch;  // room for an image, each worker's own
 
   // Guarded by the mutex; a slot's batch belongs to its worker until `ready` says otherwise.
   std::mutex mutex;

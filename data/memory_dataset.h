@@ -1,6 +1,7 @@
 // A dataset whose bytes lie in memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,22 +14,24 @@ class MemoryDataset final : public Dataset {
  public:
   // pixels: size() images of image_shape, one after the other. The makers have checked sizes and label range.
   MemoryDataset(const Shape& image_shape, std::int64_t classes, Normalization normalization,
-                std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels)
+                std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels, Augmentation augmentation = {})
       : shape_(image_shape),
         classes_(classes),
         normalization_(std::move(normalization)),
         image_bytes_(static_cast<std::size_t>(image_shape.numel())),
         pixels_(std::move(pixels)),
-        labels_(std::move(labels)) {}
+        labels_(std::move(labels)),
+        augmentation_(augmentation) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
   Shape image_shape() const override { return shape_; }
   std::int64_t classes() const override { return classes_; }
   const Normalization& normalization() const override { return normalization_; }
-  std::span<const std::uint8_t> image(std::int64_t index) const override {
-    return std::span(pixels_).subspan(static_cast<std::size_t>(index) * image_bytes_, image_bytes_);
-  }
   std::int32_t label(std::int64_t index) const override { return labels_[static_cast<std::size_t>(index)]; }
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {
+    std::copy_n(pixels_.data() + static_cast<std::size_t>(index) * image_bytes_, image_bytes_, out.data());
+  }
+  Augmentation augmentation() const override { return augmentation_; }
 
  private:
   Shape shape_;
@@ -37,6 +40,7 @@ class MemoryDataset final : public Dataset {
   std::size_t image_bytes_;
   std::vector<std::uint8_t> pixels_;
   std::vector<std::int32_t> labels_;
+  Augmentation augmentation_;
 };
 
 }  // namespace dp

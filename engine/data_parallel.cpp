@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -70,13 +71,17 @@ void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange
   const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
   const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
   scatter(replica, batch, rows, /*training=*/true, accumulate);
-  forward(replica, exchange, /*training=*/true);
-  if (options.loss == LossAt::gathered)
-    gathered_loss(replica, batch, rows);
-  else
-    local_loss(replica);
-  check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
-  backward(replica, exchange, accumulate, last);
+  const int together = replica.lanes_together();
+  for (int first = 0; first < replica.lanes(); first += together) {
+    const Lanes lanes{first, first + together};
+    forward(replica, exchange, lanes, /*training=*/true);
+    if (options.loss == LossAt::gathered)
+      gathered_loss(replica, batch, rows);
+    else
+      local_loss(replica, lanes);
+    check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
+    backward(replica, exchange, lanes, accumulate, last);
+  }
 }
 
 // Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
@@ -90,12 +95,13 @@ void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range ro
   }
 }
 
-// One stage of every lane's plan. Where statistics of all shards are needed, every lane stops, and the replicas meet.
+// One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet.
 template <typename Before, typename After>
-void DataParallel::State::run_stage(Replica& replica, const std::vector<engine::PlanStep>& (Plan::*stage)() const,
+void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
+                                    const std::vector<engine::PlanStep>& (Plan::*stage)() const,
                                     const std::vector<engine::Gather>& gathers, Before&& before, After&& after) {
   for (std::size_t leg = 0; leg <= gathers.size(); ++leg) {
-    for (int lane = 0; lane < replica.lanes(); ++lane) {
+    for (int lane = lanes.begin; lane < lanes.end; ++lane) {
       if (const Plan* plan = replica.select(lane))
         replica.run_leg((plan->*stage)(), leg == 0, [&](const engine::PlanStep& s) { before(lane, s); },
                         [&](const engine::PlanStep& s) { after(lane, s); });
@@ -107,22 +113,21 @@ void DataParallel::State::run_stage(Replica& replica, const std::vector<engine::
     io[static_cast<std::size_t>(replica.rank())]->all_gather_parts(
         replica.at({engine::Space::moments, gathers[leg].offset}), own, replica.compute());
   }
-  replica.select(0);
 }
 
 // Each step that reads weights waits until the last update has brought them.
-void DataParallel::State::forward(Replica& replica, Exchange& exchange, bool training) {
+void DataParallel::State::forward(Replica& replica, Exchange& exchange, Lanes lanes, bool training) {
   replica.enter(Phase::forward);
   const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
   static const std::vector<engine::Gather> none;
   run_stage(
-      replica, &Plan::forward, training ? forward_gathers : none,
+      replica, lanes, &Plan::forward, training ? forward_gathers : none,
       [&](int, const engine::PlanStep& s) {
         if (s.reads_entry >= 0) exchange.wait_for_weights(s.reads_entry);
       },
       [](int, const engine::PlanStep&) {});
-  if (training) update_running_statistics(replica);
-  if (const Plan* plan = replica.select(0); nan && plan != nullptr) plant_nan(replica, plan->logits());
+  if (training && lanes.end == replica.lanes()) update_running_statistics(replica);
+  if (const Plan* plan = replica.select(lanes.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
 }
 
 // On the master, from its first shard's statistics or from everybody's.
@@ -142,29 +147,27 @@ void DataParallel::State::update_running_statistics(Replica& replica) {
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
 }
 
-void DataParallel::State::local_loss(Replica& replica) {
+void DataParallel::State::local_loss(Replica& replica, Lanes lanes) {
   replica.enter(Phase::loss);
-  for (int lane = 0; lane < replica.lanes(); ++lane)
+  for (int lane = lanes.begin; lane < lanes.end; ++lane)
     if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
-  replica.select(0);
 }
 
 // Hands every bucket to the exchange as soon as its gradients are complete in every lane.
-void DataParallel::State::backward(Replica& replica, Exchange& exchange, bool accumulate, bool last) {
+void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes lanes, bool accumulate, bool last) {
   replica.enter(Phase::backward);
-  if (const Plan* plan = replica.select(0); failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
+  if (const Plan* plan = replica.select(lanes.begin);
+      failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
     plant_nan(replica, plan->logits_grad());
   int working = 0;
-  for (int lane = 0; lane < replica.lanes(); ++lane) {
-    working += replica.plan_of(lane) != nullptr;
-    if (replica.plan_of(lane) == nullptr && !accumulate) replica.zero_gradients(lane);
-  }
+  for (int lane = 0; lane < replica.lanes(); ++lane) working += replica.plan_of(lane) != nullptr;
+  for (int lane = std::max(lanes.begin, working); lane < lanes.end && !accumulate; ++lane) replica.zero_gradients(lane);
   run_stage(
-      replica, &Plan::backward, backward_gathers, [](int, const engine::PlanStep&) {},
+      replica, lanes, &Plan::backward, backward_gathers, [](int, const engine::PlanStep&) {},
       [&](int lane, const engine::PlanStep& s) {
         if (last && lane + 1 == working && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
       });
-  if (last && working == 0) exchange.entries_ready(0);
+  if (last && lanes.end == replica.lanes()) exchange.entries_ready(0);  // what is left; everything without rows
 }
 
 // DataParallel's way: the loss of the whole micro-batch on the master, its gradient back to the replicas.
@@ -235,8 +238,12 @@ void DataParallel::evaluate(const Batch& batch) {
     exchange.wait_for_weights(0);
     replica.upload_inputs(s.step_inputs(batch.size(), {}));
     s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false);
-    s.forward(replica, exchange, /*training=*/false);
-    s.local_loss(replica);
+    const int together = replica.lanes_together();
+    for (int first = 0; first < replica.lanes(); first += together) {
+      const State::Lanes lanes{first, first + together};
+      s.forward(replica, exchange, lanes, /*training=*/false);
+      s.local_loss(replica, lanes);
+    }
     replica.context().flush();
     replica.bound_queue();
   });

@@ -11,10 +11,10 @@ using NamedTensor = std::pair<std::string, Tensor>;
 void DataParallel::State::make_average() {
   if (!options.ema_decay) return;
   on_master([&](Replica& master, Exchange&) {
-    average_values = master.allocate(table->bytes());
+    average_values = master.allocate(table->bytes(), &MemoryUse::average);
     average_values_op = master.context().make_op(kernels::MovingAverage{table->size(), *options.ema_decay});
     if (norms.count() == 0) return;
-    average_buffers = master.allocate(buffer_bytes());
+    average_buffers = master.allocate(buffer_bytes(), &MemoryUse::average);
     average_buffers_op = master.context().make_op(kernels::MovingAverage{norms.buffer_size(), *options.ema_decay});
   });
 }

@@ -43,8 +43,8 @@ std::vector<PhaseTimes> DataParallel::take_phase_times() {
 const Model& DataParallel::model() const { return state_->model; }
 const DataParallelOptions& DataParallel::options() const { return state_->options; }
 
-std::size_t DataParallel::device_bytes(int replica) const {
-  return state_->replicas.at(static_cast<std::size_t>(replica))->bytes_held();
+MemoryUse DataParallel::memory_use(int replica) const {
+  return state_->replicas.at(static_cast<std::size_t>(replica))->memory_use();
 }
 
 std::string DataParallel::describe_plan(std::int64_t global_batch) const {

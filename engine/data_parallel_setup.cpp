@@ -20,7 +20,9 @@ std::vector<Device> default_devices() {
   return gpus(parse_gpu_list("all", count));
 }
 
-DataParallelOptions resolve(DataParallelOptions o) {
+}  // namespace
+
+DataParallelOptions resolved(DataParallelOptions o) {
   if (o.devices.empty()) o.devices = default_devices();
   for (const Device& device : o.devices)
     if (device.kind != o.devices.front().kind)
@@ -49,6 +51,8 @@ DataParallelOptions resolve(DataParallelOptions o) {
   return o;
 }
 
+namespace {
+
 // One core for each thread of each replica; none when there are not enough.
 std::vector<int> cores_of(int rank, const DataParallelOptions& o) {
   const std::vector<int> cores = kernels::usable_cores();
@@ -67,14 +71,11 @@ float draw(const Init& init, Random& random) {
   return init.value;
 }
 
-// Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
-constexpr std::int64_t kLayoutBatch = 32;
-
 }  // namespace
 
 DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     : model(m),
-      options(resolve(o)),
+      options(resolved(o)),
       norms(m, options.logical_shards > 0 ? options.logical_shards : static_cast<int>(options.devices.size())),
       pool(static_cast<int>(options.devices.size())) {
   if (options.batch_norm == BatchNormMode::sync) {
@@ -101,7 +102,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
     opened->bind_thread();
     if (rank != 0) return;
-    const engine::Plan plan(model, *opened, plan_options(kLayoutBatch, true, false), nullptr, norms);
+    const engine::Plan plan(model, *opened, plan_options(kLayoutRows, true, false), nullptr, norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
   });
   if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");

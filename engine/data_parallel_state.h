@@ -15,6 +15,12 @@
 
 namespace dp {
 
+// Every automatic choice made. Error(usage) for impossible options.
+DataParallelOptions resolved(DataParallelOptions options);
+
+// Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
+inline constexpr std::int64_t kLayoutRows = 32;
+
 struct DataParallel::State {
   using NamedTensor = std::pair<std::string, Tensor>;
 
@@ -62,11 +68,14 @@ struct DataParallel::State {
   void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, int micro);
   // `rows` of the batch, split over replicas and lanes.
   void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate);
-  void forward(engine::Replica& replica, engine::Exchange& exchange, bool training);
-  void local_loss(engine::Replica& replica);
+  struct Lanes {
+    int begin = 0, end = 1;
+  };
+  void forward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool training);
+  void local_loss(engine::Replica& replica, Lanes lanes);
   void gathered_loss(engine::Replica& replica, const Batch& batch, kernels::Range rows);
   void gather_logits(engine::Replica& replica, std::int64_t rows);
-  void backward(engine::Replica& replica, engine::Exchange& exchange, bool accumulate, bool last);
+  void backward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool accumulate, bool last);
   void update_running_statistics(engine::Replica& replica);
   void make_average();
   void restart_average();
@@ -74,7 +83,8 @@ struct DataParallel::State {
   std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
   void bring_buffers();  // the master's running statistics to every replica
   template <typename Before, typename After>
-  void run_stage(engine::Replica& replica, const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
+  void run_stage(engine::Replica& replica, Lanes lanes,
+                 const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
                  const std::vector<engine::Gather>& gathers, Before&& before, After&& after);
   void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);

@@ -37,9 +37,11 @@ void DataParallel::State::reserve_gather(std::int64_t rows) {
   if (gathered_logits != nullptr && gathered_logits->bytes() >= bytes) return;
   engine::Replica& master = *replicas.front();
   master.compute().synchronize();
-  gathered_logits = master.allocate(bytes);
-  gathered_grad = master.allocate(bytes);
-  gathered_labels = master.allocate(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+  for (const kernels::Buffer* old : {gathered_logits.get(), gathered_grad.get(), gathered_labels.get()})
+    if (old != nullptr) master.forget(old->bytes(), &MemoryUse::other);
+  gathered_logits = master.allocate(bytes, &MemoryUse::other);
+  gathered_grad = master.allocate(bytes, &MemoryUse::other);
+  gathered_labels = master.allocate(static_cast<std::size_t>(rows) * sizeof(std::int32_t), &MemoryUse::other);
 }
 
 kernels::Op& DataParallel::State::gathered_loss_op(std::int64_t rows) {
@@ -50,7 +52,8 @@ kernels::Op& DataParallel::State::gathered_loss_op(std::int64_t rows) {
   kernels::Op& op = *loss_ops.back().second;
   if (loss_workspace == nullptr || loss_workspace->bytes() < op.workspace_bytes()) {
     replicas.front()->compute().synchronize();
-    loss_workspace = replicas.front()->allocate(std::max(op.workspace_bytes(), std::size_t{1}));
+    if (loss_workspace != nullptr) replicas.front()->forget(loss_workspace->bytes(), &MemoryUse::other);
+    loss_workspace = replicas.front()->allocate(std::max(op.workspace_bytes(), std::size_t{1}), &MemoryUse::other);
   }
   return op;
 }
@@ -76,7 +79,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
     exchange.wait_for_weights(0);
     replica.upload_inputs(step_inputs(rows, {}));
     scatter(replica, batch, {0, rows}, training, /*accumulate=*/false);
-    forward(replica, exchange, training);
+    forward(replica, exchange, Lanes{}, training);
     gather_logits(replica, rows);
     if (replica.rank() == 0) offset = replica.plan_of(0)->logits().offset;
     replica.context().flush();
@@ -117,7 +120,7 @@ void DataParallel::backward(const Tensor& logits_grad) {
       const Tensor part = logits_grad.rows(own.begin, own.end);
       replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());
     }
-    s.backward(replica, exchange, /*accumulate=*/false, /*last=*/true);
+    s.backward(replica, exchange, State::Lanes{}, /*accumulate=*/false, /*last=*/true);
     replica.context().flush();
     exchange.synchronize();
     replica.compute().synchronize();

@@ -13,6 +13,23 @@ std::int64_t blocks_of(std::int64_t count) { return (count + kNormBlock - 1) / k
 
 }  // namespace
 
+kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks) {
+  Range own = bucket.range;
+  if (mode == Reduce::sharded) {
+    own = slice_of(bucket.range.size(), rank, ranks);
+    own = {own.begin + bucket.range.begin, own.end + bucket.range.begin};
+  } else if (mode == Reduce::master && rank != 0) {
+    own.end = own.begin;
+  }
+  return own;
+}
+
+std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
+  std::int64_t blocks = 0;
+  for (const Bucket& bucket : buckets) blocks += blocks_of(bucket.range.size());
+  return blocks;
+}
+
 Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
                    std::vector<Bucket> buckets, const Failpoints& failpoints)
     : replica_(replica),
@@ -33,13 +50,7 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
   std::int64_t held = 0;
   for (const Bucket& bucket : buckets_) {
     weights_arrived_.push_back(context.make_event());
-    Range own = bucket.range;
-    if (mode_ == Reduce::sharded) {
-      own = slice_of(bucket.range.size(), replica.rank(), ranks);
-      own = {own.begin + bucket.range.begin, own.end + bucket.range.begin};
-    } else if (mode_ == Reduce::master && replica.rank() != 0) {
-      own.end = own.begin;
-    }
+    const Range own = updated_by(bucket, mode_, replica.rank(), ranks);
     parts_.push_back({own, held});
     held += own.size();
     sgd_.push_back(own.size() ? context.make_op(SgdUpdate{own.size()}) : nullptr);
@@ -48,7 +59,8 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
   }
   arriving_.resize(buckets_.size());
   partial_bytes_.resize(static_cast<std::size_t>(ranks));
-  norm_partials_ = replica.allocate(static_cast<std::size_t>(partial_offset_.back()) * sizeof(double));
+  norm_partials_ =
+      replica.allocate(static_cast<std::size_t>(partial_offset_.back()) * sizeof(double), &MemoryUse::other);
   finish_norm_ = context.make_op(GradNormFinish{partial_offset_.back()});
 }
 
@@ -63,7 +75,7 @@ void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
 void Exchange::ensure_momenta() {
   const Part& last = parts_.back();
   const auto bytes = static_cast<std::size_t>(last.momentum + last.range.size()) * element_;
-  if (momenta_ == nullptr && bytes != 0) momenta_ = replica_.allocate(bytes);
+  if (momenta_ == nullptr && bytes != 0) momenta_ = replica_.allocate(bytes, &MemoryUse::momenta);
 }
 
 void Exchange::entries_ready(int entry) {

@@ -10,6 +10,11 @@
 
 namespace dp::engine {
 
+// The elements of a bucket that a rank updates, and holds the momenta of.
+kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
+// Doubles that the gradient's norm is summed up from.
+std::int64_t norm_blocks(const std::vector<Bucket>& buckets);
+
 class Exchange {
  public:
   // `communicator` is null for a single replica with one lane: then everything runs on the compute stream.

@@ -53,15 +53,21 @@ Failpoint parse_clause(std::string_view clause) {
   if (phase == kPhases.end())
     throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not one of {}", parts[1], fmt::join(kPhases, ", ")));
   point.phase = static_cast<Phase>(phase - kPhases.begin());
+  const bool plants = point.phase == Phase::forward || point.phase == Phase::backward || point.phase == Phase::reduce ||
+                      point.phase == Phase::update;
+  if (point.action == FailAction::nan && !plants)
+    throw Error(ErrorCode::usage,
+                fmt::format("DP_FAIL: '{}' plants nothing; nan goes with forward, backward, reduce or update", clause));
   for (std::size_t i = 2; i < parts.size(); ++i) {
     if (parts[i].starts_with("dev"))
       point.replica = number<int>(parts[i].substr(3), clause);
     else if (parts[i].starts_with("step"))
       point.step = number<std::int64_t>(parts[i].substr(4), clause);
-    else if (parts[i].ends_with("ms"))
+    else if (parts[i].ends_with("ms") && point.action == FailAction::stall)
       point.stall_ms = number<int>(parts[i].substr(0, parts[i].size() - 2), clause);
     else
-      throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' in '{}' is not devN, stepN or Nms", parts[i], clause));
+      throw Error(ErrorCode::usage,
+                  fmt::format("DP_FAIL: '{}' in '{}' is not devN, stepN or, for a stall, Nms", parts[i], clause));
   }
   return point;
 }

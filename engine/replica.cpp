@@ -15,15 +15,15 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       lanes_(static_cast<std::size_t>(options.lanes)),
       compute_(context_->make_stream()) {
   const auto lanes = static_cast<std::size_t>(options.lanes);
-  values_ = allocate(table.bytes());
-  gradients_ = allocate(table.bytes() * lanes);
-  step_inputs_ = allocate(sizeof(kernels::StepInputs));
-  step_results_ = allocate(sizeof(kernels::StepResults) * lanes);
+  values_ = allocate(table.bytes(), &MemoryUse::weights);
+  gradients_ = allocate(table.bytes() * lanes, &MemoryUse::gradients);
+  step_inputs_ = allocate(sizeof(kernels::StepInputs), &MemoryUse::other);
+  step_results_ = allocate(sizeof(kernels::StepResults) * lanes, &MemoryUse::other);
   set_base(Space::value, values_->data());
   set_base(Space::step_inputs, step_inputs_->data());
   if (norms.count() > 0) {
-    buffers_ = allocate(static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type()));
-    moments_ = allocate(norms.moments_bytes());
+    buffers_ = allocate(static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type()), &MemoryUse::statistics);
+    moments_ = allocate(norms.moments_bytes(), &MemoryUse::statistics);
     set_base(Space::buffer, buffers_->data());
     set_base(Space::moments, moments_->data());
     const auto clear = [&](std::size_t bytes) {
@@ -38,10 +38,15 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
   select(0);
 }
 
-std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes) {
+std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_t MemoryUse::*kind) {
   auto buffer = context_->allocate(bytes);
-  bytes_held_ += bytes;
+  held_.*kind += bytes;
   return buffer;
+}
+
+std::size_t Replica::activation_bytes(const Plan& plan) {
+  constexpr std::size_t kAlign = 64;
+  return (plan.arena_bytes() + plan.workspace_bytes() + kAlign - 1) / kAlign * kAlign;
 }
 
 const Plan& Replica::plan(const PlanOptions& options) {
@@ -58,15 +63,16 @@ const Plan& Replica::plan(const PlanOptions& options) {
 }
 
 void Replica::reserve(const Plan& plan) {
-  constexpr std::size_t kAlign = 64;
   const auto lanes = static_cast<std::size_t>(options_.lanes);
   const std::size_t copies = options_.in_turns ? lanes : 1;
-  const std::size_t needed = (plan.arena_bytes() + plan.workspace_bytes() + kAlign - 1) / kAlign * kAlign;
+  const std::size_t needed = activation_bytes(plan);
   if (arena_ == nullptr || activation_bytes_ < needed) {
     compute_->synchronize();
-    bytes_held_ -= arena_ ? arena_->bytes() : 0;
+    held_.activations = held_.workspace = 0;
     arena_.reset();
-    arena_ = allocate(needed * copies);
+    arena_ = allocate(needed * copies, &MemoryUse::activations);
+    held_.workspace = plan.workspace_bytes() * copies;
+    held_.activations -= held_.workspace;
     activation_bytes_ = needed;
     select(lane_);
   }
@@ -74,8 +80,8 @@ void Replica::reserve(const Plan& plan) {
   const auto at_least = [&](std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes) {
     if (buffer != nullptr && buffer->bytes() >= bytes) return;
     compute_->synchronize();
-    bytes_held_ -= buffer ? buffer->bytes() : 0;
-    buffer = allocate(bytes);
+    held_.other -= buffer ? buffer->bytes() : 0;
+    buffer = allocate(bytes, &MemoryUse::other);
   };
   const auto rows = static_cast<std::size_t>(plan.options().batch) * lanes;
   at_least(images_, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float));

@@ -1,7 +1,7 @@
 // A model on one device: its streams, its memories, its plans. Used by its worker thread alone.
 //
 // A replica works on one or several shards of a minibatch, each in a lane: the lane's rows, its plan for so many rows, its
-// gradients. Lanes run one after another, or in turns where the shards' statistics are merged on the way.
+// gradients. Lanes go through forward and backward one after another, or in turns where statistics are merged on the way.
 #pragma once
 
 #include <array>
@@ -39,6 +39,8 @@ class Replica {
 
   int rank() const { return options_.rank; }
   int lanes() const { return options_.lanes; }
+  // How many lanes go through a step together: their activations are kept at the same time.
+  int lanes_together() const { return options_.in_turns ? options_.lanes : 1; }
   kernels::Context& context() { return *context_; }
   kernels::Stream& compute() { return *compute_; }
   const ParameterTable& table() const { return table_; }
@@ -93,8 +95,12 @@ class Replica {
   // Says that the selected lane's part holds nothing.
   void zero_part(const Gather& gather);
 
-  std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes);  // counted in bytes_held()
-  std::size_t bytes_held() const { return bytes_held_; }
+  // Counted in memory_use() as `kind` until forgotten.
+  std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind);
+  void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
+  const MemoryUse& memory_use() const { return held_; }
+  // Of one lane's memory, activations first.
+  static std::size_t activation_bytes(const Plan& plan);
 
   // Ends a step's work on its shard. Returns when the step before it is done with its own, so that at most two are in use.
   void bound_queue();
@@ -154,7 +160,7 @@ class Replica {
   unsigned turn_ = 0;
   std::unique_ptr<kernels::Op> clear_gradients_;
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
-  std::size_t bytes_held_ = 0;
+  MemoryUse held_;
   Phase phase_ = Phase::scatter;
   PhaseTimes times_;
   std::chrono::steady_clock::time_point timing_since_;

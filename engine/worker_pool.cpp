@@ -1,6 +1,9 @@
 #include "engine/worker_pool.h"
 
+#include <cstdlib>
+
 #include "dp/error.h"
+#include "kernels/host/memory.h"
 
 namespace dp::engine {
 namespace {
@@ -29,18 +32,34 @@ Error as_error(const std::exception_ptr& error) {
   }
 }
 
+// A thread's first allocation maps a heap for it. Done when the thread starts, so that what is left is known then.
+void make_own_heap() {
+  void* volatile block = std::malloc(1);
+  std::free(block);
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(int size) : size_(size), errors_(static_cast<std::size_t>(size)) {
-  if (size == 1) return;
+  kernels::require_address_space(0);
+  if (size == 1) {
+    caller_.emplace();
+    return;
+  }
+  running_.store(size);
   try {
     for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+    wait_for_all();
+    kernels::require_address_space(0);
+  } catch (const Error&) {
+    stop();
+    throw;
   } catch (const std::exception& error) {
     const std::size_t started = threads_.size();
     stop();
     throw Error(ErrorCode::device, "only " + std::to_string(started) + " of " + std::to_string(size) +
                                        " replica threads could be started (" + error.what() +
-                                       "); ask for fewer replicas");
+                                       "); ask for fewer replicas, or raise ulimit -u and -v");
   }
 }
 
@@ -55,14 +74,24 @@ void WorkerPool::stop() {
 }
 
 void WorkerPool::serve(int rank) {
+  make_own_heap();
+  finish_one();
   std::uint32_t seen = 0;
   while (true) {
     generation_.wait(seen);
     ++seen;
     if (quit_.load()) return;
     call_guarded(rank);
-    if (running_.fetch_sub(1) == 1) running_.notify_one();
+    finish_one();
   }
+}
+
+void WorkerPool::finish_one() {
+  if (running_.fetch_sub(1) == 1) running_.notify_one();
+}
+
+void WorkerPool::wait_for_all() {
+  for (int left = running_.load(); left != 0; left = running_.load()) running_.wait(left);
 }
 
 void WorkerPool::call_guarded(int rank) {
@@ -85,7 +114,7 @@ void WorkerPool::run_all(Call call, void* self) {
     running_.store(size_);
     generation_.fetch_add(1);
     generation_.notify_all();
-    for (int left = running_.load(); left != 0; left = running_.load()) running_.wait(left);
+    wait_for_all();
   }
   if (failed()) rethrow();
 }

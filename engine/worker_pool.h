@@ -4,17 +4,19 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/host/cores.h"
 
 namespace dp::engine {
 
 class WorkerPool {
  public:
-  // With one worker there is no thread: run() calls on the caller's.
+  // With one worker there is no thread: run() calls on the caller's, whose mask comes back at the end.
   explicit WorkerPool(int size);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -37,11 +39,14 @@ class WorkerPool {
   using Call = void (*)(void*, int);
   void run_all(Call call, void* self);
   void serve(int rank);
+  void finish_one();
+  void wait_for_all();
   void stop();
   void call_guarded(int rank);
   [[noreturn]] void rethrow();
 
   const int size_;
+  std::optional<kernels::ThreadKeeper> caller_;  // with one worker: the caller's thread as it was
   kernels::AbortFlag abort_{false};
   Call call_ = nullptr;
   void* self_ = nullptr;

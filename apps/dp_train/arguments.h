@@ -31,10 +31,15 @@ struct Arguments {
   std::optional<double> clip_grad_norm;
   float label_smoothing = 0;
   std::string on_nonfinite = "abort";
+  bool model_ema = false;
+  double model_ema_decay = 0.9998;
 
   std::string reduce = "auto", comm = "auto", loss = "local", split = "balanced";
   std::optional<double> bucket_mb;
   bool check_replicas = false;
+  std::string bn = "master";
+  bool sync_bn = false;
+  int logical_shards = 0;
 
   std::uint64_t seed = 42;
   bool deterministic = false;
@@ -45,7 +50,9 @@ struct Arguments {
   std::string resume, init;
   bool init_partial = false;
   std::int64_t save_every = 1, save_every_steps = 0;
+  int checkpoint_hist = 0;
 
+  bool estimate_memory = false;  // the subcommand
   bool evaluate = false, dry_run = false, print_plan = false, list_models = false;
   int print_freq = 10;
   bool quiet = false, no_progress = false;

@@ -14,7 +14,9 @@ void add_what(CLI::App& app, Arguments& a) {
   app.option_defaults()->group("Model and data");
   app.add_option("--model,--arch,-a", a.model, "the network; --list-models names them")->capture_default_str();
   app.add_flag("--list-models", a.list_models, "print the networks and leave");
-  app.add_option("--dataset", a.dataset, "digits (drawn, always there), mnist, fashion_mnist, synthetic [by model]");
+  app.add_option(
+      "--dataset", a.dataset,
+      "digits (drawn, always there), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic [by model]");
   app.add_option("--data-path,--data-dir", a.data_path, "where the files are")->capture_default_str();
 }
 
@@ -43,7 +45,7 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--max-steps", a.max_steps, "stop after so many optimizer steps of the whole run")
       ->check(whole(1, kBillion));
   app.add_option("--lr", a.lr, "learning rate [by model]")->check(real(0, 1e6));
-  app.add_option("--momentum", a.momentum, "[by model]")->check(real(0, 0.999999));
+  app.add_option("--momentum", a.momentum, "[by model]")->check(below(0, 1));
   app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "Nesterov's momentum [by model]");
   app.add_option("--weight-decay,--wd", a.weight_decay, "[by model]")->check(real(0, 1e6));
   app.add_option("--lr-scale", a.lr_scale, "none, or linear: the rate times the number of replicas")
@@ -59,11 +61,14 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--lr-warmup-epochs", a.lr_warmup_epochs, "linear warm-up")->check(real(0, 1e9));
   app.add_option("--grad-accum-steps", a.grad_accum_steps, "split -b into so many micro-batches")
       ->check(whole(1, 1 << 20));
-  app.add_option("--clip-grad-norm", a.clip_grad_norm, "largest L2 norm of the whole gradient")
-      ->check(real(1e-12, 1e12));
-  app.add_option("--label-smoothing", a.label_smoothing, "")->check(real(0, 1))->capture_default_str();
+  app.add_option("--clip-grad-norm", a.clip_grad_norm, "largest L2 norm of the whole gradient")->check(positive(1e12));
+  app.add_option("--label-smoothing", a.label_smoothing, "in [0, 1)")->check(below(0, 1))->capture_default_str();
   app.add_option("--on-nonfinite", a.on_nonfinite, "a step with NaN or Inf: abort, skip")
       ->check(CLI::IsMember({"abort", "skip"}))
+      ->capture_default_str();
+  app.add_flag("--model-ema", a.model_ema, "keep a moving average of the weights, and evaluate it too");
+  app.add_option("--model-ema-decay", a.model_ema_decay, "its decay a step; in [0, 1)")
+      ->check(below(0, 1))
       ->capture_default_str();
 }
 
@@ -82,6 +87,15 @@ void add_parallel(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"balanced", "chunk"}))
       ->capture_default_str();
   app.add_option("--bucket-mb", a.bucket_mb, "size of a gradient bucket in MiB [by model]")->check(real(0.001, 65536));
+  auto* bn = app.add_option("--bn", a.bn,
+                            "batch normalisation: master (each shard by itself), pooled (running statistics of the "
+                            "whole batch), sync (statistics of the whole batch)")
+                 ->check(CLI::IsMember({"master", "pooled", "sync"}))
+                 ->capture_default_str();
+  app.add_flag("--sync-bn", a.sync_bn, "the same as --bn sync")->excludes(bn);
+  app.add_option("--logical-shards", a.logical_shards,
+                 "equal bits on every number of replicas that divides it; implies --deterministic")
+      ->check(whole(1, 4096));
   app.add_flag("--check-replicas", a.check_replicas, "verify after every step that the replicas are bit-identical");
 }
 
@@ -109,6 +123,9 @@ void add_run(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_option("--save-every-steps", a.save_every_steps, "optimizer steps between checkpoints, besides")
       ->check(whole(1, kBillion));
+  app.add_option("--checkpoint-hist", a.checkpoint_hist, "so many of the latest checkpoints are kept as step-N")
+      ->check(whole(0, 1 << 20))
+      ->capture_default_str();
   app.add_flag("-e,--evaluate,--test-only", a.evaluate, "only evaluate --init's or --resume's weights");
   app.add_flag("--dry-run", a.dry_run, "one training and one evaluation batch, no files");
   app.add_flag("--print-plan", a.print_plan, "print how a step is laid out in memory, and leave");
@@ -118,6 +135,14 @@ void add_run(CLI::App& app, Arguments& a) {
   app.add_flag("--quiet", a.quiet, "only the summary");
   app.add_flag("--no-progress", a.no_progress, "plain lines on a terminal too");
   app.add_option("--summary", a.summary, "write the result as one JSON object to this file");
+}
+
+// CLI11 refuses some repeats and takes the last of others; here a flag that holds one value is given once.
+void refuse_repeats(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_items_expected_max() <= 1 && option->count() > 1)
+      throw dp::Error(dp::ErrorCode::usage,
+                      option->get_name() + " is given " + std::to_string(option->count()) + " times; give it once");
 }
 
 }  // namespace
@@ -137,8 +162,12 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   add_parallel(app, arguments);
   add_order(app, arguments);
   add_run(app, arguments);
+  app.add_subcommand("estimate-memory", "print what such a run would take on each replica, and leave")
+      ->fallthrough()
+      ->callback([&] { arguments.estimate_memory = true; });
   try {
     app.parse(argc, argv);
+    refuse_repeats(app);
   } catch (const CLI::Success& success) {
     app.exit(success);
     return std::nullopt;

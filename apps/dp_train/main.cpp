@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "devices.h"
+#include "estimate.h"
 #include "options.h"
 #include "signals.h"
 
@@ -25,11 +26,16 @@ int run(const Arguments& arguments, const std::atomic<int>& stop) {
   const Devices devices = choose_devices(arguments);
   const dp::models::Entry& entry = dp::models::find(arguments.model);
   dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list);
+  if (arguments.estimate_memory) {
+    estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
+    return 0;
+  }
   if (!devices.notice.empty() && !arguments.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
 
   const dp::DatasetPair data = dp::datasets::open(options.dataset_name, arguments.data_path, arguments.seed);
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
-  options.output_dir = output_folder(arguments);
+  const OutputFolder folder = output_folder(arguments);
+  options.output_dir = folder.path();
   options.stop = &stop;
   dp::Trainer trainer(model, data, options);
   if (arguments.print_plan) {

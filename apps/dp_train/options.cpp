@@ -14,6 +14,8 @@ namespace fs = std::filesystem;
 std::int64_t default_epochs(const std::string& dataset) {
   if (dataset == "fashion_mnist") return 10;
   if (dataset == "mnist") return 3;
+  if (dataset == "cifar10" || dataset == "cifar100") return 30;
+  if (dataset == "imagefolder") return 90;
   return 1;  // digits, synthetic
 }
 
@@ -30,8 +32,11 @@ dp::Schedule schedule_of(const Arguments& a, const dp::models::Recipe& recipe, s
   schedule.step_size = a.lr_step_size.value_or(1);
   schedule.gamma = a.lr_gamma.value_or(0.1);
   schedule.milestones = a.lr_milestones;
-  if (multistep && schedule.milestones.empty())
-    schedule.milestones = {0.5 * static_cast<double>(epochs), 0.75 * static_cast<double>(epochs)};
+  if (multistep && schedule.milestones.empty()) {
+    const std::vector<double> halves{0.5, 0.75};
+    for (const double part : recipe.milestones.empty() ? halves : recipe.milestones)
+      schedule.milestones.push_back(part * static_cast<double>(epochs));
+  }
   schedule.warmup_epochs = a.lr_warmup_epochs;
   return schedule;
 }
@@ -55,10 +60,14 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.clip_grad_norm = a.clip_grad_norm;
   if (a.on_nonfinite == "skip") parallel.on_nonfinite = dp::OnNonfinite::skip;
   parallel.check_replicas = a.check_replicas;
+  if (a.bn == "pooled") parallel.batch_norm = dp::BatchNormMode::pooled;
+  if (a.bn == "sync" || a.sync_bn) parallel.batch_norm = dp::BatchNormMode::sync;
+  parallel.logical_shards = a.logical_shards;
+  if (a.model_ema) parallel.ema_decay = a.model_ema_decay;
   return parallel;
 }
 
-std::string new_folder(const std::string& model) {
+OutputFolder new_folder(const std::string& model) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   ::localtime_r(&now, &parts);
@@ -66,10 +75,14 @@ std::string new_folder(const std::string& model) {
   std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &parts);
   const std::string base = std::string("runs/") + time + "_" + model;
   std::error_code error;
-  fs::create_directories("runs", error);
+  const bool made_runs = fs::create_directory("runs", error);
   for (int number = 1; number < 1000 && !error; ++number) {
     const std::string path = number == 1 ? base : base + "-" + std::to_string(number);
-    if (fs::create_directory(path, error)) return path;
+    if (fs::create_directory(path, error)) return OutputFolder(path, made_runs);
+  }
+  if (made_runs) {
+    std::error_code ignored;
+    fs::remove("runs", ignored);
   }
   throw dp::Error(dp::ErrorCode::io,
                   "can not make the run folder '" + base + "': " + error.message() + "; name one with --output-dir");
@@ -125,6 +138,7 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   options.workers = a.workers;
   options.save_every_epochs = a.save_every;
   options.save_every_steps = a.save_every_steps;
+  options.checkpoint_hist = a.checkpoint_hist;
   options.resume = a.resume;
   options.init = a.init;
   options.init_partial = a.init_partial;
@@ -134,17 +148,23 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   return options;
 }
 
-std::string output_folder(const Arguments& a) {
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  if (made_) fs::remove(path_, ignored);
+  if (made_runs_) fs::remove("runs", ignored);
+}
+
+OutputFolder output_folder(const Arguments& a) {
   const bool named = a.output_dir || a.experiment;
   if (named) {
     const std::string folder = a.output_dir.value_or("runs");
     if (folder.empty()) usage("--output-dir is empty; name a folder");
-    return a.experiment ? folder + "/" + *a.experiment : folder;
+    return OutputFolder(a.experiment ? folder + "/" + *a.experiment : folder);
   }
-  if (a.dry_run || a.evaluate || a.print_plan) return "";
+  if (a.dry_run || a.evaluate || a.print_plan) return OutputFolder("");
   if (!a.resume.empty()) {
     const std::string folder = folder_of_resumed(a.resume);
-    if (!folder.empty()) return folder;
+    if (!folder.empty()) return OutputFolder(folder);
   }
   return new_folder(a.model);
 }

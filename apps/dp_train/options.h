@@ -3,6 +3,8 @@
 
 #include <dp/models.h>
 #include <dp/trainer.h>
+#include <string>
+#include <utility>
 
 #include "arguments.h"
 
@@ -15,7 +17,22 @@ std::string dataset_of(const Arguments& arguments, const dp::models::Recipe& rec
 dp::TrainerOptions trainer_options(const Arguments& arguments, const dp::models::Recipe& recipe,
                                    const std::vector<dp::Device>& devices);
 
-// The run's folder; makes a folder of its own under runs/ when none was named. Empty when the run writes none.
-std::string output_folder(const Arguments& arguments);
+// The run's folder; empty when the run writes none. What was made for it goes again if nothing was put there.
+class OutputFolder {
+ public:
+  explicit OutputFolder(std::string named) : path_(std::move(named)) {}
+  OutputFolder(std::string made, bool made_runs) : path_(std::move(made)), made_(true), made_runs_(made_runs) {}
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool made_ = false, made_runs_ = false;
+};
+
+// Makes a folder of its own under runs/ when none was named.
+OutputFolder output_folder(const Arguments& arguments);
 
 }  // namespace dp_train

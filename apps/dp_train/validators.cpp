@@ -22,6 +22,16 @@ std::string shown(double value) {
   return text;
 }
 
+template <typename Allowed>
+CLI::Validator number(const Allowed& allowed, const std::string& range) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        double value = std::numeric_limits<double>::quiet_NaN();
+        return parses(text, value) && allowed(value) ? std::string() : "'" + text + "' is not a number " + range;
+      },
+      "");
+}
+
 }  // namespace
 
 CLI::Validator whole(std::int64_t lowest, std::int64_t highest) {
@@ -36,14 +46,17 @@ CLI::Validator whole(std::int64_t lowest, std::int64_t highest) {
 }
 
 CLI::Validator real(double lowest, double highest) {
-  const std::string range = "a number from " + shown(lowest) + " to " + shown(highest);
-  return CLI::Validator(
-      [=](std::string& text) {
-        double value = std::numeric_limits<double>::quiet_NaN();
-        return parses(text, value) && value >= lowest && value <= highest ? std::string()
-                                                                          : "'" + text + "' is not " + range;
-      },
-      "");
+  return number([=](double value) { return value >= lowest && value <= highest; },
+                "from " + shown(lowest) + " to " + shown(highest));
+}
+
+CLI::Validator below(double lowest, double limit) {
+  return number([=](double value) { return value >= lowest && static_cast<float>(value) < static_cast<float>(limit); },
+                "from " + shown(lowest) + " to below " + shown(limit));
+}
+
+CLI::Validator positive(double highest) {
+  return number([=](double value) { return value > 0 && value <= highest; }, "greater than 0, up to " + shown(highest));
 }
 
 CLI::Validator seed_number() {

@@ -8,6 +8,8 @@ namespace dp_train {
 
 CLI::Validator whole(std::int64_t lowest, std::int64_t highest);  // decimal digits only
 CLI::Validator real(double lowest, double highest);               // finite, both ends included
+CLI::Validator below(double lowest, double limit);                // the limit excluded, also once rounded to float
+CLI::Validator positive(double highest);                          // 0 excluded
 CLI::Validator seed_number();
 
 }  // namespace dp_train

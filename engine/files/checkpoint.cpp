@@ -27,7 +27,7 @@ void refuse_anything_else(const std::string& path) {
   if (!fs::exists(status) || fs::is_symlink(status)) return;  // of a link only the link is replaced
   if (fs::is_directory(status)) {
     if (fs::is_empty(path, ignored)) return;
-    for (const char* name : {kManifestFile, kModelFile, kOptimizerFile, kStateFile})
+    for (const char* name : {kManifestFile, kModelFile, kOptimizerFile, kAverageFile, kStateFile})
       if (fs::exists(fs::symlink_status(path + "/" + name, ignored))) return;
   }
   throw Error(ErrorCode::usage, printable(path) + " exists and is not a checkpoint; name another folder to save to");
@@ -48,6 +48,9 @@ void write_folder(const std::string& folder, const Checkpoint& checkpoint) {
       write_file(folder, kModelFile, [&](FileWriter& file) { write_tensors(file, checkpoint.weights); });
   manifest[kOptimizerFile] =
       write_file(folder, kOptimizerFile, [&](FileWriter& file) { write_tensors(file, checkpoint.momenta); });
+  if (!checkpoint.average.empty())
+    manifest[kAverageFile] =
+        write_file(folder, kAverageFile, [&](FileWriter& file) { write_tensors(file, checkpoint.average); });
   manifest[kStateFile] =
       write_file(folder, kStateFile, [&](FileWriter& file) { file.write(to_json(checkpoint.state)); });
   write_file(folder, kManifestFile, [&](FileWriter& file) { file.write(to_json(manifest)); });
@@ -77,6 +80,7 @@ Checkpoint load_checkpoint(const std::string& folder) {
   checkpoint.state = read_train_state(files.state);
   checkpoint.weights = read_safetensors(files.model);
   checkpoint.momenta = read_safetensors(files.optimizer);
+  if (files.average) checkpoint.average = read_safetensors(*files.average);
   return checkpoint;
 }
 

@@ -76,7 +76,7 @@ Manifest read_manifest(ByteSource& source) {
   if (files == json.end() || !files->is_object()) throw_data(source.name(), "lists no files");
   Manifest manifest;
   for (const auto& [name, record] : files->items()) {
-    if (std::find(kListed.begin(), kListed.end(), name) == kListed.end())
+    if (name != kAverageFile && std::find(kListed.begin(), kListed.end(), name) == kListed.end())
       throw_data(source.name(), "lists '" + printable(name) + "', which is no file of a checkpoint");
     if (!record.is_object()) throw_data(source.name(), "has no size for " + name);
     manifest[name] = read_record(record, source.name(), name);
@@ -99,7 +99,9 @@ VerifiedCheckpoint open_checkpoint(const std::string& path, Links links) {
   FileSource manifest_file(folder, path, kManifestFile);
   const Manifest manifest = read_manifest(manifest_file);
   return {open_verified(folder, path, manifest, kModelFile), open_verified(folder, path, manifest, kOptimizerFile),
-          open_verified(folder, path, manifest, kStateFile)};
+          open_verified(folder, path, manifest, kStateFile),
+          manifest.contains(kAverageFile) ? std::optional(open_verified(folder, path, manifest, kAverageFile))
+                                          : std::nullopt};
 }
 
 }  // namespace dp

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "engine/files/byte_source.h"
@@ -11,6 +12,7 @@ namespace dp {
 
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kAverageFile = "ema.safetensors";  // only where a moving average is kept
 inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kManifestFile = "manifest.json";
 
@@ -32,6 +34,7 @@ FileHandle open_folder(const std::string& path, Links links);  // Error(data)
 // what is read whatever happens to the folder's name meanwhile.
 struct VerifiedCheckpoint {
   FileSource model, optimizer, state;
+  std::optional<FileSource> average;
 };
 VerifiedCheckpoint open_checkpoint(const std::string& path, Links links);  // Error(data)
 

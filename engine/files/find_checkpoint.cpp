@@ -42,15 +42,19 @@ std::int64_t stated_step(const std::string& path) try {
   return -1;
 }
 
-bool readable(const std::string& path) try {
+// Why it can not be read; empty when it can.
+std::string fault_of(const std::string& path) try {
   VerifiedCheckpoint files = open_checkpoint(path, Links::refuse);
   read_train_state(files.state);
   read_safetensors_header(files.model);
   read_safetensors_header(files.optimizer);
-  return true;
-} catch (const Error&) {
-  return false;
+  if (files.average) read_safetensors_header(*files.average);
+  return {};
+} catch (const Error& error) {
+  return error.what();
 }
+
+bool readable(const std::string& path) { return fault_of(path).empty(); }
 
 std::vector<Candidate> list(const std::string& folder) {
   std::vector<Candidate> found;
@@ -107,12 +111,20 @@ void settle_all(const std::string& folder) {
 
 }  // namespace
 
-std::string find_checkpoint(const std::string& run_folder) {
+std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over) {
   const std::string folder = run_folder + "/checkpoints";
   settle_all(folder);
-  for (const Candidate& candidate : list(folder))
-    if (readable(candidate.path)) return candidate.path;
-  return {};
+  std::string chosen;
+  for (const Candidate& candidate : list(folder)) {
+    // Behind the one chosen, only those whose state says no step may be newer.
+    if (!chosen.empty() && (passed_over == nullptr || candidate.step >= 0 || candidate.leftover)) continue;
+    const std::string fault = fault_of(candidate.path);
+    if (fault.empty() && chosen.empty())
+      chosen = candidate.path;
+    else if (!fault.empty() && passed_over != nullptr && !candidate.leftover)
+      passed_over->push_back({candidate.path, fault});
+  }
+  return chosen;
 }
 
 }  // namespace dp

@@ -69,7 +69,9 @@ TrainerCallbacks console_callbacks(const ConsoleOptions& options) {
   callbacks.on_step = [console](const StepReport& report) {
     console->progress(step_line(report), report.batch + 1 == report.batches);
   };
-  callbacks.on_eval = [console](const EvalReport& report) { console->result(eval_line(report.stats)); };
+  callbacks.on_eval = [console](const EvalReport& report) {
+    console->result((report.average ? "EMA   " : "") + eval_line(report.stats));
+  };
   callbacks.on_message = [console](const std::string& message) { console->notice(message); };
   return callbacks;
 }

@@ -1,24 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/train/console_text.h"
+#include "engine/train/option_names.h"
 #include "engine/train/records.h"
 #include "engine/train/text.h"
 
 namespace dp {
-namespace {
-
-const char* name_of(Reduce reduce) {
-  switch (reduce) {
-    case Reduce::automatic: return "auto";
-    case Reduce::master: return "master";
-    case Reduce::all_reduce: return "allreduce";
-    case Reduce::sharded: return "sharded";
-  }
-  return "unknown";
-}
-
-}  // namespace
-
 std::string step_line(const StepReport& report) {
   const int width = static_cast<int>(std::to_string(report.batches).size());
   return fmt::format(
@@ -36,21 +25,28 @@ std::string eval_line(const Stats& stats) {
 std::string start_table(const DataParallel& net, const TrainerOptions& options) {
   const DataParallelOptions& chosen = net.options();
   const int replicas = static_cast<int>(chosen.devices.size());
-  const auto shards = split_batch(options.batch_size, replicas, chosen.split);
+  const int lanes = std::max(1, chosen.logical_shards / replicas);
+  const auto shards = split_batch(options.batch_size, replicas * lanes, chosen.split);
+  const auto rows = [&](int replica) {
+    std::int64_t sum = 0;
+    for (int shard = replica * lanes; shard < std::min((replica + 1) * lanes, static_cast<int>(shards.size())); ++shard)
+      sum += shards[static_cast<std::size_t>(shard)];
+    return sum;
+  };
   std::string out = fmt::format("{}: {} parameters, data set {}\n", printable(net.model().name()),
                                 with_separators(net.model().parameter_count()), printable(options.dataset_name));
   out += "replica  device       batch  threads      memory\n";
   for (int replica = 0; replica < replicas; ++replica) {
     const auto at = static_cast<std::size_t>(replica);
     const bool cpu = chosen.devices[at].kind == DeviceKind::cpu;
-    out += fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, to_string(chosen.devices[at]),
-                       at < shards.size() ? shards[at] : 0, cpu ? std::to_string(chosen.threads_per_replica) : "-",
-                       mebibytes(net.device_bytes(replica)));
+    out +=
+        fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, to_string(chosen.devices[at]), rows(replica),
+                    cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
-  out += fmt::format(
-      "global batch {}, reduce {}, comm {}, loss {}, split {}, seed {}{}\n", options.batch_size, name_of(chosen.reduce),
-      chosen.comm == Comm::host ? "host" : "auto", chosen.loss == LossAt::gathered ? "gathered" : "local",
-      chosen.split == Split::chunk ? "chunk" : "balanced", chosen.seed, chosen.deterministic ? ", deterministic" : "");
+  out += fmt::format("global batch {}, reduce {}, comm {}, loss {}, split {}, bn {}, seed {}{}{}\n", options.batch_size,
+                     name_of(chosen.reduce), name_of(chosen.comm), name_of(chosen.loss), name_of(chosen.split),
+                     name_of(chosen.batch_norm), chosen.seed, chosen.deterministic ? ", deterministic" : "",
+                     chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
   if (!options.output_dir.empty() && !options.dry_run)
     out += fmt::format("run folder {}\n", printable(options.output_dir));
   return out;

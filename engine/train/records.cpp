@@ -54,6 +54,7 @@ nlohmann::ordered_json to_record(const EvalReport& report) {
   json["top1"] = report.stats.accuracy1();
   json["top5"] = report.stats.accuracy5();
   json["seconds"] = report.seconds;
+  json["average"] = report.average;
   json["best"] = report.best;
   return json;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "dp/error.h"
 #include "engine/train/run_folder.h"
@@ -20,15 +21,30 @@ bool exists(const std::string& path) {
   return fs::exists(path, error);
 }
 
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
 bool same(const std::string& a, const std::string& b) {
   std::error_code error;
   return fs::equivalent(a, b, error);
 }
 
-std::string newest_in(const std::string& run, const TrainerOptions& options, bool locked) {
-  if (locked && same(run, options.output_dir)) return find_checkpoint(run);
+std::string newest_noticed(const std::string& run, const Notice& notice) {
+  std::vector<PassedOver> passed;
+  const std::string found = find_checkpoint(run, &passed);
+  if (found.empty() || !notice) return found;
+  for (const PassedOver& one : passed)
+    notice(fmt::format("the checkpoint '{}' can not be read and is passed over ({}); '{}' is taken instead", one.folder,
+                       one.reason, found));
+  return found;
+}
+
+std::string newest_in(const std::string& run, const TrainerOptions& options, bool locked, const Notice& notice) {
+  if (locked && same(run, options.output_dir)) return newest_noticed(run, notice);
   const FolderLock lock(run);  // find_checkpoint tidies up, which must not happen under a run that saves
-  if (lock.held()) return find_checkpoint(run);
+  if (lock.held()) return newest_noticed(run, notice);
   return exists(run + "/checkpoints/last") ? run + "/checkpoints/last" : "";
 }
 
@@ -40,6 +56,21 @@ void require_equal(const Resumed& resumed, const char* what, const T& had, const
       fmt::format(
           "the checkpoint '{}' was made with {} {}, this run asks for {}; ask for {}, or start a run of its own",
           resumed.folder, what, had, wanted, had));
+}
+
+// What decides which samples a step sees. A checkpoint that does not say is taken at its word.
+void require_same_order(const Resumed& resumed, const std::string& had, const std::string& wanted) {
+  const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
+  for (const char* key : {"no-shuffle", "no-augment", "drop-last"}) {
+    const auto is_on = [&](const nlohmann::json& config) {
+      const auto value = config.is_object() ? config.find(key) : config.end();
+      return config.is_object() && value != config.end() && value->is_boolean() ? std::optional(value->get<bool>())
+                                                                                : std::nullopt;
+    };
+    const auto text = [](bool on) { return on ? "on" : "off"; };
+    if (is_on(then) && is_on(now))
+      require_equal(resumed, key, std::string(text(*is_on(then))), std::string(text(*is_on(now))));
+  }
 }
 
 template <typename T>
@@ -63,16 +94,23 @@ std::string shortened(const std::vector<std::string>& list) {
   return list.size() > 8 ? out + fmt::format("; and {} more", list.size() - 8) : out;
 }
 
+NamedTensors read_weights(const std::string& path) try {
+  return strip_module_prefix(read_safetensors(path));
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::data) throw;
+  throw Error(ErrorCode::data, std::string(error.what()) + "; name a file of weights in safetensors with --init");
+}
+
 }  // namespace
 
-std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked) {
+std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice) {
   if (options.resume.empty()) return std::nullopt;
   std::string folder = options.resume;
   if (options.resume == "auto") {
     if (options.output_dir.empty())
       throw Error(ErrorCode::usage, "resuming 'auto' needs the folder of the run; name it with --output-dir");
     if (!exists(options.output_dir + "/checkpoints")) return std::nullopt;
-    folder = newest_in(options.output_dir, options, locked);
+    folder = newest_in(options.output_dir, options, locked, notice);
     if (folder.empty()) {
       std::error_code error;
       if (fs::directory_iterator(options.output_dir + "/checkpoints", error) == fs::directory_iterator())
@@ -82,13 +120,17 @@ std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked) 
                       "/checkpoints' can be read; name another with --resume, or start in another folder");
     }
   } else if (exists(folder + "/checkpoints")) {
-    folder = newest_in(folder, options, locked);
+    folder = newest_in(folder, options, locked, notice);
     if (folder.empty())
       throw Error(ErrorCode::data,
                   "the run folder '" + options.resume + "' has no checkpoint that can be read; name another");
   } else if (!exists(folder)) {
     throw Error(ErrorCode::data,
                 "there is no checkpoint '" + folder + "' to resume from; name a checkpoint or run folder");
+  } else if (is_folder(folder) && !exists(folder + "/manifest.json")) {
+    throw Error(ErrorCode::data, "'" + folder +
+                                     "' holds neither manifest.json, as a checkpoint does, nor checkpoints/, " +
+                                     "as a run does; name a checkpoint or run folder");
   }
   return Resumed{folder, load_checkpoint(folder)};
 }
@@ -100,6 +142,7 @@ void require_same_run(const Resumed& resumed, const TrainState& wanted, bool wei
   require_equal(resumed, "data set", had.dataset, wanted.dataset);
   require_equal(resumed, "seed", had.seed, wanted.seed);
   require_equal(resumed, "global batch", had.global_batch, wanted.global_batch);
+  require_same_order(resumed, had.config, wanted.config);
   if (had.step < 0 || had.epoch < 0 || had.batch_in_epoch < 0)
     throw Error(ErrorCode::data, "the checkpoint '" + resumed.folder + "' stands at a negative step; name another");
 }
@@ -137,12 +180,13 @@ NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::str
 
 void require_finite(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors)
-    if (tensor.dtype() == DType::f32 ? !all_finite<float>(tensor) : !all_finite<double>(tensor))
+    if ((tensor.dtype() == DType::f32 && !all_finite<float>(tensor)) ||
+        (tensor.dtype() == DType::f64 && !all_finite<double>(tensor)))
       throw Error(ErrorCode::nonfinite, "tensor '" + name + "' holds NaN or Inf");
 }
 
 void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice) {
-  const NamedTensors taken = fitting(net.weights(), strip_module_prefix(read_safetensors(options.init)), options.init,
+  const NamedTensors taken = fitting(net.weights(), read_weights(options.init), options.init,
                                      "--init-partial takes what fits", options.init_partial ? &notice : nullptr);
   try {
     require_finite(taken);
@@ -157,7 +201,10 @@ void restore(DataParallel& net, const Resumed& resumed) {
   const Checkpoint& checkpoint = resumed.checkpoint;
   const std::string remedy = "resume with the model that it was made with";
   net.set_weights(fitting(own, checkpoint.weights, resumed.folder, remedy, nullptr));
-  if (!checkpoint.momenta.empty()) net.set_momenta(fitting(own, checkpoint.momenta, resumed.folder, remedy, nullptr));
+  if (!checkpoint.momenta.empty())
+    net.set_momenta(fitting(net.momenta(), checkpoint.momenta, resumed.folder, remedy, nullptr));
+  if (!checkpoint.average.empty() && net.options().ema_decay)
+    net.set_average_weights(fitting(own, checkpoint.average, resumed.folder, remedy, nullptr));
   net.set_step_count(checkpoint.state.step);
 }
 

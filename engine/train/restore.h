@@ -19,11 +19,12 @@ struct Resumed {
 };
 
 // What options.resume names; nothing when it is empty, or "auto" and `output_dir` has no checkpoint yet. `locked`: the
-// caller holds output_dir's lock. Error(data) when what is named can not be read.
-std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked);
+// caller holds output_dir's lock. Error(data) when what is named can not be read; a newer checkpoint of a run folder that
+// can not be is a notice.
+std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice);
 
 // Error(usage) naming both values when the checkpoint is of another model, or, unless `weights_only`, of another
-// data set, seed or global batch.
+// data set, seed, global batch, or order of samples (shuffle, augment, drop-last).
 void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only);
 
 // The tensors of `given` that fit `own`. What is missing, unknown or of another shape is named in an Error(data) that

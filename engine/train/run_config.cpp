@@ -4,20 +4,11 @@
 
 #include <cmath>
 
+#include "engine/train/option_names.h"
 #include "engine/train/text.h"
 
 namespace dp {
 namespace {
-
-const char* name_of(Reduce reduce) {
-  switch (reduce) {
-    case Reduce::automatic: return "auto";
-    case Reduce::master: return "master";
-    case Reduce::all_reduce: return "allreduce";
-    case Reduce::sharded: return "sharded";
-  }
-  return "unknown";
-}
 
 std::string toml_value(const nlohmann::ordered_json& value) {
   if (value.is_string()) return toml_string(value.get<std::string>());
@@ -54,15 +45,18 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   if (kind == ScheduleKind::step || kind == ScheduleKind::multistep) json["lr-gamma"] = options.schedule.gamma;
   json["lr-warmup-epochs"] = options.schedule.warmup_epochs;
   json["reduce"] = name_of(parallel.reduce);
-  json["comm"] = parallel.comm == Comm::host ? "host" : "auto";
-  json["loss"] = parallel.loss == LossAt::gathered ? "gathered" : "local";
-  json["split"] = parallel.split == Split::chunk ? "chunk" : "balanced";
+  json["comm"] = name_of(parallel.comm);
+  json["loss"] = name_of(parallel.loss);
+  json["bn"] = name_of(parallel.batch_norm);
+  if (parallel.logical_shards > 0) json["logical-shards"] = parallel.logical_shards;
+  json["split"] = name_of(parallel.split);
   json["bucket-mb"] = static_cast<double>(parallel.bucket_bytes) / 1048576.0;
   json["threads-per-replica"] = parallel.threads_per_replica;
   json["grad-accum-steps"] = parallel.grad_accum_steps;
+  if (parallel.ema_decay) json["model-ema-decay"] = *parallel.ema_decay;
   if (parallel.clip_grad_norm) json["clip-grad-norm"] = *parallel.clip_grad_norm;
   json["label-smoothing"] = shortest(parallel.label_smoothing);
-  json["on-nonfinite"] = parallel.on_nonfinite == OnNonfinite::skip ? "skip" : "abort";
+  json["on-nonfinite"] = name_of(parallel.on_nonfinite);
   json["seed"] = parallel.seed;
   json["deterministic"] = parallel.deterministic;
   json["no-dropout"] = !parallel.dropout;

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -20,10 +22,6 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, const std::string& remedy) {
   throw Error(ErrorCode::io, what + " '" + path + "': " + std::strerror(errno) + "; " + remedy);
-}
-
-int open_lock(const std::string& folder, int flags) {
-  return ::open((folder + "/.lock").c_str(), flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
 }
 
 // Bytes of the leading lines that are whole, parse, and speak of steps up to `step`. A killed run leaves more.
@@ -45,33 +43,24 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
   if (path_.empty()) return;
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   const std::string remedy = "choose another --output-dir";
-  std::error_code error;
-  fs::create_directories(path_ + "/checkpoints", error);
-  if (error) {
-    errno = error.value();
-    fail("can not make the run folder", path_, remedy);
+  const auto refuse = [&](int error, const char* what, const std::string& where) {
+    errno = error;
+    fail(what, where, remedy);
+  };
+  if (const int error = made_.make_folders(path_)) refuse(error, "can not make the run folder", path_);
+  lock_.emplace(path_);
+  if (!lock_->held()) {
+    if (lock_->error() == EWOULDBLOCK)
+      throw Error(ErrorCode::usage, "another run is writing in '" + path_ + "'; wait for it, or " + remedy);
+    refuse(lock_->error(), "can not lock the run folder", path_);
   }
-  lock_ = open_lock(path_, O_CREAT);
-  if (lock_ < 0) fail("can not write in the run folder", path_, remedy);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    const bool busy = errno == EWOULDBLOCK;
-    const int saved = errno;
-    ::close(lock_);
-    errno = saved;
-    if (busy) throw Error(ErrorCode::usage, "another run is writing in '" + path_ + "'; wait for it, or " + remedy);
-    fail("can not lock the run folder", path_, remedy);
-  }
-  if (::access((path_ + "/checkpoints").c_str(), W_OK | X_OK) != 0) {
-    const int saved = errno;
-    ::close(lock_);
-    errno = saved;
-    fail("can not write in", path_ + "/checkpoints", remedy);
-  }
+  const std::string checkpoints = path_ + "/checkpoints";
+  if (const int error = made_.make_folders(checkpoints)) refuse(error, "can not make", checkpoints);
+  if (::access(checkpoints.c_str(), W_OK | X_OK) != 0) refuse(errno, "can not write in", checkpoints);
 }
 
 RunFolder::~RunFolder() {
   if (metrics_ >= 0) ::close(metrics_);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 bool RunFolder::has_checkpoints() const {
@@ -85,16 +74,34 @@ bool RunFolder::owns(const std::string& checkpoint_folder) const {
   return writes() && !error && fs::equivalent(parent, path_ + "/checkpoints", error);
 }
 
+void RunFolder::keep_newest(int count) const {
+  if (!writes()) return;
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path_ + "/checkpoints", error)) {
+    const std::string name = entry.path().filename().string();
+    std::int64_t step = 0;
+    const char* const end = name.data() + name.size();
+    if (name.starts_with("step-") && std::from_chars(name.data() + 5, end, step).ptr == end)
+      found.emplace_back(step, entry.path());
+  }
+  std::sort(found.rbegin(), found.rend());
+  for (std::size_t i = static_cast<std::size_t>(count); i < found.size(); ++i) fs::remove_all(found[i].second, error);
+}
+
 void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t> continued_from) {
   if (!writes()) return;
-  write_file_atomically(path_ + "/config.toml", config_toml);
-  ::unlink((path_ + "/summary.json").c_str());
-  const std::string metrics = path_ + "/metrics.jsonl";
+  const std::string metrics = path_ + "/metrics.jsonl", config = path_ + "/config.toml";
+  made_.note_unless_there(metrics);
   metrics_ = ::open(metrics.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (metrics_ < 0) fail("can not write", metrics, "check its permissions");
+  made_.note_unless_there(config);
+  write_file_atomically(config, config_toml);
+  ::unlink((path_ + "/summary.json").c_str());
   const auto keep = static_cast<off_t>(continued_from ? kept_bytes(metrics, *continued_from) : 0);
   if (::ftruncate(metrics_, keep) != 0) fail("can not trim", metrics, "check its permissions");
   ::lseek(metrics_, keep, SEEK_SET);
+  made_.keep();
 }
 
 void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
@@ -115,16 +122,34 @@ void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
   }
 }
 
-FolderLock::FolderLock(const std::string& folder) {
-  fd_ = open_lock(folder, O_CREAT);
-  if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(fd_);
+FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
+  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+  while (fd_ < 0) {
+    fd_ = ::open(path_.c_str(), flags | O_CREAT | O_EXCL, 0644);
+    made_ = fd_ >= 0;
+    if (fd_ < 0 && errno == EEXIST) fd_ = ::open(path_.c_str(), flags);
+    if (fd_ < 0 && errno == ENOENT && ::access(folder.c_str(), X_OK) == 0) continue;  // its owner just removed it
+    if (fd_ < 0) {
+      error_ = errno;
+      return;
+    }
+    struct stat locked {
+    }, there{};
+    const bool taken = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    if (!taken) error_ = errno;
+    if (taken && ::fstat(fd_, &locked) == 0 && ::stat(path_.c_str(), &there) == 0 && locked.st_ino == there.st_ino &&
+        locked.st_dev == there.st_dev)
+      return;
+    ::close(fd_);  // busy, or removed by its owner meanwhile
     fd_ = -1;
+    if (!taken) return;
   }
 }
 
 FolderLock::~FolderLock() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  if (made_) ::unlink(path_.c_str());
+  ::close(fd_);
 }
 
 }  // namespace dp

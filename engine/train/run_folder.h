@@ -6,12 +6,32 @@
 #include <optional>
 #include <string>
 
+#include "engine/train/made_paths.h"
+
 namespace dp {
+
+// Holds the lock of a run folder until destroyed, when it could be taken. A lock file that it made goes with it.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  bool held() const { return fd_ >= 0; }
+  int error() const { return error_; }  // why it is not held; EWOULDBLOCK: another run holds it
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int error_ = 0;
+  bool made_ = false;
+};
 
 // Owns the lock and the metrics file. An empty path makes a folder that writes nothing.
 class RunFolder {
  public:
-  // Makes the folder and locks it. Error(io) when that fails, Error(usage) when another run holds it.
+  // Makes the folder and locks it. Error(io) when that fails, Error(usage) when another run holds it. What is made here
+  // goes again at the end, unless begin() succeeded.
   explicit RunFolder(const std::string& path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -23,6 +43,8 @@ class RunFolder {
   bool has_checkpoints() const;
   bool owns(const std::string& checkpoint_folder) const;  // whether it lies in this run's checkpoints/
 
+  void keep_newest(int count) const;  // of the checkpoints named step-N, by N
+
   // Writes config.toml, removes an old summary.json, opens metrics.jsonl: empty, or, when a run goes on, behind its
   // last whole line of a step up to `continued_from`.
   void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from);
@@ -30,21 +52,9 @@ class RunFolder {
 
  private:
   std::string path_;
-  int lock_ = -1;
+  MadePaths made_;
+  std::optional<FolderLock> lock_;  // goes before the folder that it lies in
   int metrics_ = -1;
-};
-
-// Whether the lock of a run folder could be taken; holds it until destroyed.
-class FolderLock {
- public:
-  explicit FolderLock(const std::string& folder);
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  bool held() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
 };
 
 // Temporary sibling, fsync, rename, fsync of the folder. Error(io); what stood there stays.

@@ -15,7 +15,7 @@ namespace dp {
 namespace {
 
 int loader_threads(const DataParallelOptions& parallel) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = static_cast<int>(process_cores().size());
   int busy = 0;
   for (const Device& device : parallel.devices)
     busy += device.kind == DeviceKind::cpu ? std::max(parallel.threads_per_replica, 1) : 1;
@@ -93,7 +93,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& callbacks) {
   };
   if (!options.summary_file.empty()) require_writable(options.summary_file);
   RunSummary summary = describe(state_->net, options);
-  if (const auto resumed = find_resumed(options, false)) {
+  if (const auto resumed = find_resumed(options, false, notice)) {
     require_same_run(*resumed, {.model = summary.model}, true);
     restore(state_->net, *resumed);
     summary.checkpoint = resumed->folder;

@@ -52,7 +52,8 @@ void TrainingRun::begin() {
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   std::optional<std::int64_t> continued_from;
-  if (const auto resumed = find_resumed(options_, folder_.writes())) {
+  if (const auto resumed =
+          find_resumed(options_, folder_.writes(), [this](const std::string& text) { notice(text); })) {
     require_same_run(*resumed, state_, false);
     const TrainState& had = resumed->checkpoint.state;
     if (had.batch_in_epoch > batches_)
@@ -77,8 +78,8 @@ void TrainingRun::begin() {
         "'" + folder_.path() + "' already holds a run; go on with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
   prepare_batches(net_, &train_, test_, options_);
-  folder_.begin(to_toml(config), continued_from);
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
+  folder_.begin(to_toml(config), continued_from);
 }
 
 void TrainingRun::train() {
@@ -91,10 +92,10 @@ void TrainingRun::train() {
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
     const bool due = options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0;
     if (last_eval_->best) save("best", false);
-    if (due && !finished()) save("last", false);
+    if (due && !finished()) save_last(false);
   }
   if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // nothing was left to train
-  if (unsaved_) save("last", true);
+  if (unsaved_) save_last(true);
 }
 
 void TrainingRun::train_epoch() {
@@ -113,7 +114,7 @@ void TrainingRun::train_epoch() {
       meter_.end_warmup();
     }
     if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
-    if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last) save("last", false);
+    if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last) save_last(false);
   }
   collect();
   meter_.pause();
@@ -132,11 +133,21 @@ void TrainingRun::train_one_step(const Batch& batch) {
 
 bool TrainingRun::evaluate() {
   collect();
+  if (!evaluate_once(/*average=*/false)) return false;
+  if (!options_.parallel.ema_decay) return true;
+  net_.swap_average();
+  const bool done = evaluate_once(/*average=*/true);
+  net_.swap_average();
+  return done;
+}
+
+bool TrainingRun::evaluate_once(bool average) {
   std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, options_.stop);
   if (!report) return false;
   report->epoch = state_.epoch;
   report->step = state_.step;
-  report->best = report->stats.accuracy1() > state_.best_top1;
+  report->average = average;
+  report->best = average == options_.parallel.ema_decay.has_value() && report->stats.accuracy1() > state_.best_top1;
   if (report->best) state_.best_top1 = report->stats.accuracy1();
   last_eval_ = report;
   unsaved_ = true;
@@ -181,7 +192,8 @@ void TrainingRun::save(const std::string& name, bool must) {
   const bool was_running = meter_.running();
   meter_.pause();
   try {
-    const Checkpoint checkpoint{state_, net_.weights(), net_.momenta()};
+    const Checkpoint checkpoint{state_, net_.weights(), net_.momenta(),
+                                options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{}};
     require_finite(checkpoint.weights);
     save_checkpoint(folder_.checkpoint(name), checkpoint);
     good_checkpoint_ = folder_.checkpoint(name);
@@ -192,6 +204,13 @@ void TrainingRun::save(const std::string& name, bool must) {
     notice(std::string("this checkpoint was not written: ") + error.what());
   }
   if (was_running) meter_.run();
+}
+
+void TrainingRun::save_last(bool must) {
+  save("last", must);
+  if (options_.checkpoint_hist == 0) return;
+  save(fmt::format("step-{}", state_.step), must);
+  folder_.keep_newest(options_.checkpoint_hist);
 }
 
 void TrainingRun::record(const nlohmann::ordered_json& metrics) {

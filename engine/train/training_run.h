@@ -24,10 +24,12 @@ class TrainingRun {
   void train();
   void train_epoch();
   void train_one_step(const Batch& batch);
-  bool evaluate();  // false when stopped
-  void collect();   // waits for the devices, adds up their statistics
+  bool evaluate();  // the weights, and their moving average where one is kept; false when stopped
+  bool evaluate_once(bool average);
+  void collect();  // waits for the devices, adds up their statistics
   void report();
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
+  void save_last(bool must);                      // and the history of steps
   void record(const nlohmann::ordered_json& metrics);
   RunSummary summary() const;
 

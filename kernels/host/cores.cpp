@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "dp/device.h"
 #include "dp/error.h"
 
 namespace dp::kernels {
@@ -43,32 +44,6 @@ class Mask {
   cpu_set_t* set_;
 };
 
-// Before main, so before we pin anything. OpenMP may have bound this thread already; then its places tell what it had.
-std::vector<int> mask_at_start() {
-  std::vector<int> cores;
-  for (int place = 0; place < omp_get_num_places(); ++place) {
-    std::vector<int> members(static_cast<std::size_t>(omp_get_place_num_procs(place)));
-    omp_get_place_proc_ids(place, members.data());
-    cores.insert(cores.end(), members.begin(), members.end());
-  }
-  std::sort(cores.begin(), cores.end());
-  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
-  return cores.empty() ? Mask::current() : cores;
-}
-const std::vector<int> start_cores = mask_at_start();
-
-// What the kernel leaves of a mask of everything: the cpuset of the process.
-std::vector<int> permitted_cores() {
-  std::vector<int> cores;
-  std::thread probe([&] {
-    std::vector<int> all(kMaxCores);
-    for (int core = 0; core < kMaxCores; ++core) all[static_cast<std::size_t>(core)] = core;
-    if (Mask(all).apply()) cores = Mask::current();
-  });
-  probe.join();
-  return cores;
-}
-
 // Stable: of the cores that share a physical one, all first members, then all second ones.
 void spread_over_physical_cores(std::vector<int>& cores) {
   std::map<std::string, int> members;
@@ -82,12 +57,7 @@ void spread_over_physical_cores(std::vector<int>& cores) {
 }
 
 std::vector<int> find_usable_cores() {
-  std::vector<int> cores = start_cores;
-  if (cores.size() <= 1) {
-    std::vector<int> permitted = permitted_cores();
-    if (permitted.size() > cores.size()) cores = std::move(permitted);
-  }
-  if (cores.empty()) cores.push_back(0);
+  std::vector<int> cores = process_cores();
   spread_over_physical_cores(cores);
   return cores;
 }
@@ -123,6 +93,32 @@ void pin_current_team(std::span<const int> cores) {
     if (!pin(core)) refused.store(core, std::memory_order_relaxed);
   }
   if (refused.load() >= 0) refuse(refused.load());
+}
+
+// What bind_thread changes of its thread. OpenMP keeps its settings by thread, too.
+struct ThreadKeeper::Saved {
+  const std::thread::id owner = std::this_thread::get_id();
+  const std::vector<int> cores = Mask::current();
+  const int threads = omp_get_max_threads(), dynamic = omp_get_dynamic();
+
+  ~Saved() {
+    if (std::this_thread::get_id() != owner || cores.empty()) return;
+    const Mask mask(cores);
+    const int members = omp_get_max_threads();
+    mask.apply();
+    if (members > 1) {
+#pragma omp parallel num_threads(members)
+      mask.apply();
+    }
+    omp_set_num_threads(threads);
+    omp_set_dynamic(dynamic);
+  }
+};
+
+ThreadKeeper::ThreadKeeper() {
+  static thread_local std::weak_ptr<Saved> of_this_thread;
+  saved_ = of_this_thread.lock();
+  if (saved_ == nullptr) of_this_thread = saved_ = std::make_shared<Saved>();
 }
 
 void unpin_current_thread() { Mask(usable_cores()).apply(); }

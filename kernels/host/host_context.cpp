@@ -2,7 +2,12 @@
 
 #include <omp.h>
 
+#include <algorithm>
+#include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "kernels/host/cores.h"
 #include "kernels/host/memory.h"
@@ -16,10 +21,41 @@ std::uint64_t next_id() {
   return ++made;
 }
 
+// OpenMP ends the process when it can not start its threads: try with threads of our own, then start the team, which
+// stays with the calling thread.
+void start_team(int members) {
+  static std::mutex one_at_a_time;
+  const std::scoped_lock lock(one_at_a_time);
+  std::atomic<bool> done{false};
+  std::vector<std::thread> trial;
+  std::string refused;
+  try {
+    while (static_cast<int>(trial.size()) < members - 1) trial.emplace_back([&] { done.wait(false); });
+    require_address_space(0);
+  } catch (const std::system_error& error) {
+    refused = "only " + std::to_string(trial.size() + 1) + " of the " + std::to_string(members) +
+              " threads of a replica could be started (" + error.code().message() +
+              "); ask for fewer threads or replicas, or raise ulimit -u and -v";
+  } catch (const Error& error) {
+    refused = error.what();
+  }
+  done.store(true);
+  done.notify_all();
+  for (std::thread& thread : trial) thread.join();
+  if (!refused.empty()) throw Error(ErrorCode::device, refused);
+#pragma omp parallel num_threads(members)
+  {}
+}
+
 }  // namespace
 
 HostContext::HostContext(Device device, const ContextOptions& options)
-    : device_(device), options_(options), id_(next_id()), group_(options.abort), inline_streams_(group_) {
+    : device_(device),
+      options_(options),
+      stacks_(std::max(options.threads, 1) - 1),
+      id_(next_id()),
+      group_(options.abort),
+      inline_streams_(group_) {
   if (options.threads < 1) throw Error(ErrorCode::usage, "a replica needs at least one thread");
   if (!options.cores.empty() && options.cores.size() != static_cast<std::size_t>(options.threads))
     throw Error(ErrorCode::usage, "a replica of " + std::to_string(options.threads) + " threads cannot be pinned to " +
@@ -31,6 +67,7 @@ void HostContext::bind_thread() {
   if (bound == id_) return;
   omp_set_dynamic(0);
   omp_set_num_threads(options_.threads);
+  if (options_.threads > 1) start_team(options_.threads);
   pin_current_team(options_.cores);
   bound = id_;
 }

@@ -3,6 +3,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/host/inline_stream.h"
+#include "kernels/host/memory.h"
 #include "kernels/host/stream_group.h"
 
 namespace dp::kernels {
@@ -28,6 +29,7 @@ class HostContext : public Context {
  private:
   Device device_;
   ContextOptions options_;
+  StackReserve stacks_;
   std::uint64_t id_;  // of this context among all that ever were
   std::uint64_t streams_made_ = 0;
   StreamGroup group_;

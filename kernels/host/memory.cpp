@@ -1,11 +1,18 @@
 #include "kernels/host/memory.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <string>
 
 namespace dp::kernels {
@@ -35,7 +42,55 @@ class HostBuffer final : public Buffer {
                                      " free; use a smaller batch or fewer replicas");
 }
 
+constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+
+std::atomic<std::size_t> stacks_in_reserve{0};
+
+std::size_t stack_bytes() {
+  pthread_attr_t attributes;
+  std::size_t bytes = std::size_t{8} << 20;
+  if (::pthread_getattr_default_np(&attributes) != 0) return bytes;
+  ::pthread_attr_getstacksize(&attributes, &bytes);
+  ::pthread_attr_destroy(&attributes);
+  return bytes;
+}
+
+std::size_t limit_of(decltype(RLIMIT_AS) resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;
+  return static_cast<std::size_t>(limit.rlim_cur);
+}
+
 }  // namespace
+
+std::size_t free_address_space() {
+  const std::size_t all = limit_of(RLIMIT_AS), writable = limit_of(RLIMIT_DATA);
+  if (all == kUnlimited && writable == kUnlimited) return kUnlimited;
+  std::ifstream file("/proc/self/statm");
+  std::array<std::size_t, 6> pages{};  // size, resident, shared, text, lib, data
+  for (std::size_t& count : pages)
+    if (!(file >> count)) return kUnlimited;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto left = [&](std::size_t limit, std::size_t used) {
+    return limit == kUnlimited ? kUnlimited : limit - std::min(limit, used * page);
+  };
+  return std::min(left(all, pages[0]), left(writable, pages[5]));
+}
+
+void require_address_space(std::size_t bytes) {
+  const std::size_t free = free_address_space();
+  const std::size_t reserve = kAddressReserve + stacks_in_reserve.load();
+  if (free >= reserve && free - reserve >= bytes) return;
+  throw Error(ErrorCode::device, "out of address space: asked " + std::to_string(bytes) + " bytes, " +
+                                     std::to_string(free) + " are left, " + std::to_string(reserve) +
+                                     " of them in reserve; raise ulimit -v and -d, or use fewer replicas or threads");
+}
+
+StackReserve::StackReserve(int threads) : bytes_(static_cast<std::size_t>(threads) * stack_bytes()) {
+  stacks_in_reserve += bytes_;
+}
+
+StackReserve::~StackReserve() { stacks_in_reserve -= bytes_; }
 
 std::size_t free_host_memory() {
   std::ifstream file("/proc/meminfo");
@@ -51,7 +106,11 @@ std::unique_ptr<Buffer> allocate_host(std::size_t bytes) {
   if (free > 0 ? bytes > free : bytes > std::numeric_limits<std::size_t>::max() / 2) refuse(bytes, free);
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
   const std::size_t rounded = (bytes == 0 ? 1 : (bytes + alignment - 1) / alignment) * alignment;
+  static std::mutex one_at_a_time;  // two threads must not both take what is left
+  std::unique_lock lock(one_at_a_time);
+  require_address_space(rounded);
   void* data = std::aligned_alloc(alignment, rounded);
+  lock.unlock();
   if (data == nullptr) refuse(bytes, free);
   if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without it the pages are small
   std::memset(data, 0, rounded);

@@ -1,4 +1,5 @@
 // Broken checkpoints and checkpoints of other runs, given to --resume.
+#include <algorithm>
 #include <filesystem>
 
 #include "apps/idx_files.h"
@@ -13,9 +14,13 @@ using namespace dp::test;
 const std::vector<std::string> kTiny{"--dataset", "mnist", "--data-path", ".",  "--model",
                                      "mlp",       "--cpu", "1",           "-b", "32"};
 
+// `more`, and of the defaults those flags that it does not give.
 std::vector<std::string> tiny(std::vector<std::string> more) {
-  more.insert(more.begin(), kTiny.begin(), kTiny.end());
-  return more;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < kTiny.size(); i += 2)
+    if (std::find(more.begin(), more.end(), kTiny[i]) == more.end()) rest.insert(rest.end(), {kTiny[i], kTiny[i + 1]});
+  rest.insert(rest.end(), more.begin(), more.end());
+  return rest;
 }
 
 std::size_t size_of_folder(const std::string& folder) {
@@ -26,7 +31,7 @@ std::size_t size_of_folder(const std::string& folder) {
 }
 
 TEST_CASE("checkpoints that can not be read, or belong to another run") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Outcome good = run_dp_train(tiny({"--output-dir", "run"}), temp.path());
   INFO(good.err);
@@ -61,13 +66,18 @@ TEST_CASE("checkpoints that can not be read, or belong to another run") {
   }
   fs::remove_all(copy);
   fs::create_directory(copy);
-  refuses(3, {"--output-dir", "other", "--resume", copy}, {copy});
+  refuses(3, {"--output-dir", "other", "--resume", copy}, {copy, "name a checkpoint or run folder"});
+  refuses(3, {"--output-dir", "other", "--init", temp / kTrainImages}, {kTrainImages, "name a file of weights"});
+  refuses(3, {"--output-dir", "other", "--init", "none"}, {"none", "name a file of weights"});
   refuses(3, {"--output-dir", "other", "--resume", "none"}, {"'none'"});
   refuses(3, {"--output-dir", "other", "--resume", temp / kTrainImages}, {kTrainImages});
 
   refuses(2, {"--resume", "run", "-b", "16"}, {"global batch", "32", "16"});
   refuses(2, {"--resume", "run", "--seed", "7"}, {"seed", "42", "7"});
   refuses(2, {"--resume", "run", "--model", "mnist_convnet"}, {"model", "mlp", "mnist_convnet"});
+  refuses(2, {"--resume", "run", "--no-shuffle"}, {"no-shuffle off", "asks for on"});
+  refuses(2, {"--resume", "run", "--no-augment"}, {"no-augment off", "asks for on"});
+  refuses(2, {"--resume", "run", "--drop-last"}, {"drop-last off", "asks for on"});
   refuses(2, {"--output-dir", "run"}, {"'run'", "already holds a run", "--resume auto"});
 }
 

@@ -13,7 +13,7 @@ using namespace dp::test;
 // A tiny MNIST in which `name` is replaced; the error names it and `fragments`.
 void with_file(const std::string& name, const std::string& bytes, std::vector<std::string> fragments,
                const std::string& packing = "") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   fs::remove(temp / name);
   write_text(temp / (name + packing), bytes);
@@ -23,12 +23,12 @@ void with_file(const std::string& name, const std::string& bytes, std::vector<st
 }
 
 TEST_CASE("missing data") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   check_bad_input({{"--dataset", "mnist"}, 3, {"datasets", "--data-path"}}, temp.path());
   check_bad_input({{"--dataset", "mnist", "--data-path", "none"}, 3, {"none", "no such folder"}}, temp.path());
   check_bad_input({{"--dataset", "fashion_mnist", "--data-path", "."}, 3, {"--data-path"}}, temp.path());
   for (const char* name : {kTrainImages, kTrainLabels, kTestImages, kTestLabels}) {
-    const TempFolder lacking;
+    const TemporaryFolder lacking;
     write_tiny_mnist(lacking.path());
     fs::remove(lacking / name);
     check_bad_input({{"--dataset", "mnist", "--data-path", "."}, 3, {name}}, lacking.path());

@@ -9,10 +9,10 @@ namespace {
 
 using dp::test::BadInput;
 using dp::test::check_bad_input;
-using dp::test::TempFolder;
+using dp::test::TemporaryFolder;
 
 void check_table(const std::vector<BadInput>& table) {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   dp::test::write_tiny_mnist(temp.path());
   dp::test::write_text(temp / "file", "in the way");
   for (const BadInput& input : table) check_bad_input(input, temp.path());
@@ -44,8 +44,11 @@ TEST_CASE("numbers on the command line") {
       {{"--lr-scheduler", "step", "--lr-step-size", "0"}, 2, {"--lr-step-size"}},
       {{"--lr-scheduler", "multistep", "--lr-milestones", "3,x"}, 2, {"--lr-milestones", "'x'"}},
       {{"--grad-accum-steps", "0"}, 2, {"--grad-accum-steps"}},
-      {{"--clip-grad-norm", "0"}, 2, {"--clip-grad-norm"}},
+      {{"--clip-grad-norm", "0"}, 2, {"--clip-grad-norm", "greater than 0"}},
+      {{"--clip-grad-norm", "nan"}, 2, {"--clip-grad-norm"}},
       {{"--label-smoothing", "1.5"}, 2, {"--label-smoothing"}},
+      {{"--label-smoothing", "1"}, 2, {"--label-smoothing", "0 to below 1"}},
+      {{"--label-smoothing", "0.9999999999"}, 2, {"--label-smoothing", "0 to below 1"}},
       {{"--bucket-mb", "-1"}, 2, {"--bucket-mb"}},
       {{"--seed", "-1"}, 2, {"--seed"}},
       {{"--seed", "18446744073709551616"}, 2, {"--seed"}},
@@ -112,6 +115,12 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
       {{"--init-partial"}, 2, {"--init FILE"}},
       {{"--init", "a", "--resume", "b"}, 2, {"--init", "--resume"}},
       {{"--resume", "auto"}, 2, {"--output-dir"}},
+      {{"--cpu", "1", "--cpu", "2"}, 2, {"--cpu is given 2 times"}},
+      {{"--lr", "0.1", "--lr", "0.1"}, 2, {"--lr is given 2 times"}},
+      {{"-b", "8", "--batch-size", "8"}, 2, {"--batch-size is given 2 times"}},
+      {{"--model", "mlp", "-a", "mlp"}, 2, {"--model is given 2 times"}},
+      {{"--nesterov", "--no-nesterov"}, 2, {"nesterov is given 2 times"}},
+      {{"--quiet", "--quiet"}, 2, {"--quiet is given 2 times"}},
       {{"--experiment", "../x"}, 2, {"'../x'", "plain name"}},
       {{"--experiment", ".."}, 2, {"plain name"}},
       {{"--experiment", "a\nb"}, 2, {"a\\x0ab"}},

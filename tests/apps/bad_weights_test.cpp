@@ -49,10 +49,10 @@ class WeightsTable {
         temp_.path());
   }
 
-  const TempFolder& temp() const { return temp_; }
+  const TemporaryFolder& temp() const { return temp_; }
 
  private:
-  TempFolder temp_;
+  TemporaryFolder temp_;
 };
 
 TEST_CASE("weights that are no safetensors file") {

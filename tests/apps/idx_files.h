@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "trainer/temp_folder.h"
+#include "support/temporary_folder.h"
 
 namespace dp::test {
 

@@ -22,7 +22,7 @@ std::vector<std::string> tiny(std::vector<std::string> more) {
 }
 
 TEST_CASE("help, version and the list of models") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   const Outcome help = run_dp_train({"--help"}, temp.path());
   CHECK(help.code == 0);
   for (const char* text : {"Devices:", "Training:", "--batch-size", "--test-only", "Exit codes"})
@@ -37,7 +37,7 @@ TEST_CASE("help, version and the list of models") {
 }
 
 TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says so") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Outcome run =
       run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--epochs", "1", "--summary", "s.json"},
@@ -57,7 +57,7 @@ TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says s
 }
 
 TEST_CASE("quiet prints the summary alone, the plan is printed on request, a dry run leaves nothing") {
-  const TempFolder temp, data;
+  const TemporaryFolder temp, data;
   write_tiny_mnist(data.path());
   const auto with_data = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = tiny(more);
@@ -76,7 +76,7 @@ TEST_CASE("quiet prints the summary alone, the plan is printed on request, a dry
 
 TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit for bit") {
   for (const int number : {SIGINT, SIGTERM}) {
-    const TempFolder temp;
+    const TemporaryFolder temp;
     write_tiny_mnist(temp.path());
     const Outcome whole =
         run_dp_train(tiny({"--epochs", "60", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
@@ -102,7 +102,7 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
 }
 
 TEST_CASE("a second interrupt leaves at once") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   Program program(tiny({"--output-dir", "run", "-p", "1"}), temp.path(), {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
   program.wait_for("[1/4]");
@@ -115,7 +115,7 @@ TEST_CASE("a second interrupt leaves at once") {
 }
 
 TEST_CASE("a closed stdout does not end a run") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   Program program(tiny({"--epochs", "2", "--output-dir", "run"}), temp.path());
   program.close_output();
@@ -125,7 +125,7 @@ TEST_CASE("a closed stdout does not end a run") {
 }
 
 TEST_CASE("NaN ends the program with its own exit code") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Outcome outcome =
       Program(tiny({"--output-dir", "run", "--save-every-steps", "1"}), temp.path(), {"DP_FAIL=nan:forward:dev1:step3"})
@@ -135,7 +135,7 @@ TEST_CASE("NaN ends the program with its own exit code") {
 }
 
 TEST_CASE("evaluating says the same as the run's end") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   REQUIRE(run_dp_train(tiny({"--output-dir", "run", "--summary", "a.json"}), temp.path()).code == 0);
   const Outcome evaluated = run_dp_train(tiny({"-e", "--resume", "run", "--summary", "b.json"}), temp.path());

@@ -16,7 +16,7 @@
 
 #include "apps/idx_files.h"
 #include "support/catch.h"
-#include "trainer/temp_folder.h"
+#include "support/temporary_folder.h"
 
 extern char** environ;
 
@@ -41,7 +41,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 // What a run over good data of no size takes.
 std::size_t baseline_bytes() {
   static const std::size_t bytes = [] {
-    const TempFolder temp;
+    const TemporaryFolder temp;
     write_tiny_mnist(temp.path());
     const Outcome good =
         run_dp_train({"--dataset", "mnist", "--data-path", temp.path(), "--dry-run", "--cpu", "1"}, temp.path());
@@ -61,7 +61,7 @@ std::string shown(const std::vector<std::string>& arguments) {
 }  // namespace
 
 Program::Program(const std::vector<std::string>& arguments, const std::string& folder,
-                 const std::vector<std::string>& more_variables) {
+                 const std::vector<std::string>& more_variables, const std::vector<std::string>& launcher) {
   static std::atomic<int> count{0};
   err_file_ = folder + "/.stderr" + std::to_string(++count);
   int ends[2];
@@ -72,15 +72,17 @@ Program::Program(const std::vector<std::string>& arguments, const std::string& f
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  std::vector<std::string> words{DP_TRAIN_PATH}, variables = environment();
+  std::vector<std::string> words = launcher, variables = environment();
+  words.emplace_back(DP_TRAIN_PATH);
   variables.insert(variables.end(), more_variables.begin(), more_variables.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
+  const std::string path = words.front();
   const int error =
-      ::posix_spawn(&id_, DP_TRAIN_PATH, &actions, nullptr, pointers(words).data(), pointers(variables).data());
+      ::posix_spawn(&id_, path.c_str(), &actions, nullptr, pointers(words).data(), pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   out_ = ends[0];
-  if (error != 0) throw std::runtime_error("can not start " DP_TRAIN_PATH);
+  if (error != 0) throw std::runtime_error("can not start " + path);
 }
 
 std::string Program::wait_for(const std::string& text) {
@@ -125,6 +127,11 @@ Outcome Program::wait() {
 
 Outcome run_dp_train(const std::vector<std::string>& arguments, const std::string& folder) {
   return Program(arguments, folder).wait();
+}
+
+Outcome run_under_limit(const std::string& kibibytes, const std::vector<std::string>& arguments,
+                        const std::string& folder) {
+  return Program(arguments, folder, {}, {"/bin/sh", "-c", "ulimit -v " + kibibytes + " && exec \"$@\"", "sh"}).wait();
 }
 
 void check_bad_input(const BadInput& input, const std::string& folder) {

@@ -19,7 +19,8 @@ struct Outcome {
 class Program {
  public:
   Program(const std::vector<std::string>& arguments, const std::string& folder,
-          const std::vector<std::string>& variables = {});  // "NAME=value"
+          const std::vector<std::string>& variables = {},  // "NAME=value"
+          const std::vector<std::string>& launcher = {});  // the words before the program's own, a path first
   pid_t id() const { return id_; }
   std::string wait_for(const std::string& text);  // reads stdout until it holds that text or ends; what was read so far
   std::string wait_for_error(const std::string& text) const;  // polls stderr for that text, ten seconds at most
@@ -34,6 +35,9 @@ class Program {
 };
 
 Outcome run_dp_train(const std::vector<std::string>& arguments, const std::string& folder);
+// Under `ulimit -v`; the sanitizers' programs can not run so.
+Outcome run_under_limit(const std::string& kibibytes, const std::vector<std::string>& arguments,
+                        const std::string& folder);
 
 // One row of a table of bad inputs.
 struct BadInput {

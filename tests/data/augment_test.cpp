@@ -80,7 +80,57 @@ TEST_CASE("S21: augmentation is keyed by seed, epoch and sample, not by the batc
   CHECK(images != images_by_sample(dataset, 1, other_seed));
 }
 
-TEST_CASE("images of one channel are never augmented") {
+TEST_CASE("images are augmented as their dataset says, whatever their channels") {
   const auto dataset = std::make_shared<SmallDataset>(20, dp::Shape{1, 28, 28});
-  CHECK(images_by_sample(dataset, 0, {.augment = true}) == images_by_sample(dataset, 0, {}));
+  const auto plain = images_by_sample(dataset, 0, {});
+  const auto augmented = [&](dp::Augmentation augmentation) {
+    dataset->augmentation_ = augmentation;
+    return images_by_sample(dataset, 0, {.augment = true});
+  };
+  CHECK(augmented({}) == plain);
+  CHECK(augmented({.padding = 1}) != plain);
+  int flipped = 0;
+  for (const auto& [sample, image] : augmented({.flip = true})) {
+    std::vector<float> mirror;
+    for (std::size_t i = 0; i < image.size(); ++i) mirror.push_back(image[i / 28 * 28 + 27 - i % 28]);
+    const bool same = image == plain.at(sample);
+    CHECK((same || mirror == plain.at(sample)));
+    flipped += !same;
+  }
+  CHECK(flipped > 2);
+  CHECK(flipped < 18);
+}
+
+namespace {
+
+// Draws one number of the sample's stream for every image it reads.
+class Drawing final : public dp::Dataset {
+ public:
+  std::int64_t size() const override { return 50; }
+  dp::Shape image_shape() const override { return dp::Shape{1, 1, 2}; }
+  std::int64_t classes() const override { return 1; }
+  const dp::Normalization& normalization() const override { return normalization_; }
+  std::int32_t label(std::int64_t) const override { return 0; }
+  void read(std::int64_t, std::span<std::uint8_t> out, dp::Random* random) const override {
+    out[0] = random ? static_cast<std::uint8_t>(random->below(255)) : 255;
+    out[1] = 0;
+  }
+  dp::Augmentation augmentation() const override { return {.flip = true}; }
+
+ private:
+  dp::Normalization normalization_{{0}, {1}};
+};
+
+}  // namespace
+
+TEST_CASE("a dataset that augments while it reads draws first, from the sample's stream") {
+  const auto dataset = std::make_shared<Drawing>();
+  for (const auto& [sample, image] : images_by_sample(dataset, 3, {.seed = 5}))
+    CHECK(image == std::vector<float>{1.0f, 0.0f});  // no stream where nothing is augmented
+  for (const auto& [sample, image] : images_by_sample(dataset, 3, {.augment = true, .seed = 5})) {
+    dp::Random random(5, dp::RandomUse::augment, 3, static_cast<std::uint64_t>(sample));
+    const float value = static_cast<float>(random.below(255)) / 255.0f;
+    const bool flip = random.below(2) == 1;
+    CHECK(image == (flip ? std::vector<float>{0, value} : std::vector<float>{value, 0}));
+  }
 }

@@ -2,13 +2,16 @@
 #include "dp/loader.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
 
 #include "data/small_dataset.h"
+#include "data/threads.h"
 #include "dp/error.h"
 #include "support/catch.h"
 
@@ -79,22 +82,18 @@ TEST_CASE("a worker's exception comes home in its place, again and again, until 
 }
 
 TEST_CASE("a dataset that breaks its promises is refused with the sample") {
-  const auto liar = [](auto set) {
-    const auto dataset = std::make_shared<SmallDataset>(10);
-    set(*dataset);
-    Loader loader(dataset, {.batch_size = 4, .shuffle = false});
-    loader.start(0, 1);
-    try {
-      loader.next();
-    } catch (const dp::Error& error) {
-      CHECK(error.code() == dp::ErrorCode::data);
-      CHECK_THAT(error.what(), Catch::StartsWith("sample 6 "));
-      return;
-    }
-    FAIL("accepted");
-  };
-  liar([](SmallDataset& dataset) { dataset.short_image = 6; });
-  liar([](SmallDataset& dataset) { dataset.bad_label = 6; });
+  const auto dataset = std::make_shared<SmallDataset>(10);
+  dataset->bad_label = 6;
+  Loader loader(dataset, {.batch_size = 4, .shuffle = false});
+  loader.start(0, 1);
+  try {
+    loader.next();
+  } catch (const dp::Error& error) {
+    CHECK(error.code() == dp::ErrorCode::data);
+    CHECK_THAT(error.what(), Catch::StartsWith("sample 6 has label 10"));
+    return;
+  }
+  FAIL("accepted");
 }
 
 TEST_CASE("a loader can be destroyed at any moment") {
@@ -132,6 +131,9 @@ TEST_CASE("impossible loaders and starts are refused") {
   refuse(unnormalised, {}, "3 channels");
   unnormalised->normalization_.std = {1, 0, 1};
   refuse(unnormalised, {}, "positive deviations");
+  const auto shrunk = std::make_shared<SmallDataset>(10);
+  shrunk->augmentation_.padding = -1;
+  refuse(shrunk, {}, "padded by -1");
 
   Loader loader(dataset, {.batch_size = 4});
   CHECK_THROWS_WITH(loader.next(), Catch::Contains("start()"));
@@ -150,12 +152,12 @@ class CoreCounting final : public dp::Dataset {
   dp::Shape image_shape() const override { return dp::Shape{1, 1, 1}; }
   std::int64_t classes() const override { return 1; }
   const dp::Normalization& normalization() const override { return normalization_; }
-  std::span<const std::uint8_t> image(std::int64_t) const override {
+  void read(std::int64_t, std::span<std::uint8_t> out, dp::Random*) const override {
     cpu_set_t set;
     sched_getaffinity(0, sizeof set, &set);
     const std::scoped_lock lock(mutex_);
     fewest = std::min(fewest, CPU_COUNT(&set));
-    return {&byte_, 1};
+    out[0] = 0;
   }
   std::int32_t label(std::int64_t) const override { return 0; }
 
@@ -164,7 +166,6 @@ class CoreCounting final : public dp::Dataset {
  private:
   mutable std::mutex mutex_;
   dp::Normalization normalization_{{0.5f}, {0.5f}};
-  std::uint8_t byte_ = 0;
 };
 
 }  // namespace
@@ -185,4 +186,62 @@ TEST_CASE("loader threads do not inherit the pin of the thread that made them") 
   }
   REQUIRE(sched_setaffinity(0, sizeof mine, &mine) == 0);
   CHECK(dataset->fewest >= CPU_COUNT(&mine));
+}
+
+namespace {
+
+// The address space can not grow by more than so many bytes while it lives.
+class AddressLimit {
+ public:
+  explicit AddressLimit(std::size_t more) {
+    ::getrlimit(RLIMIT_AS, &before_);
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit = before_;
+    limit.rlim_cur = pages * 4096 + more;
+    ::setrlimit(RLIMIT_AS, &limit);
+  }
+  ~AddressLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("loader threads that can not be started: an error that says how many could, and what to do") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers map memory for each thread");
+#endif
+  const auto dataset = std::make_shared<SmallDataset>(22);
+  std::string text;
+  {
+    const AddressLimit limit(std::size_t{64} << 20);
+    try {
+      Loader loader(dataset, {.batch_size = 4, .workers = 200});
+    } catch (const dp::Error& error) {
+      text = error.what();
+      CHECK(error.code() == dp::ErrorCode::device);
+    }
+  }
+  INFO(text);
+  CHECK(text.find("of 200 loader threads could be started") != std::string::npos);
+  CHECK(text.find("ulimit -u") != std::string::npos);
+  Loader loader(dataset, {.batch_size = 4, .workers = 2});
+  CHECK(whole(loader, 0).size() == 6);
+}
+
+TEST_CASE("work that no thread can be started for is done by the caller") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers map memory for each thread");
+#endif
+  std::vector<std::atomic<int>> done(500);
+  {
+    const AddressLimit limit(std::size_t{64} << 20);
+    dp::for_ranges(500, 200, [&](std::int64_t begin, std::int64_t end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that threads do not take each other's place
+      for (; begin < end; ++begin) ++done[static_cast<std::size_t>(begin)];
+    });
+  }
+  for (const auto& count : done) CHECK(count == 1);
 }

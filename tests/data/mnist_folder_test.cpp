@@ -5,10 +5,10 @@
 #include <cstdlib>
 
 #include "data/idx_bytes.h"
-#include "data/temporary_folder.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/temporary_folder.h"
 
 using dp::test::gzip;
 using dp::test::idx_images;
@@ -17,11 +17,16 @@ using dp::test::TemporaryFolder;
 
 namespace {
 
+void write_file(const TemporaryFolder& folder, const std::string& name, const dp::test::Bytes& bytes) {
+  std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
+  dp::test::write_text(folder / name, {bytes.begin(), bytes.end()});
+}
+
 void write_plain(const TemporaryFolder& folder, const std::string& prefix) {
-  folder.write(prefix + "train-images-idx3-ubyte", idx_images(4));
-  folder.write(prefix + "train-labels-idx1-ubyte", idx_labels(4));
-  folder.write(prefix + "t10k-images-idx3-ubyte", idx_images(2));
-  folder.write(prefix + "t10k-labels-idx1-ubyte", idx_labels(2));
+  write_file(folder, prefix + "train-images-idx3-ubyte", idx_images(4));
+  write_file(folder, prefix + "train-labels-idx1-ubyte", idx_labels(4));
+  write_file(folder, prefix + "t10k-images-idx3-ubyte", idx_images(2));
+  write_file(folder, prefix + "t10k-labels-idx1-ubyte", idx_labels(2));
 }
 
 void check_found(const dp::DatasetPair& pair) {
@@ -31,7 +36,7 @@ void check_found(const dp::DatasetPair& pair) {
 
 std::string refusal(const TemporaryFolder& folder) {
   try {
-    dp::datasets::mnist(folder.path().string());
+    dp::datasets::mnist(folder.path());
   } catch (const dp::Error& error) {
     CHECK(error.code() == dp::ErrorCode::data);
     CHECK_THAT(error.what(), Catch::Contains("--dataset digits"));
@@ -48,34 +53,34 @@ TEST_CASE("MNIST is found in the folder, in raw, and in torchvision's folders") 
   for (const char* prefix : {"", "raw/", "MNIST/raw/"}) {
     const TemporaryFolder folder;
     write_plain(folder, prefix);
-    check_found(dp::datasets::mnist(folder.path().string()));
-    check_found(dp::datasets::open("mnist", folder.path().string()));
+    check_found(dp::datasets::mnist(folder.path()));
+    check_found(dp::datasets::open("mnist", folder.path()));
   }
   const TemporaryFolder folder;
   write_plain(folder, "FashionMNIST/raw/");
-  check_found(dp::datasets::fashion_mnist(folder.path().string()));
-  CHECK_THROWS_AS(dp::datasets::mnist(folder.path().string()), dp::Error);
+  check_found(dp::datasets::fashion_mnist(folder.path()));
+  CHECK_THROWS_AS(dp::datasets::mnist(folder.path()), dp::Error);
 }
 
 TEST_CASE("MNIST is found under every spelling of its names") {
   const TemporaryFolder folder;
-  folder.write("train-images.idx3-ubyte", idx_images(4));
-  folder.write("train-labels-idx1-ubyte.gz", gzip(idx_labels(4)));
-  folder.write("t10k-images.idx3-ubyte.gz", gzip(idx_images(2)));
-  folder.write("t10k-labels-idx1-ubyte", idx_labels(2));
-  check_found(dp::datasets::mnist(folder.path().string()));
+  write_file(folder, "train-images.idx3-ubyte", idx_images(4));
+  write_file(folder, "train-labels-idx1-ubyte.gz", gzip(idx_labels(4)));
+  write_file(folder, "t10k-images.idx3-ubyte.gz", gzip(idx_images(2)));
+  write_file(folder, "t10k-labels-idx1-ubyte", idx_labels(2));
+  check_found(dp::datasets::mnist(folder.path()));
 }
 
 TEST_CASE("missing MNIST files are named, with where they were looked for and what to do") {
   const TemporaryFolder folder;
-  const std::string path = folder.path().string();
+  const std::string path = folder.path();
   const std::string none = refusal(folder);
   for (const std::string& part :
        {path + ",", path + "/raw", path + "/MNIST/raw", std::string("train-images-idx3-ubyte"),
         std::string("t10k-labels-idx1-ubyte"), std::string("--data-path")})
     CHECK_THAT(none, Catch::Contains(part));
   write_plain(folder, "raw/");
-  std::filesystem::remove(folder.path() / "raw/t10k-labels-idx1-ubyte");
+  std::filesystem::remove(std::filesystem::path(folder.path()) / "raw/t10k-labels-idx1-ubyte");
   CHECK_THAT(refusal(folder), Catch::Contains(path + "/raw lacks t10k-labels-idx1-ubyte"));
   CHECK_THROWS_WITH(dp::datasets::mnist(path + "/nowhere"), Catch::Contains("no such folder"));
 }
@@ -83,7 +88,7 @@ TEST_CASE("missing MNIST files are named, with where they were looked for and wh
 TEST_CASE("what is no readable file is refused in its place") {
   const TemporaryFolder folder;
   write_plain(folder, "");
-  const auto path = folder.path() / "train-images-idx3-ubyte";
+  const auto path = std::filesystem::path(folder.path()) / "train-images-idx3-ubyte";
   const auto replace = [&] { std::filesystem::remove(path); };
 
   replace();
@@ -104,7 +109,7 @@ TEST_CASE("what is no readable file is refused in its place") {
 
   if (::geteuid() != 0) {  // root may read everything
     replace();
-    folder.write("train-images-idx3-ubyte", idx_images(4));
+    write_file(folder, "train-images-idx3-ubyte", idx_images(4));
     std::filesystem::permissions(path, std::filesystem::perms::none);
     CHECK_THAT(refusal(folder), Catch::Contains("Permission denied"));
   }
@@ -113,9 +118,8 @@ TEST_CASE("what is no readable file is refused in its place") {
 TEST_CASE("the damaged file among the four is named by its path") {
   const TemporaryFolder folder;
   write_plain(folder, "MNIST/raw/");
-  folder.write("MNIST/raw/t10k-labels-idx1-ubyte", idx_labels(3));
-  CHECK_THAT(refusal(folder),
-             Catch::StartsWith(folder.path().string() + "/MNIST/raw/t10k-images-idx3-ubyte: byte 4: "));
+  write_file(folder, "MNIST/raw/t10k-labels-idx1-ubyte", idx_labels(3));
+  CHECK_THAT(refusal(folder), Catch::StartsWith(folder.path() + "/MNIST/raw/t10k-images-idx3-ubyte: byte 4: "));
 }
 
 TEST_CASE("the real MNIST has its known content") {

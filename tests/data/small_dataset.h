@@ -1,6 +1,7 @@
 // A dataset of a few small images, that can misbehave at a chosen sample.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <set>
@@ -30,21 +31,21 @@ class SmallDataset final : public Dataset {
   Shape image_shape() const override { return shape_; }
   std::int64_t classes() const override { return 10; }
   const Normalization& normalization() const override { return normalization_; }
-  std::span<const std::uint8_t> image(std::int64_t index) const override {
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {
     if (throwing.count(index)) throw std::runtime_error("sample " + std::to_string(index) + " is broken");
     if (slow.count(index)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const auto bytes = static_cast<std::size_t>(shape_.numel());
-    const auto image = std::span(pixels_).subspan(static_cast<std::size_t>(index) * bytes, bytes);
-    return index == short_image ? image.first(bytes - 1) : image;
+    std::copy_n(pixels_.begin() + index * shape_.numel(), shape_.numel(), out.begin());
   }
+  Augmentation augmentation() const override { return augmentation_; }
   std::int32_t label(std::int64_t index) const override {
     return index == bad_label ? 10 : static_cast<std::int32_t>(index % 10);
   }
 
   // Set before the dataset is given to a loader.
   std::set<std::int64_t> throwing, slow;
-  std::int64_t short_image = -1, bad_label = -1;
+  std::int64_t bad_label = -1;
   Normalization normalization_;
+  Augmentation augmentation_{.padding = 4, .flip = true};
 
  private:
   Shape shape_;

@@ -49,8 +49,8 @@ TEST_CASE("failpoints: the grammar") {
   CHECK(points[0].step == 3);
   CHECK(points[1].stall_ms == 250);
   CHECK(points[2].replica == -1);
-  for (const char* bad :
-       {"throw", "explode:forward", "throw:nowhere", "throw:forward:devx", "throw:forward:step", "nan:loss:7", ","})
+  for (const char* bad : {"throw", "explode:forward", "throw:nowhere", "throw:forward:devx", "throw:forward:step",
+                          "nan:loss:7", ",", "nan:scatter", "nan:loss:dev0", "nan:broadcast", "throw:forward:10ms"})
     CHECK_THROWS_AS(parse_failpoints(bad), Error);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 // A run folder with an empty checkpoints/.
 struct Run {
-  ScratchFolder scratch{fs::temp_directory_path()};  // the usual disk
+  TemporaryFolder scratch;  // the usual disk
   std::string folder = scratch / "checkpoints";
   Run() { fs::create_directory(folder); }
   void save(const std::string& name, std::int64_t step) const {

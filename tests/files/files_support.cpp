@@ -26,16 +26,8 @@ bool all_are(const Tensor& tensor, double value) {
 }  // namespace
 
 ScratchFolder::ScratchFolder()
-    : ScratchFolder(!::getenv("TMPDIR") && ::access("/dev/shm", W_OK) == 0 ? "/dev/shm"
-                                                                           : std::filesystem::temp_directory_path()) {}
-
-ScratchFolder::ScratchFolder(const std::filesystem::path& parent) : path_((parent / "dp-files-XXXXXX").string()) {
-  if (!::mkdtemp(path_.data())) throw std::runtime_error("no scratch folder could be made");
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+    : TemporaryFolder(!::getenv("TMPDIR") && ::access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+                                                                             : std::filesystem::temp_directory_path()) {
 }
 
 void write_bytes(const std::string& path, const std::string& bytes) {

@@ -1,29 +1,19 @@
 // Scratch folders, bytes of files, and checkpoints whose content tells their version.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "dp/checkpoint.h"
 #include "dp/error.h"
+#include "support/temporary_folder.h"
 
 namespace dp::test {
 
-// A new folder, removed with all in it. It lies in memory where the system offers that and TMPDIR names no other place.
-class ScratchFolder {
+// It lies in memory where the system offers that and TMPDIR names no other place.
+class ScratchFolder : public TemporaryFolder {
  public:
   ScratchFolder();
-  explicit ScratchFolder(const std::filesystem::path& parent);
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
 };
 
 void write_bytes(const std::string& path, const std::string& bytes);

@@ -1,10 +1,21 @@
 #include "kernels/host/cores.h"
 
+#include <fcntl.h>
 #include <omp.h>
 #include <sched.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "dp/data_parallel.h"
+#include "dp/models.h"
 #include "host/host_world.h"
 #include "support/catch.h"
 
@@ -53,6 +64,75 @@ TEST_CASE("usable cores are those of the process, whatever one thread was narrow
     CHECK(still == usable);
     CHECK(widened == sorted(usable));
   });
+}
+
+TEST_CASE("one usable core", "[.one_core]") { CHECK(usable_cores().size() == 1); }  // run by the next case
+
+TEST_CASE("a mask of one core is kept, unless a tool that binds left its mark") {
+  if (usable_cores().size() < 2) DP_SKIP("one core only");
+  const std::vector<const char*> marks{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMPI_COMM_WORLD_RANK",
+                                       "PMI_RANK",      "PMIX_RANK",  "SLURM_CPU_BIND"};
+  // Whether this program, started on one core with that mark, counts one core.
+  const auto counts_one = [&](const std::string& mark) {
+    std::vector<std::string> variables;
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      if (std::none_of(marks.begin(), marks.end(),
+                       [&](const char* name) { return std::string(*variable).starts_with(std::string(name) + "="); }))
+        variables.emplace_back(*variable);
+    if (!mark.empty()) variables.push_back(mark);
+    std::vector<char*> pointers;
+    for (std::string& variable : variables) pointers.push_back(variable.data());
+    pointers.push_back(nullptr);
+    int status = -1;
+    std::thread narrow([&] {
+      pin_current_thread(usable_cores().back());
+      posix_spawn_file_actions_t quiet;
+      posix_spawn_file_actions_init(&quiet);
+      posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
+      std::string name = "test_host", filter = "[.one_core]";
+      char* words[] = {name.data(), filter.data(), nullptr};
+      pid_t child = -1;
+      if (::posix_spawn(&child, "/proc/self/exe", &quiet, nullptr, words, pointers.data()) == 0)
+        ::waitpid(child, &status, 0);
+      posix_spawn_file_actions_destroy(&quiet);
+    });
+    narrow.join();
+    REQUIRE(WIFEXITED(status));
+    return WEXITSTATUS(status) == 0;
+  };
+  CHECK(counts_one(""));
+  for (const char* mark : {"OMP_PROC_BIND=false", "OMPI_COMM_WORLD_RANK=0", "PMI_RANK=0", "SLURM_CPU_BIND=quiet"}) {
+    INFO(mark);
+    CHECK_FALSE(counts_one(mark));
+  }
+}
+
+TEST_CASE("a thread that was pinned gets its mask and OpenMP settings back, once the last who pinned it is gone") {
+  std::thread([] {
+    const std::vector<int> before = mask();
+    omp_set_num_threads(3);
+    auto first = std::make_unique<ThreadKeeper>();
+    const auto bind = [](int threads) {
+      ContextOptions options;
+      options.threads = threads;
+      options.cores.assign(usable_cores().begin(), usable_cores().begin() + threads);
+      test::BareContext(options).bind_thread();
+    };
+    bind(1);
+    auto second = std::make_unique<ThreadKeeper>();
+    bind(static_cast<int>(std::min<std::size_t>(usable_cores().size(), 2)));
+    first.reset();
+    CHECK(mask().size() == 1);
+    second.reset();
+    CHECK(mask() == before);
+    CHECK(omp_get_max_threads() == 3);
+#if !defined(DP_THREAD_SANITIZER)
+    std::atomic<int> pinned{0};
+#pragma omp parallel num_threads(2)
+    if (mask() != before) ++pinned;
+    CHECK(pinned == 0);
+#endif
+  }).join();
 }
 
 TEST_CASE("a binding OpenMP does not leave us with one core", "[pinning]") {
@@ -137,4 +217,15 @@ TEST_CASE("impossible pins are refused", "[pinning]") {
     test::BareContext context(options);
     CHECK_THROWS_WITH(context.bind_thread(), Catch::Contains("core " + std::to_string(core)));
   }
+}
+
+TEST_CASE("the thread that made an engine of one replica gets its mask back with the engine's end", "[pinning]") {
+  std::thread([] {
+    const std::vector<int> before = mask();
+    {
+      DataParallel net(models::mlp({.hidden = {8}}), {.devices = cpus(1), .threads_per_replica = 1});
+      CHECK(mask().size() == 1);
+    }
+    CHECK(mask() == before);
+  }).join();
 }

@@ -77,3 +77,13 @@ TEST_CASE("convolutions at the edges: one cell, windows as large as the padded i
   check_case({3, 8, 13, 6, 8, {3, 2, 0}, true, true}, random);
   check_case({2, 13, 3, 7, 4, {1, 2, 0}, true, false}, random);
 }
+
+// Shapes for which the CPU takes Winograd where oneDNN has it: with channels and rows that leave tiles unfilled, and batches
+// that are shared by no thread evenly.
+TEST_CASE("convolutions of many channels agree with the reference") {
+  Random random(4, RandomUse::synthetic);
+  check_case({3, 32, 48, 14, 18, {3, 1, 1}, true, true}, random);
+  check_case({5, 40, 33, 16, 15, {3, 1, 1}, false, false}, random);
+  check_case({2, 64, 64, 22, 22, {3, 1, 0}, true, false}, random);
+  check_case({33, 64, 48, 4, 4, {3, 1, 1}, false, true}, random);
+}

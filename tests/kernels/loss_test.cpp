@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/everywhere.h"
 #include "kernels/scalar_calls.h"
 #include "support/catch.h"
 
@@ -18,16 +19,6 @@ std::vector<std::int32_t> random_labels(std::int64_t n, std::int64_t classes, Ra
   for (std::int64_t i = 0; i < n; ++i)
     labels.push_back(static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(classes))));
   return labels;
-}
-
-// For each tested device: check(rig).
-template <typename Check>
-void everywhere(Check check) {
-  for (const DeviceKind kind : kTestedKinds) {
-    INFO(to_string(Device{kind, 0}));
-    OpRig rig(kind);
-    check(rig);
-  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/everywhere.h"
 #include "kernels/scalar_calls.h"
 #include "support/catch.h"
 
@@ -14,15 +15,6 @@ using kernels::StepResults;
 
 constexpr double kTolerance = 1e-6;  // a few float32 roundings an element
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-template <typename Check>
-void everywhere(Check check) {
-  for (const DeviceKind kind : kTestedKinds) {
-    INFO(to_string(Device{kind, 0}));
-    OpRig rig(kind);
-    check(rig);
-  }
-}
 
 }  // namespace
 

@@ -50,8 +50,9 @@ inline Model residual_net(bool relu = true, bool dropout = false) {
   y = m.batch_norm2d("b.bn2", conv("b.conv2", y, 17, 3, 1));
   x = kink(m.add(y, m.batch_norm2d("b.downsample.1", conv("b.downsample.0", x, 17, 1, 2))));
   const auto shared = m.avg_pool2d(x, {.kernel = 2, .stride = 1});
-  x = kink(m.add(conv("c.left", shared, 8, 3, 1), conv("c.right", shared, 8, 1, 1)));
-  x = m.add(m.batch_norm2d("c.bn", x), conv("c.skip", shared, 8, 1, 1));
+  const auto left = conv("c.left", shared, 8, 3, 1), right = conv("c.right", shared, 8, 1, 1);
+  x = m.batch_norm2d("c.bn", kink(m.add(left, right)));
+  x = m.add(x, conv("c.skip", shared, 8, 1, 1));
   return m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 6}));
 }
 

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp;
 using dp::test::expect_error;
-using dp::test::TempFolder;
+using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
@@ -42,7 +42,7 @@ class FullDisk {
 };
 
 TEST_CASE("NaN ends the run, and no checkpoint holds it") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 2;
   {
@@ -77,7 +77,7 @@ TEST_CASE("skipping steps with NaN keeps the run going") {
 }
 
 TEST_CASE("an exception on a replica ends the run with its place, and the folder is free again") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   {
     const Failpoint thrown("throw:backward:dev1:step4");
     CHECK_THROWS_AS(tiny_run(tiny_options(temp.path())), Error);
@@ -88,7 +88,7 @@ TEST_CASE("an exception on a replica ends the run with its place, and the folder
 }
 
 TEST_CASE("a checkpoint that can not be written is a notice as long as another will follow") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 3;
   std::unique_ptr<FullDisk> full;
@@ -106,7 +106,7 @@ TEST_CASE("a checkpoint that can not be written is a notice as long as another w
 }
 
 TEST_CASE("a last checkpoint that can not be written is an I/O error") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   std::unique_ptr<FullDisk> full;
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) {

@@ -13,7 +13,7 @@ using dp::test::expect_error;
 using dp::test::lines_of;
 using dp::test::read_text;
 using dp::test::run_until;
-using dp::test::TempFolder;
+using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
@@ -25,7 +25,7 @@ const RunSummary& uninterrupted() {
 TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
   for (const std::int64_t step : {1, 5, 6, 7, 8, 14, 20}) {  // 7, 14: after an epoch's last step, before its evaluation
     INFO("stopped after step " << step);
-    const TempFolder temp;
+    const TemporaryFolder temp;
     TrainerOptions options = tiny_options(temp.path());
     const RunSummary first = run_until(options, step);
     CHECK(first.interrupted);
@@ -52,7 +52,7 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
 }
 
 TEST_CASE("checkpoints between epochs resume as well, in a folder of their own") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp / "a");
   options.save_every_steps = 4;
   options.save_every_epochs = 0;
@@ -73,7 +73,7 @@ TEST_CASE("checkpoints between epochs resume as well, in a folder of their own")
 }
 
 TEST_CASE("S22: a run saved on two replicas resumes on one, three and four") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 10);
   const NamedTensors wanted = [] {
     Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), tiny_options());
@@ -101,7 +101,7 @@ TEST_CASE("S22: a run saved on two replicas resumes on one, three and four") {
 }
 
 TEST_CASE("auto starts anew where nothing lies, and goes on where something does") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp / "run");
   options.resume = "auto";
   CHECK(run_until(options, 3).steps == 3);
@@ -114,7 +114,7 @@ TEST_CASE("auto starts anew where nothing lies, and goes on where something does
 }
 
 TEST_CASE("a run that stops before its first step can be resumed") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   std::atomic<int> stop{15};
   TrainerOptions options = tiny_options(temp.path());
   options.stop = &stop;
@@ -125,7 +125,7 @@ TEST_CASE("a run that stops before its first step can be resumed") {
 }
 
 TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   std::atomic<int> stop{0};
   TrainerOptions options = tiny_options(temp.path());
   options.max_steps = 7;
@@ -136,7 +136,7 @@ TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run"
 }
 
 TEST_CASE("another model, data set, seed or batch is refused, naming both values") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 2);
   const auto refused = [&](const std::vector<std::string>& fragments, auto change) {
     TrainerOptions options = tiny_options();
@@ -147,6 +147,9 @@ TEST_CASE("another model, data set, seed or batch is refused, naming both values
   refused({"data set", "digits", "mnist"}, [](TrainerOptions& o) { o.dataset_name = "mnist"; });
   refused({"seed", "42", "43"}, [](TrainerOptions& o) { o.parallel.seed = 43; });
   refused({"global batch", "48", "50"}, [](TrainerOptions& o) { o.batch_size = 50; });
+  refused({"no-shuffle off", "asks for on"}, [](TrainerOptions& o) { o.shuffle = false; });
+  refused({"no-augment off", "asks for on"}, [](TrainerOptions& o) { o.augment = false; });
+  refused({"drop-last off", "asks for on"}, [](TrainerOptions& o) { o.drop_last = true; });
   TrainerOptions options = tiny_options();
   options.resume = temp / "run";
   ModelBuilder other("other", {1, 28, 28});
@@ -155,8 +158,33 @@ TEST_CASE("another model, data set, seed or batch is refused, naming both values
                [&] { Trainer(model, dp::test::tiny_digits(), options).run(); });
 }
 
+TEST_CASE("a newest checkpoint that can not be read is named, with what is taken instead") {
+  for (const char* file : {"model.safetensors", "state.json"}) {
+    INFO(file);
+    const TemporaryFolder temp;
+    run_until(tiny_options(temp / "run"), 10);  // `best` of the first epoch, `last` of step 10
+    const std::string last = temp / "run/checkpoints/last", best = temp / "run/checkpoints/best";
+    fs::resize_file(last + "/" + file, 20);
+    for (const char* resume : {"auto", "run"}) {
+      TrainerOptions options = tiny_options(temp / "run");
+      options.max_steps = 1;
+      options.resume = resume == std::string("auto") ? "auto" : temp / "run";
+      if (options.resume != "auto") options.output_dir = "";
+      std::vector<std::string> said;
+      TrainerCallbacks callbacks;
+      callbacks.on_start = [](const DataParallel&, const TrainerOptions&) { throw std::runtime_error("enough"); };
+      callbacks.on_message = [&](const std::string& text) { said.push_back(text); };
+      CHECK_THROWS_WITH(tiny_run(options, callbacks), "enough");
+      REQUIRE(said.size() == 2);
+      CHECK_THAT(said[0], Catch::Contains("'" + last + "' can not be read") && Catch::Contains(file) &&
+                              Catch::Contains("'" + best + "' is taken instead"));
+      CHECK_THAT(said[1], Catch::Contains("resumed from '" + best + "'"));
+    }
+  }
+}
+
 TEST_CASE("what can not be resumed is named") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   const auto refused = [&](ErrorCode code, const std::string& resume, const std::string& fragment) {
     TrainerOptions options = tiny_options();
     options.resume = resume;

@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 
 #include "support/catch.h"
+#include "support/temporary_folder.h"
 #include "trainer/expect_error.h"
-#include "trainer/temp_folder.h"
 
 namespace {
 
@@ -13,12 +13,12 @@ using dp::ErrorCode;
 using dp::RunFolder;
 using dp::test::expect_error;
 using dp::test::read_text;
-using dp::test::TempFolder;
+using dp::test::TemporaryFolder;
 using dp::test::write_text;
 using nlohmann::ordered_json;
 
 TEST_CASE("one run to a folder") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   const std::string path = temp / "a/run";
   {
     const RunFolder first(path);
@@ -30,6 +30,25 @@ TEST_CASE("one run to a folder") {
   CHECK_FALSE(third.has_checkpoints());
 }
 
+TEST_CASE("a folder that never began goes, with the parents made for it; one that began stays, without its lock") {
+  const TemporaryFolder temp;
+  { const RunFolder folder(temp / "a/b/c"); }
+  CHECK(std::filesystem::is_empty(temp.path()));
+  write_text(temp / "notes", "mine");
+  { const RunFolder folder(temp.path()); }
+  CHECK(read_text(temp / "notes") == "mine");
+  CHECK_FALSE(std::filesystem::exists(temp / "checkpoints"));
+  std::filesystem::create_directory(temp / "config.toml");  // in the way
+  expect_error(ErrorCode::io, {"config.toml"}, [&] { RunFolder(temp.path()).begin("", std::nullopt); });
+  CHECK_FALSE(std::filesystem::exists(temp / "metrics.jsonl"));
+  RunFolder(temp / "a/b").begin("", std::nullopt);
+  CHECK(std::filesystem::exists(temp / "a/b/config.toml"));
+  CHECK_FALSE(std::filesystem::exists(temp / "a/b/.lock"));
+  write_text(temp / "a/b/.lock", "");  // of a killed run
+  RunFolder(temp / "a/b").begin("", std::nullopt);
+  CHECK(std::filesystem::exists(temp / "a/b/.lock"));
+}
+
 TEST_CASE("an empty path writes nothing") {
   RunFolder none("");
   none.begin("x", std::nullopt);
@@ -38,7 +57,7 @@ TEST_CASE("an empty path writes nothing") {
 }
 
 TEST_CASE("a folder that can not be made is an I/O error") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_text(temp / "file", "x");
   expect_error(ErrorCode::io, {temp / "file", "--output-dir"}, [&] { RunFolder folder(temp / "file"); });
   expect_error(ErrorCode::io, {temp / "file/run"}, [&] { RunFolder folder(temp / "file/run"); });
@@ -46,7 +65,7 @@ TEST_CASE("a folder that can not be made is an I/O error") {
 }
 
 TEST_CASE("metrics go on behind the resumed step") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   const std::string metrics = temp / "metrics.jsonl";
   {
     RunFolder folder(temp.path());
@@ -79,7 +98,7 @@ TEST_CASE("metrics go on behind the resumed step") {
 }
 
 TEST_CASE("a link in the place of the metrics file is not followed") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_text(temp / "precious", "keep");
   std::filesystem::create_symlink(temp / "precious", temp / "metrics.jsonl");
   RunFolder folder(temp.path());
@@ -88,7 +107,7 @@ TEST_CASE("a link in the place of the metrics file is not followed") {
 }
 
 TEST_CASE("a file is replaced whole, and a link to it stays a link") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   dp::write_file_atomically(temp / "s.json", "one");
   std::filesystem::create_symlink(temp / "s.json", temp / "link");
   dp::require_writable(temp / "link");
@@ -101,14 +120,14 @@ TEST_CASE("a file is replaced whole, and a link to it stays a link") {
 }
 
 TEST_CASE("a device or a pipe is written through, never replaced") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   dp::require_writable("/dev/null");
   dp::write_file_atomically("/dev/null", "x");
   CHECK(std::filesystem::is_character_file("/dev/null"));
 }
 
 TEST_CASE("a place that can not be written is found ahead") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   expect_error(ErrorCode::io, {temp.path()}, [&] { dp::require_writable(temp.path()); });
   expect_error(ErrorCode::io, {"none/s.json"}, [&] { dp::require_writable(temp / "none/s.json"); });
   expect_error(ErrorCode::io, {"/none/"}, [&] { dp::write_file_atomically(temp / "none/s.json", ""); });

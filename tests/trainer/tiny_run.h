@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "dp/dp.h"
-#include "trainer/temp_folder.h"
+#include "support/temporary_folder.h"
 
 namespace dp::test {
 

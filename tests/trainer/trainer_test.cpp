@@ -13,12 +13,12 @@ using namespace dp;
 using dp::test::expect_error;
 using dp::test::lines_of;
 using dp::test::read_text;
-using dp::test::TempFolder;
+using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
 TEST_CASE("a run learns and leaves its record") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   std::vector<double> test_losses;
   std::vector<StepReport> steps;
   std::vector<std::string> saved;
@@ -75,7 +75,7 @@ TEST_CASE("a run learns and leaves its record") {
 }
 
 TEST_CASE("best is the checkpoint of the best evaluation") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   double best = -1;
   std::int64_t best_step = 0;
   TrainerCallbacks callbacks;
@@ -94,7 +94,7 @@ TEST_CASE("best is the checkpoint of the best evaluation") {
 }
 
 TEST_CASE("evaluating a checkpoint gives the run's own result") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   const RunSummary trained = tiny_run(tiny_options(temp.path()));
   TrainerOptions options = tiny_options();
   options.resume = temp.path();
@@ -106,7 +106,7 @@ TEST_CASE("evaluating a checkpoint gives the run's own result") {
   CHECK(result.weights_sha256 == trained.weights_sha256);
   CHECK(result.steps == 21);
 
-  const TempFolder nothing;
+  const TemporaryFolder nothing;
   options.resume = "auto";
   options.output_dir = nothing.path();
   expect_error(ErrorCode::data, {nothing.path(), "no checkpoint"},
@@ -129,7 +129,7 @@ TEST_CASE("the rate follows the schedule step by step") {
 }
 
 TEST_CASE("a dry run takes one batch of each kind and writes nothing") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp / "run");
   options.dry_run = true;
   std::int64_t evaluated = 0;
@@ -142,7 +142,7 @@ TEST_CASE("a dry run takes one batch of each kind and writes nothing") {
 }
 
 TEST_CASE("one folder holds one run") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   TrainerCallbacks callbacks;
   int tried = 0;
   callbacks.on_start = [&](const DataParallel&, const TrainerOptions&) {

@@ -7,7 +7,7 @@ namespace {
 
 using namespace dp;
 using dp::test::expect_error;
-using dp::test::TempFolder;
+using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 
 // The weights that a run starts from, and what it said about them.
@@ -35,7 +35,7 @@ NamedTensors other_weights() {
 }
 
 TEST_CASE("S22: weights saved from DataParallel lose their module prefix") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   NamedTensors prefixed;
   for (const auto& [name, tensor] : other_weights()) prefixed.emplace_back("module." + name, tensor);
   write_safetensors(temp / "w.safetensors", prefixed);
@@ -45,7 +45,7 @@ TEST_CASE("S22: weights saved from DataParallel lose their module prefix") {
 }
 
 TEST_CASE("S23: other shapes are refused, or kept at their initial values on request") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   NamedTensors changed = other_weights();
   changed[0].second = Tensor(Shape{3, 3});
   write_safetensors(temp / "w.safetensors", changed);
@@ -65,7 +65,7 @@ TEST_CASE("S23: other shapes are refused, or kept at their initial values on req
 }
 
 TEST_CASE("weights with NaN are refused") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   NamedTensors weights = other_weights();
   weights[1].second.data<float>()[0] = NAN;
   write_safetensors(temp / "w.safetensors", weights);
@@ -75,7 +75,7 @@ TEST_CASE("weights with NaN are refused") {
 }
 
 TEST_CASE("auto resumes before it initialises") {
-  const TempFolder temp;
+  const TemporaryFolder temp;
   write_safetensors(temp / "w.safetensors", other_weights());
   TrainerOptions options = tiny_options(temp / "run");
   options.init = temp / "w.safetensors";

@@ -36,18 +36,23 @@ struct TrainState {
 struct Checkpoint {
   TrainState state;
   NamedTensors weights;  // PyTorch's names and layout
-  NamedTensors momenta;  // the same names; empty without momentum
+  NamedTensors momenta;  // of the trained ones; empty without momentum
+  NamedTensors average;  // the weights' moving average; empty when none is kept
 };
 
-// Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, state.json and manifest.json with sizes and
+// Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, ema.safetensors, state.json and manifest.json with sizes and
 // crc32c: into a temporary sibling, every file and folder synced, then exchanged with what stood there. Error(io); the old one stays.
 // Error(usage) when `folder` exists and is neither a checkpoint nor empty.
 void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
 // Error(data) when a file is missing, of another size or checksum, or does not parse.
 Checkpoint load_checkpoint(const std::string& folder);
 // The newest readable checkpoint under `run_folder`/checkpoints by its step (`last` wins a tie); empty when there is none. Finishes or
-// removes what a killed save left behind; not to be called while this process saves there.
-std::string find_checkpoint(const std::string& run_folder);
+// removes what a killed save left behind; not to be called while this process saves there. `passed_over`: those that can
+// not be read and may be newer than the one found.
+struct PassedOver {
+  std::string folder, reason;
+};
+std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over = nullptr);
 
 // "module." stripped from every name.
 NamedTensors strip_module_prefix(NamedTensors tensors);

@@ -79,6 +79,21 @@ struct PhaseTimes {
   double scatter = 0, forward = 0, backward = 0, reduce = 0, update = 0, broadcast = 0, waiting = 0;
 };
 
+// Bytes on one device, by what they are for.
+struct MemoryUse {
+  std::size_t weights = 0, gradients = 0;
+  std::size_t momenta = 0;      // this replica's part of the optimizer's state
+  std::size_t statistics = 0;   // of batch normalisation
+  std::size_t average = 0;      // the moving average of the weights, on the master
+  std::size_t activations = 0;  // and their gradients, placed by the plan of the largest shard
+  std::size_t workspace = 0;    // of the ops of that plan
+  std::size_t other = 0;        // gathered logits, copies of inputs, norms
+
+  std::size_t total() const {
+    return weights + gradients + momenta + statistics + average + activations + workspace + other;
+  }
+};
+
 // Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) for batch 0.
 std::vector<std::int64_t> split_batch(std::int64_t batch, int replicas, Split split);
 
@@ -134,13 +149,22 @@ class DataParallel {
   // --- what was chosen ---------------------------------------------------------------------------------------
   const Model& model() const;
   const DataParallelOptions& options() const;                  // with every automatic choice resolved
-  std::size_t device_bytes(int replica) const;                 // memory held on that device
+  MemoryUse memory_use(int replica) const;                     // held on that device
   std::string describe_plan(std::int64_t global_batch) const;  // for a person: steps, buffers, reorders, buckets
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// What memory_use() will say of each replica after prepare(train_batches, eval_batches), without training anything or
+// allocating it. Errors as for making the DataParallel.
+std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
+                                       const std::vector<std::int64_t>& train_batches,
+                                       const std::vector<std::int64_t>& eval_batches = {});
+std::size_t free_memory(const Device& device);  // bytes that could be had there now; 0: unknown
+// The largest global batch (trained and evaluated) for which no replica needs more than `bytes`; 0 when none fits.
+std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes);
 
 struct Loss {
   double value = 0;  // the mean over the batch

@@ -1,4 +1,4 @@
-// Labelled images, and where they come from. Images are kept as bytes; the loader normalises.
+// Labelled images, and where they come from. Images are bytes; the loader augments and normalises.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dp/random.h"
 #include "dp/shape.h"
 
 namespace dp {
@@ -19,7 +20,13 @@ struct Normalization {
   std::vector<float> std;
 };
 
-// A data set held in host memory. Immutable, so that many loader threads may read it.
+// What a loader that augments does to each image it has read, by the image's own random numbers.
+struct Augmentation {
+  std::int64_t padding = 0;  // black pixels on every side, then a crop of the old size at a random place
+  bool flip = false;         // left and right exchanged for every second image, by chance
+};
+
+// Labelled images of one shape. Immutable: many loader threads call every method at once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -27,8 +34,18 @@ class Dataset {
   virtual Shape image_shape() const = 0;  // (C,H,W)
   virtual std::int64_t classes() const = 0;
   virtual const Normalization& normalization() const = 0;
-  virtual std::span<const std::uint8_t> image(std::int64_t index) const = 0;  // C*H*W bytes, planes
-  virtual std::int32_t label(std::int64_t index) const = 0;                   // 0 .. classes-1
+  virtual std::int32_t label(std::int64_t index) const = 0;  // 0 .. classes-1
+  // Writes the C*H*W bytes of an image, plane after plane; out.size() is exactly that. `random` is null, or the stream of
+  // this sample in this epoch: a dataset that varies its images while it reads them draws from it, others ignore it.
+  virtual void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const = 0;
+  virtual Augmentation augmentation() const { return {}; }
+
+  // A copy of one image, not augmented.
+  std::vector<std::uint8_t> image(std::int64_t index) const {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(image_shape().numel()));
+    read(index, bytes, nullptr);
+    return bytes;
+  }
 };
 
 struct DatasetPair {
@@ -45,6 +62,17 @@ DatasetPair digits(std::int64_t train = 60000, std::int64_t test = 10000, std::u
 // range are checked before anything is allocated from them. Error(data) names path, offset and remedy.
 DatasetPair mnist(const std::string& folder);
 DatasetPair fashion_mnist(const std::string& folder);
+
+// The binary files of CIFAR, in `folder`, or in `folder/cifar-10-batches-bin` or `folder/cifar-100-binary`, where
+// their archives put them. Sizes and labels are checked. CIFAR-100 has its 100 fine labels. Training images are padded
+// by 4, cropped and flipped. Error(data) says what is missing and how to get it.
+DatasetPair cifar10(const std::string& folder);
+DatasetPair cifar100(const std::string& folder);
+
+// JPEG and PNG files as <folder>/train/<class>/<image>, and val/ or test/ in place of train/; classes sorted by name.
+// Files are listed now and decoded when they are read, by the loader's threads. Images become side x side as torchvision
+// makes them: a random resized crop and a flip for training (augment), a central crop otherwise. Error(data).
+DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
 
 // Random bytes and labels from (seed, index), computed when the set is made.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,

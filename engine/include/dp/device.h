@@ -30,6 +30,11 @@ std::vector<Device> gpus(const std::vector<int>& indices);  // cuda:i for each i
 // repeated ids, listing the valid ones.
 std::vector<int> parse_gpu_list(std::string_view text, int count);
 
+// The cores of this process, ascending: those it was started with (taskset, cpuset). A mask of one core is widened to all
+// that the kernel permits where the environment shows that OpenMP, MPI or Slurm binds (OMP_PROC_BIND, OMP_PLACES,
+// GOMP_CPU_AFFINITY, OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK, SLURM_CPU_BIND).
+const std::vector<int>& process_cores();
+
 struct DeviceProbe {
   int count = 0;
   std::string reason;  // why count is 0; empty otherwise

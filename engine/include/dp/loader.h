@@ -23,7 +23,7 @@ struct Batch {
 struct LoaderOptions {
   std::int64_t batch_size = 128;  // global
   bool shuffle = true;            // order keyed by (seed, epoch)
-  bool augment = false;           // keyed by (seed, epoch, sample); without effect on 28x28 digits
+  bool augment = false;           // as the dataset says, keyed by (seed, epoch, sample)
   bool drop_last = false;
   std::uint64_t seed = 42;
   int workers = 1;  // threads that prepare batches
@@ -32,7 +32,7 @@ struct LoaderOptions {
 
 class Loader {
  public:
-  // Error(usage) for an empty dataset, or one smaller than the batch under drop_last.
+  // Error(usage) for an empty dataset, or one smaller than the batch under drop_last. Error(device) when a thread can not be started.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
   ~Loader();
   Loader(const Loader&) = delete;

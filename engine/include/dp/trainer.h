@@ -32,12 +32,13 @@ struct TrainerOptions {
   std::string output_dir{};            // the run's folder; empty: nothing is written
   std::int64_t save_every_epochs = 1;  // 0: only at the end. `best` is written whenever it changes
   std::int64_t save_every_steps = 0;   // 0: off
-  std::string resume{};                // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
-  std::string init{};                  // a safetensors file: weights only. Not read when "auto" finds a checkpoint
-  bool init_partial = false;           // take the tensors of `init` that fit, report the others; otherwise all must fit
-  std::string summary_file{};          // a second copy of summary.json; empty: none
-  bool dry_run = false;                // one training and one evaluation batch, no files
-  int print_freq = 10;                 // steps between on_step calls; 0: only after the last of an epoch
+  int checkpoint_hist = 0;     // so many of the latest checkpoints are kept as step-N, besides `last` and `best`
+  std::string resume{};        // a checkpoint folder, a run folder, or "auto" (output_dir's newest, if any)
+  std::string init{};          // a safetensors file: weights only. Not read when "auto" finds a checkpoint
+  bool init_partial = false;   // take the tensors of `init` that fit, report the others; otherwise all must fit
+  std::string summary_file{};  // a second copy of summary.json; empty: none
+  bool dry_run = false;        // one training and one evaluation batch, no files
+  int print_freq = 10;         // steps between on_step calls; 0: only after the last of an epoch
   const std::atomic<int>* stop = nullptr;  // non-zero: finish the step, save, return with interrupted set
 };
 
@@ -55,7 +56,8 @@ struct EvalReport {
   std::int64_t epoch = 0, step = 0;
   Stats stats;
   double seconds = 0;
-  bool best = false;
+  bool average = false;  // of the weights' moving average, not of the weights
+  bool best = false;     // by top-1; with a moving average by that one's
 };
 
 // What summary.json holds.

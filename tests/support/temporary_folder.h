@@ -12,19 +12,18 @@
 
 namespace dp::test {
 
-class TempFolder {
+class TemporaryFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dp_test_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = pattern;
+  explicit TemporaryFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path())
+      : path_((parent / ("dp-test-" + std::string(6, 'X'))).string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary folder in " + parent.string());
   }
-  ~TempFolder() {
+  ~TemporaryFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }

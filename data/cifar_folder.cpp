@@ -1,0 +1,111 @@
+// CIFAR-10 and CIFAR-100: where their files lie.
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "data/cifar.h"
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Edition {
+  const char* name;
+  const char* folder;   // that the archive unpacks to
+  const char* archive;  // at https://www.cs.toronto.edu/~kriz/
+  std::vector<std::string> train, test;
+  std::vector<std::int64_t> classes;
+  std::int64_t train_records, test_records;  // in each file
+  Normalization normalization;
+};
+
+const Edition& ten() {
+  static const Edition edition{
+      "cifar10",
+      "cifar-10-batches-bin",
+      "cifar-10-binary.tar.gz",
+      {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+      {"test_batch.bin"},
+      {10},
+      10000,
+      10000,
+      {{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}}};
+  return edition;
+}
+
+const Edition& hundred() {
+  static const Edition edition{"cifar100",
+                               "cifar-100-binary",
+                               "cifar-100-binary.tar.gz",
+                               {"train.bin"},
+                               {"test.bin"},
+                               {20, 100},
+                               50000,
+                               10000,
+                               {{0.50707f, 0.48655f, 0.44092f}, {0.26733f, 0.25644f, 0.27615f}}};
+  return edition;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;  // whatever lies there is judged when it is opened
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+Error missing(const Edition& edition, const std::string& folder, const std::string& what) {
+  const std::string archive = edition.archive;
+  return Error(ErrorCode::data, std::string(edition.name) + ": " + what +
+                                    "; get them by these two lines: `curl -LO https://www.cs.toronto.edu/~kriz/" +
+                                    archive + "` and `mkdir -p " + folder + " && tar xzf " + archive + " -C " + folder +
+                                    "`, name their folder with --data-path, or train without them: --dataset digits");
+}
+
+fs::path find_place(const Edition& edition, const std::string& folder) {
+  const fs::path places[] = {folder, fs::path(folder) / edition.folder};
+  for (const fs::path& place : places) {
+    std::string lacking;
+    std::size_t found = 0;
+    for (const auto* names : {&edition.train, &edition.test})
+      for (const std::string& name : *names) {
+        if (is_there(place / name))
+          ++found;
+        else if (lacking.empty())
+          lacking = name;
+      }
+    if (found > 0 && !lacking.empty()) throw missing(edition, folder, place.string() + " lacks " + lacking);
+    if (found > 0) return place;
+  }
+  std::error_code ignored;
+  throw missing(edition, folder,
+                "no files in " + places[0].string() +
+                    (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + " or " + places[1].string());
+}
+
+std::shared_ptr<const Dataset> open_part(const Edition& edition, const fs::path& place,
+                                         const std::vector<std::string>& names, std::int64_t records) {
+  std::vector<std::unique_ptr<FileReader>> files;
+  std::vector<ByteReader*> readers;
+  for (const std::string& name : names) {
+    files.push_back(std::make_unique<FileReader>((place / name).string()));
+    readers.push_back(files.back().get());
+  }
+  return read_cifar(readers, {edition.classes, records}, edition.normalization);
+}
+
+DatasetPair open_pair(const Edition& edition, const std::string& folder) {
+  const fs::path place = find_place(edition, folder);
+  return {open_part(edition, place, edition.train, edition.train_records),
+          open_part(edition, place, edition.test, edition.test_records)};
+}
+
+}  // namespace
+
+namespace datasets {
+
+DatasetPair cifar10(const std::string& folder) { return open_pair(ten(), folder); }
+
+DatasetPair cifar100(const std::string& folder) { return open_pair(hundred(), folder); }
+
+}  // namespace datasets
+}  // namespace dp

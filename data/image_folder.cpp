@@ -1,0 +1,114 @@
+#include "data/image_folder.h"
+
+#include <filesystem>
+
+#include "data/byte_reader.h"
+#include "data/crops.h"
+#include "data/resize.h"
+#include "data/rgb_image.h"
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
+constexpr std::size_t kKeptBytes = std::size_t{32} << 20;  // a buffer larger than this is not kept
+
+// What a thread needs to read an image.
+struct Workplace {
+  std::vector<std::uint8_t> file;
+  RgbImage image;
+  Resizer resizer;
+
+  void shrink() {
+    for (auto* buffer : {&file, &image.pixels})
+      if (buffer->capacity() > kKeptBytes) std::vector<std::uint8_t>().swap(*buffer);
+  }
+};
+
+void read_file(const std::string& path, std::vector<std::uint8_t>& bytes) {
+  FileReader file(path);
+  if (file.size() > kMaxFileBytes)
+    throw undecodable(
+        path, "expected at most " + std::to_string(kMaxFileBytes) + " bytes, found " + std::to_string(file.size()));
+  bytes.resize(file.size());
+  bytes.resize(file.read(bytes));
+}
+
+class ImageFolder final : public Dataset {
+ public:
+  ImageFolder(std::string folder, ImageList list, std::int64_t side)
+      : folder_(std::move(folder)),
+        list_(std::move(list)),
+        side_(side),
+        normalization_{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}} {}
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(list_.labels.size()); }
+  Shape image_shape() const override { return Shape{3, side_, side_}; }
+  std::int64_t classes() const override { return static_cast<std::int64_t>(list_.classes.size()); }
+  const Normalization& normalization() const override { return normalization_; }
+  std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }
+  Augmentation augmentation() const override { return {.flip = true}; }
+
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
+    thread_local Workplace mine;
+    const std::string path = list_.path(folder_, index);
+    read_file(path, mine.file);
+    decode_image(path, mine.file, mine.image);
+    const RgbView whole{mine.image.pixels.data(), mine.image.width, mine.image.height, 3 * mine.image.width};
+    if (random) {
+      const Region part = random_resized_crop(whole.width, whole.height, *random);
+      mine.resizer.resize(whole.part(part), side_, side_, {0, 0, side_, side_}, out);
+    } else {
+      const CentralCrop crop = central_crop(whole.width, whole.height, side_);
+      mine.resizer.resize(whole, crop.width, crop.height, crop.window, out);
+    }
+    mine.shrink();
+  }
+
+ private:
+  std::string folder_;
+  ImageList list_;
+  std::int64_t side_;
+  Normalization normalization_;
+};
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+Error missing(const std::string& folder, const std::string& what) {
+  return Error(ErrorCode::data, "imagefolder: " + what + "; lay the images out as " + folder +
+                                    "/train/<class>/<image>.jpg and " + folder +
+                                    "/val/<class>/<image>.jpg, name their folder with --data-path, or train without "
+                                    "them: --dataset digits");
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side) {
+  return std::make_shared<ImageFolder>(folder, std::move(list), side);
+}
+
+namespace datasets {
+
+DatasetPair image_folder(const std::string& folder, std::int64_t side) {
+  if (side < 1 || side > 4096)
+    throw Error(ErrorCode::usage, "imagefolder: images of " + std::to_string(side) + "x" + std::to_string(side) +
+                                      " can not be made; give a side of 1 to 4096");
+  const fs::path root = folder, train = root / "train";
+  const fs::path test = is_folder(root / "val") ? root / "val" : root / "test";
+  if (!is_folder(root)) throw missing(folder, "no folder " + folder);
+  if (!is_folder(train)) throw missing(folder, folder + " lacks train/");
+  if (!is_folder(test)) throw missing(folder, folder + " lacks val/ and test/");
+  ImageList train_list = list_images(train.string(), nullptr);
+  ImageList test_list = list_images(test.string(), &train_list.classes);
+  return {image_dataset(train.string(), std::move(train_list), side),
+          image_dataset(test.string(), std::move(test_list), side)};
+}
+
+}  // namespace datasets
+}  // namespace dp

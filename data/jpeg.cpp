@@ -1,0 +1,72 @@
+#include <turbojpeg.h>
+
+#include <new>
+
+#include "data/rgb_image.h"
+
+namespace dp {
+namespace {
+
+// One for each image: libjpeg keeps tables from image to image, and after a fault in a header its place in it.
+class Decompressor {
+ public:
+  Decompressor() : handle_(tjInitDecompress()) {
+    if (!handle_) throw std::bad_alloc();
+  }
+  ~Decompressor() { tjDestroy(handle_); }
+  Decompressor(const Decompressor&) = delete;
+  Decompressor& operator=(const Decompressor&) = delete;
+  tjhandle get() const { return handle_; }
+
+ private:
+  tjhandle handle_;
+};
+
+// Whether the last scan is followed by the end-of-image marker. Neither marker can stand inside a scan's data.
+bool has_end(std::span<const std::uint8_t> bytes) {
+  for (std::size_t i = bytes.size(); i >= 2; --i)
+    if (bytes[i - 2] == 0xff && (bytes[i - 1] == 0xd9 || bytes[i - 1] == 0xda)) return bytes[i - 1] == 0xd9;
+  return false;
+}
+
+// Inverted CMYK, as Adobe writes it and libjpeg hands it out, to RGB in place.
+void cmyk_to_rgb(RgbImage& image) {
+  const auto scaled = [](unsigned value, unsigned by) {  // value * by / 255, rounded
+    const unsigned product = value * by + 128;
+    return static_cast<std::uint8_t>((product + (product >> 8)) >> 8);
+  };
+  const std::size_t count = image.pixels.size() / 4;
+  const std::uint8_t* in = image.pixels.data();
+  std::uint8_t* out = image.pixels.data();
+  for (std::size_t i = 0; i < count; ++i, in += 4, out += 3) {
+    const unsigned light = in[3];
+    for (int c = 0; c < 3; ++c) out[c] = static_cast<std::uint8_t>(light - scaled(255u - in[c], light));
+  }
+  image.pixels.resize(count * 3);
+}
+
+}  // namespace
+
+void decode_jpeg(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
+  const Decompressor decompressor;
+  const tjhandle handle = decompressor.get();
+  const auto size = static_cast<unsigned long>(bytes.size());
+  int width = -1, height = -1, subsampling = -1, colours = -1;
+  const int status = tjDecompressHeader3(handle, bytes.data(), size, &width, &height, &subsampling, &colours);
+  // It also fails for subsamplings that it has no name for, and for warnings; both are no reason to give up.
+  if (width < 0 || height < 0 || colours < 0)
+    throw undecodable(name, std::string("not a JPEG that can be decoded (") +
+                                (status == 0 ? "no picture in it" : tjGetErrorStr2(handle)) + ")");
+  const bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  set_size(name, width, height, cmyk ? 4 : 3, image);
+  if (tjDecompress2(handle, bytes.data(), size, image.pixels.data(), width, 0, height, cmyk ? TJPF_CMYK : TJPF_RGB,
+                    TJFLAG_LIMITSCANS) != 0) {
+    const std::string reason = tjGetErrorStr2(handle);
+    if (tjGetErrorCode(handle) != TJERR_WARNING)
+      throw undecodable(name, "not a JPEG that can be decoded (" + reason + ")");
+    if (!has_end(bytes)) throw undecodable(name, "the JPEG data end too early (" + reason + ")");
+  }
+  if (cmyk) cmyk_to_rgb(image);
+}
+
+}  // namespace dp

@@ -1,0 +1,101 @@
+#include <png.h>
+
+#include <array>
+#include <csetjmp>
+#include <cstring>
+#include <new>
+
+#include "data/rgb_image.h"
+
+namespace dp {
+namespace {
+
+// libpng leaves its functions by longjmp when something is wrong: what calls them between setjmp and here holds no
+// object that must be destroyed.
+struct Reading {
+  std::span<const std::uint8_t> bytes;
+  std::size_t at = 0;
+  std::array<char, 128> fault{};
+};
+
+[[noreturn]] void on_error(png_structp png, png_const_charp what) {
+  auto* reading = static_cast<Reading*>(png_get_error_ptr(png));
+  std::strncpy(reading->fault.data(), what, reading->fault.size() - 1);
+  png_longjmp(png, 1);
+}
+
+void on_warning(png_structp, png_const_charp) {}
+
+void read_bytes(png_structp png, png_bytep out, std::size_t count) {
+  auto* reading = static_cast<Reading*>(png_get_io_ptr(png));
+  if (count > reading->bytes.size() - reading->at) png_error(png, "the data end too early");
+  std::memcpy(out, reading->bytes.data() + reading->at, count);
+  reading->at += count;
+}
+
+struct Png {
+  explicit Png(Reading& reading)
+      : read(png_create_read_struct(PNG_LIBPNG_VER_STRING, &reading, on_error, on_warning)),
+        info(read ? png_create_info_struct(read) : nullptr) {
+    if (info) return;
+    png_destroy_read_struct(&read, nullptr, nullptr);
+    throw std::bad_alloc();
+  }
+  ~Png() { png_destroy_read_struct(&read, &info, nullptr); }
+  Png(const Png&) = delete;
+  Png& operator=(const Png&) = delete;
+
+  png_structp read;
+  png_infop info;
+};
+
+// The three below return false with reading.fault set.
+bool read_header(const Png& png, Reading* reading) {
+  if (setjmp(png_jmpbuf(png.read))) return false;
+  png_set_read_fn(png.read, reading, read_bytes);
+  png_set_user_limits(png.read, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // the caller has its own
+  png_read_info(png.read, png.info);
+  return true;
+}
+
+bool ask_for_rgb(const Png& png, int* passes) {
+  if (setjmp(png_jmpbuf(png.read))) return false;
+  const int colours = png_get_color_type(png.read, png.info);
+  const int depth = png_get_bit_depth(png.read, png.info);
+  if (depth == 16) png_set_strip_16(png.read);
+  if (colours == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png.read);
+  if (colours == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(png.read);
+  if (!(colours & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png.read);
+  png_set_strip_alpha(png.read);
+  *passes = png_set_interlace_handling(png.read);
+  png_read_update_info(png.read, png.info);
+  return true;
+}
+
+bool read_rows(const Png& png, std::uint8_t* pixels, std::int64_t height, std::int64_t row_bytes, int passes) {
+  if (setjmp(png_jmpbuf(png.read))) return false;
+  for (int pass = 0; pass < passes; ++pass)
+    for (std::int64_t y = 0; y < height; ++y) png_read_row(png.read, pixels + y * row_bytes, nullptr);
+  png_read_end(png.read, nullptr);
+  return true;
+}
+
+}  // namespace
+
+void decode_png(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
+  Reading reading{.bytes = bytes};
+  const Png png(reading);
+  const auto check = [&](bool fine) {
+    if (!fine) throw undecodable(name, std::string("not a PNG that can be decoded (") + reading.fault.data() + ")");
+  };
+  check(read_header(png, &reading));
+  set_size(name, png_get_image_width(png.read, png.info), png_get_image_height(png.read, png.info), 3, image);
+  int passes = 1;
+  check(ask_for_rgb(png, &passes));
+  const std::int64_t row_bytes = image.width * 3;
+  if (png_get_rowbytes(png.read, png.info) != static_cast<std::size_t>(row_bytes))
+    throw undecodable(name, "not a PNG of a known colour type");
+  check(read_rows(png, image.pixels.data(), image.height, row_bytes, passes));
+}
+
+}  // namespace dp

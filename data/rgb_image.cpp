@@ -1,0 +1,33 @@
+#include "data/rgb_image.h"
+
+#include <algorithm>
+#include <array>
+
+namespace dp {
+
+Error undecodable(const std::string& name, const std::string& what) {
+  return Error(ErrorCode::data, name + ": " + what + "; replace the image or remove it");
+}
+
+void set_size(const std::string& name, std::int64_t width, std::int64_t height, std::int64_t bytes_per_pixel,
+              RgbImage& image) {
+  if (width < 1 || height < 1 || width > kMaxPixels / height)
+    throw undecodable(name, "expected an image of 1 to " + std::to_string(kMaxPixels) + " pixels, found " +
+                                std::to_string(width) + "x" + std::to_string(height));
+  image.width = width;
+  image.height = height;
+  image.pixels.resize(static_cast<std::size_t>(width * height * bytes_per_pixel));
+}
+
+void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
+  constexpr std::array<std::uint8_t, 3> kJpeg{0xff, 0xd8, 0xff};
+  constexpr std::array<std::uint8_t, 4> kPng{0x89, 'P', 'N', 'G'};
+  const auto begins_with = [&](const auto& magic) {
+    return bytes.size() >= magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
+  };
+  if (begins_with(kJpeg)) return decode_jpeg(name, bytes, image);
+  if (begins_with(kPng)) return decode_png(name, bytes, image);
+  throw undecodable(name, bytes.empty() ? "the file is empty" : "neither JPEG nor PNG, by its first bytes");
+}
+
+}  // namespace dp

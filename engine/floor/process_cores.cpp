@@ -1,0 +1,77 @@
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <vector>
+
+#include "dp/device.h"
+
+namespace dp {
+namespace {
+
+constexpr int kMaxCores = 8192;  // cpu_set_t ends at 1,024
+using Mask = std::array<cpu_set_t, kMaxCores / CPU_SETSIZE>;
+
+std::vector<int> cores_of(const Mask& mask) {
+  std::vector<int> cores;
+  for (int core = 0; core < kMaxCores; ++core)
+    if (CPU_ISSET_S(static_cast<std::size_t>(core), sizeof mask, mask.data())) cores.push_back(core);
+  return cores;
+}
+
+std::vector<int> current() {
+  Mask mask{};
+  if (sched_getaffinity(0, sizeof mask, mask.data()) != 0) return {};
+  return cores_of(mask);
+}
+
+// Before main, so before we pin anything. OpenMP may have bound this thread already; then its places tell what it had.
+std::vector<int> mask_at_start() {
+  std::vector<int> cores;
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> members(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, members.data());
+    cores.insert(cores.end(), members.begin(), members.end());
+  }
+  std::sort(cores.begin(), cores.end());
+  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
+  return cores.empty() ? current() : cores;
+}
+
+// Whether a tool that binds processes or threads left its mark: OpenMP, Open MPI, PMI (MPICH), Slurm.
+bool has_binding_tool() {
+  constexpr std::array marks{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMPI_COMM_WORLD_RANK",
+                             "PMI_RANK",      "PMIX_RANK",  "SLURM_CPU_BIND"};
+  return std::any_of(marks.begin(), marks.end(), [](const char* mark) { return std::getenv(mark) != nullptr; });
+}
+
+// What the kernel leaves of a mask of everything: the cpuset of the process.
+std::vector<int> permitted() {
+  Mask mine{}, all{};
+  for (int core = 0; core < kMaxCores; ++core) CPU_SET_S(static_cast<std::size_t>(core), sizeof all, all.data());
+  if (sched_getaffinity(0, sizeof mine, mine.data()) != 0) return {};
+  if (sched_setaffinity(0, sizeof all, all.data()) != 0) return {};
+  std::vector<int> cores = current();
+  sched_setaffinity(0, sizeof mine, mine.data());
+  return cores;
+}
+
+std::vector<int> find_cores() {
+  std::vector<int> cores = mask_at_start();
+  if (cores.empty() || (cores.size() == 1 && has_binding_tool())) {
+    std::vector<int> wider = permitted();
+    if (wider.size() > cores.size()) cores = std::move(wider);
+  }
+  if (cores.empty()) cores.push_back(0);
+  return cores;
+}
+
+const std::vector<int> found = find_cores();
+
+}  // namespace
+
+const std::vector<int>& process_cores() { return found; }
+
+}  // namespace dp

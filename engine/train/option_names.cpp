@@ -1,0 +1,28 @@
+#include "engine/train/option_names.h"
+
+namespace dp {
+
+const char* name_of(Reduce reduce) {
+  switch (reduce) {
+    case Reduce::automatic: return "auto";
+    case Reduce::master: return "master";
+    case Reduce::all_reduce: return "allreduce";
+    case Reduce::sharded: return "sharded";
+  }
+  return "unknown";
+}
+
+const char* name_of(Comm comm) { return comm == Comm::host ? "host" : "auto"; }
+const char* name_of(LossAt loss) { return loss == LossAt::gathered ? "gathered" : "local"; }
+const char* name_of(Split split) { return split == Split::chunk ? "chunk" : "balanced"; }
+const char* name_of(OnNonfinite on_nonfinite) { return on_nonfinite == OnNonfinite::skip ? "skip" : "abort"; }
+const char* name_of(BatchNormMode mode) {
+  switch (mode) {
+    case BatchNormMode::master: return "master";
+    case BatchNormMode::pooled: return "pooled";
+    case BatchNormMode::sync: return "sync";
+  }
+  return "unknown";
+}
+
+}  // namespace dp

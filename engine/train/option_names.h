@@ -1,0 +1,15 @@
+// The words that the command line, the console and config.toml have for options.
+#pragma once
+
+#include "dp/data_parallel.h"
+
+namespace dp {
+
+const char* name_of(Reduce reduce);
+const char* name_of(Comm comm);
+const char* name_of(LossAt loss);
+const char* name_of(Split split);
+const char* name_of(OnNonfinite on_nonfinite);
+const char* name_of(BatchNormMode mode);
+
+}  // namespace dp

@@ -1,0 +1,126 @@
+#include <cmath>
+#include <cstdlib>
+
+#include "data/cifar_bytes.h"
+#include "data/temporary_folder.h"
+#include "dp/error.h"
+#include "support/catch.h"
+
+using dp::test::TemporaryFolder;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kTenBytes = 30730000, kHundredTrainBytes = 153700000, kHundredTestBytes = 30740000;
+
+// A file of the official size: these bytes, then zeros that take no room on the disk.
+void write_sparse(const TemporaryFolder& folder, const std::string& name, std::uintmax_t size,
+                  const std::vector<std::uint8_t>& begin = {}) {
+  folder.write(name, begin);
+  fs::resize_file(folder.path() / name, size);
+}
+
+void write_ten(const TemporaryFolder& folder, const std::string& prefix) {
+  for (int i = 1; i <= 5; ++i)
+    write_sparse(folder, prefix + "data_batch_" + std::to_string(i) + ".bin", kTenBytes,
+                 dp::test::cifar_records(2, 1, i));
+  write_sparse(folder, prefix + "test_batch.bin", kTenBytes, dp::test::cifar_records(1, 1, 9));
+}
+
+template <typename Open>
+std::string refusal(const Open& open) {
+  try {
+    open();
+  } catch (const dp::Error& error) {
+    CHECK(error.code() == dp::ErrorCode::data);
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.what();
+  }
+  FAIL("accepted");
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("CIFAR-10 of the official sizes is found in the folder and in its archive's") {
+  for (const char* prefix : {"", "cifar-10-batches-bin/"}) {
+    const TemporaryFolder folder;
+    write_ten(folder, prefix);
+    const dp::DatasetPair pair = dp::datasets::open("cifar10", folder.path().string());
+    REQUIRE(pair.train->size() == 50000);
+    REQUIRE(pair.test->size() == 10000);
+    for (int i = 0; i < 5; ++i) CHECK(pair.train->label(10000 * i + 1) == i + 2);
+    CHECK(pair.test->label(0) == 9);
+    CHECK(pair.train->normalization().mean == std::vector<float>{0.4914f, 0.4822f, 0.4465f});
+    CHECK(pair.train->normalization().std == std::vector<float>{0.2470f, 0.2435f, 0.2616f});
+  }
+}
+
+TEST_CASE("CIFAR-100 of the official sizes is found, with its fine labels") {
+  const TemporaryFolder folder;
+  write_sparse(folder, "cifar-100-binary/train.bin", kHundredTrainBytes, dp::test::cifar_records(2, 2, 60));
+  write_sparse(folder, "cifar-100-binary/test.bin", kHundredTestBytes, dp::test::cifar_records(2, 2, 98));
+  const dp::DatasetPair pair = dp::datasets::open("cifar100", folder.path().string());
+  REQUIRE(pair.train->size() == 50000);
+  REQUIRE(pair.test->size() == 10000);
+  CHECK(pair.train->classes() == 100);
+  CHECK(pair.train->label(1) == 61);
+  CHECK(pair.test->label(1) == 99);
+  CHECK(pair.train->normalization().mean == std::vector<float>{0.50707f, 0.48655f, 0.44092f});
+  CHECK(pair.train->normalization().std == std::vector<float>{0.26733f, 0.25644f, 0.27615f});
+}
+
+TEST_CASE("missing CIFAR files are named, with the two lines that get them") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const std::string none = refusal([&] { dp::datasets::cifar10(path); });
+  for (const std::string& part :
+       {path + " or " + path + "/cifar-10-batches-bin",
+        std::string("`curl -LO https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz`"),
+        "`mkdir -p " + path + " && tar xzf cifar-10-binary.tar.gz -C " + path + "`", std::string("--data-path")})
+    CHECK_THAT(none, Catch::Contains(part));
+  CHECK_THAT(refusal([&] { dp::datasets::cifar100(path); }),
+             Catch::Contains("tar xzf cifar-100-binary.tar.gz -C " + path));
+  CHECK_THAT(refusal([&] { dp::datasets::cifar10(path + "/nowhere"); }), Catch::Contains("no such folder"));
+  write_ten(folder, "");
+  fs::remove(folder.path() / "data_batch_4.bin");
+  CHECK_THAT(refusal([&] { dp::datasets::cifar10(path); }), Catch::Contains(path + " lacks data_batch_4.bin"));
+}
+
+TEST_CASE("a CIFAR file of another size, and what is no file, is refused by its path") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  write_ten(folder, "");
+  const auto said = [&] { return refusal([&] { dp::datasets::cifar10(path); }); };
+  fs::resize_file(folder.path() / "data_batch_1.bin", kTenBytes - 1);
+  CHECK_THAT(said(), Catch::StartsWith(path + "/data_batch_1.bin: byte 30729999: expected 30730000 bytes"));
+  fs::resize_file(folder.path() / "data_batch_1.bin", kTenBytes + 1);
+  CHECK_THAT(said(), Catch::Contains("more follow"));
+  fs::remove(folder.path() / "data_batch_1.bin");
+  fs::create_directory(folder.path() / "data_batch_1.bin");
+  CHECK_THAT(said(), Catch::StartsWith(path + "/data_batch_1.bin: is a folder"));
+}
+
+TEST_CASE("the real CIFAR-10 has its known content") {
+  const char* data = std::getenv("DP_TEST_DATA");
+  if (!data || !fs::exists(std::string(data) + "/cifar10")) DP_SKIP("DP_TEST_DATA names no folder with cifar10/ in it");
+  const dp::DatasetPair pair = dp::datasets::cifar10(std::string(data) + "/cifar10");
+  REQUIRE(pair.train->size() == 50000);
+  std::vector<int> labels(10);
+  double sums[3] = {}, squares[3] = {};
+  for (std::int64_t i = 0; i < 50000; ++i) {
+    ++labels[static_cast<std::size_t>(pair.train->label(i))];
+    const auto image = pair.train->image(i);
+    for (std::size_t k = 0; k < image.size(); ++k) {
+      sums[k / 1024] += image[k];
+      squares[k / 1024] += double{1} * image[k] * image[k];
+    }
+  }
+  for (const int count : labels) CHECK(count == 5000);
+  for (std::size_t c = 0; c < 3; ++c) {
+    const double mean = sums[c] / (50000.0 * 1024), deviation = std::sqrt(squares[c] / (50000.0 * 1024) - mean * mean);
+    CHECK(mean / 255 == Approx(pair.train->normalization().mean[c]).epsilon(3e-3));
+    CHECK(deviation / 255 == Approx(pair.train->normalization().std[c]).epsilon(2e-2));
+  }
+}

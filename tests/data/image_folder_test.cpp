@@ -1,0 +1,159 @@
+// Folders of classes: what is found, what is refused, and what a loader makes of it.
+#include "data/image_folder.h"
+
+#include <sys/stat.h>
+
+#include "data/image_files.h"
+#include "data/temporary_folder.h"
+#include "dp/error.h"
+#include "dp/loader.h"
+#include "support/catch.h"
+
+using dp::test::corpus_image;
+using dp::test::TemporaryFolder;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void put(const TemporaryFolder& folder, const std::string& name, const std::string& image = "jpeg_420") {
+  folder.write(name, corpus_image(image));
+}
+
+// Three classes, out of order, in every spelling of the endings.
+void fill(const TemporaryFolder& folder, const std::string& test = "val") {
+  put(folder, "train/zebra/1.jpg", "jpeg_420");
+  put(folder, "train/ape/b.JPEG", "jpeg_422");
+  put(folder, "train/ape/a.png", "png_rgba");
+  put(folder, "train/ape/c.PNG", "jpeg_cmyk");  // content counts, not the name
+  put(folder, "train/cat/x.Jpg", "png_palette");
+  put(folder, test + "/cat/y.jpeg", "jpeg_large");
+  put(folder, test + "/ape/y.jpg", "jpeg_tiny");
+}
+
+template <typename Open>
+std::string refusal(const Open& open) {
+  try {
+    open();
+  } catch (const dp::Error& error) {
+    CHECK(error.code() == dp::ErrorCode::data);
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.what();
+  }
+  FAIL("accepted");
+  return {};
+}
+
+std::vector<std::int32_t> labels(const dp::Dataset& dataset) {
+  std::vector<std::int32_t> all;
+  for (std::int64_t i = 0; i < dataset.size(); ++i) all.push_back(dataset.label(i));
+  return all;
+}
+
+std::vector<float> images(const std::shared_ptr<const dp::Dataset>& dataset, dp::LoaderOptions options,
+                          std::int64_t epoch = 0) {
+  options.shuffle = false;
+  dp::Loader loader(dataset, options);
+  std::vector<float> all;
+  for (const dp::Batch& batch : loader.epoch(epoch)) {
+    const auto images = batch.images.span<float>();
+    all.insert(all.end(), images.begin(), images.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("classes are sorted by name, images by class and name, in val or in test") {
+  for (const char* test : {"val", "test"}) {
+    const TemporaryFolder folder;
+    fill(folder, test);
+    folder.write("train/notes.txt", {});
+    folder.write("train/ape/notes.txt", {});
+    folder.write("train/ape/._a.png", {});
+    const std::string path = folder.path().string();
+    const dp::DatasetPair pair = dp::datasets::open("imagefolder", path);
+    CHECK(pair.train->image_shape() == dp::Shape{3, 224, 224});
+    CHECK(pair.train->classes() == 3);
+    CHECK(pair.test->classes() == 3);
+    CHECK(labels(*pair.train) == std::vector<std::int32_t>{0, 0, 0, 1, 2});
+    CHECK(labels(*pair.test) == std::vector<std::int32_t>{0, 1});
+    CHECK(pair.train->normalization().mean == std::vector<float>{0.485f, 0.456f, 0.406f});
+    CHECK(pair.train->normalization().std == std::vector<float>{0.229f, 0.224f, 0.225f});
+    const dp::ImageList list = dp::list_images(path + "/train", nullptr);
+    CHECK(list.path("here", 0) == "here/ape/a.png");
+    CHECK(list.path("here", 2) == "here/ape/c.PNG");
+    CHECK(list.path("here", 4) == "here/zebra/1.jpg");
+    for (std::int64_t i = 0; i < 5; ++i) CHECK(pair.train->image(i).size() == 3 * 224 * 224);
+  }
+  const TemporaryFolder both;
+  fill(both, "val");
+  put(both, "test/ape/1.jpg");
+  CHECK(dp::datasets::image_folder(both.path().string()).test->size() == 2);
+}
+
+TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const auto said = [&] { return refusal([&] { dp::datasets::image_folder(path); }); };
+  CHECK_THAT(refusal([&] { dp::datasets::image_folder(path + "/nowhere"); }),
+             Catch::StartsWith("imagefolder: no folder " + path + "/nowhere; lay the images out as"));
+  CHECK_THAT(said(), Catch::Contains(path + " lacks train/") && Catch::Contains("--data-path"));
+  fs::create_directory(folder.path() / "train");
+  CHECK_THAT(said(), Catch::Contains(" lacks val/ and test/"));
+  fs::create_directory(folder.path() / "val");
+  CHECK_THAT(said(), Catch::StartsWith(path + "/train: no images in it"));
+  fill(folder);
+  CHECK_NOTHROW(dp::datasets::image_folder(path));
+  put(folder, "val/dog/1.jpg");
+  CHECK_THAT(said(), Catch::StartsWith(path + "/val/dog: a class that the training images do not have"));
+  fs::remove_all(folder.path() / "val/dog");
+  fs::create_directory(folder.path() / "train/dog");
+  CHECK_THAT(said(), Catch::StartsWith(path + "/train/dog: a class without images"));
+  fs::create_directory(folder.path() / "val/dog");
+  put(folder, "train/dog/1.jpg");
+  CHECK_NOTHROW(dp::datasets::image_folder(path));  // a class that is not tested
+  for (const int side : {-1, 0, 4097}) CHECK_THROWS_AS(dp::datasets::image_folder(path, side), dp::Error);
+}
+
+TEST_CASE("an image that can not be read is named when its turn comes, and the others still come") {
+  const TemporaryFolder folder;
+  fill(folder);
+  const std::string path = folder.path().string(), bad = path + "/train/ape/b.JPEG";
+  const auto said = [&] {
+    const dp::DatasetPair pair = dp::datasets::image_folder(path, 32);
+    dp::Loader loader(pair.train, {.batch_size = 1, .shuffle = false, .workers = 2});
+    loader.start(0);
+    REQUIRE(loader.next());
+    const std::string message = refusal([&] { loader.next(); });
+    loader.start(0, 2);
+    REQUIRE(loader.next());
+    return message;
+  };
+  fs::resize_file(bad, 200);
+  CHECK_THAT(said(), Catch::StartsWith(bad + ": "));
+  fs::resize_file(bad, 0);
+  CHECK_THAT(said(), Catch::StartsWith(bad + ": the file is empty"));
+  fs::resize_file(bad, (std::uintmax_t{256} << 20) + 1);
+  CHECK_THAT(said(), Catch::StartsWith(bad + ": expected at most 268435456 bytes"));
+  fs::remove(bad);
+  REQUIRE(::mkfifo(bad.c_str(), 0600) == 0);
+  CHECK_THAT(said(), Catch::StartsWith(bad + ": is not a regular file"));
+  const dp::DatasetPair gone = dp::datasets::image_folder(path, 32);
+  fs::remove(bad);
+  CHECK_THAT(refusal([&] { gone.train->image(1); }), Catch::StartsWith(bad + ": can not be opened"));
+}
+
+TEST_CASE("S21: random crops are keyed by seed, epoch and sample, not by threads or batches") {
+  const TemporaryFolder folder;
+  fill(folder);
+  const auto train = dp::datasets::image_folder(folder.path().string(), 40).train;
+  const auto plain = images(train, {.batch_size = 2});
+  const auto crops = images(train, {.batch_size = 2, .augment = true});
+  CHECK(plain.size() == 5 * 3 * 40 * 40);
+  CHECK(plain == images(train, {.batch_size = 5, .workers = 3}, 4));
+  CHECK(crops != plain);
+  CHECK(crops == images(train, {.batch_size = 3, .augment = true, .workers = 3}));
+  CHECK(crops != images(train, {.batch_size = 2, .augment = true}, 1));
+  CHECK(crops != images(train, {.batch_size = 2, .augment = true, .seed = 43}));
+}

@@ -1,0 +1,113 @@
+// Decoding, resizing and cropping against Pillow's and torchvision's figures (golden/make_images.py).
+#include <cstdlib>
+#include <map>
+
+#include "data/crops.h"
+#include "data/image_files.h"
+#include "data/rgb_image.h"
+#include "dp/checkpoint.h"
+#include "support/catch.h"
+
+namespace {
+
+constexpr std::int64_t kSide = 21;
+
+const std::map<std::string, dp::Tensor>& golden() {
+  static const auto tensors = [] {
+    std::map<std::string, dp::Tensor> all;
+    for (auto& [name, tensor] : dp::read_safetensors(DP_GOLDEN_IMAGES)) all.emplace(name, tensor);
+    return all;
+  }();
+  return tensors;
+}
+
+dp::RgbImage decoded(const std::string& name) {
+  dp::RgbImage image;
+  dp::decode_image(name, dp::test::corpus_image(name), image);
+  return image;
+}
+
+dp::RgbView view(const dp::RgbImage& image) {
+  return {image.pixels.data(), image.width, image.height, 3 * image.width};
+}
+
+struct Difference {
+  int largest = 0;
+  std::size_t unequal = 0, total = 0;
+
+  void add(std::span<const std::uint8_t> ours, std::span<const std::uint8_t> theirs) {
+    REQUIRE(ours.size() == theirs.size());
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      const int by = std::abs(ours[i] - theirs[i]);
+      largest = std::max(largest, by);
+      unequal += by != 0;
+    }
+    total += ours.size();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("decoded pixels equal Pillow's, for every kind of JPEG and PNG") {
+  int compared = 0;
+  for (const std::string& name : dp::test::corpus_names()) {
+    const auto found = golden().find(name + ".rgb");
+    if (found == golden().end()) continue;
+    INFO(name);
+    const dp::RgbImage image = decoded(name);
+    REQUIRE(found->second.shape() == dp::Shape{image.height, image.width, 3});
+    const auto expected = found->second.span<std::uint8_t>();
+    CHECK(std::equal(image.pixels.begin(), image.pixels.end(), expected.begin(), expected.end()));
+    ++compared;
+  }
+  CHECK(compared == 15);
+}
+
+TEST_CASE("the central crop for evaluation equals torchvision's within one grey level") {
+  Difference difference;
+  std::vector<std::uint8_t> out(3 * kSide * kSide);
+  dp::Resizer resizer;
+  for (const std::string& name : dp::test::corpus_names()) {
+    INFO(name);
+    const dp::RgbImage image = decoded(name);
+    const dp::CentralCrop crop = dp::central_crop(image.width, image.height, kSide);
+    resizer.resize(view(image), crop.width, crop.height, crop.window, out);
+    difference.add(out, golden().at(name + ".eval").span<std::uint8_t>());
+    REQUIRE(difference.largest <= 1);
+  }
+  CHECK(difference.total == 16 * out.size());
+  CHECK(difference.unequal * 1000 <= difference.total);  // one in a thousand, where rounding may fall the other way
+}
+
+TEST_CASE("a resized crop equals torchvision's within one grey level, given the same crop") {
+  Difference difference;
+  std::vector<std::uint8_t> out(3 * kSide * kSide);
+  dp::Resizer resizer;
+  for (const std::string& name : dp::test::corpus_names())
+    for (const char* k : {"0", "1"}) {
+      INFO(name << " crop " << k);
+      const dp::RgbImage image = decoded(name);
+      const auto box = golden().at(name + ".box" + k).span<std::int64_t>();
+      resizer.resize(view(image).part({box[0], box[1], box[2], box[3]}), kSide, kSide, {0, 0, kSide, kSide}, out);
+      difference.add(out, golden().at(name + ".crop" + k).span<std::uint8_t>());
+      REQUIRE(difference.largest <= 1);
+    }
+  CHECK(difference.total == 32 * out.size());
+  CHECK(difference.unequal * 1000 <= difference.total);
+}
+
+TEST_CASE("resizing to the same size changes nothing, and a window is a part of the whole") {
+  const dp::RgbImage image = decoded("png_rgb");  // 39x34
+  dp::Resizer resizer;
+  std::vector<std::uint8_t> same(image.pixels.size());
+  resizer.resize(view(image), 39, 34, {0, 0, 39, 34}, same);
+  for (std::size_t i = 0; i < same.size(); ++i) REQUIRE(same[i] == image.pixels[i % (39 * 34) * 3 + i / (39 * 34)]);
+
+  std::vector<std::uint8_t> whole(3 * 60 * 17), window(3 * 20 * 5);
+  resizer.resize(view(image), 60, 17, {0, 0, 60, 17}, whole);
+  resizer.resize(view(image), 60, 17, {31, 9, 20, 5}, window);
+  for (std::size_t c = 0; c < 3; ++c)
+    for (std::size_t y = 0; y < 5; ++y)
+      for (std::size_t x = 0; x < 20; ++x)
+        REQUIRE(window[(c * 5 + y) * 20 + x] == whole[(c * 17 + y + 9) * 60 + x + 31]);
+}

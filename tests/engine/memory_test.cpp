@@ -1,0 +1,102 @@
+// The estimate of memory against what the replicas hold.
+#include "dp/error.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+void check_equal(const MemoryUse& estimated, const MemoryUse& held) {
+  CHECK(estimated.weights == held.weights);
+  CHECK(estimated.gradients == held.gradients);
+  CHECK(estimated.momenta == held.momenta);
+  CHECK(estimated.statistics == held.statistics);
+  CHECK(estimated.average == held.average);
+  CHECK(estimated.activations == held.activations);
+  CHECK(estimated.workspace == held.workspace);
+  CHECK(estimated.other == held.other);
+  CHECK(estimated.total() == held.total());
+}
+
+}  // namespace
+
+TEST_CASE("the estimate of memory is what is then held, kind by kind") {
+  const Model model = residual_net();
+  for (const int replicas : {1, 2, 3})
+    for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
+      for (const LossAt loss : {LossAt::local, LossAt::gathered})
+        for (const int shards : {0, 6}) {
+          if (shards > 0 && loss == LossAt::gathered) continue;
+          DataParallelOptions options = on_cpus(replicas);
+          options.reduce = reduce;
+          options.loss = loss;
+          options.logical_shards = shards;
+          options.batch_norm = shards > 0 ? BatchNormMode::sync : BatchNormMode::master;
+          options.grad_accum_steps = 2;
+          if (replicas == 2) options.ema_decay = 0.9;
+          const auto estimated = estimate_memory(model, options, {14, 5}, {20});
+          DataParallel net(model, options);
+          net.prepare({14, 5}, {20});
+          net.train_step(random_batch(model, 14), {.lr = 0.01f, .momentum = 0.9f});
+          net.train_step(random_batch(model, 5), {.lr = 0.01f, .momentum = 0.9f});
+          net.evaluate(random_batch(model, 20));
+          INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", shards " << shards << ", gathered "
+                        << (loss == LossAt::gathered));
+          REQUIRE(estimated.size() == static_cast<std::size_t>(replicas));
+          for (int replica = 0; replica < replicas; ++replica)
+            check_equal(estimated[static_cast<std::size_t>(replica)], net.memory_use(replica));
+        }
+}
+
+TEST_CASE("the largest batch fits, and one a little larger does not") {
+  const Model model = small_convnet();
+  const DataParallelOptions options = on_cpus(2);
+  const auto total = [&](std::int64_t batch) {
+    std::size_t most = 0;
+    for (const MemoryUse& use : estimate_memory(model, options, {batch}, {batch})) most = std::max(most, use.total());
+    return most;
+  };
+  const std::size_t limit = total(100);
+  const std::int64_t largest = largest_batch(model, options, limit);
+  CHECK(largest >= 100);
+  CHECK(total(largest) <= limit);
+  CHECK(total(largest + 2) > limit);
+  CHECK(largest_batch(model, options, 1000) == 0);
+}
+
+TEST_CASE("the moving average follows the weights and comes back from a swap") {
+  const Model model = residual_net();
+  DataParallelOptions options = on_cpus(2);
+  options.ema_decay = 0.75;
+  DataParallel net(model, options);
+  auto expected = net.weights();
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    net.train_step(random_batch(model, 8, step), {.lr = 0.1f});
+    const auto now = net.weights();
+    for (std::size_t t = 0; t < now.size(); ++t) {
+      if (now[t].second.dtype() != DType::f32) continue;
+      const auto from = now[t].second.span<float>();
+      const auto to = expected[t].second.span<float>();
+      for (std::size_t i = 0; i < from.size(); ++i) to[i] += 0.25f * (from[i] - to[i]);
+    }
+  }
+  const auto weights = net.weights();
+  auto average = net.average_weights();
+  for (std::size_t t = 0; t < average.size(); ++t)
+    if (average[t].second.dtype() == DType::f32) CHECK(relative_error(average[t].second, expected[t].second) <= 1e-6);
+  CHECK(bit_equal(net.weights(), weights));
+  net.swap_average();
+  CHECK(net.replicas_identical());
+  CHECK(worst_error(net.weights(), average).error == 0);
+  net.swap_average();
+  CHECK(bit_equal(net.weights(), weights));
+
+  DataParallel other(model, options);
+  other.set_weights(weights);
+  other.set_average_weights(average);
+  CHECK(bit_equal(other.average_weights(), average));
+  CHECK(bit_equal(other.weights(), weights));
+  CHECK_THROWS_AS(DataParallel(model, on_cpus(1)).swap_average(), Error);
+}

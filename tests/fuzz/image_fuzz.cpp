@@ -1,0 +1,6 @@
+#include "fuzz/image_case.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  dp::test::run_image_case({data, size});
+  return 0;
+}

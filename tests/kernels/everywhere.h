@@ -1,0 +1,19 @@
+// One body on every tested kind of device.
+#pragma once
+
+#include "kernels/op_rig.h"
+#include "support/catch.h"
+
+namespace dp::test {
+
+// For each tested device: check(rig).
+template <typename Check>
+void everywhere(Check check) {
+  for (const DeviceKind kind : kTestedKinds) {
+    INFO(to_string(Device{kind, 0}));
+    OpRig rig(kind);
+    check(rig);
+  }
+}
+
+}  // namespace dp::test
