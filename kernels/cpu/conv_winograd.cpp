@@ -2,10 +2,10 @@
 
 namespace dp::kernels {
 
-// oneDNN computes tiles of 4 x 4 results with a quarter of the products of a direct 3 x 3 convolution, but transforms images
-// and results, whole tiles where the image ends inside one, and, once a call, the weights. On Zen 4 that comes to
+// Tiles of 4 x 4 results take a quarter of the products of a direct 3 x 3 convolution, but images and results are transformed,
+// whole tiles where the image ends inside one, and, once a call, the weights. With oneDNN 2.6 on Zen 4 that comes to
 //   direct time / Winograd time = 2.3 * (share of the tiles that is image) * tiles / (tiles + kWeightTiles),
-// within 15 % for 16 to 512 channels, images of 4 to 56 and batches of 1 to 64.
+// within 15 % for 32 to 512 channels, images of 4 to 56 and batches of 1 to 64. Our own is within a quarter of that.
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window) {
   if (window.kernel != 3 || window.stride != 1 || window.padding > 1) return false;
   if (weights[0] < 32 || weights[1] < 32) return false;

@@ -1,4 +1,4 @@
-// Where oneDNN's Winograd convolutions are taken instead of its direct ones.
+// Where Winograd's convolutions, oneDNN's or our own, are taken instead of oneDNN's direct ones.
 #pragma once
 
 #include "kernels/ops.h"

@@ -18,6 +18,11 @@ GoldenFile::GoldenFile(const std::string& name) {
   for (auto& [key, tensor] : read_safetensors(std::string(DP_GOLDEN_DIR) + "/" + name)) tensors_.emplace(key, tensor);
 }
 
+bool GoldenFile::has_any(const std::string& prefix) const {
+  const auto next = tensors_.lower_bound(prefix);
+  return next != tensors_.end() && next->first.starts_with(prefix);
+}
+
 const Tensor& GoldenFile::at(const std::string& name) const {
   INFO("tensor " << name);
   REQUIRE(has(name));

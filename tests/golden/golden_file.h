@@ -14,6 +14,7 @@ class GoldenFile {
   explicit GoldenFile(const std::string& name);  // beside this file, "layers.safetensors"
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
+  bool has_any(const std::string& prefix) const;  // a tensor whose name begins so
   const Tensor& at(const std::string& name) const;
   HostTensor values(const std::string& name) const;  // widened to double
 

@@ -1,8 +1,5 @@
 // Every layer, the loss and the optimizer against PyTorch in float64.
-#include <algorithm>
-#include <functional>
-
-#include "golden/golden_file.h"
+#include "golden/golden_cases.h"
 #include "kernels/layer_calls.h"
 #include "kernels/scalar_calls.h"
 #include "support/catch.h"
@@ -11,41 +8,13 @@ namespace {
 
 using namespace dp;
 using namespace dp::test;
-using kernels::Window;
-
-// Float64 against float64: the order of sums. Float32: as in the op tests.
-double tolerance(OpRig& rig) { return rig.context().compute_type() == DType::f64 ? 1e-13 : 1e-5; }
-
-// Calls check(rig, "group.i.") for every case of the group on every device, and asks for at least `expected` cases.
-void for_each_case(const GoldenFile& golden, const std::string& group, int expected,
-                   const std::function<void(OpRig&, const std::string&)>& check) {
-  const auto prefix = [&](int i) { return group + "." + std::to_string(i) + "."; };
-  const char* const marks[] = {"x", "logits", "w"};
-  const auto exists = [&](int i) {
-    return std::any_of(std::begin(marks), std::end(marks),
-                       [&](const char* mark) { return golden.has(prefix(i) + mark); });
-  };
-  int cases = 0;
-  for (; exists(cases); ++cases)
-    for (const DeviceKind kind : kTestedKinds) {
-      INFO(prefix(cases) << " on " << to_string(Device{kind, 0}));
-      OpRig rig(kind);
-      check(rig, prefix(cases));
-    }
-  CHECK(cases == expected);
-}
-
-Window window_of(const GoldenFile& golden, const std::string& prefix) {
-  const std::vector<double> sizes = golden.values(prefix + "window").values;
-  return {static_cast<int>(sizes[0]), static_cast<int>(sizes[1]), static_cast<int>(sizes[2])};
-}
 
 void check_layer(OpRig& rig, const GoldenFile& golden, const std::string& prefix, const LayerResult& actual) {
-  CHECK(relative_error(actual.y, golden.values(prefix + "y")) <= tolerance(rig));
-  CHECK(relative_error(actual.dx, golden.values(prefix + "dx")) <= tolerance(rig));
+  CHECK(relative_error(actual.y, golden.values(prefix + "y")) <= golden_tolerance(rig.kind()));
+  CHECK(relative_error(actual.dx, golden.values(prefix + "dx")) <= golden_tolerance(rig.kind()));
   if (!golden.has(prefix + "w")) return;
-  CHECK(relative_error(actual.dw, golden.values(prefix + "dw")) <= tolerance(rig));
-  CHECK(relative_error(actual.db, golden.values(prefix + "db")) <= tolerance(rig));
+  CHECK(relative_error(actual.dw, golden.values(prefix + "dw")) <= golden_tolerance(rig.kind()));
+  CHECK(relative_error(actual.db, golden.values(prefix + "db")) <= golden_tolerance(rig.kind()));
 }
 
 }  // namespace
@@ -101,8 +70,8 @@ TEST_CASE("the loss equals torch.nn.functional.cross_entropy with its gradient, 
     const LossResult actual = softmax_cross_entropy(rig, logits, {labels.begin(), labels.end()}, inputs);
     const std::vector<double> top = golden.values(prefix + "top").values;
     CHECK(actual.results.loss_sum / static_cast<double>(batch) ==
-          Approx(golden.values(prefix + "loss").values[0]).epsilon(tolerance(rig)));
-    CHECK(relative_error(actual.dlogits, golden.values(prefix + "dlogits")) <= tolerance(rig));
+          Approx(golden.values(prefix + "loss").values[0]).epsilon(golden_tolerance(rig.kind())));
+    CHECK(relative_error(actual.dlogits, golden.values(prefix + "dlogits")) <= golden_tolerance(rig.kind()));
     CHECK(static_cast<double>(actual.results.top1) == top[0]);
     CHECK(static_cast<double>(actual.results.top5) == top[1]);
   });
@@ -124,8 +93,9 @@ TEST_CASE("five updates equal torch.optim.SGD's: momentum, Nesterov, weight deca
     };
     for (std::int64_t step = 0; step < 5; ++step) {
       sgd_update(rig, w, row(gradients, step), inputs.momentum > 0 ? &momenta : nullptr, inputs, {});
-      CHECK(relative_error(w, row(trajectory, step)) <= tolerance(rig));
+      CHECK(relative_error(w, row(trajectory, step)) <= golden_tolerance(rig.kind()));
     }
-    if (inputs.momentum > 0) CHECK(relative_error(momenta, golden.values(prefix + "momenta")) <= tolerance(rig));
+    if (inputs.momentum > 0)
+      CHECK(relative_error(momenta, golden.values(prefix + "momenta")) <= golden_tolerance(rig.kind()));
   });
 }

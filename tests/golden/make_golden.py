@@ -1,10 +1,12 @@
 #!/usr/bin/python3
-"""Writes layers.safetensors and mnist_steps.safetensors beside itself. Needs PyTorch (Debian: python3-torch)."""
+"""Writes the .safetensors files beside itself. Needs PyTorch and torchvision (Debian: python3-torchvision)."""
 
 import pathlib
 
 import golden_layers
 import golden_mnist
+import golden_norm
+import golden_resnet
 import philox
 import safetensors_file
 
@@ -12,6 +14,8 @@ if __name__ == "__main__":
     here = pathlib.Path(__file__).resolve().parent
     philox.check_known_answer()
     safetensors_file.write(here / "layers.safetensors", golden_layers.all_layers())
+    safetensors_file.write(here / "residual_layers.safetensors", golden_norm.all_layers())
+    safetensors_file.write(here / "resnet18.safetensors", golden_resnet.all_cases())
     steps = golden_mnist.all_steps()
     safetensors_file.write(here / "mnist_steps.safetensors", steps)
     for name, value in steps.items():

@@ -44,6 +44,11 @@ class Random:
         unit = (self.next(count) >> np.uint64(8)).astype(np.float64) * 2.0**-24
         return (np.float64(bound) * (2 * unit - 1)).astype(np.float32)
 
+    def between(self, low, high, count):
+        """uniform(low, high) in float32, rounded once; the bounds are float32 numbers."""
+        unit = (self.next(count) >> np.uint64(8)).astype(np.float64) * 2.0**-24
+        return (np.float64(low) + (np.float64(high) - np.float64(low)) * unit).astype(np.float32)
+
     def below(self, bound, count):
         threshold = (1 << 32) % bound
         taken = []

@@ -1,4 +1,4 @@
-"""Writes safetensors files: u64 length, JSON header padded with spaces, the bytes."""
+"""Writes and reads safetensors files: u64 length, JSON header padded with spaces, the bytes."""
 
 import json
 import struct
@@ -24,3 +24,16 @@ def write(path, tensors):
         file.write(struct.pack("<Q", len(text)) + text)
         for _, array in ordered:
             file.write(np.ascontiguousarray(array).tobytes())
+
+
+def read(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(*struct.unpack("<Q", file.read(8))))
+        data = file.read()
+    types = {short: np.dtype(name) for name, short in TYPES.items()}
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            tensors[name] = np.frombuffer(data[begin:end], types[entry["dtype"]]).reshape(entry["shape"]).copy()
+    return tensors

@@ -1,13 +1,18 @@
-// Which convolutions go to oneDNN's Winograd, and that those that went there share their layouts with the direct ones.
+// Which convolutions are done by Winograd; and our own, which is taken on some processors only: here it is called on all.
 #include "kernels/cpu/conv_winograd.h"
 
-#include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/winograd_conv.h"
+#include "kernels/layer_calls.h"
 #include "support/catch.h"
 
 namespace {
 
 using namespace dp;
 using namespace dp::kernels;
+using namespace dp::test;
+using Tag = dnnl::memory::format_tag;
 
 constexpr Window kSame{3, 1, 1};
 
@@ -21,7 +26,83 @@ TensorDesc any(const Shape& shape) {
   return desc;
 }
 
+TensorDesc with_tag(const Shape& shape, Tag tag) {
+  return {shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
+}
+
+struct Case {
+  Shape x;
+  std::int64_t out;
+  int padding;
+  bool bias, relu;
+};
+
+LayerResult own_winograd(const Case& c, const HostTensor& x, const HostTensor& w, const HostTensor& b,
+                         const HostTensor& dy, Tag tag, Tag w_tag, int threads) {
+  OpRig rig(DeviceKind::cpu, threads);
+  const CpuOpOptions options{threads, false};
+  const Window window{3, 1, c.padding};
+  const TensorDesc xs = with_tag(x.shape, tag), ws = with_tag(w.shape, w_tag), ys = with_tag(dy.shape, tag);
+  const auto forward = make_winograd(Conv2dForward{xs, ws, ys, window, c.bias, c.relu}, options);
+  const auto data = make_winograd(Conv2dBackwardData{ys, ws, xs, window}, options);
+  const auto weights = make_winograd(Conv2dBackwardWeights{xs, ys, ws, window, c.bias}, options);
+  REQUIRE((forward && data && weights));
+  const DeviceTensor bias = rig.upload(b, rig.desc(b.shape, rig.plain(b.shape))), db = rig.poisoned(bias.desc);
+  const DeviceTensor image = rig.upload(x, xs), kernel = rig.upload(w, ws), gradient = rig.upload(dy, ys);
+  const DeviceTensor y = rig.poisoned(ys), dx = rig.poisoned(xs), dw = rig.poisoned(ws);
+  rig.run(*forward, {image.data(), kernel.data(), c.bias ? bias.data() : nullptr, y.data()});
+  rig.run(*data, {gradient.data(), kernel.data(), dx.data()});
+  rig.run(*weights, {image.data(), gradient.data(), dw.data(), c.bias ? db.data() : nullptr});
+  LayerResult result{rig.download(y), rig.download(dx), rig.download(dw), {}};
+  if (c.bias) result.db = rig.download(db);
+  return result;
+}
+
 }  // namespace
+
+TEST_CASE("our own Winograd agrees with the reference, with the same bits on any number of threads") {
+  Random random(81, RandomUse::synthetic);
+  const Case cases[] = {{{3, 32, 14, 18}, 48, 1, true, true},  {{5, 40, 9, 7}, 33, 1, false, false},
+                        {{2, 64, 22, 22}, 64, 0, true, false}, {{130, 16, 4, 4}, 80, 1, false, true},
+                        {{1, 5, 1, 3}, 7, 1, true, false},     {{2, 16, 6, 5}, 16, 2, true, true}};
+  for (const Case& c : cases) {
+    const HostTensor x = random_tensor(c.x, random), w = random_tensor({c.out, c.x[1], 3, 3}, random);
+    const HostTensor b = random_tensor({c.out}, random);
+    const HostTensor dy = random_tensor(window_output(c.x, c.out, {3, 1, c.padding}), random);
+    OpRig oracle(DeviceKind::reference);
+    const LayerResult expected =
+        conv2d(oracle, x, w, c.bias ? &b : nullptr, dy, {3, 1, c.padding}, c.relu, Layouts::plain);
+    const std::pair<Tag, Tag> tags[] = {{Tag::nChw16c, Tag::OIhw16i16o}, {Tag::nChw8c, Tag::OIhw8i8o}};
+    for (const auto& [tag, w_tag] : tags) {
+      if (tag == Tag::nChw8c && kLanes > 8) continue;
+      INFO("x " << to_string(c.x) << " padding " << c.padding << " in " << with_tag(c.x, tag).layout.name);
+      const LayerResult alone = own_winograd(c, x, w, b, dy, tag, w_tag, 1);
+      CHECK(relative_error(alone.y, expected.y) <= 1e-5);
+      CHECK(relative_error(alone.dx, expected.dx) <= 1e-5);
+      CHECK(relative_error(alone.dw, expected.dw) <= 1e-5);
+      if (c.bias) CHECK(relative_error(alone.db, expected.db) <= 1e-5);
+      for (const int threads : {2, 3}) {
+        const LayerResult shared = own_winograd(c, x, w, b, dy, tag, w_tag, threads);
+        CHECK(shared.y.values == alone.y.values);
+        CHECK(shared.dx.values == alone.dx.values);
+        CHECK(shared.dw.values == alone.dw.values);
+        CHECK(shared.db.values == alone.db.values);
+      }
+    }
+  }
+}
+
+TEST_CASE("our own Winograd leaves other layouts and windows to others") {
+  const CpuOpOptions options{1, false};
+  const Shape x{2, 32, 8, 8}, w{32, 32, 3, 3};
+  const TensorDesc blocked = with_tag(x, Tag::nChw16c), weights = with_tag(w, Tag::OIhw16i16o);
+  CHECK(make_winograd(Conv2dForward{blocked, weights, blocked, kSame}, options) != nullptr);
+  CHECK(make_winograd(Conv2dForward{with_tag(x, Tag::nchw), weights, blocked, kSame}, options) == nullptr);
+  CHECK(make_winograd(Conv2dForward{blocked, with_tag(w, Tag::oihw), blocked, kSame}, options) == nullptr);
+  CHECK(make_winograd(Conv2dForward{blocked, with_tag(w, Tag::OIhw16o16i), blocked, kSame}, options) == nullptr);
+  const TensorDesc half = with_tag({2, 32, 4, 4}, Tag::nChw16c);
+  CHECK(make_winograd(Conv2dForward{blocked, weights, half, {3, 2, 1}}, options) == nullptr);
+}
 
 TEST_CASE("Winograd is taken where its tiles are well filled and enough of them share the transformed weights") {
   for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
@@ -50,11 +131,7 @@ TEST_CASE("convolutions whose layouts are prescribed run, whichever way is taken
   INFO(free->implementation() << " " << data->implementation() << " " << weights->implementation());
   CHECK(data->tensors()[2].layout == t[0].layout);
   CHECK(weights->tensors()[1].layout == t[2].layout);
-#if defined(__AVX512F__)
   for (const HostOp* op : {free.get(), data.get(), weights.get()})
-    if (free->implementation().find("wino") != std::string::npos)  // oneDNN 2 has it, oneDNN 3 has not
-      CHECK(op->implementation().find("wino") != std::string::npos);
-  if (free->implementation().find("wino") != std::string::npos)  // one order of the weights serves both directions
-    CHECK(data->tensors()[1].layout == t[1].layout);
-#endif
+    CHECK(op->implementation().find("wino") != std::string::npos);
+  CHECK(data->tensors()[1].layout == t[1].layout);  // one order of the weights serves both directions
 }

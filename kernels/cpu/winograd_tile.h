@@ -1,0 +1,83 @@
+// Winograd's F(4x4, 3x3) for one tile and one vector of channels. With X an input tile of 6 x 6, W a kernel of 3 x 3 and Y the
+// output tile of 4 x 4: Y = A^T [(G W G^T) * (B^T X B)] A, * element by element. The gradients are its transposes.
+#pragma once
+
+namespace dp::kernels::winograd {
+
+inline constexpr int kOut = 4, kIn = 6, kPositions = kIn * kIn;
+
+// Each step on one axis; `F` is a vector of floats.
+struct Input {  // B^T
+  template <typename F>
+  static void apply(const F (&d)[6], F (&t)[6]) {
+    const F even = d[4] - 4.f * d[2], odd = d[3] - 4.f * d[1], high = d[4] - d[2], side = 2.f * (d[3] - d[1]);
+    t[0] = 4.f * d[0] - 5.f * d[2] + d[4];
+    t[1] = even + odd;
+    t[2] = even - odd;
+    t[3] = high + side;
+    t[4] = high - side;
+    t[5] = 4.f * d[1] - 5.f * d[3] + d[5];
+  }
+};
+struct Output {  // A^T
+  template <typename F>
+  static void apply(const F (&m)[6], F (&y)[4]) {
+    const F sum = m[1] + m[2], difference = m[1] - m[2], far_sum = m[3] + m[4], far_difference = m[3] - m[4];
+    y[0] = m[0] + sum + far_sum;
+    y[1] = difference + 2.f * far_difference;
+    y[2] = sum + 4.f * far_sum;
+    y[3] = difference + 8.f * far_difference + m[5];
+  }
+};
+struct OutputGradient {  // A
+  template <typename F>
+  static void apply(const F (&y)[4], F (&m)[6]) {
+    const F even = y[0] + y[2], odd = y[1] + y[3], far_even = y[0] + 4.f * y[2], far_odd = 2.f * y[1] + 8.f * y[3];
+    m[0] = y[0];
+    m[1] = even + odd;
+    m[2] = even - odd;
+    m[3] = far_even + far_odd;
+    m[4] = far_even - far_odd;
+    m[5] = y[3];
+  }
+};
+struct Weights {  // G
+  template <typename F>
+  static void apply(const F (&w)[3], F (&u)[6]) {
+    const F even = (w[0] + w[2]) * (-1.f / 6), odd = w[1] * (1.f / 6);
+    const F far_even = w[0] * (1.f / 24) + w[2] * (1.f / 6), far_odd = w[1] * (1.f / 12);
+    u[0] = w[0] * 0.25f;
+    u[1] = even - odd;
+    u[2] = even + odd;
+    u[3] = far_even + far_odd;
+    u[4] = far_even - far_odd;
+    u[5] = w[2];
+  }
+};
+struct WeightsGradient {  // G^T
+  template <typename F>
+  static void apply(const F (&u)[6], F (&w)[3]) {
+    const F near = (u[1] + u[2]) * (1.f / 6), far = u[3] + u[4];
+    w[0] = u[0] * 0.25f - near + far * (1.f / 24);
+    w[1] = (u[2] - u[1]) * (1.f / 6) + (u[3] - u[4]) * (1.f / 12);
+    w[2] = far * (1.f / 6) - near + u[5];
+  }
+};
+
+// Step on both axes: M X M^T.
+template <typename Step, int kFrom, int kTo, typename F>
+inline void transform(const F (&from)[kFrom][kFrom], F (&to)[kTo][kTo]) {
+  F columns[kFrom][kTo];  // transposed
+  for (int c = 0; c < kFrom; ++c) {
+    F column[kFrom];
+    for (int r = 0; r < kFrom; ++r) column[r] = from[r][c];
+    Step::apply(column, columns[c]);
+  }
+  for (int r = 0; r < kTo; ++r) {
+    F row[kFrom];
+    for (int c = 0; c < kFrom; ++c) row[c] = columns[c][r];
+    Step::apply(row, to[r]);
+  }
+}
+
+}  // namespace dp::kernels::winograd

@@ -1,0 +1,75 @@
+"""Exchanges ResNet18's weights with torchvision. Exit status 4: there is no torchvision."""
+
+import pathlib
+import sys
+
+try:
+    import numpy  # noqa: F401, for safetensors_file
+    import torch
+    import torchvision
+except ImportError as missing:
+    print(missing)
+    sys.exit(4)
+
+import safetensors_file
+
+CLASSES = 30
+
+
+def save(path, tensors):
+    """By the package of the format's authors, where it is installed."""
+    try:
+        from safetensors.torch import save_file
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    except ImportError:
+        safetensors_file.write(path, {name: tensor.numpy() for name, tensor in tensors.items()})
+
+
+def load(path):
+    try:
+        from safetensors.torch import load_file
+        return load_file(path)
+    except ImportError:
+        return {name: torch.from_numpy(array) for name, array in safetensors_file.read(path).items()}
+
+
+def model_with(state=None):
+    model = torchvision.models.resnet18(num_classes=CLASSES)
+    if state is not None:
+        model.load_state_dict(state, strict=True)
+    return model
+
+
+def write_state(folder):
+    """A state dict after two training forwards, images, and what it predicts for them."""
+    torch.manual_seed(1)
+    model = model_with()
+    with torch.no_grad():
+        for _ in range(2):
+            model(torch.randn(4, 3, 64, 64))
+        model.eval()
+        images = torch.randn(3, 3, 64, 64)
+        predictions = model(images)
+    save(folder / "state.safetensors", model.state_dict())
+    save(folder / "expected.safetensors", {"images": images, "predictions": predictions})
+
+
+def check_state(folder):
+    """Takes the engine's state strictly and predicts what the engine predicted."""
+    state = load(folder / "state.safetensors")
+    model = model_with(state).eval()
+    for name, tensor in model.state_dict().items():
+        given = state[name]
+        assert tensor.dtype == given.dtype and tensor.shape == given.shape, f"{name}: {given.dtype} {given.shape}"
+    assert state["bn1.num_batches_tracked"].dtype == torch.int64 and state["bn1.num_batches_tracked"].shape == ()
+    given = load(folder / "expected.safetensors")
+    with torch.no_grad():
+        predictions = model(given["images"])
+    error = ((predictions - given["predictions"]).norm() / predictions.norm()).item()
+    print(f"predictions differ by {error:.1e}")
+    assert error <= 1e-4
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"write": write_state, "check": check_state}[sys.argv[1]](pathlib.Path(sys.argv[2]))

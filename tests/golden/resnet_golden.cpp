@@ -1,0 +1,96 @@
+#include "golden/resnet_golden.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "dp/random.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+namespace dp::test {
+namespace {
+
+constexpr std::uint64_t kSigns = 777;  // the key of their stream
+constexpr std::size_t kProducts = 32;
+
+std::pair<float, float> bounds_of(const std::string& name, const Shape& shape) {
+  if (shape.rank() == 4) {
+    const auto bound = static_cast<float>(std::sqrt(6.0 / static_cast<double>(shape[0] * shape[2] * shape[3])));
+    return {-bound, bound};
+  }
+  if (name.starts_with("fc.")) {
+    const auto bound = static_cast<float>(1 / std::sqrt(512.0));
+    return {-bound, bound};
+  }
+  if (name.ends_with("weight") || name.ends_with("running_var")) return {0.5f, 1.5f};
+  return {-0.5f, 0.5f};
+}
+
+// Bit k of the i-th word of a stream gives the sign of element i of vector k.
+std::vector<double> products(const Tensor& tensor) {
+  std::vector<double> sums(kProducts);
+  Random random(kResnetSeed, RandomUse::synthetic, kSigns);
+  for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+    const double signs[] = {value_at(tensor, i), -value_at(tensor, i)};
+    const std::uint32_t word = random.next();
+    for (std::size_t k = 0; k < kProducts; ++k) sums[k] += signs[word >> k & 1];
+  }
+  return sums;
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+double norm_of(const std::vector<double>& values) { return distance(values, std::vector<double>(values.size())); }
+
+}  // namespace
+
+std::vector<NamedTensor> resnet_state(const std::vector<NamedTensor>& like) {
+  std::vector<NamedTensor> state;
+  for (const auto& [name, tensor] : like) {
+    Tensor drawn(tensor.shape(), tensor.dtype() == DType::i64 ? DType::i64 : DType::f32);
+    if (drawn.dtype() == DType::i64) {
+      *drawn.data<std::int64_t>() = kResnetTracked;
+    } else {
+      const auto [low, high] = bounds_of(name, tensor.shape());
+      Random random(kResnetSeed, RandomUse::init, state.size());
+      for (float& value : drawn.span<float>()) value = random.uniform(low, high);
+    }
+    state.emplace_back(name, std::move(drawn));
+  }
+  return state;
+}
+
+Batch resnet_batch(const Model& model, std::int64_t rows, std::uint64_t number) {
+  Batch batch{Tensor(model.input().prepended(rows)), Tensor({rows}, DType::i32), Tensor({rows}, DType::i64)};
+  Random images(kResnetSeed, RandomUse::synthetic, number), labels(kResnetSeed, RandomUse::synthetic, number, 1);
+  const auto classes = static_cast<std::uint32_t>(model.output()[0]);
+  for (float& value : batch.images.span<float>()) value = images.uniform(-1, 1);
+  for (std::int32_t& label : batch.labels.span<std::int32_t>())
+    label = static_cast<std::int32_t>(labels.below(classes));
+  const auto samples = batch.samples.span<std::int64_t>();
+  std::iota(samples.begin(), samples.end(), 0);
+  return batch;
+}
+
+double golden_error(const GoldenFile& golden, const std::string& name, const Tensor& actual) {
+  double error = 0;
+  if (golden.has(name + ".products")) {
+    const double estimate =
+        distance(products(actual), golden.values(name + ".products").values) / std::sqrt(double{kProducts});
+    error = estimate / golden.values(name + ".norm").values[0];
+  } else {
+    const HostTensor expected = golden.values(name);
+    REQUIRE(actual.shape() == expected.shape);
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < actual.numel(); ++i) values.push_back(value_at(actual, i));
+    error = distance(values, expected.values) / norm_of(expected.values);
+  }
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace dp::test

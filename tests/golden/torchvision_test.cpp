@@ -1,0 +1,74 @@
+// State dicts of ResNet18 go both ways between the engine and torchvision. Skipped where Python has no torchvision.
+#include <sys/wait.h>
+
+#include <cstdlib>
+
+#include "data/temporary_folder.h"
+#include "dp/checkpoint.h"
+#include "dp/data_parallel.h"
+#include "dp/models.h"
+#include "golden/resnet_golden.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+
+constexpr int kNoTorchvision = 4;
+
+// exchange_torchvision.py; its exit status.
+int exchange(const std::string& what, const TemporaryFolder& folder) {
+  const std::string python = DP_PYTHON;
+  if (python.empty() || python.ends_with("NOTFOUND")) return kNoTorchvision;
+  const std::string command =
+      "'" + python + "' -B '" DP_GOLDEN_DIR "/exchange_torchvision.py' " + what + " '" + folder.path().string() + "'";
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+Model imagenet_model() { return models::resnet18({.classes = 30, .input = {3, 64, 64}}); }
+
+const Tensor& find(const std::vector<NamedTensor>& tensors, const std::string& name) {
+  for (const auto& [key, tensor] : tensors)
+    if (key == name) return tensor;
+  throw std::runtime_error("no tensor " + name);
+}
+
+}  // namespace
+
+TEST_CASE("torchvision's resnet18 state dict is taken, and predicts what torchvision does") {
+  const TemporaryFolder folder;
+  const int status = exchange("write", folder);
+  if (status == kNoTorchvision) DP_SKIP("no Python with torchvision");
+  REQUIRE(status == 0);
+  const auto expected = read_safetensors((folder.path() / "expected.safetensors").string());
+  const auto state = read_safetensors((folder.path() / "state.safetensors").string());
+  DataParallel net(imagenet_model(), on_cpus(1));
+  const auto own = net.weights();
+  REQUIRE(state.size() == own.size());
+  net.set_weights(state);
+  const Tensor& predictions = net.predict(find(expected, "images"));
+  CHECK(relative_error(predictions, find(expected, "predictions")) <= 1e-4);
+  for (const auto& [name, tensor] : net.weights()) {
+    INFO(name);
+    CHECK(tensor.dtype() == find(state, name).dtype());
+    CHECK(tensor.shape() == find(state, name).shape());
+    CHECK(relative_error(tensor, find(state, name)) == 0);
+  }
+}
+
+TEST_CASE("torchvision's resnet18 takes a trained state dict strictly, and predicts what the engine does") {
+  const TemporaryFolder folder;
+  DataParallel net(imagenet_model(), on_cpus(1));
+  for (std::uint64_t step = 0; step < 2; ++step)
+    net.train_step(resnet_batch(net.model(), 4, step), {.lr = 0.01f, .momentum = 0.9f});
+  const Batch batch = resnet_batch(net.model(), 3, 2);
+  write_safetensors((folder.path() / "state.safetensors").string(), net.weights());
+  write_safetensors((folder.path() / "expected.safetensors").string(),
+                    {{"images", batch.images}, {"predictions", net.predict(batch.images).clone()}});
+  const int status = exchange("check", folder);
+  if (status == kNoTorchvision) DP_SKIP("no Python with torchvision");
+  CHECK(status == 0);
+}
