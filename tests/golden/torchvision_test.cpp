@@ -3,12 +3,12 @@
 
 #include <cstdlib>
 
-#include "data/temporary_folder.h"
 #include "dp/checkpoint.h"
 #include "dp/data_parallel.h"
 #include "dp/models.h"
 #include "golden/resnet_golden.h"
 #include "support/catch.h"
+#include "support/temporary_folder.h"
 #include "support/training.h"
 
 namespace {
@@ -23,7 +23,7 @@ int exchange(const std::string& what, const TemporaryFolder& folder) {
   const std::string python = DP_PYTHON;
   if (python.empty() || python.ends_with("NOTFOUND")) return kNoTorchvision;
   const std::string command =
-      "'" + python + "' -B '" DP_GOLDEN_DIR "/exchange_torchvision.py' " + what + " '" + folder.path().string() + "'";
+      "'" + python + "' -B '" DP_GOLDEN_DIR "/exchange_torchvision.py' " + what + " '" + folder.path() + "'";
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
@@ -43,8 +43,8 @@ TEST_CASE("torchvision's resnet18 state dict is taken, and predicts what torchvi
   const int status = exchange("write", folder);
   if (status == kNoTorchvision) DP_SKIP("no Python with torchvision");
   REQUIRE(status == 0);
-  const auto expected = read_safetensors((folder.path() / "expected.safetensors").string());
-  const auto state = read_safetensors((folder.path() / "state.safetensors").string());
+  const auto expected = read_safetensors(folder.path() + "/expected.safetensors");
+  const auto state = read_safetensors(folder.path() + "/state.safetensors");
   DataParallel net(imagenet_model(), on_cpus(1));
   const auto own = net.weights();
   REQUIRE(state.size() == own.size());
@@ -65,8 +65,8 @@ TEST_CASE("torchvision's resnet18 takes a trained state dict strictly, and predi
   for (std::uint64_t step = 0; step < 2; ++step)
     net.train_step(resnet_batch(net.model(), 4, step), {.lr = 0.01f, .momentum = 0.9f});
   const Batch batch = resnet_batch(net.model(), 3, 2);
-  write_safetensors((folder.path() / "state.safetensors").string(), net.weights());
-  write_safetensors((folder.path() / "expected.safetensors").string(),
+  write_safetensors(folder.path() + "/state.safetensors", net.weights());
+  write_safetensors(folder.path() + "/expected.safetensors",
                     {{"images", batch.images}, {"predictions", net.predict(batch.images).clone()}});
   const int status = exchange("check", folder);
   if (status == kNoTorchvision) DP_SKIP("no Python with torchvision");
