@@ -23,12 +23,12 @@ double distance_from_zero(const HostTensor& tensor) {
 TEST_CASE("gradients of batch normalisation are its difference quotients, through the statistics of all parts") {
   OpRig rig(DeviceKind::reference);
   Random random(63, RandomUse::synthetic);
-  for (const std::vector<std::int64_t>& parts : {std::vector<std::int64_t>{5}, {2, 3}, {1, 3, 1}})
+  for (const std::vector<std::int64_t>& parts : {std::vector<std::int64_t>{4}, {1, 3}, {1, 2, 1}})
     for (const bool relu : {false, true}) {
       INFO(parts.size() << " parts, relu " << relu);
-      NormCase norm = random_norm({5, 3, 2, 3}, false, true, true, random);
+      NormCase norm = random_norm({4, 2, 2, 2}, false, true, true, random);
       while (relu && distance_from_zero(batch_norm(rig, norm, parts, false).y) < 1e-2)  // away from ReLU's kink
-        norm = random_norm({5, 3, 2, 3}, false, true, true, random);
+        norm = random_norm({4, 2, 2, 2}, false, true, true, random);
       norm.relu = relu;
       HostTensor direction = norm.dy;
       for (std::size_t i = 0; i < direction.values.size(); ++i) direction.values[i] += norm.dy2->values[i];

@@ -64,7 +64,8 @@ TEST_CASE("our own Winograd agrees with the reference, with the same bits on any
   Random random(81, RandomUse::synthetic);
   const Case cases[] = {{{3, 32, 14, 18}, 48, 1, true, true},  {{5, 40, 9, 7}, 33, 1, false, false},
                         {{2, 64, 22, 22}, 64, 0, true, false}, {{130, 16, 4, 4}, 80, 1, false, true},
-                        {{1, 5, 1, 3}, 7, 1, true, false},     {{2, 16, 6, 5}, 16, 2, true, true}};
+                        {{1, 5, 1, 3}, 7, 1, true, false},     {{2, 16, 6, 5}, 16, 2, true, true},
+                        {{40, 16, 30, 30}, 16, 1, true, false}};  // tiles for two stages of the weight gradient
   for (const Case& c : cases) {
     const HostTensor x = random_tensor(c.x, random), w = random_tensor({c.out, c.x[1], 3, 3}, random);
     const HostTensor b = random_tensor({c.out}, random);
