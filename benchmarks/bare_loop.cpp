@@ -8,10 +8,11 @@ namespace {
 // As in DataParallel, so that the parameters get the same layouts.
 constexpr std::int64_t kLayoutBatch = 32;
 
-kernels::ContextOptions context_options(int threads) {
+kernels::ContextOptions context_options(int threads, bool fast_convolutions) {
   const std::vector<int>& cores = kernels::usable_cores();
   kernels::ContextOptions options;
   options.threads = threads;
+  options.fast_convolutions = fast_convolutions;
   if (static_cast<std::size_t>(threads) <= cores.size()) options.cores.assign(cores.begin(), cores.begin() + threads);
   return options;
 }
@@ -19,9 +20,10 @@ kernels::ContextOptions context_options(int threads) {
 }  // namespace
 
 BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, int threads,
-                   std::uint64_t seed, std::int64_t batch)
+                   std::uint64_t seed, std::int64_t batch, bool fast_convolutions)
     : model_(model), norms_(model, 1) {
-  auto context = kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, context_options(threads));
+  auto context =
+      kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, context_options(threads, fast_convolutions));
   context->bind_thread();
   const engine::Plan preferred(model_, *context, {.batch = kLayoutBatch}, nullptr, norms_);
   table_ = std::make_unique<engine::ParameterTable>(model_, preferred.parameter_layouts(), context->compute_type());

@@ -19,7 +19,7 @@ class BareLoop {
   // `weights` are the initial ones, as DataParallel::weights() has them. The calling thread runs the steps; it is pinned here,
   // with its team.
   BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, int threads,
-           std::uint64_t seed, std::int64_t batch);
+           std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false);
 
   void train_step(const Batch& batch, const Sgd& sgd);
   double take_loss();  // mean over the samples since the last call

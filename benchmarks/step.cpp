@@ -34,6 +34,7 @@ struct Options {
   std::int64_t classes = 10, batch = 64;
   int batches = 192, threads = 2;
   std::uint64_t seed = 42;
+  bool fast_conv = false;
   std::string save_inputs;
 };
 
@@ -57,7 +58,7 @@ class Lab {
     one.evaluate(batches_.front());
     start_loss_ = one.take_stats().loss();
 
-    bare_ = std::make_unique<BareLoop>(model_, start_, options.threads, options.seed, options.batch);
+    bare_ = std::make_unique<BareLoop>(model_, start_, options.threads, options.seed, options.batch, options.fast_conv);
     variants_.push_back({"plan", [this](const dp::Batch& batch) { bare_->train_step(batch, kSgd); },
                          [this] { return bare_->take_loss(); }, [this] { return bare_->weights(); }});
     if (options.threads > 1) add_data_parallel(fmt::format("dp{}", options.threads), options.threads, 1);
@@ -103,6 +104,7 @@ class Lab {
     options.devices = dp::cpus(replicas);
     options.threads_per_replica = threads;
     options.seed = options_.seed;
+    options.fast_convolutions = options_.fast_conv;
     auto made = std::make_shared<dp::DataParallel>(model_, options);
     made->prepare({options_.batch});
     variants_.push_back({name, [made](const dp::Batch& batch) { made->train_step(batch, kSgd); },

@@ -21,6 +21,7 @@ class Estimate {
     kernels::ContextOptions context;
     context.threads = options_.threads_per_replica;
     context.deterministic = options_.deterministic;
+    context.fast_convolutions = options_.fast_convolutions;
     context_ = kernels::backend(options_.devices.front().kind).open(options_.devices.front(), context);
     const Plan layouts(model_, *context_, plan_options(kLayoutRows, true, false), nullptr, norms_);
     table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type());

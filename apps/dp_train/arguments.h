@@ -42,7 +42,7 @@ struct Arguments {
   int logical_shards = 0;
 
   std::uint64_t seed = 42;
-  bool deterministic = false;
+  bool deterministic = false, fast_conv = false;
   bool no_augment = false, no_shuffle = false, no_dropout = false, drop_last = false;
   int workers = 0;
 

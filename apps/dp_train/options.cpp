@@ -54,6 +54,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.threads_per_replica = a.threads_per_replica;
   parallel.seed = a.seed;
   parallel.deterministic = a.deterministic;
+  parallel.fast_convolutions = a.fast_conv;
   parallel.dropout = !a.no_dropout;
   parallel.label_smoothing = a.label_smoothing;
   parallel.grad_accum_steps = a.grad_accum_steps;

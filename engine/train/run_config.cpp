@@ -59,6 +59,7 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   json["on-nonfinite"] = name_of(parallel.on_nonfinite);
   json["seed"] = parallel.seed;
   json["deterministic"] = parallel.deterministic;
+  json["fast-conv"] = parallel.fast_convolutions;
   json["no-dropout"] = !parallel.dropout;
   json["no-shuffle"] = !options.shuffle;
   json["no-augment"] = !options.augment;

@@ -49,7 +49,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
     attr.set_post_ops(ops);
   }
   const DnnlDesc bias = bias_desc(d.bias, d.w);
-  const bool winograd = winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
+  const bool winograd = options.fast_convolutions && winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w), bias, requested(d.y), shape, attr);
   });
@@ -65,7 +65,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
 }
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& options) {
-  const bool winograd = winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
+  const bool winograd = options.fast_convolutions && winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy), shape,
                                            forward_hint(d.dx, d.w, d.dy, shape), op_attributes());

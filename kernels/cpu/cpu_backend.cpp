@@ -14,7 +14,7 @@ class CpuContext final : public HostContext {
 
   DType compute_type() const override { return DType::f32; }
   std::unique_ptr<Op> make_op(const OpDesc& desc) override {
-    return make_cpu_op(desc, {options().threads, options().deterministic});
+    return make_cpu_op(desc, {options().threads, options().deterministic, options().fast_convolutions});
   }
   Layout plain_layout(const Shape& shape, DType type) override { return plain_cpu_layout(shape, type); }
 };

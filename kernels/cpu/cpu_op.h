@@ -8,8 +8,9 @@
 namespace dp::kernels {
 
 struct CpuOpOptions {
-  int threads = 1;             // that each op uses, whatever OpenMP's setting of the caller is
-  bool deterministic = false;  // equal inputs give equal bits in every run with as many threads
+  int threads = 1;                 // that each op uses, whatever OpenMP's setting of the caller is
+  bool deterministic = false;      // equal inputs give equal bits in every run with as many threads
+  bool fast_convolutions = false;  // Winograd in forward and data gradient too
 };
 
 // Error(usage) naming op and shapes when they do not fit.

@@ -172,6 +172,21 @@ TEST_CASE("S8: a replica that throws between the statistics' exchanges stops the
   }
 }
 
+TEST_CASE("fast convolutions are other roundings of the same gradients") {
+  ModelBuilder m("wide", Shape{3, 16, 16});
+  auto x = m.conv2d("conv1", m.input(), {.out_channels = 32, .kernel = 3, .padding = 1});
+  x = m.batch_norm2d("bn", m.conv2d("conv2", x, {.out_channels = 48, .kernel = 3, .padding = 1}));
+  const Model model = m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 6}));
+  const Batch batch = random_batch(model, 8);
+  DataParallelOptions fast = on_cpus(1);
+  fast.fast_convolutions = true;
+  const Outcome got = run(model, fast, batch), exact = run(model, on_cpus(1), batch),
+                expected = run(model, on_reference(), batch);
+  CHECK(worst_error(exact.gradients, expected.gradients).error <= 1e-5);
+  CHECK(worst_error(got.gradients, expected.gradients).error <= 1e-4);
+  CHECK_FALSE(bit_equal(got.gradients, exact.gradients));
+}
+
 TEST_CASE("the state dict of resnet18 has torchvision's names in torchvision's order") {
   DataParallel net(models::resnet18({.classes = 7}), on_cpus(1));
   const auto weights = net.weights();
