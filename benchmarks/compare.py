@@ -52,6 +52,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=1.0, help="of one variant in one round")
     parser.add_argument("--slices", type=int, default=40, help="pairs of slices, for the lines about per cents")
     parser.add_argument("--slice-steps", type=int, default=20)
+    parser.add_argument("--fast-conv", action="store_true", help="as dp_train's")
     parser.add_argument("--step", default=os.path.join(FOLDER, "../build/bench/benchmarks/step"), help="the program step")
     parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")
     parser.add_argument("--pytorch-pinning", choices=["spread", "openmp", "none"], default="spread",
@@ -72,7 +73,8 @@ def start(options, stack, inputs):
     shared = ["--model", options.model, "--input", options.input, "--classes", options.classes, "--batch", options.batch,
               "--batches", options.batches, "--threads", options.threads]
     shared = [str(word) for word in shared]
-    servers = [stack.enter_context(Server([options.step, *shared, "--save-inputs", inputs], clean, "step"))]
+    own = ["--fast-conv"] if options.fast_conv else []
+    servers = [stack.enter_context(Server([options.step, *shared, *own, "--save-inputs", inputs], clean, "step"))]
     if options.without_pytorch:
         return servers
     environment = clean | {"OMP_NUM_THREADS": str(options.threads)}

@@ -49,7 +49,18 @@ class Mlp(nn.Module):
         return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
 
 
-MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp}
+def resnet18(input_shape, classes):
+    """torchvision's, with the 3x3 stem for images below 64 pixels."""
+    import torchvision
+
+    model = torchvision.models.resnet18(num_classes=classes)
+    if input_shape[1] < 64:
+        model.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
+        model.maxpool = nn.Identity()
+    return model
+
+
+MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp, "resnet18": resnet18}
 
 
 def read_inputs(path, model, input_shape, batch, batches):
