@@ -174,7 +174,7 @@ TEST_CASE("S8: a replica that throws between the statistics' exchanges stops the
 
 TEST_CASE("fast convolutions are other roundings of the same gradients") {
   ModelBuilder m("wide", Shape{3, 16, 16});
-  auto x = m.conv2d("conv1", m.input(), {.out_channels = 32, .kernel = 3, .padding = 1});
+  auto x = m.conv2d("conv1", m.input(), {.out_channels = 32, .kernel = 3, .padding = 1, .bias = false});
   x = m.batch_norm2d("bn", m.conv2d("conv2", x, {.out_channels = 48, .kernel = 3, .padding = 1, .bias = false}));
   const Model model = m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 6}));
   const Batch batch = random_batch(model, 8);
