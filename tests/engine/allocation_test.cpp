@@ -75,3 +75,28 @@ TEST_CASE("nothing is allocated after the first step") {
         CHECK(allocations == 0);
       }
 }
+
+TEST_CASE("nothing is allocated with batch normalisation, logical shards and a moving average either") {
+  const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
+  const Batch whole = random_batch(model, 12), rest = random_batch(model, 5);
+  for (const int replicas : {1, 2})
+    for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
+      for (const int shards : {0, 8}) {
+        DataParallelOptions options = on_cpus(replicas);
+        options.batch_norm = mode;
+        options.logical_shards = shards;
+        options.ema_decay = 0.99;
+        DataParallel net(model, options);
+        net.prepare({12, 5}, {12});
+        const Sgd sgd{.lr = 0.01f, .momentum = 0.9f};
+        net.train_step(whole, sgd);
+        allocations = 0;
+        counting = true;
+        net.train_step(whole, sgd);
+        net.train_step(rest, sgd);
+        net.evaluate(whole);
+        counting = false;
+        INFO(replicas << " replicas, mode " << static_cast<int>(mode) << ", shards " << shards);
+        CHECK(allocations == 0);
+      }
+}

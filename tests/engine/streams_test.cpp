@@ -51,6 +51,23 @@ TEST_CASE("S14: asynchronous streams give the same bits as running in order") {
         }
 }
 
+TEST_CASE("S8, S14: batch normalisation and logical shards over asynchronous streams give the same bits") {
+  const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
+  for (const int replicas : {2, 3})
+    for (const BatchNormMode mode : {BatchNormMode::pooled, BatchNormMode::sync})
+      for (const int shards : {0, 6}) {
+        DataParallelOptions options = on_cpus(replicas);
+        options.batch_norm = mode;
+        options.logical_shards = shards;
+        options.bucket_bytes = 1500;
+        options.ema_decay = 0.9;
+        const auto expected = train(model, options);
+        ThreadedStreams threaded(static_cast<std::uint64_t>(replicas) * 7, true);
+        INFO(replicas << " replicas, mode " << static_cast<int>(mode) << ", shards " << shards);
+        CHECK(bit_equal(train(model, options), expected));
+      }
+}
+
 TEST_CASE("the wrapper over asynchronous streams") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 10);
