@@ -56,6 +56,36 @@ TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says s
     CHECK(fs::exists(fs::path(temp / summary["checkpoint"].get<std::string>()).parent_path().parent_path() / name));
 }
 
+TEST_CASE("estimate-memory tells each replica's memory and the largest batch, and makes nothing") {
+  const TemporaryFolder temp;
+  const Outcome run = run_dp_train({"estimate-memory", "--model", "resnet18", "--cpu", "2", "-b", "8"}, temp.path());
+  INFO(run.err);
+  REQUIRE(run.code == 0);
+  for (const char* text : {"activations", "workspace", "largest global batch", "42.6"})
+    CHECK(run.out.find(text) != std::string::npos);
+  CHECK(fs::is_empty(temp.path()));
+  const Outcome shapeless = run_dp_train({"estimate-memory", "--dataset", "synthetic"}, temp.path());
+  CHECK(shapeless.code == 2);
+}
+
+TEST_CASE("a moving average is evaluated and saved, and the latest checkpoints stay") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const Outcome run = run_dp_train(tiny({"--epochs", "4", "--model-ema", "--model-ema-decay", "0.5",
+                                         "--checkpoint-hist", "2", "--output-dir", "run"}),
+                                   temp.path());
+  INFO(run.err);
+  REQUIRE(run.code == 0);
+  CHECK(run.out.find("EMA   Test: Acc@1") != std::string::npos);
+  CHECK(fs::exists(temp / "run/checkpoints/last/ema.safetensors"));
+  for (const int step : {12, 16}) CHECK(fs::exists(temp / ("run/checkpoints/step-" + std::to_string(step))));
+  for (const int step : {4, 8}) CHECK_FALSE(fs::exists(temp / ("run/checkpoints/step-" + std::to_string(step))));
+  const Outcome evaluated = run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1",
+                                          "-e", "--init", "run/checkpoints/last/ema.safetensors"},
+                                         temp.path());
+  CHECK(evaluated.code == 0);
+}
+
 TEST_CASE("quiet prints the summary alone, the plan is printed on request, a dry run leaves nothing") {
   const TemporaryFolder temp, data;
   write_tiny_mnist(data.path());
