@@ -45,7 +45,7 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   s.forward_rows = 0;
   s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
   ++s.step;
-  s.batches_tracked += s.options.grad_accum_steps;
+  s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
   s.buffers_behind = true;
   if (s.options.check_replicas && !replicas_identical())
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
