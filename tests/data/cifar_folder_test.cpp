@@ -2,10 +2,12 @@
 #include <cstdlib>
 
 #include "data/cifar_bytes.h"
+#include "data/refusal.h"
 #include "dp/error.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 
+using dp::test::data_refusal;
 using dp::test::TemporaryFolder;
 
 namespace {
@@ -26,19 +28,6 @@ void write_ten(const TemporaryFolder& folder, const std::string& prefix) {
     write_sparse(folder, prefix + "data_batch_" + std::to_string(i) + ".bin", kTenBytes,
                  dp::test::cifar_records(2, 1, i));
   write_sparse(folder, prefix + "test_batch.bin", kTenBytes, dp::test::cifar_records(1, 1, 9));
-}
-
-template <typename Open>
-std::string refusal(const Open& open) {
-  try {
-    open();
-  } catch (const dp::Error& error) {
-    CHECK(error.code() == dp::ErrorCode::data);
-    CHECK(std::string(error.what()).find('\n') == std::string::npos);
-    return error.what();
-  }
-  FAIL("accepted");
-  return {};
 }
 
 }  // namespace
@@ -74,25 +63,25 @@ TEST_CASE("CIFAR-100 of the official sizes is found, with its fine labels") {
 TEST_CASE("missing CIFAR files are named, with the two lines that get them") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
-  const std::string none = refusal([&] { dp::datasets::cifar10(path); });
+  const std::string none = data_refusal([&] { dp::datasets::cifar10(path); });
   for (const std::string& part :
        {path + " or " + path + "/cifar-10-batches-bin",
         std::string("`curl -LO https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz`"),
         "`mkdir -p " + path + " && tar xzf cifar-10-binary.tar.gz -C " + path + "`", std::string("--data-path")})
     CHECK_THAT(none, Catch::Contains(part));
-  CHECK_THAT(refusal([&] { dp::datasets::cifar100(path); }),
+  CHECK_THAT(data_refusal([&] { dp::datasets::cifar100(path); }),
              Catch::Contains("tar xzf cifar-100-binary.tar.gz -C " + path));
-  CHECK_THAT(refusal([&] { dp::datasets::cifar10(path + "/nowhere"); }), Catch::Contains("no such folder"));
+  CHECK_THAT(data_refusal([&] { dp::datasets::cifar10(path + "/nowhere"); }), Catch::Contains("no such folder"));
   write_ten(folder, "");
   fs::remove(folder / "data_batch_4.bin");
-  CHECK_THAT(refusal([&] { dp::datasets::cifar10(path); }), Catch::Contains(path + " lacks data_batch_4.bin"));
+  CHECK_THAT(data_refusal([&] { dp::datasets::cifar10(path); }), Catch::Contains(path + " lacks data_batch_4.bin"));
 }
 
 TEST_CASE("a CIFAR file of another size, and what is no file, is refused by its path") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
   write_ten(folder, "");
-  const auto said = [&] { return refusal([&] { dp::datasets::cifar10(path); }); };
+  const auto said = [&] { return data_refusal([&] { dp::datasets::cifar10(path); }); };
   fs::resize_file(folder / "data_batch_1.bin", kTenBytes - 1);
   CHECK_THAT(said(), Catch::StartsWith(path + "/data_batch_1.bin: byte 30729999: expected 30730000 bytes"));
   fs::resize_file(folder / "data_batch_1.bin", kTenBytes + 1);

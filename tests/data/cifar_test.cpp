@@ -2,6 +2,7 @@
 #include "data/cifar.h"
 
 #include "data/cifar_bytes.h"
+#include "data/refusal.h"
 #include "dp/loader.h"
 #include "support/catch.h"
 
@@ -24,15 +25,7 @@ std::shared_ptr<const dp::Dataset> read(const std::vector<Bytes>& files, const d
 }
 
 std::string refusal(const std::vector<Bytes>& files, const dp::CifarFormat& format) {
-  try {
-    read(files, format);
-  } catch (const dp::Error& error) {
-    CHECK(error.code() == dp::ErrorCode::data);
-    CHECK(std::string(error.what()).find('\n') == std::string::npos);
-    return error.what();
-  }
-  FAIL("accepted");
-  return {};
+  return dp::test::data_refusal([&] { read(files, format); });
 }
 
 Bytes first(const Bytes& bytes, std::size_t count) { return {bytes.begin(), bytes.begin() + static_cast<long>(count)}; }

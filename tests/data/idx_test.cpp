@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "data/idx_bytes.h"
+#include "data/refusal.h"
 #include "support/catch.h"
 
 using dp::test::Bytes;
@@ -18,18 +19,10 @@ std::shared_ptr<const dp::Dataset> read(const Bytes& images, const Bytes& labels
   return dp::read_idx(image_source, label_source, {28, 28, 10}, {{0.1f}, {0.3f}});
 }
 
-// The message of the refusal; fails the test when there is none, or one of another kind or of several lines.
 std::string refusal(const Bytes& images, const Bytes& labels) {
-  try {
-    read(images, labels);
-  } catch (const dp::Error& error) {
-    CHECK(error.code() == dp::ErrorCode::data);
-    CHECK(std::string(error.what()).find('\n') == std::string::npos);
-    CHECK_THAT(error.what(), Catch::Contains("--dataset digits"));
-    return error.what();
-  }
-  FAIL("accepted");
-  return {};
+  const std::string message = dp::test::data_refusal([&] { read(images, labels); });
+  CHECK_THAT(message, Catch::Contains("--dataset digits"));
+  return message;
 }
 
 Bytes first(const Bytes& bytes, std::size_t count) { return {bytes.begin(), bytes.begin() + static_cast<long>(count)}; }

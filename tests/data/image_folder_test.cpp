@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 
 #include "data/image_files.h"
+#include "data/refusal.h"
 #include "dp/error.h"
 #include "dp/loader.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 
 using dp::test::corpus_image;
+using dp::test::data_refusal;
 using dp::test::TemporaryFolder;
 
 namespace {
@@ -29,19 +31,6 @@ void fill(const TemporaryFolder& folder, const std::string& test = "val") {
   put(folder, "train/cat/x.Jpg", "png_palette");
   put(folder, test + "/cat/y.jpeg", "jpeg_large");
   put(folder, test + "/ape/y.jpg", "jpeg_tiny");
-}
-
-template <typename Open>
-std::string refusal(const Open& open) {
-  try {
-    open();
-  } catch (const dp::Error& error) {
-    CHECK(error.code() == dp::ErrorCode::data);
-    CHECK(std::string(error.what()).find('\n') == std::string::npos);
-    return error.what();
-  }
-  FAIL("accepted");
-  return {};
 }
 
 std::vector<std::int32_t> labels(const dp::Dataset& dataset) {
@@ -95,8 +84,8 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
 TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
-  const auto said = [&] { return refusal([&] { dp::datasets::image_folder(path); }); };
-  CHECK_THAT(refusal([&] { dp::datasets::image_folder(path + "/nowhere"); }),
+  const auto said = [&] { return data_refusal([&] { dp::datasets::image_folder(path); }); };
+  CHECK_THAT(data_refusal([&] { dp::datasets::image_folder(path + "/nowhere"); }),
              Catch::StartsWith("imagefolder: no folder " + path + "/nowhere; lay the images out as"));
   CHECK_THAT(said(), Catch::Contains(path + " lacks train/") && Catch::Contains("--data-path"));
   fs::create_directory(folder / "train");
@@ -125,7 +114,7 @@ TEST_CASE("an image that can not be read is named when its turn comes, and the o
     dp::Loader loader(pair.train, {.batch_size = 1, .shuffle = false, .workers = 2});
     loader.start(0);
     REQUIRE(loader.next());
-    const std::string message = refusal([&] { loader.next(); });
+    const std::string message = data_refusal([&] { loader.next(); });
     loader.start(0, 2);
     REQUIRE(loader.next());
     return message;
@@ -141,7 +130,7 @@ TEST_CASE("an image that can not be read is named when its turn comes, and the o
   CHECK_THAT(said(), Catch::StartsWith(bad + ": is not a regular file"));
   const dp::DatasetPair gone = dp::datasets::image_folder(path, 32);
   fs::remove(bad);
-  CHECK_THAT(refusal([&] { gone.train->image(1); }), Catch::StartsWith(bad + ": can not be opened"));
+  CHECK_THAT(data_refusal([&] { gone.train->image(1); }), Catch::StartsWith(bad + ": can not be opened"));
 }
 
 TEST_CASE("S21: random crops are keyed by seed, epoch and sample, not by threads or batches") {
