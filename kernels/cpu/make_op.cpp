@@ -2,7 +2,7 @@
 #include <dnnl.hpp>
 
 #include "kernels/cpu/announce.h"
-#include "kernels/cpu/check_shapes.h"
+#include "kernels/check_shapes.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dnnl_op.h"
 

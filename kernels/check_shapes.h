@@ -1,4 +1,4 @@
-// What a descriptor must satisfy before anything is made from it.
+// What a descriptor must satisfy on a device that computes in float32, before anything is made from it.
 #pragma once
 
 #include <string>

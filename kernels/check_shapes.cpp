@@ -1,4 +1,4 @@
-#include "kernels/cpu/check_shapes.h"
+#include "kernels/check_shapes.h"
 
 #include "dp/error.h"
 
@@ -12,7 +12,7 @@ namespace {
 void check_types(const OpDesc& desc, std::initializer_list<const TensorDesc*> tensors) {
   for (const TensorDesc* tensor : tensors)
     if (tensor->type != DType::f32)
-      refuse(desc, std::string("the CPU computes in float32, not ") + to_string(tensor->type));
+      refuse(desc, std::string("this device computes in float32, not ") + to_string(tensor->type));
 }
 
 std::int64_t window_output(std::int64_t in, const Window& w) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; }

@@ -1,0 +1,38 @@
+#include "kernels/cuda/check.h"
+
+#include "dp/error.h"
+#include "kernels/cuda/launch.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+std::string extent(const dim3& size) {
+  return std::to_string(size.x) + "x" + std::to_string(size.y) + "x" + std::to_string(size.z);
+}
+
+}  // namespace
+
+std::string describe(cudaError_t error) {
+  return std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
+}
+
+std::string current_device() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? "cuda:" + std::to_string(device) : "cuda";
+}
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // an error that does not stick shall not be seen again by the next call
+  throw Error(ErrorCode::device, std::string(what) + " failed on " + current_device() + ": " + describe(error));
+}
+
+void check_launch(cudaError_t error, const Launch& launch) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  throw Error(ErrorCode::device, std::string("kernel ") + launch.kernel + " (grid " + extent(launch.grid) + ", block " +
+                                     extent(launch.block) + ", " + std::to_string(launch.shared_bytes) +
+                                     " bytes of shared memory) failed on " + current_device() + ": " + describe(error));
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,65 @@
+// What the CUDA ops share, and their makers: one overload of make() per descriptor, so that a missing operation does not
+// compile.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/tensor_layout.h"
+
+namespace dp::kernels::cuda {
+
+struct CudaOpOptions {
+  int multiprocessors = 1;     // of the device
+  bool deterministic = false;  // our own kernels always are; for library ops
+};
+
+class CudaOp : public Op {
+ public:
+  void run(Stream& stream, std::span<void* const> args, void* workspace) final;  // in stream.cpp
+  const std::vector<TensorDesc>& tensors() const override { return tensors_; }
+  std::string implementation() const override { return "own"; }
+
+ protected:
+  // Launches on `stream`; allocates nothing and waits for nothing. `args` and `workspace` as Op::run has them.
+  virtual void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) = 0;
+
+  std::vector<TensorDesc> tensors_;  // set by the constructor
+};
+
+inline const float* in(void* arg) { return static_cast<const float*>(arg); }
+inline float* out(void* arg) { return static_cast<float*>(arg); }
+
+// The descriptor's shapes have been checked (kernels/check_shapes.h).
+std::unique_ptr<CudaOp> make(const Conv2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearBackwardWeights& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const ReluBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const MaxPool2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const MaxPool2dBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const AvgPool2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const AvgPool2dBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const AddForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormMoments& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormMerge& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormRunning& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormBackwardSums& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const DropoutApply& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Reorder& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Fill& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Accumulate& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const SgdUpdate& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const GradNormPartials& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const GradNormFinish& desc, const CudaOpOptions& options);
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,25 @@
+// What a kernel is launched with. `launch` itself is the device code's: native/device_code.h, or its twin in tests/simt.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace dp::kernels::cuda {
+
+struct Launch {
+  const char* kernel;  // its name, for errors
+  dim3 grid;
+  dim3 block;
+  cudaStream_t stream;
+  std::size_t shared_bytes = 0;  // dynamic
+};
+
+// Error(device) naming the kernel, its launch and the device. Nothing where error is cudaSuccess.
+void check_launch(cudaError_t error, const Launch& launch);
+
+constexpr unsigned blocks_for(long long count, long long per_block) {
+  return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,42 @@
+// What kernels are written with, for nvcc. tests/simt/include has the twin for the simulation; CMake chooses by include path.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+
+#include "kernels/cuda/launch.h"
+
+// DP_SHARED(float, tile, [16][68]); : a shared array.
+#define DP_SHARED(T, name, dims) __shared__ __align__(16) T name dims
+// DP_DYNAMIC_SHARED(float, tile); : what the launch's shared_bytes reserve.
+#define DP_DYNAMIC_SHARED(T, name)                                     \
+  extern __shared__ __align__(128) unsigned char dp_dynamic_shared_[]; \
+  T* const name = reinterpret_cast<T*>(dp_dynamic_shared_)
+
+namespace dp::kernels::cuda {
+
+// Enqueues; the arguments are copied. Error(device) naming kernel and device when it cannot be launched.
+template <typename... Params, typename... Args>
+void launch(const Launch& where, void (*kernel)(Params...), Args&&... args) {
+  static_assert(sizeof...(Params) == sizeof...(Args), "a kernel takes as many arguments as it has parameters");
+  constexpr std::size_t kUnasked = 48 * 1024;
+  const void* const function = reinterpret_cast<const void*>(kernel);
+  if (where.shared_bytes > kUnasked)
+    check_launch(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(where.shared_bytes)),
+                 where);
+  std::tuple<std::remove_cv_t<Params>...> values(static_cast<Params>(args)...);
+  std::apply(
+      [&](auto&... value) {
+        void* pointers[] = {static_cast<void*>(&value)..., nullptr};
+        check_launch(cudaLaunchKernel(function, where.grid, where.block, pointers, where.shared_bytes, where.stream),
+                     where);
+      },
+      values);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,42 @@
+#include "kernels/cuda/owner.h"
+
+#include <string>
+
+#include "dp/error.h"
+#include "kernels/cuda/check.h"
+
+namespace dp::kernels::cuda {
+
+StreamHandle make_stream_handle() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  return StreamHandle(stream);
+}
+
+EventHandle make_event_handle() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  return EventHandle(event);
+}
+
+DeviceMemory device_memory(std::size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw Error(ErrorCode::device, "out of memory on " + current_device() + ": " + std::to_string(bytes) +
+                                       " bytes asked, " + std::to_string(free) + " free");
+  }
+  check(error, "allocating memory");
+  return DeviceMemory(memory);
+}
+
+PinnedMemory pinned_memory(std::size_t bytes) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "allocating pinned memory");
+  return PinnedMemory(memory);
+}
+
+}  // namespace dp::kernels::cuda

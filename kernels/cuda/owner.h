@@ -1,0 +1,42 @@
+// One owner for every kind of CUDA handle.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+namespace dp::kernels::cuda {
+
+// Destroys on the way out; errors of that are not reported. Empty after a move.
+template <typename Handle, cudaError_t (*Destroy)(Handle)>
+class Owner {
+ public:
+  Owner() = default;
+  explicit Owner(Handle handle) : handle_(handle) {}
+  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, Handle{})) {}
+  Owner& operator=(Owner&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Owner() {
+    if (handle_ != Handle{}) Destroy(handle_);
+  }
+
+  Handle get() const { return handle_; }
+  explicit operator bool() const { return handle_ != Handle{}; }
+
+ private:
+  Handle handle_{};
+};
+
+using StreamHandle = Owner<cudaStream_t, cudaStreamDestroy>;
+using EventHandle = Owner<cudaEvent_t, cudaEventDestroy>;
+using DeviceMemory = Owner<void*, cudaFree>;
+using PinnedMemory = Owner<void*, cudaFreeHost>;
+
+StreamHandle make_stream_handle();
+EventHandle make_event_handle();                   // without timing
+DeviceMemory device_memory(std::size_t bytes);     // Error(device) with bytes asked and free
+PinnedMemory pinned_memory(std::size_t bytes);     // host memory that every device reaches at the same address
+
+}  // namespace dp::kernels::cuda
