@@ -2,7 +2,13 @@
 set(dp_cuda_folder ${PROJECT_SOURCE_DIR}/kernels/cuda)
 set(dp_cuda_kernels)
 foreach(name
+    conv_bias
+    conv_data
+    conv_forward
+    conv_geometry
+    conv_weights
     elementwise
+    linear
     peer_pattern
     tree_sum
     upload
@@ -14,6 +20,7 @@ foreach(name
     check
     context
     cuda_backend
+    gemm_choice
     owner
     p2p_communicator
     peer_probe
