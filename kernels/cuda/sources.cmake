@@ -6,6 +6,7 @@ foreach(name
     conv_data
     conv_forward
     conv_geometry
+    conv_thin
     conv_weights
     elementwise
     linear
