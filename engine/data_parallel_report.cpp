@@ -43,6 +43,11 @@ std::vector<PhaseTimes> DataParallel::take_phase_times() {
 const Model& DataParallel::model() const { return state_->model; }
 const DataParallelOptions& DataParallel::options() const { return state_->options; }
 
+std::string DataParallel::communicator() const {
+  if (!state_->io.empty()) return state_->io.front()->name();
+  return std::string(kernels::backend(state_->options.devices.front().kind).default_communicator());
+}
+
 MemoryUse DataParallel::memory_use(int replica) const {
   return state_->replicas.at(static_cast<std::size_t>(replica))->memory_use();
 }

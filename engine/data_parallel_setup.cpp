@@ -14,6 +14,19 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
 
+constexpr std::pair<Comm, std::string_view> kCommunicators[] = {{Comm::host, "host"}, {Comm::p2p, "p2p"}};
+
+Comm comm_named(std::string_view name) {
+  for (const auto& [comm, known] : kCommunicators)
+    if (known == name) return comm;
+  refuse("no communicator is called '" + std::string(name) + "'");
+}
+std::string_view name_of(Comm comm) {
+  for (const auto& [known, name] : kCommunicators)
+    if (known == comm) return name;
+  return "auto";
+}
+
 std::vector<Device> default_devices() {
   const int count = probe_devices(DeviceKind::cuda).count;
   if (count == 0) return cpus(2);
@@ -42,7 +55,7 @@ DataParallelOptions resolved(DataParallelOptions o) {
     o.deterministic = true;
     if (o.threads_per_replica == 0) o.threads_per_replica = 1;
   }
-  if (o.comm == Comm::automatic) o.comm = Comm::host;
+  if (o.comm == Comm::automatic) o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator());
   if (o.reduce == Reduce::automatic)
     o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
   if (o.threads_per_replica == 0)
@@ -114,8 +127,8 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   engine::ReplicaOptions replica_options;
   replica_options.lanes = norms.parts() / static_cast<int>(count);
   replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
-  if (norms.parts() > 1) bucket_comm = backend.make_communicators("host", pointers);
-  if (count > 1) io = backend.make_communicators("host", pointers);
+  if (norms.parts() > 1) bucket_comm = backend.make_communicators(name_of(options.comm), pointers);
+  if (count > 1) io = backend.make_communicators(name_of(options.comm), pointers);
   if (options.bucket_bytes == 0) options.bucket_bytes = engine::default_bucket_bytes(*table);
   const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
   pool.run([&](int rank) {

@@ -127,9 +127,7 @@ std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOpt
   return Estimate(model, options).of(train_batches, eval_batches);
 }
 
-std::size_t free_memory(const Device& device) {
-  return device.kind == DeviceKind::cuda ? 0 : kernels::free_host_memory();
-}
+std::size_t free_memory(const Device& device) { return kernels::backend(device.kind).free_memory(device); }
 
 std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes) {
   Estimate estimate(model, options);

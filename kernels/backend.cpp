@@ -18,6 +18,7 @@ Backend& backend(DeviceKind kind) {
     case DeviceKind::reference: return reference_backend();
     case DeviceKind::cuda: break;
   }
+  if (Backend* const plugin = cuda_plugin()) return *plugin;
   throw Error(ErrorCode::device, "no GPU can be used: " + probe_cuda().reason);
 }
 

@@ -116,9 +116,11 @@ class Backend {
   virtual ~Backend() = default;
   virtual DeviceProbe probe() const = 0;
   virtual std::unique_ptr<Context> open(Device device, const ContextOptions& options) = 0;
-  // One handle per context, in rank order; all contexts are this backend's. `name` is "host".
+  // One handle per context, in rank order; all contexts are this backend's. Error(usage) for a name it does not know.
   virtual std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
                                                                         std::span<Context* const> contexts) = 0;
+  virtual std::string_view default_communicator() const = 0;
+  virtual std::size_t free_memory(Device device) const = 0;  // bytes that could be had now; 0: unknown
 };
 
 // The backend of that kind, made on first use; Error(device) naming the reason when there is none.

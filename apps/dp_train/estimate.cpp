@@ -45,8 +45,9 @@ void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const s
     std::printf("how much memory the devices have is not known\n");
     return;
   }
-  // CPU replicas share one memory; a tenth is left to the loader and everybody else.
-  const std::size_t each = free / options.devices.size() / 10 * 9;
+  // Replicas of one device share its memory; a tenth is left to everybody else.
+  const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices.front());
+  const std::size_t each = free / static_cast<std::size_t>(sharing) / 10 * 9;
   std::printf("largest global batch in %.0f MiB a replica (what is free, less a tenth): %lld\n", mebibytes(each),
               static_cast<long long>(dp::largest_batch(model, options, each)));
 }

@@ -77,8 +77,8 @@ void add_parallel(CLI::App& app, Arguments& a) {
   app.add_option("--reduce", a.reduce, "where gradients are summed: auto, master, allreduce, sharded")
       ->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}))
       ->capture_default_str();
-  app.add_option("--comm", a.comm, "what carries data between replicas: auto, host")
-      ->check(CLI::IsMember({"auto", "host"}))
+  app.add_option("--comm", a.comm, "what carries data between replicas: auto, host (CPU), p2p (GPUs)")
+      ->check(CLI::IsMember({"auto", "host", "p2p"}))
       ->capture_default_str();
   app.add_option("--loss", a.loss, "local (on each replica) or gathered (on the master)")
       ->check(CLI::IsMember({"local", "gathered"}))

@@ -48,6 +48,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   if (a.reduce == "allreduce") parallel.reduce = dp::Reduce::all_reduce;
   if (a.reduce == "sharded") parallel.reduce = dp::Reduce::sharded;
   if (a.comm == "host") parallel.comm = dp::Comm::host;
+  if (a.comm == "p2p") parallel.comm = dp::Comm::p2p;
   if (a.loss == "gathered") parallel.loss = dp::LossAt::gathered;
   if (a.split == "chunk") parallel.split = dp::Split::chunk;
   if (a.bucket_mb) parallel.bucket_bytes = static_cast<std::size_t>(*a.bucket_mb * 1048576.0);

@@ -12,7 +12,14 @@ const char* name_of(Reduce reduce) {
   return "unknown";
 }
 
-const char* name_of(Comm comm) { return comm == Comm::host ? "host" : "auto"; }
+const char* name_of(Comm comm) {
+  switch (comm) {
+    case Comm::automatic: return "auto";
+    case Comm::host: return "host";
+    case Comm::p2p: return "p2p";
+  }
+  return "unknown";
+}
 const char* name_of(LossAt loss) { return loss == LossAt::gathered ? "gathered" : "local"; }
 const char* name_of(Split split) { return split == Split::chunk ? "chunk" : "balanced"; }
 const char* name_of(OnNonfinite on_nonfinite) { return on_nonfinite == OnNonfinite::skip ? "skip" : "abort"; }

@@ -42,9 +42,9 @@ Layout linear_channels_last(const Shape& weights, const Shape& input, DType type
 
 Order order_of(const TensorDesc& tensor) {
   const Layout& layout = tensor.layout;
-  const bool ours = layout.native != nullptr &&
-                    (layout.name.rfind("nchw:", 0) == 0 || layout.name.rfind("plain:", 0) == 0 ||
-                     layout.name.rfind("nhwc:", 0) == 0 || layout.name.rfind("o(hw", 0) == 0);
+  const bool ours =
+      layout.native != nullptr && (layout.name.rfind("nchw:", 0) == 0 || layout.name.rfind("plain:", 0) == 0 ||
+                                   layout.name.rfind("nhwc:", 0) == 0 || layout.name.rfind("o(hw", 0) == 0);
   if (!ours) throw Error(ErrorCode::usage, "the layout '" + layout.name + "' is not one of the CUDA backend");
   return *static_cast<const Order*>(layout.native.get());
 }

@@ -13,6 +13,8 @@ class HostBackend : public Backend {
                                                                 std::span<Context* const> contexts) override {
     return make_host_communicators(name, contexts);
   }
+  std::string_view default_communicator() const override { return "host"; }
+  std::size_t free_memory(Device) const override { return free_host_memory(); }
 };
 
 }  // namespace dp::kernels

@@ -1,16 +1,34 @@
+#include <cstdlib>
+
 #include "kernels/plugin.h"
 #include "support/catch.h"
+#include "support/temporary_folder.h"
 
+using dp::kernels::load_plugin;
 using dp::kernels::probe_cuda;
 
+namespace {
+
+// DP_PLUGIN_PATH for the life of this.
+class PluginPath {
+ public:
+  explicit PluginPath(const std::string& path) { setenv("DP_PLUGIN_PATH", path.c_str(), 1); }
+  ~PluginPath() { unsetenv("DP_PLUGIN_PATH"); }
+};
+
+}  // namespace
+
 TEST_CASE("the probe for CUDA says why there is none") {
+  const PluginPath nowhere("/no/such/folder");
   CHECK(probe_cuda("libdp_no_such_driver.so.1").reason == "no NVIDIA driver (libdp_no_such_driver.so.1 not found)");
   CHECK_THAT(probe_cuda("libz.so.1").reason, Catch::Contains("is not an NVIDIA driver"));
   CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_NO_DEVICE).reason,
              Catch::Contains("cuInit gives error 100 (no CUDA-capable device is detected)"));
   CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_BROKEN).reason, Catch::EndsWith("cuInit gives error 999"));
   CHECK(probe_cuda(DP_FAKE_DRIVER_EMPTY).reason == "the NVIDIA driver sees no device");
-  CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_TWO).reason, Catch::Contains("this build has no CUDA backend"));
+  CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_TWO).reason,
+             Catch::Contains("no CUDA plugin was found") && Catch::Contains("/no/such/folder") &&
+                 Catch::EndsWith("the driver sees 2 devices"));
   for (const char* library : {"libdp_no_such_driver.so.1", DP_FAKE_DRIVER_BROKEN, DP_FAKE_DRIVER_TWO})
     CHECK(probe_cuda(library).count == 0);
 }
@@ -18,4 +36,22 @@ TEST_CASE("the probe for CUDA says why there is none") {
 TEST_CASE("the probe of this machine's driver answers with a reason") {
   const dp::DeviceProbe probe = probe_cuda();
   CHECK((probe.count > 0) != !probe.reason.empty());
+}
+
+TEST_CASE("a plugin is taken from DP_PLUGIN_PATH, and refused in one line when it is none or of another build") {
+  const dp::test::TemporaryFolder folder;
+  const auto refused = [](const std::string& path) {
+    const PluginPath named(path);
+    const dp::kernels::LoadedPlugin plugin = load_plugin();
+    CHECK(plugin.backend == nullptr);
+    CHECK(plugin.reason.find('\n') == std::string::npos);
+    return plugin.reason;
+  };
+  CHECK_THAT(refused(folder.path()), Catch::Contains("no CUDA plugin was found"));
+  CHECK_THAT(refused(DP_FAKE_DRIVER_TWO), Catch::Contains("is no plugin of dp"));
+  CHECK_THAT(refused(DP_FOREIGN_PLUGIN),
+             Catch::Contains("belongs to another build of dp") && Catch::Contains("other-hash"));
+  dp::test::write_text(folder / "libdp_cuda.so", "not a library");
+  CHECK_THAT(refused(folder.path()), Catch::Contains("can not be loaded"));
+  CHECK_THAT(refused("/no/such/folder:" + std::string(DP_FOREIGN_PLUGIN)), Catch::Contains("another build"));
 }

@@ -21,7 +21,8 @@
 namespace dp {
 
 enum class Reduce { automatic, master, all_reduce, sharded };  // where gradients are summed and weights updated
-enum class Comm { automatic, host };                           // what carries data between replicas
+// What carries data between replicas: memory of the process (CPU replicas), or kernels and copies between GPUs.
+enum class Comm { automatic, host, p2p };
 enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
@@ -152,6 +153,7 @@ class DataParallel {
   // --- what was chosen ---------------------------------------------------------------------------------------
   const Model& model() const;
   const DataParallelOptions& options() const;                  // with every automatic choice resolved
+  std::string communicator() const;                             // what carries data between the replicas, and what it cannot do directly
   MemoryUse memory_use(int replica) const;                     // held on that device
   std::string describe_plan(std::int64_t global_batch) const;  // for a person: steps, buffers, reorders, buckets
 

@@ -1,0 +1,67 @@
+#include "kernels/cuda/context.h"
+
+#include <algorithm>
+
+#include "dp/error.h"
+#include "kernels/check_shapes.h"
+#include "kernels/cuda/check.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+class CudaBuffer final : public Buffer {
+ public:
+  explicit CudaBuffer(std::size_t bytes) : memory_(device_memory(std::max<std::size_t>(bytes, 1))), bytes_(bytes) {}
+  void* data() override { return memory_.get(); }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  DeviceMemory memory_;
+  std::size_t bytes_;
+};
+
+int multiprocessors(int device) {
+  int count = 1;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for the multiprocessors");
+  return count;
+}
+
+}  // namespace
+
+CudaContext::CudaContext(Device device, const ContextOptions& options) : device_(device), options_(options) {
+  bind_thread();
+  op_options_ = {multiprocessors(device.index), options.deterministic};
+  memory_stream_ = make_stream_handle();
+}
+
+std::unique_ptr<Buffer> CudaContext::allocate(std::size_t bytes) {
+  bind_thread();
+  auto buffer = std::make_unique<CudaBuffer>(bytes);
+  if (bytes == 0) return buffer;
+  check(cudaMemsetAsync(buffer->data(), 0, bytes, memory_stream_.get()), "clearing new memory");
+  check(cudaStreamSynchronize(memory_stream_.get()), "clearing new memory");
+  return buffer;
+}
+
+std::unique_ptr<Stream> CudaContext::make_stream() {
+  bind_thread();
+  return std::make_unique<CudaStream>(device_.index, staging_, streams_);
+}
+
+std::unique_ptr<Event> CudaContext::make_event() {
+  bind_thread();
+  return std::make_unique<CudaEvent>();
+}
+
+std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
+  bind_thread();
+  check_shapes(desc);
+  return std::visit([&](const auto& op) -> std::unique_ptr<Op> { return make(op, op_options_); }, desc);
+}
+
+bool CudaContext::idle() {
+  bind_thread();
+  return std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); });
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,39 @@
+// One replica on one GPU: its memory, its streams, its ops.
+#pragma once
+
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/stream.h"
+
+namespace dp::kernels::cuda {
+
+// Every call makes the device the calling thread's current one.
+class CudaContext final : public Context {
+ public:
+  // Error(device) when the device cannot be used.
+  CudaContext(Device device, const ContextOptions& options);
+
+  Device device() const override { return device_; }
+  DType compute_type() const override { return DType::f32; }
+  bool host_accessible() const override { return false; }
+  void bind_thread() override { bind_device(device_.index); }
+  std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
+  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Event> make_event() override;
+  std::unique_ptr<Op> make_op(const OpDesc& desc) override;
+  Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }
+  void flush() override {}  // streams go on by themselves
+  bool idle() override;
+  LabelSeconds take_seconds() override { return {}; }  // not measured
+
+  AbortFlag* abort() const { return options_.abort; }
+
+ private:
+  Device device_;
+  ContextOptions options_;
+  CudaOpOptions op_options_;
+  Staging staging_;
+  StreamHandle memory_stream_;  // clears new memory
+  StreamList streams_;
+};
+
+}  // namespace dp::kernels::cuda

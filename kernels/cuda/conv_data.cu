@@ -1,0 +1,40 @@
+// Conv2dBackwardData.
+#include "kernels/cuda/conv_geometry.h"
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/gemm_enqueue.h"
+
+namespace dp::kernels::cuda {
+
+template class Gemm<DataPoints>;
+
+namespace {
+
+class Conv2dBackwardDataOp final : public CudaOp {
+ public:
+  explicit Conv2dBackwardDataOp(const Conv2dBackwardData& d) : gemm_(gemm(d)) { tensors_ = {d.dy, d.w, d.dx}; }
+
+  std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
+  std::string implementation() const override { return gemm_.name(); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    gemm_.enqueue(stream, "conv2d_backward_data", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
+  }
+
+ private:
+  static DataGemm gemm(const Conv2dBackwardData& d) {
+    const Geometry g = geometry_of(d.dx, d.w, d.dy, d.window);
+    return {g, g.stride * g.stride, false, false, output_in_quads(g), weights_in_quads(g)};
+  }
+
+  DataGemm gemm_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const Conv2dBackwardData& d, const CudaOpOptions&) {
+  return std::make_unique<Conv2dBackwardDataOp>(Conv2dBackwardData{
+      resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx), d.window});
+}
+
+}  // namespace dp::kernels::cuda

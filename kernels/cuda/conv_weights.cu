@@ -1,0 +1,49 @@
+// Conv2dBackwardWeights.
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cuda/conv_bias.h"
+#include "kernels/cuda/conv_geometry.h"
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/gemm_enqueue.h"
+
+namespace dp::kernels::cuda {
+
+template class Gemm<WeightsPoints>;
+
+namespace {
+
+class Conv2dBackwardWeightsOp final : public CudaOp {
+ public:
+  Conv2dBackwardWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g)
+      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g)) {
+    tensors_ = {d.x, d.dy, d.dw};
+    if (d.bias) bias_.emplace(g);
+  }
+
+  std::size_t workspace_bytes() const override {
+    return std::max(gemm_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
+  }
+  std::string implementation() const override { return gemm_.name(); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    gemm_.enqueue(stream, "conv2d_backward_weights", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
+    if (bias_) bias_->enqueue(stream, in(args[1]), out(args[3]), out(workspace));
+  }
+
+ private:
+  WeightsGemm gemm_;
+  std::optional<BiasGradient> bias_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& d, const CudaOpOptions&) {
+  const Conv2dBackwardWeights resolved{resolved_channels_last(d.x), resolved_channels_last(d.dy),
+                                       resolved_channels_last(d.dw), d.window, d.bias};
+  return std::make_unique<Conv2dBackwardWeightsOp>(resolved,
+                                                   geometry_of(resolved.x, resolved.dw, resolved.dy, d.window));
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,51 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include "dp/error.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/p2p_communicator.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+class CudaBackend final : public Backend {
+ public:
+  DeviceProbe probe() const override {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && count > 0) return {count, {}};
+    cudaGetLastError();
+    return {0, "the CUDA runtime sees no device: " + describe(error == cudaSuccess ? cudaErrorNoDevice : error)};
+  }
+
+  std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
+    const DeviceProbe found = probe();
+    if (device.index < 0 || device.index >= found.count)
+      throw Error(ErrorCode::usage,
+                  to_string(device) + " does not exist: there are " + std::to_string(found.count) + " GPUs");
+    return std::make_unique<CudaContext>(device, options);
+  }
+
+  std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
+                                                                std::span<Context* const> contexts) override {
+    return make_p2p_communicators(name, contexts);
+  }
+
+  std::string_view default_communicator() const override { return "p2p"; }
+
+  std::size_t free_memory(Device device) const override {
+    std::size_t free = 0, total = 0;
+    bind_device(device.index);
+    check(cudaMemGetInfo(&free, &total), "asking for free memory");
+    return free;
+  }
+};
+
+}  // namespace
+
+Backend& cuda_backend() {
+  static CudaBackend backend;
+  return backend;
+}
+
+}  // namespace dp::kernels::cuda

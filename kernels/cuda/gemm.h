@@ -1,0 +1,72 @@
+// A product ready to be enqueued. Only for .cu files.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/gemm_choice.h"
+#include "kernels/cuda/gemm_geometry.h"
+
+namespace dp::kernels::cuda {
+
+// Whether four neighbouring channels always lie side by side on 16 bytes, if the tensor does.
+inline bool in_quads(const Strides& s, int channels) {
+  return channels % 4 == 0 && s.channel == 1 && s.image % 4 == 0 && s.row % 4 == 0 && s.col % 4 == 0;
+}
+inline bool input_in_quads(const Geometry& g) { return in_quads(g.x, g.channels); }
+inline bool weights_in_quads(const Geometry& g) { return g.group >= g.channels && in_quads(g.w, g.channels); }
+inline bool output_in_quads(const Geometry& g) { return in_quads(g.y, g.out_channels); }
+
+template <typename Points>
+GemmShape shape_of(const Geometry& geometry, int parts) {
+  GemmShape shape{.parts = parts};
+  for (int part = 0; part < parts; ++part) {
+    const Points points(geometry, part);
+    shape.rows = std::max<std::int64_t>(shape.rows, points.rows());
+    shape.depth = std::max<std::int64_t>(shape.depth, points.depth());
+    shape.cols = points.cols();
+    shape.results = static_cast<std::int64_t>(points.all_rows()) * points.cols();
+  }
+  return shape;
+}
+
+template <typename Points>
+class Gemm {
+ public:
+  // quads_a, quads_b: the operand's neighbours come in quads, if its pointer does.
+  Gemm(const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b)
+      : Gemm(geometry, parts, bias, relu, quads_a, quads_b, choose(shape_of<Points>(geometry, parts))) {}
+  Gemm(const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b, const GemmChoice& choice)
+      : geometry_(geometry),
+        shape_(shape_of<Points>(geometry, parts)),
+        choice_(choice),
+        ending_{choice.splits, bias, relu, quads_a, quads_b} {}
+
+  std::size_t workspace_bytes() const {
+    return choice_.splits == 1 ? 0 : static_cast<std::size_t>(choice_.splits * shape_.results) * sizeof(float);
+  }
+  std::string name() const {
+    const std::string splits = choice_.splits == 1 ? "" : " in " + std::to_string(choice_.splits) + " ranges";
+    return std::string("own:gemm ") + to_string(choice_.tile) + splits;
+  }
+
+  // In gemm_enqueue.h.
+  void enqueue(cudaStream_t stream, const char* kernel, const float* a, const float* b, const float* bias, float* out,
+               float* workspace) const;
+
+ private:
+  template <typename Tile>
+  void enqueue_tiles(cudaStream_t stream, const char* kernel, const float* a, const float* b, const float* bias,
+                     float* out, float* workspace) const;
+
+  Geometry geometry_;
+  GemmShape shape_;
+  GemmChoice choice_;
+  Ending ending_;
+};
+
+using ForwardGemm = Gemm<ForwardPoints>;
+using DataGemm = Gemm<DataPoints>;
+using WeightsGemm = Gemm<WeightsPoints>;
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,200 @@
+// A convolution as three matrix products. What is multiplied never lies in memory as a matrix: an element's address is the sum of
+// a point of its row and a point of its place along the sum (its `k`), and both say which cell of an image that is, so that
+// cells outside of it count as zero. A linear layer is a convolution of images of one cell.
+#pragma once
+
+#include "device_code.h"
+
+namespace dp::kernels::cuda {
+
+// A positive count below 2^31 that others are divided by: one multiplication and a shift (Granlund and Montgomery 1994).
+struct Count {
+  int value = 1;
+  unsigned multiplier = 1, shift = 0;
+
+  Count() = default;
+  explicit Count(int count) : value(count) {
+    while (shift < 31 && (1ll << shift) < count) ++shift;
+    multiplier = count > 0 ? static_cast<unsigned>(((1ull << 32) * ((1ull << shift) - count)) / count + 1) : 0;
+  }
+  __host__ __device__ operator int() const { return value; }
+  __device__ int below(int n) const {  // n / value, n not negative
+    const auto high = static_cast<unsigned>((static_cast<unsigned long long>(n) * multiplier) >> 32);
+    return static_cast<int>((high + static_cast<unsigned>(n)) >> shift);
+  }
+};
+__device__ inline int operator/(int n, const Count& count) { return count.below(n); }
+__device__ inline int operator%(int n, const Count& count) { return n - count.below(n) * count.value; }
+
+// Of a tensor, in elements.
+struct Strides {
+  long long image, row, col, channel;
+
+  __device__ long long of_cell(long long image_index, int h, int w) const {
+    return image_index * image + h * row + w * col;
+  }
+};
+
+struct Geometry {
+  int batch;
+  Count channels, height, width;              // of x
+  Count out_channels, out_height, out_width;  // of y
+  int kernel_height;
+  Count kernel_width;
+  int stride, padding;
+  Strides x, w, y;  // of w: image is the output channel, row and col the cell of the window
+  // In w channels lie in groups of as many, `groups` apart; one group, but for the features of a linear layer whose weights
+  // have another order than its input.
+  Count group;
+  long long groups;
+
+  __device__ long long weight_channel(int c) const { return c % group * w.channel + c / group * groups; }
+};
+
+struct Point {
+  long long offset;  // of the element, from the start of the tensor
+  int h, w;          // of the cell
+};
+inline constexpr int kOutside = -(1 << 29);  // of any image, whatever is added
+
+struct Bounds {
+  int height, width;
+  __device__ bool hold(const Point& row, const Point& k) const {
+    return static_cast<unsigned>(row.h + k.h) < static_cast<unsigned>(height) &&
+           static_cast<unsigned>(row.w + k.w) < static_cast<unsigned>(width);
+  }
+};
+
+// How a sum ends: dense partial sums of `splits` ranges of k, or results.
+struct Ending {
+  int splits;
+  bool bias, relu;
+  bool quads_a, quads_b;
+};
+
+// The three products. Each: rows() x cols() sums of depth() products a(row, k) * b(col, k).
+//   kAlongA, kAlongB   neighbours in memory along k, or else along rows (of a) and cols (of b)
+//   kColsInner         neighbours in the result along cols
+//   parts(), part      the product is made of several that share nothing
+
+// y: rows are the cells of y, cols its channels, k runs over (kernel row, kernel col, channel).
+struct ForwardPoints {
+  static constexpr bool kAlongA = true, kAlongB = true, kColsInner = true;
+  const Geometry& g;
+  __host__ __device__ ForwardPoints(const Geometry& geometry, int) : g(geometry) {}
+
+  __host__ __device__ int rows() const { return all_rows(); }
+  __host__ __device__ int all_rows() const { return g.batch * g.out_height * g.out_width; }
+  __host__ __device__ int cols() const { return g.out_channels; }
+  __host__ __device__ int depth() const { return g.kernel_height * g.kernel_width * g.channels; }
+  __device__ Bounds bounds_a() const { return {g.height, g.width}; }
+  __device__ Bounds bounds_b() const { return {1, 1}; }
+
+  __device__ Point a_row(int m) const {
+    const int w = m % g.out_width * g.stride - g.padding, line = m / g.out_width;
+    const int h = line % g.out_height * g.stride - g.padding;
+    return {g.x.of_cell(line / g.out_height, h, w), h, w};
+  }
+  __device__ Point a_k(int k) const {
+    const int cell = k / g.channels, h = cell / g.kernel_width, w = cell % g.kernel_width;
+    return {g.x.of_cell(0, h, w) + (k % g.channels) * g.x.channel, h, w};
+  }
+  __device__ Point b_row(int n) const { return {n * g.w.image, 0, 0}; }
+  __device__ Point b_k(int k) const {
+    const int cell = k / g.channels;
+    return {g.w.of_cell(0, cell / g.kernel_width, cell % g.kernel_width) + g.weight_channel(k % g.channels), 0, 0};
+  }
+  __device__ int dense_row(int m) const { return m; }
+  __device__ long long out_row(int m) const {
+    const int line = m / g.out_width;
+    return g.y.of_cell(line / g.out_height, line % g.out_height, m % g.out_width);
+  }
+  __device__ long long out_col(int n) const { return n * g.y.channel; }
+};
+
+// dx: rows are the cells of x whose row and column leave one remainder each by the stride (a part for every pair of them), cols
+// the channels of x, k runs over (kernel row, kernel col, channel of y), of the kernel's cells only those that meet a
+// cell of y.
+struct DataPoints {
+  static constexpr bool kAlongA = true, kAlongB = false, kColsInner = true;
+  const Geometry& g;
+  int first_h, first_w, lines, columns, tap_h, tap_w, taps_h, taps_w;
+
+  __host__ __device__ DataPoints(const Geometry& geometry, int part) : g(geometry) {
+    const int s = g.stride;
+    first_h = part / s, first_w = part % s;
+    lines = (g.height - first_h + s - 1) / s, columns = (g.width - first_w + s - 1) / s;
+    tap_h = (first_h + g.padding) % s, tap_w = (first_w + g.padding) % s;
+    taps_h = tap_h < g.kernel_height ? (g.kernel_height - 1 - tap_h) / s + 1 : 0;
+    taps_w = tap_w < g.kernel_width ? (g.kernel_width - 1 - tap_w) / s + 1 : 0;
+  }
+
+  __host__ __device__ int rows() const { return g.batch * lines * columns; }
+  __host__ __device__ int all_rows() const { return g.batch * g.height * g.width; }
+  __host__ __device__ int cols() const { return g.channels; }
+  __host__ __device__ int depth() const { return taps_h * taps_w * g.out_channels.value; }
+  __device__ Bounds bounds_a() const { return {g.out_height, g.out_width}; }
+  __device__ Bounds bounds_b() const { return {1, 1}; }
+
+  __device__ Point a_row(int m) const {
+    const int line = m / columns;
+    const int w = (first_w + m % columns * g.stride + g.padding - tap_w) / g.stride;
+    const int h = (first_h + line % lines * g.stride + g.padding - tap_h) / g.stride;
+    return {g.y.of_cell(line / lines, h, w), h, w};
+  }
+  __device__ Point a_k(int k) const {
+    const int cell = k / g.out_channels, h = -(cell / taps_w), w = -(cell % taps_w);
+    return {g.y.of_cell(0, h, w) + (k % g.out_channels) * g.y.channel, h, w};
+  }
+  __device__ Point b_row(int n) const { return {g.weight_channel(n), 0, 0}; }
+  __device__ Point b_k(int k) const {
+    const int cell = k / g.out_channels;
+    return {g.w.of_cell(k % g.out_channels, tap_h + cell / taps_w * g.stride, tap_w + cell % taps_w * g.stride), 0, 0};
+  }
+  __device__ int dense_row(int m) const {
+    const int line = m / columns;
+    return (line / lines * g.height + first_h + line % lines * g.stride) * g.width + first_w + m % columns * g.stride;
+  }
+  __device__ long long out_row(int cell) const {
+    const int line = cell / g.width;
+    return g.x.of_cell(line / g.height, line % g.height, cell % g.width);
+  }
+  __device__ long long out_col(int n) const { return n * g.x.channel; }
+};
+
+// dw: rows are (kernel row, kernel col, channel), cols the channels of y, k runs over the cells of y.
+struct WeightsPoints {
+  static constexpr bool kAlongA = false, kAlongB = false, kColsInner = false;
+  const Geometry& g;
+  __host__ __device__ WeightsPoints(const Geometry& geometry, int) : g(geometry) {}
+
+  __host__ __device__ int rows() const { return all_rows(); }
+  __host__ __device__ int all_rows() const { return g.kernel_height * g.kernel_width * g.channels; }
+  __host__ __device__ int cols() const { return g.out_channels; }
+  __host__ __device__ int depth() const { return g.batch * g.out_height * g.out_width; }
+  __device__ Bounds bounds_a() const { return {g.height, g.width}; }
+  __device__ Bounds bounds_b() const { return {1, 1}; }
+
+  __device__ Point a_row(int m) const {
+    const int cell = m / g.channels, h = cell / g.kernel_width, w = cell % g.kernel_width;
+    return {g.x.of_cell(0, h, w) + (m % g.channels) * g.x.channel, h, w};
+  }
+  __device__ Point a_k(int k) const {
+    const int w = k % g.out_width * g.stride - g.padding, line = k / g.out_width;
+    const int h = line % g.out_height * g.stride - g.padding;
+    return {g.x.of_cell(line / g.out_height, h, w), h, w};
+  }
+  __device__ Point b_row(int n) const { return {n * g.y.channel, 0, 0}; }
+  __device__ Point b_k(int k) const {
+    const int line = k / g.out_width;
+    return {g.y.of_cell(line / g.out_height, line % g.out_height, k % g.out_width), 0, 0};
+  }
+  __device__ int dense_row(int m) const { return m; }
+  __device__ long long out_row(int m) const {
+    const int cell = m / g.channels;
+    return g.w.of_cell(0, cell / g.kernel_width, cell % g.kernel_width) + g.weight_channel(m % g.channels);
+  }
+  __device__ long long out_col(int n) const { return n * g.w.image; }
+};
+
+}  // namespace dp::kernels::cuda

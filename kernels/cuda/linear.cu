@@ -1,0 +1,92 @@
+// LinearForward, LinearBackwardData, LinearBackwardWeights: convolutions of one cell.
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cuda/conv_bias.h"
+#include "kernels/cuda/conv_geometry.h"
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/gemm.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+class LinearForwardOp final : public CudaOp {
+ public:
+  LinearForwardOp(const LinearTensors& t, const Geometry& g, bool bias, bool relu)
+      : gemm_(g, 1, bias, relu, input_in_quads(g), weights_in_quads(g)) {
+    tensors_ = {t.x, t.w, t.y};
+  }
+
+  std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
+  std::string implementation() const override { return gemm_.name(); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    gemm_.enqueue(stream, "linear_forward", in(args[0]), in(args[1]), in(args[2]), out(args[3]), out(workspace));
+  }
+
+ private:
+  ForwardGemm gemm_;
+};
+
+class LinearBackwardDataOp final : public CudaOp {
+ public:
+  LinearBackwardDataOp(const LinearTensors& t, const Geometry& g)
+      : gemm_(g, 1, false, false, output_in_quads(g), weights_in_quads(g)) {
+    tensors_ = {t.y, t.w, t.x};
+  }
+
+  std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
+  std::string implementation() const override { return gemm_.name(); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    gemm_.enqueue(stream, "linear_backward_data", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
+  }
+
+ private:
+  DataGemm gemm_;
+};
+
+class LinearBackwardWeightsOp final : public CudaOp {
+ public:
+  LinearBackwardWeightsOp(const LinearTensors& t, const Geometry& g, bool bias)
+      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g)) {
+    tensors_ = {t.x, t.y, t.w};
+    if (bias) bias_.emplace(g);
+  }
+
+  std::size_t workspace_bytes() const override {
+    return std::max(gemm_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
+  }
+  std::string implementation() const override { return gemm_.name(); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    gemm_.enqueue(stream, "linear_backward_weights", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
+    if (bias_) bias_->enqueue(stream, in(args[1]), out(args[3]), out(workspace));
+  }
+
+ private:
+  WeightsGemm gemm_;
+  std::optional<BiasGradient> bias_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const LinearForward& d, const CudaOpOptions&) {
+  const LinearTensors t = resolved_linear(d.x, d.w, d.y);
+  return std::make_unique<LinearForwardOp>(t, linear_geometry(t.x, t.w), d.bias, d.relu);
+}
+
+std::unique_ptr<CudaOp> make(const LinearBackwardData& d, const CudaOpOptions&) {
+  const LinearTensors t = resolved_linear(d.dx, d.w, d.dy);
+  return std::make_unique<LinearBackwardDataOp>(t, linear_geometry(t.x, t.w));
+}
+
+std::unique_ptr<CudaOp> make(const LinearBackwardWeights& d, const CudaOpOptions&) {
+  const LinearTensors t = resolved_linear(d.x, d.dw, d.dy);
+  return std::make_unique<LinearBackwardWeightsOp>(t, linear_geometry(t.x, t.w), d.bias);
+}
+
+}  // namespace dp::kernels::cuda

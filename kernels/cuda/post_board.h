@@ -1,0 +1,57 @@
+// Where the ranks' threads meet while they enqueue the steps of a collective: each posts what the others need to enqueue theirs.
+// No locks; a rank writes its own line only.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/host/meeting_board.h"
+#include "kernels/host/spin.h"
+
+namespace dp::kernels::cuda {
+
+class PostBoard {
+ public:
+  explicit PostBoard(int size) : lines_(static_cast<std::size_t>(size)) {}
+  int size() const { return static_cast<int>(lines_.size()); }
+
+  struct Post {
+    const std::byte* data = nullptr;    // device memory of the rank
+    const std::byte* staged = nullptr;  // a copy of it in pinned memory; null: nobody needs one
+    cudaEvent_t reached = nullptr;      // of the rank's stream, recorded
+    CollectiveCall call;                // must be the same on all ranks
+  };
+
+  // The rank's post number `number`, from 0.
+  void put(int rank, std::uint64_t number, const Post& post) {
+    Line& line = lines_[static_cast<std::size_t>(rank)];
+    line.posts[number % kSlots] = post;
+    line.posted.store(number + 1, std::memory_order_release);
+  }
+  // Waits until that rank has posted so many; the post stays as it is until the caller has put the one after the next.
+  // Throws Aborted when the flag is raised.
+  const Post& wait(int rank, std::uint64_t number, const AbortFlag* abort) const {
+    const Line& line = lines_[static_cast<std::size_t>(rank)];
+    Spinner spinner;
+    while (line.posted.load(std::memory_order_acquire) <= number) {
+      if (abort != nullptr && abort->load(std::memory_order_relaxed)) throw Aborted();
+      spinner.wait();
+    }
+    return line.posts[number % kSlots];
+  }
+
+ private:
+  static constexpr std::uint64_t kSlots = 2;
+  struct Line {
+    alignas(64) std::atomic<std::uint64_t> posted{0};
+    std::array<Post, kSlots> posts;
+  };
+  std::vector<Line> lines_;
+};
+
+}  // namespace dp::kernels::cuda

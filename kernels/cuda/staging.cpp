@@ -1,0 +1,27 @@
+#include "kernels/cuda/staging.h"
+
+#include <cstring>
+
+#include "kernels/cuda/check.h"
+
+namespace dp::kernels::cuda {
+
+void Staging::copy_in(void* dst, const void* src, std::size_t bytes, cudaStream_t stream) {
+  Slot& slot = slots_[next_];
+  next_ = (next_ + 1) % kSlots;
+  if (slot.copied)
+    check(cudaEventSynchronize(slot.copied.get()), "waiting for a copy to the device");
+  else
+    slot.copied = make_event_handle();
+  if (slot.bytes < bytes) {
+    slot.bytes = 0;
+    slot.memory = PinnedMemory();
+    slot.memory = pinned_memory(bytes);
+    slot.bytes = bytes;
+  }
+  std::memcpy(slot.memory.get(), src, bytes);
+  check(cudaMemcpyAsync(dst, slot.memory.get(), bytes, cudaMemcpyHostToDevice, stream), "copying to the device");
+  check(cudaEventRecord(slot.copied.get(), stream), "recording an event");
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,78 @@
+#include "kernels/cuda/stream.h"
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_op.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+bool is_ordinary_host_memory(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, pointer), "asking what a pointer is");
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
+
+cudaEvent_t handle_of(Event& event) { return static_cast<CudaEvent&>(event).handle.get(); }
+
+}  // namespace
+
+void bind_device(int device) {
+  int current = -1;
+  check(cudaGetDevice(&current), "asking for the current device");
+  if (current != device) check(cudaSetDevice(device), "choosing a device");
+}
+
+CudaStream::CudaStream(int device, Staging& staging, StreamList& siblings)
+    : device_(device), staging_(staging), siblings_(siblings), handle_(make_stream_handle()) {
+  siblings_.push_back(this);
+}
+
+CudaStream::~CudaStream() { std::erase(siblings_, this); }
+
+void CudaStream::record(Event& event) {
+  bind_device(device_);
+  check(cudaEventRecord(handle_of(event), native()), "recording an event");
+}
+
+void CudaStream::wait(Event& event) {
+  check(cudaStreamWaitEvent(native(), handle_of(event), 0), "waiting in a stream");
+}
+
+void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
+  if (bytes == 0) return;
+  bind_device(device_);
+  if (is_ordinary_host_memory(src) && !is_ordinary_host_memory(dst))
+    staging_.copy_in(dst, src, bytes, native());
+  else
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, native()), "copying");
+}
+
+void CudaStream::upload(void* dst, const void* src, std::size_t bytes) {
+  if (bytes == 0) return;
+  bind_device(device_);
+  upload_bytes(dst, src, bytes, native());
+}
+
+void CudaStream::synchronize() {
+  bind_device(device_);
+  check(cudaStreamSynchronize(native()), "the work of a stream");
+}
+
+void CudaStream::synchronize(Event& event) {
+  bind_device(device_);
+  check(cudaEventSynchronize(handle_of(event)), "the work before an event");
+}
+
+bool CudaStream::idle() const {
+  const cudaError_t state = cudaStreamQuery(native());
+  if (state == cudaErrorNotReady) return false;
+  check(state, "the work of a stream");
+  return true;
+}
+
+void CudaOp::run(Stream& stream, std::span<void* const> args, void* workspace) {
+  bind_device(of_cuda(stream).device());
+  enqueue(of_cuda(stream).native(), args, workspace);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,56 @@
+// Streams and events over CUDA's.
+#pragma once
+
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/owner.h"
+#include "kernels/cuda/staging.h"
+
+namespace dp::kernels::cuda {
+
+// Makes `device` the calling thread's current one.
+void bind_device(int device);
+
+struct CudaEvent final : Event {
+  EventHandle handle = make_event_handle();
+};
+
+class CudaStream;
+using StreamList = std::vector<const CudaStream*>;
+
+class CudaStream final : public Stream {
+ public:
+  // `staging` and `siblings`, in which the stream is while it lives, belong to the context and outlive it.
+  CudaStream(int device, Staging& staging, StreamList& siblings);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  void record(Event& event) override;
+  void wait(Event& event) override;
+  void label(std::size_t) override {}
+  // From ordinary host memory through pinned slots: `src` is read before the call returns. To ordinary host memory: returns when
+  // it is done.
+  void copy(void* dst, const void* src, std::size_t bytes) override;
+  void upload(void* dst, const void* src, std::size_t bytes) override;  // as a kernel's argument
+  void synchronize() override;
+  void synchronize(Event& event) override;
+
+  cudaStream_t native() const { return handle_.get(); }
+  int device() const { return device_; }
+  bool idle() const;
+
+ private:
+  int device_;
+  Staging& staging_;
+  StreamList& siblings_;
+  StreamHandle handle_;
+};
+
+inline CudaStream& of_cuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+// `bytes` (at most 256) from the host to `dst`; read before the call returns. In upload.cu.
+void upload_bytes(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
+
+}  // namespace dp::kernels::cuda

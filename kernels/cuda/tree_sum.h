@@ -1,0 +1,19 @@
+// The fixed summation order of communicators (kernels/communicator.h) as a kernel.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "dp/shape.h"
+
+namespace dp::kernels::cuda {
+
+// Summands of all ranks together.
+inline constexpr int kMostSummands = 64;
+
+// out[i] = the tree over the summands' elements i, for i in [0, count). `out` may be one of the summands. f32 and f64.
+void tree_sum(const std::vector<const void*>& summands, void* out, std::int64_t count, DType type, cudaStream_t stream);
+
+}  // namespace dp::kernels::cuda
