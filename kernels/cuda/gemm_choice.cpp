@@ -5,7 +5,6 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kBlocks = 256;            // two for each multiprocessor of a large device
 constexpr std::int64_t kLeastDepth = 256;        // of a split: its results are written and read once more
 constexpr std::int64_t kMostPartials = 1 << 24;  // floats
 
@@ -14,8 +13,10 @@ std::int64_t tiles(std::int64_t count, std::int64_t size) { return (count + size
 struct Candidate {
   TileKind kind;
   std::int64_t rows, cols;
+  std::int64_t blocks;  // that fill a large device
 };
-constexpr Candidate kCandidates[] = {{TileKind::wide, 128, 128}, {TileKind::tall, 128, 64}, {TileKind::small, 32, 32}};
+constexpr Candidate kCandidates[] = {
+    {TileKind::wide, 128, 128, 256}, {TileKind::tall, 128, 64, 384}, {TileKind::small, 32, 32, 1024}};
 
 }  // namespace
 
@@ -24,8 +25,8 @@ GemmChoice choose(const GemmShape& shape) {
   const std::int64_t most = std::max<std::int64_t>(1, std::min(shape.depth / kLeastDepth, by_memory));
   for (const Candidate& c : kCandidates) {
     const std::int64_t blocks = tiles(shape.rows, c.rows) * tiles(shape.cols, c.cols) * shape.parts;
-    const std::int64_t splits = std::clamp<std::int64_t>(blocks > 0 ? kBlocks / blocks : 1, 1, most);
-    const bool filled = 2 * shape.cols > c.cols && 2 * shape.rows > c.rows && 2 * blocks * splits >= kBlocks;
+    const std::int64_t splits = std::clamp<std::int64_t>(blocks > 0 ? c.blocks / blocks : 1, 1, most);
+    const bool filled = 2 * shape.cols > c.cols && 2 * shape.rows > c.rows && 2 * blocks * splits >= c.blocks;
     if (filled || c.kind == TileKind::small) return {c.kind, static_cast<int>(splits)};
   }
   return {};

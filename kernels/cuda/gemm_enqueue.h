@@ -21,9 +21,7 @@ void Gemm<Points>::enqueue_tiles(cudaStream_t stream, const char* kernel, const 
                   static_cast<unsigned>(shape_.parts * ending.splits));
   launch({kernel, grid, dim3(Tile::kThreads), stream}, gemm_kernel<Points, Tile>, a, b, bias, whole ? out : workspace,
          geometry_, ending);
-  if (whole) return;
-  launch({"gemm_end", dim3(blocks_for(shape_.results, kEndThreads)), dim3(kEndThreads), stream},
-         gemm_end_kernel<Points>, static_cast<const float*>(workspace), bias, out, geometry_, ending);
+  if (!whole) enqueue_end<Points>(stream, workspace, bias, out, geometry_, ending);
 }
 
 template <typename Points>
