@@ -140,6 +140,11 @@ struct Check {
   void operator()(const SgdUpdate& d) const { check_count(desc, d.count); }
   void operator()(const GradNormPartials& d) const { check_count(desc, d.count); }
   void operator()(const GradNormFinish& d) const { check_count(desc, d.blocks); }
+  void operator()(const GatherImages& d) const {
+    check_types(desc, {&d.x});
+    if (d.x.shape.rank() != 4) refuse(desc, "the tensor has four dimensions");
+    if (d.padding < 0) refuse(desc, "images cannot be padded by " + std::to_string(d.padding) + " pixels");
+  }
 };
 
 }  // namespace

@@ -40,7 +40,8 @@ const char* name_of(const OpDesc& desc) {
                                [](const Accumulate&) { return "accumulate"; },
                                [](const SgdUpdate&) { return "sgd"; },
                                [](const GradNormPartials&) { return "grad_norm_partials"; },
-                               [](const GradNormFinish&) { return "grad_norm_finish"; }},
+                               [](const GradNormFinish&) { return "grad_norm_finish"; },
+                               [](const GatherImages&) { return "gather_images"; }},
                     desc);
 }
 

@@ -208,12 +208,24 @@ struct GradNormFinish {
   std::int64_t blocks = 0;
 };
 
+// A batch from a dataset that lies on the device, as a loader makes it: x = (byte / 255 - mean) / deviation, each step rounded to
+// float32; when `augment`, of an image padded by `padding` black pixels, cropped to its size at a random place and, when `flip`,
+// flipped by chance, by the key (GatherInputs, sample). No plan has it yet: loaders hand over batches of float32.
+// Args: dataset (u8, any number of images (C,H,W), row-major), samples (i64, N: rows of the dataset), statistics (f32, 2C: mean,
+// then deviation of each channel), GatherInputs, x.
+struct GatherImages {
+  TensorDesc x;
+  std::int64_t padding = 0;
+  bool flip = false;
+  bool augment = false;
+};
+
 using OpDesc =
     std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
                  LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
                  AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge, BatchNormRunning,
                  BatchNormForward, BatchNormBackwardSums, BatchNormBackward, DropoutApply, SoftmaxCrossEntropy, Reorder,
-                 Fill, Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish>;
+                 Fill, Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
 

@@ -37,4 +37,10 @@ struct StepResults {
   std::uint32_t skipped_steps = 0;  // GradNormFinish adds one for each skip
 };
 
+// The key of GatherImages.
+struct GatherInputs {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+};
+
 }  // namespace dp::kernels

@@ -45,5 +45,6 @@ std::unique_ptr<HostOp> make(const MovingAverage& desc, const CpuOpOptions& opti
 std::unique_ptr<HostOp> make(const SgdUpdate& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const GradNormPartials& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const GradNormFinish& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const GatherImages& desc, const CpuOpOptions& options);
 
 }  // namespace dp::kernels

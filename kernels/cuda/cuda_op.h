@@ -61,5 +61,6 @@ std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions& opt
 std::unique_ptr<CudaOp> make(const SgdUpdate& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const GradNormPartials& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const GradNormFinish& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const GatherImages& desc, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

@@ -1,55 +1,110 @@
-// ReluForward, ReluBackward, AddForward, Fill, Accumulate, MovingAverage: one pass over memory as it lies.
-#include "device_code.h"
+// ReluForward, ReluBackward, AddForward, Fill, Accumulate: one pass over memory as it lies.
+#include "kernels/cuda/elementwise.h"
+
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_op.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kPerThread = 4;  // elements: one float4 where the address allows it
-
-// Calls element(i) for this thread's elements of [0, count).
-template <typename Element>
-__device__ void each_element(long long count, const Element& element) {
-  const long long first = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) * kPerThread;
-  for (int i = 0; i < kPerThread; ++i)
-    if (first + i < count) element(first + i);
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads) relu_forward_kernel(const float* x, float* y, long long count) {
+  map_elements<kWidth>(x, y, count, [](float value) { return value < 0 ? 0.f : value; });  // lets NaN through
 }
 
-__global__ void __launch_bounds__(kThreads) relu_forward_kernel(const float* x, float* y, long long count) {
-  each_element(count, [&](long long i) { y[i] = x[i] < 0 ? 0.f : x[i]; });  // lets NaN through
-}
-
-__global__ void __launch_bounds__(kThreads)
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads)
     relu_backward_kernel(const float* dy, const float* y, float* dx, long long count) {
-  each_element(count, [&](long long i) { dx[i] = y[i] > 0 ? dy[i] : 0.f; });
+  map_elements<kWidth>(dy, y, dx, count, [](float gradient, float value) { return value > 0 ? gradient : 0.f; });
 }
 
-Launch over(const char* kernel, long long count, cudaStream_t stream) {
-  return {kernel, dim3(blocks_for(count, kThreads * kPerThread)), dim3(kThreads), stream};
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads)
+    add_kernel(const float* a, const float* b, float* y, long long count, bool relu) {
+  map_elements<kWidth>(a, b, y, count, [=](float first, float second) {
+    const float sum = first + second;
+    return relu && sum < 0 ? 0.f : sum;
+  });
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads) accumulate_kernel(const float* x, float* y, long long count) {
+  map_elements<kWidth>(x, y, y, count, [](float added, float sum) { return sum + added; });
 }
 
 class ReluForwardOp final : public CudaOp {
  public:
-  explicit ReluForwardOp(const ReluForward& desc) { tensors_ = {resolved_plain(desc.x)}; }
+  explicit ReluForwardOp(const ReluForward& desc) { tensors_ = {resolved_channels_last(desc.x)}; }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     const long long count = tensors_[0].shape.numel();
-    if (count > 0) launch(over("relu_forward", count, stream), relu_forward_kernel, in(args[0]), out(args[1]), count);
+    const bool packs = take_packs(args[0], args[1]);
+    if (count > 0)
+      launch(over_elements("relu_forward", count, packs, stream),
+             packs ? relu_forward_kernel<4> : relu_forward_kernel<1>, args[0], args[1], count);
   }
 };
 
 class ReluBackwardOp final : public CudaOp {
  public:
-  explicit ReluBackwardOp(const ReluBackward& desc) { tensors_ = {resolved_plain(desc.x)}; }
+  explicit ReluBackwardOp(const ReluBackward& desc) { tensors_ = {resolved_channels_last(desc.x)}; }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     const long long count = tensors_[0].shape.numel();
+    const bool packs = take_packs(args[0], args[1], args[2]);
     if (count > 0)
-      launch(over("relu_backward", count, stream), relu_backward_kernel, in(args[0]), in(args[1]), out(args[2]), count);
+      launch(over_elements("relu_backward", count, packs, stream),
+             packs ? relu_backward_kernel<4> : relu_backward_kernel<1>, args[0], args[1], args[2], count);
   }
+};
+
+class AddOp final : public CudaOp {
+ public:
+  explicit AddOp(const AddForward& desc) : relu_(desc.relu) { tensors_ = {resolved_channels_last(desc.x)}; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    const long long count = tensors_[0].shape.numel();
+    const bool packs = take_packs(args[0], args[1], args[2]);
+    if (count > 0)
+      launch(over_elements("add", count, packs, stream), packs ? add_kernel<4> : add_kernel<1>, args[0], args[1],
+             args[2], count, relu_);
+  }
+
+ private:
+  bool relu_;
+};
+
+class FillOp final : public CudaOp {
+ public:
+  explicit FillOp(const Fill& desc) : bytes_(desc.bytes) {}
+  std::string implementation() const override { return "memset"; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (bytes_ > 0) check(cudaMemsetAsync(args[0], 0, bytes_, stream), "filling memory with zeros");
+  }
+
+ private:
+  std::size_t bytes_;
+};
+
+class AccumulateOp final : public CudaOp {
+ public:
+  explicit AccumulateOp(const Accumulate& desc) : count_(desc.count) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    const bool packs = take_packs(args[0], args[1]);
+    if (count_ > 0)
+      launch(over_elements("accumulate", count_, packs, stream), packs ? accumulate_kernel<4> : accumulate_kernel<1>,
+             args[0], args[1], count_);
+  }
+
+ private:
+  long long count_;
 };
 
 }  // namespace
@@ -59,6 +114,11 @@ std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions&) {
 }
 std::unique_ptr<CudaOp> make(const ReluBackward& desc, const CudaOpOptions&) {
   return std::make_unique<ReluBackwardOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const AddForward& desc, const CudaOpOptions&) { return std::make_unique<AddOp>(desc); }
+std::unique_ptr<CudaOp> make(const Fill& desc, const CudaOpOptions&) { return std::make_unique<FillOp>(desc); }
+std::unique_ptr<CudaOp> make(const Accumulate& desc, const CudaOpOptions&) {
+  return std::make_unique<AccumulateOp>(desc);
 }
 
 }  // namespace dp::kernels::cuda

@@ -21,6 +21,7 @@ foreach(name
     check
     context
     cuda_backend
+    describe_devices
     gemm_choice
     owner
     p2p_communicator

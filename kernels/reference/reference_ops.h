@@ -43,5 +43,6 @@ std::unique_ptr<HostOp> make(const MovingAverage& desc);
 std::unique_ptr<HostOp> make(const SgdUpdate& desc);
 std::unique_ptr<HostOp> make(const GradNormPartials& desc);
 std::unique_ptr<HostOp> make(const GradNormFinish& desc);
+std::unique_ptr<HostOp> make(const GatherImages& desc);
 
 }  // namespace dp::kernels::reference

@@ -1,0 +1,68 @@
+// GatherImages: bytes by a table of their normalised values, as the loader's.
+#include <array>
+#include <memory>
+
+#include "dp/random.h"
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/crop.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels {
+namespace {
+
+class GatherOp : public HostOp {
+ public:
+  GatherOp(const GatherImages& d, const CpuOpOptions& options) : desc_(d) {
+    tensors_ = {resolved_plain(d.x)};
+    view_ = view_of(tensors_[0]);
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes));
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    const auto* dataset = static_cast<const std::uint8_t*>(args[0]);
+    const auto* samples = static_cast<const std::int64_t*>(args[1]);
+    const auto* statistics = static_cast<const float*>(args[2]);
+    const auto& inputs = *static_cast<const GatherInputs*>(args[3]);
+    auto* x = static_cast<float*>(args[4]);
+    parallel_ranges(threads_, view_.n, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) {
+        Random random(inputs.seed, RandomUse::augment, inputs.epoch, static_cast<std::uint64_t>(samples[n]));
+        const Crop crop = desc_.augment ? draw_crop(random, desc_.padding, desc_.flip) : Crop{};
+        const std::uint8_t* image = dataset + samples[n] * view_.c * view_.h * view_.w;
+        for (std::int64_t c = 0; c < view_.blocks * view_.block; ++c) {
+          float* plane = x + view_.at(n, c / view_.block) + c % view_.block;
+          if (c < view_.c)
+            copy_plane(image + c * view_.h * view_.w, crop, statistics[c], statistics[view_.c + c], plane);
+          else  // the layout's padding
+            for (std::int64_t pixel = 0; pixel < view_.h * view_.w; ++pixel) plane[pixel * view_.block] = 0;
+        }
+      }
+    });
+  }
+
+ private:
+  void copy_plane(const std::uint8_t* bytes, const Crop& crop, float mean, float deviation, float* to) const {
+    std::array<float, 256> table;
+    for (std::size_t byte = 0; byte < 256; ++byte) table[byte] = (static_cast<float>(byte) / 255.0f - mean) / deviation;
+    for (std::int64_t i = 0; i < view_.h; ++i)
+      for (std::int64_t j = 0; j < view_.w; ++j, to += view_.block) {
+        const std::int64_t row = i + crop.down, col = (crop.flip ? view_.w - 1 - j : j) + crop.right;
+        const bool inside = row >= 0 && row < view_.h && col >= 0 && col < view_.w;
+        *to = table[inside ? bytes[row * view_.w + col] : 0];
+      }
+  }
+
+  GatherImages desc_;
+  ActivationView view_;
+  int threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const GatherImages& d, const CpuOpOptions& options) {
+  return std::make_unique<GatherOp>(d, options);
+}
+
+}  // namespace dp::kernels

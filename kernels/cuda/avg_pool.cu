@@ -1,0 +1,179 @@
+// AvgPool2dForward and its gradient. Windows: a thread makes one pack of the output. Over whole images: a block sums the pixels
+// of several channels.
+#include "kernels/cuda/block_reduce.h"
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/pool.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// `packs`: of y.
+template <int kWidth, bool kChannelsLast>
+__global__ void __launch_bounds__(kPoolThreads)
+    avg_pool_forward_kernel(const float* x, float* y, Pool pool, unsigned packs) {
+  const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
+  if (index >= packs) return;
+  const Cell cell = cell_of<kWidth, kChannelsLast>(pool.pooled, index);
+  const int top = cell.row * pool.stride - pool.padding, left = cell.col * pool.stride - pool.padding;
+  const int first_row = max(0, top), last_row = min(top + pool.kernel_rows, static_cast<int>(pool.large.rows));
+  const int first_col = max(0, left), last_col = min(left + pool.kernel_cols, static_cast<int>(pool.large.cols));
+  Pack<kWidth> sum{};
+  for (int row = first_row; row < last_row; ++row) {
+    const float* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, row, first_col});
+    for (int col = first_col; col < last_col; ++col, from += col_step<kChannelsLast>(pool.large)) {
+      const Pack<kWidth> values = load_pack<kWidth>(from);
+      for (int k = 0; k < kWidth; ++k) sum.v[k] += values.v[k];
+    }
+  }
+  const float cells = static_cast<float>(pool.kernel_rows * pool.kernel_cols);
+  for (float& value : sum.v) value /= cells;
+  store_pack(y + place<kChannelsLast>(pool.pooled, cell), sum);
+}
+
+// `packs`: of dx.
+template <int kWidth, bool kChannelsLast>
+__global__ void __launch_bounds__(kPoolThreads)
+    avg_pool_backward_kernel(const float* dy, float* dx, Pool pool, unsigned packs) {
+  const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
+  if (index >= packs) return;
+  const Cell cell = cell_of<kWidth, kChannelsLast>(pool.large, index);
+  const Windows rows = windows_over(cell.row, pool.kernel_rows, pool.stride, pool.padding, pool.pooled.rows);
+  const Windows cols = windows_over(cell.col, pool.kernel_cols, pool.stride, pool.padding, pool.pooled.cols);
+  Pack<kWidth> sum{};
+  for (int i = rows.first; i <= rows.last; ++i)
+    for (int j = cols.first; j <= cols.last; ++j) {
+      const Pack<kWidth> gradient =
+          load_pack<kWidth>(dy + place<kChannelsLast>(pool.pooled, {cell.sample, cell.channel, i, j}));
+      for (int k = 0; k < kWidth; ++k) sum.v[k] += gradient.v[k];
+    }
+  const float cells = static_cast<float>(pool.kernel_rows * pool.kernel_cols);
+  for (float& value : sum.v) value /= cells;
+  store_pack(dx + place<kChannelsLast>(pool.large, cell), sum);
+}
+
+// Channels last, over whole images: 32 threads side by side on packs of channels, kPixelRows of them share the pixels.
+constexpr unsigned kLanes = 32, kPixelRows = kPoolThreads / kLanes;
+
+template <int kWidth>
+__global__ void __launch_bounds__(kPoolThreads)
+    global_avg_pool_channels_last_kernel(const float* x, float* y, unsigned channels, unsigned pixels, unsigned tiles) {
+  DP_SHARED(float, sums, [kPixelRows][kLanes * kWidth]);
+  const unsigned lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes;
+  const unsigned sample = blockIdx.x / tiles, channel = (blockIdx.x % tiles * kLanes + lane) * kWidth;
+  Pack<kWidth> sum{};
+  if (channel < channels) {
+    const float* from = x + static_cast<long long>(sample) * pixels * channels + channel;
+    for (unsigned pixel = first; pixel < pixels; pixel += kPixelRows) {
+      const Pack<kWidth> values = load_pack<kWidth>(from + static_cast<long long>(pixel) * channels);
+      for (int k = 0; k < kWidth; ++k) sum.v[k] += values.v[k];
+    }
+  }
+  for (int k = 0; k < kWidth; ++k) sums[first][lane * kWidth + k] = sum.v[k];
+  __syncthreads();
+  if (first != 0 || channel >= channels) return;
+  for (unsigned row = 1; row < kPixelRows; ++row)
+    for (int k = 0; k < kWidth; ++k) sum.v[k] += sums[row][lane * kWidth + k];
+  for (float& value : sum.v) value /= static_cast<float>(pixels);
+  store_pack(y + static_cast<long long>(sample) * channels + channel, sum);
+}
+
+// Row-major, over whole images: a warp for each plane.
+__global__ void __launch_bounds__(kPoolThreads)
+    global_avg_pool_plain_kernel(const float* x, float* y, unsigned planes, unsigned pixels) {
+  const unsigned plane = blockIdx.x * (kPoolThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  float sum = 0;
+  if (plane < planes)
+    for (unsigned pixel = lane; pixel < pixels; pixel += 32) sum += x[static_cast<long long>(plane) * pixels + pixel];
+  sum = warp_sum(sum);
+  if (plane < planes && lane == 0) y[plane] = sum / static_cast<float>(pixels);
+}
+
+Pool pool_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window, bool global) {
+  Pool pool{image_of(large.shape), image_of(pooled.shape), window.kernel, window.kernel, window.stride, window.padding};
+  if (global) {
+    pool.kernel_rows = static_cast<int>(pool.large.rows), pool.kernel_cols = static_cast<int>(pool.large.cols);
+    pool.stride = 1, pool.padding = 0;
+  }
+  return pool;
+}
+
+class AvgPoolForwardOp final : public CudaOp {
+ public:
+  explicit AvgPoolForwardOp(const AvgPool2dForward& desc) : global_(desc.global) {
+    const TensorDesc x = resolved_channels_last(desc.x);
+    tensors_ = {x, in_order_of(x, desc.y)};
+    channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
+    pool_ = pool_of(tensors_[0], tensors_[1], desc.window, desc.global);
+    index_count(tensors_[0]);
+    count_ = index_count(tensors_[1]);
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (count_ == 0) return;
+    const bool packs = channels_last_ && pool_.large.channels % 4 == 0 && take_packs(args[0], args[1]);
+    if (global_) return run_global(stream, args, packs);
+    const auto kernel = packs            ? avg_pool_forward_kernel<4, true>
+                        : channels_last_ ? avg_pool_forward_kernel<1, true>
+                                         : avg_pool_forward_kernel<1, false>;
+    const int width = packs ? 4 : 1;
+    launch(over_cells("avg_pool_forward", count_, width, stream), kernel, args[0], args[1], pool_,
+           count_ / static_cast<unsigned>(width));
+  }
+
+ private:
+  void run_global(cudaStream_t stream, std::span<void* const> args, bool packs) {
+    const unsigned channels = pool_.large.channels, pixels = pool_.large.rows * pool_.large.cols;
+    if (!channels_last_) {
+      const Launch where{"global_avg_pool", dim3(blocks_for(count_, kPoolThreads / 32)), dim3(kPoolThreads), stream};
+      return launch(where, global_avg_pool_plain_kernel, args[0], args[1], count_, pixels);
+    }
+    const unsigned tiles = blocks_for(channels, kLanes * (packs ? 4 : 1));
+    const Launch where{"global_avg_pool", dim3(count_ / channels * tiles), dim3(kPoolThreads), stream};
+    launch(where, packs ? global_avg_pool_channels_last_kernel<4> : global_avg_pool_channels_last_kernel<1>, args[0],
+           args[1], channels, pixels, tiles);
+  }
+
+  bool global_, channels_last_ = false;
+  Pool pool_;
+  unsigned count_ = 0;  // elements of y
+};
+
+class AvgPoolBackwardOp final : public CudaOp {
+ public:
+  explicit AvgPoolBackwardOp(const AvgPool2dBackward& desc) {
+    const TensorDesc dy = desc.dx.layout.any() ? resolved_channels_last(desc.dy) : in_order_of(desc.dx, desc.dy);
+    tensors_ = {dy, in_order_of(dy, desc.dx)};
+    channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
+    pool_ = pool_of(tensors_[1], tensors_[0], desc.window, desc.global);
+    count_ = index_count(tensors_[1]);
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (count_ == 0) return;
+    const bool packs = channels_last_ && pool_.large.channels % 4 == 0 && take_packs(args[0], args[1]);
+    const auto kernel = packs            ? avg_pool_backward_kernel<4, true>
+                        : channels_last_ ? avg_pool_backward_kernel<1, true>
+                                         : avg_pool_backward_kernel<1, false>;
+    const int width = packs ? 4 : 1;
+    launch(over_cells("avg_pool_backward", count_, width, stream), kernel, args[0], args[1], pool_,
+           count_ / static_cast<unsigned>(width));
+  }
+
+ private:
+  bool channels_last_ = false;
+  Pool pool_;
+  unsigned count_ = 0;  // elements of dx
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const AvgPool2dForward& desc, const CudaOpOptions&) {
+  return std::make_unique<AvgPoolForwardOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const AvgPool2dBackward& desc, const CudaOpOptions&) {
+  return std::make_unique<AvgPoolBackwardOp>(desc);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,143 @@
+// BatchNormMoments in one pass: of a few values in float about their own mean, then merged in double as Chan et al. do for
+// pairs, first within a thread, then within a block, then over the parts of the tensor, always in the same order.
+#include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/cuda_op.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr int kChunk = 8;          // values that are summed in float
+constexpr unsigned kBlocks = 256;  // about two for each multiprocessor of a large device
+
+struct Moments {
+  double mean = 0, squares = 0;  // squares: of the deviations from the mean
+};
+
+// Adds the moments of `added` values, `share` of all there are then.
+__device__ __forceinline__ void merge(Moments& to, double before, const Moments& from, double share) {
+  const double away = from.mean - to.mean;
+  to.mean += away * share;
+  to.squares += from.squares + away * away * before * share;
+}
+
+// `parts`: for each part the means, then the squares of all channels.
+template <int kWidth, bool kChannelsLast>
+__global__ void __launch_bounds__(kNormThreads) moments_kernel(const float* x, double* parts, NormCut cut) {
+  DP_SHARED(double, means, [kWidth][kNormThreads]);
+  DP_SHARED(double, squares, [kWidth][kNormThreads]);
+  DP_SHARED(unsigned, counts, [kNormThreads]);
+  const NormSpot spot = norm_spot<kWidth>(cut);
+  Moments own[kWidth];
+  unsigned count = 0;
+  for (unsigned row = spot.row; row < spot.end; row += kChunk * spot.step) {
+    Pack<kWidth> values[kChunk];
+    load_rows<kWidth, kChannelsLast>(x, cut, spot, row, values);
+    const unsigned left = (spot.end - row + spot.step - 1) / spot.step, added = left < kChunk ? left : kChunk;
+    const float per_value = 1.f / static_cast<float>(added);
+    const double share = static_cast<double>(added) / static_cast<double>(count + added);
+    for (int k = 0; k < kWidth; ++k) {
+      float sum = 0;
+      for (int i = 0; i < kChunk; ++i) sum += values[i].v[k];  // zeros behind the last
+      const float middle = sum * per_value;                    // about the mean
+      float away = 0, square = 0;
+      for (unsigned i = 0; i < kChunk; ++i) {
+        const float deviation = i < added ? values[i].v[k] - middle : 0.f;
+        away += deviation;
+        square += deviation * deviation;
+      }
+      const float correction = away * per_value;
+      merge(own[k], count,
+            {static_cast<double>(middle) + static_cast<double>(correction),
+             static_cast<double>(square) - static_cast<double>(away) * static_cast<double>(correction)},
+            share);
+    }
+    count += added;
+  }
+
+  for (int k = 0; k < kWidth; ++k) means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
+  counts[threadIdx.x] = count;
+  __syncthreads();
+  for (unsigned half = kNormThreads / 2; half >= cut.lanes; half /= 2) {
+    if (threadIdx.x < half && counts[threadIdx.x + half] > 0) {
+      const unsigned other = threadIdx.x + half, added = counts[other];
+      const double share = static_cast<double>(added) / static_cast<double>(count + added);
+      for (int k = 0; k < kWidth; ++k) {
+        merge(own[k], count, {means[k][other], squares[k][other]}, share);
+        means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
+      }
+      counts[threadIdx.x] = count += added;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x >= cut.lanes || spot.channel >= cut.channels) return;
+  double* const part = parts + static_cast<long long>(spot.part) * 2 * cut.channels + spot.channel;
+  for (int k = 0; k < kWidth; ++k) part[k] = own[k].mean, part[cut.channels + k] = own[k].squares;
+}
+
+__global__ void __launch_bounds__(kJoinThreads) join_moments_kernel(const double* parts, double* moments, NormCut cut) {
+  DP_SHARED(double, means, [kJoinThreads]);
+  DP_SHARED(double, squares, [kJoinThreads]);
+  DP_SHARED(unsigned, counts, [kJoinThreads]);
+  const unsigned lane = threadIdx.x / kJoinChannels, channel = blockIdx.x * kJoinChannels + threadIdx.x % kJoinChannels;
+  Moments own;
+  unsigned count = 0;
+  if (channel < cut.channels)
+    for (unsigned part = lane; part < cut.parts; part += kJoinLanes) {
+      const double* const from = parts + static_cast<long long>(part) * 2 * cut.channels + channel;
+      const unsigned added = cut.part_size(part);
+      merge(own, count, {from[0], from[cut.channels]}, static_cast<double>(added) / static_cast<double>(count + added));
+      count += added;
+    }
+  means[threadIdx.x] = own.mean, squares[threadIdx.x] = own.squares, counts[threadIdx.x] = count;
+  __syncthreads();
+  for (unsigned half = kJoinThreads / 2; half >= kJoinChannels; half /= 2) {
+    if (threadIdx.x < half && counts[threadIdx.x + half] > 0) {
+      const unsigned other = threadIdx.x + half, added = counts[other];
+      merge(own, count, {means[other], squares[other]},
+            static_cast<double>(added) / static_cast<double>(count + added));
+      means[threadIdx.x] = own.mean, squares[threadIdx.x] = own.squares, counts[threadIdx.x] = count += added;
+    }
+    __syncthreads();
+  }
+  if (lane != 0 || channel >= cut.channels) return;
+  if (channel == 0) moments[0] = cut.rows;
+  moments[1 + channel] = own.mean;
+  moments[1 + cut.channels + channel] = own.squares;
+}
+
+class MomentsOp final : public CudaOp {
+ public:
+  explicit MomentsOp(const BatchNormMoments& desc) {
+    tensors_ = {resolved_channels_last(desc.x)};
+    channels_last_ = is_channels_last(tensors_[0]);
+    for (const int width : {1, 4}) cuts_[width == 4] = cut_norm(tensors_[0], width, kChunk, kBlocks);
+  }
+  std::size_t workspace_bytes() const override {
+    return std::size_t{std::max(cuts_[0].parts, cuts_[1].parts)} * 2 * cuts_[0].channels * sizeof(double);
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    const bool packs = channels_last_ && cuts_[0].channels % 4 == 0 && take_packs(args[0]);
+    const NormCut& cut = cuts_[packs];
+    if (cut.parts > 0)
+      launch(over_parts("batch_norm_moments", cut, stream),
+             packs            ? moments_kernel<4, true>
+             : channels_last_ ? moments_kernel<1, true>
+                              : moments_kernel<1, false>,
+             args[0], workspace, cut);
+    launch(over_channels("join_moments", cut.channels, stream), join_moments_kernel, workspace, args[1], cut);
+  }
+
+ private:
+  bool channels_last_;
+  NormCut cuts_[2];  // in single floats, in packs
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const BatchNormMoments& desc, const CudaOpOptions&) {
+  return std::make_unique<MomentsOp>(desc);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,142 @@
+// SoftmaxCrossEntropy: a warp for each sample, in double; then one thread adds the samples in order. A small batch is done by one
+// block, a large one by many and a second kernel. Compiled without contraction of a*b+c, as update.cu is.
+#include "kernels/cuda/block_reduce.h"
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256, kAloneThreads = 1024;
+constexpr std::int64_t kAloneBatch = 4 * kAloneThreads / 32;  // that one block takes: four samples for each warp
+
+struct Problem {
+  long long batch, classes;
+  double per_class;  // 1 / classes
+};
+
+struct SampleResult {
+  double loss;
+  long long before;  // classes that stand before the label
+};
+
+// Sample n, by a whole warp. `dlogits` may be null. The result is in every lane.
+__device__ __forceinline__ SampleResult one_sample(const float* logits, const int* labels, const Problem& problem,
+                                                   long long n, const StepInputs& inputs, float* dlogits) {
+  const long long lane = threadIdx.x % 32, classes = problem.classes;
+  const int label = labels[n];
+  logits += n * classes;
+  const double even = inputs.label_smoothing * problem.per_class;
+  const double own = 1.0 - static_cast<double>(inputs.label_smoothing);
+  const bool is_class = label >= 0 && label < classes;
+  const double own_logit = is_class ? static_cast<double>(logits[label]) : 0.0;
+
+  double largest = -INFINITY, logit_sum = 0;  // a NaN is in the sums, wherever it stands
+  long long before = 0;
+  for (long long k = lane; k < classes; k += 32) {
+    const double logit = logits[k];
+    largest = logit > largest ? logit : largest;
+    logit_sum += logit;
+    before += logit > own_logit || (logit == own_logit && k < label);
+  }
+  largest = warp_max(largest);
+  logit_sum = warp_sum(logit_sum);
+  before = warp_sum(before);
+  double sum = 0;
+  for (long long k = lane; k < classes; k += 32) sum += exp(logits[k] - largest);
+  sum = warp_sum(sum);
+  const double log_sum = largest + log(sum);
+
+  double loss = is_class ? own * (log_sum - own_logit) : NAN;
+  if (even > 0) loss += even * (static_cast<double>(classes) * log_sum - logit_sum);
+  if (dlogits)
+    for (long long k = lane; k < classes; k += 32)
+      dlogits[n * classes + k] =
+          static_cast<float>(inputs.loss_scale * (exp(logits[k] - log_sum) - even - (k == label ? own : 0.0)));
+  if (!is_class || own_logit != own_logit) before = classes < 5 ? 5 : classes;
+  return {loss, before};
+}
+
+// By one thread.
+__device__ __forceinline__ void add_samples(const SampleResult* samples, long long batch, StepResults& results) {
+  double loss_sum = results.loss_sum;
+  long long top1 = 0, top5 = 0, nonfinite = 0;
+  for (long long n = 0; n < batch; ++n) {
+    const SampleResult sample = samples[n];
+    loss_sum += sample.loss;
+    top1 += sample.before < 1;
+    top5 += sample.before < 5;
+    nonfinite += !(sample.loss - sample.loss == 0);
+  }
+  results.loss_sum = loss_sum;
+  results.samples += batch;
+  results.top1 += top1;
+  results.top5 += top5;
+  results.nonfinite += nonfinite;
+}
+
+__global__ void __launch_bounds__(kAloneThreads)
+    loss_of_small_batch_kernel(const float* logits, const int* labels, const StepInputs* inputs, float* dlogits,
+                               StepResults* results, Problem problem) {
+  DP_SHARED(SampleResult, samples, [kAloneBatch]);
+  for (long long n = threadIdx.x / 32; n < problem.batch; n += kAloneThreads / 32) {
+    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, dlogits);
+    if (threadIdx.x % 32 == 0) samples[n] = sample;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) add_samples(samples, problem.batch, *results);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    loss_of_samples_kernel(const float* logits, const int* labels, const StepInputs* inputs, float* dlogits,
+                           SampleResult* samples, Problem problem) {
+  const long long n = static_cast<long long>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (n >= problem.batch) return;
+  const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, dlogits);
+  if (threadIdx.x % 32 == 0) samples[n] = sample;
+}
+
+// One block.
+__global__ void __launch_bounds__(kThreads)
+    add_losses_kernel(const SampleResult* samples, StepResults* results, long long batch) {
+  DP_SHARED(SampleResult, near, [kThreads]);
+  for (long long first = 0; first < batch; first += kThreads) {
+    if (first + threadIdx.x < batch) near[threadIdx.x] = samples[first + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) add_samples(near, min(batch - first, static_cast<long long>(kThreads)), *results);
+    __syncthreads();
+  }
+}
+
+class LossOp final : public CudaOp {
+ public:
+  explicit LossOp(const SoftmaxCrossEntropy& desc)
+      : problem_{desc.batch, desc.classes, 1.0 / static_cast<double>(desc.classes)} {}
+  std::size_t workspace_bytes() const override {
+    return alone() ? 0 : static_cast<std::size_t>(problem_.batch) * sizeof(SampleResult);
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    if (problem_.batch == 0) return;
+    if (alone())
+      return launch({"loss_of_small_batch", dim3(1), dim3(kAloneThreads), stream}, loss_of_small_batch_kernel, args[0],
+                    args[1], args[2], args[3], args[4], problem_);
+    launch({"loss_of_samples", dim3(blocks_for(problem_.batch, kThreads / 32)), dim3(kThreads), stream},
+           loss_of_samples_kernel, args[0], args[1], args[2], args[3], workspace, problem_);
+    launch({"add_losses", dim3(1), dim3(kThreads), stream}, add_losses_kernel, workspace, args[4], problem_.batch);
+  }
+
+ private:
+  bool alone() const { return problem_.batch <= kAloneBatch && problem_.batch * problem_.classes <= 16384; }
+
+  Problem problem_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions&) {
+  return std::make_unique<LossOp>(desc);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,109 @@
+// Reorder: a copy where the order stays, or transposed matrices, channels x pixels on one side, pixels x channels on the other.
+#include "device_code.h"
+#include "dp/error.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_op.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr unsigned kTile = 32, kTileRows = kThreads / kTile;
+constexpr unsigned kFew = 8;  // channels: a thread takes all of a pixel's
+
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads) convert_kernel(const From* src, To* dst, long long count) {
+  const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) dst[i] = static_cast<To>(src[i]);
+}
+
+// `matrices` of rows x cols to as many of cols x rows, tile by tile.
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(const From* src, To* dst, unsigned rows, unsigned cols, unsigned row_tiles, unsigned col_tiles) {
+  DP_SHARED(To, tile, [kTile][kTile + 1]);
+  const unsigned x = threadIdx.x % kTile, y = threadIdx.x / kTile, at = blockIdx.x / col_tiles;
+  const unsigned col_tile = blockIdx.x % col_tiles * kTile, row_tile = at % row_tiles * kTile;
+  const long long matrix = static_cast<long long>(at / row_tiles) * rows * cols;
+  for (unsigned k = y; k < kTile; k += kTileRows)
+    if (row_tile + k < rows && col_tile + x < cols)
+      tile[k][x] = static_cast<To>(src[matrix + static_cast<long long>(row_tile + k) * cols + col_tile + x]);
+  __syncthreads();
+  for (unsigned k = y; k < kTile; k += kTileRows)
+    if (col_tile + k < cols && row_tile + x < rows)
+      dst[matrix + static_cast<long long>(col_tile + k) * rows + row_tile + x] = tile[x][k];
+}
+
+// The same with few channels. The steps are between neighbours on one axis.
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads)
+    few_channels_kernel(const From* src, To* dst, long long count, unsigned channels, unsigned pixels,
+                        unsigned src_channel, unsigned src_pixel, unsigned dst_channel, unsigned dst_pixel) {
+  const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const long long matrix = i / pixels * channels * pixels, pixel = i % pixels;
+  for (unsigned c = 0; c < channels; ++c)
+    dst[matrix + static_cast<long long>(c) * dst_channel + pixel * dst_pixel] =
+        static_cast<To>(src[matrix + static_cast<long long>(c) * src_channel + pixel * src_pixel]);
+}
+
+class ReorderOp final : public CudaOp {
+ public:
+  explicit ReorderOp(const Reorder& desc) {
+    tensors_ = {resolved_plain(desc.src), resolved_plain(desc.dst)};
+    const Order src = order_of(tensors_[0]), dst = order_of(tensors_[1]);
+    order_ = src.channels_last ? src : dst;
+    from_channels_last_ = src.channels_last;
+    same_ = src.channels_last == dst.channels_last;
+    if (same_ && src.channels_last && (src.channels != dst.channels || src.pixels != dst.pixels))
+      throw Error(ErrorCode::usage, "reorder: cannot bring " + tensors_[0].layout.name + " into the order " +
+                                        tensors_[1].layout.name + "; go by the plain order");
+  }
+  std::string implementation() const override { return same_ ? "own:copy" : "own:transpose"; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (tensors_[0].shape.numel() == 0) return;
+    const bool wide = tensors_[0].type == DType::f64, to_wide = tensors_[1].type == DType::f64;
+    if (same_ && wide == to_wide)
+      return check(cudaMemcpyAsync(args[1], args[0], tensors_[0].layout.bytes, cudaMemcpyDeviceToDevice, stream),
+                   "copying a tensor");
+    if (wide)
+      to_wide ? run<double, double>(stream, args) : run<double, float>(stream, args);
+    else
+      to_wide ? run<float, double>(stream, args) : run<float, float>(stream, args);
+  }
+
+ private:
+  template <typename From, typename To>
+  void run(cudaStream_t stream, std::span<void* const> args) const {
+    const auto channels = static_cast<unsigned>(order_.channels), pixels = static_cast<unsigned>(order_.pixels);
+    if (same_) {
+      const long long count = tensors_[0].shape.numel();
+      launch({"reorder_copy", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream}, convert_kernel<From, To>,
+             args[0], args[1], count);
+    } else if (channels <= kFew) {
+      const long long count = order_.outer * order_.pixels;
+      const Launch where{"reorder_few_channels", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream};
+      if (from_channels_last_)
+        launch(where, few_channels_kernel<From, To>, args[0], args[1], count, channels, pixels, 1, channels, pixels, 1);
+      else
+        launch(where, few_channels_kernel<From, To>, args[0], args[1], count, channels, pixels, pixels, 1, 1, channels);
+    } else {
+      const unsigned rows = from_channels_last_ ? pixels : channels, cols = from_channels_last_ ? channels : pixels;
+      const unsigned row_tiles = blocks_for(rows, kTile), col_tiles = blocks_for(cols, kTile);
+      const auto blocks = static_cast<unsigned>(order_.outer * row_tiles * col_tiles);
+      launch({"reorder_transpose", dim3(blocks), dim3(kThreads), stream}, transpose_kernel<From, To>, args[0], args[1],
+             rows, cols, row_tiles, col_tiles);
+    }
+  }
+
+  Order order_;  // of the side that lies channels last
+  bool same_, from_channels_last_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const Reorder& desc, const CudaOpOptions&) { return std::make_unique<ReorderOp>(desc); }
+
+}  // namespace dp::kernels::cuda
