@@ -31,6 +31,8 @@ void Gemm<Points>::enqueue(cudaStream_t stream, const char* kernel, const float*
   switch (choice_.tile) {
     case TileKind::wide: return enqueue_tiles<WideTile>(stream, kernel, a, b, bias, out, workspace);
     case TileKind::tall: return enqueue_tiles<TallTile>(stream, kernel, a, b, bias, out, workspace);
+    case TileKind::square: return enqueue_tiles<SquareTile>(stream, kernel, a, b, bias, out, workspace);
+    case TileKind::narrow: return enqueue_tiles<NarrowTile>(stream, kernel, a, b, bias, out, workspace);
     case TileKind::small: return enqueue_tiles<SmallTile>(stream, kernel, a, b, bias, out, workspace);
   }
 }

@@ -20,6 +20,8 @@ struct TileSize {
 };
 using WideTile = TileSize<128, 128, 8, 8, 2>;
 using TallTile = TileSize<128, 64, 8, 8, 3>;
+using SquareTile = TileSize<64, 64, 8, 4, 4>;
+using NarrowTile = TileSize<128, 32, 8, 4, 4>;
 using SmallTile = TileSize<32, 32, 4, 4, 8>;
 
 // One operand in shared memory, of `lines` rows of the tile: neighbours are those that are neighbours in the tensor. A pitch of
