@@ -2,15 +2,26 @@
 set(dp_cuda_folder ${PROJECT_SOURCE_DIR}/kernels/cuda)
 set(dp_cuda_kernels)
 foreach(name
+    avg_pool
+    batch_norm
+    batch_norm_moments
+    batch_norm_stats
+    batch_norm_sums
     conv_bias
     conv_data
     conv_forward
     conv_geometry
     conv_weights
+    dropout
     elementwise
+    gather
     linear
+    loss
+    max_pool
     peer_pattern
+    reorder
     tree_sum
+    update
     upload
 )
   list(APPEND dp_cuda_kernels ${dp_cuda_folder}/${name}.cu)
