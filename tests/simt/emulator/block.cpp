@@ -197,7 +197,8 @@ void Block::fail(const char* format, ...) {
   leave();
 }
 
-void Block::fail_address(const char* text) {
+void Block::fail_address(const char* text, const void* code) {
+  failure_.code = code;
   failure_.illegal_address = true;
   fail("%s", text);
 }

@@ -51,7 +51,8 @@ class Block {
   void collective(unsigned mask, void* arguments, Combine combine, Site site);
   void warp_fence(unsigned mask);
   [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 2, 3)));
-  [[noreturn]] void fail_address(const char* text);  // as fail, for an address that is none
+  // As fail, for an address that is none; `code`: of the access.
+  [[noreturn]] void fail_address(const char* text, const void* code);
 
   SharedMemory& shared() { return shared_; }
   void* shared_array(const void* key, std::size_t bytes, const char* name);
@@ -63,6 +64,7 @@ class Block {
   unsigned warp_epoch(unsigned thread) const { return warps_[thread / kWarp].epoch; }  // __syncwarp so far
   const Grid& grid() const { return *grid_; }
   bool on_fiber() const { return current_ != nullptr; }
+  bool on_current_stack(const void* address) const;
   bool is_stack(const void* address) const;  // whether it lies in the page below a fiber's stack
 
  private:

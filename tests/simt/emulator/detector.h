@@ -21,6 +21,8 @@ class Detector {
   virtual void allocated(const void* begin, std::size_t bytes) = 0;
   virtual void freed(const void* begin, std::size_t bytes) = 0;
 
+  virtual void forget() = 0;  // all accesses and operations so far
+
   // Operations and what orders them, in the order of the calls to the runtime. `stream` is a small number of its own for each
   // stream that exists; an operation is known by the number that is returned.
   virtual std::size_t stream_created() = 0;

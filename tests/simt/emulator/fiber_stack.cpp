@@ -50,6 +50,10 @@ void Block::reclaim_stacks() {
   }
 }
 
+bool Block::on_current_stack(const void* address) const {
+  return address >= current_stack_->memory && address < current_stack_->memory + kBytes;
+}
+
 bool Block::is_stack(const void* address) const {
   for (const auto& stack : stacks_)
     if (address >= stack->memory && address < stack->memory + kGuard) return true;

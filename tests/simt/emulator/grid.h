@@ -24,6 +24,7 @@ std::string check_shape(const Grid& grid);
 struct Failure {
   std::string text;              // empty: it went well
   bool illegal_address = false;  // else something that CUDA calls a launch failure
+  const void* code = nullptr;    // where in the program, if known
 };
 Failure run_grid(const Grid& grid);
 

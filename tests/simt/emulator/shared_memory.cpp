@@ -68,6 +68,19 @@ const char* SharedMemory::damaged() const {
   return nullptr;
 }
 
+const SharedMemory::Array* SharedMemory::below(const void* address) const {
+  const Array* found = &arrays_[0];
+  for (std::size_t i = 1; i < count_; ++i)
+    if (arrays_[i].begin <= address) found = &arrays_[i];
+  return found;
+}
+
+const char* SharedMemory::name_of(const void* address) const { return below(address)->name; }
+
+std::size_t SharedMemory::offset_in_array(const void* address) const {
+  return static_cast<const char*>(address) - below(address)->begin;
+}
+
 bool SharedMemory::inside_array(const void* address, std::size_t bytes) const {
   const char* const begin = static_cast<const char*>(address);
   return std::any_of(arrays_.begin(), arrays_.begin() + count_, [&](const Array& array) {

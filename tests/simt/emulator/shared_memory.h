@@ -24,7 +24,9 @@ class SharedMemory {
   bool holds(const void* address) const { return address >= memory_ && address < memory_ + kBytes; }
   // Whether all of it lies in one array.
   bool inside_array(const void* address, std::size_t bytes) const;
-  // How far from the start; for messages and for the shadow of the race detector.
+  const char* name_of(const void* address) const;  // of the array that holds it, or lies nearest below
+  std::size_t offset_in_array(const void* address) const;
+  // How far from the start; for the shadow of the race detector.
   std::size_t offset(const void* address) const { return static_cast<const char*>(address) - memory_; }
 
   static constexpr std::size_t kBytes = 320 * 1024;  // with red zones
@@ -38,6 +40,7 @@ class SharedMemory {
     std::size_t bytes = 0;
     std::size_t padded = 0;  // with the red zone behind it
   };
+  const Array* below(const void* address) const;
   void* add(const void* key, std::size_t bytes, const char* name);
 
   char* memory_;

@@ -58,6 +58,7 @@ void reset() {
     for (auto& reaches : device(i).reaches) reaches = false;
   }
   release_all_pinned();
+  if (detector != nullptr) detector->forget();
   set_current_device(0);
   forget_reports();
   cudaGetLastError();

@@ -10,6 +10,7 @@
 #include "simt/runtime/errors.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/quiet_lock.h"
+#include "simt/runtime/source_line.h"
 
 namespace dp::simt {
 namespace {
@@ -103,7 +104,8 @@ void run(KernelWork& work, int index, std::uint32_t operation) {
   const Failure failure = run_grid(work.grid);
   if (failure.text.empty()) return;
   fail_device(index, failure.illegal_address ? cudaErrorIllegalAddress : cudaErrorLaunchFailure,
-              std::string("kernel ") + work.grid.kernel + " on " + device_name(index) + ": " + failure.text);
+              std::string("kernel ") + work.grid.kernel + " on " + device_name(index) + ": " + failure.text +
+                  source_line(failure.code));
 }
 
 void run(CopyWork& work, int index, std::uint32_t operation, bool slowly) {
