@@ -133,6 +133,15 @@ __global__ void add_one_behind_kernel(const float* const* x, float* y, int n) {
   if (i < n) y[i] = x[0][i] + 1;
 }
 
+__device__ float grow(int depth, float x) {
+  volatile float frame[128] = {};
+  frame[depth % 128] = x;
+  if (depth == 0) return frame[0];
+  return grow(depth - 1, x) + frame[(depth + 1) % 128];
+}
+
+__global__ void deep_kernel(int depth, float* y) { y[0] = grow(depth, 2); }
+
 using RowKernel = void (*)(bool, const float*, float*);
 struct NamedKernel {
   const char* name;
@@ -187,6 +196,10 @@ void sum_by_last_block(bool planted, float* parts, unsigned* count, float* total
 
 void add_one(const float* x, float* y, int n, cudaStream_t stream) {
   launch({"add_one_kernel", kernels::cuda::blocks_for(n, 64), 64, stream}, add_one_kernel, x, y, n);
+}
+
+void run_deep(int depth, float* y, cudaStream_t stream) {
+  launch({"deep_kernel", 1, 1, stream}, deep_kernel, depth, y);
 }
 
 void add_one_behind(const float* const* x, float* y, int n, cudaStream_t stream) {

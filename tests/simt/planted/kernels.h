@@ -31,6 +31,8 @@ void count_blocks(bool planted, float* sum, cudaStream_t stream);
 void sum_by_last_block(bool planted, float* parts, unsigned* count, float* total, cudaStream_t stream);
 // y[i] = x[i] + 1.
 void add_one(const float* x, float* y, int n, cudaStream_t stream);
+// y[0] = 2, by calls so deep, of half a KiB each.
+void run_deep(int depth, float* y, cudaStream_t stream);
 // y[i] = x[0][i] + 1: the kernel is given only where the pointer lies.
 void add_one_behind(const float* const* x, float* y, int n, cudaStream_t stream);
 

@@ -1,6 +1,8 @@
 // planted_<build> BUG right|wrong: runs a planted bug in every schedule and says in lines on the standard output what was found:
 //   rule: TEXT     an error of the runtime or a report
 //   result: TEXT   a wrong result
+// planted_<build> all: all of them without their mistakes.
+// planted_<build> BUG untaken: ends without having taken the reports.
 // The sanitizers and the fault handler end the process instead.
 #include <cstdio>
 #include <cstring>
@@ -45,8 +47,19 @@ int main(int argc, char** argv) {
     for (const PlantedBug& bug : planted_bugs()) std::printf("%s|%s\n", bug.name.c_str(), bug.what.c_str());
     return 0;
   }
+  if (argc == 2 && std::strcmp(argv[1], "all") == 0) {
+    for (const PlantedBug& bug : planted_bugs()) run(bug, false);
+    return 0;
+  }
   for (const PlantedBug& bug : planted_bugs()) {
     if (argc != 3 || bug.name != argv[1]) continue;
+    if (std::strcmp(argv[2], "untaken") == 0) {
+      try {
+        bug.run(true);
+      } catch (const dp::Error&) {
+      }
+      return 0;
+    }
     run(bug, std::strcmp(argv[2], "wrong") == 0);
     return 0;
   }

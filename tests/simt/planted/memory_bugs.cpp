@@ -83,6 +83,14 @@ bool memory_lives(bool planted) {
   return all_are_two(y.values());
 }
 
+bool stack_is_enough(bool planted) {
+  const TestStream stream;
+  const DeviceArray<float> y(1);
+  run_deep(planted ? 10000 : 3, y, stream);
+  stream.finish();
+  return y.values()[0] == 2;
+}
+
 }  // namespace
 
 std::vector<PlantedBug> planted_memory_bugs() {
@@ -95,6 +103,7 @@ std::vector<PlantedBug> planted_memory_bugs() {
       {"read_outside", "a read behind the end of an allocation", false, reads_inside},
       {"write_outside", "a write just behind the end of an allocation", false, writes_inside},
       {"use_after_free", "a kernel reads memory that has been freed", false, memory_lives},
+      {"deep_recursion", "more stack than a thread has", false, stack_is_enough},
   };
 }
 
