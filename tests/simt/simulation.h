@@ -38,7 +38,7 @@ struct Simulation {
 
 Simulation& simulation();
 
-// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none,
+// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts,
 // DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7. Clears the errors
 // of the devices, peer access and reports, and frees what is still allocated. All streams must be idle.
 void reset();

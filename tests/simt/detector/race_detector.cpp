@@ -136,7 +136,8 @@ void RaceDetector::note_read(Cell& cell, const Accessed& access) {
   };
   if (!unordered(first)) {
     first = access;
-  } else if (!unordered(second) || distance(first, access) >= distance(first, second)) {
+  } else if (!unordered(second) || distance(first, access) > distance(first, second) ||
+             (access.bytes & ~second.bytes) != 0) {
     second = access;
   }
 }
@@ -219,23 +220,30 @@ void RaceDetector::allocated(const void* begin, std::size_t bytes) {
   extents_.insert(std::upper_bound(extents_.begin(), extents_.end(), first,
                                    [](const char* a, const Extent& b) { return a < b.begin; }),
                   {first, first + bytes});
+  ++extent_changes_;
 }
 
 void RaceDetector::freed(const void* begin, std::size_t bytes) {
   const std::lock_guard lock(extents_mutex_);
   std::erase_if(extents_, [&](const Extent& extent) { return extent.begin == begin; });
-  recent_extent_ = {};
+  ++extent_changes_;
   freed_extents_.push_back({static_cast<const char*>(begin), static_cast<const char*>(begin) + bytes});
 }
 
 bool RaceDetector::inside_allocation(const void* address, unsigned bytes) {
   const char* const first = static_cast<const char*>(address);
+  // Most accesses lie where one of the last few did; this needs no lock while nothing is allocated or freed.
+  if (const unsigned changes = extent_changes_; changes != recent_changes_) {
+    recent_changes_ = changes;
+    recent_extents_.fill({});
+  }
+  for (const Extent& recent : recent_extents_)
+    if (first >= recent.begin && first + bytes <= recent.end) return true;
   const std::lock_guard lock(extents_mutex_);
-  if (first >= recent_extent_.begin && first + bytes <= recent_extent_.end) return true;
   const auto above = std::upper_bound(extents_.begin(), extents_.end(), first,
                                       [](const char* a, const Extent& b) { return a < b.begin; });
   if (above == extents_.begin() || first + bytes > above[-1].end) return false;
-  recent_extent_ = above[-1];
+  recent_extents_[next_recent_++ % recent_extents_.size()] = above[-1];
   return true;
 }
 

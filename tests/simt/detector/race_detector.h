@@ -2,6 +2,8 @@
 // that its state needs no lock; what is found does not depend on who came first by chance.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -66,7 +68,9 @@ class RaceDetector final : public Detector {
 
   std::mutex extents_mutex_;
   std::vector<Extent> extents_;  // device and pinned memory, by address
-  Extent recent_extent_{};
+  std::atomic<unsigned> extent_changes_{0};
+  std::array<Extent, 4> recent_extents_{};
+  unsigned recent_changes_ = 0, next_recent_ = 0;
   std::vector<Extent> freed_extents_;  // their shadow is forgotten when the next operation begins
 
   Clocks clocks_;

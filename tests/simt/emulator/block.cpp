@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "simt/emulator/detector.h"
 #include "simt/emulator/sanitizer.h"
 #include "simt/simulation.h"
 
@@ -30,7 +31,7 @@ Failure Block::run(const Grid& grid, unsigned number) {
   random_ = (simulation().seed * 2654435761u ^ number * 40503u) | 1;
   block_index = {number % grid.grid.x, number / grid.grid.x % grid.grid.y, number / (grid.grid.x * grid.grid.y)};
   start_threads(grid.block);
-  shared_.start(grid.shared_bytes);
+  shared_.start(grid.shared_bytes, simulation().shared_memory_per_block);
   Block* const outer = running_block;
   running_block = this;
   resume_next(caller_, false);
@@ -204,8 +205,7 @@ void Block::fail_address(const char* text, const void* code) {
 }
 
 void Block::leave() {
-  Context abandoned;
-  go(abandoned, caller_, true);
+  go(abandoned_, caller_, true);
   std::abort();
 }
 
@@ -244,6 +244,8 @@ void Block::release_barrier() {
   at_barrier_ = 0;
   ++epoch_;
   for (unsigned w = 0; w < warp_count_; ++w) wake(w, warps_[w].alive);
+  if (detector != nullptr)
+    for (unsigned i = 0; i < thread_count_; ++i) threads_[i].copies.announce_unfinished(i);
 }
 
 void Block::collective(unsigned mask, void* arguments, Combine combine, Site site) {
@@ -290,7 +292,9 @@ void Block::warp_fence(unsigned mask) {
 
 void* Block::shared_array(const void* key, std::size_t bytes, const char* name) {
   void* const array = shared_.array(key, bytes, name);
-  if (array == nullptr) fail("static shared memory ends at %s: at most 48 KiB and 63 arrays", name);
+  if (array == nullptr)
+    fail("no shared memory is left for %s: at most 48 KiB in 63 arrays, and with the dynamic part what a block has",
+         name);
   return array;
 }
 

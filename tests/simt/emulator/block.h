@@ -37,7 +37,10 @@ class Block {
   static constexpr unsigned kMaxThreads = 1024;
 
   Block() = default;
-  ~Block() { release_context(caller_); }
+  ~Block() {
+    release_context(caller_);
+    release_context(abandoned_);
+  }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
@@ -107,6 +110,7 @@ class Block {
   [[noreturn]] void diagnose();
 
   Context caller_;
+  Context abandoned_;  // of a fiber that failed; nobody comes back to it
   std::vector<std::unique_ptr<FiberStack>> stacks_;
   std::vector<FiberStack*> free_stacks_;
   SharedMemory shared_;

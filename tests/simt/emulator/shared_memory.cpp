@@ -28,9 +28,10 @@ SharedMemory::~SharedMemory() {
   munmap(memory_, kBytes);
 }
 
-void SharedMemory::start(std::size_t dynamic_bytes) {
+void SharedMemory::start(std::size_t dynamic_bytes, std::size_t limit) {
   poison(memory_, kBytes);
   count_ = top_ = static_bytes_ = 0;
+  room_ = std::min(kStaticLimit, limit - std::min(limit, dynamic_bytes));
   add(nullptr, dynamic_bytes, "the dynamic shared memory");
 }
 
@@ -38,7 +39,7 @@ void* SharedMemory::array(const void* key, std::size_t bytes, const char* name) 
   for (std::size_t i = 1; i < count_; ++i)
     if (arrays_[i].key == key) return arrays_[i].begin;
   static_bytes_ += bytes;
-  if (static_bytes_ > kStaticLimit || count_ == arrays_.size()) return nullptr;
+  if (static_bytes_ > room_ || count_ == arrays_.size()) return nullptr;
   return add(key, bytes, name);
 }
 

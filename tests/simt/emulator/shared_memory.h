@@ -13,10 +13,10 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // A new block, whose dynamic part has so many bytes.
-  void start(std::size_t dynamic_bytes);
+  // A new block, whose dynamic part has so many bytes; all parts together at most `limit`.
+  void start(std::size_t dynamic_bytes, std::size_t limit);
   void* dynamic() const { return memory_; }
-  // The array that `key` stands for in this block; null if the limit of static memory is exceeded.
+  // The array that `key` stands for in this block; null if there is no room for it.
   void* array(const void* key, std::size_t bytes, const char* name);
   // The name of an array beside which something was written in this block; null if none was.
   const char* damaged() const;
@@ -48,6 +48,7 @@ class SharedMemory {
   std::size_t count_ = 0;
   std::size_t top_ = 0;
   std::size_t static_bytes_ = 0;
+  std::size_t room_ = 0;  // for static arrays
 };
 
 }  // namespace dp::simt

@@ -1,6 +1,7 @@
 #include "simt/runtime/work.h"
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -94,12 +95,12 @@ std::string describe(const Work& work) {
 void run(KernelWork& work, int index, std::uint32_t operation) {
   work.grid.arguments = work.arguments.data();
   if (!all_pointers_usable(work, index)) return;
+  const RunningOperation running_operation(work.grid.kernel, index, operation);
   for (std::size_t i = 0; i < work.pointer_count; ++i) {
     const KernelPointer& pointer = work.pointers[i];
     pointer.written ? announce_write(pointer.address, pointer.bytes) : announce_read(pointer.address, pointer.bytes);
   }
   const QuietAccesses quiet;
-  const RunningOperation running_operation(work.grid.kernel, index, operation);
   const OpenMemory open(reachable_from(index));
   const Failure failure = run_grid(work.grid);
   if (failure.text.empty()) return;
@@ -109,10 +110,10 @@ void run(KernelWork& work, int index, std::uint32_t operation) {
 }
 
 void run(CopyWork& work, int index, std::uint32_t operation, bool slowly) {
+  const RunningOperation running_operation("a copy", index, operation);
   if (work.staged == nullptr) announce_read(work.from, work.bytes);
   announce_write(work.to, work.bytes);
   const QuietAccesses quiet;
-  const RunningOperation running_operation("a copy", index, operation);
   unsigned devices = 0;
   if (work.to_device >= 0) devices |= 1u << work.to_device;
   if (work.from_device >= 0) devices |= 1u << work.from_device;
@@ -135,12 +136,21 @@ void run(CopyWork& work, int index, std::uint32_t operation, bool slowly) {
 }
 
 void run(FillWork& work, int index, std::uint32_t operation) {
+  const RunningOperation running_operation("a fill", index, operation);
   announce_write(work.to, work.bytes);
   const QuietAccesses quiet;
-  const RunningOperation running_operation("a fill", index, operation);
   const OpenMemory open(1u << index);
   if (detector != nullptr) detector->range(work.to, work.bytes, Access::write);
   std::memset(work.to, work.value, work.bytes);
 }
 
 }  // namespace dp::simt
+
+#if defined(DP_THREAD_SANITIZER)
+// Its reports show the simulation's frames; this says which kernel they stand for.
+extern "C" void __tsan_on_report(void*) {
+  using dp::simt::running;
+  if (running.what != nullptr)
+    std::fprintf(stderr, "simulated CUDA: the race above was seen by %s on cuda:%d\n", running.what, running.device);
+}
+#endif

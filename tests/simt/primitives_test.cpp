@@ -1,0 +1,177 @@
+// Every primitive against what CUDA's programming guide says of it, for all orders of threads.
+#include "simt/kernels/primitives.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "simt/rig.h"
+#include "support/catch.h"
+
+namespace dp::simt::test {
+namespace {
+
+std::vector<int> numbers(int n, int first = 0) {
+  std::vector<int> values(n);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+template <class Test>
+void for_all_schedules(Test test) {
+  for (const Schedule& schedule : schedules()) {
+    const FreshSimulation fresh;
+    use(schedule);
+    const TestStream stream;
+    test(stream);
+    CHECK(take_reports().empty());
+  }
+}
+
+// The lane whose value lane gets.
+int source(Shuffle kind, int lane, int selector, int width) {
+  const int base = lane / width * width;
+  switch (kind) {
+    case Shuffle::index: return base + selector % width;
+    case Shuffle::up: return lane - selector < base ? lane : lane - selector;
+    case Shuffle::down: return lane + selector < base + width ? lane + selector : lane;
+    case Shuffle::exclusive_or: return (lane ^ selector) < base + width ? lane ^ selector : lane;
+  }
+  return lane;
+}
+
+}  // namespace
+
+TEST_CASE("shuffles: every kind, over whole warps and groups of lanes") {
+  for_all_schedules([](const TestStream& stream) {
+    for (const Shuffle kind : {Shuffle::index, Shuffle::up, Shuffle::down, Shuffle::exclusive_or}) {
+      for (const int width : {32, 8}) {
+        for (const int selector : {1, 5}) {
+          constexpr int kThreads = 64;
+          const DeviceArray<int> x(numbers(kThreads, 100)), out(kThreads);
+          shuffle_lanes(kind, x, out, kThreads, selector, width, stream);
+          stream.finish();
+          const auto values = out.values();
+          for (int t = 0; t < kThreads; ++t)
+            if (values[t] != 100 + t / 32 * 32 + source(kind, t % 32, selector, width))
+              CHECK(values[t] == 100 + t / 32 * 32 + source(kind, t % 32, selector, width));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("votes: a whole warp and one of 8 lanes") {
+  for_all_schedules([](const TestStream& stream) {
+    constexpr int kThreads = 40;
+    std::vector<int> x(kThreads, 1);
+    x[3] = x[31] = 0;
+    const DeviceArray<int> device_x(x);
+    const DeviceArray<unsigned> out(3 * kThreads);
+    vote_lanes(device_x, out, kThreads, stream);
+    stream.finish();
+    const auto votes = out.values();
+    for (int t = 0; t < kThreads; ++t) {
+      const std::vector<unsigned> wanted =
+          t < 32 ? std::vector<unsigned>{0x7ffffff7u, 1, 0} : std::vector<unsigned>{0xffu, 1, 1};
+      CHECK(std::vector<unsigned>(votes.begin() + 3 * t, votes.begin() + 3 * t + 3) == wanted);
+    }
+  });
+}
+
+TEST_CASE("atomics: global and shared, integers and floats") {
+  for_all_schedules([](const TestStream& stream) {
+    constexpr int kThreads = 48;
+    const DeviceArray<int> out(std::vector<int>{0, 0, 0, 0, 0, -1, 0, 0});
+    update_atomically(out, kThreads, stream);
+    const DeviceArray<unsigned> counter(std::vector<unsigned>{0});
+    count_around(counter, 9, kThreads, stream);  // 0 to 9
+    const DeviceArray<double> sum(std::vector<double>{0});
+    add_doubles(sum, kThreads, stream);
+    stream.finish();
+    CHECK(out.values() == std::vector<int>{1128, -1128, 47, -47, 255, ~255, 7, kThreads});
+    CHECK(counter.values()[0] == kThreads % 10);
+    CHECK(sum.values()[0] == kThreads / 2);
+  });
+}
+
+TEST_CASE("places: blocks and threads of three dimensions") {
+  for_all_schedules([](const TestStream& stream) {
+    const dim3 grid(3, 2, 2), block(5, 3, 2);
+    const DeviceArray<int> out(12 * 30);
+    write_places(out, grid, block, stream);
+    stream.finish();
+    CHECK(out.values() == numbers(12 * 30));
+  });
+}
+
+TEST_CASE("cp.async: 4, 8 and 16 bytes, zeros where nothing is to be read") {
+  for_all_schedules([](const TestStream& stream) {
+    for (const int bytes : {4, 8, 16}) {
+      constexpr int kThreads = 33, kValid = 20;
+      const int words = bytes / 4;
+      std::vector<unsigned> x(kThreads * words);
+      std::iota(x.begin(), x.end(), 1u);
+      const DeviceArray<unsigned> device_x(x), y(x.size());
+      copy_asynchronously(device_x, y, bytes, kThreads, kValid, stream);
+      stream.finish();
+      std::fill(x.begin() + kValid * words, x.end(), 0u);
+      CHECK(y.values() == x);
+    }
+  });
+}
+
+TEST_CASE("shared memory: dynamic, static and a scalar beside each other") {
+  for_all_schedules([](const TestStream& stream) {
+    std::vector<float> x(70);
+    std::iota(x.begin(), x.end(), 1.0f);
+    const DeviceArray<float> device_x(x), y(x.size());
+    reverse_in_shared(device_x, y, static_cast<int>(x.size()), stream);
+    stream.finish();
+    CHECK(y.values() == std::vector<float>(x.rbegin(), x.rend()));
+  });
+}
+
+TEST_CASE("ldmatrix: which lane holds what, straight and transposed") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  std::vector<unsigned short> rows(4 * 64);  // matrix, row, column
+  std::iota(rows.begin(), rows.end(), static_cast<unsigned short>(1));
+  const DeviceArray<unsigned short> device_rows(rows);
+  for (const bool transposed : {false, true}) {
+    const DeviceArray<unsigned> out(4 * 32);
+    load_matrices(device_rows, out, transposed, stream);
+    stream.finish();
+    const auto fragments = out.values();
+    const auto at = [&](int matrix, int row, int column) {
+      return static_cast<unsigned>(rows[matrix * 64 + (transposed ? column * 8 + row : row * 8 + column)]);
+    };
+    for (int lane = 0; lane < 32; ++lane)
+      for (int matrix = 0; matrix < 4; ++matrix)
+        CHECK(fragments[4 * lane + matrix] ==
+              (at(matrix, lane / 4, lane % 4 * 2) | at(matrix, lane / 4, lane % 4 * 2 + 1) << 16));
+  }
+}
+
+TEST_CASE("arithmetic that the C library lacks") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const DeviceArray<float> out(kMathValues);
+  compute_math(out, stream);
+  stream.finish();
+  const std::vector<float> wanted{
+      0.5f, std::exp(1.0f), std::log(2.0f), 0.25f, 0.125f, 1, 0, 0, 7, 3, 2, -2, -1, -1, 8, 31, 4,
+      3,    1.25f,          -2.5f,          -1,    4,      3, 2};
+  CHECK(out.values() == wanted);
+}
+
+TEST_CASE("__trap ends the kernel with an error that names the place") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  trap(stream);
+  CHECK(cudaStreamSynchronize(stream) == cudaErrorLaunchFailure);
+  const auto reports = take_reports();
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].find("kernel trap_kernel on cuda:0: block 0 thread 0: __trap at primitives.cu:") == 0);
+}
+
+}  // namespace dp::simt::test

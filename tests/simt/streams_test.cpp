@@ -1,0 +1,180 @@
+// The order of work on streams, events, and when a copy reads its source.
+#include <atomic>
+#include <cstring>
+
+#include "simt/kernels/primitives.h"
+#include "simt/planted/kernels.h"
+#include "simt/rig.h"
+#include "support/catch.h"
+
+namespace dp::simt::test {
+namespace {
+
+constexpr int kCount = 1000;
+
+// Holds a stream back until the host says so.
+class Gate {
+ public:
+  explicit Gate(cudaStream_t stream) { ok(cudaLaunchHostFunc(stream, &wait, this)); }
+  void open() { open_ = true; }
+
+ private:
+  static void wait(void* self) {
+    while (!static_cast<Gate*>(self)->open_) {
+    }
+  }
+  std::atomic<bool> open_{false};
+};
+
+kernels::cuda::EventHandle timed_event() {
+  cudaEvent_t event = nullptr;
+  ok(cudaEventCreate(&event));
+  return kernels::cuda::EventHandle(event);
+}
+
+}  // namespace
+
+TEST_CASE("a stream does its work in order and later than it is asked") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const DeviceArray<float> x(std::vector<float>(kCount, 0)), y(std::vector<float>(kCount, 0));
+  Gate gate(stream);
+  for (int i = 0; i < 10; ++i) {
+    add_one(x, y, kCount, stream);
+    add_one(y, x, kCount, stream);
+  }
+  CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+  gate.open();
+  stream.finish();
+  CHECK(cudaStreamQuery(stream) == cudaSuccess);
+  CHECK(x.values() == std::vector<float>(kCount, 20));
+}
+
+TEST_CASE("a wait is for the record before it, not for a later one") {
+  const FreshSimulation fresh;
+  const TestStream first, second;
+  const auto event = kernels::cuda::make_event_handle();
+  CHECK(cudaEventQuery(event.get()) == cudaSuccess);  // never recorded
+  ok(cudaStreamWaitEvent(second, event.get(), 0));
+  second.finish();
+  ok(cudaEventRecord(event.get(), first));
+  ok(cudaStreamWaitEvent(second, event.get(), 0));
+  Gate gate(first);
+  ok(cudaEventRecord(event.get(), first));
+  CHECK(cudaEventQuery(event.get()) == cudaErrorNotReady);
+  second.finish();  // though the second record waits for the gate
+  gate.open();
+  ok(cudaEventSynchronize(event.get()));
+  CHECK(cudaEventQuery(event.get()) == cudaSuccess);
+}
+
+TEST_CASE("events with timing say how long the work between took") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const auto begin = timed_event(), end = timed_event();
+  const auto untimed = kernels::cuda::make_event_handle();
+  float milliseconds = -1;
+  CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()) == cudaErrorInvalidResourceHandle);
+  ok(cudaEventRecord(begin.get(), stream));
+  ok(cudaEventRecord(end.get(), stream));
+  ok(cudaEventRecord(untimed.get(), stream));
+  stream.finish();
+  ok(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+  CHECK(milliseconds >= 0);
+  CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), untimed.get()) == cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+}
+
+TEST_CASE("when a copy reads its source: pageable memory up to 64 KiB at once, all else later") {
+  const FreshSimulation fresh;
+  const auto later_is_seen = [](void* source, std::size_t bytes) {
+    const TestStream stream;
+    const DeviceArray<char> x(bytes);
+    std::memset(source, 1, bytes);
+    Gate gate(stream);
+    ok(cudaMemcpyAsync(x, source, bytes, cudaMemcpyHostToDevice, stream));
+    std::memset(source, 2, bytes);
+    gate.open();
+    stream.finish();
+    return x.values()[bytes - 1] == 2;
+  };
+  std::vector<char> pageable(64 * 1024 + 1);
+  const auto pinned = kernels::cuda::pinned_memory(64);
+  CHECK_FALSE(later_is_seen(pageable.data(), 64 * 1024));
+  CHECK(later_is_seen(pageable.data(), 64 * 1024 + 1));
+  CHECK(later_is_seen(pinned.get(), 64));
+}
+
+TEST_CASE("a stream that is destroyed finishes its work, and its events hold") {
+  const FreshSimulation fresh;
+  const auto event = kernels::cuda::make_event_handle();
+  const DeviceArray<float> x(std::vector<float>(kCount, 0)), y(std::vector<float>(kCount, 0));
+  {
+    const TestStream stream;
+    add_one(x, y, kCount, stream);
+    ok(cudaEventRecord(event.get(), stream));
+  }
+  const TestStream other;
+  ok(cudaStreamWaitEvent(other, event.get(), 0));
+  add_one(y, x, kCount, other);
+  other.finish();
+  CHECK(x.values() == std::vector<float>(kCount, 2));
+}
+
+TEST_CASE("more work than a stream's queue has places for") {
+  const FreshSimulation fresh;
+  simulation().delays = false;
+  const TestStream stream;
+  std::atomic<int> calls{0};
+  for (int i = 0; i < 3000; ++i)
+    ok(cudaLaunchHostFunc(
+        stream, [](void* n) { ++*static_cast<std::atomic<int>*>(n); }, &calls));
+  stream.finish();
+  CHECK(calls == 3000);
+}
+
+TEST_CASE("default streams, foreign streams and handles that are gone are refused") {
+  const FreshSimulation fresh(2);
+  const DeviceArray<float> x(kCount);
+  CHECK(cudaMemsetAsync(x, 0, 4, nullptr) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
+  CHECK(cudaGetLastError() == cudaSuccess);
+  CHECK(cudaMemsetAsync(x, 0, 4, cudaStreamLegacy) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaMemsetAsync(x, 0, 4, cudaStreamPerThread) == cudaErrorInvalidResourceHandle);
+  cudaStream_t gone = nullptr;
+  ok(cudaStreamCreateWithFlags(&gone, cudaStreamNonBlocking));
+  ok(cudaStreamDestroy(gone));
+  CHECK(cudaStreamSynchronize(gone) == cudaErrorInvalidResourceHandle);
+  const TestStream stream;
+  ok(cudaSetDevice(1));
+  const auto event = kernels::cuda::make_event_handle();
+  CHECK(cudaEventRecord(event.get(), stream) == cudaErrorInvalidResourceHandle);
+  CHECK_THROWS_AS(trap(stream), Error);  // a kernel while another device is current
+  cudaGetLastError();
+}
+
+TEST_CASE("launches that no device could run throw and name the kernel") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const DeviceArray<int> out(1);
+  for (const dim3 block : {dim3(0), dim3(1025), dim3(1, 1, 65)})
+    CHECK_THROWS_WITH(write_places(out, dim3(1), block, stream), Catch::Contains("places_kernel"));
+  CHECK_THROWS_WITH(write_places(out, dim3(1, 65536), dim3(1), stream), Catch::Contains("InvalidConfiguration"));
+  CHECK_THROWS_AS(reverse_in_shared(nullptr, nullptr, 100000, stream), Error);
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("priorities") {
+  const FreshSimulation fresh;
+  int lowest = 0, highest = 0;
+  ok(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  CHECK(highest < lowest);
+  cudaStream_t stream = nullptr;
+  ok(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+  int priority = 0;
+  ok(cudaStreamGetPriority(stream, &priority));
+  CHECK(priority == highest);
+  ok(cudaStreamDestroy(stream));
+}
+
+}  // namespace dp::simt::test
