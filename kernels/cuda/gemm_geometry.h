@@ -62,6 +62,16 @@ struct Point {
 };
 inline constexpr int kOutside = -(1 << 29);  // of any image, whatever is added
 
+// As points lie in shared memory, to be read at once.
+__device__ inline int4 packed(const Point& point) {
+  const auto bits = static_cast<unsigned long long>(point.offset);
+  return make_int4(static_cast<int>(bits & 0xffffffffu), static_cast<int>(bits >> 32), point.h, point.w);
+}
+__device__ inline Point unpacked(const int4& bits) {
+  const unsigned long long low = static_cast<unsigned>(bits.x), high = static_cast<unsigned>(bits.y);
+  return {static_cast<long long>(high << 32 | low), bits.z, bits.w};
+}
+
 struct Bounds {
   int height, width;
   __device__ bool hold(const Point& row, const Point& k) const {

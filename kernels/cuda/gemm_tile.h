@@ -35,22 +35,23 @@ struct Operand {
 
   // Copies one step. `quads`: every four neighbours lie on 16 bytes and are in the image or outside together.
   template <int threads>
-  __device__ static void load(Tile& tile, const float* source, const Point (&rows)[lines], const Point (&ks)[kStep],
+  __device__ static void load(Tile& tile, const float* source, const int4 (&rows)[lines], const int4 (&ks)[kStep],
                               const Bounds& bounds, bool quads) {
     if (quads) {
+      const int thread = static_cast<int>(threadIdx.x), inner = thread % (kInner / 4) * 4;  // the same in all turns
+      const Point fixed = unpacked(along ? ks[inner] : rows[inner]);
 #pragma unroll
       for (int i = 0; i < lines * kStep / 4 / threads; ++i) {
-        const int at = i * threads + static_cast<int>(threadIdx.x);
-        const int outer = at / (kInner / 4), inner = at % (kInner / 4) * 4;
-        const Point &row = rows[along ? outer : inner], &k = ks[along ? inner : outer];
-        const bool inside = bounds.hold(row, k);
-        ptx::cp_async16(&tile[outer][inner], source + (inside ? row.offset + k.offset : 0), inside);
+        const int outer = (i * threads + thread) / (kInner / 4);
+        const Point other = unpacked(along ? rows[outer] : ks[outer]);
+        const bool inside = bounds.hold(fixed, other);
+        ptx::cp_async16(&tile[outer][inner], source + (inside ? fixed.offset + other.offset : 0), inside);
       }
     } else {
 #pragma unroll 1
       for (int at = static_cast<int>(threadIdx.x); at < lines * kStep; at += threads) {
         const int outer = at / kInner, inner = at % kInner;
-        const Point &row = rows[along ? outer : inner], &k = ks[along ? inner : outer];
+        const Point row = unpacked(rows[along ? outer : inner]), k = unpacked(ks[along ? inner : outer]);
         const bool inside = bounds.hold(row, k);
         ptx::cp_async4(&tile[outer][inner], source + (inside ? row.offset + k.offset : 0), inside);
       }
@@ -93,10 +94,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   constexpr int kThreads = Tile::kThreads, kM = Tile::kThreadRows, kN = Tile::kThreadCols;
   DP_SHARED(float, a_tiles, [2][A::kOuter][A::kPitch]);
   DP_SHARED(float, b_tiles, [2][B::kOuter][B::kPitch]);
-  DP_SHARED(Point, a_rows, [A::kLines]);
-  DP_SHARED(Point, b_rows, [B::kLines]);
-  DP_SHARED(Point, a_ks, [2][kStep]);
-  DP_SHARED(Point, b_ks, [2][kStep]);
+  DP_SHARED(int4, a_rows, [A::kLines]);
+  DP_SHARED(int4, b_rows, [B::kLines]);
+  DP_SHARED(int4, a_ks, [2][kStep]);
+  DP_SHARED(int4, b_ks, [2][kStep]);
 
   const int split = static_cast<int>(blockIdx.z) % ending.splits;
   const Points points(geometry, static_cast<int>(blockIdx.z) / ending.splits);
@@ -108,16 +109,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int begin = split * each, steps = min(each, all_steps - begin);
 
   const int thread = static_cast<int>(threadIdx.x);
-  const Point nowhere{0, kOutside, 0};
+  const int4 nowhere = packed({0, kOutside, 0});
   for (int i = thread; i < A::kLines; i += kThreads)
-    a_rows[i] = first_row + i < points.rows() ? points.a_row(first_row + i) : nowhere;
+    a_rows[i] = first_row + i < points.rows() ? packed(points.a_row(first_row + i)) : nowhere;
   for (int i = thread; i < B::kLines; i += kThreads)
-    b_rows[i] = first_col + i < points.cols() ? points.b_row(first_col + i) : nowhere;
+    b_rows[i] = first_col + i < points.cols() ? packed(points.b_row(first_col + i)) : nowhere;
   const auto find_ks = [&](int step) {  // one warp for each operand
     const int i = thread % 32, k = (begin + step) * kStep + i;
     if (i >= kStep) return;
-    if (thread < 32) a_ks[step % 2][i] = k < points.depth() ? points.a_k(k) : nowhere;
-    if (thread >= kThreads - 32) b_ks[step % 2][i] = k < points.depth() ? points.b_k(k) : nowhere;
+    if (thread < 32) a_ks[step % 2][i] = k < points.depth() ? packed(points.a_k(k)) : nowhere;
+    if (thread >= kThreads - 32) b_ks[step % 2][i] = k < points.depth() ? packed(points.b_k(k)) : nowhere;
   };
   const auto load = [&](int step) {
     A::template load<kThreads>(a_tiles[step % 2], a, a_rows, a_ks[step % 2], points.bounds_a(), ending.quads_a);
