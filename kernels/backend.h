@@ -121,6 +121,7 @@ class Backend {
                                                                         std::span<Context* const> contexts) = 0;
   virtual std::string_view default_communicator() const = 0;
   virtual std::size_t free_memory(Device device) const = 0;  // bytes that could be had now; 0: unknown
+  virtual std::string describe() const = 0;  // libraries and devices, a line each, as describe_environment() has them
 };
 
 // The backend of that kind, made on first use; Error(device) naming the reason when there is none.

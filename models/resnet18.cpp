@@ -8,7 +8,8 @@ using Node = ModelBuilder::Node;
 
 class Builder {
  public:
-  explicit Builder(const Resnet18Options& options) : options_(options), m_("resnet18", options.input) {}
+  explicit Builder(const Resnet18Options& options)
+      : options_(options), m_("resnet18", options.input), channels_(options.width) {}
 
   Model build() {
     Node x = stem();
@@ -54,7 +55,7 @@ class Builder {
 
   const Resnet18Options options_;
   ModelBuilder m_;
-  std::int64_t channels_ = 64;
+  std::int64_t channels_;
 };
 
 }  // namespace

@@ -53,6 +53,7 @@ struct Arguments {
   int checkpoint_hist = 0;
 
   bool estimate_memory = false;  // the subcommand
+  bool environment = false;      // the subcommand env
   bool evaluate = false, dry_run = false, print_plan = false, list_models = false;
   int print_freq = 10;
   bool quiet = false, no_progress = false;

@@ -166,6 +166,9 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   app.add_subcommand("estimate-memory", "print what such a run would take on each replica, and leave")
       ->fallthrough()
       ->callback([&] { arguments.estimate_memory = true; });
+  app.add_subcommand("env", "print devices, drivers and versions, for a report, and leave")->callback([&] {
+    arguments.environment = true;
+  });
   try {
     app.parse(argc, argv);
     refuse_repeats(app);

@@ -23,6 +23,10 @@ int run(const Arguments& arguments, const std::atomic<int>& stop) {
     list_models();
     return 0;
   }
+  if (arguments.environment) {
+    std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
+    return 0;
+  }
   const Devices devices = choose_devices(arguments);
   const dp::models::Entry& entry = dp::models::find(arguments.model);
   dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
+#include <dnnl.hpp>
+
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/host/host_backend.h"
@@ -21,6 +23,11 @@ class CpuContext final : public HostContext {
 
 class CpuBackend final : public HostBackend {
  public:
+  std::string describe() const override {
+    const dnnl_version_t* const version = dnnl_version();
+    return "oneDNN      " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+           std::to_string(version->patch) + "\n";
+  }
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
     return std::make_unique<CpuContext>(device, options);
   }

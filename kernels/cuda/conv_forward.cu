@@ -1,5 +1,6 @@
 // Conv2dForward.
 #include "kernels/cuda/conv_geometry.h"
+#include "kernels/cuda/conv_thin.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm_enqueue.h"
 
@@ -9,9 +10,26 @@ template class Gemm<ForwardPoints>;
 
 namespace {
 
+class ThinForwardOp final : public CudaOp {
+ public:
+  ThinForwardOp(const Conv2dForward& d, const Geometry& g) : thin_(g, d.bias, d.relu) { tensors_ = {d.x, d.w, d.y}; }
+  std::string implementation() const override { return "own:thin"; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    thin_.enqueue(stream, in(args[0]), in(args[1]), in(args[2]), out(args[3]));
+  }
+
+ private:
+  ThinForward thin_;
+};
+
 class Conv2dForwardOp final : public CudaOp {
  public:
-  explicit Conv2dForwardOp(const Conv2dForward& d) : gemm_(gemm(d.x, d.w, d.y, d)) { tensors_ = {d.x, d.w, d.y}; }
+  Conv2dForwardOp(const Conv2dForward& d, const Geometry& g)
+      : gemm_(g, 1, d.bias, d.relu, input_in_quads(g), weights_in_quads(g)) {
+    tensors_ = {d.x, d.w, d.y};
+  }
 
   std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name(); }
@@ -22,19 +40,17 @@ class Conv2dForwardOp final : public CudaOp {
   }
 
  private:
-  static ForwardGemm gemm(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Conv2dForward& d) {
-    const Geometry g = geometry_of(x, w, y, d.window);
-    return {g, 1, d.bias, d.relu, input_in_quads(g), weights_in_quads(g)};
-  }
-
   ForwardGemm gemm_;
 };
 
 }  // namespace
 
 std::unique_ptr<CudaOp> make(const Conv2dForward& d, const CudaOpOptions&) {
-  return std::make_unique<Conv2dForwardOp>(Conv2dForward{resolved_channels_last(d.x), resolved_channels_last(d.w),
-                                                         resolved_channels_last(d.y), d.window, d.bias, d.relu});
+  const Conv2dForward resolved{
+      resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
+  const Geometry g = geometry_of(resolved.x, resolved.w, resolved.y, d.window);
+  if (is_thin(g)) return std::make_unique<ThinForwardOp>(resolved, g);
+  return std::make_unique<Conv2dForwardOp>(resolved, g);
 }
 
 }  // namespace dp::kernels::cuda

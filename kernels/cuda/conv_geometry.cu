@@ -42,10 +42,10 @@ Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc&
           .kernel_width = Count(window.kernel),
           .stride = window.stride,
           .padding = window.padding,
+          .group = Count(static_cast<int>(xs[1])),
           .x = strides_of(x),
           .w = strides_of(w),
           .y = strides_of(y),
-          .group = Count(static_cast<int>(xs[1])),
           .groups = 0};
 }
 
@@ -72,10 +72,10 @@ Geometry linear_geometry(const TensorDesc& x, const TensorDesc& w) {
           .kernel_width = Count(1),
           .stride = 1,
           .padding = 0,
+          .group = Count(group),
           .x = input,
           .w = weights,
           .y = output,
-          .group = Count(group),
           .groups = 1};
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/conv_bias.h"
 #include "kernels/cuda/conv_geometry.h"
+#include "kernels/cuda/conv_thin.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm_enqueue.h"
 
@@ -12,6 +13,29 @@ namespace dp::kernels::cuda {
 template class Gemm<WeightsPoints>;
 
 namespace {
+
+class ThinWeightsOp final : public CudaOp {
+ public:
+  ThinWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g) : thin_(g) {
+    tensors_ = {d.x, d.dy, d.dw};
+    if (d.bias) bias_.emplace(g);
+  }
+
+  std::size_t workspace_bytes() const override {
+    return std::max(thin_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
+  }
+  std::string implementation() const override { return "own:thin"; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    thin_.enqueue(stream, in(args[0]), in(args[1]), out(args[2]), out(workspace));
+    if (bias_) bias_->enqueue(stream, in(args[1]), out(args[3]), out(workspace));
+  }
+
+ private:
+  ThinWeights thin_;
+  std::optional<BiasGradient> bias_;
+};
 
 class Conv2dBackwardWeightsOp final : public CudaOp {
  public:
@@ -42,8 +66,9 @@ class Conv2dBackwardWeightsOp final : public CudaOp {
 std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& d, const CudaOpOptions&) {
   const Conv2dBackwardWeights resolved{resolved_channels_last(d.x), resolved_channels_last(d.dy),
                                        resolved_channels_last(d.dw), d.window, d.bias};
-  return std::make_unique<Conv2dBackwardWeightsOp>(resolved,
-                                                   geometry_of(resolved.x, resolved.dw, resolved.dy, d.window));
+  const Geometry g = geometry_of(resolved.x, resolved.dw, resolved.dy, d.window);
+  if (is_thin(g)) return std::make_unique<ThinWeightsOp>(resolved, g);
+  return std::make_unique<Conv2dBackwardWeightsOp>(resolved, g);
 }
 
 }  // namespace dp::kernels::cuda

@@ -3,6 +3,7 @@
 #include "dp/error.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/describe_devices.h"
 #include "kernels/cuda/p2p_communicator.h"
 
 namespace dp::kernels::cuda {
@@ -15,7 +16,7 @@ class CudaBackend final : public Backend {
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0) return {count, {}};
     cudaGetLastError();
-    return {0, "the CUDA runtime sees no device: " + describe(error == cudaSuccess ? cudaErrorNoDevice : error)};
+    return {0, "the CUDA runtime sees no device: " + cuda::describe(error == cudaSuccess ? cudaErrorNoDevice : error)};
   }
 
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
@@ -30,6 +31,8 @@ class CudaBackend final : public Backend {
                                                                 std::span<Context* const> contexts) override {
     return make_p2p_communicators(name, contexts);
   }
+
+  std::string describe() const override { return describe_devices(probe().count); }
 
   std::string_view default_communicator() const override { return "p2p"; }
 

@@ -23,10 +23,11 @@ GemmShape shape_of(const Geometry& geometry, int parts) {
   for (int part = 0; part < parts; ++part) {
     const Points points(geometry, part);
     shape.rows = std::max<std::int64_t>(shape.rows, points.rows());
-    shape.depth = std::max<std::int64_t>(shape.depth, points.depth());
+    shape.depth += points.depth();
     shape.cols = points.cols();
     shape.results = static_cast<std::int64_t>(points.all_rows()) * points.cols();
   }
+  shape.depth = (shape.depth + parts - 1) / parts;
   return shape;
 }
 

@@ -1,38 +1,66 @@
 #include "kernels/cuda/gemm_choice.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kBlocks = 256;            // two for each multiprocessor of a large device
-constexpr std::int64_t kLeastDepth = 256;        // of a split: its results are written and read once more
-constexpr std::int64_t kMostPartials = 1 << 24;  // floats
+// A model of a large device, an H200: costs are multiply-adds of one multiprocessor, of which it does 2.5e11 a second. That
+// it is another device costs speed and changes no result.
+constexpr std::int64_t kMultiprocessors = 132;
+constexpr std::int64_t kStepsToStart = 4;        // of a block, before its first product and after its last
+constexpr std::int64_t kStep = 16;               // of a sum, as in gemm_tile.h
+constexpr std::int64_t kSecondKernel = 500'000;  // 2 us
+constexpr std::int64_t kLeastDepth = 128;        // of a split
+constexpr std::int64_t kMostSplits = 512;
+constexpr std::int64_t kMostPartials = 1 << 24;  // floats of workspace
 
-std::int64_t tiles(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
-
-struct Candidate {
+struct Tile {
   TileKind kind;
+  const char* name;
   std::int64_t rows, cols;
+  std::int64_t warps, blocks;  // of a block, at once on a multiprocessor
+  std::int64_t speed;          // per cent of a multiprocessor's arithmetic; by loads from shared memory, not measured
 };
-constexpr Candidate kCandidates[] = {{TileKind::wide, 128, 128}, {TileKind::tall, 128, 64}, {TileKind::small, 32, 32}};
+constexpr Tile kTiles[] = {{TileKind::wide, "128x128", 128, 128, 8, 2, 85},
+                           {TileKind::tall, "128x64", 128, 64, 4, 3, 85},
+                           {TileKind::square, "64x64", 64, 64, 4, 4, 70},
+                           {TileKind::narrow, "128x32", 128, 32, 4, 4, 70},
+                           {TileKind::small, "32x32", 32, 32, 2, 8, 50}};
+
+// Per cent of that speed: few warps leave a multiprocessor waiting for memory. Not measured either.
+std::int64_t busy(std::int64_t warps) { return warps >= 12 ? 100 : warps >= 8 ? 90 : warps >= 4 ? 65 : 40; }
+
+std::int64_t over(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+
+std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits) {
+  const std::int64_t blocks = over(shape.rows, tile.rows) * over(shape.cols, tile.cols) * shape.parts * splits;
+  const std::int64_t steps = over(over(shape.depth, kStep), splits) + kStepsToStart;
+  const std::int64_t each = over(blocks, kMultiprocessors);
+  const std::int64_t speed = tile.speed * busy(std::min(each, tile.blocks) * tile.warps);
+  const std::int64_t product = each * tile.rows * tile.cols * steps * kStep * 10'000 / speed;
+  // A float written and read takes the time of half a multiply-add of one multiprocessor.
+  return product + (splits > 1 ? kSecondKernel + shape.results * splits / 2 : 0);
+}
 
 }  // namespace
 
 GemmChoice choose(const GemmShape& shape) {
-  const std::int64_t by_memory = shape.results > 0 ? kMostPartials / shape.results : 1;
-  const std::int64_t most = std::max<std::int64_t>(1, std::min(shape.depth / kLeastDepth, by_memory));
-  for (const Candidate& c : kCandidates) {
-    const std::int64_t blocks = tiles(shape.rows, c.rows) * tiles(shape.cols, c.cols) * shape.parts;
-    const std::int64_t splits = std::clamp<std::int64_t>(blocks > 0 ? kBlocks / blocks : 1, 1, most);
-    const bool filled = 2 * shape.cols > c.cols && 2 * shape.rows > c.rows && 2 * blocks * splits >= kBlocks;
-    if (filled || c.kind == TileKind::small) return {c.kind, static_cast<int>(splits)};
-  }
-  return {};
+  GemmChoice best;
+  if (shape.results == 0) return best;
+  const std::int64_t most =
+      std::clamp<std::int64_t>(std::min(shape.depth / kLeastDepth, kMostPartials / shape.results), 1, kMostSplits);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const Tile& tile : kTiles)
+    for (std::int64_t splits = 1; splits <= most; ++splits)
+      if (const std::int64_t c = cost(shape, tile, splits); c < least) {
+        least = c;
+        best = {tile.kind, static_cast<int>(splits)};
+      }
+  return best;
 }
 
-const char* to_string(TileKind tile) {
-  return tile == TileKind::wide ? "128x128" : tile == TileKind::tall ? "128x64" : "32x32";
-}
+const char* to_string(TileKind tile) { return kTiles[static_cast<std::size_t>(tile)].name; }
 
 }  // namespace dp::kernels::cuda

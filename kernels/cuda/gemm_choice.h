@@ -5,7 +5,9 @@
 
 namespace dp::kernels::cuda {
 
-enum class TileKind { wide, tall, small };  // 128x128, 128x64, 32x32
+enum class TileKind { wide, tall, square, narrow, small };  // 128x128, 128x64, 64x64, 128x32, 32x32
+inline constexpr TileKind kTileKinds[] = {TileKind::wide, TileKind::tall, TileKind::square, TileKind::narrow,
+                                          TileKind::small};
 
 struct GemmChoice {
   TileKind tile = TileKind::small;
@@ -13,8 +15,9 @@ struct GemmChoice {
 };
 
 struct GemmShape {
-  std::int64_t rows = 0, cols = 0, depth = 0;  // rows and depth of the largest part
-  std::int64_t parts = 1, results = 0;         // results of all parts
+  std::int64_t rows = 0, cols = 0;      // rows of the largest part
+  std::int64_t depth = 0;               // of a part on average
+  std::int64_t parts = 1, results = 0;  // results of all parts
 };
 
 GemmChoice choose(const GemmShape& shape);

@@ -21,9 +21,7 @@ void Gemm<Points>::enqueue_tiles(cudaStream_t stream, const char* kernel, const 
                   static_cast<unsigned>(shape_.parts * ending.splits));
   launch({kernel, grid, dim3(Tile::kThreads), stream}, gemm_kernel<Points, Tile>, a, b, bias, whole ? out : workspace,
          geometry_, ending);
-  if (whole) return;
-  launch({"gemm_end", dim3(blocks_for(shape_.results, kEndThreads)), dim3(kEndThreads), stream},
-         gemm_end_kernel<Points>, static_cast<const float*>(workspace), bias, out, geometry_, ending);
+  if (!whole) enqueue_end<Points>(stream, workspace, bias, out, geometry_, ending);
 }
 
 template <typename Points>
@@ -33,6 +31,8 @@ void Gemm<Points>::enqueue(cudaStream_t stream, const char* kernel, const float*
   switch (choice_.tile) {
     case TileKind::wide: return enqueue_tiles<WideTile>(stream, kernel, a, b, bias, out, workspace);
     case TileKind::tall: return enqueue_tiles<TallTile>(stream, kernel, a, b, bias, out, workspace);
+    case TileKind::square: return enqueue_tiles<SquareTile>(stream, kernel, a, b, bias, out, workspace);
+    case TileKind::narrow: return enqueue_tiles<NarrowTile>(stream, kernel, a, b, bias, out, workspace);
     case TileKind::small: return enqueue_tiles<SmallTile>(stream, kernel, a, b, bias, out, workspace);
   }
 }

@@ -3,6 +3,8 @@
 // cells outside of it count as zero. A linear layer is a convolution of images of one cell.
 #pragma once
 
+#include <type_traits>
+
 #include "device_code.h"
 
 namespace dp::kernels::cuda {
@@ -42,14 +44,17 @@ struct Geometry {
   int kernel_height;
   Count kernel_width;
   int stride, padding;
-  Strides x, w, y;  // of w: image is the output channel, row and col the cell of the window
   // In w channels lie in groups of as many, `groups` apart; one group, but for the features of a linear layer whose weights
   // have another order than its input.
   Count group;
+  Strides x, w, y;  // of w: image is the output channel, row and col the cell of the window
   long long groups;
 
   __device__ long long weight_channel(int c) const { return c % group * w.channel + c / group * groups; }
 };
+
+// Passed to kernels byte by byte: no padding, whose bytes would be anything.
+static_assert(std::has_unique_object_representations_v<Geometry>);
 
 struct Point {
   long long offset;  // of the element, from the start of the tensor

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device_code.h"
+#include "kernels/cuda/gemm_end.h"
 #include "kernels/cuda/gemm_geometry.h"
 #include "ptx.h"
 
@@ -19,6 +20,8 @@ struct TileSize {
 };
 using WideTile = TileSize<128, 128, 8, 8, 2>;
 using TallTile = TileSize<128, 64, 8, 8, 3>;
+using SquareTile = TileSize<64, 64, 8, 4, 4>;
+using NarrowTile = TileSize<128, 32, 8, 4, 4>;
 using SmallTile = TileSize<32, 32, 4, 4, 8>;
 
 // One operand in shared memory, of `lines` rows of the tile: neighbours are those that are neighbours in the tensor. A pitch of
@@ -80,11 +83,6 @@ struct Operand {
     }
   }
 };
-
-__device__ __forceinline__ float ended(float sum, const float* bias, int col, const Ending& ending) {
-  const float value = ending.bias ? sum + bias[col] : sum;
-  return ending.relu && value < 0 ? 0.f : value;  // lets NaN through
-}
 
 // out: the result, or with splits `splits` times all sums. blockIdx: tile of rows, tile of cols, part * splits + split.
 template <typename Points, typename Tile>
@@ -174,28 +172,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       if (ending.splits == 1) {
         out[base + points.out_col(col)] = ended(sums[i][j], bias, col, ending);
       } else {
-        const long long at = Points::kColsInner ? static_cast<long long>(dense) * points.cols() + col
-                                                : static_cast<long long>(col) * points.all_rows() + dense;
-        out[static_cast<long long>(split) * points.all_rows() * points.cols() + at] = sums[i][j];
+        out[static_cast<long long>(split) * points.all_rows() * points.cols() + partial_place(points, dense, col)] =
+            sums[i][j];
       }
     }
   }
-}
-
-// Adds the partial sums in their order.
-inline constexpr int kEndThreads = 256;
-template <typename Points>
-__global__ void __launch_bounds__(kEndThreads)
-    gemm_end_kernel(const float* partials, const float* bias, float* out, Geometry geometry, Ending ending) {
-  const Points points(geometry, 0);
-  const int at = static_cast<int>(blockIdx.x) * kEndThreads + static_cast<int>(threadIdx.x);
-  const int all = points.all_rows() * points.cols();
-  if (at >= all) return;
-  float sum = 0;
-  for (int split = 0; split < ending.splits; ++split) sum += partials[static_cast<long long>(split) * all + at];
-  const int inner = Points::kColsInner ? points.cols() : points.all_rows();
-  const int row = Points::kColsInner ? at / inner : at % inner, col = Points::kColsInner ? at % inner : at / inner;
-  out[points.out_row(row) + points.out_col(col)] = ended(sum, bias, col, ending);
 }
 
 }  // namespace dp::kernels::cuda

@@ -11,6 +11,7 @@ foreach(name
     conv_data
     conv_forward
     conv_geometry
+    conv_thin
     conv_weights
     dropout
     elementwise
@@ -31,6 +32,7 @@ foreach(name
     check
     context
     cuda_backend
+    describe_devices
     gemm_choice
     owner
     p2p_communicator

@@ -14,6 +14,7 @@ class HostBackend : public Backend {
     return make_host_communicators(name, contexts);
   }
   std::string_view default_communicator() const override { return "host"; }
+  std::string describe() const override { return {}; }
   std::size_t free_memory(Device) const override { return free_host_memory(); }
 };
 

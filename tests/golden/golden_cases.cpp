@@ -9,7 +9,7 @@ void for_each_case(const GoldenFile& golden, const std::string& group, int expec
   const auto prefix = [&](int i) { return group + "." + std::to_string(i) + "."; };
   int cases = 0;
   for (; golden.has_any(prefix(cases)); ++cases)
-    for (const DeviceKind kind : kTestedKinds) {
+    for (const DeviceKind kind : tested_kinds()) {
       INFO(prefix(cases) << " on " << to_string(Device{kind, 0}));
       check(kind, prefix(cases));
     }

@@ -34,7 +34,7 @@ void check_case(const Shape& x_shape, const Window* window, Random& random) {
   const Shape y_shape = window ? window_output(x_shape, x_shape[1], *window) : Shape{x_shape[0], x_shape[1], 1, 1};
   const HostTensor x = random_tensor(x_shape, random), dy = random_tensor(y_shape, random);
   const LayerResult expected = naive(x, dy, window);
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const Layouts layouts : kLayouts) {
       INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x_shape) << " y "
                                       << to_string(y_shape));
@@ -65,7 +65,7 @@ TEST_CASE("a global average pool is the mean over the image, of any shape") {
 }
 
 TEST_CASE("the output of a global average pool is row-major where whole blocks of channels lie so anyway") {
-  for (const DeviceKind kind : kTestedKinds) {
+  for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     const Shape x{3, 64, 4, 4}, y{3, 64, 1, 1};
     const auto op =

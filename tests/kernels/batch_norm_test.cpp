@@ -13,7 +13,7 @@ constexpr double kTolerance = 2e-6;  // a few float32 roundings an element; sums
 
 template <typename Check>
 void everywhere(const Check& check) {
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const bool preferred : {false, true}) {
       OpRig rig(kind);
       INFO(to_string(Device{kind, 0}) << (preferred ? " in the layout it prefers" : " row-major"));

@@ -25,7 +25,7 @@ void check_case(const Case& c, Random& random) {
 
   OpRig oracle(DeviceKind::reference);
   const LayerResult expected = conv2d(oracle, x, w, bias, dy, c.window, c.relu, Layouts::plain);
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const Layouts layouts : kLayouts) {
       INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x_shape) << " w "
                                       << to_string(w_shape) << " stride " << c.window.stride << " padding "

@@ -25,7 +25,7 @@ std::vector<kernels::Layout> layouts_of(OpRig& rig, const Shape& shape) {
 // check(rig, layout, in_place) on every device.
 template <typename Check>
 void everywhere(const Shape& shape, Check check) {
-  for (const DeviceKind kind : kTestedKinds) {
+  for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     for (const kernels::Layout& layout : layouts_of(rig, shape))
       for (const bool in_place : {false, true}) {
@@ -113,7 +113,7 @@ TEST_CASE("accumulate adds element by element, any count") {
     const HostTensor x = random_tensor({count}, random), y = random_tensor({count}, random);
     HostTensor sum = y;
     for (std::size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += x.values[i];
-    for (const DeviceKind kind : kTestedKinds) {
+    for (const DeviceKind kind : tested_kinds()) {
       OpRig rig(kind);
       CHECK(relative_error(accumulate(rig, x, y), sum) <= kTolerance);
     }
@@ -121,7 +121,7 @@ TEST_CASE("accumulate adds element by element, any count") {
 }
 
 TEST_CASE("fill writes zero bytes and no more") {
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{63}, std::size_t{4096}}) {
       OpRig rig(kind);
       std::vector<unsigned char> content(bytes + 8, 0xEE);

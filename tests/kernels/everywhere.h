@@ -9,7 +9,7 @@ namespace dp::test {
 // For each tested device: check(rig).
 template <typename Check>
 void everywhere(Check check) {
-  for (const DeviceKind kind : kTestedKinds) {
+  for (const DeviceKind kind : tested_kinds()) {
     INFO(to_string(Device{kind, 0}));
     OpRig rig(kind);
     check(rig);

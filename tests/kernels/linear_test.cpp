@@ -15,7 +15,7 @@ void check_case(const Shape& x_shape, std::int64_t out, bool bias, bool relu, Ra
 
   OpRig oracle(DeviceKind::reference);
   const LayerResult expected = linear(oracle, x, w, bias ? &b : nullptr, dy, relu, Layouts::plain);
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const Layouts layouts : kLayouts) {
       INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x_shape) << " out "
                                       << out << " bias " << bias << " relu " << relu);
@@ -35,7 +35,7 @@ void check_after_blocked(const Shape& x_shape, std::int64_t out, Random& random)
   const HostTensor dy = random_tensor({x_shape[0], out}, random);
   OpRig oracle(DeviceKind::reference);
   const LayerResult expected = linear(oracle, x, w, nullptr, dy, false, Layouts::plain);
-  for (const DeviceKind kind : kTestedKinds) {
+  for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     const kernels::TensorDesc x_desc = rig.desc(x_shape, rig.preferred(x_shape));
     INFO(to_string(Device{kind, 0}) << " x " << to_string(x_shape) << " in " << x_desc.layout.name);

@@ -8,14 +8,9 @@
 
 #include "kernels/backend.h"
 #include "kernels/host_tensor.h"
+#include "support/tested_kinds.h"
 
 namespace dp::test {
-
-// Every kind of device that the shared op tests run on. One line more for a new backend.
-inline constexpr DeviceKind kTestedKinds[] = {
-    DeviceKind::reference,
-    DeviceKind::cpu,
-};
 
 // Device memory and how it is laid out.
 struct DeviceTensor {

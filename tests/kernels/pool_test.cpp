@@ -23,7 +23,7 @@ void check_case(const HostTensor& x, const HostTensor& dy, const PoolOptions& op
   const StepInputs inputs{.seed = 0x123456789abcdef0, .step = 7};
   OpRig oracle(DeviceKind::reference);
   const LayerResult expected = max_pool2d(oracle, x, dy, options, keys, inputs, Layouts::plain);
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const Layouts layouts : kLayouts) {
       INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x.shape) << " kernel "
                                       << options.window.kernel << " stride " << options.window.stride << " padding "

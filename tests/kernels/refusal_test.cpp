@@ -23,7 +23,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 // Every device refuses it in one line that names the op and `shape`.
 template <typename MakeDesc>
 void check_refused(const MakeDesc& make_desc, const std::string& shape) {
-  for (const DeviceKind kind : kTestedKinds) {
+  for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     const OpDesc desc = make_desc(rig);
     const std::string message = refusal(rig, desc);

@@ -21,7 +21,7 @@ std::vector<T> narrowed(const HostTensor& tensor) {
 
 TEST_CASE("Reorder into a device's favourite layout and back changes no bit, and its padding is zero") {
   Random random(18, RandomUse::synthetic);
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const std::int64_t channels : {1, 3, 5, 8, 13, 32}) {
       OpRig rig(kind);
       const HostTensor x = random_tensor({3, channels, 5, 7}, random);
@@ -35,7 +35,7 @@ TEST_CASE("Reorder into a device's favourite layout and back changes no bit, and
 
 TEST_CASE("Reorder changes the layout of weights between the ops that read them") {
   Random random(19, RandomUse::synthetic);
-  for (const DeviceKind kind : kTestedKinds)
+  for (const DeviceKind kind : tested_kinds())
     for (const std::int64_t in : {3, 13, 32})
       for (const std::int64_t out : {5, 32}) {
         OpRig rig(kind);
@@ -56,7 +56,7 @@ TEST_CASE("Reorder changes the layout of weights between the ops that read them"
 
 TEST_CASE("Reorder turns float32 images into the device's type, and float64 weights too") {
   Random random(20, RandomUse::synthetic);
-  for (const DeviceKind kind : kTestedKinds) {
+  for (const DeviceKind kind : tested_kinds()) {
     INFO(to_string(Device{kind, 0}));
     OpRig rig(kind);
     const HostTensor x = random_tensor({3, 5, 7, 5}, random);
@@ -81,7 +81,7 @@ TEST_CASE("Reorder turns float32 images into the device's type, and float64 weig
 }
 
 TEST_CASE("equal names are equal layouts: shape and type are part of them") {
-  for (const DeviceKind kind : kTestedKinds) {
+  for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     kernels::Context& context = rig.context();
     const Shape shape{2, 3, 4, 4};

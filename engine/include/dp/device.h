@@ -42,4 +42,8 @@ struct DeviceProbe {
 // How many devices of that kind this process can use. Never throws, makes no context.
 DeviceProbe probe_devices(DeviceKind kind);
 
+// System, processor, devices, drivers, libraries and their versions, a line each, and which GPU reaches which other one's memory (that is
+// tried out, once for each start of the machine): what one pastes into a report. Error(device) when a GPU does not answer.
+std::string describe_environment();
+
 }  // namespace dp

@@ -12,9 +12,11 @@ namespace dp::models {
 
 struct MnistConvnetOptions {
   std::int64_t classes = 10;
+  std::int64_t width = 32;  // channels of the first convolution
+  Shape input{1, 28, 28};
 };
 // conv 1-32-64 (3x3, ReLU), max-pool 2, dropout .25, fc 9216-128 (ReLU), dropout .5, fc 128-classes: the network
-// of PyTorch's MNIST example. Input (1, 28, 28).
+// of PyTorch's MNIST example; another width scales all of its layers.
 Model mnist_convnet(const MnistConvnetOptions& options = {});
 
 struct Resnet18Options {
@@ -23,7 +25,8 @@ struct Resnet18Options {
   // The first convolution: 7x7 with stride 2 and a max-pool, as for ImageNet, or 3x3 with stride 1 and none, as for CIFAR.
   enum class Stem { by_size, imagenet, cifar };  // by_size: cifar below 64 pixels
   Stem stem = Stem::by_size;
-  bool relu = true;  // false leaves every ReLU out: a smooth function, for the checks of gradients alone
+  std::int64_t width = 64;  // channels of the first stage; each further stage doubles them
+  bool relu = true;         // false leaves every ReLU out: a smooth function, for the checks of gradients alone
 };
 // The residual network of 18 layers with torchvision's names and initial distributions.
 Model resnet18(const Resnet18Options& options = {});

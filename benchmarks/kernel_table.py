@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""What the CUDA kernels take of a multiprocessor, and how long the layers of both networks would take at best.
+
+    python3 benchmarks/kernel_table.py                     writes benchmarks/results/cuda-kernels.md
+    python3 benchmarks/kernel_table.py --arch sm_75 --check   only looks for spills; exit status 1 when there are any
+
+Nothing is run on a GPU: registers and memory are the compiler's figures, times are modelled from the constants below.
+"""
+
+import argparse
+import concurrent.futures
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CUDA = os.path.join(ROOT, "kernels", "cuda")
+
+FLOPS = 67e12  # H200, float32 outside the tensor cores
+BANDWIDTH = 4.3e12  # bytes a second, a copy measured on an H200
+MULTIPROCESSORS = 132
+TILES = {"128x128": (128, 128), "128x64": (128, 64), "64x64": (64, 64), "128x32": (128, 32), "32x32": (32, 32)}
+STEP = 16  # of the sum, as kernels/cuda/gemm_tile.h
+
+
+# ---- registers and memory
+
+
+def demangled(name):
+    text = subprocess.run(["c++filt", name], capture_output=True, text=True, check=True).stdout.strip()
+    text = text.replace("dp::kernels::cuda::", "").replace("(anonymous namespace)::", "").removeprefix("void ")
+    depth = 0  # the parameters begin at the first parenthesis outside of template arguments
+    for i, c in enumerate(text):
+        depth += (c == "<") - (c == ">")
+        if c == "(" and depth == 0 and i > 0:
+            text = text[:i]
+            break
+    return re.sub(r"TileSize<(\d+), (\d+),[^>]*>", r"\1x\2", text).replace("(int)", "")
+
+
+def compiled(path, arch, nvcc):
+    with tempfile.TemporaryDirectory() as folder:
+        command = [nvcc, "-std=c++20", f"-arch={arch}", "-cubin", "-Xptxas", "-v", "--expt-relaxed-constexpr",
+                   f"-I{CUDA}/native", f"-I{ROOT}", f"-I{ROOT}/engine/include", path, "-o", f"{folder}/out.cubin"]
+        run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"nvcc could not compile {path}:\n{run.stderr}")
+    kernels, name, spills = [], None, 0
+    for line in run.stderr.splitlines():
+        if found := re.search(r"Compiling entry function '(\w+)'", line):
+            name = found[1]
+        elif found := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spills = int(found[1]) + int(found[2])
+        elif (found := re.search(r"Used (\d+) registers", line)) and name:
+            shared = re.search(r"(\d+) bytes smem", line)
+            kernels.append({"file": os.path.basename(path), "name": demangled(name), "registers": int(found[1]),
+                            "shared": int(shared[1]) if shared else 0, "spills": spills})
+            name, spills = None, 0
+    return kernels
+
+
+def all_kernels(arch, nvcc):
+    paths = sorted(glob.glob(f"{CUDA}/*.cu"))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [k for kernels in pool.map(lambda path: compiled(path, arch, nvcc), paths) for k in kernels]
+
+
+# ---- layers
+
+
+class Layer:
+    """A convolution or a linear layer (a convolution of one cell) of `batch` images."""
+
+    def __init__(self, name, batch, inputs, outputs, kernel=1, stride=1, size=1, out=1, padding=0):
+        self.name, self.batch, self.inputs, self.outputs = name, batch, inputs, outputs
+        self.kernel, self.stride, self.size, self.out, self.padding = kernel, stride, size, out, padding
+
+    def cells(self):
+        return self.batch * self.out * self.out
+
+    def taps(self):
+        return self.kernel * self.kernel * self.inputs
+
+    def flop(self):
+        return 2 * self.cells() * self.outputs * self.taps()
+
+    def bytes(self):  # x, w and y once each
+        return 4 * (self.batch * self.size**2 * self.inputs + self.taps() * self.outputs + self.cells() * self.outputs)
+
+    def thin(self):  # as is_thin() of kernels/cuda/conv_thin.cu
+        return self.inputs <= 3 and self.taps() <= 160
+
+    def product(self, which):
+        """rows, cols and depth of each part, and the results of all: as kernels/cuda/gemm_geometry.h."""
+        if which == "forward":
+            return [(self.cells(), self.outputs, self.taps())], self.cells() * self.outputs
+        if which == "weights":
+            return [(self.taps(), self.outputs, self.cells())], self.taps() * self.outputs
+
+        def along(first):  # cells of x with this remainder by the stride, and the taps that meet them
+            tap = (first + self.padding) % self.stride
+            return -(-(self.size - first) // self.stride), -(-max(0, self.kernel - tap) // self.stride)
+
+        axis = [along(first) for first in range(self.stride)]
+        return [(self.batch * h * w, self.inputs, kh * kw * self.outputs) for h, kh in axis for w, kw in axis], \
+            self.batch * self.size**2 * self.inputs
+
+
+def mnist_convnet(batch):
+    return [Layer("conv1", batch, 1, 32, 3, 1, 28, 26), Layer("conv2", batch, 32, 64, 3, 1, 26, 24),
+            Layer("fc1", batch, 9216, 128), Layer("fc2", batch, 128, 10)]
+
+
+def resnet18(batch):
+    layers = [Layer("conv1", batch, 3, 64, 3, 1, 32, 32, 1)]
+    inputs, size = 64, 32
+    for stage, width in enumerate((64, 128, 256, 512), 1):
+        for block in range(2):
+            stride = 2 if stage > 1 and block == 0 else 1
+            out = size // stride
+            name = f"layer{stage}.{block}"
+            layers.append(Layer(f"{name}.conv1", batch, inputs, width, 3, stride, size, out, 1))
+            layers.append(Layer(f"{name}.conv2", batch, width, width, 3, 1, out, out, 1))
+            if stride == 2:
+                layers.append(Layer(f"{name}.downsample", batch, inputs, width, 1, 2, size, out))
+            inputs, size = width, out
+    return layers + [Layer("fc", batch, 512, 100)]
+
+
+def choices(shapes):
+    """Tile and splits of each product, from choose() itself."""
+    def described(parts, results):
+        rows, depth = max(p[0] for p in parts), -(-sum(p[2] for p in parts) // len(parts))
+        return f"{rows} {parts[0][1]} {depth} {len(parts)} {results}"
+
+    program = """
+#include <iostream>
+#include "kernels/cuda/gemm_choice.h"
+int main() {
+  dp::kernels::cuda::GemmShape s;
+  while (std::cin >> s.rows >> s.cols >> s.depth >> s.parts >> s.results) {
+    const auto choice = dp::kernels::cuda::choose(s);
+    std::cout << to_string(choice.tile) << ' ' << choice.splits << '\\n';
+  }
+}
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = f"{folder}/main.cpp", f"{folder}/main"
+        with open(source, "w") as file:
+            file.write(program)
+        subprocess.run(["c++", "-std=c++20", f"-I{ROOT}", source, f"{CUDA}/gemm_choice.cpp", "-o", binary], check=True)
+        text = "\n".join(described(*shape) for shape in shapes)
+        lines = subprocess.run([binary], input=text, capture_output=True, text=True, check=True).stdout.split("\n")
+    return [(line.split()[0], int(line.split()[1])) for line in lines if line]
+
+
+def modelled(layer, which, tile, splits):
+    """Seconds: tiles filled up, the multiprocessor with the most blocks, partial sums written and read."""
+    if layer.thin() and which != "data":
+        return max(layer.flop() / FLOPS, layer.bytes() / BANDWIDTH)
+    parts, results = layer.product(which)
+    height, width = TILES[tile]
+    blocks = steps = 0
+    for rows, cols, depth in parts:
+        tiles = -(-rows // height) * -(-cols // width) * splits
+        blocks, steps = blocks + tiles, steps + tiles * -(-(-(-depth // STEP)) // splits)
+    longest = -(-blocks // MULTIPROCESSORS) * steps / blocks
+    compute = longest * 2 * height * width * STEP / (FLOPS / MULTIPROCESSORS)
+    traffic = layer.bytes() + (8 * results * splits if splits > 1 else 0)
+    return max(compute, traffic / BANDWIDTH)
+
+
+def micro(seconds):
+    return f"{seconds * 1e6:,.1f}" if seconds < 1e-3 else f"{seconds * 1e6:,.0f}"
+
+
+def layer_table(title, layers):
+    passes = [(layer, which) for i, layer in enumerate(layers) for which in ("forward", "data", "weights")
+              if i > 0 or which != "data"]
+    chosen = choices([layer.product(which) for layer, which in passes])
+    lines = [f"## {title}", "",
+             "| layer | pass | kernel | GFLOP | MB | floor µs | bound by | modelled µs | of floor |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    floors = times = 0.0
+    for (layer, which), (tile, splits) in zip(passes, chosen):
+        compute, memory = layer.flop() / FLOPS, layer.bytes() / BANDWIDTH
+        floor, time = max(compute, memory), modelled(layer, which, tile, splits)
+        floors, times = floors + floor, times + time
+        kernel = "thin" if layer.thin() and which != "data" else f"{tile} x {splits}" if splits > 1 else tile
+        lines.append(f"| {layer.name} | {which} | {kernel} | {layer.flop() / 1e9:.3f} | {layer.bytes() / 1e6:.2f} | "
+                     f"{micro(floor)} | {'arithmetic' if compute > memory else 'memory'} | {micro(time)} | "
+                     f"{100 * floor / time:.0f} % |")
+    lines.append(f"| all | | | | | {micro(floors)} | | {micro(times)} | {100 * floors / times:.0f} % |")
+    return lines + [""]
+
+
+def choice_table(batch):
+    def cells(layer, first):
+        for which in ("forward", "data", "weights"):
+            if which == "data" and first:
+                yield "-"
+            elif layer.thin() and which != "data":
+                yield "thin"
+            else:
+                tile, splits = choices([layer.product(which)])[0]
+                yield f"{tile} x {splits}" if splits > 1 else tile
+
+    lines = ["| network | layer | forward | data gradient | weight gradient |", "|---|---|---|---|---|"]
+    for network, layers in (("mnist_convnet", mnist_convnet(batch)), ("resnet18, 32x32", resnet18(batch))):
+        seen = []  # layers of one shape once
+        for i, layer in enumerate(layers):
+            shape = {**vars(layer), "name": None}
+            if shape not in seen:
+                seen.append(shape)
+                lines.append(f"| {network} | {layer.name} | {' | '.join(cells(layer, i == 0))} |")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", default="sm_90", help="compiled for (sm_90)")
+    parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument("--check", action="store_true", help="write nothing, only look for spills")
+    parser.add_argument("--output", default=os.path.join(ROOT, "benchmarks", "results", "cuda-kernels.md"))
+    parser.add_argument("--choices", type=int, metavar="BATCH", help="only print which kernel each layer gets")
+    args = parser.parse_args()
+    if args.choices:
+        print("\n".join(choice_table(args.choices)))
+        return 0
+
+    kernels = all_kernels(args.arch, args.nvcc)
+    spilling = [k for k in kernels if k["spills"]]
+    for k in spilling:
+        print(f"{k['file']}: {k['name']} spills {k['spills']} bytes on {args.arch}", file=sys.stderr)
+    if not args.check:
+        version = subprocess.run([args.nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+        release = re.search(r"release [\d.]+, V([\d.]+)", version)[1]
+        lines = ["# CUDA kernels: registers, memory, and modelled times", "",
+                 "Written by `python3 benchmarks/kernel_table.py`. **Nothing here was measured on a GPU**: registers and "
+                 f"shared memory are those of nvcc {release} for {args.arch}, times are modelled.", "",
+                 f"Constants: {FLOPS / 1e12:.0f} TFLOP/s in float32 and {BANDWIDTH / 1e12:.1f} TB/s (H200), "
+                 f"{MULTIPROCESSORS} multiprocessors. *Floor*: the larger of arithmetic and of input, weights and output "
+                 "moved once. *Modelled*: besides, tiles are filled up, the multiprocessor with the most blocks counts, "
+                 "partial sums of a split product are written and read. Left out: how near a block comes to the peak "
+                 "(shared memory, latency), launches, what lies between these layers; the thin kernels are taken at their "
+                 "floor. So it bounds from below and shows where tiles fit badly. "
+                 "*128x64 x 4*: tiles of 128x64, the sum in 4 ranges.", "",
+                 "## Kernels", "", "| file | kernel | registers | shared bytes | spilled bytes |", "|---|---|---|---|---|"]
+        lines += [f"| {k['file']} | `{k['name']}` | {k['registers']} | {k['shared']} | {k['spills']} |" for k in kernels]
+        lines += [""] + layer_table("mnist_convnet, batch 64", mnist_convnet(64))
+        lines += layer_table("mnist_convnet, batch 1024", mnist_convnet(1024))
+        lines += layer_table("resnet18 on 32x32 images, batch 512", resnet18(512))
+        lines += layer_table("resnet18 on 32x32 images, batch 64", resnet18(64))
+        with open(args.output, "w") as file:
+            file.write("\n".join(lines).rstrip() + "\n")
+        print(f"{len(kernels)} kernels: {args.output}")
+    return 1 if spilling else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+#include "kernels/cuda/conv_thin.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/gemm_end.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr int kMostChannels = 3, kMostDepth = 160;  // of x, and times the cells of the window
+
+constexpr int kForwardThreads = 128, kCells = 2, kOutputs = 32;  // of a thread: cells of y, channels of y
+
+// blockIdx: cells of y, channels of y.
+__global__ void __launch_bounds__(kForwardThreads)
+    thin_forward_kernel(const float* x, const float* w, const float* bias, float* y, Geometry geometry, Ending ending) {
+  DP_SHARED(float, weights, [kMostDepth][kOutputs]);
+  DP_SHARED(Point, ks, [kMostDepth]);
+  const ForwardPoints points(geometry, 0);
+  const int depth = points.depth(), first_col = static_cast<int>(blockIdx.y) * kOutputs;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int k = thread; k < depth; k += kForwardThreads) ks[k] = points.a_k(k);
+  for (int at = thread; at < depth * kOutputs; at += kForwardThreads) {
+    const int k = at / kOutputs, col = first_col + at % kOutputs;
+    weights[k][at % kOutputs] = col < points.cols() ? w[points.b_row(col).offset + points.b_k(k).offset] : 0.f;
+  }
+  __syncthreads();
+
+  int rows[kCells];
+  Point cells[kCells];
+#pragma unroll
+  for (int i = 0; i < kCells; ++i) {
+    rows[i] = (static_cast<int>(blockIdx.x) * kCells + i) * kForwardThreads + thread;
+    cells[i] = rows[i] < points.rows() ? points.a_row(rows[i]) : Point{0, kOutside, 0};
+  }
+  float sums[kCells][kOutputs] = {};
+#pragma unroll 1
+  for (int k = 0; k < depth; ++k) {
+    float values[kCells];
+#pragma unroll
+    for (int i = 0; i < kCells; ++i)
+      values[i] = points.bounds_a().hold(cells[i], ks[k]) ? x[cells[i].offset + ks[k].offset] : 0.f;
+#pragma unroll
+    for (int j = 0; j < kOutputs; j += 4) {
+      const float4 quad = *reinterpret_cast<const float4*>(&weights[k][j]);
+#pragma unroll
+      for (int i = 0; i < kCells; ++i) {
+        sums[i][j] = fmaf(values[i], quad.x, sums[i][j]);
+        sums[i][j + 1] = fmaf(values[i], quad.y, sums[i][j + 1]);
+        sums[i][j + 2] = fmaf(values[i], quad.z, sums[i][j + 2]);
+        sums[i][j + 3] = fmaf(values[i], quad.w, sums[i][j + 3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kCells; ++i) {
+    if (rows[i] >= points.rows()) continue;
+    float* const cell = y + points.out_row(rows[i]);
+#pragma unroll
+    for (int j = 0; j < kOutputs; ++j)
+      if (first_col + j < points.cols())
+        cell[points.out_col(first_col + j)] = ended(sums[i][j], bias, first_col + j, ending);
+  }
+}
+
+constexpr int kAcross = 16, kLanes = 16, kWeightsThreads = kAcross * kLanes;  // threads over channels of y, over cells
+constexpr int kColumns = 32;                                                  // channels of y of a block, two a thread
+constexpr int kBatch = 64;                                                    // cells in shared memory at a time
+constexpr int kLeastCells = 512;                                              // of a chunk
+constexpr int kBlocks = 1024;
+
+// blockIdx: chunk of cells, channels of y, `taps` rows of the product (kernel row, kernel col, channel). Sums as in the
+// partial sums of gemm_end_kernel.
+template <int taps>
+__global__ void __launch_bounds__(kWeightsThreads)
+    thin_weights_kernel(const float* x, const float* dy, float* partials, Geometry geometry, int chunk) {
+  DP_SHARED(float, patches, [kBatch][taps]);
+  DP_SHARED(Point, tap_points, [taps]);
+  DP_SHARED(Point, cell_points, [kBatch]);
+  DP_SHARED(long long, dy_cells, [kBatch]);
+  DP_SHARED(float, lanes, [kLanes][kColumns]);
+  const WeightsPoints points(geometry, 0);
+  const int thread = static_cast<int>(threadIdx.x), across = thread % kAcross, lane = thread / kAcross;
+  const int first_col = static_cast<int>(blockIdx.y) * kColumns, first_row = static_cast<int>(blockIdx.z) * taps;
+  const int begin = static_cast<int>(blockIdx.x) * chunk, end = min(points.depth(), begin + chunk);
+  const Point nowhere{0, kOutside, 0};
+  if (thread < taps)
+    tap_points[thread] = first_row + thread < points.rows() ? points.a_row(first_row + thread) : nowhere;
+
+  float sums[2][taps] = {};
+  for (int first = begin; first < end; first += kBatch) {
+    __syncthreads();
+    if (thread < kBatch) {
+      const bool inside = first + thread < end;
+      cell_points[thread] = inside ? points.a_k(first + thread) : nowhere;
+      dy_cells[thread] = inside ? points.b_k(first + thread).offset : 0;
+    }
+    __syncthreads();
+    for (int at = thread; at < kBatch * taps; at += kWeightsThreads) {
+      const Point &tap = tap_points[at % taps], &cell = cell_points[at / taps];
+      patches[at / taps][at % taps] = points.bounds_a().hold(tap, cell) ? x[tap.offset + cell.offset] : 0.f;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int cell = lane; cell < kBatch; cell += kLanes) {
+      float grads[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int col = first_col + j * kAcross + across;
+        grads[j] = first + cell < end && col < points.cols() ? dy[dy_cells[cell] + points.b_row(col).offset] : 0.f;
+      }
+#pragma unroll
+      for (int tap = 0; tap < taps; tap += 4) {
+        const float4 quad = *reinterpret_cast<const float4*>(&patches[cell][tap]);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          sums[j][tap] = fmaf(grads[j], quad.x, sums[j][tap]);
+          sums[j][tap + 1] = fmaf(grads[j], quad.y, sums[j][tap + 1]);
+          sums[j][tap + 2] = fmaf(grads[j], quad.z, sums[j][tap + 2]);
+          sums[j][tap + 3] = fmaf(grads[j], quad.w, sums[j][tap + 3]);
+        }
+      }
+    }
+  }
+
+  const long long results = static_cast<long long>(points.rows()) * points.cols();
+#pragma unroll
+  for (int tap = 0; tap < taps; ++tap) {
+    __syncthreads();
+    lanes[lane][across] = sums[0][tap];
+    lanes[lane][kAcross + across] = sums[1][tap];
+    __syncthreads();
+    const int col = first_col + thread, row = first_row + tap;
+    if (thread >= kColumns || col >= points.cols() || row >= points.rows()) continue;
+    float sum = 0;
+    for (int other = 0; other < kLanes; ++other) sum += lanes[other][thread];
+    partials[static_cast<long long>(blockIdx.x) * results + static_cast<long long>(col) * points.rows() + row] = sum;
+  }
+}
+
+// Rows of the product that a block has.
+int taps_of(const WeightsPoints& points) { return points.rows() <= 12 ? 12 : points.rows() <= 28 ? 28 : 32; }
+
+int over(int count, int each) { return (count + each - 1) / each; }
+
+}  // namespace
+
+bool is_thin(const Geometry& g) { return g.channels <= kMostChannels && ForwardPoints(g, 0).depth() <= kMostDepth; }
+
+void ThinForward::enqueue(cudaStream_t stream, const float* x, const float* w, const float* bias, float* y) const {
+  const ForwardPoints points(geometry_, 0);
+  if (points.rows() == 0) return;
+  const dim3 grid(blocks_for(points.rows(), kForwardThreads * kCells), blocks_for(points.cols(), kOutputs));
+  launch({"conv2d_forward", grid, dim3(kForwardThreads), stream}, thin_forward_kernel, x, w, bias, y, geometry_,
+         ending_);
+}
+
+ThinWeights::ThinWeights(const Geometry& geometry) : geometry_(geometry) {
+  const WeightsPoints points(geometry_, 0);
+  const int tiles = over(points.cols(), kColumns) * over(points.rows(), taps_of(points));
+  chunks_ = std::max(1, std::min(kBlocks / tiles, points.depth() / kLeastCells));
+}
+
+std::size_t ThinWeights::workspace_bytes() const {
+  const WeightsPoints points(geometry_, 0);
+  return static_cast<std::size_t>(chunks_) * points.rows() * points.cols() * sizeof(float);
+}
+
+void ThinWeights::enqueue(cudaStream_t stream, const float* x, const float* dy, float* dw, float* workspace) const {
+  const WeightsPoints points(geometry_, 0);
+  const int taps = taps_of(points), chunk = over(points.depth(), chunks_);
+  const dim3 grid(static_cast<unsigned>(chunks_), blocks_for(points.cols(), kColumns), blocks_for(points.rows(), taps));
+  const Launch where{"conv2d_backward_weights", grid, dim3(kWeightsThreads), stream};
+  const auto kernel = taps == 12   ? thin_weights_kernel<12>
+                      : taps == 28 ? thin_weights_kernel<28>
+                                   : thin_weights_kernel<32>;
+  launch(where, kernel, x, dy, workspace, geometry_, chunk);
+  enqueue_end<WeightsPoints>(stream, workspace, nullptr, dw, geometry_, {chunks_, false, false, false, false});
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,102 @@
+// S15 on simulated GPUs: what fails comes home, named, and nothing stays behind.
+#include <cstdlib>
+
+#include "cuda/simulated_gpus.h"
+#include "dp/error.h"
+#include "support/catch.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+// The error's text; empty when there was none.
+std::string failure_of(const DataParallelOptions& options, ErrorCode& code) {
+  const Model model = small_convnet();
+  try {
+    DataParallel net(model, options);
+    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
+  } catch (const Error& error) {
+    code = error.code();
+    return error.what();
+  }
+  return {};
+}
+
+void check_nothing_left() {
+  const simt::Live live = simt::live();
+  CHECK(live.allocations == 0);
+  CHECK(live.pinned == 0);
+  CHECK(live.streams == 0);
+  CHECK(live.events == 0);
+}
+
+}  // namespace
+
+TEST_CASE("simulated GPUs: an exception in any phase on any replica comes home, named; nothing stays behind") {
+  for (const int gpus : {1, 2, 4}) {
+    SimulatedGpus machine(gpus);
+    for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"})
+      for (int replica = 0; replica < gpus; ++replica) {
+        if (gpus == 1 && std::string(phase) == "broadcast") continue;  // nothing to bring anywhere
+        setenv("DP_FAIL", (std::string("throw:") + phase + ":dev" + std::to_string(replica) + ":step1").c_str(), 1);
+        ErrorCode code{};
+        const std::string text = failure_of(on_gpus(gpus, gpus), code);
+        unsetenv("DP_FAIL");
+        CHECK_THAT(text, Catch::Contains("replica " + std::to_string(replica) + " (cuda:" + std::to_string(replica) +
+                                         ") failed in " + phase + " of step 1"));
+        CHECK(code == ErrorCode::device);
+        check_nothing_left();
+      }
+    ErrorCode code{};
+    CHECK(failure_of(on_gpus(gpus, gpus), code).empty());
+  }
+}
+
+TEST_CASE(
+    "simulated GPUs: whichever allocation fails, the error says what was asked and free, and nothing stays behind") {
+  SimulatedGpus machine(2);
+  int failed = 0;
+  for (int k = 1;; ++k) {
+    simt::simulation().fail_allocation = k;
+    ErrorCode code{};
+    const std::string text = failure_of(on_gpus(2, 2), code);
+    simt::simulation().fail_allocation = 0;
+    check_nothing_left();
+    if (text.empty()) break;
+    ++failed;
+    INFO("allocation " << k);
+    CHECK(code == ErrorCode::device);
+    CHECK_THAT(text, Catch::Contains("out of memory on cuda:") && Catch::Contains("bytes asked"));
+  }
+  CHECK(failed > 10);
+}
+
+TEST_CASE("simulated GPUs: whichever pinned allocation fails, nothing stays behind") {
+  SimulatedGpus machine(2, simt::Peer::none);
+  int failed = 0;
+  for (int k = 1;; ++k) {
+    simt::simulation().fail_host_allocation = k;
+    ErrorCode code{};
+    const std::string text = failure_of(on_gpus(2, 2), code);
+    simt::simulation().fail_host_allocation = 0;
+    check_nothing_left();
+    if (text.empty()) break;
+    ++failed;
+    CHECK(code == ErrorCode::device);
+    CHECK_THAT(text, Catch::Contains("pinned memory"));
+  }
+  CHECK(failed > 2);
+}
+
+TEST_CASE("simulated GPUs: a device that does not exist is refused") {
+  SimulatedGpus machine(2);
+  DataParallelOptions options;
+  options.devices = gpus({0, 2});
+  ErrorCode code{};
+  CHECK_THAT(failure_of(options, code), Catch::Contains("cuda:2 does not exist: there are 2 GPUs"));
+  CHECK(code == ErrorCode::usage);
+  options = on_gpus(2, 2);
+  options.comm = Comm::host;
+  CHECK_THAT(failure_of(options, code), Catch::Contains("p2p") && Catch::Contains("host"));
+}

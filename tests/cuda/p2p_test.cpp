@@ -1,0 +1,233 @@
+// The communicator p2p: the same bits as the communicator of CPU replicas, whatever reaches what.
+#include <cstring>
+#include <thread>
+
+#include "cuda/simulated_gpus.h"
+#include "kernels/backend.h"
+#include "support/catch.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::test;
+
+namespace {
+
+template <typename T>
+constexpr DType kType = sizeof(T) == 4 ? DType::f32 : DType::f64;
+
+// Different for every summand, with digits that make the order of summation show.
+template <typename T>
+std::vector<T> values(int summand, std::int64_t count) {
+  std::vector<T> data(static_cast<std::size_t>(count));
+  Random random(static_cast<std::uint64_t>(count), RandomUse::synthetic, static_cast<std::uint64_t>(summand));
+  for (T& x : data) x = static_cast<T>(random.uniform(-1, 1)) * static_cast<T>(random.below(7) == 0 ? 1000 : 1);
+  return data;
+}
+
+template <typename T>
+T tree(const std::vector<std::vector<T>>& all, std::size_t i, int begin, int end) {
+  if (end - begin == 1) return all[static_cast<std::size_t>(begin)][i];
+  const int middle = tree_split(begin, end);
+  return tree(all, i, begin, middle) + tree(all, i, middle, end);
+}
+
+template <typename T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+// Ranks on threads of their own, each with a context.
+class Ranks {
+ public:
+  explicit Ranks(const std::vector<int>& devices) {
+    ContextOptions options;
+    options.abort = &abort_;
+    for (const int device : devices)
+      contexts_.push_back(backend(DeviceKind::cuda).open({DeviceKind::cuda, device}, options));
+    std::vector<Context*> all;
+    for (const auto& context : contexts_) all.push_back(context.get());
+    handles_ = backend(DeviceKind::cuda).make_communicators("p2p", all);
+  }
+  int size() const { return static_cast<int>(contexts_.size()); }
+  std::string name() const { return handles_.front()->name(); }
+  // body(rank, context, communicator); rethrows the first exception.
+  template <typename Body>
+  void run(const Body& body) {
+    std::vector<std::thread> threads;
+    std::vector<std::exception_ptr> failures(contexts_.size());
+    for (int rank = 0; rank < size(); ++rank)
+      threads.emplace_back([&, rank] {
+        const auto me = static_cast<std::size_t>(rank);
+        try {
+          contexts_[me]->bind_thread();
+          body(rank, *contexts_[me], *handles_[me]);
+        } catch (...) {
+          failures[me] = std::current_exception();
+          abort_ = true;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& failure : failures)
+      if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  AbortFlag abort_{false};
+  std::vector<std::unique_ptr<Context>> contexts_;
+  std::vector<std::unique_ptr<Communicator>> handles_;
+};
+
+// Memory of the device with these contents, and back.
+template <typename T>
+class OnDevice {
+ public:
+  OnDevice(Context& context, Stream& stream, const std::vector<T>& content)
+      : stream_(stream),
+        count_(content.size()),
+        buffer_(context.allocate(std::max<std::size_t>(1, count_ * sizeof(T)))) {
+    stream.copy(buffer_->data(), content.data(), count_ * sizeof(T));
+  }
+  T* data() { return static_cast<T*>(buffer_->data()); }
+  std::vector<T> content() {
+    std::vector<T> copy(count_);
+    stream_.copy(copy.data(), buffer_->data(), count_ * sizeof(T));
+    stream_.synchronize();
+    return copy;
+  }
+
+ private:
+  Stream& stream_;
+  std::size_t count_;
+  std::unique_ptr<Buffer> buffer_;
+};
+
+template <typename T>
+void check_all(Ranks& ranks, std::int64_t count, int lanes) {
+  const int size = ranks.size(), root = size / 2;
+  std::vector<std::vector<T>> summands;
+  for (int i = 0; i < size * lanes; ++i) summands.push_back(values<T>(i, count));
+  std::vector<T> sum(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = tree(summands, i, 0, size * lanes);
+
+  std::vector<std::string> wrong(static_cast<std::size_t>(size));
+  ranks.run([&](int rank, Context& context, Communicator& comm) {
+    const auto me = static_cast<std::size_t>(rank);
+    const auto stream = context.make_stream();
+    std::vector<T> input;  // this rank's lanes, one behind the other
+    for (int lane = 0; lane < lanes; ++lane) {
+      const std::vector<T>& part = summands[me * static_cast<std::size_t>(lanes) + static_cast<std::size_t>(lane)];
+      input.insert(input.end(), part.begin(), part.end());
+    }
+    comm.bring(lanes, count);
+    const auto expect = [&](std::vector<T> got, std::vector<T> first, const char* what) {
+      first.insert(first.end(), input.begin() + count, input.end());  // the other lanes stay
+      if (!same_bits(got, first)) wrong[me] += std::string(what) + " ";
+    };
+    const std::vector<T> own(input.begin(), input.begin() + count);
+    const Range mine = slice_of(count, rank, size);
+    std::vector<T> scattered = own;
+    std::copy(sum.begin() + mine.begin, sum.begin() + mine.end, scattered.begin() + mine.begin);
+
+    OnDevice<T> broadcast(context, *stream, input), reduced(context, *stream, input), all(context, *stream, input),
+        slices(context, *stream, input);
+    comm.broadcast(broadcast.data(), count, kType<T>, root, *stream);
+    comm.reduce(reduced.data(), count, kType<T>, root, *stream);
+    comm.all_reduce(all.data(), count, kType<T>, *stream);
+    comm.reduce_scatter(slices.data(), count, kType<T>, *stream);
+    expect(broadcast.content(), summands[static_cast<std::size_t>(root * lanes)], "broadcast");
+    expect(reduced.content(), rank == root ? sum : own, "reduce");
+    expect(all.content(), sum, "all_reduce");
+    expect(slices.content(), scattered, "reduce_scatter");
+    comm.all_gather(slices.data(), count, kType<T>, *stream);
+    expect(slices.content(), sum, "all_gather");
+  });
+  INFO("ranks " << size << ", count " << count << ", lanes " << lanes << ", " << ranks.name());
+  for (int rank = 0; rank < size; ++rank) {
+    INFO("rank " << rank);
+    CHECK(wrong[static_cast<std::size_t>(rank)] == "");
+  }
+}
+
+void check_parts(Ranks& ranks, int root) {
+  const int size = ranks.size();
+  std::vector<std::size_t> bytes;
+  std::vector<char> all, equal;
+  for (int rank = 0; rank < size; ++rank) {
+    bytes.push_back(rank % 3 == 1 ? 0 : static_cast<std::size_t>(1 + rank * 1237));
+    all.insert(all.end(), bytes.back(), static_cast<char>('a' + rank));
+    equal.insert(equal.end(), 24, static_cast<char>('A' + rank));
+  }
+  std::vector<int> right(static_cast<std::size_t>(size));
+  ranks.run([&](int rank, Context& context, Communicator& comm) {
+    const auto me = static_cast<std::size_t>(rank);
+    const auto stream = context.make_stream();
+    const std::vector<char> mine(bytes[me], static_cast<char>('a' + rank));
+    OnDevice<char> part(context, *stream, mine), whole(context, *stream, std::vector<char>(all.size())),
+        back(context, *stream, std::vector<char>(bytes[me]));
+    std::vector<char> own_part(equal.size());
+    std::fill_n(own_part.begin() + rank * 24, 24, static_cast<char>('A' + rank));
+    OnDevice<char> parts(context, *stream, own_part);
+    comm.gather(part.data(), whole.data(), bytes, root, *stream);
+    comm.scatter(whole.data(), back.data(), bytes, root, *stream);
+    comm.all_gather_parts(parts.data(), 24, *stream);
+    right[me] = (rank != root || whole.content() == all) && back.content() == mine && parts.content() == equal;
+  });
+  INFO("root " << root << ", " << ranks.name());
+  CHECK(right == std::vector<int>(static_cast<std::size_t>(size), 1));
+}
+
+void check_machine(const std::vector<int>& devices) {
+  Ranks ranks(devices);
+  for (const std::int64_t count : {1, 1000, 5000})
+    for (const int lanes : {1, 2}) check_all<float>(ranks, count, lanes);
+  check_all<float>(ranks, 70001, 1);  // above the size for one round
+  check_all<double>(ranks, 3001, 1);
+  check_parts(ranks, 0);
+  check_parts(ranks, ranks.size() - 1);
+}
+
+}  // namespace
+
+TEST_CASE("p2p: every collective gives the bits of the fixed tree, on 1 to 8 GPUs") {
+  for (const int size : {1, 2, 3, 4, 8}) {
+    SimulatedGpus machine(size);
+    std::vector<int> devices;
+    for (int i = 0; i < size; ++i) devices.push_back(i);
+    check_machine(devices);
+  }
+}
+
+TEST_CASE("p2p: GPUs that do not see each other exchange through the host, and say so") {
+  SimulatedGpus machine(3, simt::Peer::none);
+  check_machine({0, 1, 2});
+  CHECK(Ranks({0, 2}).name() == "p2p; cuda:0 and cuda:2 through the host (no peer access)");
+}
+
+TEST_CASE("p2p: some pairs see each other, some do not") {
+  SimulatedGpus machine(4, simt::Peer::none);
+  auto& peers = simt::simulation().peers;
+  peers[0][1] = peers[1][0] = peers[2][3] = peers[3][2] = peers[2][0] = simt::Peer::works;
+  check_machine({0, 1, 2, 3});
+}
+
+TEST_CASE("p2p: several replicas on one GPU") {
+  SimulatedGpus machine(2);
+  check_machine({0, 0, 1, 1});
+  check_machine({1, 0});
+}
+
+TEST_CASE("p2p: ranks that make different calls are told which") {
+  SimulatedGpus machine(2);
+  Ranks ranks({0, 1});
+  CHECK_THROWS_WITH(ranks.run([](int rank, Context& context, Communicator& comm) {
+    const auto stream = context.make_stream();
+    OnDevice<float> data(context, *stream, std::vector<float>(100));
+    comm.all_reduce(data.data(), rank == 0 ? 20 : 21, DType::f32, *stream);
+  }),
+                    Catch::Contains("all_reduce of 20 float32") && Catch::Contains("all_reduce of 21 float32"));
+  CHECK_THROWS_WITH(ranks.run([](int, Context& context, Communicator& comm) {
+    const auto stream = context.make_stream();
+    comm.broadcast(nullptr, 0, DType::f32, 2, *stream);
+  }),
+                    Catch::Contains("root"));
+}

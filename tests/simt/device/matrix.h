@@ -1,0 +1,96 @@
+// ldmatrix and mma: fragments spread over the 32 lanes as the PTX manual lays them out ("Matrix fragments for mma.m16n8k16").
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "simt/emulator/block.h"
+#include "simt/emulator/detector.h"
+
+namespace dp::kernels::cuda::ptx {
+
+struct MmaFragments {
+  float* d;
+  const unsigned* a;
+  const unsigned* b;
+};
+
+DP_SIMT_UNSEEN inline float bf16_at(unsigned pair, int high) {
+  return std::bit_cast<float>(high != 0 ? pair & 0xffff0000u : pair << 16);
+}
+
+DP_SIMT_UNSEEN inline void combine_mma(void* const* lanes, unsigned mask, simt::Block& block, simt::Site site) {
+  if (mask != simt::kFullWarp) block.fail("mma at %s:%d needs a whole warp", site.name(), site.line);
+  float a[16][16], b[16][8], d[16][8] = {};
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& f = *static_cast<const MmaFragments*>(lanes[lane]);
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int half = 0; half < 2; ++half) {
+      for (int i = 0; i < 4; ++i) a[group + i % 2 * 8][pair + half + i / 2 * 8] = bf16_at(f.a[i], half);
+      for (int i = 0; i < 2; ++i) b[pair + half + i * 8][group] = bf16_at(f.b[i], half);
+    }
+  }
+  for (int row = 0; row < 16; ++row)
+    for (int k = 0; k < 16; ++k)
+      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+  for (int lane = 0; lane < 32; ++lane) {
+    float* const out = static_cast<const MmaFragments*>(lanes[lane])->d;
+    for (int i = 0; i < 4; ++i) out[i] += d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+  }
+}
+
+// d += a b, bf16 products added in float32: a 16x16 by rows, b 16x8 by columns.
+DP_SIMT_UNSEEN inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                             DP_SIMT_CALLER) {
+  MmaFragments fragments{d, a, b};
+  simt::running_block->collective(simt::kFullWarp, &fragments, &combine_mma, DP_SIMT_SITE);
+}
+
+struct MatrixRows {
+  unsigned* fragments;
+  const void* row;
+};
+
+template <bool transposed>
+DP_SIMT_UNSEEN void combine_ldmatrix(void* const* lanes, unsigned mask, simt::Block& block, simt::Site site) {
+  if (mask != simt::kFullWarp) block.fail("ldmatrix at %s:%d needs a whole warp", site.name(), site.line);
+  for (unsigned matrix = 0; matrix < 4; ++matrix) {
+    std::uint16_t values[8][8];  // lanes 8 i to 8 i + 7 bring the rows of matrix i
+    for (unsigned row = 0; row < 8; ++row) {
+      const unsigned lane = matrix * 8 + row;
+      const void* const from = static_cast<const MatrixRows*>(lanes[lane])->row;
+      if (simt::detector != nullptr)
+        simt::detector->access(from, 16, simt::Access::read, block.thread() / simt::kWarp * simt::kWarp + lane,
+                               nullptr);
+      std::memcpy(values[row], from, 16);
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      const int i = lane / 4, j = lane % 4 * 2;
+      const unsigned low = transposed ? values[j][i] : values[i][j];
+      const unsigned high = transposed ? values[j + 1][i] : values[i][j + 1];
+      static_cast<const MatrixRows*>(lanes[lane])->fragments[matrix] = low | high << 16;
+    }
+  }
+}
+
+template <bool transposed>
+DP_SIMT_UNSEEN void load_matrices(unsigned (&fragments)[4], const void* row, simt::Site site) {
+  simt::Block& block = *simt::running_block;
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0)
+    block.fail("the row of ldmatrix at %s:%d does not lie at a multiple of 16", site.name(), site.line);
+  if (!block.shared().inside_array(row, 16))
+    block.fail("ldmatrix at %s:%d reads outside the shared arrays", site.name(), site.line);
+  MatrixRows rows{fragments, row};
+  block.collective(simt::kFullWarp, &rows, &combine_ldmatrix<transposed>, site);
+}
+
+// Four 8x8 matrices of 16-bit values; each lane brings the address of a row.
+inline void ldmatrix_x4(unsigned (&fragments)[4], const void* row, DP_SIMT_CALLER) {
+  load_matrices<false>(fragments, row, DP_SIMT_SITE);
+}
+inline void ldmatrix_x4_trans(unsigned (&fragments)[4], const void* row, DP_SIMT_CALLER) {
+  load_matrices<true>(fragments, row, DP_SIMT_SITE);
+}
+
+}  // namespace dp::kernels::cuda::ptx

@@ -1,0 +1,63 @@
+#include <sys/mman.h>
+
+#include <new>
+
+#include "simt/emulator/block.h"
+#include "simt/emulator/sanitizer.h"
+
+namespace dp::simt {
+namespace {
+constexpr std::size_t kGuard = 4096;
+constexpr std::size_t kBytes = (kAddressSanitizer ? 256 : 64) * 1024;
+}  // namespace
+
+FiberStack::FiberStack() {
+  void* const pages = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) throw std::bad_alloc();
+  memory = static_cast<char*>(pages);
+  mprotect(memory, kGuard, PROT_NONE);
+}
+
+FiberStack::~FiberStack() { munmap(memory, kBytes); }
+
+void FiberStack::prepare(void (*entry)()) {
+  context = {};
+  context.low = usable();
+  context.bytes = kBytes - kGuard;
+  make_context(context, usable(), kBytes - kGuard, entry);
+}
+
+void* FiberStack::usable() const { return memory + kGuard; }
+
+FiberStack* Block::take_stack() {
+  if (free_stacks_.empty()) {
+    stacks_.push_back(std::make_unique<FiberStack>());
+    free_stacks_.reserve(stacks_.capacity());
+    free_stacks_.push_back(stacks_.back().get());
+  }
+  FiberStack* const stack = free_stacks_.back();
+  free_stacks_.pop_back();
+  stack->prepare(&fiber_main);
+  return stack;
+}
+
+// After a failure: the fibers that stood on them are gone.
+void Block::reclaim_stacks() {
+  free_stacks_.clear();
+  for (const auto& stack : stacks_) {
+    unpoison(stack->usable(), kBytes - kGuard);
+    free_stacks_.push_back(stack.get());
+  }
+}
+
+bool Block::on_current_stack(const void* address) const {
+  return address >= current_stack_->memory && address < current_stack_->memory + kBytes;
+}
+
+bool Block::is_stack(const void* address) const {
+  for (const auto& stack : stacks_)
+    if (address >= stack->memory && address < stack->memory + kGuard) return true;
+  return false;
+}
+
+}  // namespace dp::simt

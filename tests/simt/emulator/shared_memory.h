@@ -1,0 +1,53 @@
+// The shared memory of one block at a time: each array between red zones, filled with NaN at the start of the block.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace dp::simt {
+
+class SharedMemory {
+ public:
+  SharedMemory();
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  // A new block, whose dynamic part has so many bytes.
+  void start(std::size_t dynamic_bytes);
+  void* dynamic() const { return memory_; }
+  // The array that `key` stands for in this block; null if the limit of static memory is exceeded.
+  void* array(const void* key, std::size_t bytes, const char* name);
+  // The name of an array beside which something was written in this block; null if none was.
+  const char* damaged() const;
+
+  bool holds(const void* address) const { return address >= memory_ && address < memory_ + kBytes; }
+  // Whether all of it lies in one array.
+  bool inside_array(const void* address, std::size_t bytes) const;
+  const char* name_of(const void* address) const;  // of the array that holds it, or lies nearest below
+  std::size_t offset_in_array(const void* address) const;
+  // How far from the start; for the shadow of the race detector.
+  std::size_t offset(const void* address) const { return static_cast<const char*>(address) - memory_; }
+
+  static constexpr std::size_t kBytes = 320 * 1024;  // with red zones
+  static constexpr std::size_t kStaticLimit = 48 * 1024;
+
+ private:
+  struct Array {
+    const void* key = nullptr;
+    const char* name = "";
+    char* begin = nullptr;
+    std::size_t bytes = 0;
+    std::size_t padded = 0;  // with the red zone behind it
+  };
+  const Array* below(const void* address) const;
+  void* add(const void* key, std::size_t bytes, const char* name);
+
+  char* memory_;
+  std::array<Array, 64> arrays_;
+  std::size_t count_ = 0;
+  std::size_t top_ = 0;
+  std::size_t static_bytes_ = 0;
+};
+
+}  // namespace dp::simt

@@ -1,0 +1,48 @@
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "simt/runtime/devices.h"
+#include "simt/runtime/errors.h"
+#include "simt/runtime/handles.h"
+#include "simt/runtime/kernel_call.h"
+
+namespace dp::simt {
+
+cudaError_t enqueue(const KernelCall& call) {
+  Stream* const stream = as_stream(call.stream, call.grid.kernel);
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = sticky_error(stream->device())) return error;
+  if (stream->device() != current_device())
+    return misused(cudaErrorInvalidResourceHandle, call.grid.kernel,
+                   "launched on " + stream->name() + " while " + device_name(current_device()) + " is current");
+  if (const std::string problem = check_shape(call.grid); !problem.empty())
+    return misused(cudaErrorInvalidConfiguration, call.grid.kernel, "can not be launched with " + problem);
+  KernelWork work{.grid = call.grid, .pointers = call.pointers, .pointer_count = call.pointer_count, .arguments = {}};
+  work.grid.device = stream->device();
+  std::memcpy(work.arguments.data(), call.arguments, call.argument_bytes);
+  stream->enqueue(work);
+  return cudaSuccess;
+}
+
+}  // namespace dp::simt
+
+using namespace dp::simt;
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  if (function == nullptr) return failed(cudaErrorInvalidValue);
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
+      (value < 0 || static_cast<std::size_t>(value) > simulation().shared_memory_per_block))
+    return failed(cudaErrorInvalidValue);
+  return sticky_error(current_device());
+}
+
+// The simulation knows no registers: what can be said is what every kernel has.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  if (function == nullptr) return failed(cudaErrorInvalidValue);
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->maxDynamicSharedSizeBytes = static_cast<int>(simulation().shared_memory_per_block);
+  attributes->binaryVersion = attributes->ptxVersion = simulation().compute_capability;
+  return sticky_error(current_device());
+}

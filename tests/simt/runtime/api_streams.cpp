@@ -1,0 +1,66 @@
+#include <cuda_runtime_api.h>
+
+#include "simt/runtime/devices.h"
+#include "simt/runtime/errors.h"
+#include "simt/runtime/fault_handler.h"
+#include "simt/runtime/handles.h"
+
+using namespace dp::simt;
+
+namespace {
+constexpr int kLowestPriority = 0, kHighestPriority = -5;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int priority) {
+  install_fault_handler();
+  if (const cudaError_t error = sticky_error(current_device())) return error;
+  *stream = handle_of(make_stream(current_device(), priority));
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  return cudaStreamCreateWithPriority(stream, flags, kLowestPriority);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = kLowestPriority;
+  *highest = kHighestPriority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
+  const Stream* const stream = as_stream(handle, "cudaStreamGetPriority");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  *priority = stream->priority();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  Stream* const stream = as_stream(handle, "cudaStreamDestroy");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  destroy(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  Stream* const stream = as_stream(handle, "cudaStreamSynchronize");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  stream->wait_until(stream->enqueued());
+  stream->observe();
+  return sticky_error(stream->device());
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  Stream* const stream = as_stream(handle, "cudaStreamQuery");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!stream->reached(stream->enqueued())) return cudaErrorNotReady;
+  stream->observe();
+  return sticky_error(stream->device());
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
+  Stream* const stream = as_stream(handle, "cudaLaunchHostFunc");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  stream->enqueue(CallWork{function, data});
+  return sticky_error(stream->device());
+}

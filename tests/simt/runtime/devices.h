@@ -1,0 +1,48 @@
+// The simulated devices and which memory belongs to whom.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "simt/runtime/device_memory.h"
+#include "simt/simulation.h"
+
+namespace dp::simt {
+
+struct DeviceState {
+  DeviceMemory memory;
+  std::atomic<cudaError_t> sticky{cudaSuccess};          // after a failed kernel every call fails with it
+  std::array<std::atomic<bool>, kMaxDevices> reaches{};  // peer access has been enabled to
+};
+
+DeviceState& device(int index);
+int current_device();
+void set_current_device(int index);
+
+int owner_of(const void* address);  // the device in whose range it lies, or -1
+std::string device_name(int index);
+
+// The memory of a device, and of the peers that it reaches, is open while this lives.
+class OpenMemory {
+ public:
+  explicit OpenMemory(unsigned devices);  // a set: bit i is device i
+  ~OpenMemory();
+  OpenMemory(const OpenMemory&) = delete;
+  OpenMemory& operator=(const OpenMemory&) = delete;
+
+ private:
+  unsigned devices_;
+};
+unsigned reachable_from(int index);  // itself and the peers
+
+// What runs on this thread; for messages.
+struct Running {
+  const char* what = nullptr;  // null: host code
+  int device = -1;
+};
+inline constinit thread_local Running running{};
+
+}  // namespace dp::simt

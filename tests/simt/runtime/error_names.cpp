@@ -1,0 +1,48 @@
+#include <cuda_runtime_api.h>
+
+#include <array>
+
+namespace {
+
+struct ErrorName {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+// The errors that the simulation returns, in CUDA's words.
+constexpr std::array kNames{
+    ErrorName{cudaSuccess, "cudaSuccess", "no error"},
+    ErrorName{cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    ErrorName{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    ErrorName{cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    ErrorName{cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
+              "copy direction is invalid for memory type"},
+    ErrorName{cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    ErrorName{cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    ErrorName{cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    ErrorName{cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    ErrorName{cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    ErrorName{cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    ErrorName{cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
+              "peer access is not supported between these two devices"},
+    ErrorName{cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+};
+
+const ErrorName* find(cudaError_t error) {
+  for (const ErrorName& name : kNames)
+    if (name.error == error) return &name;
+  return nullptr;
+}
+
+}  // namespace
+
+const char* cudaGetErrorName(cudaError_t error) {
+  const ErrorName* const name = find(error);
+  return name == nullptr ? "unrecognized error code" : name->name;
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  const ErrorName* const name = find(error);
+  return name == nullptr ? "unrecognized error code" : name->text;
+}

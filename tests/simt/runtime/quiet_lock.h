@@ -1,0 +1,85 @@
+// What the thread sanitizer may and may not conclude from the simulation's own work.
+//
+// The locks of the simulation order threads where CUDA would not: they are hidden from it, and what CUDA does order is told to
+// it by release() and acquire().
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+
+#if defined(DP_THREAD_SANITIZER)
+extern "C" {
+void AnnotateIgnoreSyncBegin(const char* file, int line);
+void AnnotateIgnoreSyncEnd(const char* file, int line);
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+void __tsan_acquire(void* address);
+void __tsan_release(void* address);
+void __tsan_read_range(void* address, unsigned long bytes);
+void __tsan_write_range(void* address, unsigned long bytes);
+}
+#endif
+
+namespace dp::simt {
+
+#if defined(DP_THREAD_SANITIZER)
+inline void ignore_sync_begin() { AnnotateIgnoreSyncBegin(__FILE__, __LINE__); }
+inline void ignore_sync_end() { AnnotateIgnoreSyncEnd(__FILE__, __LINE__); }
+inline void ignore_accesses_begin() {
+  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+}
+inline void ignore_accesses_end() {
+  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+}
+inline void acquire(void* token) { __tsan_acquire(token); }
+inline void release(void* token) { __tsan_release(token); }
+inline void announce_read(const void* data, std::size_t bytes) {
+  if (data != nullptr && bytes > 0) __tsan_read_range(const_cast<void*>(data), bytes);
+}
+inline void announce_write(const void* data, std::size_t bytes) {
+  if (data != nullptr && bytes > 0) __tsan_write_range(const_cast<void*>(data), bytes);
+}
+#else
+inline void ignore_sync_begin() {}
+inline void ignore_sync_end() {}
+inline void ignore_accesses_begin() {}
+inline void ignore_accesses_end() {}
+inline void acquire(void*) {}
+inline void release(void*) {}
+inline void announce_read(const void*, std::size_t) {}
+inline void announce_write(const void*, std::size_t) {}
+#endif
+
+class QuietLock {
+ public:
+  explicit QuietLock(std::mutex& mutex) {
+    ignore_sync_begin();
+    lock_ = std::unique_lock(mutex);
+  }
+  ~QuietLock() {
+    lock_.unlock();
+    ignore_sync_end();
+  }
+  QuietLock(const QuietLock&) = delete;
+  QuietLock& operator=(const QuietLock&) = delete;
+
+  std::unique_lock<std::mutex>& get() const { return lock_; }  // for condition variables
+
+ private:
+  mutable std::unique_lock<std::mutex> lock_;
+};
+
+// The memory that a kernel or a copy touches has been announced; what the sanitizer sees of it besides is not judged.
+class QuietAccesses {
+ public:
+  QuietAccesses() { ignore_accesses_begin(); }
+  ~QuietAccesses() { ignore_accesses_end(); }
+  QuietAccesses(const QuietAccesses&) = delete;
+  QuietAccesses& operator=(const QuietAccesses&) = delete;
+};
+
+}  // namespace dp::simt

@@ -1,0 +1,79 @@
+#include "simt/simulation.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "simt/emulator/detector.h"
+#include "simt/runtime/devices.h"
+#include "simt/runtime/errors.h"
+#include "simt/runtime/pinned_memory.h"
+#include "simt/runtime/stream.h"
+
+namespace dp::simt {
+
+Detector* detector = nullptr;
+
+namespace {
+
+template <class Choice>
+void choose(const char* variable, Choice& choice, std::initializer_list<std::pair<const char*, Choice>> names) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr) return;
+  for (const auto& [name, meaning] : names)
+    if (std::strcmp(value, name) == 0) choice = meaning;
+}
+
+Simulation from_environment() {
+  Simulation made;
+  if (const char* const gpus = std::getenv("DP_SIMULATED_GPUS"))
+    made.devices = std::min(std::max(std::atoi(gpus), 0), kMaxDevices);
+  if (const char* const seed = std::getenv("DP_SIMULATED_SEED")) made.seed = static_cast<unsigned>(std::atoi(seed));
+  Peer peer = Peer::none;
+  choose<Peer>("DP_SIMULATED_PEERS", peer, {{"all", Peer::works}, {"none", Peer::none}, {"corrupt", Peer::corrupts}});
+  made.set_peers(peer);
+  choose<ThreadOrder>(
+      "DP_SIMULATED_ORDER", made.order,
+      {{"forward", ThreadOrder::forward}, {"reverse", ThreadOrder::reverse}, {"random", ThreadOrder::random}});
+  choose<AsyncCopy>("DP_SIMULATED_ASYNC_COPY", made.async_copy,
+                    {{"eager", AsyncCopy::eager}, {"lazy", AsyncCopy::lazy}, {"random", AsyncCopy::random}});
+  return made;
+}
+
+}  // namespace
+
+void Simulation::set_peers(Peer peer) {
+  for (auto& row : peers) row.fill(peer);
+}
+
+Simulation& simulation() {
+  static Simulation settings = from_environment();
+  return settings;
+}
+
+void reset() {
+  forget_streams_and_events();
+  for (int i = 0; i < kMaxDevices; ++i) {
+    device(i).memory.release_all();
+    device(i).sticky = cudaSuccess;
+    for (auto& reaches : device(i).reaches) reaches = false;
+  }
+  release_all_pinned();
+  if (detector != nullptr) detector->forget();
+  set_current_device(0);
+  forget_reports();
+  cudaGetLastError();
+  simulation() = from_environment();
+}
+
+Live live() {
+  Live now{.allocations = 0, .bytes = 0, .pinned = pinned_count(), .streams = live_streams(), .events = live_events()};
+  for (int i = 0; i < kMaxDevices; ++i) {
+    now.allocations += device(i).memory.count();
+    now.bytes += device(i).memory.used();
+  }
+  return now;
+}
+
+bool detects_races() { return detector != nullptr; }
+
+}  // namespace dp::simt

@@ -1,0 +1,92 @@
+// A simulated stream: a thread that does what it is asked in order, and later than one would like.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "simt/runtime/work.h"
+
+namespace dp::simt {
+
+class Stream {
+ public:
+  Stream(int device, int priority, unsigned number);
+  ~Stream() { finish(); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Returns the position that the stream has reached once the work is done. Blocks while many works wait.
+  std::uint64_t enqueue(const Work& work);
+
+  void wait_until(std::uint64_t position);
+  bool reached(std::uint64_t position);
+  std::uint64_t enqueued();
+  // What the host has seen when it waited for everything.
+  void observe();
+  // Does what is left and ends the thread; nothing may be enqueued any more.
+  void finish();
+
+  int device() const { return device_; }
+  int priority() const { return priority_; }
+  bool alive() const { return alive_; }
+  std::string name() const;  // "stream 3 of cuda:0"
+  std::size_t clock() const { return clock_; }
+
+ private:
+  struct Slot {
+    Work work;
+    std::uint32_t operation = 0;
+  };
+  static constexpr std::uint64_t kSlots = 1024;
+
+  void work_loop();
+  void run_slot(Slot& slot);
+  void maybe_sleep();
+
+  const int device_;
+  const int priority_;
+  const unsigned number_;
+  std::size_t clock_ = 0;  // the race detector's number of the stream
+  bool alive_ = true;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<Slot[]> slots_;
+  std::uint64_t enqueued_ = 0, done_ = 0;
+  bool closing_ = false;
+  std::uint32_t random_;
+  std::thread thread_;
+};
+
+struct Event {
+  Event(int event_device, bool event_timing) : device(event_device), timing(event_timing) {}
+
+  const int device;
+  const bool timing;
+  bool alive = true;
+
+  std::mutex mutex;
+  Stream* stream = nullptr;  // of the latest record
+  std::uint64_t position = 0;
+  std::uint64_t records = 0;
+  std::uint64_t timed_record = 0;
+  std::chrono::steady_clock::time_point time;
+  char token = 0;  // its address stands for the event
+};
+
+// Streams and events stay in memory until reset(): an event may speak of a stream that is gone.
+Stream* make_stream(int device, int priority);
+Event* make_event(int device, bool timing);
+void destroy(Stream& stream);
+void destroy(Event& event);
+void wait_for_device(int device);
+void forget_streams_and_events();
+std::size_t live_streams();
+std::size_t live_events();
+
+}  // namespace dp::simt

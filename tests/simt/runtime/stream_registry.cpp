@@ -1,0 +1,75 @@
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "simt/emulator/detector.h"
+#include "simt/runtime/quiet_lock.h"
+#include "simt/runtime/stream.h"
+
+namespace dp::simt {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<Event>> events;
+};
+Registry& registry() {
+  static auto& all = *new Registry;
+  return all;
+}
+
+}  // namespace
+
+Stream* make_stream(int device, int priority) {
+  static std::atomic<unsigned> count{0};
+  auto stream = std::make_unique<Stream>(device, priority, ++count);
+  const QuietLock lock(registry().mutex);
+  registry().streams.push_back(std::move(stream));
+  return registry().streams.back().get();
+}
+
+Event* make_event(int device, bool timing) {
+  const QuietLock lock(registry().mutex);
+  registry().events.push_back(std::make_unique<Event>(device, timing));
+  return registry().events.back().get();
+}
+
+void destroy(Stream& stream) { stream.finish(); }
+
+void destroy(Event& event) {
+  event.alive = false;
+  if (detector != nullptr) detector->event_destroyed(&event);
+}
+
+void wait_for_device(int device) {
+  std::vector<Stream*> streams;
+  {
+    const QuietLock lock(registry().mutex);
+    for (const auto& stream : registry().streams)
+      if (stream->alive() && stream->device() == device) streams.push_back(stream.get());
+  }
+  for (Stream* const stream : streams) {
+    stream->wait_until(stream->enqueued());
+    stream->observe();
+  }
+}
+
+void forget_streams_and_events() {
+  const QuietLock lock(registry().mutex);
+  for (const auto& stream : registry().streams) stream->finish();
+  registry().streams.clear();
+  registry().events.clear();
+}
+
+std::size_t live_streams() {
+  const QuietLock lock(registry().mutex);
+  return std::count_if(registry().streams.begin(), registry().streams.end(), [](const auto& s) { return s->alive(); });
+}
+
+std::size_t live_events() {
+  const QuietLock lock(registry().mutex);
+  return std::count_if(registry().events.begin(), registry().events.end(), [](const auto& e) { return e->alive; });
+}
+
+}  // namespace dp::simt

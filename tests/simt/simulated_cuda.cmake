@@ -1,0 +1,17 @@
+# dp_simulated_cuda(<name> [RACE] SOURCES <.cu files>): an object library of kernels compiled for the simulation, to be linked to
+# a program as it is: target_link_libraries(test_x PRIVATE <name>). With RACE the kernels tell the race detector of their
+# accesses. What a program links must be RACE throughout or not at all. Host code of the CUDA backend (.cpp) needs only
+# target_link_libraries(<target> PUBLIC dp_simt).
+function(dp_simulated_cuda name)
+  cmake_parse_arguments(arg "RACE" "" "SOURCES" ${ARGN})
+  add_library(${name} OBJECT ${arg_SOURCES})
+  set_source_files_properties(${arg_SOURCES} PROPERTIES LANGUAGE CXX)
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(${name} PRIVATE dp_flags dp_simt_flags dp_simt_device_flags dp::dp)
+  if(arg_RACE)
+    target_compile_options(${name} PRIVATE -fsanitize=thread -g)
+    target_link_libraries(${name} PUBLIC dp_simt_race)
+  else()
+    target_link_libraries(${name} PUBLIC dp_simt)
+  endif()
+endfunction()

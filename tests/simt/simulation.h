@@ -1,0 +1,62 @@
+// The controls of the simulated CUDA: what a test sets before it starts, and what it finds out afterwards.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace dp::simt {
+
+inline constexpr int kMaxDevices = 8;
+
+enum class ThreadOrder { forward, reverse, random };  // of the threads of a block, and of the blocks
+enum class AsyncCopy { eager, lazy, random };         // cp.async: done where it is issued, or where it is waited for
+enum class Peer {
+  none,
+  works,
+  corrupts,  // says that it works; what is copied arrives changed
+};
+
+// Changed only while no operation runs.
+struct Simulation {
+  int devices = 1;
+  std::size_t device_memory = std::size_t{1} << 30;  // of each device, bytes
+  int compute_capability = 90;
+  std::size_t shared_memory_per_block = 227 * 1024;  // static and dynamic together
+  ThreadOrder order = ThreadOrder::forward;
+  AsyncCopy async_copy = AsyncCopy::eager;
+  unsigned seed = 1;
+  bool delays = true;            // operations start late by random times, copies take a while
+  bool protect_memory = true;    // host code that touches device memory ends the process
+  int fail_allocation = 0;       // the so-many-th cudaMalloc from now on fails, then it is 0 again
+  int fail_host_allocation = 0;  // the same for pinned memory
+  std::array<std::array<Peer, kMaxDevices>, kMaxDevices> peers{};  // [from][to]
+
+  void set_peers(Peer peer);  // between all pairs
+};
+
+Simulation& simulation();
+
+// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none,
+// DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7. Clears the errors
+// of the devices, peer access and reports, and frees what is still allocated. All streams must be idle.
+void reset();
+
+// What was found wrong since the last call, each once: errors inside kernels, and in a race build races, accesses outside
+// any allocation and missing waits. A process that ends without having taken them exits with status 97.
+std::vector<std::string> take_reports();
+
+// What exists now.
+struct Live {
+  std::size_t allocations = 0;
+  std::size_t bytes = 0;
+  std::size_t pinned = 0;
+  std::size_t streams = 0;
+  std::size_t events = 0;
+};
+Live live();
+
+bool detects_races();  // whether this program was built with the race detector
+
+}  // namespace dp::simt
