@@ -1,4 +1,4 @@
-// The loss of the wrapper's users, on the device that holds the logits.
+// The loss of the wrapper's users, on the host, where a Tensor's elements are whatever device computed them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,8 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
   if (!(label_smoothing >= 0 && label_smoothing < 1))
     throw Error(ErrorCode::usage, "label_smoothing must lie in [0, 1)");
 
-  kernels::Context& context = loss_context(logits.dtype() == DType::f64 ? DeviceKind::reference : logits.device().kind);
+  const Tensor on_host = logits.storage()->host_accessible() ? logits : logits.clone();
+  kernels::Context& context = loss_context(logits.dtype() == DType::f64 ? DeviceKind::reference : DeviceKind::cpu);
   const auto stream = context.make_stream();
   const auto op = context.make_op(kernels::SoftmaxCrossEntropy{batch, classes});
   kernels::StepInputs inputs;
@@ -44,7 +45,7 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
   kernels::StepResults results;
   Loss loss;
   loss.grad = Tensor(logits.shape(), logits.dtype());
-  void* const args[] = {const_cast<void*>(logits.raw()), const_cast<void*>(labels.raw()), &inputs, loss.grad.raw(),
+  void* const args[] = {const_cast<void*>(on_host.raw()), const_cast<void*>(labels.raw()), &inputs, loss.grad.raw(),
                         &results};
   const auto workspace = context.allocate(std::max(op->workspace_bytes(), std::size_t{1}));
   op->run(*stream, args, workspace->data());

@@ -22,6 +22,7 @@ class BufferStorage final : public Storage {
   std::size_t bytes() const override { return bytes_; }
   Device device() const override { return device_; }
   bool host_accessible() const override { return host_accessible_; }
+  void read(void* dst, const void* src, std::size_t bytes) const override { buffer_->read(dst, src, bytes); }
 
  private:
   std::shared_ptr<kernels::Buffer> buffer_;

@@ -71,6 +71,8 @@ class Buffer {
   virtual ~Buffer() = default;
   virtual void* data() = 0;
   virtual std::size_t bytes() const = 0;
+  // From this memory to the host's; returns when it is done. Not for the step: streams copy there.
+  virtual void read(void* dst, const void* src, std::size_t bytes) const = 0;
 };
 
 struct ContextOptions {

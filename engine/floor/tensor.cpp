@@ -24,6 +24,7 @@ class HostStorage final : public Storage {
   std::size_t bytes() const override { return bytes_; }
   Device device() const override { return {DeviceKind::cpu, 0}; }
   bool host_accessible() const override { return true; }
+  void read(void* dst, const void* src, std::size_t bytes) const override { std::memcpy(dst, src, bytes); }
 
  private:
   std::size_t bytes_;
@@ -77,7 +78,7 @@ const T* Tensor::data() const {
     throw Error(ErrorCode::usage,
                 std::string("a tensor of ") + to_string(type_) + " was read as " + to_string(dtype_of<T>()));
   if (storage_ && !storage_->host_accessible())
-    throw Error(ErrorCode::usage, "a tensor on " + to_string(device()) + " was read by the host; copy it first");
+    throw Error(ErrorCode::usage, "a tensor on " + to_string(device()) + " was read by the host; clone() copies it");
   return reinterpret_cast<const T*>(data_);
 }
 
@@ -113,10 +114,8 @@ Tensor Tensor::reshaped(const Shape& shape) const {
 
 Tensor Tensor::clone() const {
   if (empty()) return {};
-  if (!storage_->host_accessible())
-    throw Error(ErrorCode::usage, "a tensor on " + to_string(device()) + " can not be cloned by the host");
   Tensor copy(shape_, type_);
-  if (bytes()) std::memcpy(copy.data_, data_, bytes());
+  if (bytes()) storage_->read(copy.data_, data_, bytes());
   return copy;
 }
 

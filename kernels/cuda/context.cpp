@@ -11,11 +11,19 @@ namespace {
 
 class CudaBuffer final : public Buffer {
  public:
-  explicit CudaBuffer(std::size_t bytes) : memory_(device_memory(std::max<std::size_t>(bytes, 1))), bytes_(bytes) {}
+  CudaBuffer(int device, std::size_t bytes)
+      : device_(device), memory_(device_memory(std::max<std::size_t>(bytes, 1))), bytes_(bytes) {}
   void* data() override { return memory_.get(); }
   std::size_t bytes() const override { return bytes_; }
+  void read(void* dst, const void* src, std::size_t bytes) const override {
+    bind_device(device_);
+    const StreamHandle stream = make_stream_handle();
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream.get()), "copying to the host");
+    check(cudaStreamSynchronize(stream.get()), "copying to the host");
+  }
 
  private:
+  int device_;
   DeviceMemory memory_;
   std::size_t bytes_;
 };
@@ -36,7 +44,7 @@ CudaContext::CudaContext(Device device, const ContextOptions& options) : device_
 
 std::unique_ptr<Buffer> CudaContext::allocate(std::size_t bytes) {
   bind_thread();
-  auto buffer = std::make_unique<CudaBuffer>(bytes);
+  auto buffer = std::make_unique<CudaBuffer>(device_.index, bytes);
   if (bytes == 0) return buffer;
   check(cudaMemsetAsync(buffer->data(), 0, bytes, memory_stream_.get()), "clearing new memory");
   check(cudaStreamSynchronize(memory_stream_.get()), "clearing new memory");

@@ -6,10 +6,10 @@
 namespace dp::kernels::cuda {
 namespace {
 
-bool is_ordinary_host_memory(const void* pointer) {
+cudaPointerAttributes attributes_of(const void* pointer) {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, pointer), "asking what a pointer is");
-  return attributes.type == cudaMemoryTypeUnregistered;
+  return attributes;
 }
 
 cudaEvent_t handle_of(Event& event) { return static_cast<CudaEvent&>(event).handle.get(); }
@@ -41,8 +41,11 @@ void CudaStream::wait(Event& event) {
 void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
   bind_device(device_);
-  if (is_ordinary_host_memory(src) && !is_ordinary_host_memory(dst))
+  const cudaPointerAttributes from = attributes_of(src), to = attributes_of(dst);
+  if (from.type == cudaMemoryTypeUnregistered && to.type != cudaMemoryTypeUnregistered)
     staging_.copy_in(dst, src, bytes, native());
+  else if (from.type == cudaMemoryTypeDevice && to.type == cudaMemoryTypeDevice && from.device != to.device)
+    check(cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, native()), "copying between devices");
   else
     check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, native()), "copying");
 }

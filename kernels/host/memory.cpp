@@ -30,6 +30,7 @@ class HostBuffer final : public Buffer {
 
   void* data() override { return data_; }
   std::size_t bytes() const override { return bytes_; }
+  void read(void* dst, const void* src, std::size_t bytes) const override { std::memcpy(dst, src, bytes); }
 
  private:
   void* data_;

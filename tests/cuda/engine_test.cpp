@@ -13,6 +13,33 @@ Model narrow_resnet(bool relu) {
   return models::resnet18({.classes = 10, .input = {3, 8, 8}, .width = 8, .relu = relu});
 }
 
+// As worst_error. What is zero but for rounding (a normalisation takes away the mean of what another one made; norms below 1e-9 of
+// the largest) must be below 1e-6 of the largest.
+Worst worst_of(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
+               const std::vector<NamedTensor>* origin = nullptr) {
+  const auto norm = [&](const std::vector<NamedTensor>& all, std::size_t i, bool moved) {
+    double sum = 0;
+    for (std::int64_t at = 0; at < all[i].second.numel(); ++at) {
+      const double x = value_at(all[i].second, at) - (moved ? value_at((*origin)[i].second, at) : 0);
+      sum += x * x;
+    }
+    return std::sqrt(sum);
+  };
+  double largest = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) largest = std::max(largest, norm(expected, i, origin != nullptr));
+  Worst worst;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (norm(expected, i, origin != nullptr) < 1e-9 * largest) {
+      INFO(expected[i].first << ", zero but for rounding");
+      CHECK(norm(got, i, origin != nullptr) <= 1e-6 * largest);
+      continue;
+    }
+    const double error = relative_error(got[i].second, expected[i].second, origin ? &(*origin)[i].second : nullptr);
+    if (!(error <= worst.error)) worst = {error, expected[i].first};
+  }
+  return worst;
+}
+
 struct Outcome {
   std::vector<NamedTensor> gradients, state;
   Tensor predictions;
@@ -51,14 +78,13 @@ void check_against_reference(const Model& model, const Batch& batch, int gpus, B
   options.batch_norm = norm;
   options.reduce = reduce;
   const Outcome got = forward_and_backward(model, options, batch);
-  const Worst gradients = worst_error(got.gradients, expected.gradients),
-              state = worst_error(got.state, expected.state);
+  const Worst gradients = worst_of(got.gradients, expected.gradients), state = worst_of(got.state, expected.state);
   INFO(gpus << " GPUs, reduce " << static_cast<int>(reduce) << ", gradient " << gradients.name << ", state "
             << state.name);
   CHECK(gradients.error <= 1e-5);
   CHECK(state.error <= 1e-5);
   CHECK(relative_error(got.predictions, expected.predictions) <= 1e-5);
-  const Worst way = worst_error(step(model, options, batch), moved, &origin);
+  const Worst way = worst_of(step(model, options, batch), moved, &origin);
   INFO("way of " << way.name);
   CHECK(way.error <= 2e-5);  // of the distance moved: the rounding of float32 weights, as for the CPU
 }
@@ -94,7 +120,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
 // The oracle has the same shards: as many float64 replicas.
 TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference, statistics by shard") {
   const Model model = narrow_resnet(/*relu=*/false);
-  const Batch batch = random_batch(model, 11);
+  const Batch batch = random_batch(model, 22);  // fewer than five images a shard leave the last normalisations of one pixel ill-conditioned
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled})
     for (const int gpus : {1, 2, 4}) {
       DataParallelOptions oracle = on_reference();

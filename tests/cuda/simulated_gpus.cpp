@@ -1,5 +1,7 @@
 #include "cuda/simulated_gpus.h"
 
+#include <cstdlib>
+
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/plugin.h"
 #include "support/catch.h"
@@ -20,6 +22,11 @@ SimulatedGpus::SimulatedGpus(int count, simt::Peer peers) {
   simt::reset();
   simt::simulation().devices = count;
   simt::simulation().set_peers(peers);
+  // For the probe, which is a process of its own.
+  const char* const words[] = {"none", "all", "corrupt"};
+  setenv("DP_SIMULATED_GPUS", std::to_string(count).c_str(), 1);
+  setenv("DP_SIMULATED_PEERS", words[static_cast<int>(peers)], 1);
+  setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1);
 }
 
 SimulatedGpus::~SimulatedGpus() {
@@ -27,6 +34,7 @@ SimulatedGpus::~SimulatedGpus() {
     UNSCOPED_INFO(report);
     CHECK(report.empty());
   }
+  for (const char* name : {"DP_SIMULATED_GPUS", "DP_SIMULATED_PEERS", "XDG_CACHE_HOME"}) unsetenv(name);
   simt::reset();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "simt/simulation.h"
+#include "support/temporary_folder.h"
 #include "support/training.h"
 
 namespace dp::test {
@@ -10,10 +11,13 @@ namespace dp::test {
 // the test case.
 class SimulatedGpus {
  public:
-  explicit SimulatedGpus(int count, simt::Peer peers = simt::Peer::works);
+  explicit SimulatedGpus(int count, simt::Peer peers = simt::Peer::works);  // corrupts: it claims to work
   ~SimulatedGpus();
   SimulatedGpus(const SimulatedGpus&) = delete;
   SimulatedGpus& operator=(const SimulatedGpus&) = delete;
+
+ private:
+  TemporaryFolder cache_;  // of what the probe of peer access finds
 };
 
 inline DataParallelOptions on_gpus(int replicas, int devices) {

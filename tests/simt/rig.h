@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "dp/error.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/owner.h"
 #include "simt/simulation.h"
-#include "support/catch.h"
 
 namespace dp::simt::test {
 

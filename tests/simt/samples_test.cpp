@@ -5,6 +5,7 @@
 #include <random>
 
 #include "simt/rig.h"
+#include "support/catch.h"
 
 namespace dp::simt::test {
 namespace {

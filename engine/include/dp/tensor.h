@@ -18,6 +18,8 @@ class Storage {
   virtual std::size_t bytes() const = 0;
   virtual Device device() const = 0;
   virtual bool host_accessible() const = 0;  // whether the host may dereference data()
+  // Bytes of this memory into the host's; returns when they are there. What was to write them must be done.
+  virtual void read(void* dst, const void* src, std::size_t bytes) const = 0;
 };
 
 // Owner of a row-major block. Copies share the memory; clone() does not.
@@ -54,7 +56,7 @@ class Tensor {
 
   Tensor rows(std::int64_t begin, std::int64_t end) const;  // shares memory: [begin, end) of the first dimension
   Tensor reshaped(const Shape& shape) const;                // shares memory; Error(usage) if numel differs
-  Tensor clone() const;                                     // host memory only
+  Tensor clone() const;                                     // a copy in host memory
 
  private:
   Shape shape_;

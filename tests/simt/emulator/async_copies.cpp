@@ -35,6 +35,10 @@ void AsyncCopies::issue(const AsyncCopyOrder& order, unsigned thread) {
   orders_.push_back(order);
 }
 
+void AsyncCopies::announce_unfinished(unsigned thread) const {
+  for (const AsyncCopyOrder& order : orders_) announce(order, thread);
+}
+
 void AsyncCopies::wait(std::size_t pending, unsigned thread) {
   if (groups_.size() <= pending) return;
   const std::size_t done = groups_[groups_.size() - 1 - pending];

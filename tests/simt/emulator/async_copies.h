@@ -18,6 +18,8 @@ class AsyncCopies {
  public:
   void clear();
   void issue(const AsyncCopyOrder& order, unsigned thread);
+  // For the race detector: what has been issued and not waited for may be written still.
+  void announce_unfinished(unsigned thread) const;
   void commit() { groups_.push_back(orders_.size()); }
   // Completes all groups but the last `pending`.
   void wait(std::size_t pending, unsigned thread);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "simt/emulator/detector.h"
 #include "simt/emulator/sanitizer.h"
 #include "simt/simulation.h"
 
@@ -244,6 +245,8 @@ void Block::release_barrier() {
   at_barrier_ = 0;
   ++epoch_;
   for (unsigned w = 0; w < warp_count_; ++w) wake(w, warps_[w].alive);
+  if (detector != nullptr)
+    for (unsigned i = 0; i < thread_count_; ++i) threads_[i].copies.announce_unfinished(i);
 }
 
 void Block::collective(unsigned mask, void* arguments, Combine combine, Site site) {

@@ -53,6 +53,13 @@ cudaError_t prepare(CopyWork& work, const char* call, cudaMemcpyKind kind) {
   return cudaSuccess;
 }
 
+// Over a peer path that lies. Without peer access the copy goes over the host.
+bool arrives_changed(const CopyWork& work) {
+  const int to = work.to_device, from = work.from_device;
+  return to >= 0 && from >= 0 && to != from && (device(from).reaches[to] || device(to).reaches[from]) &&
+         simulation().peers[from][to] == Peer::corrupts;
+}
+
 void stage(CopyWork& work) {
   if (work.from_device >= 0 || is_pinned(work.from) || work.bytes > kStagedAtOnce) return;
   work.staged = std::malloc(work.bytes);
@@ -69,9 +76,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   CopyWork work{to, from, bytes, -1, -1};
   if (const cudaError_t error = prepare(work, "cudaMemcpyAsync", kind)) return error;
   for (const int side : {work.to_device, work.from_device})
-    if (side >= 0 && side != stream->device())
-      return misused(cudaErrorInvalidValue, "cudaMemcpyAsync",
-                     "memory of " + device_name(side) + " on " + stream->name() + "; use cudaMemcpyPeerAsync");
+    if (side >= 0 && side != stream->device() && !device(stream->device()).reaches[side])
+      return misused(
+          cudaErrorInvalidValue, "cudaMemcpyAsync",
+          "memory of " + device_name(side) + ", which is no peer, on " + stream->name() + "; use cudaMemcpyPeerAsync");
+  work.corrupt = arrives_changed(work);
   stage(work);
   stream->enqueue(work);
   return cudaSuccess;
@@ -89,8 +98,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
     return misused(cudaErrorInvalidValue, "cudaMemcpyPeerAsync", "the memory is not that of the devices named");
   if (stream->device() != to_device && stream->device() != from_device)
     return misused(cudaErrorInvalidValue, "cudaMemcpyPeerAsync", "the stream belongs to neither device");
-  const bool direct = device(from_device).reaches[to_device] || device(to_device).reaches[from_device];
-  work.corrupt = direct && simulation().peers[from_device][to_device] == Peer::corrupts;
+  work.corrupt = arrives_changed(work);
   stream->enqueue(work);
   return cudaSuccess;
 }

@@ -94,6 +94,9 @@ void give_thread_a_fault_stack() {
   constexpr std::size_t kBytes = 64 * 1024;
   static thread_local char memory[kBytes];
   stack_t stack = {};
+  sigaltstack(nullptr, &stack);
+  if ((stack.ss_flags & SS_DISABLE) == 0) return;  // the address sanitizer has given it one
+  stack = {};
   stack.ss_sp = memory;
   stack.ss_size = kBytes;
   sigaltstack(&stack, nullptr);

@@ -25,8 +25,15 @@ void __tsan_write_range(void* address, unsigned long bytes);
 namespace dp::simt {
 
 #if defined(DP_THREAD_SANITIZER)
-inline void ignore_sync_begin() { AnnotateIgnoreSyncBegin(__FILE__, __LINE__); }
-inline void ignore_sync_end() { AnnotateIgnoreSyncEnd(__FILE__, __LINE__); }
+inline constinit thread_local int ignoring_sync = 0;
+inline void ignore_sync_begin() {
+  ++ignoring_sync;
+  AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+}
+inline void ignore_sync_end() {
+  AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+  --ignoring_sync;
+}
 inline void ignore_accesses_begin() {
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
@@ -36,7 +43,13 @@ inline void ignore_accesses_end() {
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 }
 inline void acquire(void* token) { __tsan_acquire(token); }
-inline void release(void* token) { __tsan_release(token); }
+// Counts under a QuietLock, too.
+inline void release(void* token) {
+  const int depth = ignoring_sync;
+  while (ignoring_sync > 0) ignore_sync_end();
+  __tsan_release(token);
+  while (ignoring_sync < depth) ignore_sync_begin();
+}
 inline void announce_read(const void* data, std::size_t bytes) {
   if (data != nullptr && bytes > 0) __tsan_read_range(const_cast<void*>(data), bytes);
 }

@@ -1,6 +1,8 @@
 #include "simt/runtime/source_line.h"
 
 #include <dlfcn.h>
+#include <limits.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -16,8 +18,10 @@ std::string source_line(const void* code) {
   if (dladdr(code, &image) == 0 || image.dli_fname == nullptr) return {};
   // The address is that of the return to the caller: one byte before lies in the call.
   const auto offset = reinterpret_cast<std::uintptr_t>(code) - reinterpret_cast<std::uintptr_t>(image.dli_fbase) - 1;
-  char command[1024];
-  const char* const file = image.dli_fname[0] == '/' ? image.dli_fname : "/proc/self/exe";
+  char command[PATH_MAX + 64];
+  char program[PATH_MAX] = "";
+  if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) return {};
+  const char* const file = image.dli_fname[0] == '/' ? image.dli_fname : program;
   std::snprintf(command, sizeof command, "addr2line -s -e '%s' 0x%zx 2>/dev/null", file,
                 static_cast<std::size_t>(offset));
   char line[256] = "";

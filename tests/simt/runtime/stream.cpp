@@ -136,6 +136,7 @@ void Stream::finish() {
   thread_.join();
   ignore_sync_end();
   alive_ = false;
+  const QuietAccesses quiet;
   slots_.reset();
   if (detector != nullptr) detector->stream_destroyed(clock_);
 }

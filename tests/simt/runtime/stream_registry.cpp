@@ -58,6 +58,7 @@ void wait_for_device(int device) {
 void forget_streams_and_events() {
   const QuietLock lock(registry().mutex);
   for (const auto& stream : registry().streams) stream->finish();
+  const QuietAccesses quiet;
   registry().streams.clear();
   registry().events.clear();
 }
