@@ -38,7 +38,7 @@ def demangled(name):
         if c == "(" and depth == 0 and i > 0:
             text = text[:i]
             break
-    return re.sub(r"TileSize<(\d+), (\d+),[^>]*>", r"\1x\2", text).replace("(int)", "")
+    return re.sub(r"TileSize<(\d+), (\d+),[^>]*> ?", r"\1x\2", text).replace("(int)", "")
 
 
 def compiled(path, arch, nvcc):
