@@ -73,6 +73,19 @@ void require_same_order(const Resumed& resumed, const std::string& had, const st
   }
 }
 
+// What decides which function of the samples a step is.
+void require_same_step(const Resumed& resumed, const std::string& had, const std::string& wanted) {
+  const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
+  if (!then.is_object() || !now.is_object()) return;
+  const auto text = [](const nlohmann::json& config, const char* key) {
+    const auto value = config.find(key);
+    if (value == config.end()) return std::string("none");
+    return value->is_string() ? value->get<std::string>() : value->dump();
+  };
+  if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
+  require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
+}
+
 template <typename T>
 bool all_finite(const Tensor& tensor) {
   const auto values = tensor.span<T>();
@@ -143,6 +156,7 @@ void require_same_run(const Resumed& resumed, const TrainState& wanted, bool wei
   require_equal(resumed, "seed", had.seed, wanted.seed);
   require_equal(resumed, "global batch", had.global_batch, wanted.global_batch);
   require_same_order(resumed, had.config, wanted.config);
+  require_same_step(resumed, had.config, wanted.config);
   if (had.step < 0 || had.epoch < 0 || had.batch_in_epoch < 0)
     throw Error(ErrorCode::data, "the checkpoint '" + resumed.folder + "' stands at a negative step; name another");
 }

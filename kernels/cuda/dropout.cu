@@ -15,9 +15,9 @@ template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     dropout_plain_kernel(const float* x, float* y, const std::int64_t* samples, const StepInputs* inputs,
                          unsigned batch, unsigned per_sample, unsigned quads, Dropping dropping) {
-  const long long index = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= static_cast<long long>(batch) * quads) return;
-  const unsigned sample = static_cast<unsigned>(index / quads), quad = static_cast<unsigned>(index % quads);
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= batch * quads) return;
+  const unsigned sample = index / quads, quad = index % quads;
   const uint4 words = dropout_words_of(*inputs, dropping.layer, samples[sample], quad);
   const long long at = static_cast<long long>(sample) * per_sample + 4ll * quad;
   const auto apply = [&](float value, unsigned k) {
@@ -81,7 +81,7 @@ class DropoutOp final : public CudaOp {
     const auto batch = static_cast<unsigned>(tensors_[0].shape[0]);
     const unsigned per_sample = count_ / batch, quads = blocks_for(per_sample, 4);
     const bool packs = aligned && per_sample % 4 == 0;
-    launch({"dropout", dim3(blocks_for(static_cast<long long>(batch) * quads, kThreads)), dim3(kThreads), stream},
+    launch({"dropout", dim3(blocks_for(batch * quads, kThreads)), dim3(kThreads), stream},
            packs ? dropout_plain_kernel<4> : dropout_plain_kernel<1>, args[0], args[1], args[2], args[3], batch,
            per_sample, quads, dropping_);
   }

@@ -13,8 +13,7 @@ constexpr unsigned kThreads = 256, kEach = 16;  // elements of a thread
 struct GatherShape {
   unsigned channels = 1, rows = 1, cols = 1;
   unsigned parts = 1;  // blocks for each image
-  int padding = 0;
-  bool flip = false, augment = false;
+  int padding = 0, flip = 0, augment = 0;
 };
 
 template <bool kChannelsLast>

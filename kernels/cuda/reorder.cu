@@ -1,8 +1,8 @@
 // Reorder: a copy where the order stays, or transposed matrices, channels x pixels on one side, pixels x channels on the other.
 #include "device_code.h"
-#include "dp/error.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/orders.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -37,11 +37,11 @@ __global__ void __launch_bounds__(kThreads)
 // The same with few channels. The steps are between neighbours on one axis.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
-    few_channels_kernel(const From* src, To* dst, long long count, unsigned channels, unsigned pixels,
+    few_channels_kernel(const From* src, To* dst, unsigned count, unsigned channels, unsigned pixels,
                         unsigned src_channel, unsigned src_pixel, unsigned dst_channel, unsigned dst_pixel) {
-  const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+  const unsigned i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= count) return;
-  const long long matrix = i / pixels * channels * pixels, pixel = i % pixels;
+  const long long matrix = static_cast<long long>(i / pixels) * channels * pixels, pixel = i % pixels;
   for (unsigned c = 0; c < channels; ++c)
     dst[matrix + static_cast<long long>(c) * dst_channel + pixel * dst_pixel] =
         static_cast<To>(src[matrix + static_cast<long long>(c) * src_channel + pixel * src_pixel]);
@@ -83,7 +83,7 @@ class ReorderOp final : public CudaOp {
       launch({"reorder_copy", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream}, convert_kernel<From, To>,
              args[0], args[1], count);
     } else if (channels <= kFew) {
-      const long long count = order_.outer * order_.pixels;
+      const unsigned count = index_count(tensors_[0]) / channels;
       const Launch where{"reorder_few_channels", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream};
       if (from_channels_last_)
         launch(where, few_channels_kernel<From, To>, args[0], args[1], count, channels, pixels, 1, channels, pixels, 1);

@@ -1,4 +1,5 @@
 // The communicator p2p: the same bits as the communicator of CPU replicas, whatever reaches what.
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -193,6 +194,7 @@ TEST_CASE("p2p: every collective gives the bits of the fixed tree, on 1 to 8 GPU
     SimulatedGpus machine(size);
     std::vector<int> devices;
     for (int i = 0; i < size; ++i) devices.push_back(i);
+    CHECK(Ranks(devices).name() == "p2p");
     check_machine(devices);
   }
 }
@@ -201,6 +203,15 @@ TEST_CASE("p2p: GPUs that do not see each other exchange through the host, and s
   SimulatedGpus machine(3, simt::Peer::none);
   check_machine({0, 1, 2});
   CHECK(Ranks({0, 2}).name() == "p2p; cuda:0 and cuda:2 through the host (no peer access)");
+}
+
+TEST_CASE("p2p: S18, a pair whose peer access returns wrong data is found out once and goes through the host") {
+  SimulatedGpus machine(2, simt::Peer::corrupts);
+  const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that returns wrong data)";
+  CHECK(Ranks({0, 1}).name() == verdict);
+  check_machine({0, 1});
+  setenv("DP_SIMULATED_PEERS", "all", 1);  // a new probe would find nothing wrong: the verdict is kept
+  CHECK(Ranks({0, 1}).name() == verdict);
 }
 
 TEST_CASE("p2p: some pairs see each other, some do not") {

@@ -53,8 +53,8 @@ HostTensor around(double mean, double deviation, const Shape& shape, Random& ran
 TEST_CASE(
     "batch normalisation is what its definition says, with ReLU, an addend and a second gradient, in every layout") {
   Random random(51, RandomUse::synthetic);
-  const Shape shapes[] = {{4, 20, 5, 7}, {3, 16, 1, 1}, {3, 1, 9, 4},    {1, 33, 6, 6},
-                          {37, 8, 3, 3}, {5, 3, 1, 1},  {2, 17, 20, 19}, {1, 5, 45, 47}};
+  const Shape shapes[] = {{4, 20, 5, 7}, {3, 16, 1, 1},   {3, 1, 9, 4},   {1, 33, 6, 6},   {37, 8, 3, 3},
+                          {5, 3, 1, 1},  {2, 17, 20, 19}, {1, 5, 45, 47}, {2, 68, 20, 19}, {3, 132, 8, 9}};
   int turn = 0;
   for (const Shape& shape : shapes)
     for (const bool relu : {false, true}) {

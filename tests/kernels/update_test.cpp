@@ -118,6 +118,18 @@ TEST_CASE("the norm gives the clip factor of PyTorch, and 1 when it is small or 
   });
 }
 
+TEST_CASE("the norm is that of any number of partials") {
+  Random random(21, RandomUse::synthetic);
+  for (const std::size_t count : {std::size_t{0}, std::size_t{31}, std::size_t{1024}, std::size_t{5003}}) {
+    std::vector<double> partials(count);
+    double sum = 0;
+    for (double& partial : partials) sum += partial = random.uniform();
+    everywhere([&](OpRig& rig) {
+      CHECK(grad_norm_finish(rig, partials, {}).grad_norm == Approx(std::sqrt(sum)).epsilon(1e-12));
+    });
+  }
+}
+
 TEST_CASE("S14: a non-finite norm is reported, kept, and skips the update only on request") {
   for (const double bad : {kInfinity, std::numeric_limits<double>::quiet_NaN()})
     everywhere([&](OpRig& rig) {

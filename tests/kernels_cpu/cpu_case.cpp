@@ -158,6 +158,11 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
   c.add(GradNormFinish{blocks}, {2}, true,
         {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});
+  Tensor rows = samples_memory();
+  for (std::int64_t& row : rows.span<std::int64_t>()) row %= 10;
+  c.add(GatherImages{.x = {x, DType::f32, conv[0].layout}, .padding = 2, .flip = true, .augment = true}, {4}, true,
+        {random_memory(static_cast<std::size_t>(10 * x.without_first().numel())), std::move(rows),
+         random_memory(2 * 16 * 4), zeroed(sizeof(GatherInputs)), floats(conv[0])});
   return std::move(c.cases);
 }
 

@@ -76,6 +76,7 @@ TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothi
   CHECK(found(dp::test::check_edges,
               {{"engine/plan/plan.cpp",
                 "#include \"engine/plan/plan.h\"\n#include \"kernels/ops.h\"\n#include \"data/x.h\"\n"},
+               {"kernels/cuda/conv.cu", "#include \"device_code.h\"\n#include \"ptx.h\"\n"},
                {"kernels/cpu/conv.cpp", "#include \"kernels/ops.h\"\n#include \"dp/error.h\"\n#include <dnnl.hpp>\n"},
                {"tests/floor/t.cpp", "#include \"support/catch.h\"\n"}})
             .empty());
@@ -84,9 +85,10 @@ TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothi
                                       {"engine/a.cpp", "#include \"models/m.h\"\n"},
                                       {"kernels/a.cpp", "#include \"engine/plan.h\"\n"},
                                       {"kernels/b.cpp", "#include <data/a.h>\n"},
+                                      {"kernels/cpu/b.cpp", "#include \"device_code.h\"\n"},
                                       {"kernels/cpu/c.cpp", "#include \"c.h\"\n"}}) ==
         Where{"benchmarks/b.cpp:1", "data/a.cpp:1", "engine/a.cpp:1", "kernels/a.cpp:1", "kernels/b.cpp:1",
-              "kernels/cpu/c.cpp:1"});
+              "kernels/cpu/b.cpp:1", "kernels/cpu/c.cpp:1"});
 }
 
 TEST_CASE("law 3: includes make no cycle") {
@@ -111,6 +113,8 @@ TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
                                     conditional("CUDA") +
                                     ")x\");\n"
                                     "#if defined(__linux__)\n#endif\nint cut(int); int n = 1'000'000 << 3;\n"},
+               {"tests/cuda/gpus.h", "#pragma once\n"},
+               {"tests/cuda/gpus_test.cpp", "#include \"cuda/gpus.h\"\n"},
                {"kernels/cuda/k.cu", "#include <cuda_runtime.h>\n__global__ void f();\nvoid g() { f<<<1, 2>>>(); }\n"},
                {"kernels/cuda/ptx.h", "#if defined(" + kDeviceCode + ")\nasm(\"\");\n#endif\n"},
                {"tests/host/fake_driver/f.cpp", "int cuInit(unsigned) { return 0; }\n"},

@@ -86,6 +86,9 @@ TEST_CASE("events with timing say how long the work between took") {
 }
 
 TEST_CASE("when a copy reads its source: pageable memory up to 64 KiB at once, all else later") {
+#if defined(DP_THREAD_SANITIZER)
+  DP_SKIP("the host overwrites what a copy reads: a race by intent");
+#endif
   const FreshSimulation fresh;
   const auto later_is_seen = [](void* source, std::size_t bytes) {
     const TestStream stream;

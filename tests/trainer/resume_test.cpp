@@ -149,6 +149,8 @@ TEST_CASE("another model, data set, seed or batch is refused, naming both values
   refused({"global batch", "48", "50"}, [](TrainerOptions& o) { o.batch_size = 50; });
   refused({"no-shuffle off", "asks for on"}, [](TrainerOptions& o) { o.shuffle = false; });
   refused({"no-augment off", "asks for on"}, [](TrainerOptions& o) { o.augment = false; });
+  refused({"bn master", "asks for sync"}, [](TrainerOptions& o) { o.parallel.batch_norm = BatchNormMode::sync; });
+  refused({"logical-shards none", "asks for 4"}, [](TrainerOptions& o) { o.parallel.logical_shards = 4; });
   refused({"drop-last off", "asks for on"}, [](TrainerOptions& o) { o.drop_last = true; });
   TrainerOptions options = tiny_options();
   options.resume = temp / "run";

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdarg>
 #include <cstdio>
 
 #include "simt/emulator/block.h"
@@ -17,9 +18,11 @@ struct Line {
   char text[640];
   std::size_t used = 0;
 
-  template <class... A>
-  void add(const char* format, A... arguments) {
-    const int n = std::snprintf(text + used, sizeof text - used, format, arguments...);
+  __attribute__((format(printf, 2, 3))) void add(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int n = std::vsnprintf(text + used, sizeof text - used, format, arguments);
+    va_end(arguments);
     if (n > 0) used += static_cast<std::size_t>(n) < sizeof text - used ? n : sizeof text - used - 1;
   }
 };
@@ -69,7 +72,7 @@ void on_fault(int, siginfo_t* info, void*) {
   describe_running(line);
   Allocation found = device(owner).memory.nearest(address);
   const bool allocated = found.begin != nullptr && found.holds(address, 1);
-  line.add(allocated ? " touched memory of cuda:%d" : " touched unallocated memory of cuda:%d", owner);
+  line.add(" touched %smemory of cuda:%d", allocated ? "" : "unallocated ", owner);
   if (running.what != nullptr && owner != running.device && !device(running.device).reaches[owner])
     line.add(", which is no peer");
   line.add(" at %p", address);
