@@ -1,5 +1,6 @@
 // The three products of a convolution in every tile and with split sums: bit for bit what plain loops give that add in the same
 // order, whatever the order of threads.
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -7,6 +8,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/tensor_layout.h"
 #include "simt/rig.h"
+#include "support/catch.h"
 
 namespace dp::simt::test {
 namespace {
