@@ -1,41 +1,17 @@
 // The communicator p2p: the same bits as the communicator of CPU replicas, whatever reaches what.
 #include <cstdlib>
-#include <cstring>
 #include <thread>
 
 #include "cuda/simulated_gpus.h"
 #include "kernels/backend.h"
 #include "support/catch.h"
+#include "support/summands.h"
 
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
 
 namespace {
-
-template <typename T>
-constexpr DType kType = sizeof(T) == 4 ? DType::f32 : DType::f64;
-
-// Different for every summand, with digits that make the order of summation show.
-template <typename T>
-std::vector<T> values(int summand, std::int64_t count) {
-  std::vector<T> data(static_cast<std::size_t>(count));
-  Random random(static_cast<std::uint64_t>(count), RandomUse::synthetic, static_cast<std::uint64_t>(summand));
-  for (T& x : data) x = static_cast<T>(random.uniform(-1, 1)) * static_cast<T>(random.below(7) == 0 ? 1000 : 1);
-  return data;
-}
-
-template <typename T>
-T tree(const std::vector<std::vector<T>>& all, std::size_t i, int begin, int end) {
-  if (end - begin == 1) return all[static_cast<std::size_t>(begin)][i];
-  const int middle = tree_split(begin, end);
-  return tree(all, i, begin, middle) + tree(all, i, middle, end);
-}
-
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
 
 // Ranks on threads of their own, each with a context.
 class Ranks {
@@ -106,9 +82,9 @@ template <typename T>
 void check_all(Ranks& ranks, std::int64_t count, int lanes) {
   const int size = ranks.size(), root = size / 2;
   std::vector<std::vector<T>> summands;
-  for (int i = 0; i < size * lanes; ++i) summands.push_back(values<T>(i, count));
+  for (int i = 0; i < size * lanes; ++i) summands.push_back(summand_values<T>(i, count));
   std::vector<T> sum(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = tree(summands, i, 0, size * lanes);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = tree_of(summands, i, 0, size * lanes);
 
   std::vector<std::string> wrong(static_cast<std::size_t>(size));
   ranks.run([&](int rank, Context& context, Communicator& comm) {
@@ -131,15 +107,15 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes) {
 
     OnDevice<T> broadcast(context, *stream, input), reduced(context, *stream, input), all(context, *stream, input),
         slices(context, *stream, input);
-    comm.broadcast(broadcast.data(), count, kType<T>, root, *stream);
-    comm.reduce(reduced.data(), count, kType<T>, root, *stream);
-    comm.all_reduce(all.data(), count, kType<T>, *stream);
-    comm.reduce_scatter(slices.data(), count, kType<T>, *stream);
+    comm.broadcast(broadcast.data(), count, kTypeOf<T>, root, *stream);
+    comm.reduce(reduced.data(), count, kTypeOf<T>, root, *stream);
+    comm.all_reduce(all.data(), count, kTypeOf<T>, *stream);
+    comm.reduce_scatter(slices.data(), count, kTypeOf<T>, *stream);
     expect(broadcast.content(), summands[static_cast<std::size_t>(root * lanes)], "broadcast");
     expect(reduced.content(), rank == root ? sum : own, "reduce");
     expect(all.content(), sum, "all_reduce");
     expect(slices.content(), scattered, "reduce_scatter");
-    comm.all_gather(slices.data(), count, kType<T>, *stream);
+    comm.all_gather(slices.data(), count, kTypeOf<T>, *stream);
     expect(slices.content(), sum, "all_gather");
   });
   INFO("ranks " << size << ", count " << count << ", lanes " << lanes << ", " << ranks.name());

@@ -1,42 +1,14 @@
 #include "kernels/host/host_communicator.h"
 
-#include <cstring>
-
 #include "host/host_world.h"
 #include "support/catch.h"
+#include "support/summands.h"
 
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
 
 namespace {
-
-template <typename T>
-constexpr DType kType = sizeof(T) == 4 ? DType::f32 : DType::f64;
-
-// Different for every rank, with digits that make the order of summation show.
-template <typename T>
-std::vector<T> values(int rank, std::int64_t count) {
-  std::vector<T> data(static_cast<std::size_t>(count));
-  std::uint64_t state = static_cast<std::uint64_t>(rank) * 7919 + static_cast<std::uint64_t>(count) + 1;
-  for (T& x : data) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    x = static_cast<T>(static_cast<double>(static_cast<std::int64_t>(state)) * 1e-18 * (state % 7 == 0 ? 1000 : 1));
-  }
-  return data;
-}
-
-template <typename T>
-T naive_tree(const std::vector<std::vector<T>>& all, std::size_t i, int begin, int end) {
-  if (end - begin == 1) return all[static_cast<std::size_t>(begin)][i];
-  const int middle = tree_split(begin, end);
-  return naive_tree(all, i, begin, middle) + naive_tree(all, i, middle, end);
-}
-
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
 
 // Every collective on one handle, one after another; what each rank holds afterwards goes into `wrong` when it is not
 // right.
@@ -46,9 +18,9 @@ void check_all(World& world, std::int64_t count) {
   const int root = size / 2;
   auto handles = world.communicators();
   std::vector<std::vector<T>> input;
-  for (int rank = 0; rank < size; ++rank) input.push_back(values<T>(rank, count));
+  for (int rank = 0; rank < size; ++rank) input.push_back(summand_values<T>(rank, count));
   std::vector<T> sum(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = naive_tree(input, i, 0, size);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = tree_of(input, i, 0, size);
 
   std::vector<std::string> wrong(static_cast<std::size_t>(size));
   world.run([&](int rank) {
@@ -56,10 +28,10 @@ void check_all(World& world, std::int64_t count) {
     const auto stream = world.contexts[me]->make_stream();
     Communicator& comm = *handles[me];
     std::vector<T> broadcast = input[me], reduced = input[me], all_reduced = input[me], scattered = input[me];
-    comm.broadcast(broadcast.data(), count, kType<T>, root, *stream);
-    comm.reduce(reduced.data(), count, kType<T>, root, *stream);
-    comm.all_reduce(all_reduced.data(), count, kType<T>, *stream);
-    comm.reduce_scatter(scattered.data(), count, kType<T>, *stream);
+    comm.broadcast(broadcast.data(), count, kTypeOf<T>, root, *stream);
+    comm.reduce(reduced.data(), count, kTypeOf<T>, root, *stream);
+    comm.all_reduce(all_reduced.data(), count, kTypeOf<T>, *stream);
+    comm.reduce_scatter(scattered.data(), count, kTypeOf<T>, *stream);
     stream->synchronize();
     const Range mine = slice_of(count, rank, size);
     std::vector<T> expected = input[me];
@@ -71,11 +43,11 @@ void check_all(World& world, std::int64_t count) {
     expect(same_bits(reduced, rank == root ? sum : input[me]), "reduce");
     expect(same_bits(all_reduced, sum), "all_reduce");
     expect(same_bits(scattered, expected), "reduce_scatter");
-    comm.all_gather(scattered.data(), count, kType<T>, *stream);
+    comm.all_gather(scattered.data(), count, kTypeOf<T>, *stream);
     stream->synchronize();
     expect(same_bits(scattered, sum), "all_gather");
   });
-  INFO("ranks " << size << ", count " << count << ", " << dp::to_string(kType<T>));
+  INFO("ranks " << size << ", count " << count << ", " << dp::to_string(kTypeOf<T>));
   for (int rank = 0; rank < size; ++rank) {
     INFO("rank " << rank);
     CHECK(wrong[static_cast<std::size_t>(rank)] == "");
