@@ -8,6 +8,10 @@ install(EXPORT dpTargets NAMESPACE dp:: DESTINATION ${dp_package_dir})
 if(TARGET dp_train)
   install(TARGETS dp_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+# Where the program looks for it: ../lib/dp.
+if(TARGET dp_cuda)
+  install(TARGETS dp_cuda dp_peer_probe LIBRARY DESTINATION lib/dp RUNTIME DESTINATION lib/dp)
+endif()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/dpConfig.cmake.in ${PROJECT_BINARY_DIR}/dpConfig.cmake
                               INSTALL_DESTINATION ${dp_package_dir} NO_SET_AND_CHECK_MACRO)
