@@ -140,7 +140,11 @@ void Replica::enqueue(const PlanStep& step) {
     const Ref& ref = step.args[static_cast<std::size_t>(i)];
     args[static_cast<std::size_t>(i)] = ref.space == Space::none ? nullptr : at(ref);
   }
-  step.op->run(*compute_, {args.data(), static_cast<std::size_t>(step.arg_count)}, workspace_);
+  try {
+    step.op->run(*compute_, {args.data(), static_cast<std::size_t>(step.arg_count)}, workspace_);
+  } catch (const Error& error) {
+    throw Error(error.code(), step.name + ": " + error.what(), error.others());
+  }
 }
 
 void Replica::zero_gradients(int lane) {
