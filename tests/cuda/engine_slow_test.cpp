@@ -1,5 +1,6 @@
 // What the tests of engine_test.cpp leave out: every count of GPUs with every reduction and mode.
 #include "cuda/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -12,7 +13,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
   for (const int gpus : {1, 2, 4, 8}) {
     SimulatedGpus machine(gpus);
     for (const Reduce reduce : kReductions)
-      check_against_reference(model, batch, gpus, BatchNormMode::sync, reduce, expected, moved, origin);
+      check_against_reference(model, batch, on_gpus(gpus, gpus), BatchNormMode::sync, reduce, expected, moved, origin);
   }
 }
 
@@ -30,7 +31,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
       const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
       SimulatedGpus machine(gpus);
       for (const Reduce reduce : kReductions)
-        check_against_reference(model, batch, gpus, norm, reduce, expected, moved, origin);
+        check_against_reference(model, batch, on_gpus(gpus, gpus), norm, reduce, expected, moved, origin);
     }
 }
 

@@ -1,5 +1,6 @@
 // The engine on simulated GPUs against the float64 reference: every reduction, every mode of batch normalisation.
 #include "cuda/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -12,7 +13,8 @@ TEST_CASE("simulated GPUs: a narrow mnist_convnet equals the reference") {
   for (const int gpus : {1, 2, 4, 8}) {
     SimulatedGpus machine(gpus);
     for (const Reduce reduce : kReductions)
-      check_against_reference(model, batch, gpus, BatchNormMode::master, reduce, expected, moved, origin);
+      check_against_reference(model, batch, on_gpus(gpus, gpus), BatchNormMode::master, reduce, expected, moved,
+                              origin);
   }
 }
 
@@ -46,7 +48,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
     const Outcome expected = forward_and_backward(model, oracle, batch);
     const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
     SimulatedGpus machine(2);
-    check_against_reference(model, batch, 2, norm, Reduce::sharded, expected, moved, origin);
+    check_against_reference(model, batch, on_gpus(2, 2), norm, Reduce::sharded, expected, moved, origin);
   }
 }
 

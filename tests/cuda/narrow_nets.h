@@ -1,11 +1,11 @@
-// Narrow networks on simulated GPUs, beside the float64 reference.
+// Narrow networks on GPUs, real or simulated, beside the float64 reference.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
-#include "cuda/simulated_gpus.h"
 #include "support/catch.h"
+#include "support/training.h"
 
 namespace dp::test {
 
@@ -72,16 +72,15 @@ inline std::vector<NamedTensor> five_steps(const Model& model, const DataParalle
   return net.weights();
 }
 
-inline void check_against_reference(const Model& model, const Batch& batch, int gpus, BatchNormMode norm, Reduce reduce,
-                                    const Outcome& expected, const std::vector<NamedTensor>& moved,
-                                    const std::vector<NamedTensor>& origin) {
-  DataParallelOptions options = on_gpus(gpus, gpus);
+inline void check_against_reference(const Model& model, const Batch& batch, DataParallelOptions options,
+                                    BatchNormMode norm, Reduce reduce, const Outcome& expected,
+                                    const std::vector<NamedTensor>& moved, const std::vector<NamedTensor>& origin) {
   options.batch_norm = norm;
   options.reduce = reduce;
   const Outcome got = forward_and_backward(model, options, batch);
   const Worst gradients = worst_of(got.gradients, expected.gradients), state = worst_of(got.state, expected.state);
-  INFO(gpus << " GPUs, reduce " << static_cast<int>(reduce) << ", gradient " << gradients.name << ", state "
-            << state.name);
+  INFO(options.devices.size() << " replicas, reduce " << static_cast<int>(reduce) << ", gradient " << gradients.name
+                              << ", state " << state.name);
   CHECK(gradients.error <= 1e-5);
   CHECK(state.error <= 1e-5);
   CHECK(relative_error(got.predictions, expected.predictions) <= 1e-5);

@@ -1,9 +1,8 @@
 // The communicator p2p: the same bits as the communicator of CPU replicas, whatever reaches what.
 #include <cstdlib>
-#include <thread>
 
+#include "cuda/ranks.h"
 #include "cuda/simulated_gpus.h"
-#include "kernels/backend.h"
 #include "support/catch.h"
 #include "support/summands.h"
 
@@ -12,71 +11,6 @@ using namespace dp::kernels;
 using namespace dp::test;
 
 namespace {
-
-// Ranks on threads of their own, each with a context.
-class Ranks {
- public:
-  explicit Ranks(const std::vector<int>& devices) {
-    ContextOptions options;
-    options.abort = &abort_;
-    for (const int device : devices)
-      contexts_.push_back(backend(DeviceKind::cuda).open({DeviceKind::cuda, device}, options));
-    std::vector<Context*> all;
-    for (const auto& context : contexts_) all.push_back(context.get());
-    handles_ = backend(DeviceKind::cuda).make_communicators("p2p", all);
-  }
-  int size() const { return static_cast<int>(contexts_.size()); }
-  std::string name() const { return handles_.front()->name(); }
-  // body(rank, context, communicator); rethrows the first exception.
-  template <typename Body>
-  void run(const Body& body) {
-    std::vector<std::thread> threads;
-    std::vector<std::exception_ptr> failures(contexts_.size());
-    for (int rank = 0; rank < size(); ++rank)
-      threads.emplace_back([&, rank] {
-        const auto me = static_cast<std::size_t>(rank);
-        try {
-          contexts_[me]->bind_thread();
-          body(rank, *contexts_[me], *handles_[me]);
-        } catch (...) {
-          failures[me] = std::current_exception();
-          abort_ = true;
-        }
-      });
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& failure : failures)
-      if (failure) std::rethrow_exception(failure);
-  }
-
- private:
-  AbortFlag abort_{false};
-  std::vector<std::unique_ptr<Context>> contexts_;
-  std::vector<std::unique_ptr<Communicator>> handles_;
-};
-
-// Memory of the device with these contents, and back.
-template <typename T>
-class OnDevice {
- public:
-  OnDevice(Context& context, Stream& stream, const std::vector<T>& content)
-      : stream_(stream),
-        count_(content.size()),
-        buffer_(context.allocate(std::max<std::size_t>(1, count_ * sizeof(T)))) {
-    stream.copy(buffer_->data(), content.data(), count_ * sizeof(T));
-  }
-  T* data() { return static_cast<T*>(buffer_->data()); }
-  std::vector<T> content() {
-    std::vector<T> copy(count_);
-    stream_.copy(copy.data(), buffer_->data(), count_ * sizeof(T));
-    stream_.synchronize();
-    return copy;
-  }
-
- private:
-  Stream& stream_;
-  std::size_t count_;
-  std::unique_ptr<Buffer> buffer_;
-};
 
 template <typename T>
 void check_all(Ranks& ranks, std::int64_t count, int lanes) {

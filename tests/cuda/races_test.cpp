@@ -1,5 +1,6 @@
 // Training under the race detector of the simulation: within kernels, and between what streams of all devices do.
 #include "cuda/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
 
 using namespace dp;
 using namespace dp::test;

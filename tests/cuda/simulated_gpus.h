@@ -3,7 +3,6 @@
 
 #include "simt/simulation.h"
 #include "support/temporary_folder.h"
-#include "support/training.h"
 
 namespace dp::test {
 
@@ -19,13 +18,5 @@ class SimulatedGpus {
  private:
   TemporaryFolder cache_;  // of what the probe of peer access finds
 };
-
-inline DataParallelOptions on_gpus(int replicas, int devices) {
-  DataParallelOptions options;
-  std::vector<int> ids;
-  for (int i = 0; i < replicas; ++i) ids.push_back(i % devices);
-  options.devices = gpus(ids);
-  return options;
-}
 
 }  // namespace dp::test

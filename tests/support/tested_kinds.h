@@ -1,15 +1,20 @@
 // The kinds of device that shared test bodies run on.
 #pragma once
 
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "dp/device.h"
 
 namespace dp::test {
 
-// The oracle, the CPU, and the GPU where there is one. A program with a backend of its own says otherwise before main.
+// The oracle, the CPU, and the GPU where there is one; with DP_TESTED_KINDS=cuda the GPU alone. A program with a backend of its own
+// says otherwise before main.
 inline std::vector<DeviceKind>& tested_kinds() {
   static std::vector<DeviceKind> kinds = [] {
+    const char* const only = std::getenv("DP_TESTED_KINDS");
+    if (only != nullptr && std::string_view(only) == "cuda") return std::vector<DeviceKind>{DeviceKind::cuda};
     std::vector<DeviceKind> found{DeviceKind::reference, DeviceKind::cpu};
     if (probe_devices(DeviceKind::cuda).count > 0) found.push_back(DeviceKind::cuda);
     return found;

@@ -114,6 +114,15 @@ inline DataParallelOptions on_cpus(int replicas) {
   return options;
 }
 
+// So many replicas in turn on so many GPUs.
+inline DataParallelOptions on_gpus(int replicas, int devices) {
+  DataParallelOptions options;
+  std::vector<int> ids;
+  for (int i = 0; i < replicas; ++i) ids.push_back(i % devices);
+  options.devices = gpus(ids);
+  return options;
+}
+
 inline DataParallelOptions on_reference() {
   DataParallelOptions options = on_cpus(1);
   options.devices = {Device{DeviceKind::reference, 0}};

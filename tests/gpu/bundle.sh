@@ -1,0 +1,135 @@
+# ./dev bundle: what the build and the tests need, as a folder for a host without network and root. Sourced by dev.
+
+# Every host with a compiler has these.
+bundle_assumed='^(libc6|libc6-dev|libgcc-s1|libstdc\+\+6|libgomp1|debconf.*|cdebconf|dpkg|procps|perl.*|python3.*|install-info|media-types)$'
+bundle_limit_mib=60
+
+# bundle_packages <package>...: these and what they depend on, without what is assumed. Of alternatives the first.
+bundle_packages() {
+  local -A seen=()
+  local queue=("$@") package found
+  while ((${#queue[@]})); do
+    package=${queue[0]}
+    queue=("${queue[@]:1}")
+    [[ -n ${seen[$package]:-} || $package =~ $bundle_assumed ]] && continue
+    seen[$package]=1
+    mapfile -t found < <(apt-cache depends --important "$package" | awk '
+      /^ *\|?(Pre)?Depends:/ { if (!alternative && $2 !~ /^</) print $2; alternative = /\|(Pre)?Depends:/ }')
+    queue+=("${found[@]}")
+  done
+  printf '%s\n' "${!seen[@]}" | sort
+}
+
+# Reads build_packages; cmake is left out unless asked for, ccache always.
+bundle_wanted() {
+  local entry package
+  for entry in "${build_packages[@]}"; do
+    package=${entry%%=*}
+    case $package in
+      g++ | ccache) ;;
+      cmake) if (($1)); then echo cmake; fi ;;
+      *) echo "$package" ;;
+    esac
+  done
+}
+
+# Folders of the system end up in one prefix; what points to places outside points into it.
+bundle_relocate() {
+  local prefix=$1 folder link target arch_folder arch_headers
+  arch_folder=$prefix/usr/lib/$(gcc -print-multiarch)
+  for folder in lib bin sbin; do
+    if [[ -d $prefix/$folder && ! -L $prefix/$folder ]]; then
+      mkdir -p "$prefix/usr/$folder"
+      cp -a "$prefix/$folder/." "$prefix/usr/$folder/"
+      rm -rf "${prefix:?}/$folder"
+    fi
+  done
+  # Headers that a system compiler would find by itself.
+  arch_headers=$prefix/usr/include/$(gcc -print-multiarch)
+  if [[ -d $arch_headers ]]; then
+    cp -a "$arch_headers/." "$prefix/usr/include/"
+    rm -rf "$arch_headers"
+  fi
+  while read -r link; do
+    target=$(readlink "$link")
+    case $target in
+      /lib/*) target=/usr$target ;;
+      /usr/*) ;;
+      *) continue ;;
+    esac
+    if [[ -e $prefix$target ]]; then
+      ln -sfn "$(realpath --relative-to="$(dirname "$link")" "$prefix$target")" "$link"
+    else
+      rm -f "$link"
+    fi
+  done < <(find "$prefix/usr" -type l)
+  if [[ -d $arch_folder/pkgconfig ]]; then
+    # shellcheck disable=SC2016  # ${pcfiledir} is for pkg-config
+    sed -i -E 's|^prefix=.*|prefix=${pcfiledir}/../../..|' "$arch_folder"/pkgconfig/*.pc
+  fi
+}
+
+bundle_prune() {
+  local prefix=$1 archive
+  rm -rf "$prefix"/usr/share/{doc,man,info,locale,lintian,bash-completion,vim,emacs,bug,perl5,zsh,aclocal,doc-base,libthai,examples,elpa-src} \
+    "$prefix"/usr/share/cmake-*/Help "$prefix"/{etc,var,run} "$prefix"/usr/share/cmake-*/include "$prefix"/usr/sbin "$prefix"/usr/games
+  rm -f "$prefix"/usr/bin/{cpack,openssl,c_rehash,pngfix,png-fix-itxt} "$prefix"/usr/include/CL/*.hpp
+  # Static libraries where there is a shared one.
+  while read -r archive; do
+    if [[ -e ${archive%.a}.so ]]; then rm -f "$archive"; fi
+  done < <(find "$prefix/usr/lib" -name '*.a')
+}
+
+bundle_env() {
+  cat <<'TEXT'
+# Source this: . DIR/env.sh
+dp_bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+dp_arch=$(ls "$dp_bundle/usr/lib" | grep -m1 -- -linux-gnu)
+export DP_SKIP_DEPS=1
+export PATH=$dp_bundle/usr/bin:$PATH
+export LD_LIBRARY_PATH=$dp_bundle/usr/lib/$dp_arch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LIBRARY_PATH=$dp_bundle/usr/lib/$dp_arch${LIBRARY_PATH:+:$LIBRARY_PATH}
+export CPATH=$dp_bundle/usr/include${CPATH:+:$CPATH}
+export CMAKE_PREFIX_PATH=$dp_bundle/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+export PKG_CONFIG_PATH=$dp_bundle/usr/lib/$dp_arch/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+unset dp_bundle dp_arch
+TEXT
+}
+
+# bundle DIR [--cmake]
+bundle() {
+  local prefix='' with_cmake=0 downloads packages wanted file kib
+  while (($#)); do
+    case $1 in
+      --cmake) with_cmake=1 ;;
+      -*) fail "bundle knows --cmake, not '$1'" ;;
+      *) prefix=$1 ;;
+    esac
+    shift
+  done
+  [[ -n $prefix ]] || fail "bundle needs a folder:   ./dev bundle DIR"
+  [[ $prefix == /* ]] || prefix=$started_in/$prefix
+  [[ ! -e $prefix || -z $(ls -A "$prefix") ]] || fail "$prefix is not empty; give a new folder"
+  command -v apt-get >/dev/null || fail "bundle takes Debian packages, and there is no apt-get here"
+  mkdir -p "$prefix"
+  prefix=$(cd "$prefix" && pwd)
+  mapfile -t wanted < <(bundle_wanted "$with_cmake")
+  mapfile -t packages < <(bundle_packages "${wanted[@]}")
+  ((${#packages[@]} >= ${#wanted[@]})) || fail "apt knows no packages; as root: apt-get update"
+  downloads=$(mktemp -d)
+  trap 'rm -rf "$downloads"' RETURN
+  say "downloading ${#packages[@]} packages: ${packages[*]}"
+  (cd "$downloads" && apt-get -qq -o APT::Sandbox::User=root download "${packages[@]}")
+  for file in "$downloads"/*.deb; do dpkg -x "$file" "$prefix"; done
+  bundle_relocate "$prefix"
+  bundle_prune "$prefix"
+  find "$prefix" -xtype l -delete
+  find "$prefix" -type d -empty -delete
+  bundle_env >"$prefix/env.sh"
+  (cd "$downloads" && printf '%s\n' *.deb) >"$prefix/packages.txt"
+  kib=$(du -sk "$prefix" | cut -f1)
+  say "$prefix: ${#packages[@]} packages, $((kib / 1024)) MiB; . $prefix/env.sh"
+  if ((with_cmake == 0 && kib > bundle_limit_mib * 1024)); then
+    fail "the bundle has $((kib / 1024)) MiB, more than $bundle_limit_mib"
+  fi
+}

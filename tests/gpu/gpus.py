@@ -1,0 +1,34 @@
+"""The GPUs that the driver sees, without any library but the driver's."""
+import collections
+import ctypes
+
+Gpu = collections.namedtuple("Gpu", "name architecture")  # architecture: "90"
+
+MAJOR, MINOR = 75, 76  # of CUdevice_attribute: the compute capability
+
+
+def probe(library="libcuda.so.1"):
+    """A list of Gpu, or why there is none."""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return f"no NVIDIA driver here ({library} not found); gpu-check needs a GPU"
+    if (error := driver.cuInit(0)) != 0:
+        return f"the NVIDIA driver does not start (cuInit gives error {error}); gpu-check needs a GPU"
+    count = ctypes.c_int()
+    if (error := driver.cuDeviceGetCount(ctypes.byref(count))) != 0:
+        return f"the NVIDIA driver does not list its devices (error {error}); gpu-check needs a GPU"
+    if count.value == 0:
+        return "the NVIDIA driver sees no device; gpu-check needs a GPU"
+    return [gpu(driver, index) for index in range(count.value)]
+
+
+def gpu(driver, index):
+    device, name, number = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetName(name, len(name), device)
+    digits = ""
+    for attribute in (MAJOR, MINOR):
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        digits += str(number.value)
+    return Gpu(name.value.decode(errors="replace"), digits)
