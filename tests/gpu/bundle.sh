@@ -6,16 +6,18 @@ bundle_limit_mib=60
 
 # bundle_packages <package>...: these and what they depend on, without what is assumed. Of alternatives the first.
 bundle_packages() {
-  local -A seen=()
+  local -A needs=() seen=()
   local queue=("$@") package found
+  while read -r package found; do needs[$package]+=" $found"; done < <(apt-cache depends --recurse --important "$@" | awk '
+    /^[a-z0-9]/ { package = $1; alternative = 0; next }
+    /^ *\|?(Pre)?Depends:/ { if (!alternative && $2 !~ /^</) print package, $2; alternative = /\|(Pre)?Depends:/ }')
   while ((${#queue[@]})); do
     package=${queue[0]}
     queue=("${queue[@]:1}")
     [[ -n ${seen[$package]:-} || $package =~ $bundle_assumed ]] && continue
     seen[$package]=1
-    mapfile -t found < <(apt-cache depends --important "$package" | awk '
-      /^ *\|?(Pre)?Depends:/ { if (!alternative && $2 !~ /^</) print $2; alternative = /\|(Pre)?Depends:/ }')
-    queue+=("${found[@]}")
+    # shellcheck disable=SC2206  # names, without blanks
+    queue+=(${needs[$package]:-})
   done
   printf '%s\n' "${!seen[@]}" | sort
 }
@@ -88,8 +90,6 @@ dp_arch=$(ls "$dp_bundle/usr/lib" | grep -m1 -- -linux-gnu)
 export DP_SKIP_DEPS=1
 export PATH=$dp_bundle/usr/bin:$PATH
 export LD_LIBRARY_PATH=$dp_bundle/usr/lib/$dp_arch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export LIBRARY_PATH=$dp_bundle/usr/lib/$dp_arch${LIBRARY_PATH:+:$LIBRARY_PATH}
-export CPATH=$dp_bundle/usr/include${CPATH:+:$CPATH}
 export CMAKE_PREFIX_PATH=$dp_bundle/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
 export PKG_CONFIG_PATH=$dp_bundle/usr/lib/$dp_arch/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 unset dp_bundle dp_arch
