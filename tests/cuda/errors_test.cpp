@@ -4,6 +4,7 @@
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/training.h"
 
 using namespace dp;
 using namespace dp::test;
