@@ -94,7 +94,7 @@ TEST_CASE("GPU: mnist_convnet in its real size does the CPU's step") {
   check_real_size(models::mnist_convnet({}), 1e-2);
 }
 
-// Twenty layers of rounding, each way.
+// Twenty layers of rounding, each way: the CPU's worst gradient is 3e-5 from float64.
 TEST_CASE("GPU: resnet18 on 32x32 images without its ReLUs does the CPU's step") {
   check_real_size(models::resnet18({.classes = 10, .input = {3, 32, 32}, .relu = false}), 2e-4);
 }
