@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154  # build_packages, started_in: of dev
 # ./dev bundle: what the build and the tests need, as a folder for a host without network and root. Sourced by dev.
 
 # Every host with a compiler has these.
@@ -74,7 +75,7 @@ bundle_relocate() {
 bundle_prune() {
   local prefix=$1 archive
   rm -rf "$prefix"/usr/share/{doc,man,info,locale,lintian,bash-completion,vim,emacs,bug,perl5,zsh,aclocal,doc-base,libthai,examples,elpa-src} \
-    "$prefix"/usr/share/cmake-*/Help "$prefix"/{etc,var,run} "$prefix"/usr/share/cmake-*/include "$prefix"/usr/sbin "$prefix"/usr/games
+    "$prefix"/usr/share/cmake-*/Help "${prefix:?}"/{etc,var,run} "$prefix"/usr/share/cmake-*/include "$prefix"/usr/sbin "$prefix"/usr/games
   rm -f "$prefix"/usr/bin/{cpack,openssl,c_rehash,pngfix,png-fix-itxt} "$prefix"/usr/include/CL/*.hpp
   # Static libraries where there is a shared one.
   while read -r archive; do

@@ -110,6 +110,13 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(len(self.parts.done), 4)
         return {part.result for part in self.parts.done}
 
+    def test_the_cases_for_the_sanitizers_are_there(self):
+        tests = pathlib.Path(__file__).resolve().parents[1]
+        for names, files in ((checks.SANITIZED_OPS, "kernels/*_test.cpp"), (checks.SANITIZED_TRAINING, "cuda/gpu_test.cpp")):
+            sources = "".join(file.read_text() for file in sorted(tests.glob(files)))
+            for name in names:
+                self.assertIn(f'TEST_CASE("{name.rstrip("*")}', sources)
+
     def test_a_sanitizer_without_errors_passes(self):
         self.assertEqual(self.sanitized("echo '========= ERROR SUMMARY: 0 errors'"), {"passed"})
 
