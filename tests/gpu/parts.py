@@ -4,8 +4,14 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
+
+
+def say(line):
+    sys.stdout.write(line + "\n")  # in one piece: parts may run side by side
+    sys.stdout.flush()
 
 
 class Part:
@@ -33,7 +39,7 @@ class Parts:
         with self.lock:
             self.done.append(part)
         begin = time.monotonic()
-        print(f"== {name}", flush=True)
+        say(f"== {name}")
         try:
             check(part)
         except subprocess.TimeoutExpired as expired:
@@ -41,7 +47,7 @@ class Parts:
         except Exception as error:  # a part must not stop the others
             part.result, part.detail = "failed", f"{type(error).__name__}: {error}"
         part.seconds = round(time.monotonic() - begin, 1)
-        print(f"== {name}: {part.result}{', ' if part.detail else ''}{part.detail}, {part.seconds} s", flush=True)
+        say(f"== {name}: {part.result}{', ' if part.detail else ''}{part.detail}, {part.seconds} s")
         return part.result == "passed"
 
     def command(self, part, words, limit, folder=None, **variables):
