@@ -12,6 +12,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
   const auto origin = DataParallel(model, on_reference()).weights(), moved = step(model, on_reference(), batch);
   for (const int gpus : {1, 2, 4, 8}) {
     SimulatedGpus machine(gpus);
+    simt::simulation().delays = simt::simulation().protect_memory = false;  // time
     for (const Reduce reduce : kReductions)
       check_against_reference(model, batch, on_gpus(gpus, gpus), BatchNormMode::sync, reduce, expected, moved, origin);
   }
@@ -30,6 +31,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
       const Outcome expected = forward_and_backward(model, oracle, batch);
       const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
       SimulatedGpus machine(gpus);
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
       for (const Reduce reduce : kReductions)
         check_against_reference(model, batch, on_gpus(gpus, gpus), norm, reduce, expected, moved, origin);
     }
@@ -40,6 +42,7 @@ TEST_CASE("simulated GPUs: L2, one result on 1, 2, 4 and 8 GPUs, with and withou
     const Model model = narrow_resnet(/*relu=*/true);
     const auto result = [&](int replicas, int gpus, simt::Peer peers) {
       SimulatedGpus machine(gpus, peers);
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
       DataParallelOptions options = on_gpus(replicas, gpus);
       options.logical_shards = 8;
       options.batch_norm = norm;

@@ -56,7 +56,7 @@ TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each othe
   const Model model = narrow_resnet(/*relu=*/true);
   const auto result = [&](int replicas, int gpus, simt::Peer peers) {
     SimulatedGpus machine(gpus, peers);
-    simt::simulation().delays = false;
+    simt::simulation().delays = simt::simulation().protect_memory = false;  // time
     DataParallelOptions options = on_gpus(replicas, gpus);
     options.logical_shards = 4;
     options.batch_norm = BatchNormMode::sync;
