@@ -34,14 +34,6 @@ bool before(const Candidate& a, const Candidate& b) {
   return key(a) < key(b);
 }
 
-std::int64_t stated_step(const std::string& path) try {
-  const FileHandle folder = open_folder(path, Links::refuse);
-  FileSource state(folder, path, kStateFile);
-  return read_train_state(state).step;
-} catch (const Error&) {
-  return -1;
-}
-
 // Why it can not be read; empty when it can.
 std::string fault_of(const std::string& path) try {
   VerifiedCheckpoint files = open_checkpoint(path, Links::refuse);
@@ -110,6 +102,26 @@ void settle_all(const std::string& folder) {
 }
 
 }  // namespace
+
+std::int64_t stated_step(const std::string& path) try {
+  const FileHandle folder = open_folder(path, Links::refuse);
+  FileSource state(folder, path, kStateFile);
+  return read_train_state(state).step;
+} catch (const Error&) {
+  return -1;
+}
+
+void set_aside_after(const std::string& run_folder, std::int64_t step) {
+  const std::string folder = run_folder + "/checkpoints";
+  for (const Candidate& candidate : list(folder)) {
+    if (candidate.leftover || candidate.step <= step) continue;
+    const std::string aside = folder + "/rewound-" + candidate.base;
+    remove_tree(aside);
+    std::error_code error;
+    std::filesystem::rename(candidate.path, aside, error);
+    if (error) throw Error(ErrorCode::io, "can not rename '" + candidate.path + "': " + error.message());
+  }
+}
 
 std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over) {
   const std::string folder = run_folder + "/checkpoints";

@@ -45,7 +45,7 @@ class RunFolder {
 
   void keep_newest(int count) const;  // of the checkpoints named step-N, by N
 
-  // Writes config.toml, removes an old summary.json, opens metrics.jsonl: empty, or, when a run goes on, behind its
+  // Sets checkpoints aside that are newer than `continued_from`. Writes config.toml, removes an old summary.json, opens metrics.jsonl: empty, or, when a run goes on, behind its
   // last whole line of a step up to `continued_from`.
   void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from);
   void append_metrics(const nlohmann::ordered_json& record);  // one line, handed to the kernel. Error(io)

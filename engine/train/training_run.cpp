@@ -47,6 +47,12 @@ RunSummary TrainingRun::execute() {
   return result;
 }
 
+namespace {
+
+bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.empty(); }
+
+}  // namespace
+
 void TrainingRun::begin() {
   if (!options_.summary_file.empty()) require_writable(options_.summary_file);
   const nlohmann::ordered_json config = run_config(state_.model, options_);
@@ -69,6 +75,10 @@ void TrainingRun::begin() {
     if (folder_.owns(resumed->folder)) continued_from = had.step;
     notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed->folder, had.step, had.epoch,
                        had.batch_in_epoch));
+    if (had_average(*resumed) && !options_.parallel.ema_decay)
+      notice("its moving average is left behind; --model-ema goes on with it");
+    if (!had_average(*resumed) && options_.parallel.ema_decay)
+      notice("it has no moving average; one starts from its weights");
   } else if (!options_.init.empty()) {
     init_weights(net_, options_, [this](const std::string& text) { notice(text); });
   }

@@ -51,6 +51,43 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
   }
 }
 
+TEST_CASE("a moving average that a resumed run leaves behind or starts anew is said") {
+  const TemporaryFolder temp;
+  TrainerOptions plain = tiny_options(temp / "plain"), averaged = tiny_options(temp / "averaged");
+  averaged.parallel.ema_decay = 0.9;
+  run_until(plain, 2), run_until(averaged, 2);
+  const auto said = [](TrainerOptions options, const std::string& from) {
+    options.resume = from;
+    options.output_dir.clear();
+    std::string all;
+    TrainerCallbacks callbacks;
+    callbacks.on_message = [&](const std::string& text) { all += text + "\n"; };
+    tiny_run(options, callbacks);
+    return all;
+  };
+  CHECK(said(plain, temp / "averaged").find("its moving average is left behind") != std::string::npos);
+  CHECK(said(averaged, temp / "plain").find("it has no moving average") != std::string::npos);
+  CHECK(said(averaged, temp / "averaged").find("average") == std::string::npos);
+}
+
+TEST_CASE("a run that goes on from an earlier checkpoint sets the later ones aside") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.save_every_steps = 2;
+  options.checkpoint_hist = 6;
+  run_until(options, 10);
+  options.resume = temp / "checkpoints/step-6";
+  run_until(options, 7);
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 7);
+  CHECK(fs::exists(temp / "checkpoints/step-6"));
+  for (const char* later : {"step-8", "step-10"}) {
+    CHECK_FALSE(fs::exists(temp / ("checkpoints/" + std::string(later))));
+    CHECK(load_checkpoint(temp / ("checkpoints/rewound-" + std::string(later))).state.step > 7);
+  }
+  options.resume = "auto";
+  CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
+}
+
 TEST_CASE("checkpoints between epochs resume as well, in a folder of their own") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp / "a");
