@@ -53,7 +53,7 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
 
 TEST_CASE("a moving average that a resumed run leaves behind or starts anew is said") {
   const TemporaryFolder temp;
-  TrainerOptions plain = tiny_options(temp / "plain"), averaged = tiny_options(temp / "averaged");
+  TrainerOptions plain = tiny_options(temp / "plain"), averaged = tiny_options(temp / "kept");
   averaged.parallel.ema_decay = 0.9;
   run_until(plain, 2), run_until(averaged, 2);
   const auto said = [](TrainerOptions options, const std::string& from) {
@@ -65,9 +65,9 @@ TEST_CASE("a moving average that a resumed run leaves behind or starts anew is s
     tiny_run(options, callbacks);
     return all;
   };
-  CHECK(said(plain, temp / "averaged").find("its moving average is left behind") != std::string::npos);
+  CHECK(said(plain, temp / "kept").find("its moving average is left behind") != std::string::npos);
   CHECK(said(averaged, temp / "plain").find("it has no moving average") != std::string::npos);
-  CHECK(said(averaged, temp / "averaged").find("average") == std::string::npos);
+  CHECK(said(averaged, temp / "kept").find("average") == std::string::npos);
 }
 
 TEST_CASE("a run that goes on from an earlier checkpoint sets the later ones aside") {
