@@ -1,8 +1,8 @@
 // Visits the closed set of descriptors: one without a maker does not compile.
 #include <dnnl.hpp>
 
-#include "kernels/cpu/announce.h"
 #include "kernels/check_shapes.h"
+#include "kernels/cpu/announce.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dnnl_op.h"
 

@@ -26,9 +26,9 @@ TEST_CASE("the probe for CUDA says why there is none") {
              Catch::Contains("cuInit gives error 100 (no CUDA-capable device is detected)"));
   CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_BROKEN).reason, Catch::EndsWith("cuInit gives error 999"));
   CHECK(probe_cuda(DP_FAKE_DRIVER_EMPTY).reason == "the NVIDIA driver sees no device");
-  CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_TWO).reason,
-             Catch::Contains("no CUDA plugin was found") && Catch::Contains("/no/such/folder") &&
-                 Catch::EndsWith("the driver sees 2 devices"));
+  CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_TWO).reason, Catch::Contains("no CUDA plugin was found") &&
+                                                        Catch::Contains("/no/such/folder") &&
+                                                        Catch::EndsWith("the driver sees 2 devices"));
   for (const char* library : {"libdp_no_such_driver.so.1", DP_FAKE_DRIVER_BROKEN, DP_FAKE_DRIVER_TWO})
     CHECK(probe_cuda(library).count == 0);
 }

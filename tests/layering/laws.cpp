@@ -147,7 +147,8 @@ std::vector<Violation> check_cuda(const std::vector<SourceFile>& files) {
     };
     if (!allowed) {
       for (const Include& include : file.includes)
-        if (std::regex_match(include.path, header) && !is_test_header(include)) found.push_back(at(file, include.line, "includes " + include.path));
+        if (std::regex_match(include.path, header) && !is_test_header(include))
+          found.push_back(at(file, include.line, "includes " + include.path));
       for (const int line : matches(name)) found.push_back(at(file, line, "names CUDA outside kernels/cuda"));
     }
     const std::vector<int> conditions = matches(condition);

@@ -152,9 +152,9 @@ class DataParallel {
 
   // --- what was chosen ---------------------------------------------------------------------------------------
   const Model& model() const;
-  const DataParallelOptions& options() const;                  // with every automatic choice resolved
-  std::string communicator() const;                             // what carries data between the replicas, and what it cannot do directly
-  MemoryUse memory_use(int replica) const;                     // held on that device
+  const DataParallelOptions& options() const;  // with every automatic choice resolved
+  std::string communicator() const;            // what carries data between the replicas, and what it cannot do directly
+  MemoryUse memory_use(int replica) const;     // held on that device
   std::string describe_plan(std::int64_t global_batch) const;  // for a person: steps, buffers, reorders, buckets
 
  private:

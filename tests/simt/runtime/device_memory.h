@@ -29,9 +29,7 @@ class DeviceMemory {
   void open();
   void close();
 
-  bool owns(const void* address) const {
-    return base_ != nullptr && address >= base_ && address < base_ + kRange;
-  }
+  bool owns(const void* address) const { return base_ != nullptr && address >= base_ && address < base_ + kRange; }
   bool find(const void* address, Allocation& found) const;  // the allocation that holds it
   // For a fault's message: without a lock, the allocation nearest below.
   Allocation nearest(const void* address) const;
