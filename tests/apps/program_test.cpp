@@ -1,5 +1,7 @@
 // dp_train as a person meets it.
 #include <signal.h>
+#include <chrono>
+#include <thread>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -136,6 +138,7 @@ TEST_CASE("a second interrupt leaves at once") {
   write_tiny_mnist(temp.path());
   Program program(tiny({"--output-dir", "run", "-p", "1"}), temp.path(), {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
   program.wait_for("[1/4]");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // into the stalled step
   ::kill(program.id(), SIGTERM);
   CHECK(program.wait_for_error("once more").find("stopping after this step") != std::string::npos);
   ::kill(program.id(), SIGINT);
