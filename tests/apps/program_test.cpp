@@ -1,10 +1,10 @@
 // dp_train as a person meets it.
 #include <signal.h>
-#include <chrono>
-#include <thread>
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
