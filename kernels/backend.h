@@ -17,6 +17,7 @@
 #include "dp/error.h"
 #include "kernels/communicator.h"
 #include "kernels/ops.h"
+#include "kernels/rendezvous.h"
 
 namespace dp::kernels {
 
@@ -122,6 +123,10 @@ class Backend {
   virtual std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
                                                                         std::span<Context* const> contexts) = 0;
   virtual std::string_view default_communicator() const = 0;
+  // The handle of this process's context, when every rank of the world is a process with one context of this kind. All ranks
+  // call it together. Error(usage) for a name that does not cross processes, or not these.
+  virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) = 0;
+  virtual std::string_view default_communicator(const Rendezvous& world) const = 0;
   virtual std::size_t free_memory(Device device) const = 0;  // bytes that could be had now; 0: unknown
   virtual std::string describe() const = 0;  // libraries and devices, a line each, as describe_environment() has them
 };

@@ -35,6 +35,11 @@ class CudaBackend final : public Backend {
   std::string describe() const override { return describe_devices(probe().count); }
 
   std::string_view default_communicator() const override { return "p2p"; }
+  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous&) override {
+    throw Error(ErrorCode::usage, "communicator '" + std::string(name) + "' does not join processes on " +
+                                      to_string(context.device()));
+  }
+  std::string_view default_communicator(const Rendezvous&) const override { return "nccl"; }
 
   std::size_t free_memory(Device device) const override {
     std::size_t free = 0, total = 0;

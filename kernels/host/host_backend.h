@@ -3,6 +3,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/host/host_communicator.h"
+#include "kernels/host/join.h"
 
 namespace dp::kernels {
 
@@ -14,6 +15,10 @@ class HostBackend : public Backend {
     return make_host_communicators(name, contexts);
   }
   std::string_view default_communicator() const override { return "host"; }
+  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
+    return join_from_host(name, context, world);
+  }
+  std::string_view default_communicator(const Rendezvous&) const override { return "host"; }
   std::string describe() const override { return {}; }
   std::size_t free_memory(Device) const override { return free_host_memory(); }
 };

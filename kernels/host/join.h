@@ -1,0 +1,14 @@
+// Communicators between processes, for replicas on the host.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "kernels/backend.h"
+
+namespace dp::kernels {
+
+// What Backend::join promises, for contexts of host backends.
+std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world);
+
+}  // namespace dp::kernels
