@@ -30,6 +30,11 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
            " samples when the last, short batch is dropped; give a smaller batch or keep the last one");
   if (options.workers < 1)
     refuse(std::to_string(options.workers) + " loader threads can not prepare batches; give 1 or more");
+  if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
+    refuse("rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks) + " is impossible");
+  if (options.batch_size < options.ranks)
+    refuse("a global batch of " + std::to_string(options.batch_size) + " can not be spread over " +
+           std::to_string(options.ranks) + " ranks; give at least one sample a rank");
   if (options.slots <= kHeld)
     refuse(std::to_string(options.slots) + " loader slots are too few; give " + std::to_string(kHeld + 1) + " or more");
   return dataset;
@@ -41,6 +46,11 @@ Batch make_batch(const Shape& image, std::int64_t size) {
 
 Batch first_rows(const Batch& batch, std::int64_t size) {
   return {batch.images.rows(0, size), batch.labels.rows(0, size), batch.samples.rows(0, size)};
+}
+
+// How many of `batch` samples, dealt to the ranks one by one, are this rank's.
+std::int64_t share(std::int64_t batch, const LoaderOptions& options) {
+  return (batch + options.ranks - 1 - options.rank) / options.ranks;
 }
 
 struct Slot {
@@ -61,15 +71,17 @@ struct Loader::State {
         filler(*dataset, options.augment, options.seed),
         order(static_cast<std::size_t>(dataset->size())) {
     const std::int64_t size = dataset->size();
-    const std::int64_t rows = std::min(options.batch_size, size);
-    batches = options.drop_last ? size / rows : (size + rows - 1) / rows;
-    last_rows = std::min(rows, size - (batches - 1) * rows);
+    batch_rows = std::min(options.batch_size, padded(size));
+    batches = options.drop_last ? size / batch_rows : (size + batch_rows - 1) / batch_rows;
+    last_rows = std::min(batch_rows, padded(size - (batches - 1) * batch_rows));
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(options.slots, batches));
     slots.resize(std::max<std::size_t>(count, kHeld + 1));
     for (Slot& slot : slots) {
-      slot.full = make_batch(dataset->image_shape(), rows);
-      slot.last = first_rows(slot.full, last_rows);
+      slot.full = make_batch(dataset->image_shape(), share(batch_rows, options));
+      slot.last = first_rows(slot.full, share(last_rows, options));
+      if (options.ranks > 1) slot.full.global = batch_rows, slot.last.global = last_rows;
     }
+    if (options.ranks > 1) own_samples.resize(static_cast<std::size_t>(batches * share(batch_rows, options)));
     scratch.assign(static_cast<std::size_t>(options.workers), std::vector<std::uint8_t>(filler.image_bytes()));
     threads.reserve(static_cast<std::size_t>(options.workers));
     try {
@@ -134,9 +146,26 @@ struct Loader::State {
   }
 
   void fill(Batch& into, std::int64_t batch, std::span<std::uint8_t> image) const {
+    const std::vector<std::int64_t>& samples = options.ranks > 1 ? own_samples : order;
     const std::int64_t from = batch * slots.front().full.size();
-    filler.fill(into, std::span(order).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(into.size())),
+    filler.fill(into, std::span(samples).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(into.size())),
                 epoch, image);
+  }
+
+  std::int64_t padded(std::int64_t samples) const {
+    return options.pad ? (samples + options.ranks - 1) / options.ranks * options.ranks : samples;
+  }
+
+  // This rank's part of each batch of `order`, one after another.
+  void take_own_samples() {
+    const auto size = static_cast<std::int64_t>(order.size());
+    const std::int64_t own = share(batch_rows, options);
+    for (std::int64_t batch = 0; batch < batches; ++batch) {
+      const std::int64_t rows = batch + 1 == batches ? last_rows : batch_rows;
+      for (std::int64_t i = 0; i < share(rows, options); ++i)
+        own_samples[static_cast<std::size_t>(batch * own + i)] =
+            order[static_cast<std::size_t>((batch * batch_rows + options.rank + i * options.ranks) % size)];
+    }
   }
 
   // Takes all work away and waits until no worker touches a slot or the order. Batches handed out stay as they are.
@@ -158,6 +187,7 @@ struct Loader::State {
     drain();
     epoch = new_epoch;
     fill_order(order, options.shuffle, options.seed, epoch);
+    if (options.ranks > 1) take_own_samples();
     {
       const std::scoped_lock lock(mutex);
       begin = taken;
@@ -184,10 +214,10 @@ struct Loader::State {
   const std::shared_ptr<const Dataset> dataset;
   const LoaderOptions options;
   const BatchFiller filler;
-  std::int64_t batches = 0, last_rows = 0;  // of an epoch; of its last batch
+  std::int64_t batches = 0, batch_rows = 0, last_rows = 0;  // of an epoch; samples of a global batch, of the last one
 
   // Written by start() alone, while no worker is busy.
-  std::vector<std::int64_t> order;
+  std::vector<std::int64_t> order, own_samples;
   std::int64_t epoch = 0;
 
   std::vector<std::vector<std::uint8_t>> scratch;  // room for an image, each worker's own
@@ -215,6 +245,14 @@ void Loader::start(std::int64_t epoch, std::int64_t first_batch) { state_->start
 const Batch* Loader::next() { return state_->next(); }
 
 std::int64_t Loader::batches_per_epoch() const { return state_->batches; }
+
+std::vector<std::int64_t> Loader::batch_sizes() const {
+  const State& s = *state_;
+  std::vector<std::int64_t> sizes;
+  if (s.batches > 1 || s.last_rows == s.batch_rows) sizes.push_back(share(s.batch_rows, s.options));
+  if (s.last_rows != s.batch_rows && share(s.last_rows, s.options) > 0) sizes.push_back(share(s.last_rows, s.options));
+  return sizes;
+}
 
 const Dataset& Loader::dataset() const { return *state_->dataset; }
 

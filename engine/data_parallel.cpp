@@ -23,7 +23,7 @@ using kernels::Range;
 namespace {
 
 void check_batch(const Batch& batch, const Model& model) {
-  if (batch.size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
+  if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
   const std::int64_t images = batch.size();
   if (batch.images.shape().without_first() != model.input())
     throw Error(ErrorCode::usage, fmt::format("images of shape {} do not fit model '{}', which reads {} per sample",
@@ -55,7 +55,7 @@ void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batc
   const bool waits = update_waits_for_gradient();
   replica.begin_timing();
   exchange.wait_for_weights(0);
-  replica.upload_inputs(step_inputs(batch.size(), sgd));
+  replica.upload_inputs(step_inputs(batch.global_size(), sgd));
   exchange.begin(step, !waits, sgd.momentum != 0);
   for (int micro = 0; micro < options.grad_accum_steps; ++micro) train_micro_batch(replica, exchange, batch, micro);
   replica.enter(Phase::update);
@@ -110,8 +110,7 @@ void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
     }
     if (leg == gathers.size() || size() == 1) continue;
     const std::size_t own = gathers[leg].part_bytes * static_cast<std::size_t>(replica.lanes());
-    io[static_cast<std::size_t>(replica.rank())]->all_gather_parts(
-        replica.at({engine::Space::moments, gathers[leg].offset}), own, replica.compute());
+    io_of(replica).all_gather_parts(replica.at({engine::Space::moments, gathers[leg].offset}), own, replica.compute());
   }
 }
 
@@ -139,9 +138,9 @@ void DataParallel::State::update_running_statistics(Replica& replica) {
         for (int i = 0; i < norms.count(); ++i)
           replica.zero_part({norms.norm(i).moments, norms.norm(i).moments_bytes()});
     for (int i = 0; i < norms.count() && size() > 1; ++i)
-      io[static_cast<std::size_t>(replica.rank())]->all_gather_parts(
-          replica.at({engine::Space::moments, norms.norm(i).moments}),
-          norms.norm(i).moments_bytes() * static_cast<std::size_t>(replica.lanes()), replica.compute());
+      io_of(replica).all_gather_parts(replica.at({engine::Space::moments, norms.norm(i).moments}),
+                                      norms.norm(i).moments_bytes() * static_cast<std::size_t>(replica.lanes()),
+                                      replica.compute());
   }
   const Plan* plan = replica.select(0);
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
@@ -236,7 +235,7 @@ void DataParallel::evaluate(const Batch& batch) {
   s.bring_buffers();
   s.on_replicas([&](Replica& replica, Exchange& exchange) {
     exchange.wait_for_weights(0);
-    replica.upload_inputs(s.step_inputs(batch.size(), {}));
+    replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
     s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false);
     const int together = replica.lanes_together();
     for (int first = 0; first < replica.lanes(); first += together) {
@@ -252,8 +251,7 @@ void DataParallel::evaluate(const Batch& batch) {
 void DataParallel::State::bring_buffers() {
   if (!std::exchange(buffers_behind, false) || norms.count() == 0 || size() == 1) return;
   on_replicas([&](Replica& replica, Exchange&) {
-    io[static_cast<std::size_t>(replica.rank())]->broadcast(replica.buffers(), norms.buffer_size(), table->type(), 0,
-                                                            replica.compute());
+    io_of(replica).broadcast(replica.buffers(), norms.buffer_size(), table->type(), 0, replica.compute());
     replica.context().flush();
   });
 }

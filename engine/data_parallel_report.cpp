@@ -12,7 +12,7 @@ Stats DataParallel::take_stats() {
       s.replicas.size());  // of replicas and lanes: of shards in order
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.synchronize();
-    auto& result = results[static_cast<std::size_t>(replica.rank())];
+    auto& result = results[s.local(replica)];
     result = replica.take_results();
     std::int64_t bad_samples = 0;
     for (const kernels::StepResults& lane : result) bad_samples += lane.nonfinite;
@@ -29,6 +29,15 @@ Stats DataParallel::take_stats() {
       stats.top1 += shard.top1;
       stats.top5 += shard.top5;
     }
+  if (s.options.world) {
+    const std::vector<Stats> parts = s.of_all_ranks(std::exchange(stats, {}));
+    for (const Stats& part : parts) {
+      stats.loss_sum += part.loss_sum;
+      stats.samples += part.samples;
+      stats.top1 += part.top1;
+      stats.top5 += part.top5;
+    }
+  }
   stats.skipped = results.front().front().skipped_steps;
   stats.grad_norm = results.front().front().grad_norm;
   return stats;
@@ -37,11 +46,15 @@ Stats DataParallel::take_stats() {
 std::vector<PhaseTimes> DataParallel::take_phase_times() {
   std::vector<PhaseTimes> times;
   for (const auto& replica : state_->replicas) times.push_back(replica->take_times());
-  return times;
+  return state_->options.world ? state_->of_all_ranks(times.front()) : times;
 }
 
 const Model& DataParallel::model() const { return state_->model; }
 const DataParallelOptions& DataParallel::options() const { return state_->options; }
+
+int DataParallel::size() const { return state_->size(); }
+
+std::vector<std::string> DataParallel::device_names() const { return state_->device_names; }
 
 std::string DataParallel::communicator() const {
   if (!state_->io.empty()) return state_->io.front()->name();
@@ -49,7 +62,8 @@ std::string DataParallel::communicator() const {
 }
 
 MemoryUse DataParallel::memory_use(int replica) const {
-  return state_->replicas.at(static_cast<std::size_t>(replica))->memory_use();
+  const auto at = static_cast<std::size_t>(replica);
+  return state_->options.world ? state_->world_memory.at(at) : state_->replicas.at(at)->memory_use();
 }
 
 std::string DataParallel::describe_plan(std::int64_t global_batch) const {
@@ -66,10 +80,11 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
         static_cast<double>(bucket.range.size()) * static_cast<double>(size_of(s.table->type())) / (1 << 20),
         s.table->entry(bucket.first_entry).name);
   std::string plans;
-  const std::int64_t micro = engine::shard_of(global_batch, 0, s.options.grad_accum_steps, Split::balanced).size();
-  s.on_master([&](engine::Replica& replica, engine::Exchange&) {
+  const std::int64_t whole = s.options.world ? (global_batch + s.size() - 1) / s.size() : global_batch;
+  const std::int64_t micro = engine::shard_of(whole, 0, s.options.grad_accum_steps, Split::balanced).size();
+  s.on_first([&](engine::Replica& replica, engine::Exchange&) {
     plans = replica.plan(s.plan_options(s.rows_of(micro, replica, 0).size(), true, false)).describe() +
-            replica.plan(s.plan_options(s.rows_of(global_batch, replica, 0).size(), false, false)).describe();
+            replica.plan(s.plan_options(s.rows_of(whole, replica, 0).size(), false, false)).describe();
   });
   return text + plans;
 }

@@ -7,6 +7,7 @@
 #include "dp/random.h"
 #include "engine/data_parallel_state.h"
 #include "engine/test_modes.h"
+#include "engine/world/world_state.h"
 #include "kernels/host/cores.h"
 
 namespace dp {
@@ -14,7 +15,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
 
-constexpr std::pair<Comm, std::string_view> kCommunicators[] = {{Comm::host, "host"}, {Comm::p2p, "p2p"}};
+constexpr std::pair<Comm, std::string_view> kCommunicators[] = {
+    {Comm::host, "host"}, {Comm::p2p, "p2p"}, {Comm::tcp, "tcp"}, {Comm::mpi, "mpi"}};
 
 Comm comm_named(std::string_view name) {
   for (const auto& [comm, known] : kCommunicators)
@@ -35,7 +37,39 @@ std::vector<Device> default_devices() {
 
 }  // namespace
 
+int ranks_of(const DataParallelOptions& options) {
+  return options.world ? options.world->size() : static_cast<int>(options.devices.size());
+}
+
+namespace {
+
+// What a rank of a world does otherwise.
+void resolve_in_world(DataParallelOptions& o) {
+  const World& world = *o.world;
+  if (o.devices.empty()) {
+    const int count = probe_devices(DeviceKind::cuda).count;
+    if (count > 0 && world.local_rank() >= count)
+      refuse(fmt::format("{} ranks share this host, but it has {} GPUs", world.local_size(), count));
+    o.devices = count > 0 ? gpus({world.local_rank()}) : cpus(1);
+  }
+  if (o.devices.size() != 1)
+    refuse(fmt::format("a rank of a world has one device, not {}; start more ranks", o.devices.size()));
+  if (o.reduce != Reduce::automatic && o.reduce != Reduce::all_reduce)
+    refuse("the ranks of a world sum their gradients by all_reduce; other ways belong to one process");
+  if (o.loss == LossAt::gathered) refuse("the ranks of a world compute their own losses: choose loss local");
+  if (o.logical_shards > 0) refuse("logical shards belong to one process");
+  o.reduce = Reduce::all_reduce;
+  if (o.comm == Comm::automatic)
+    o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator(o.world->state()));
+  if (o.threads_per_replica == 0)
+    o.threads_per_replica =
+        std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, world.local_size()));
+}
+
+}  // namespace
+
 DataParallelOptions resolved(DataParallelOptions o) {
+  if (o.world) resolve_in_world(o);
   if (o.devices.empty()) o.devices = default_devices();
   for (const Device& device : o.devices)
     if (device.kind != o.devices.front().kind)
@@ -66,11 +100,13 @@ DataParallelOptions resolved(DataParallelOptions o) {
 
 namespace {
 
-// One core for each thread of each replica; none when there are not enough.
-std::vector<int> cores_of(int rank, const DataParallelOptions& o) {
+// One core for each thread of each replica of this host; none when there are not enough.
+std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
   const std::vector<int> cores = kernels::usable_cores();
   const auto threads = static_cast<std::size_t>(o.threads_per_replica);
-  if (!o.pin_threads || threads * o.devices.size() > cores.size()) return {};
+  const int rank = o.world ? o.world->local_rank() : replica;
+  const std::size_t replicas = o.world ? static_cast<std::size_t>(o.world->local_size()) : o.devices.size();
+  if (!o.pin_threads || threads * replicas > cores.size()) return {};
   const auto first = cores.begin() + static_cast<std::ptrdiff_t>(threads * static_cast<std::size_t>(rank));
   return {first, first + static_cast<std::ptrdiff_t>(threads)};
 }
@@ -89,20 +125,27 @@ float draw(const Init& init, Random& random) {
 DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     : model(m),
       options(resolved(o)),
-      norms(m, options.logical_shards > 0 ? options.logical_shards : static_cast<int>(options.devices.size())),
+      norms(m, options.logical_shards > 0 ? options.logical_shards : ranks_of(options)),
       pool(static_cast<int>(options.devices.size())) {
   if (options.batch_norm == BatchNormMode::sync) {
     forward_gathers = engine::forward_gathers(norms);
     backward_gathers = engine::backward_gathers(norms);
   }
+  if (options.world) options.world->state().attach(pool.abort_flag());
+  for (const Device device : options.devices) device_names.push_back(to_string(device));
+  if (World* const world = options.world.get()) {
+    device_names = world->exchange(device_names.front());
+    for (int rank = 0; rank < size() && !world->one_host(); ++rank)
+      device_names[static_cast<std::size_t>(rank)].insert(0, world->host_of(rank) + " ");
+  }
   const std::size_t count = options.devices.size();
   std::vector<std::unique_ptr<kernels::Context>> contexts(count);
   replicas.resize(count);
   exchanges.resize(count);
-  part_bytes.assign(count, std::vector<std::size_t>(count));
+  part_bytes.assign(count, std::vector<std::size_t>(static_cast<std::size_t>(size())));
   kernels::Backend& backend = kernels::backend(options.devices.front().kind);
 
-  pool.run([&](int rank) {
+  run([&](int rank) {
     kernels::ContextOptions context;
     context.threads = options.threads_per_replica;
     context.cores = cores_of(rank, options);
@@ -111,6 +154,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     context.threaded_streams = engine::test_modes().threaded_streams;
     context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
     context.discrete_memory = engine::test_modes().discrete_memory;
+    context.peer_processes = options.world && options.comm == Comm::host;
     context.abort = pool.abort_flag();
     auto& opened = contexts[static_cast<std::size_t>(rank)];
     opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
@@ -125,16 +169,21 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   for (const auto& context : contexts) pointers.push_back(context.get());
   std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
   engine::ReplicaOptions replica_options;
-  replica_options.lanes = norms.parts() / static_cast<int>(count);
+  replica_options.lanes = norms.parts() / size();
   replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
-  if (norms.parts() > 1) bucket_comm = backend.make_communicators(name_of(options.comm), pointers);
-  if (count > 1) io = backend.make_communicators(name_of(options.comm), pointers);
+  if (options.world && size() > 1) {
+    bucket_comm.front() = backend.join(name_of(options.comm), *pointers.front(), options.world->state());
+    io.push_back(backend.join(name_of(options.comm), *pointers.front(), options.world->state()));
+  } else if (norms.parts() > 1) {
+    bucket_comm = backend.make_communicators(name_of(options.comm), pointers);
+    if (count > 1) io = backend.make_communicators(name_of(options.comm), pointers);
+  }
   if (options.bucket_bytes == 0) options.bucket_bytes = engine::default_bucket_bytes(*table);
   const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
-  pool.run([&](int rank) {
-    const auto r = static_cast<std::size_t>(rank);
+  run([&](int local) {
+    const auto r = static_cast<std::size_t>(local);
     engine::ReplicaOptions own = replica_options;
-    own.rank = rank;
+    own.rank = options.world ? options.world->rank() : local;
     replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
     exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
                                                       failpoints);
@@ -161,6 +210,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
 
 // What uses a context goes before it; each replica's memory goes with the replica.
 DataParallel::State::~State() {
+  if (options.world) options.world->state().detach(pool.abort_flag());
   logits = {};
   gathered_logits.reset();
   gathered_grad.reset();
@@ -176,10 +226,16 @@ DataParallel::State::~State() {
   replicas.clear();
 }
 
+void DataParallel::State::rethrow_abort() const {
+  if (options.world)
+    if (const auto failure = options.world->failure()) throw *failure;
+  throw Error(ErrorCode::usage, "this DataParallel failed in an earlier call; destroy it and make a new one");
+}
+
 void DataParallel::State::rethrow_with_place(const engine::Replica& replica) const {
-  const Device device = options.devices[static_cast<std::size_t>(replica.rank())];
-  const std::string place = fmt::format("replica {} ({}) failed in {} of step {}: ", replica.rank(), to_string(device),
-                                        engine::to_string(replica.phase()), step);
+  const Device device = options.devices[local(replica)];
+  const std::string place = fmt::format("{} {} ({}) failed in {} of step {}: ", options.world ? "rank" : "replica",
+                                        replica.rank(), to_string(device), engine::to_string(replica.phase()), step);
   try {
     throw;
   } catch (const Error& error) {
@@ -242,6 +298,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
     for (const std::int64_t batch : eval_batches) place(batch, false, false);
     exchange.ensure_momenta();
   });
+  if (s.options.world) s.world_memory = s.of_all_ranks(s.replicas.front()->memory_use());
 }
 
 }  // namespace dp

@@ -1,11 +1,14 @@
 // The inside of DataParallel: shared by the files that implement it.
 #pragma once
 
+#include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "dp/data_parallel.h"
+#include "dp/world.h"
 #include "engine/exchange.h"
 #include "engine/failpoint.h"
 #include "engine/parameters.h"
@@ -17,6 +20,7 @@ namespace dp {
 
 // Every automatic choice made. Error(usage) for impossible options.
 DataParallelOptions resolved(DataParallelOptions options);
+int ranks_of(const DataParallelOptions& options);  // replicas, in a world of all ranks
 
 // Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
 inline constexpr std::int64_t kLayoutRows = 32;
@@ -30,10 +34,10 @@ struct DataParallel::State {
   // Runs work(replica, exchange) on every worker; a failure says replica, device, phase and step.
   template <typename F>
   void on_replicas(F&& work) {
-    pool.run([&](int rank) {
-      engine::Replica& replica = *replicas[static_cast<std::size_t>(rank)];
+    run([&](int local) {
+      engine::Replica& replica = *replicas[static_cast<std::size_t>(local)];
       try {
-        work(replica, *exchanges[static_cast<std::size_t>(rank)]);
+        work(replica, *exchanges[static_cast<std::size_t>(local)]);
       } catch (const kernels::Aborted&) {
         throw;
       } catch (...) {
@@ -41,7 +45,24 @@ struct DataParallel::State {
       }
     });
   }
-  // The same on the master alone.
+  // Runs work(number of the replica in this process) on every worker.
+  template <typename F>
+  void run(F&& work) {
+    try {
+      pool.run(work);
+    } catch (const kernels::Aborted&) {
+      rethrow_abort();
+    }
+  }
+  [[noreturn]] void rethrow_abort() const;
+  // The same on this process's first replica: the master, or in a world this rank's own.
+  template <typename F>
+  void on_first(F&& work) {
+    on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+      if (&replica == replicas.front().get()) work(replica, exchange);
+    });
+  }
+  // The same on the master alone: in a world on rank 0.
   template <typename F>
   void on_master(F&& work) {
     on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
@@ -50,7 +71,11 @@ struct DataParallel::State {
   }
   [[noreturn]] void rethrow_with_place(const engine::Replica& replica) const;
 
-  int size() const { return pool.size(); }
+  int size() const { return ranks_of(options); }  // replicas, in a world of all ranks
+  kernels::Communicator& io_of(const engine::Replica& replica) { return *io[local(replica)]; }
+  std::size_t local(const engine::Replica& replica) const {
+    return static_cast<std::size_t>(replica.rank() - replicas.front()->rank());
+  }
   engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
     return {rows, training, accumulate, options.dropout, options.batch_norm};
   }
@@ -58,6 +83,7 @@ struct DataParallel::State {
   int shards() const { return size() * lanes(); }
   // The rows of a (micro-)batch that a lane of a replica works on.
   kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int lane) const {
+    if (options.world) return {0, batch};
     return engine::shard_of(batch, replica.rank() * lanes() + lane, shards(), options.split);
   }
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
@@ -82,6 +108,9 @@ struct DataParallel::State {
   void update_average(engine::Replica& replica, engine::Exchange& exchange);
   std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
   void bring_buffers();  // the master's running statistics to every replica
+  // In a world: the ranks' values, in rank order.
+  template <typename T>
+  std::vector<T> of_all_ranks(const T& mine) const;
   template <typename Before, typename After>
   void run_stage(engine::Replica& replica, Lanes lanes,
                  const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
@@ -109,7 +138,9 @@ struct DataParallel::State {
   void wait_for_all();
 
   const Model model;
-  DataParallelOptions options;  // resolved
+  DataParallelOptions options;          // resolved
+  std::vector<MemoryUse> world_memory;  // of all ranks, as of the last prepare()
+  std::vector<std::string> device_names;
   const engine::Failpoints failpoints;
   const engine::NormTable norms;
   std::vector<engine::Gather> forward_gathers, backward_gathers;  // in training, with synchronised normalisation
@@ -117,7 +148,7 @@ struct DataParallel::State {
   std::unique_ptr<engine::ParameterTable> table;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
   std::vector<std::unique_ptr<engine::Exchange>> exchanges;
-  std::vector<std::unique_ptr<kernels::Communicator>> io;  // logits and their gradients; empty for one replica
+  std::vector<std::unique_ptr<kernels::Communicator>> io;  // all but gradients and weights; empty for one replica
   std::vector<std::vector<std::size_t>> part_bytes;        // scratch of each replica: bytes per rank
 
   // On the master.
@@ -135,5 +166,16 @@ struct DataParallel::State {
   Tensor logits;
   std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys in the wrapper
 };
+
+template <typename T>
+std::vector<T> DataParallel::State::of_all_ranks(const T& mine) const {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all;
+  for (const std::string& text : options.world->exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+    if (text.size() != sizeof(T)) throw Error(ErrorCode::usage, "the ranks run different programs");
+    std::memcpy(&all.emplace_back(), text.data(), sizeof(T));
+  }
+  return all;
+}
 
 }  // namespace dp

@@ -3,6 +3,7 @@
 
 #include "dp/error.h"
 #include "engine/data_parallel_state.h"
+#include "engine/files/crc32c.h"
 
 namespace dp {
 
@@ -22,7 +23,7 @@ std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, 
   auto whole = master.context().allocate(table->bytes());
   auto* to = static_cast<std::byte*>(whole->data());
   const std::size_t element = size_of(table->type());
-  for (int rank = 0; rank < size(); ++rank) {
+  for (int rank = 0; rank < pool.size(); ++rank) {
     Exchange& exchange = *exchanges[static_cast<std::size_t>(rank)];
     for (const Exchange::Part& part : exchange.parts()) {
       const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
@@ -41,7 +42,7 @@ std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, 
 std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
   wait_for_all();
   std::vector<NamedTensor> tensors;
-  on_master([&](Replica& master, Exchange&) {
+  on_first([&](Replica& master, Exchange&) {
     std::unique_ptr<kernels::Buffer> assembled;
     const std::byte* source = master.values();
     if (arena != Arena::value) {
@@ -83,7 +84,7 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
   forward_rows = 0;
   wait_for_all();
   if (arena == Arena::value) {
-    on_master([&](Replica& master, Exchange&) {
+    on_first([&](Replica& master, Exchange&) {
       for (const auto& [index, tensor] : found) master.import_entry(index, *tensor, master.values());
       for (const auto& [buffer, tensor] : buffers) import_buffer(master, *buffer, *tensor);
     });
@@ -96,7 +97,7 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
   }
   on_replicas([](Replica&, Exchange& exchange) { exchange.ensure_momenta(); });
   std::unique_ptr<kernels::Buffer> whole;
-  on_master([&](Replica& master, Exchange&) {
+  on_first([&](Replica& master, Exchange&) {
     whole = assemble(master, arena);
     for (const auto& [index, tensor] : found)
       master.import_entry(index, *tensor, static_cast<std::byte*>(whole->data()));
@@ -111,6 +112,7 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
             static_cast<const std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
             static_cast<std::size_t>(part.range.size()) * element);
     replica.compute().synchronize();
+    if (options.world) exchange.broadcast_momenta();
   });
 }
 
@@ -150,6 +152,10 @@ bool DataParallel::replicas_identical() const {
     replica.compute().copy(copy.data(), replica.values(), copy.size());
     replica.compute().synchronize();
   });
+  if (s.options.world) {
+    const auto digests = s.of_all_ranks(crc32c(copies.front()));
+    return std::equal(digests.begin() + 1, digests.end(), digests.begin());
+  }
   for (const auto& copy : copies)
     if (std::memcmp(copy.data(), copies.front().data(), copy.size()) != 0) return false;
   return true;

@@ -191,6 +191,12 @@ void Exchange::broadcast_weights() {
   synchronize();
 }
 
+void Exchange::broadcast_momenta() {
+  if (!communicator_) return;
+  communicator_->broadcast(momenta(), replica_.table().size(), type_, 0, *comm_);
+  synchronize();
+}
+
 void Exchange::synchronize() {
   if (comm_) comm_->synchronize();
 }

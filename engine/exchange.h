@@ -36,6 +36,7 @@ class Exchange {
   void wait_for_all_weights();
   // Brings the master's weights to every replica, as after a load.
   void broadcast_weights();
+  void broadcast_momenta();  // where every replica holds all of them
   void synchronize();
 
   // This replica's part of the optimizer state: empty, whole buckets, or slices of buckets, in bucket order.

@@ -39,7 +39,9 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
 }
 
 std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_t MemoryUse::*kind) {
-  auto buffer = context_->allocate(bytes);
+  const bool travels = kind == &MemoryUse::weights || kind == &MemoryUse::gradients || kind == &MemoryUse::momenta ||
+                       kind == &MemoryUse::statistics;
+  auto buffer = travels ? context_->allocate_for_peers(bytes) : context_->allocate(bytes);
   held_.*kind += bytes;
   return buffer;
 }

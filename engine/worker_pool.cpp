@@ -104,8 +104,7 @@ void WorkerPool::call_guarded(int rank) {
 }
 
 void WorkerPool::run_all(Call call, void* self) {
-  if (failed())
-    throw Error(ErrorCode::usage, "this DataParallel failed in an earlier call; destroy it and make a new one");
+  if (failed()) throw kernels::Aborted();
   call_ = call;
   self_ = self;
   if (size_ == 1) {
@@ -125,7 +124,7 @@ void WorkerPool::rethrow() {
     if (error && !is_consequence(error)) failures.push_back(as_error(error));
     error = nullptr;
   }
-  if (failures.empty()) throw Error(ErrorCode::device, "the replicas were stopped");
+  if (failures.empty()) throw kernels::Aborted();
   std::vector<std::string> others;
   for (std::size_t i = 1; i < failures.size(); ++i) others.emplace_back(failures[i].what());
   throw Error(failures.front().code(), failures.front().what(), std::move(others));

@@ -26,7 +26,8 @@ class WorkerPool {
   kernels::AbortFlag* abort_flag() { return &abort_; }
 
   // Calls work(rank) on every worker and returns when all are done. The first exception raises the abort flag, which ends the
-  // waits of the others. Then throws Error: the failure of the lowest rank as its message, those of the others attached.
+  // waits of the others. Then throws Error: the failure of the lowest rank as its message, those of the others attached. Throws Aborted
+  // when the flag was raised before the call, or by somebody else.
   // `work` is referred to, not copied; nothing is allocated unless something fails.
   template <typename F>
   void run(F&& work) {

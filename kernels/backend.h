@@ -86,7 +86,8 @@ struct ContextOptions {
   std::uint64_t delay_seed = 0;
   // Test mode of host backends: pretends that the host cannot dereference device memory, so that inputs are copied.
   bool discrete_memory = false;
-  AbortFlag* abort = nullptr;  // not owned; may be null
+  bool peer_processes = false;  // the other replicas are processes: see allocate_for_peers
+  AbortFlag* abort = nullptr;   // not owned; may be null
 };
 
 class Context {
@@ -98,6 +99,8 @@ class Context {
   // Called by a thread before its first use of this context: binds the device, or pins the thread.
   virtual void bind_thread() = 0;
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;  // Error(device) with bytes asked and free
+  // For what communicators carry: memory that the replicas of other processes can reach, where they need to.
+  virtual std::unique_ptr<Buffer> allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   // Error(usage) naming op and shapes when they do not fit.

@@ -16,6 +16,10 @@ struct Arguments {
   std::optional<std::string> gpus;
   std::optional<int> num_gpus, cpu;
   int replicas_per_device = 1;
+  std::string engine = "dp";
+  int nnodes = 1, node_rank = 0, master_port = 0;
+  std::optional<std::string> master_addr;
+  double timeout = 300;
   int threads_per_replica = 0;
 
   std::optional<std::int64_t> batch_size, batch_size_per_gpu, epochs;

@@ -34,6 +34,28 @@ void add_devices(CLI::App& app, Arguments& a) {
       ->check(whole(1, 1024));
 }
 
+void add_processes(CLI::App& app, Arguments& a) {
+  app.option_defaults()->group("Processes");
+  app.add_option(
+         "--engine", a.engine,
+         "dp: one process drives all devices; ddp: one process a device, started by this one, torchrun, or mpirun")
+      ->check(CLI::IsMember({"dp", "ddp"}))
+      ->capture_default_str();
+  app.add_option("--nnodes", a.nnodes, "ddp: hosts, each started with the same command but --node-rank")
+      ->check(whole(1, 1024))
+      ->capture_default_str();
+  app.add_option("--node-rank", a.node_rank, "ddp: which of the hosts this is; 0 is the one that the others come to")
+      ->check(whole(0, 1023))
+      ->capture_default_str();
+  app.add_option("--master-addr", a.master_addr,
+                 "ddp: address of host 0; it listens there and nowhere else [127.0.0.1]");
+  app.add_option("--master-port", a.master_port, "ddp: its port [a free one; with several hosts 29500]")
+      ->check(whole(1, 65535));
+  app.add_option("--timeout", a.timeout, "seconds that a missing rank is waited for")
+      ->check(positive(1e6))
+      ->capture_default_str();
+}
+
 void add_training(CLI::App& app, Arguments& a) {
   app.option_defaults()->group("Training");
   auto* batch =
@@ -77,8 +99,9 @@ void add_parallel(CLI::App& app, Arguments& a) {
   app.add_option("--reduce", a.reduce, "where gradients are summed: auto, master, allreduce, sharded")
       ->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}))
       ->capture_default_str();
-  app.add_option("--comm", a.comm, "what carries data between replicas: auto, host (CPU), p2p (GPUs)")
-      ->check(CLI::IsMember({"auto", "host", "p2p"}))
+  app.add_option("--comm", a.comm,
+                 "what carries data between replicas: auto, host (CPU), p2p (GPUs of a process), tcp, mpi (CPU, ddp)")
+      ->check(CLI::IsMember({"auto", "host", "p2p", "tcp", "mpi"}))
       ->capture_default_str();
   app.add_option("--loss", a.loss, "local (on each replica) or gathered (on the master)")
       ->check(CLI::IsMember({"local", "gathered"}))
@@ -159,6 +182,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
       "130 and 143 after an interrupt, once a checkpoint is written.");
   add_what(app, arguments);
   add_devices(app, arguments);
+  add_processes(app, arguments);
   add_training(app, arguments);
   add_parallel(app, arguments);
   add_order(app, arguments);

@@ -1,13 +1,16 @@
 // dp_train: trains a network from the command line.
 #include <dp/dp.h>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 
 #include "arguments.h"
 #include "devices.h"
 #include "estimate.h"
 #include "options.h"
+#include "processes.h"
 #include "signals.h"
 
 namespace dp_train {
@@ -18,7 +21,36 @@ void list_models() {
     std::printf("%-16s %s\n", entry.name.c_str(), entry.summary.c_str());
 }
 
-int run(const Arguments& arguments, const std::atomic<int>& stop) {
+// One process's run: all of it, or a rank's part.
+int train(const Arguments& arguments, const Devices& devices, const std::shared_ptr<dp::World>& world,
+          const std::atomic<int>& stop) {
+  const bool leads = !world || world->leads();
+  const dp::models::Entry& entry = dp::models::find(arguments.model);
+  dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, world);
+  if (arguments.estimate_memory) {
+    estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
+    return 0;
+  }
+  if (leads && !devices.notice.empty() && !arguments.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
+
+  const dp::DatasetPair data = dp::datasets::open(options.dataset_name, arguments.data_path, arguments.seed);
+  const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
+  const OutputFolder folder = leads ? output_folder(arguments) : OutputFolder("");
+  options.output_dir = folder.path();
+  options.stop = &stop;
+  dp::Trainer trainer(model, data, options);
+  if (arguments.print_plan) {
+    if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
+    return 0;
+  }
+  const dp::TrainerCallbacks console =
+      dp::console_callbacks({.quiet = arguments.quiet, .progress = !arguments.no_progress});
+  const dp::RunSummary summary = arguments.evaluate ? trainer.evaluate(console) : trainer.run(console);
+  if (leads) dp::print_summary(summary);
+  return summary.interrupted ? 128 + (stop.load() ? stop.load() : SIGINT) : 0;
+}
+
+int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World>& world) {
   if (arguments.list_models) {
     list_models();
     return 0;
@@ -27,30 +59,13 @@ int run(const Arguments& arguments, const std::atomic<int>& stop) {
     std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
     return 0;
   }
-  const Devices devices = choose_devices(arguments);
-  const dp::models::Entry& entry = dp::models::find(arguments.model);
-  dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list);
-  if (arguments.estimate_memory) {
-    estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
-    return 0;
-  }
-  if (!devices.notice.empty() && !arguments.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
-
-  const dp::DatasetPair data = dp::datasets::open(options.dataset_name, arguments.data_path, arguments.seed);
-  const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
-  const OutputFolder folder = output_folder(arguments);
-  options.output_dir = folder.path();
-  options.stop = &stop;
-  dp::Trainer trainer(model, data, options);
-  if (arguments.print_plan) {
-    std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
-    return 0;
-  }
-  const dp::TrainerCallbacks console =
-      dp::console_callbacks({.quiet = arguments.quiet, .progress = !arguments.no_progress});
-  const dp::RunSummary summary = arguments.evaluate ? trainer.evaluate(console) : trainer.run(console);
-  dp::print_summary(summary);
-  return summary.interrupted ? 128 + stop.load() : 0;
+  if (arguments.engine == "dp") return train(arguments, choose_devices(arguments), nullptr, watch_signals(true));
+  check_processes(arguments);
+  const auto rank = rank_of_this_process(arguments);
+  if (!rank) return start_ranks(arguments, argv, watch_signals(true));
+  const std::atomic<int>& stop = watch_signals(rank->rank == 0);
+  world = dp::World::join(*rank);
+  return train(arguments, device_of_rank(arguments, *world), world, stop);
 }
 
 int fail(int code, const std::string& what) {
@@ -59,17 +74,35 @@ int fail(int code, const std::string& what) {
   return code;
 }
 
-int guarded(int argc, const char* const* argv) try {
-  const auto arguments = parse_arguments(argc, argv);
-  return arguments ? run(*arguments, watch_signals()) : 0;
-} catch (const dp::Error& error) {
-  const std::size_t others = error.others().size();
-  return fail(static_cast<int>(error.code()),
-              error.what() + (others ? " (" + std::to_string(others) + " other replicas failed too)" : std::string()));
-} catch (const std::bad_alloc&) {
-  return fail(static_cast<int>(dp::ErrorCode::device), "out of host memory; use a smaller --batch-size");
-} catch (const std::exception& error) {
-  return fail(1, std::string("unexpected: ") + error.what());
+// The other ranks hear of it once the user has.
+int fail_rank(const std::shared_ptr<dp::World>& world, const dp::Error& error) {
+  const int code = static_cast<int>(error.code());
+  if (!world) {
+    const std::size_t others = error.others().size();
+    return fail(
+        code, error.what() + (others ? " (" + std::to_string(others) + " other replicas failed too)" : std::string()));
+  }
+  const std::string name = "rank " + std::to_string(world->rank());
+  if (const auto cause = world->failure())
+    return fail(static_cast<int>(cause->code()), name + " stops: " + cause->what());
+  fail(code, name + ": " + error.what());
+  world->fail(error);
+  return code;
+}
+
+int guarded(int argc, char* const* argv) {
+  std::shared_ptr<dp::World> world;
+  try {
+    const auto arguments = parse_arguments(argc, argv);
+    return arguments ? run(*arguments, argv, world) : 0;
+  } catch (const dp::Error& error) {
+    return fail_rank(world, error);
+  } catch (const std::bad_alloc&) {
+    return fail_rank(world, dp::Error(dp::ErrorCode::device, "out of host memory; use a smaller --batch-size"));
+  } catch (const std::exception& error) {
+    if (world) world->fail(dp::Error(dp::ErrorCode::device, error.what()));
+    return fail(1, std::string("unexpected: ") + error.what());
+  }
 }
 
 }  // namespace

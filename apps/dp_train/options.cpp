@@ -49,6 +49,8 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   if (a.reduce == "sharded") parallel.reduce = dp::Reduce::sharded;
   if (a.comm == "host") parallel.comm = dp::Comm::host;
   if (a.comm == "p2p") parallel.comm = dp::Comm::p2p;
+  if (a.comm == "tcp") parallel.comm = dp::Comm::tcp;
+  if (a.comm == "mpi") parallel.comm = dp::Comm::mpi;
   if (a.loss == "gathered") parallel.loss = dp::LossAt::gathered;
   if (a.split == "chunk") parallel.split = dp::Split::chunk;
   if (a.bucket_mb) parallel.bucket_bytes = static_cast<std::size_t>(*a.bucket_mb * 1048576.0);
@@ -112,7 +114,7 @@ std::string dataset_of(const Arguments& a, const dp::models::Recipe& recipe) {
 }
 
 dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe& recipe,
-                                   const std::vector<dp::Device>& devices) {
+                                   const std::vector<dp::Device>& devices, const std::shared_ptr<dp::World>& world) {
   if (a.evaluate && a.init.empty() && a.resume.empty())
     usage("--evaluate needs weights; name them with --init FILE or --resume PATH");
   if (a.init_partial && a.init.empty()) usage("--init-partial needs --init FILE");
@@ -121,7 +123,7 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   if (a.resume == "auto" && !a.output_dir && !a.experiment)
     usage("--resume auto needs the run's folder; name it with --output-dir");
   if (a.experiment) check_name(*a.experiment);
-  const auto replicas = static_cast<std::int64_t>(devices.size());
+  const auto replicas = world ? static_cast<std::int64_t>(world->size()) : static_cast<std::int64_t>(devices.size());
   dp::TrainerOptions options;
   options.dataset_name = dataset_of(a, recipe);
   options.epochs = a.epochs.value_or(default_epochs(options.dataset_name));
@@ -134,6 +136,7 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
                  .weight_decay = a.weight_decay.value_or(recipe.weight_decay)};
   options.schedule = schedule_of(a, recipe, options.epochs);
   options.parallel = parallel_options(a, devices);
+  options.parallel.world = world;
   options.shuffle = !a.no_shuffle;
   options.augment = !a.no_augment;
   options.drop_last = a.drop_last;

@@ -3,6 +3,8 @@
 
 #include <dp/models.h>
 #include <dp/trainer.h>
+#include <dp/world.h>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,7 +17,7 @@ std::string dataset_of(const Arguments& arguments, const dp::models::Recipe& rec
 
 // Fills what was not said from the recipe and the data set. dp::Error(usage) for flags that contradict each other.
 dp::TrainerOptions trainer_options(const Arguments& arguments, const dp::models::Recipe& recipe,
-                                   const std::vector<dp::Device>& devices);
+                                   const std::vector<dp::Device>& devices, const std::shared_ptr<dp::World>& world);
 
 // The run's folder; empty when the run writes none. What was made for it goes again if nothing was put there.
 class OutputFolder {

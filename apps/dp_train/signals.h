@@ -7,6 +7,6 @@ namespace dp_train {
 
 // Installs the handlers; the flag holds the number of the signal that came. SIGPIPE is ignored: a closed terminal or
 // pager does not end a training run.
-const std::atomic<int>& watch_signals();
+const std::atomic<int>& watch_signals(bool say);
 
 }  // namespace dp_train

@@ -24,10 +24,11 @@ std::string eval_line(const Stats& stats) {
 
 std::string start_table(const DataParallel& net, const TrainerOptions& options) {
   const DataParallelOptions& chosen = net.options();
-  const int replicas = static_cast<int>(chosen.devices.size());
+  const int replicas = net.size();
   const int lanes = std::max(1, chosen.logical_shards / replicas);
   const auto shards = split_batch(options.batch_size, replicas * lanes, chosen.split);
   const auto rows = [&](int replica) {
+    if (chosen.world) return (options.batch_size + replicas - 1 - replica) / replicas;
     std::int64_t sum = 0;
     for (int shard = replica * lanes; shard < std::min((replica + 1) * lanes, static_cast<int>(shards.size())); ++shard)
       sum += shards[static_cast<std::size_t>(shard)];
@@ -35,12 +36,13 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
   };
   std::string out = fmt::format("{}: {} parameters, data set {}\n", printable(net.model().name()),
                                 with_separators(net.model().parameter_count()), printable(options.dataset_name));
-  out += "replica  device       batch  threads      memory\n";
+  const std::vector<std::string> devices = net.device_names();
+  out += fmt::format("{:<7}  device       batch  threads      memory\n", chosen.world ? "rank" : "replica");
   for (int replica = 0; replica < replicas; ++replica) {
     const auto at = static_cast<std::size_t>(replica);
-    const bool cpu = chosen.devices[at].kind == DeviceKind::cpu;
+    const bool cpu = chosen.devices.front().kind == DeviceKind::cpu;
     out +=
-        fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, to_string(chosen.devices[at]), rows(replica),
+        fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, printable(devices[at]), rows(replica),
                     cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
   out += fmt::format("global batch {}, reduce {}, comm {}, loss {}, split {}, bn {}, seed {}{}{}\n", options.batch_size,

@@ -8,13 +8,16 @@ namespace dp {
 
 class Meter {
  public:
+  // `by_steps`: the warm-up ends by steps alone, at the same step on every rank of a world.
+  explicit Meter(bool by_steps) : by_steps_(by_steps) {}
+
   void run();  // idempotent
   void pause();
   bool running() const { return running_; }
   void add(std::int64_t images) { images_ += images, ++steps_; }
 
   // Whether the warm-up just ended: 10 steps or one second. The caller waits for the devices, then calls end_warmup().
-  bool warmup_ends() const { return !warm_ && (steps_ >= 10 || (steps_ > 0 && seconds() >= 1)); }
+  bool warmup_ends() const { return !warm_ && (steps_ >= 10 || (!by_steps_ && steps_ > 0 && seconds() >= 1)); }
   void end_warmup();
 
   double seconds() const;
@@ -31,6 +34,7 @@ class Meter {
   Point here() const { return {seconds(), images_}; }
   static double between(const Point& from, const Point& to);
 
+  bool by_steps_;
   double passed_ = 0;
   Clock::time_point since_{};
   bool running_ = false;

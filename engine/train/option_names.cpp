@@ -17,6 +17,8 @@ const char* name_of(Comm comm) {
     case Comm::automatic: return "auto";
     case Comm::host: return "host";
     case Comm::p2p: return "p2p";
+    case Comm::tcp: return "tcp";
+    case Comm::mpi: return "mpi";
   }
   return "unknown";
 }

@@ -4,29 +4,18 @@
 #include <chrono>
 
 namespace dp {
-namespace {
 
-std::vector<std::int64_t> sizes(std::int64_t samples, std::int64_t batch, bool drop_last) {
-  std::vector<std::int64_t> out;
-  if (samples >= batch) out.push_back(batch);
-  if (!drop_last && samples % batch != 0) out.push_back(samples % batch);
-  return out;
-}
-
-}  // namespace
-
-std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches,
-                                       const std::atomic<int>* stop) {
+std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop) {
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t batches =
       most_batches > 0 ? std::min(most_batches, test.batches_per_epoch()) : test.batches_per_epoch();
   test.start(0);
-  bool stopped = stop != nullptr && stop->load() != 0;
+  bool stopped = stop.asked();
   for (std::int64_t done = 0; done < batches && !stopped; ++done) {
     const Batch* batch = test.next();
     if (batch == nullptr) break;
     net.evaluate(*batch);
-    stopped = stop != nullptr && stop->load() != 0;
+    stopped = stop.asked();
   }
   EvalReport report;
   report.stats = net.take_stats();
@@ -36,10 +25,8 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   return report;
 }
 
-void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const TrainerOptions& options) {
-  net.prepare(
-      train ? sizes(train->dataset().size(), options.batch_size, options.drop_last) : std::vector<std::int64_t>{},
-      sizes(test.dataset().size(), eval_batch_size(options), false));
+void prepare_batches(DataParallel& net, const Loader* train, const Loader& test) {
+  net.prepare(train ? train->batch_sizes() : std::vector<std::int64_t>{}, test.batch_sizes());
 }
 
 std::int64_t eval_batch_size(const TrainerOptions& options) { return std::max<std::int64_t>(options.batch_size, 128); }
@@ -48,7 +35,8 @@ RunSummary describe(const DataParallel& net, const TrainerOptions& options) {
   RunSummary summary;
   summary.model = net.model().name();
   summary.dataset = options.dataset_name;
-  for (const Device& device : net.options().devices) summary.devices.push_back(to_string(device));
+  summary.devices = net.device_names();
+  if (net.options().world) summary.engine = "ddp";
   summary.global_batch = options.batch_size;
   return summary;
 }

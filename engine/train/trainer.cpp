@@ -5,10 +5,12 @@
 #include <thread>
 
 #include "dp/error.h"
+#include "dp/world.h"
 #include "engine/train/check_options.h"
 #include "engine/train/passes.h"
 #include "engine/train/restore.h"
 #include "engine/train/run_folder.h"
+#include "engine/train/start.h"
 #include "engine/train/training_run.h"
 
 namespace dp {
@@ -16,10 +18,11 @@ namespace {
 
 int loader_threads(const DataParallelOptions& parallel) {
   const int cores = static_cast<int>(process_cores().size());
+  const int processes = parallel.world ? parallel.world->local_size() : 1;
   int busy = 0;
   for (const Device& device : parallel.devices)
     busy += device.kind == DeviceKind::cpu ? std::max(parallel.threads_per_replica, 1) : 1;
-  return std::clamp(cores - busy, 1, 4);
+  return std::clamp(cores / processes - busy, 1, 4);
 }
 
 void check_init(const TrainerOptions& options) {
@@ -41,23 +44,33 @@ struct Trainer::State {
   State(const Model& model, const DatasetPair& pair, const TrainerOptions& given)
       : data(pair), options(given), net(model, given.parallel) {
     options.parallel = net.options();
+    if (!leads()) options.output_dir.clear(), options.summary_file.clear();
     if (options.workers == 0) options.workers = loader_threads(options.parallel);
   }
 
+  bool leads() const { return !options.parallel.world || options.parallel.world->leads(); }
+
+  LoaderOptions loader_options() const {
+    LoaderOptions loader{.seed = options.parallel.seed, .workers = options.workers};
+    if (const World* world = options.parallel.world.get()) loader.rank = world->rank(), loader.ranks = world->size();
+    return loader;
+  }
+
   Loader test_loader() const {
-    return Loader(data.test, {.batch_size = eval_batch_size(options),
-                              .shuffle = false,
-                              .seed = options.parallel.seed,
-                              .workers = options.workers});
+    LoaderOptions loader = loader_options();
+    loader.batch_size = eval_batch_size(options);
+    loader.shuffle = false;
+    return Loader(data.test, loader);
   }
 
   Loader train_loader() const {
-    return Loader(data.train, {.batch_size = options.batch_size,
-                               .shuffle = options.shuffle,
-                               .augment = options.augment,
-                               .drop_last = options.drop_last,
-                               .seed = options.parallel.seed,
-                               .workers = options.workers});
+    LoaderOptions loader = loader_options();
+    loader.batch_size = options.batch_size;
+    loader.shuffle = options.shuffle;
+    loader.augment = options.augment;
+    loader.drop_last = options.drop_last;
+    loader.pad = true;
+    return Loader(data.train, loader);
   }
 };
 
@@ -71,7 +84,8 @@ Trainer::~Trainer() = default;
 
 DataParallel& Trainer::net() { return state_->net; }
 
-RunSummary Trainer::run(const TrainerCallbacks& callbacks) {
+RunSummary Trainer::run(const TrainerCallbacks& given) {
+  const TrainerCallbacks callbacks = state_->leads() ? given : TrainerCallbacks{};
   if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs once; make another");
   TrainerOptions& options = state_->options;
   Loader train = state_->train_loader();
@@ -86,30 +100,36 @@ RunSummary Trainer::run(const TrainerCallbacks& callbacks) {
   return TrainingRun(state_->net, train, test, options, callbacks).execute();
 }
 
-RunSummary Trainer::evaluate(const TrainerCallbacks& callbacks) {
+RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
+  const bool leads = state_->leads();
+  const TrainerCallbacks callbacks = leads ? given : TrainerCallbacks{};
   const TrainerOptions& options = state_->options;
   const Notice notice = [&](const std::string& text) {
     if (callbacks.on_message) callbacks.on_message(text);
   };
   if (!options.summary_file.empty()) require_writable(options.summary_file);
   RunSummary summary = describe(state_->net, options);
-  if (const auto resumed = find_resumed(options, false, notice)) {
-    require_same_run(*resumed, {.model = summary.model}, true);
-    restore(state_->net, *resumed);
+  std::optional<Resumed> resumed;
+  if (leads) resumed = find_resumed(options, false, notice);
+  if (resumed) {
+    TrainState wanted;
+    wanted.model = summary.model;
+    require_same_run(*resumed, wanted, true);
     summary.checkpoint = resumed->folder;
     summary.steps = resumed->checkpoint.state.step;
     summary.epochs = resumed->checkpoint.state.epoch;
   } else if (!options.init.empty()) {
-    init_weights(state_->net, options, notice);
     summary.checkpoint = options.init;
-  } else if (!options.resume.empty()) {
+  } else if (leads && !options.resume.empty()) {
     throw Error(ErrorCode::data,
                 "there is no checkpoint in '" + options.output_dir + "' to evaluate; name one with --resume");
   }
+  start_from(state_->net, options, resumed, false, notice);
   Loader test = state_->test_loader();
-  prepare_batches(state_->net, nullptr, test, options);
+  prepare_batches(state_->net, nullptr, test);
   if (callbacks.on_start) callbacks.on_start(state_->net, options);
-  const auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, options.stop);
+  StopRequest stop(options.stop, options.parallel.world);
+  const auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop);
   summary.interrupted = !report;
   if (report) {
     if (callbacks.on_eval) callbacks.on_eval(*report);

@@ -9,6 +9,7 @@
 #include "engine/train/records.h"
 #include "engine/train/restore.h"
 #include "engine/train/run_config.h"
+#include "engine/train/start.h"
 
 namespace dp {
 
@@ -20,8 +21,10 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
       options_(options),
       callbacks_(callbacks),
       folder_(options.dry_run ? "" : options.output_dir),
+      stop_(options.stop, options.parallel.world),
       batches_(train.batches_per_epoch()),
-      most_steps_(options.max_steps) {
+      most_steps_(options.max_steps),
+      meter_(/*by_steps=*/options.parallel.world != nullptr) {
   state_.model = net.model().name();
   state_.dataset = options.dataset_name;
   state_.seed = options.parallel.seed;
@@ -57,9 +60,12 @@ void TrainingRun::begin() {
   if (!options_.summary_file.empty()) require_writable(options_.summary_file);
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+  if (world() != nullptr) require_same_options(*world(), config);
   std::optional<std::int64_t> continued_from;
-  if (const auto resumed =
-          find_resumed(options_, folder_.writes(), [this](const std::string& text) { notice(text); })) {
+  const Notice tell = [this](const std::string& text) { notice(text); };
+  std::optional<Resumed> resumed;
+  if (world() == nullptr || world()->leads()) resumed = find_resumed(options_, folder_.writes(), tell);
+  if (resumed) {
     require_same_run(*resumed, state_, false);
     const TrainState& had = resumed->checkpoint.state;
     if (had.batch_in_epoch > batches_)
@@ -68,9 +74,6 @@ void TrainingRun::begin() {
           fmt::format(
               "the checkpoint '{}' stands at batch {} of an epoch of {}; resume with the same data set and drop-last",
               resumed->folder, had.batch_in_epoch, batches_));
-    restore(net_, *resumed);
-    state_.step = had.step, state_.epoch = had.epoch, state_.batch_in_epoch = had.batch_in_epoch;
-    state_.best_top1 = had.best_top1;
     good_checkpoint_ = resumed->folder;
     if (folder_.owns(resumed->folder)) continued_from = had.step;
     notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed->folder, had.step, had.epoch,
@@ -79,15 +82,17 @@ void TrainingRun::begin() {
       notice("its moving average is left behind; --model-ema goes on with it");
     if (!had_average(*resumed) && options_.parallel.ema_decay)
       notice("it has no moving average; one starts from its weights");
-  } else if (!options_.init.empty()) {
-    init_weights(net_, options_, [this](const std::string& text) { notice(text); });
   }
+  const Start start = start_from(net_, options_, resumed, folder_.writes(), tell);
+  state_.step = start.step, state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
+  state_.best_top1 = start.best_top1;
+  writes_ = start.writes;
   if (!continued_from && folder_.has_checkpoints())
     throw Error(
         ErrorCode::usage,
         "'" + folder_.path() + "' already holds a run; go on with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
-  prepare_batches(net_, &train_, test_, options_);
+  prepare_batches(net_, &train_, test_);
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
   folder_.begin(to_toml(config), continued_from);
 }
@@ -152,7 +157,7 @@ bool TrainingRun::evaluate() {
 }
 
 bool TrainingRun::evaluate_once(bool average) {
-  std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, options_.stop);
+  std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_);
   if (!report) return false;
   report->epoch = state_.epoch;
   report->step = state_.step;
@@ -197,22 +202,27 @@ void TrainingRun::report() {
 }
 
 void TrainingRun::save(const std::string& name, bool must) {
-  if (!folder_.writes()) return;
+  if (!writes_) return;
   collect();
   const bool was_running = meter_.running();
+  bool saved = false;
   meter_.pause();
   try {
     const Checkpoint checkpoint{state_, net_.weights(), net_.momenta(),
                                 options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{}};
     require_finite(checkpoint.weights);
-    save_checkpoint(folder_.checkpoint(name), checkpoint);
-    good_checkpoint_ = folder_.checkpoint(name);
-    if (name == "last") unsaved_ = false;
-    if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(good_checkpoint_);
+    if (folder_.writes()) {
+      save_checkpoint(folder_.checkpoint(name), checkpoint);
+      good_checkpoint_ = folder_.checkpoint(name);
+      if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(good_checkpoint_);
+    }
+    saved = true;
   } catch (const Error& error) {
     if (must || error.code() != ErrorCode::io) throw;
     notice(std::string("this checkpoint was not written: ") + error.what());
   }
+  if (world() != nullptr) saved = world()->from_first(saved ? "1" : "0") == "1";
+  if (saved && name == "last") unsaved_ = false;
   if (was_running) meter_.run();
 }
 

@@ -8,6 +8,7 @@
 #include "dp/trainer.h"
 #include "engine/train/meter.h"
 #include "engine/train/run_folder.h"
+#include "engine/train/stop_request.h"
 
 namespace dp {
 
@@ -33,7 +34,8 @@ class TrainingRun {
   void record(const nlohmann::ordered_json& metrics);
   RunSummary summary() const;
 
-  bool stopped() const { return options_.stop != nullptr && options_.stop->load() != 0; }
+  World* world() const { return options_.parallel.world.get(); }
+  bool stopped() { return stop_.asked(); }
   bool out_of_steps() const { return most_steps_ > 0 && state_.step >= most_steps_; }
   bool finished() const { return state_.epoch >= options_.epochs || out_of_steps(); }
   void notice(const std::string& text) const;
@@ -43,7 +45,9 @@ class TrainingRun {
   Loader& test_;
   const TrainerOptions& options_;
   const TrainerCallbacks& callbacks_;
-  RunFolder folder_;
+  RunFolder folder_;     // rank 0's
+  bool writes_ = false;  // whether rank 0 writes one
+  StopRequest stop_;
   std::int64_t batches_;     // of an epoch
   std::int64_t most_steps_;  // 0: no limit
 

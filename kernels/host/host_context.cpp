@@ -11,6 +11,7 @@
 
 #include "kernels/host/cores.h"
 #include "kernels/host/memory.h"
+#include "kernels/host/shared_memory.h"
 #include "kernels/host/threaded_stream.h"
 
 namespace dp::kernels {
@@ -73,6 +74,10 @@ void HostContext::bind_thread() {
 }
 
 std::unique_ptr<Buffer> HostContext::allocate(std::size_t bytes) { return allocate_host(bytes); }
+
+std::unique_ptr<Buffer> HostContext::allocate_for_peers(std::size_t bytes) {
+  return options_.peer_processes ? allocate_shared(bytes) : allocate_host(bytes);
+}
 
 std::unique_ptr<Stream> HostContext::make_stream() {
   ++streams_made_;

@@ -17,6 +17,7 @@ class HostContext : public Context {
   bool host_accessible() const override { return !options_.discrete_memory; }
   void bind_thread() override;
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
+  std::unique_ptr<Buffer> allocate_for_peers(std::size_t bytes) override;
   // Streams are destroyed before their context.
   std::unique_ptr<Stream> make_stream() override;
   std::unique_ptr<Event> make_event() override;

@@ -1,12 +1,52 @@
 #include "kernels/host/join.h"
 
+#include <unistd.h>
+
+#include <sstream>
 #include <string>
 
-namespace dp::kernels {
+#include "kernels/host/host_communicator.h"
+#include "kernels/host/shared_memory.h"
 
-std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous&) {
-  throw Error(ErrorCode::usage, "communicator '" + std::string(name) + "' does not join processes on " +
-                                    to_string(context.device()));
+namespace dp::kernels {
+namespace {
+
+// The communicator "host" of processes: rank 0's memory holds the board, the others map it, and from then on all is as between
+// threads.
+std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, Rendezvous& world) {
+  if (!world.one_host())
+    throw Error(ErrorCode::usage, "communicator host joins the processes of one host only; choose tcp");
+  if (!context.options().peer_processes)
+    throw Error(ErrorCode::usage, "communicator host needs a context whose memory other processes can reach");
+  std::shared_ptr<Buffer> lines;
+  if (world.rank() == 0) lines = allocate_shared(MeetingBoard::lines_bytes(world.size()));
+  const SharedPlace own = lines ? find_shared(lines->data()) : SharedPlace{};
+  std::ostringstream mine;
+  mine << ::getpid() << ' ' << own.file << ' ' << own.serial << ' ' << own.bytes;
+  std::vector<pid_t> processes;
+  SharedPlace board;
+  for (const std::string& text : world.exchange(mine.str())) {
+    std::istringstream in(text);
+    SharedPlace place;
+    pid_t process = 0;
+    in >> process >> place.file >> place.serial >> place.bytes;
+    if (processes.empty()) board = place;
+    processes.push_back(process);
+  }
+  auto peers = std::make_unique<PeerMemory>(processes);
+  void* const memory = world.rank() == 0 ? lines->data() : peers->at(0, board);
+  auto joined = std::make_shared<MeetingBoard>("host", world.size(), memory, std::move(lines), std::move(peers));
+  world.exchange("");  // nobody goes on before all have mapped the board
+  return std::make_unique<HostCommunicator>(std::move(joined), world.rank(), context.options().threads);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world) {
+  const auto* host = dynamic_cast<const HostContext*>(&context);
+  if (name == "host" && host != nullptr) return join_in_shared_memory(*host, world);
+  throw Error(ErrorCode::usage,
+              "communicator '" + std::string(name) + "' does not join processes on " + to_string(context.device()));
 }
 
 }  // namespace dp::kernels

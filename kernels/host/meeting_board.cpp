@@ -20,17 +20,39 @@ std::string to_string(const CollectiveCall& call) {
   return text;
 }
 
+MeetingBoard::MeetingBoard(std::string name, int size)
+    : name_(std::move(name)), own_lines_(static_cast<std::size_t>(size)), ranks_(own_lines_) {}
+
+MeetingBoard::MeetingBoard(std::string name, int size, void* lines, std::shared_ptr<void> memory,
+                           std::unique_ptr<PeerMemory> peers)
+    : name_(std::move(name)),
+      memory_(std::move(memory)),
+      peers_(std::move(peers)),
+      ranks_(static_cast<Line*>(lines), static_cast<std::size_t>(size)) {}
+
 bool MeetingBoard::announce(int rank, std::uint64_t number, const CollectiveCall& call, void* data) {
   Line& mine = line(rank);
-  if (number >= mine.room) {
-    std::uint64_t slowest = number;
-    for (const Line& other : ranks_) slowest = std::min(slowest, other.left.load(std::memory_order_acquire));
-    mine.room = slowest + kSlots;
-    if (number >= mine.room) return false;
+  if (number >= mine.known_left + kSlots) {
+    mine.known_left = number;
+    for (const Line& other : ranks_)
+      mine.known_left = std::min(mine.known_left, other.left.load(std::memory_order_acquire));
+    if (number >= mine.known_left + kSlots) return false;
   }
-  mine.slots[number % kSlots] = {call, data};
+  SharedPlace place;
+  if (peers_ != nullptr && data != nullptr) {
+    place = find_shared(data);
+    if (place.file < 0 && call.count > 0)
+      throw Error(ErrorCode::usage, "communicator " + name_ + ": a " + to_string(call) +
+                                        " with data in memory that other processes can not reach");
+  }
+  mine.slots[number % kSlots] = {call, data, place};
   mine.announced.store(number + 1, std::memory_order_release);
   return true;
+}
+
+void* MeetingBoard::data(int rank, std::uint64_t number) const {
+  const Slot& slot = line(rank).slots[number % kSlots];
+  return peers_ == nullptr || slot.place.file < 0 ? slot.data : peers_->at(rank, slot.place);
 }
 
 bool MeetingBoard::met(int rank, int other, std::uint64_t number) const {

@@ -20,9 +20,12 @@
 
 namespace dp {
 
+class World;
+
 enum class Reduce { automatic, master, all_reduce, sharded };  // where gradients are summed and weights updated
-// What carries data between replicas: memory of the process (CPU replicas), or kernels and copies between GPUs.
-enum class Comm { automatic, host, p2p };
+// What carries data between replicas: the host's memory (CPU replicas, of one process or of several), kernels and copies between
+// the GPUs of a process, or, between processes, sockets or MPI (CPU replicas).
+enum class Comm { automatic, host, p2p, tcp, mpi };
 enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
@@ -36,6 +39,10 @@ enum class BatchNormMode {
 
 struct DataParallelOptions {
   std::vector<Device> devices{};  // empty: every GPU, or else two CPU replicas
+  // The multi-process engine: this process is one rank of a world, with one device (by default the GPU of its number among the
+  // ranks of its host, or else the CPU). Gradients are summed by all_reduce; every rank calls train_step, evaluate, take_stats, and what
+  // reads or sets state, the same number of times in the same order.
+  std::shared_ptr<World> world{};
   Reduce reduce = Reduce::automatic;
   Comm comm = Comm::automatic;
   LossAt loss = LossAt::local;
@@ -120,12 +127,13 @@ class DataParallel {
   const Tensor& predict(const Tensor& images);  // evaluation-mode forward
 
   // --- the fused step ----------------------------------------------------------------------------------------
-  // One optimizer step on a global batch: the mean cross-entropy over it, its gradient, update, broadcast.
+  // One optimizer step on a global batch: the mean cross-entropy over it, its gradient, update, broadcast. In a world `batch` is this rank's
+  // part of it.
   // Error(nonfinite) under OnNonfinite::abort names step and device. After any exception the object can only
   // be destroyed.
   void train_step(const Batch& batch, const Sgd& sgd);
   void evaluate(const Batch& batch);  // adds loss and accuracies in evaluation mode to the statistics
-  Stats take_stats();                 // waits for the devices, returns the sums, resets them
+  Stats take_stats();                 // waits for the devices, returns the sums (in a world of all ranks), resets them
   std::vector<PhaseTimes> take_phase_times();
 
   // Places the memory of these global batch sizes ahead, so that no later step allocates.
@@ -138,7 +146,7 @@ class DataParallel {
   std::vector<std::pair<std::string, Tensor>> gradients() const;  // the sum, as of the last backward
   std::vector<std::pair<std::string, Tensor>> momenta() const;
   // Error(data) naming the tensor for an unknown name or another shape; the tensors not named keep their values. New weights
-  // start the moving average anew.
+  // start the moving average anew. In a world all ranks call these; what rank 0 gives counts.
   void set_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   void set_momenta(const std::vector<std::pair<std::string, Tensor>>& tensors);
   // Exchanges the weights in use with their moving average, for an evaluation; call it again to go on training.
@@ -152,9 +160,11 @@ class DataParallel {
 
   // --- what was chosen ---------------------------------------------------------------------------------------
   const Model& model() const;
-  const DataParallelOptions& options() const;  // with every automatic choice resolved
-  std::string communicator() const;            // what carries data between the replicas, and what it cannot do directly
-  MemoryUse memory_use(int replica) const;     // held on that device
+  const DataParallelOptions& options() const;     // with every automatic choice resolved
+  int size() const;                               // replicas, in a world of all ranks
+  std::vector<std::string> device_names() const;  // of every replica; with the host's name where there are several
+  std::string communicator() const;         // what carries data between the replicas, and what it cannot do directly
+  MemoryUse memory_use(int replica) const;  // held on that device; in a world as of the last prepare()
   std::string describe_plan(std::int64_t global_batch) const;  // for a person: steps, buffers, reorders, buckets
 
  private:

@@ -6,6 +6,7 @@
 #include "dp/dataset.h"
 #include "dp/device.h"
 #include "dp/error.h"
+#include "dp/launch.h"
 #include "dp/loader.h"
 #include "dp/model.h"
 #include "dp/models.h"
@@ -14,3 +15,4 @@
 #include "dp/shape.h"
 #include "dp/tensor.h"
 #include "dp/trainer.h"
+#include "dp/world.h"

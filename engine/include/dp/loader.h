@@ -10,14 +10,16 @@
 
 namespace dp {
 
-// One global minibatch on the host. The memory belongs to the loader's ring: it stays valid until the second
+// One global minibatch on the host, or a rank's part of it. The memory belongs to the loader's ring: it stays valid until the second
 // next batch is taken, or until the loader is destroyed.
 struct Batch {
-  Tensor images;   // (B,C,H,W) float32, normalised
-  Tensor labels;   // (B) int32
-  Tensor samples;  // (B) int64: indices in the dataset, the key of dropout's randomness
+  Tensor images;            // (B,C,H,W) float32, normalised
+  Tensor labels;            // (B) int32
+  Tensor samples;           // (B) int64: indices in the dataset, the key of dropout's randomness
+  std::int64_t global = 0;  // samples of all ranks' parts together; 0: these are all
 
   std::int64_t size() const { return images.empty() ? 0 : images.shape()[0]; }
+  std::int64_t global_size() const { return global ? global : size(); }
 };
 
 struct LoaderOptions {
@@ -28,11 +30,15 @@ struct LoaderOptions {
   std::uint64_t seed = 42;
   int workers = 1;  // threads that prepare batches
   int slots = 4;    // batches prepared ahead, at least 3
+  // A rank of several takes every ranks-th sample of each global batch, from its own number on. `pad`: a short last batch is filled up
+  // from the epoch's beginning until all parts are equal, as torch's DistributedSampler does; otherwise some parts of it may be empty.
+  int rank = 0, ranks = 1;
+  bool pad = false;
 };
 
 class Loader {
  public:
-  // Error(usage) for an empty dataset, or one smaller than the batch under drop_last. Error(device) when a thread can not be started.
+  // Error(usage) for an empty dataset, one smaller than the batch under drop_last, or a batch smaller than the number of ranks. Error(device) when a thread can not be started.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
   ~Loader();
   Loader(const Loader&) = delete;
@@ -44,6 +50,7 @@ class Loader {
   const Batch* next();
 
   std::int64_t batches_per_epoch() const;
+  std::vector<std::int64_t> batch_sizes() const;  // that occur, of this rank's parts
   const Dataset& dataset() const;
   // The order in which `epoch` visits the samples.
   std::vector<std::int64_t> order(std::int64_t epoch) const;

@@ -1,0 +1,57 @@
+#include "processes.h"
+
+#include <dp/error.h>
+#include <dp/launch.h>
+#include <cstdlib>
+
+namespace dp_train {
+namespace {
+
+constexpr int kDefaultPort = 29500;  // torchrun's
+
+[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
+
+}  // namespace
+
+void check_processes(const Arguments& a) {
+  if (a.replicas_per_device > 1) usage("--engine ddp has one process a device: leave out --replicas-per-device");
+  if (a.estimate_memory) usage("estimate-memory knows --engine dp only; a rank takes what a replica takes");
+  if (a.node_rank >= a.nnodes)
+    usage("--node-rank " + std::to_string(a.node_rank) + " is not below --nnodes " + std::to_string(a.nnodes));
+  if (a.nnodes > 1 && !a.master_addr) usage("--nnodes needs --master-addr, the address of host 0");
+}
+
+std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& a) {
+  std::optional<dp::WorldOptions> options = dp::world_from_environment();
+  if (options) options->timeout_seconds = a.timeout;
+  return options;
+}
+
+int start_ranks(const Arguments& a, char* const* argv, const std::atomic<int>& stop) {
+  const int here = static_cast<int>(choose_devices(a).list.size());
+  dp::LaunchOptions options;
+  options.ranks = here;
+  options.first_rank = a.node_rank * here;
+  options.world_size = a.nnodes * here;
+  options.address = a.master_addr.value_or("127.0.0.1");
+  options.port = a.master_port != 0 ? a.master_port : a.nnodes > 1 ? kDefaultPort : 0;
+  options.stop = &stop;
+  if (const char* const token = std::getenv("DP_TOKEN")) options.token = token;
+  if (a.nnodes > 1 && options.token.empty())
+    usage("--nnodes needs a secret that keeps strangers out; set DP_TOKEN to the same text on every host");
+  return dp::launch_ranks(options, argv);
+}
+
+Devices device_of_rank(const Arguments& a, const dp::World& world) {
+  if (a.cpu) return {dp::cpus(1), ""};
+  Devices devices = choose_devices(a);
+  if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice};
+  // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
+  const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(world.local_rank());
+  if (at >= devices.list.size())
+    usage(std::to_string(world.local_size()) + " ranks share this host, but only " +
+          std::to_string(devices.list.size()) + " GPUs are named; start as many ranks as GPUs");
+  return {{devices.list[at]}, devices.notice};
+}
+
+}  // namespace dp_train

@@ -1,0 +1,68 @@
+#include "engine/train/start.h"
+
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+Start from_first(World& world, const Start& mine) {
+  static_assert(std::is_trivially_copyable_v<Start>);
+  const std::string text = world.from_first({reinterpret_cast<const char*>(&mine), sizeof mine});
+  Start first;
+  if (text.size() != sizeof first) throw Error(ErrorCode::usage, "the ranks run different programs");
+  std::memcpy(&first, text.data(), sizeof first);
+  return first;
+}
+
+// Takes part in what restore() and init_weights() bring from rank 0.
+void follow(DataParallel& net, const Start& start) {
+  if (!start.resumed && !start.initialised) return;
+  net.set_weights({});
+  if (start.momenta) net.set_momenta({});
+  if (start.average && net.options().ema_decay) net.set_average_weights({});
+  net.set_step_count(start.step);
+}
+
+}  // namespace
+
+void require_same_options(World& world, nlohmann::ordered_json config) {
+  for (const char* own : {"devices", "workers", "threads-per-replica", "init", "init-partial"}) config.erase(own);
+  const auto first = nlohmann::ordered_json::parse(world.from_first(config.dump()));
+  for (const auto& [name, value] : config.items())
+    if (!first.contains(name) || first.at(name) != value)
+      throw Error(ErrorCode::usage, "rank " + std::to_string(world.rank()) + " was started with " + name + " " +
+                                        value.dump() + ", rank 0 with " +
+                                        (first.contains(name) ? first.at(name).dump() : std::string("none")) +
+                                        "; start all ranks with the same options");
+}
+
+Start start_from(DataParallel& net, const TrainerOptions& options, const std::optional<Resumed>& resumed, bool writes,
+                 const Notice& notice) {
+  World* const world = net.options().world.get();
+  const bool leads = world == nullptr || world->leads();
+  Start start;
+  start.writes = writes;
+  if (leads && resumed) {
+    const TrainState& had = resumed->checkpoint.state;
+    start.step = had.step, start.epoch = had.epoch, start.batch_in_epoch = had.batch_in_epoch;
+    start.best_top1 = had.best_top1;
+    start.resumed = true;
+    start.momenta = !resumed->checkpoint.momenta.empty();
+    start.average = !resumed->checkpoint.average.empty();
+  }
+  start.initialised = !start.resumed && !options.init.empty();
+  if (world != nullptr) start = from_first(*world, start);
+  if (!leads)
+    follow(net, start);
+  else if (resumed)
+    restore(net, *resumed);
+  else if (start.initialised)
+    init_weights(net, options, notice);
+  return start;
+}
+
+}  // namespace dp

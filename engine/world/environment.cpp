@@ -1,0 +1,51 @@
+// A world as the environment of a process describes it.
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "dp/world.h"
+
+namespace dp {
+namespace {
+
+std::string_view value_of(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? std::string_view() : text;
+}
+
+int number_in(const char* name, int lowest, int highest) {
+  const std::string_view text = value_of(name);
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || number < lowest || number > highest)
+    throw Error(ErrorCode::usage, std::string("RANK is set, but ") + name + " is '" + std::string(text) +
+                                      "', not a number from " + std::to_string(lowest) + " to " +
+                                      std::to_string(highest));
+  return number;
+}
+
+}  // namespace
+
+std::optional<WorldOptions> world_from_environment() {
+  if (value_of("RANK").empty()) return std::nullopt;
+  constexpr int kMostRanks = 4096;
+  WorldOptions options;
+  options.size = number_in("WORLD_SIZE", 1, kMostRanks);
+  options.rank = number_in("RANK", 0, options.size - 1);
+  const std::string_view address = value_of("MASTER_ADDR"), token = value_of("DP_TOKEN");
+  if (address.empty() && options.size > 1) throw Error(ErrorCode::usage, "RANK is set, but MASTER_ADDR is not");
+  if (!address.empty()) options.address = address;
+  if (options.size > 1) options.port = number_in("MASTER_PORT", 1, 65534);
+  // Torchrun's agent listens at MASTER_PORT itself.
+  if (value_of("TORCHELASTIC_USE_AGENT_STORE") == "True") ++options.port;
+  const bool here = options.address == "127.0.0.1" || options.address == "localhost" || options.address == "::1";
+  if (options.size > 1 && !here && token.empty() && value_of("TORCHELASTIC_RUN_ID").empty())
+    throw Error(ErrorCode::usage, "MASTER_ADDR is '" + options.address +
+                                      "': a world that others can reach needs a secret; set DP_TOKEN to the same text "
+                                      "for every rank");
+  options.token = token.empty() ? value_of("TORCHELASTIC_RUN_ID") : token;
+  if (!value_of("DP_LISTENER").empty() && options.rank == 0) options.listener = number_in("DP_LISTENER", 0, 1 << 20);
+  return options;
+}
+
+}  // namespace dp
