@@ -148,7 +148,7 @@ bool DataParallel::replicas_identical() const {
   s.wait_for_all();
   std::vector<std::vector<std::byte>> copies(s.replicas.size(), std::vector<std::byte>(s.table->bytes()));
   s.on_replicas([&](Replica& replica, Exchange&) {
-    auto& copy = copies[static_cast<std::size_t>(replica.rank())];
+    auto& copy = copies[s.local(replica)];
     replica.compute().copy(copy.data(), replica.values(), copy.size());
     replica.compute().synchronize();
   });

@@ -93,9 +93,9 @@ void Coordinator::run() {
 
 bool Coordinator::finished() const {
   if (Clock::now() >= end_by_) return true;
-  const bool quiet = std::all_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.bye || g.gone; });
-  if (failed_) return guests_.empty();
-  return closed_ && quiet;
+  return closed_ && std::all_of(guests_.begin(), guests_.end(), [](const Guest& guest) {
+           return guest.gone || guest.rank < 0 || (guest.bye && !guest.connection.unsent());
+         });
 }
 
 void Coordinator::let_in() {

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -48,7 +49,8 @@ struct Pipe {
 
 class Launcher {
  public:
-  explicit Launcher(const LaunchOptions& options) : options_(options) {
+  explicit Launcher(const LaunchOptions& options)
+      : options_(options), program_(std::filesystem::read_symlink("/proc/self/exe")) {
     if (options_.first_rank == 0) {
       listener_ = world::listen_on(options_.address, options_.port);
       options_.port = world::port_of(listener_);
@@ -123,7 +125,7 @@ class Launcher {
       ::fcntl(listener_.get(), F_SETFD, 0);
       ::setenv("DP_LISTENER", std::to_string(listener_.get()).c_str(), 1);
     }
-    ::execv("/proc/self/exe", arguments);
+    ::execv(program_.c_str(), arguments);
     ::_exit(127);
   }
 
@@ -147,6 +149,10 @@ class Launcher {
                                              std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) +
                                              ")");
       if (code == 0 || by_us_) continue;
+      if (told_ && !killed && code == 128 + options_.stop->load()) {  // stopped as it was told
+        if (!failed_at_) code_ = code;
+        continue;
+      }
       // What a killed rank leaves behind are ranks that failed because of it.
       if (!failed_at_ || (killed && code_ < 128)) code_ = code;
       if (!failed_at_) failed_at_ = world::Clock::now();
@@ -166,6 +172,7 @@ class Launcher {
   }
 
   LaunchOptions options_;
+  const std::filesystem::path program_;
   FileHandle listener_;
   pid_t group_ = 0;
   std::vector<Process> processes_;

@@ -1,0 +1,211 @@
+// Worlds: who is let in, what ranks tell each other, and how a world ends.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "engine/world/connection.h"
+#include "engine/world/coordinator.h"
+#include "support/catch.h"
+#include "world/world_ranks.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// The error of joining.
+std::string refusal(const WorldOptions& options) {
+  try {
+    World::join(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What rank 0 answers to a connection that says it is that rank.
+std::string refused_directly(const Meeting& meeting, int rank, int size) {
+  world::Connection connection(
+      world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+  connection.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", rank, size, "", ""})});
+  while (connection.read())
+    if (const auto message = connection.next(4096)) return message->body;
+  const auto last = connection.next(4096);
+  return last ? last->body : "";
+}
+
+}  // namespace
+
+TEST_CASE("world: ranks exchange texts, in rank order, as often as they like") {
+  for (const int size : {1, 2, 5}) {
+    all_ranks(size, [&](const auto& world) {
+      DP_HOLDS(world->size() == size);
+      DP_HOLDS(world->one_host());
+      DP_HOLDS(world->local_size() == size);
+      DP_HOLDS(world->local_rank() == world->rank());
+      for (int round = 0; round < 50; ++round) {
+        const auto all = world->exchange(std::to_string(100 * round + world->rank()));
+        DP_HOLDS(all.size() == static_cast<std::size_t>(size));
+        for (int rank = 0; rank < size; ++rank)
+          DP_HOLDS(all[static_cast<std::size_t>(rank)] == std::to_string(100 * round + rank));
+      }
+      const std::string large(60000, static_cast<char>('a' + world->rank()));
+      DP_HOLDS(world->from_first(large) == std::string(60000, 'a'));
+      bool refused = false;
+      try {
+        world->exchange(std::string(70000, 'x'));
+      } catch (const Error&) {
+        refused = true;
+      }
+      DP_HOLDS(refused);
+    });
+  }
+}
+
+TEST_CASE("world: a wish is heard by all at the same question") {
+  all_ranks(3, [](const auto& world) {
+    std::vector<bool> answers;
+    for (int question = 0; question < 6; ++question)
+      answers.push_back(world->agree(world->rank() == 2 && question == 3));
+    const std::vector<bool> expected{false, false, false, false, true, false};
+    DP_HOLDS(answers == expected);
+  });
+}
+
+TEST_CASE("world: one rank's failure ends every rank's waits with its code and its name") {
+  const auto failures = on_ranks(4, [](const auto& world) {
+    world->exchange("");
+    if (world->rank() == 2) throw Error(ErrorCode::nonfinite, "the loss is not finite");
+    world->exchange("never complete");
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankFailure& failure = failures[static_cast<std::size_t>(rank)];
+    CHECK(failure.failed);
+    CHECK(failure.code == ErrorCode::nonfinite);
+    CHECK(contains(failure.text, "the loss is not finite"));
+    CHECK(contains(failure.text, "rank 2") == (rank != 2));
+  }
+}
+
+TEST_CASE("world: a missing rank is named when the time is over, by those who came") {
+  Meeting meeting;
+  const auto begin = std::chrono::steady_clock::now();
+  std::string first, third;
+  std::thread other([&] { third = refusal(meeting.options(2, 4, 1.0)); });
+  first = refusal(meeting.options(0, 4, 1.0));
+  other.join();
+  CHECK(seconds_since(begin) < 4);
+  for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not come within 1 s"));
+}
+
+TEST_CASE("world: a rank that does not come to an exchange is named") {
+  const auto failures = on_ranks(
+      3,
+      [](const auto& world) {
+        if (world->rank() != 1)
+          world->exchange("");
+        else
+          std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+      },
+      /*timeout=*/0.7);
+  CHECK(contains(failures[0].text, "rank 1 of 3 did not come to exchange"));
+  CHECK(failures[2].code == ErrorCode::timeout);
+}
+
+TEST_CASE("world: an exception that ends a rank ends the world") {
+  Meeting meeting;
+  std::string heard;
+  std::thread other([&] {
+    try {
+      const auto world = World::join(meeting.options(1, 2));
+      throw std::runtime_error("not one of ours");
+    } catch (const std::runtime_error&) {
+    }
+  });
+  try {
+    const auto world = World::join(meeting.options(0, 2));
+    world->exchange("");
+  } catch (const Error& error) {
+    heard = error.what();
+  }
+  other.join();
+  CHECK(contains(heard, "rank 1 failed: an exception ended its part"));
+}
+
+TEST_CASE("world: who comes with another token, another size, or a rank that is taken is turned away") {
+  Meeting meeting;
+  std::string first_error, second_error;
+  std::thread first([&] { first_error = refusal(meeting.options(0, 2)); });
+  WorldOptions stranger = meeting.options(1, 2);
+  stranger.token = "the secreT";
+  CHECK(contains(refusal(stranger), "token of another run"));
+  CHECK(contains(refusal(meeting.options(1, 3)), "counts 3 ranks, rank 0 counts 2"));
+  CHECK(contains(refused_directly(meeting, 0, 2), "rank 0 is there already"));
+  second_error = refusal(meeting.options(1, 2));
+  first.join();
+  CHECK(first_error.empty());
+  CHECK(second_error.empty());
+}
+
+TEST_CASE("world: nonsense on its port does no harm") {
+  Meeting meeting;
+  std::vector<std::string> heard;
+  std::thread first([&] {
+    const auto world = World::join(meeting.options(0, 2));
+    heard = world->exchange("a");
+  });
+  const auto deadline = world::Clock::now() + std::chrono::seconds(5);
+  std::vector<FileHandle> strangers;
+  for (const std::string& text : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100000, '\xff'), std::string()}) {
+    strangers.push_back(world::connect_to("127.0.0.1", meeting.port, deadline));
+    ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  world::Connection torn(world::connect_to("127.0.0.1", meeting.port, deadline));
+  torn.send({world::Kind::hello, 0, world::join({"dp-world-1", "the secret", "one", "2", "", ""})});
+  std::vector<std::string> here;
+  {
+    const auto world = World::join(meeting.options(1, 2));
+    here = world->exchange("b");
+  }
+  first.join();
+  CHECK(here == std::vector<std::string>{"a", "b"});
+  CHECK(heard == here);
+}
+
+TEST_CASE("world: the environment of torchrun is read, and what is wrong in it is named") {
+  const auto with = [](std::vector<std::pair<const char*, const char*>> variables) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DP_TOKEN", "DP_LISTENER",
+                             "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"})
+      ::unsetenv(name);
+    for (const auto& [name, value] : variables) ::setenv(name, value, 1);
+    return world_from_environment();
+  };
+  CHECK_FALSE(with({}));
+  const auto plain = with({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});
+  REQUIRE(plain);
+  CHECK(plain->rank == 1);
+  CHECK(plain->size == 2);
+  CHECK(plain->port == 29500);
+  const auto torchrun = with({{"RANK", "0"},
+                              {"WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "10.0.0.1"},
+                              {"MASTER_PORT", "29500"},
+                              {"TORCHELASTIC_RUN_ID", "17"},
+                              {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  REQUIRE(torchrun);
+  CHECK(torchrun->port == 29501);
+  CHECK(torchrun->token == "17");
+  CHECK_THROWS_WITH(with({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), Catch::Matchers::Contains("RANK is '2'"));
+  CHECK_THROWS_WITH(with({{"RANK", "0"}, {"WORLD_SIZE", "two"}}), Catch::Matchers::Contains("WORLD_SIZE is 'two'"));
+  CHECK_THROWS_WITH(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), Catch::Matchers::Contains("MASTER_ADDR is not"));
+  CHECK_THROWS_WITH(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}}),
+                    Catch::Matchers::Contains("DP_TOKEN"));
+  with({});
+}

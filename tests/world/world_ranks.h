@@ -1,0 +1,81 @@
+// The ranks of a world as threads of the test: each joins, does its part, and goes.
+#pragma once
+
+#include <unistd.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dp/world.h"
+#include "engine/world/socket.h"
+#include "support/catch.h"
+
+namespace dp::test {
+
+// For what runs on a rank's thread: Catch's own checks belong to the test's thread.
+#define DP_HOLDS(expression) \
+  if (!(expression)) throw Error(ErrorCode::usage, "does not hold: " #expression)
+
+struct RankFailure {
+  bool failed = false;
+  ErrorCode code = ErrorCode::usage;
+  std::string text;
+};
+
+// A port of this host that was free a moment ago, and a listener there for rank 0.
+struct Meeting {
+  FileHandle listener = world::listen_on("127.0.0.1", 0);
+  int port = world::port_of(listener);
+
+  WorldOptions options(int rank, int size, double timeout = 30) {
+    WorldOptions o;
+    o.rank = rank;
+    o.size = size;
+    o.port = port;
+    o.token = "the secret";
+    o.timeout_seconds = timeout;
+    if (rank == 0) o.listener = ::dup(listener.get());
+    return o;
+  }
+};
+
+// Runs work(world) on every rank; what each threw.
+inline std::vector<RankFailure> on_ranks(int size, const std::function<void(const std::shared_ptr<World>&)>& work,
+                                         double timeout = 30) {
+  Meeting meeting;
+  std::vector<RankFailure> failures(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    const WorldOptions options = meeting.options(rank, size, timeout);
+    threads.emplace_back([&, options, rank] {
+      RankFailure& failure = failures[static_cast<std::size_t>(rank)];
+      try {
+        const auto world = World::join(options);
+        try {
+          work(world);
+        } catch (const Error& error) {
+          world->fail(error);
+          throw;
+        }
+      } catch (const Error& error) {
+        failure = {true, error.code(), error.what()};
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+// The same where nothing may fail.
+inline void all_ranks(int size, const std::function<void(const std::shared_ptr<World>&)>& work) {
+  for (const RankFailure& failure : on_ranks(size, work)) {
+    INFO(failure.text);
+    CHECK_FALSE(failure.failed);
+  }
+}
+
+}  // namespace dp::test
