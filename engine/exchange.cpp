@@ -43,6 +43,7 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
   Context& context = replica.context();
   if (communicator_) {
     comm_ = context.make_stream();
+    comm_->label(replica.label_of(Phase::broadcast));
     communicator_->bring(replica.lanes(), replica.table().size());
   }
   gradients_done_ = context.make_event();
@@ -92,7 +93,7 @@ void Exchange::bucket_ready(std::size_t bucket) {
 
 void Exchange::enter(Phase phase, std::size_t bucket) {
   replica_.enter(phase);
-  stream().label(static_cast<std::size_t>(phase));
+  stream().label(replica_.label_of(phase));
   if (!failpoints_.hit(phase, replica_.rank(), step_)) return;
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();
@@ -187,6 +188,7 @@ void Exchange::broadcast_weights() {
   if (!communicator_) return;
   replica_.compute().record(*gradients_done_);
   comm_->wait(*gradients_done_);
+  comm_->label(replica_.label_of(Phase::broadcast));
   communicator_->broadcast(replica_.values(), replica_.table().size(), type_, 0, *comm_);
   synchronize();
 }

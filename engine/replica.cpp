@@ -15,6 +15,7 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       lanes_(static_cast<std::size_t>(options.lanes)),
       compute_(context_->make_stream()) {
   const auto lanes = static_cast<std::size_t>(options.lanes);
+  compute_->label(kUntimed);
   values_ = allocate(table.bytes(), &MemoryUse::weights);
   gradients_ = allocate(table.bytes() * lanes, &MemoryUse::gradients);
   step_inputs_ = allocate(sizeof(kernels::StepInputs), &MemoryUse::other);
@@ -168,11 +169,14 @@ void Replica::bound_queue() {
 
 void Replica::begin_timing() {
   timing_since_ = std::chrono::steady_clock::now();
-  context_->take_seconds();
+  timing_ = true;
 }
 
 void Replica::end_timing() {
-  const kernels::LabelSeconds work = context_->take_seconds();
+  timing_ = false;
+  compute_->label(kUntimed);
+  kernels::LabelSeconds work = context_->take_seconds();
+  work[kUntimed] = 0;
   const auto of = [&](Phase phase) { return work[static_cast<std::size_t>(phase)]; };
   times_.scatter += of(Phase::scatter);
   times_.forward += of(Phase::forward) + of(Phase::loss);

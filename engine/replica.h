@@ -114,16 +114,19 @@ class Replica {
   // Where this replica is, for the text of an error; what is enqueued on the compute stream counts as that.
   void enter(Phase phase) {
     phase_ = phase;
-    compute_->label(static_cast<std::size_t>(phase));
+    compute_->label(label_of(phase));
   }
   Phase phase() const { return phase_; }
+  std::size_t label_of(Phase phase) const { return timing_ ? static_cast<std::size_t>(phase) : kUntimed; }
 
-  // Around each training step: what lies between, and only that, is added to the times.
+  // Around each training step: the work enqueued between, and only that, is added to the times, by this end_timing() or, on
+  // devices that are behind, by the next.
   void begin_timing();
   void end_timing();
   PhaseTimes take_times() { return std::exchange(times_, {}); }
 
  private:
+  static constexpr std::size_t kUntimed = kernels::kLabels - 1;  // no phase has this number
   struct Lane {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
@@ -163,6 +166,7 @@ class Replica {
   MemoryUse held_;
   Phase phase_ = Phase::scatter;
   PhaseTimes times_;
+  bool timing_ = false;
   std::chrono::steady_clock::time_point timing_since_;
 };
 

@@ -112,8 +112,8 @@ class Context {
   virtual void flush() = 0;
   // Whether everything enqueued so far is done; its results may then be read. Never blocks.
   virtual bool idle() = 0;
-  // Seconds that work took since the last call, by label, waiting left out: what has run by now. Zero where the device does not
-  // measure.
+  // Seconds that work took since the last call, by label, waiting left out: what has run by now. Called between pieces of work
+  // that belong together: on devices that are behind, what ran at the time of a call is counted by a later one.
   virtual LabelSeconds take_seconds() = 0;
 };
 

@@ -72,4 +72,11 @@ bool CudaContext::idle() {
   return std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); });
 }
 
+LabelSeconds CudaContext::take_seconds() {
+  bind_thread();
+  LabelSeconds seconds{};
+  for (CudaStream* const stream : streams_) stream->take_seconds(seconds);
+  return seconds;
+}
+
 }  // namespace dp::kernels::cuda

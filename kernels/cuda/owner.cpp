@@ -6,6 +6,15 @@
 #include "kernels/cuda/check.h"
 
 namespace dp::kernels::cuda {
+namespace {
+
+EventHandle event_handle(unsigned flags) {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, flags), "making an event");
+  return EventHandle(event);
+}
+
+}  // namespace
 
 StreamHandle make_stream_handle() {
   cudaStream_t stream = nullptr;
@@ -13,11 +22,8 @@ StreamHandle make_stream_handle() {
   return StreamHandle(stream);
 }
 
-EventHandle make_event_handle() {
-  cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
-  return EventHandle(event);
-}
+EventHandle make_event_handle() { return event_handle(cudaEventDisableTiming); }
+EventHandle make_timed_event_handle() { return event_handle(cudaEventDefault); }
 
 DeviceMemory device_memory(std::size_t bytes) {
   void* memory = nullptr;

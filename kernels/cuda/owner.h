@@ -35,7 +35,8 @@ using DeviceMemory = Owner<void*, cudaFree>;
 using PinnedMemory = Owner<void*, cudaFreeHost>;
 
 StreamHandle make_stream_handle();
-EventHandle make_event_handle();                // without timing
+EventHandle make_event_handle();  // without timing
+EventHandle make_timed_event_handle();
 DeviceMemory device_memory(std::size_t bytes);  // Error(device) with bytes asked and free
 PinnedMemory pinned_memory(std::size_t bytes);  // host memory that every device reaches at the same address
 

@@ -66,7 +66,7 @@ P2pCommunicator::Call P2pCommunicator::begin(Collective kind, std::int64_t count
   what.root = root;
   what.count = count;
   what.summands = sums ? summands_ : 1;
-  return {what, of_cuda(stream).native(), size_of(type), slice_of(count, rank_, size())};
+  return {what, of_cuda(stream), size_of(type), slice_of(count, rank_, size())};
 }
 
 void P2pCommunicator::publish(const Call& call, const void* data, std::size_t bytes, int pieces, std::size_t stride) {
@@ -75,7 +75,7 @@ void P2pCommunicator::publish(const Call& call, const void* data, std::size_t by
   if (staged_ && bytes > 0) {
     const std::size_t needed = bytes * static_cast<std::size_t>(pieces);
     if (copy.bytes < needed) {
-      check(cudaStreamSynchronize(call.stream), "the work of a collective");
+      check(cudaStreamSynchronize(call.stream.native()), "the work of a collective");
       copy.bytes = 0;
       copy.memory = PinnedMemory();
       copy.memory = pinned_memory(needed);
@@ -84,7 +84,7 @@ void P2pCommunicator::publish(const Call& call, const void* data, std::size_t by
     for (int piece = 0; piece < pieces; ++piece) {
       const auto at = static_cast<std::size_t>(piece);
       check(cudaMemcpyAsync(bytes_of(copy.memory.get()) + at * bytes, from + at * stride, bytes, cudaMemcpyDeviceToHost,
-                            call.stream),
+                            call.stream.work()),
             "copying to the host");
     }
   }
@@ -93,7 +93,7 @@ void P2pCommunicator::publish(const Call& call, const void* data, std::size_t by
 
 void P2pCommunicator::meet(const Call& call, const std::byte* data, const std::byte* staged) {
   const EventHandle& reached = reached_[posts_ % 2];
-  check(cudaEventRecord(reached.get(), call.stream), "recording an event");
+  check(cudaEventRecord(reached.get(), call.stream.native()), "recording an event");
   board_->put(rank_, posts_, {data, staged, reached.get(), call.what});
   for (int other = 0; other < size(); ++other) {
     const PostBoard::Post& post = board_->wait(other, posts_, context_.abort());
@@ -101,7 +101,7 @@ void P2pCommunicator::meet(const Call& call, const std::byte* data, const std::b
       throw Error(ErrorCode::usage, "the ranks of p2p call different collectives: rank " + std::to_string(rank_) + " " +
                                         to_string(call.what) + ", rank " + std::to_string(other) + " " +
                                         to_string(post.call));
-    if (other != rank_) check(cudaStreamWaitEvent(call.stream, post.reached, 0), "waiting in a stream");
+    if (other != rank_) call.stream.wait(post.reached);
     seen_[static_cast<std::size_t>(other)] = post;
   }
   ++posts_;
@@ -115,7 +115,7 @@ const std::byte* P2pCommunicator::published(int rank) const {
 void P2pCommunicator::pull(const Call& call, int from, std::size_t offset, void* dst, std::size_t bytes) const {
   const std::byte* const src = published(from) + offset;
   if (bytes == 0 || src == dst) return;
-  check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, call.stream), "copying between replicas");
+  check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, call.stream.work()), "copying between replicas");
 }
 
 void P2pCommunicator::sum(const Call& call, Range range, void* out) {
@@ -130,12 +130,12 @@ void P2pCommunicator::sum(const Call& call, Range range, void* out) {
                         (static_cast<std::size_t>(summand) * stride + static_cast<std::size_t>(range.begin)) *
                             call.element);
   }
-  tree_sum(summed_, out, range.size(), call.what.type, call.stream);
+  tree_sum(summed_, out, range.size(), call.what.type, call.stream.work());
 }
 
 std::byte* P2pCommunicator::scratch(const Call& call, std::size_t bytes) {
   if (scratch_bytes_ < bytes) {
-    check(cudaStreamSynchronize(call.stream), "the work of a collective");
+    check(cudaStreamSynchronize(call.stream.native()), "the work of a collective");
     scratch_bytes_ = 0;
     scratch_ = DeviceMemory();
     scratch_ = device_memory(bytes);

@@ -39,7 +39,7 @@ class P2pCommunicator final : public Communicator {
  private:
   struct Call {  // a collective while it is enqueued
     CollectiveCall what;
-    cudaStream_t stream;
+    CudaStream& stream;
     std::size_t element;  // bytes
     Range own;            // this rank's slice
   };

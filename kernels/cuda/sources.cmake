@@ -41,6 +41,7 @@ foreach(name
     staging
     stream
     tensor_layout
+    work_timer
 )
   list(APPEND dp_cuda_runtime ${dp_cuda_folder}/${name}.cpp)
 endforeach()

@@ -35,7 +35,13 @@ void CudaStream::record(Event& event) {
 }
 
 void CudaStream::wait(Event& event) {
-  check(cudaStreamWaitEvent(native(), handle_of(event), 0), "waiting in a stream");
+  bind_device(device_);
+  wait(handle_of(event));
+}
+
+void CudaStream::wait(cudaEvent_t event) {
+  timer_.pause(native());
+  check(cudaStreamWaitEvent(native(), event, 0), "waiting in a stream");
 }
 
 void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
@@ -43,17 +49,17 @@ void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
   bind_device(device_);
   const cudaPointerAttributes from = attributes_of(src), to = attributes_of(dst);
   if (from.type == cudaMemoryTypeUnregistered && to.type != cudaMemoryTypeUnregistered)
-    staging_.copy_in(dst, src, bytes, native());
+    staging_.copy_in(dst, src, bytes, work());
   else if (from.type == cudaMemoryTypeDevice && to.type == cudaMemoryTypeDevice && from.device != to.device)
-    check(cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, native()), "copying between devices");
+    check(cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, work()), "copying between devices");
   else
-    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, native()), "copying");
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, work()), "copying");
 }
 
 void CudaStream::upload(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
   bind_device(device_);
-  upload_bytes(dst, src, bytes, native());
+  upload_bytes(dst, src, bytes, work());
 }
 
 void CudaStream::synchronize() {
@@ -73,9 +79,14 @@ bool CudaStream::idle() const {
   return true;
 }
 
+void CudaStream::take_seconds(LabelSeconds& sum) {
+  timer_.pause(native());
+  timer_.take(sum);
+}
+
 void CudaOp::run(Stream& stream, std::span<void* const> args, void* workspace) {
   bind_device(of_cuda(stream).device());
-  enqueue(of_cuda(stream).native(), args, workspace);
+  enqueue(of_cuda(stream).work(), args, workspace);
 }
 
 }  // namespace dp::kernels::cuda

@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/owner.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/cuda/work_timer.h"
 
 namespace dp::kernels::cuda {
 
@@ -17,7 +18,7 @@ struct CudaEvent final : Event {
 };
 
 class CudaStream;
-using StreamList = std::vector<const CudaStream*>;
+using StreamList = std::vector<CudaStream*>;
 
 class CudaStream final : public Stream {
  public:
@@ -29,7 +30,7 @@ class CudaStream final : public Stream {
 
   void record(Event& event) override;
   void wait(Event& event) override;
-  void label(std::size_t) override {}
+  void label(std::size_t label) override { timer_.label(label); }
   // From ordinary host memory through pinned slots: `src` is read before the call returns. To ordinary host memory: returns when
   // it is done.
   void copy(void* dst, const void* src, std::size_t bytes) override;
@@ -37,15 +38,23 @@ class CudaStream final : public Stream {
   void synchronize() override;
   void synchronize(Event& event) override;
 
+  // For those who enqueue themselves: `work` before something that counts as the present label's, `wait` for other streams.
+  cudaStream_t work() {
+    timer_.work(native());
+    return native();
+  }
+  void wait(cudaEvent_t event);
   cudaStream_t native() const { return handle_.get(); }
   int device() const { return device_; }
   bool idle() const;
+  void take_seconds(LabelSeconds& sum);
 
  private:
   int device_;
   Staging& staging_;
   StreamList& siblings_;
   StreamHandle handle_;
+  WorkTimer timer_;
 };
 
 inline CudaStream& of_cuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
