@@ -124,6 +124,18 @@ TEST_CASE("p2p: S18, a pair whose peer access returns wrong data is found out on
   CHECK(Ranks({0, 1}).name() == verdict);
 }
 
+TEST_CASE(
+    "p2p: S18, a pair whose peer access hangs is found out by a process that is killed, and goes through the host") {
+  SimulatedGpus machine(2, simt::Peer::hangs);
+  setenv("DP_PEER_PROBE_SECONDS", "0.3", 1);
+  const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that hangs)";
+  CHECK(Ranks({0, 1}).name() == verdict);
+  unsetenv("DP_PEER_PROBE_SECONDS");
+  check_machine({0, 1});
+  setenv("DP_SIMULATED_PEERS", "all", 1);  // the verdict is kept
+  CHECK(Ranks({0, 1}).name() == verdict);
+}
+
 TEST_CASE("p2p: some pairs see each other, some do not") {
   SimulatedGpus machine(4, simt::Peer::none);
   auto& peers = simt::simulation().peers;

@@ -23,7 +23,7 @@ SimulatedGpus::SimulatedGpus(int count, simt::Peer peers) {
   simt::simulation().devices = count;
   simt::simulation().set_peers(peers);
   // For the probe, which is a process of its own.
-  const char* const words[] = {"none", "all", "corrupts"};
+  const char* const words[] = {"none", "all", "corrupts", "hangs"};
   setenv("DP_SIMULATED_GPUS", std::to_string(count).c_str(), 1);
   setenv("DP_SIMULATED_PEERS", words[static_cast<int>(peers)], 1);
   setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1);

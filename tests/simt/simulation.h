@@ -16,6 +16,15 @@ enum class Peer {
   none,
   works,
   corrupts,  // says that it works; what is copied arrives changed
+  hangs,     // says that it works; enabling it never returns
+};
+
+// A wait that a program lacks: the `number`-th cudaStreamWaitEvent from now on, by a stream of `device`, for an event of that
+// device or of another, is left out; then number is 0.
+struct LeftOutWait {
+  int device = 0;
+  bool for_other_device = false;
+  int number = 0;
 };
 
 // Changed only while no operation runs.
@@ -31,6 +40,7 @@ struct Simulation {
   bool protect_memory = true;    // host code that touches device memory ends the process
   int fail_allocation = 0;       // the so-many-th cudaMalloc from now on fails, then it is 0 again
   int fail_host_allocation = 0;  // the same for pinned memory
+  LeftOutWait left_out_wait;
   std::array<std::array<Peer, kMaxDevices>, kMaxDevices> peers{};  // [from][to]
 
   void set_peers(Peer peer);  // between all pairs
@@ -38,7 +48,7 @@ struct Simulation {
 
 Simulation& simulation();
 
-// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts,
+// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts|hangs,
 // DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7. Clears the errors
 // of the devices, peer access and reports, and frees what is still allocated. All streams must be idle.
 void reset();

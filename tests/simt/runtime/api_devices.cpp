@@ -1,7 +1,9 @@
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
@@ -47,6 +49,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int to, unsigned int flags) {
   if (!exists(to) || to == from) return failed(cudaErrorInvalidDevice);
   if (flags != 0) return failed(cudaErrorInvalidValue);
   if (simulation().peers[from][to] == Peer::none) return failed(cudaErrorPeerAccessUnsupported);
+  while (simulation().peers[from][to] == Peer::hangs) std::this_thread::sleep_for(std::chrono::seconds(1));
   if (device(from).reaches[to].exchange(true)) return failed(cudaErrorPeerAccessAlreadyEnabled);
   return sticky_error(from);
 }

@@ -29,7 +29,8 @@ Simulation from_environment() {
     made.devices = std::min(std::max(std::atoi(gpus), 0), kMaxDevices);
   if (const char* const seed = std::getenv("DP_SIMULATED_SEED")) made.seed = static_cast<unsigned>(std::atoi(seed));
   Peer peer = Peer::none;
-  choose<Peer>("DP_SIMULATED_PEERS", peer, {{"all", Peer::works}, {"none", Peer::none}, {"corrupts", Peer::corrupts}});
+  choose<Peer>("DP_SIMULATED_PEERS", peer,
+               {{"all", Peer::works}, {"none", Peer::none}, {"corrupts", Peer::corrupts}, {"hangs", Peer::hangs}});
   made.set_peers(peer);
   choose<ThreadOrder>(
       "DP_SIMULATED_ORDER", made.order,
