@@ -68,3 +68,13 @@ TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each othe
   CHECK(bit_equal(result(2, 2, simt::Peer::corrupts), expected));
   CHECK(bit_equal(result(4, 2, simt::Peer::works), expected));
 }
+
+// For the thread sanitizer, which must end it: the exchange does not wait for the first step's gradients.
+TEST_CASE("simulated GPUs: a wait of the engine is left out", "[.left_out_wait]") {
+  SimulatedGpus machine(2);
+  const Model model = narrow_convnet();
+  DataParallel net(model, on_gpus(2, 2));
+  simt::simulation().left_out_wait = {.device = 0, .for_other_device = false, .number = 1};
+  for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  net.take_stats();
+}
