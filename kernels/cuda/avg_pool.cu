@@ -1,8 +1,7 @@
 // AvgPool2dForward and its gradient. Windows: a thread makes one pack of the output. Over whole images: a block sums the pixels
 // of several channels.
 #include "kernels/cuda/block_reduce.h"
-#include "kernels/cuda/cuda_op.h"
-#include "kernels/cuda/pool.h"
+#include "kernels/cuda/pool_op.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -88,37 +87,20 @@ __global__ void __launch_bounds__(kPoolThreads)
   if (plane < planes && lane == 0) y[plane] = sum / static_cast<float>(pixels);
 }
 
-Pool pool_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window, bool global) {
-  Pool pool{image_of(large.shape), image_of(pooled.shape), window.kernel, window.kernel, window.stride, window.padding};
-  if (global) {
-    pool.kernel_rows = static_cast<int>(pool.large.rows), pool.kernel_cols = static_cast<int>(pool.large.cols);
-    pool.stride = 1, pool.padding = 0;
-  }
-  return pool;
-}
-
-class AvgPoolForwardOp final : public CudaOp {
+class AvgPoolForwardOp final : public PoolOp {
  public:
-  explicit AvgPoolForwardOp(const AvgPool2dForward& desc) : global_(desc.global) {
-    const TensorDesc x = resolved_channels_last(desc.x);
-    tensors_ = {x, in_order_of(x, desc.y)};
-    channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
-    pool_ = pool_of(tensors_[0], tensors_[1], desc.window, desc.global);
-    index_count(tensors_[0]);
-    count_ = index_count(tensors_[1]);
-  }
+  explicit AvgPoolForwardOp(const AvgPool2dForward& desc)
+      : PoolOp(Direction::forward, desc.x, desc.y, desc.window, desc.global), global_(desc.global) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
-    const bool packs = channels_last_ && pool_.large.channels % 4 == 0 && take_packs(args[0], args[1]);
+    const bool packs = in_packs(args[0], args[1]);
     if (global_) return run_global(stream, args, packs);
-    const auto kernel = packs            ? avg_pool_forward_kernel<4, true>
-                        : channels_last_ ? avg_pool_forward_kernel<1, true>
-                                         : avg_pool_forward_kernel<1, false>;
-    const int width = packs ? 4 : 1;
-    launch(over_cells("avg_pool_forward", count_, width, stream), kernel, args[0], args[1], pool_,
-           count_ / static_cast<unsigned>(width));
+    in_form(packs, channels_last_, [&]<int kWidth, bool kChannelsLast>() {
+      launch(over_cells("avg_pool_forward", count_, kWidth, stream), avg_pool_forward_kernel<kWidth, kChannelsLast>,
+             args[0], args[1], pool_, count_ / kWidth);
+    });
   }
 
  private:
@@ -134,37 +116,22 @@ class AvgPoolForwardOp final : public CudaOp {
            args[1], channels, pixels, tiles);
   }
 
-  bool global_, channels_last_ = false;
-  Pool pool_;
-  unsigned count_ = 0;  // elements of y
+  bool global_;
 };
 
-class AvgPoolBackwardOp final : public CudaOp {
+class AvgPoolBackwardOp final : public PoolOp {
  public:
-  explicit AvgPoolBackwardOp(const AvgPool2dBackward& desc) {
-    const TensorDesc dy = desc.dx.layout.any() ? resolved_channels_last(desc.dy) : in_order_of(desc.dx, desc.dy);
-    tensors_ = {dy, in_order_of(dy, desc.dx)};
-    channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
-    pool_ = pool_of(tensors_[1], tensors_[0], desc.window, desc.global);
-    count_ = index_count(tensors_[1]);
-  }
+  explicit AvgPoolBackwardOp(const AvgPool2dBackward& desc)
+      : PoolOp(Direction::backward, desc.dx, desc.dy, desc.window, desc.global) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
-    const bool packs = channels_last_ && pool_.large.channels % 4 == 0 && take_packs(args[0], args[1]);
-    const auto kernel = packs            ? avg_pool_backward_kernel<4, true>
-                        : channels_last_ ? avg_pool_backward_kernel<1, true>
-                                         : avg_pool_backward_kernel<1, false>;
-    const int width = packs ? 4 : 1;
-    launch(over_cells("avg_pool_backward", count_, width, stream), kernel, args[0], args[1], pool_,
-           count_ / static_cast<unsigned>(width));
+    in_form(in_packs(args[0], args[1]), channels_last_, [&]<int kWidth, bool kChannelsLast>() {
+      launch(over_cells("avg_pool_backward", count_, kWidth, stream), avg_pool_backward_kernel<kWidth, kChannelsLast>,
+             args[0], args[1], pool_, count_ / kWidth);
+    });
   }
-
- private:
-  bool channels_last_ = false;
-  Pool pool_;
-  unsigned count_ = 0;  // elements of dx
 };
 
 }  // namespace

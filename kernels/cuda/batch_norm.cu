@@ -1,7 +1,6 @@
 // BatchNormForward and BatchNormBackward: an affine step for each channel, whose few numbers a block works out first. x is taken
 // about the float nearest to its mean, which costs no accuracy; what is between them is in the offset.
-#include "kernels/cuda/batch_norm.h"
-#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/batch_norm_op.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -103,65 +102,40 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 }
 
-// The ops that write as many elements as they read.
-class NormOp : public CudaOp {
- protected:
-  explicit NormOp(const TensorDesc& x) {
-    tensors_ = {resolved_channels_last(x)};
-    channels_last_ = is_channels_last(tensors_[0]);
-    for (const int width : {1, 4}) cuts_[width == 4] = cut_norm(tensors_[0], width, kChunk, kBlocks);
-  }
-  bool in_packs(bool aligned) const { return channels_last_ && cuts_[0].channels % 4 == 0 && aligned; }
-
-  bool channels_last_;
-  NormCut cuts_[2];  // in single floats, in packs
-};
-
 class ForwardOp final : public NormOp {
  public:
-  explicit ForwardOp(const BatchNormForward& desc) : NormOp(desc.x), relu_(desc.relu), add_(desc.add) {}
+  explicit ForwardOp(const BatchNormForward& desc)
+      : NormOp(desc.x, kChunk, kBlocks), relu_(desc.relu), add_(desc.add) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    const bool packs = in_packs(take_packs(args[0], args[4], args[5]));
-    if (cuts_[packs].parts == 0) return;
-    if (packs) return run<4, true>(stream, args);
-    return channels_last_ ? run<1, true>(stream, args) : run<1, false>(stream, args);
+    over_values(take_packs(args[0], args[4], args[5]), [&]<int kWidth, bool kChannelsLast>(const NormCut& cut) {
+      launch(over_parts("batch_norm_forward", cut, stream),
+             add_ ? forward_kernel<kWidth, kChannelsLast, true> : forward_kernel<kWidth, kChannelsLast, false>, args[0],
+             args[1], args[2], args[3], args[4], args[5], cut, relu_);
+    });
   }
 
  private:
-  template <int kWidth, bool kChannelsLast>
-  void run(cudaStream_t stream, std::span<void* const> args) {
-    const NormCut& cut = cuts_[kWidth == 4];
-    launch(over_parts("batch_norm_forward", cut, stream),
-           add_ ? forward_kernel<kWidth, kChannelsLast, true> : forward_kernel<kWidth, kChannelsLast, false>, args[0],
-           args[1], args[2], args[3], args[4], args[5], cut, relu_);
-  }
-
   bool relu_, add_;
 };
 
 class BackwardOp final : public NormOp {
  public:
-  explicit BackwardOp(const BatchNormBackward& desc) : NormOp(desc.x), relu_(desc.relu), parts_(desc.parts) {}
+  explicit BackwardOp(const BatchNormBackward& desc)
+      : NormOp(desc.x, kChunk, kBlocks), relu_(desc.relu), parts_(desc.parts) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    const bool packs = in_packs(take_packs(args[0], args[1], relu_ ? args[2] : nullptr, args[6]));
-    if (cuts_[packs].parts == 0) return;
-    if (packs) return run<4, true>(stream, args);
-    return channels_last_ ? run<1, true>(stream, args) : run<1, false>(stream, args);
+    const bool aligned = take_packs(args[0], args[1], relu_ ? args[2] : nullptr, args[6]);
+    over_values(aligned, [&]<int kWidth, bool kChannelsLast>(const NormCut& cut) {
+      launch(over_parts("batch_norm_backward", cut, stream),
+             relu_ ? backward_kernel<kWidth, kChannelsLast, true> : backward_kernel<kWidth, kChannelsLast, false>,
+             args[0], args[1], args[2], args[3], args[4], args[5], args[6], cut, parts_);
+    });
   }
 
  private:
-  template <int kWidth, bool kChannelsLast>
-  void run(cudaStream_t stream, std::span<void* const> args) {
-    const NormCut& cut = cuts_[kWidth == 4];
-    launch(over_parts("batch_norm_backward", cut, stream),
-           relu_ ? backward_kernel<kWidth, kChannelsLast, true> : backward_kernel<kWidth, kChannelsLast, false>,
-           args[0], args[1], args[2], args[3], args[4], args[5], args[6], cut, parts_);
-  }
-
   bool relu_;
   int parts_;
 };

@@ -1,7 +1,6 @@
 // BatchNormMoments in one pass: of a few values in float about their own mean, then merged in double as Chan et al. do for
 // pairs, first within a thread, then within a block, then over the parts of the tensor, always in the same order.
-#include "kernels/cuda/batch_norm.h"
-#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/batch_norm_op.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -18,6 +17,29 @@ __device__ __forceinline__ void merge(Moments& to, double before, const Moments&
   const double away = from.mean - to.mean;
   to.mean += away * share;
   to.squares += from.squares + away * away * before * share;
+}
+
+// Merges the moments of a block's threads into those of its first `lanes`; thread i has values of what thread i % lanes has. The
+// last three are shared memory.
+template <int kWidth, unsigned kThreads>
+__device__ __forceinline__ void merge_in_block(Moments (&own)[kWidth], unsigned count, unsigned lanes,
+                                               double (&means)[kWidth][kThreads], double (&squares)[kWidth][kThreads],
+                                               unsigned (&counts)[kThreads]) {
+  for (int k = 0; k < kWidth; ++k) means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
+  counts[threadIdx.x] = count;
+  __syncthreads();
+  for (unsigned half = kThreads / 2; half >= lanes; half /= 2) {
+    if (threadIdx.x < half && counts[threadIdx.x + half] > 0) {
+      const unsigned other = threadIdx.x + half, added = counts[other];
+      const double share = static_cast<double>(added) / static_cast<double>(count + added);
+      for (int k = 0; k < kWidth; ++k) {
+        merge(own[k], count, {means[k][other], squares[k][other]}, share);
+        means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
+      }
+      counts[threadIdx.x] = count += added;
+    }
+    __syncthreads();
+  }
 }
 
 // `parts`: for each part the means, then the squares of all channels.
@@ -54,84 +76,47 @@ __global__ void __launch_bounds__(kNormThreads) moments_kernel(const float* x, d
     count += added;
   }
 
-  for (int k = 0; k < kWidth; ++k) means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
-  counts[threadIdx.x] = count;
-  __syncthreads();
-  for (unsigned half = kNormThreads / 2; half >= cut.lanes; half /= 2) {
-    if (threadIdx.x < half && counts[threadIdx.x + half] > 0) {
-      const unsigned other = threadIdx.x + half, added = counts[other];
-      const double share = static_cast<double>(added) / static_cast<double>(count + added);
-      for (int k = 0; k < kWidth; ++k) {
-        merge(own[k], count, {means[k][other], squares[k][other]}, share);
-        means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
-      }
-      counts[threadIdx.x] = count += added;
-    }
-    __syncthreads();
-  }
+  merge_in_block(own, count, cut.lanes, means, squares, counts);
   if (threadIdx.x >= cut.lanes || spot.channel >= cut.channels) return;
   double* const part = parts + static_cast<long long>(spot.part) * 2 * cut.channels + spot.channel;
   for (int k = 0; k < kWidth; ++k) part[k] = own[k].mean, part[cut.channels + k] = own[k].squares;
 }
 
 __global__ void __launch_bounds__(kJoinThreads) join_moments_kernel(const double* parts, double* moments, NormCut cut) {
-  DP_SHARED(double, means, [kJoinThreads]);
-  DP_SHARED(double, squares, [kJoinThreads]);
+  DP_SHARED(double, means, [1][kJoinThreads]);
+  DP_SHARED(double, squares, [1][kJoinThreads]);
   DP_SHARED(unsigned, counts, [kJoinThreads]);
   const unsigned lane = threadIdx.x / kJoinChannels, channel = blockIdx.x * kJoinChannels + threadIdx.x % kJoinChannels;
-  Moments own;
+  Moments own[1];
   unsigned count = 0;
   if (channel < cut.channels)
     for (unsigned part = lane; part < cut.parts; part += kJoinLanes) {
       const double* const from = parts + static_cast<long long>(part) * 2 * cut.channels + channel;
       const unsigned added = cut.part_size(part);
-      merge(own, count, {from[0], from[cut.channels]}, static_cast<double>(added) / static_cast<double>(count + added));
+      merge(own[0], count, {from[0], from[cut.channels]},
+            static_cast<double>(added) / static_cast<double>(count + added));
       count += added;
     }
-  means[threadIdx.x] = own.mean, squares[threadIdx.x] = own.squares, counts[threadIdx.x] = count;
-  __syncthreads();
-  for (unsigned half = kJoinThreads / 2; half >= kJoinChannels; half /= 2) {
-    if (threadIdx.x < half && counts[threadIdx.x + half] > 0) {
-      const unsigned other = threadIdx.x + half, added = counts[other];
-      merge(own, count, {means[other], squares[other]},
-            static_cast<double>(added) / static_cast<double>(count + added));
-      means[threadIdx.x] = own.mean, squares[threadIdx.x] = own.squares, counts[threadIdx.x] = count += added;
-    }
-    __syncthreads();
-  }
+  merge_in_block(own, count, kJoinChannels, means, squares, counts);
   if (lane != 0 || channel >= cut.channels) return;
   if (channel == 0) moments[0] = cut.rows;
-  moments[1 + channel] = own.mean;
-  moments[1 + cut.channels + channel] = own.squares;
+  moments[1 + channel] = own[0].mean;
+  moments[1 + cut.channels + channel] = own[0].squares;
 }
 
-class MomentsOp final : public CudaOp {
+class MomentsOp final : public NormOp {
  public:
-  explicit MomentsOp(const BatchNormMoments& desc) {
-    tensors_ = {resolved_channels_last(desc.x)};
-    channels_last_ = is_channels_last(tensors_[0]);
-    for (const int width : {1, 4}) cuts_[width == 4] = cut_norm(tensors_[0], width, kChunk, kBlocks);
-  }
-  std::size_t workspace_bytes() const override {
-    return std::size_t{std::max(cuts_[0].parts, cuts_[1].parts)} * 2 * cuts_[0].channels * sizeof(double);
-  }
+  explicit MomentsOp(const BatchNormMoments& desc) : NormOp(desc.x, kChunk, kBlocks) {}
+  std::size_t workspace_bytes() const override { return parts_bytes(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    const bool packs = channels_last_ && cuts_[0].channels % 4 == 0 && take_packs(args[0]);
-    const NormCut& cut = cuts_[packs];
-    if (cut.parts > 0)
-      launch(over_parts("batch_norm_moments", cut, stream),
-             packs            ? moments_kernel<4, true>
-             : channels_last_ ? moments_kernel<1, true>
-                              : moments_kernel<1, false>,
-             args[0], workspace, cut);
+    const NormCut& cut = over_values(take_packs(args[0]), [&]<int kWidth, bool kChannelsLast>(const NormCut& own) {
+      launch(over_parts("batch_norm_moments", own, stream), moments_kernel<kWidth, kChannelsLast>, args[0], workspace,
+             own);
+    });
     launch(over_channels("join_moments", cut.channels, stream), join_moments_kernel, workspace, args[1], cut);
   }
-
- private:
-  bool channels_last_;
-  NormCut cuts_[2];  // in single floats, in packs
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // BatchNormBackwardSums in one pass: the ReLU's mask, the sum of both gradients, dz, and the two sums over N,H,W, taken in float
 // over a few values, then in double within a thread, a block and over the parts of the tensor, always in the same order.
-#include "kernels/cuda/batch_norm.h"
-#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/batch_norm_op.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -9,13 +8,23 @@ namespace {
 constexpr int kChunk = 4;  // rows that a thread loads at once
 constexpr unsigned kBlocks = 512;
 
+// Adds the rows' columns of shared memory, one for each thread of the block, into the first `lanes`.
+template <int kRows, unsigned kThreads>
+__device__ __forceinline__ void add_in_block(double (&columns)[kRows][kThreads], unsigned lanes) {
+  __syncthreads();
+  for (unsigned half = kThreads / 2; half >= lanes; half /= 2) {
+    if (threadIdx.x < half)
+      for (int row = 0; row < kRows; ++row) columns[row][threadIdx.x] += columns[row][threadIdx.x + half];
+    __syncthreads();
+  }
+}
+
 // `parts`: for each part the sums of dz, then those of dz * (x - float(mean)), of all channels. `dz` may be null.
 template <int kWidth, bool kChannelsLast, bool kRelu, bool kSecond>
 __global__ void __launch_bounds__(kNormThreads)
     sums_kernel(const float* dy, const float* dy2, const float* x, const float* y, const double* stats, double* parts,
                 float* dz, NormCut cut) {
-  DP_SHARED(double, sums, [kWidth][kNormThreads]);
-  DP_SHARED(double, products, [kWidth][kNormThreads]);
+  DP_SHARED(double, sums, [2 * kWidth][kNormThreads]);  // of dz, then of the products
   const NormSpot spot = norm_spot<kWidth>(cut);
   double sum[kWidth] = {}, product[kWidth] = {};
   Pack<kWidth> shift{};
@@ -43,19 +52,12 @@ __global__ void __launch_bounds__(kNormThreads)
     if (dz) store_rows<kWidth, kChannelsLast>(dz, cut, spot, row, gradients);
   }
 
-  for (int k = 0; k < kWidth; ++k) sums[k][threadIdx.x] = sum[k], products[k][threadIdx.x] = product[k];
-  __syncthreads();
-  for (unsigned half = kNormThreads / 2; half >= cut.lanes; half /= 2) {
-    if (threadIdx.x < half)
-      for (int k = 0; k < kWidth; ++k) {
-        sums[k][threadIdx.x] += sums[k][threadIdx.x + half];
-        products[k][threadIdx.x] += products[k][threadIdx.x + half];
-      }
-    __syncthreads();
-  }
+  for (int k = 0; k < kWidth; ++k) sums[k][threadIdx.x] = sum[k], sums[kWidth + k][threadIdx.x] = product[k];
+  add_in_block(sums, cut.lanes);
   if (threadIdx.x >= cut.lanes || spot.channel >= cut.channels) return;
   double* const part = parts + static_cast<long long>(spot.part) * 2 * cut.channels + spot.channel;
-  for (int k = 0; k < kWidth; ++k) part[k] = sums[k][threadIdx.x], part[cut.channels + k] = products[k][threadIdx.x];
+  for (int k = 0; k < kWidth; ++k)
+    part[k] = sums[k][threadIdx.x], part[cut.channels + k] = sums[kWidth + k][threadIdx.x];
 }
 
 __global__ void __launch_bounds__(kJoinThreads) join_sums_kernel(const double* parts, const double* stats, double* sums,
@@ -70,12 +72,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_sums_kernel(const double* p
       product += from[cut.channels];
     }
   joined[0][threadIdx.x] = sum, joined[1][threadIdx.x] = product;
-  __syncthreads();
-  for (unsigned half = kJoinThreads / 2; half >= kJoinChannels; half /= 2) {
-    if (threadIdx.x < half)
-      for (int which = 0; which < 2; ++which) joined[which][threadIdx.x] += joined[which][threadIdx.x + half];
-    __syncthreads();
-  }
+  add_in_block(joined, kJoinChannels);
   if (lane != 0 || channel >= cut.channels) return;
   const ChannelStats own = channel_stats(stats, cut.channels, channel);
   sum = joined[0][threadIdx.x];
@@ -86,47 +83,29 @@ __global__ void __launch_bounds__(kJoinThreads) join_sums_kernel(const double* p
   dweight[channel] = static_cast<float>(product);
 }
 
-class BackwardSumsOp final : public CudaOp {
+class BackwardSumsOp final : public NormOp {
  public:
-  explicit BackwardSumsOp(const BatchNormBackwardSums& desc) : relu_(desc.relu) {
-    tensors_ = {resolved_channels_last(desc.x)};
-    channels_last_ = is_channels_last(tensors_[0]);
-    for (const int width : {1, 4}) cuts_[width == 4] = cut_norm(tensors_[0], width, kChunk, kBlocks);
-  }
-  std::size_t workspace_bytes() const override {
-    return std::size_t{std::max(cuts_[0].parts, cuts_[1].parts)} * 2 * cuts_[0].channels * sizeof(double);
-  }
+  explicit BackwardSumsOp(const BatchNormBackwardSums& desc) : NormOp(desc.x, kChunk, kBlocks), relu_(desc.relu) {}
+  std::size_t workspace_bytes() const override { return parts_bytes(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    const bool packs = channels_last_ && cuts_[0].channels % 4 == 0 &&
-                       take_packs(args[0], args[1], args[2], relu_ ? args[3] : nullptr, args[8]);
-    const NormCut& cut = cuts_[packs];
-    if (cut.parts > 0) {
-      if (packs)
-        run<4, true>(stream, args, workspace);
-      else
-        channels_last_ ? run<1, true>(stream, args, workspace) : run<1, false>(stream, args, workspace);
-    }
+    const bool second = args[1] != nullptr;
+    const bool aligned = take_packs(args[0], args[1], args[2], relu_ ? args[3] : nullptr, args[8]);
+    const NormCut& cut = over_values(aligned, [&]<int kWidth, bool kChannelsLast>(const NormCut& own) {
+      const auto kernel = relu_    ? second ? sums_kernel<kWidth, kChannelsLast, true, true>
+                                            : sums_kernel<kWidth, kChannelsLast, true, false>
+                             : second ? sums_kernel<kWidth, kChannelsLast, false, true>
+                                   : sums_kernel<kWidth, kChannelsLast, false, false>;
+      launch(over_parts("batch_norm_backward_sums", own, stream), kernel, args[0], args[1], args[2], args[3], args[4],
+             workspace, args[8], own);
+    });
     launch(over_channels("join_sums", cut.channels, stream), join_sums_kernel, workspace, args[4], args[5], args[6],
            args[7], cut);
   }
 
  private:
-  template <int kWidth, bool kChannelsLast>
-  void run(cudaStream_t stream, std::span<void* const> args, void* workspace) {
-    const NormCut& cut = cuts_[kWidth == 4];
-    const bool second = args[1] != nullptr;
-    const auto kernel = relu_    ? second ? sums_kernel<kWidth, kChannelsLast, true, true>
-                                          : sums_kernel<kWidth, kChannelsLast, true, false>
-                           : second ? sums_kernel<kWidth, kChannelsLast, false, true>
-                                 : sums_kernel<kWidth, kChannelsLast, false, false>;
-    launch(over_parts("batch_norm_backward_sums", cut, stream), kernel, args[0], args[1], args[2], args[3], args[4],
-           workspace, args[8], cut);
-  }
-
-  bool relu_, channels_last_;
-  NormCut cuts_[2];  // in single floats, in packs
+  bool relu_;
 };
 
 }  // namespace

@@ -1,8 +1,7 @@
 // MaxPool2dForward with ReLU and dropout folded in, and its gradient. A thread makes one pack of the output: of forward the
 // pooled image, of backward the large one, which it gathers from the windows that cover it.
-#include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/philox.h"
-#include "kernels/cuda/pool.h"
+#include "kernels/cuda/pool_op.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -98,75 +97,50 @@ __global__ void __launch_bounds__(kPoolThreads)
   store_pack(dx + place<kChannelsLast>(pool.large, cell), sum);
 }
 
-Pool pool_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
-  return {image_of(large.shape), image_of(pooled.shape), window.kernel, window.kernel, window.stride, window.padding};
-}
-
-class MaxPoolForwardOp final : public CudaOp {
+class MaxPoolForwardOp final : public PoolOp {
  public:
   explicit MaxPoolForwardOp(const MaxPool2dForward& desc)
-      : relu_(desc.relu), training_(desc.training), drops_(desc.training && desc.dropout) {
-    const TensorDesc x = resolved_channels_last(desc.x);
-    tensors_ = {x, in_order_of(x, desc.y)};
-    channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
-    pool_ = pool_of(tensors_[0], tensors_[1], desc.window);
-    index_count(tensors_[0]);
-    count_ = index_count(tensors_[1]);
+      : PoolOp(Direction::forward, desc.x, desc.y, desc.window),
+        relu_(desc.relu),
+        training_(desc.training),
+        drops_(desc.training && desc.dropout) {
     if (drops_) dropping_ = dropping(*desc.dropout);
   }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
-    if (channels_last_ && pool_.large.channels % 4 == 0 && take_packs(args[0], args[1], args[2]))
-      return run<4, true>(stream, args);
-    return channels_last_ ? run<1, true>(stream, args) : run<1, false>(stream, args);
+    in_form(in_packs(args[0], args[1], args[2]), channels_last_, [&]<int kWidth, bool kChannelsLast>() {
+      launch(over_cells("max_pool_forward", count_, kWidth, stream),
+             drops_ ? max_pool_forward_kernel<kWidth, kChannelsLast, true>
+                    : max_pool_forward_kernel<kWidth, kChannelsLast, false>,
+             args[0], args[1], training_ ? args[2] : nullptr, args[3], args[4], pool_, count_ / kWidth, relu_,
+             dropping_);
+    });
   }
 
  private:
-  template <int kWidth, bool kChannelsLast>
-  void run(cudaStream_t stream, std::span<void* const> args) {
-    launch(over_cells("max_pool_forward", count_, kWidth, stream),
-           drops_ ? max_pool_forward_kernel<kWidth, kChannelsLast, true>
-                  : max_pool_forward_kernel<kWidth, kChannelsLast, false>,
-           args[0], args[1], training_ ? args[2] : nullptr, args[3], args[4], pool_, count_ / kWidth, relu_, dropping_);
-  }
-
-  bool relu_, training_, drops_, channels_last_ = false;
-  Pool pool_;
-  unsigned count_ = 0;  // elements of y
+  bool relu_, training_, drops_;
   Dropping dropping_;
 };
 
-class MaxPoolBackwardOp final : public CudaOp {
+class MaxPoolBackwardOp final : public PoolOp {
  public:
-  explicit MaxPoolBackwardOp(const MaxPool2dBackward& desc) {
-    const TensorDesc dy = desc.dx.layout.any() ? resolved_channels_last(desc.dy) : in_order_of(desc.dx, desc.dy);
-    tensors_ = {dy, in_order_of(dy, desc.dx)};
-    channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
-    pool_ = pool_of(tensors_[1], tensors_[0], desc.window);
-    count_ = index_count(tensors_[1]);
+  explicit MaxPoolBackwardOp(const MaxPool2dBackward& desc)
+      : PoolOp(Direction::backward, desc.dx, desc.dy, desc.window) {
     if (desc.dropout) scale_ = dropping(*desc.dropout).scale;
   }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
-    if (channels_last_ && pool_.large.channels % 4 == 0 && take_packs(args[0], args[1], args[2]))
-      return run<4, true>(stream, args);
-    return channels_last_ ? run<1, true>(stream, args) : run<1, false>(stream, args);
+    in_form(in_packs(args[0], args[1], args[2]), channels_last_, [&]<int kWidth, bool kChannelsLast>() {
+      launch(over_cells("max_pool_backward", count_, kWidth, stream), max_pool_backward_kernel<kWidth, kChannelsLast>,
+             args[0], args[1], args[2], pool_, count_ / kWidth, scale_);
+    });
   }
 
  private:
-  template <int kWidth, bool kChannelsLast>
-  void run(cudaStream_t stream, std::span<void* const> args) {
-    launch(over_cells("max_pool_backward", count_, kWidth, stream), max_pool_backward_kernel<kWidth, kChannelsLast>,
-           args[0], args[1], args[2], pool_, count_ / kWidth, scale_);
-  }
-
-  bool channels_last_ = false;
-  Pool pool_;
-  unsigned count_ = 0;  // elements of dx
   float scale_ = 1;
 };
 

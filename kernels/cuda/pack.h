@@ -34,6 +34,13 @@ __device__ __forceinline__ void store_pack(float* to, const Pack<kWidth>& pack) 
     *to = pack.v[0];
 }
 
+// Calls run.operator()<kWidth, kChannelsLast>(): packs of four lie channels last.
+template <typename Run>
+void in_form(bool packs, bool channels_last, const Run& run) {
+  if (packs) return run.template operator()<4, true>();
+  return channels_last ? run.template operator()<1, true>() : run.template operator()<1, false>();
+}
+
 // Whether packs of four may begin at all of these addresses; null is one of them.
 template <typename... Pointers>
 bool take_packs(Pointers... pointers) {
