@@ -197,6 +197,76 @@ def layer_table(title, layers):
     return lines + [""]
 
 
+# ---- what lies between the layers: bound by memory
+
+
+def result_bytes(layer):
+    return 4 * layer.cells() * layer.outputs
+
+
+def images_passes(batch, channels, size):
+    """(what, bytes): pixels are read as bytes and written as floats."""
+    return [("gather images", batch * channels * size * size * 5)]
+
+
+def last_passes(batch, classes, layers, norms=0):
+    """The loss reads and overwrites the logits; the update reads weights, gradients and momenta, and writes two of them."""
+    parameters = sum(layer.taps() * layer.outputs for layer in layers) + norms
+    return [("loss", 8 * batch * classes), ("update", 20 * parameters)]
+
+
+def mnist_passes(batch):
+    layers = mnist_convnet(batch)
+    conv1, conv2, fc1 = (result_bytes(layer) for layer in layers[:3])
+    pooled = conv2 // 4
+    mask = pooled // 4  # a byte for each float
+    return images_passes(batch, 1, 28) + [
+        ("relu + max pool + dropout, forward", conv2 + pooled + mask),
+        ("relu + max pool + dropout, backward", pooled + mask + conv2),
+        ("relu of conv1, backward", 3 * conv1), ("relu of fc1, backward", 3 * fc1), ("dropout, forward", 2 * fc1),
+        ("dropout, backward", 2 * fc1)] + last_passes(batch, 10, layers, norms=32 + 64 + 128 + 10)
+
+
+def resnet_passes(batch):
+    """As engine/plan_norm.cpp: a normalisation whose result two others read gets two gradients and writes their sum behind the ReLU."""
+    layers = resnet18(batch)
+    passes, last = {}, layers[-2]
+
+    def add(what, amount):
+        passes[what] = passes.get(what, 0) + amount
+
+    for layer in layers[:-1]:
+        size = result_bytes(layer)
+        add("batch norm, moments", size)
+        if layer.name.endswith("downsample"):
+            add("batch norm, forward", 2 * size)
+            add("batch norm, backward sums", 2 * size)
+            add("batch norm, backward", 3 * size)
+        elif layer.name.endswith(".conv1"):
+            add("batch norm + relu, forward", 2 * size)
+            add("batch norm + relu, backward sums", 3 * size)
+            add("batch norm + relu, backward", 4 * size)
+        else:  # a block's end, or the stem
+            stem = layer.name == "conv1"
+            add("batch norm + relu, forward" if stem else "batch norm + addition + relu, forward", (2 if stem else 3) * size)
+            add("batch norm (+ addition) + relu, backward sums", (4 if layer is last else 5) * size)
+            add("batch norm (+ addition) + relu, backward", 3 * size)
+    pooled = result_bytes(last)
+    small = pooled // (last.out * last.out)
+    norms = sum(2 * layer.outputs for layer in layers[:-1]) + layers[-1].outputs
+    return images_passes(batch, 3, 32) + list(passes.items()) + [
+        ("average pool, forward", pooled + small), ("average pool, backward", pooled + small)] + \
+        last_passes(batch, 100, layers, norms)
+
+
+def memory_table(title, passes):
+    lines = [f"### {title}: between the layers", "", "| pass | MB | floor µs |", "|---|---|---|"]
+    lines += [f"| {what} | {amount / 1e6:.2f} | {micro(amount / BANDWIDTH)} |" for what, amount in passes]
+    total = sum(amount for _, amount in passes)
+    lines.append(f"| all | {total / 1e6:.2f} | {micro(total / BANDWIDTH)} |")
+    return lines + [""]
+
+
 def choice_table(batch):
     def cells(layer, first):
         for which in ("forward", "data", "weights"):
@@ -245,15 +315,19 @@ def main():
                  f"{MULTIPROCESSORS} multiprocessors. *Floor*: the larger of arithmetic and of input, weights and output "
                  "moved once. *Modelled*: besides, tiles are filled up, the multiprocessor with the most blocks counts, "
                  "partial sums of a split product are written and read. Left out: how near a block comes to the peak "
-                 "(shared memory, latency), launches, what lies between these layers; the thin kernels are taken at their "
-                 "floor. So it bounds from below and shows where tiles fit badly. "
-                 "*128x64 x 4*: tiles of 128x64, the sum in 4 ranges.", "",
+                 "(shared memory, latency), launches; the thin kernels are taken at their floor. So it bounds from below and "
+                 "shows where tiles fit badly. *128x64 x 4*: tiles of 128x64, the sum in 4 ranges. *Between the layers*: "
+                 "the passes of one step whose time is memory's; the bytes are those that each kernel reads and writes, once "
+                 "each. Small merges of statistics are left out.", "",
                  "## Kernels", "", "| file | kernel | registers | shared bytes | spilled bytes |", "|---|---|---|---|---|"]
         lines += [f"| {k['file']} | `{k['name']}` | {k['registers']} | {k['shared']} | {k['spills']} |" for k in kernels]
-        lines += [""] + layer_table("mnist_convnet, batch 64", mnist_convnet(64))
-        lines += layer_table("mnist_convnet, batch 1024", mnist_convnet(1024))
-        lines += layer_table("resnet18 on 32x32 images, batch 512", resnet18(512))
-        lines += layer_table("resnet18 on 32x32 images, batch 64", resnet18(64))
+        lines.append("")
+        for title, layers, passes in (
+                ("mnist_convnet, batch 64", mnist_convnet(64), mnist_passes(64)),
+                ("mnist_convnet, batch 1024", mnist_convnet(1024), mnist_passes(1024)),
+                ("resnet18 on 32x32 images, batch 512", resnet18(512), resnet_passes(512)),
+                ("resnet18 on 32x32 images, batch 64", resnet18(64), resnet_passes(64))):
+            lines += layer_table(title, layers) + memory_table(title, passes)
         with open(args.output, "w") as file:
             file.write("\n".join(lines).rstrip() + "\n")
         print(f"{len(kernels)} kernels: {args.output}")
