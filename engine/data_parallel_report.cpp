@@ -58,7 +58,8 @@ std::vector<std::string> DataParallel::device_names() const { return state_->dev
 
 std::string DataParallel::communicator() const {
   if (!state_->io.empty()) return state_->io.front()->name();
-  return std::string(kernels::backend(state_->options.devices.front().kind).default_communicator());
+  const std::vector<Device>& devices = state_->options.devices;
+  return std::string(kernels::backend(devices.front().kind).default_communicator(devices, true));
 }
 
 MemoryUse DataParallel::memory_use(int replica) const {

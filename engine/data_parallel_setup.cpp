@@ -16,7 +16,7 @@ namespace {
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
 
 constexpr std::pair<Comm, std::string_view> kCommunicators[] = {
-    {Comm::host, "host"}, {Comm::p2p, "p2p"}, {Comm::tcp, "tcp"}, {Comm::mpi, "mpi"}};
+    {Comm::host, "host"}, {Comm::p2p, "p2p"}, {Comm::nccl, "nccl"}, {Comm::tcp, "tcp"}, {Comm::mpi, "mpi"}};
 
 Comm comm_named(std::string_view name) {
   for (const auto& [comm, known] : kCommunicators)
@@ -89,7 +89,10 @@ DataParallelOptions resolved(DataParallelOptions o) {
     o.deterministic = true;
     if (o.threads_per_replica == 0) o.threads_per_replica = 1;
   }
-  if (o.comm == Comm::automatic) o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator());
+  if (o.comm == Comm::automatic)
+    o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator(o.devices, o.logical_shards > 0));
+  if (o.comm == Comm::nccl && o.logical_shards > 0)
+    refuse("logical shards are summed in one order, which nccl does not promise: choose comm p2p");
   if (o.reduce == Reduce::automatic)
     o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
   if (o.threads_per_replica == 0)

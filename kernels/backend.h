@@ -125,7 +125,8 @@ class Backend {
   // One handle per context, in rank order; all contexts are this backend's. Error(usage) for a name it does not know.
   virtual std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
                                                                         std::span<Context* const> contexts) = 0;
-  virtual std::string_view default_communicator() const = 0;
+  // `fixed_order`: sums in the order of communicator.h are asked for.
+  virtual std::string_view default_communicator(std::span<const Device> devices, bool fixed_order) const = 0;
   // The handle of this process's context, when every rank of the world is a process with one context of this kind. All ranks
   // call it together. Error(usage) for a name that does not cross processes, or not these.
   virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) = 0;

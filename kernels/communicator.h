@@ -24,7 +24,7 @@ struct Range {
 Range slice_of(std::int64_t count, int rank, int size);
 
 // Sums are taken per element over the ranks as a fixed binary tree of the rank index ((0+1)+(2+3))+..., so that every
-// collective and every split of a range gives the same bits. A rank may bring several summands: the tree is then that of
+// collective and every split of a range gives the same bits; but for "nccl", whose order over the ranks is its own. A rank may bring several summands: the tree is then that of
 // all of them in order, whatever rank brings which. When a stream passes a call, the caller's memory may be written again.
 class Communicator {
  public:

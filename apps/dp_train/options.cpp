@@ -49,6 +49,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   if (a.reduce == "sharded") parallel.reduce = dp::Reduce::sharded;
   if (a.comm == "host") parallel.comm = dp::Comm::host;
   if (a.comm == "p2p") parallel.comm = dp::Comm::p2p;
+  if (a.comm == "nccl") parallel.comm = dp::Comm::nccl;
   if (a.comm == "tcp") parallel.comm = dp::Comm::tcp;
   if (a.comm == "mpi") parallel.comm = dp::Comm::mpi;
   if (a.loss == "gathered") parallel.loss = dp::LossAt::gathered;

@@ -17,6 +17,7 @@ const char* name_of(Comm comm) {
     case Comm::automatic: return "auto";
     case Comm::host: return "host";
     case Comm::p2p: return "p2p";
+    case Comm::nccl: return "nccl";
     case Comm::tcp: return "tcp";
     case Comm::mpi: return "mpi";
   }

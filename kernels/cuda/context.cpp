@@ -53,7 +53,7 @@ std::unique_ptr<Buffer> CudaContext::allocate(std::size_t bytes) {
 
 std::unique_ptr<Stream> CudaContext::make_stream() {
   bind_thread();
-  return std::make_unique<CudaStream>(device_.index, staging_, streams_);
+  return std::make_unique<CudaStream>(device_.index, staging_, streams_, guards_);
 }
 
 std::unique_ptr<Event> CudaContext::make_event() {
@@ -69,6 +69,7 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
 
 bool CudaContext::idle() {
   bind_thread();
+  check_all(guards_);
   return std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); });
 }
 

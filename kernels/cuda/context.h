@@ -1,6 +1,7 @@
 // One replica on one GPU: its memory, its streams, its ops.
 #pragma once
 
+#include "kernels/cuda/collective_order.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/stream.h"
 
@@ -26,6 +27,8 @@ class CudaContext final : public Context {
   LabelSeconds take_seconds() override;
 
   AbortFlag* abort() const { return options_.abort; }
+  Guards& guards() { return guards_; }
+  CollectiveOrder& collective_order() { return collective_order_; }
 
  private:
   Device device_;
@@ -34,6 +37,8 @@ class CudaContext final : public Context {
   Staging staging_;
   StreamHandle memory_stream_;  // clears new memory
   StreamList streams_;
+  Guards guards_;
+  CollectiveOrder collective_order_;
 };
 
 }  // namespace dp::kernels::cuda

@@ -4,6 +4,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/describe_devices.h"
+#include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/p2p_communicator.h"
 
 namespace dp::kernels::cuda {
@@ -29,15 +30,26 @@ class CudaBackend final : public Backend {
 
   std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
                                                                 std::span<Context* const> contexts) override {
-    return make_p2p_communicators(name, contexts);
+    for (Context* const context : contexts)
+      if (context->device().kind != DeviceKind::cuda)
+        throw Error(ErrorCode::usage, to_string(context->device()) + " can not exchange data with GPUs: it is none");
+    if (name == "nccl") return make_nccl_communicators(contexts);
+    if (name == "p2p") return make_p2p_communicators(contexts);
+    throw Error(ErrorCode::usage, "GPUs exchange data through p2p or nccl, not through '" + std::string(name) + "'");
   }
 
   std::string describe() const override { return describe_devices(probe().count); }
 
-  std::string_view default_communicator() const override { return "p2p"; }
-  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous&) override {
-    throw Error(ErrorCode::usage, "communicator '" + std::string(name) + "' does not join processes on " +
-                                      to_string(context.device()));
+  std::string_view default_communicator(std::span<const Device> devices, bool fixed_order) const override {
+    if (devices.size() < 2 || fixed_order) return "p2p";
+    std::vector<int> indices;
+    for (const Device& device : devices) indices.push_back(device.index);
+    return nccl_refusal(indices).empty() ? "nccl" : "p2p";
+  }
+  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
+    if (name == "nccl") return join_nccl(context, world);
+    throw Error(ErrorCode::usage,
+                "GPUs of several processes exchange data through nccl, not through '" + std::string(name) + "'");
   }
   std::string_view default_communicator(const Rendezvous&) const override { return "nccl"; }
 

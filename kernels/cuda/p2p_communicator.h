@@ -82,8 +82,7 @@ class P2pCommunicator final : public Communicator {
   std::vector<const void*> summed_;  // the summands of a sum while it is enqueued
 };
 
-// One handle per context, in rank order; all contexts are CudaContexts. Error(usage) for a name other than "p2p".
-std::vector<std::unique_ptr<Communicator>> make_p2p_communicators(std::string_view name,
-                                                                  std::span<Context* const> contexts);
+// One handle per context, in rank order; all contexts are CudaContexts.
+std::vector<std::unique_ptr<Communicator>> make_p2p_communicators(std::span<Context* const> contexts);
 
 }  // namespace dp::kernels::cuda

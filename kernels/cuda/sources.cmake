@@ -35,6 +35,10 @@ foreach(name
     describe_devices
     gemm_choice
     owner
+    nccl_api
+    nccl_communicator
+    nccl_link
+    nccl_ranks
     p2p_communicator
     peer_probe
     peers

@@ -22,8 +22,8 @@ void bind_device(int device) {
   if (current != device) check(cudaSetDevice(device), "choosing a device");
 }
 
-CudaStream::CudaStream(int device, Staging& staging, StreamList& siblings)
-    : device_(device), staging_(staging), siblings_(siblings), handle_(make_stream_handle()) {
+CudaStream::CudaStream(int device, Staging& staging, StreamList& siblings, const Guards& guards)
+    : device_(device), staging_(staging), siblings_(siblings), guards_(guards), handle_(make_stream_handle()) {
   siblings_.push_back(this);
 }
 
@@ -65,11 +65,13 @@ void CudaStream::upload(void* dst, const void* src, std::size_t bytes) {
 void CudaStream::synchronize() {
   bind_device(device_);
   check(cudaStreamSynchronize(native()), "the work of a stream");
+  check_all(guards_);
 }
 
 void CudaStream::synchronize(Event& event) {
   bind_device(device_);
   check(cudaEventSynchronize(handle_of(event)), "the work before an event");
+  check_all(guards_);
 }
 
 bool CudaStream::idle() const {

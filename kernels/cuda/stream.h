@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/guard.h"
 #include "kernels/cuda/owner.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/work_timer.h"
@@ -22,8 +23,8 @@ using StreamList = std::vector<CudaStream*>;
 
 class CudaStream final : public Stream {
  public:
-  // `staging` and `siblings`, in which the stream is while it lives, belong to the context and outlive it.
-  CudaStream(int device, Staging& staging, StreamList& siblings);
+  // `staging`, `siblings`, in which the stream is while it lives, and `guards` belong to the context and outlive it.
+  CudaStream(int device, Staging& staging, StreamList& siblings, const Guards& guards);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -53,6 +54,7 @@ class CudaStream final : public Stream {
   int device_;
   Staging& staging_;
   StreamList& siblings_;
+  const Guards& guards_;
   StreamHandle handle_;
   WorkTimer timer_;
 };

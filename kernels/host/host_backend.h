@@ -14,7 +14,7 @@ class HostBackend : public Backend {
                                                                 std::span<Context* const> contexts) override {
     return make_host_communicators(name, contexts);
   }
-  std::string_view default_communicator() const override { return "host"; }
+  std::string_view default_communicator(std::span<const Device>, bool) const override { return "host"; }
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
     return join_from_host(name, context, world);
   }

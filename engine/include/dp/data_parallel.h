@@ -23,9 +23,10 @@ namespace dp {
 class World;
 
 enum class Reduce { automatic, master, all_reduce, sharded };  // where gradients are summed and weights updated
-// What carries data between replicas: the host's memory (CPU replicas, of one process or of several), kernels and copies between
-// the GPUs of a process, or, between processes, sockets or MPI (CPU replicas).
-enum class Comm { automatic, host, p2p, tcp, mpi };
+// What carries data between replicas: the host's memory (CPU replicas, of one process or of several), kernels and copies of our
+// own between the GPUs of a process, NCCL between distinct GPUs, of one process or of several, whose sums have an order of
+// their own, or, between processes, sockets or MPI (CPU replicas).
+enum class Comm { automatic, host, p2p, nccl, tcp, mpi };
 enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
