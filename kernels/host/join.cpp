@@ -9,6 +9,7 @@
 #include "kernels/host/shared_memory.h"
 #include "kernels/host/tcp_wire.h"
 #include "kernels/host/wire_communicator.h"
+#include "kernels/mpi_plugin.h"
 
 namespace dp::kernels {
 namespace {
@@ -49,6 +50,7 @@ std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& con
   if (name == "host" && host != nullptr) return join_in_shared_memory(*host, world);
   if (name == "tcp" && host != nullptr)
     return std::make_unique<WireCommunicator>(make_tcp_wire(world, host->options().abort), *host);
+  if (name == "mpi" && host != nullptr) return std::make_unique<WireCommunicator>(make_mpi_wire(world), *host);
   throw Error(ErrorCode::usage,
               "communicator '" + std::string(name) + "' does not join processes on " + to_string(context.device()));
 }
