@@ -7,6 +7,7 @@
 #include "dp/device.h"
 #include "kernels/backend.h"
 #include "kernels/host/cores.h"
+#include "kernels/mpi_plugin.h"
 #include "kernels/plugin.h"
 
 namespace dp {
@@ -67,6 +68,8 @@ std::string describe_environment() {
   text += cuda_text();
   text += line("cuDNN", version_of({"libcudnn.so.9"}, "cudnnGetVersion", false));
   text += line("NCCL", version_of({"libnccl.so.2"}, "ncclGetVersion", true));
+  const kernels::Mpi* const mpi = kernels::mpi_plugin();
+  text += line("MPI", mpi != nullptr ? mpi->version() : "not used: " + kernels::mpi_reason());
   return text;
 }
 

@@ -2,20 +2,10 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <vector>
+#include "kernels/plugin_file.h"
 
 namespace dp::kernels {
 namespace {
-
-namespace fs = std::filesystem;
-
-constexpr const char* kFile = "libdp_cuda.so";
-// Of the headers that program and plugin share, and of the compiler (kernels/abi.cmake): equal when both can talk to each other.
-constexpr const char* kAbiHash = DP_ABI_HASH;
-using Entry = Backend* (*)(const char* abi, const char** own_abi);
 
 Backend* provided = nullptr;
 
@@ -54,32 +44,6 @@ DeviceProbe ask_driver(const char* driver_library) {
   return {count, {}};
 }
 
-// Where the plugin may lie, in the order of trying.
-std::vector<fs::path> candidates() {
-  std::vector<fs::path> files;
-  if (const char* const named = std::getenv("DP_PLUGIN_PATH"); named != nullptr && *named != '\0') {
-    const std::string list = named;
-    for (std::size_t begin = 0; begin <= list.size();) {
-      const std::size_t end = std::min(list.find(':', begin), list.size());
-      const fs::path entry = list.substr(begin, end - begin);
-      std::error_code error;
-      if (!entry.empty()) files.push_back(fs::is_directory(entry, error) ? entry / kFile : entry);
-      begin = end + 1;
-    }
-    return files;
-  }
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (error) return files;
-  return {program.parent_path() / kFile, program.parent_path().parent_path() / "lib" / "dp" / kFile};
-}
-
-std::string listed(const std::vector<fs::path>& files) {
-  std::string text;
-  for (const fs::path& file : files) text += (text.empty() ? "" : ", ") + file.string();
-  return text;
-}
-
 const LoadedPlugin& loaded_plugin() {
   static const LoadedPlugin plugin = load_plugin();
   return plugin;
@@ -88,25 +52,8 @@ const LoadedPlugin& loaded_plugin() {
 }  // namespace
 
 LoadedPlugin load_plugin() {
-  const std::vector<fs::path> files = candidates();
-  for (const fs::path& file : files) {
-    std::error_code error;
-    if (!fs::exists(file, error)) continue;
-    void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return {nullptr, {}, "the CUDA plugin can not be loaded: " + std::string(dlerror())};
-    const auto entry = find<Entry>(library, "dp_plugin");
-    if (entry == nullptr) return {nullptr, {}, file.string() + " is no plugin of dp (it lacks dp_plugin)"};
-    const char* own_abi = "";
-    Backend* const backend = entry(kAbiHash, &own_abi);
-    if (backend == nullptr)
-      return {nullptr,
-              {},
-              file.string() + " belongs to another build of dp (its interface is " + own_abi + ", this program's " +
-                  kAbiHash + ")"};
-    return {backend, file.string(), {}};
-  }
-  return {
-      nullptr, {}, "no CUDA plugin was found (looked for " + listed(files) + "; DP_PLUGIN_PATH names other places)"};
+  const PluginFile plugin = load_plugin_file("libdp_cuda.so", "dp_plugin", "CUDA plugin");
+  return {static_cast<Backend*>(plugin.interface), plugin.path, plugin.reason};
 }
 
 DeviceProbe probe_cuda(const char* driver_library) {

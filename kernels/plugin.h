@@ -25,7 +25,7 @@ struct LoadedPlugin {
   Backend* backend = nullptr;
   std::string path, reason;  // reason: why backend is null
 };
-// Tries the folders or files of DP_PLUGIN_PATH (separated by colons), else the program's own folder and ../lib/dp of it.
+// Looks for it as plugin_file.h says.
 LoadedPlugin load_plugin();
 
 }  // namespace dp::kernels

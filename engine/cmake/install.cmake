@@ -12,6 +12,9 @@ endif()
 if(TARGET dp_cuda)
   install(TARGETS dp_cuda dp_peer_probe LIBRARY DESTINATION lib/dp RUNTIME DESTINATION lib/dp)
 endif()
+if(TARGET dp_mpi)
+  install(TARGETS dp_mpi LIBRARY DESTINATION lib/dp)
+endif()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/dpConfig.cmake.in ${PROJECT_BINARY_DIR}/dpConfig.cmake
                               INSTALL_DESTINATION ${dp_package_dir} NO_SET_AND_CHECK_MACRO)

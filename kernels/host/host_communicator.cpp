@@ -180,13 +180,13 @@ void HostCommunicator::enqueue_parts(Collective kind, void* whole, void* part, s
   if (bytes.size() != static_cast<std::size_t>(size()))
     throw Error(ErrorCode::usage, "gather and scatter over " + std::to_string(size()) +
                                       " ranks need as many sizes, not " + std::to_string(bytes.size()));
-  CollectiveCall call{kind, DType::u8, root, 0, 0xcbf29ce484222325u, 1};
+  CollectiveCall call{kind, DType::u8, root, 0, kEmptyPartsHash, 1};
   Range mine;
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
     if (rank == static_cast<std::size_t>(rank_))
       mine = {call.count, call.count + static_cast<std::int64_t>(bytes[rank])};
     call.count += static_cast<std::int64_t>(bytes[rank]);
-    call.parts_hash = (call.parts_hash ^ bytes[rank]) * 0x100000001b3u;  // FNV-1a, a size at a time
+    call.parts_hash = hash_part(call.parts_hash, bytes[rank]);
   }
   if (size() == 1) {
     const bool gathers = kind == Collective::gather;

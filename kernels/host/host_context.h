@@ -26,6 +26,7 @@ class HostContext : public Context {
   LabelSeconds take_seconds() override { return inline_streams_.take_seconds(); }
 
   const ContextOptions& options() const { return options_; }
+  StreamGroup& group() { return group_; }
 
  private:
   Device device_;

@@ -54,7 +54,18 @@ void StreamGroup::fail(std::exception_ptr failure) noexcept {
   const std::lock_guard lock(mutex_);
   if (failed()) return;
   failure_ = std::move(failure);
+  for (Halted* const helper : helpers_) helper->halt();
   failed_.store(true, std::memory_order_release);
+}
+
+void StreamGroup::add(Halted& helper) {
+  const std::lock_guard lock(mutex_);
+  helpers_.push_back(&helper);
+}
+
+void StreamGroup::remove(Halted& helper) {
+  const std::lock_guard lock(mutex_);
+  std::erase(helpers_, &helper);
 }
 
 void HostStream::record(Event& event) {

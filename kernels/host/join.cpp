@@ -7,6 +7,9 @@
 
 #include "kernels/host/host_communicator.h"
 #include "kernels/host/shared_memory.h"
+#include "kernels/host/tcp_wire.h"
+#include "kernels/host/wire_communicator.h"
+#include "kernels/mpi_plugin.h"
 
 namespace dp::kernels {
 namespace {
@@ -43,8 +46,11 @@ std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, 
 }  // namespace
 
 std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world) {
-  const auto* host = dynamic_cast<const HostContext*>(&context);
+  auto* const host = dynamic_cast<HostContext*>(&context);
   if (name == "host" && host != nullptr) return join_in_shared_memory(*host, world);
+  if (name == "tcp" && host != nullptr)
+    return std::make_unique<WireCommunicator>(make_tcp_wire(world, host->options().abort), *host);
+  if (name == "mpi" && host != nullptr) return std::make_unique<WireCommunicator>(make_mpi_wire(world), *host);
   throw Error(ErrorCode::usage,
               "communicator '" + std::string(name) + "' does not join processes on " + to_string(context.device()));
 }

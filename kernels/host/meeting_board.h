@@ -11,33 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "dp/shape.h"
+#include "kernels/host/collective_call.h"
 #include "kernels/host/shared_memory.h"
 
 namespace dp::kernels {
-
-enum class Collective : std::uint8_t {
-  broadcast,
-  reduce,
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  all_gather_parts,
-  gather,
-  scatter
-};
-
-// What must be the same in all ranks.
-struct CollectiveCall {
-  Collective kind = Collective::broadcast;
-  DType type = DType::u8;
-  int root = 0;
-  std::int64_t count = 0;        // elements; of gather and scatter bytes, of all ranks together
-  std::uint64_t parts_hash = 0;  // of gather's and scatter's sizes
-  int summands = 1;              // of each rank in a sum
-  friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
-};
-std::string to_string(const CollectiveCall& call);  // "reduce of 10 float32 elements to root 0"
 
 class MeetingBoard {
  public:

@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -17,6 +18,13 @@ struct Progress {
   bool reached(std::uint64_t ticket) const { return done.load(std::memory_order_acquire) >= ticket; }
 };
 
+// Works on a context's memory beside its streams.
+class Halted {
+ public:
+  virtual ~Halted() = default;
+  virtual void halt() noexcept = 0;  // returns when it has stopped, for good
+};
+
 class StreamGroup {
  public:
   explicit StreamGroup(AbortFlag* abort) : abort_(abort) {}
@@ -24,6 +32,11 @@ class StreamGroup {
   StreamGroup& operator=(const StreamGroup&) = delete;
 
   Progress& add_stream() { return progress_.emplace_back(); }
+  // Halted at the first failure, before the context says that it has failed.
+  void add(Halted& helper);
+  void remove(Halted& helper);
+
+  const AbortFlag* abort_flag() const { return abort_; }
 
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_acquire); }
 
@@ -39,7 +52,8 @@ class StreamGroup {
   AbortFlag* abort_;
   std::deque<Progress> progress_;
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;            // for the first of several failures
+  std::mutex mutex_;  // for the first of several failures
+  std::vector<Halted*> helpers_;
   std::exception_ptr failure_;  // written once, before failed_
 };
 

@@ -1,0 +1,31 @@
+#include "kernels/mpi_plugin.h"
+
+#include "kernels/plugin_file.h"
+
+namespace dp::kernels {
+namespace {
+
+const PluginFile& loaded() {
+  static const PluginFile plugin = load_plugin_file("libdp_mpi.so", "dp_mpi_plugin", "MPI plugin");
+  return plugin;
+}
+
+}  // namespace
+
+Mpi* mpi_plugin() { return static_cast<Mpi*>(loaded().interface); }
+
+std::string mpi_reason() { return loaded().reason; }
+
+std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& world) {
+  Mpi* const mpi = mpi_plugin();
+  if (mpi == nullptr) throw Error(ErrorCode::usage, "communicator mpi can not be used: " + mpi_reason());
+  mpi->start();
+  if (mpi->rank() != world.rank() || mpi->size() != world.size())
+    throw Error(ErrorCode::usage, "communicator mpi knows this process as rank " + std::to_string(mpi->rank()) +
+                                      " of " + std::to_string(mpi->size()) + ", which is rank " +
+                                      std::to_string(world.rank()) + " of " + std::to_string(world.size()) +
+                                      "; start the ranks by mpirun, or choose another communicator");
+  return mpi->make_wire(kMostMpiElements);
+}
+
+}  // namespace dp::kernels
