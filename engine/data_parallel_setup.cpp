@@ -70,6 +70,9 @@ void resolve_in_world(DataParallelOptions& o) {
 
 DataParallelOptions resolved(DataParallelOptions o) {
   if (o.world) resolve_in_world(o);
+  if (!o.world && (o.comm == Comm::tcp || o.comm == Comm::mpi))
+    refuse(fmt::format("--comm {} joins processes: it needs --engine ddp; leave it out, or take host or p2p",
+                       name_of(o.comm)));
   if (o.devices.empty()) o.devices = default_devices();
   for (const Device& device : o.devices)
     if (device.kind != o.devices.front().kind)

@@ -99,9 +99,10 @@ void add_parallel(CLI::App& app, Arguments& a) {
   app.add_option("--reduce", a.reduce, "where gradients are summed: auto, master, allreduce, sharded")
       ->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}))
       ->capture_default_str();
-  app.add_option("--comm", a.comm,
-                 "what carries data between replicas: auto, host (CPU), p2p (GPUs of a process), nccl (distinct GPUs), tcp, "
-                 "mpi (CPU, ddp)")
+  app.add_option(
+         "--comm", a.comm,
+         "what carries data between replicas: auto, host (CPU), p2p (GPUs of a process), nccl (distinct GPUs), tcp, "
+         "mpi (CPU, ddp)")
       ->check(CLI::IsMember({"auto", "host", "p2p", "nccl", "tcp", "mpi"}))
       ->capture_default_str();
   app.add_option("--loss", a.loss, "local (on each replica) or gathered (on the master)")

@@ -18,6 +18,7 @@ class FileHandle {
 
   explicit operator bool() const { return file_ >= 0; }
   int get() const { return file_; }
+  int release() { return std::exchange(file_, -1); }  // it is the caller's then
   int close();  // what the system's close returned, 0 when there was nothing to close
 
  private:

@@ -3,11 +3,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -19,22 +17,13 @@
 #include "dp/error.h"
 #include "engine/world/line_prefix.h"
 #include "engine/world/socket.h"
+#include "engine/world/token.h"
 
 namespace dp {
 namespace {
 
 constexpr int kTick = 50;  // milliseconds between looks at the processes
 constexpr auto kEndWithin = std::chrono::seconds(10);
-
-std::string drawn_token() {
-  std::array<unsigned char, 16> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw Error(ErrorCode::device, "the system gives no random numbers for the run's token");
-  std::string text;
-  for (const unsigned char byte : bytes)
-    for (const int nibble : {byte >> 4, byte & 15}) text += "0123456789abcdef"[nibble];
-  return text;
-}
 
 struct Pipe {
   FileHandle read, write;
@@ -55,7 +44,7 @@ class Launcher {
       listener_ = world::listen_on(options_.address, options_.port);
       options_.port = world::port_of(listener_);
     }
-    if (options_.token.empty()) options_.token = drawn_token();
+    if (options_.token.empty()) options_.token = world::drawn_token();
   }
   ~Launcher() { kill_all(SIGKILL); }
   Launcher(const Launcher&) = delete;

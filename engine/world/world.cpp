@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "engine/world/world_state.h"
+#include "kernels/mpi_plugin.h"
 
 namespace dp {
 
@@ -85,6 +86,11 @@ void World::State::join() {
 }
 
 World::State::~State() {
+  leave();
+  if (options.mpi && !failure_ && std::uncaught_exceptions() <= exceptions_) kernels::mpi_plugin()->finish();
+}
+
+void World::State::leave() {
   if (!connection_ || !reader_.joinable()) return;
   {
     const std::scoped_lock lock(mutex_);

@@ -43,6 +43,7 @@ struct World::State final : kernels::Rendezvous {
 
  private:
   void join();
+  void leave();
   void read();
   void take(const world::Message& message);
   void end_by(const world::Failure& failure);  // under the mutex

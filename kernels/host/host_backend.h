@@ -18,7 +18,7 @@ class HostBackend : public Backend {
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
     return join_from_host(name, context, world);
   }
-  std::string_view default_communicator(const Rendezvous&) const override { return "host"; }
+  std::string_view default_communicator(const Rendezvous& world) const override { return default_for(world); }
   std::string describe() const override { return {}; }
   std::size_t free_memory(Device) const override { return free_host_memory(); }
 };

@@ -45,6 +45,13 @@ std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, 
 
 }  // namespace
 
+// Shared memory is the fastest where it reaches all; MPI knows the ways between the hosts that it was started on.
+std::string_view default_for(const Rendezvous& world) {
+  if (world.one_host()) return "host";
+  Mpi* const mpi = mpi_plugin();
+  return mpi != nullptr && mpi->started() ? "mpi" : "tcp";
+}
+
 std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world) {
   auto* const host = dynamic_cast<HostContext*>(&context);
   if (name == "host" && host != nullptr) return join_in_shared_memory(*host, world);

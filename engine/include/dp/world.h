@@ -20,12 +20,18 @@ struct WorldOptions {
   std::string token{};           // the run's secret: a rank that comes with another one is turned away
   double timeout_seconds = 300;  // how long a missing rank is waited for, when joining and at every exchange
   int listener = -1;             // rank 0: a socket that listens already, the world's from then on; -1: it makes one
+  bool mpi = false;              // MPI was started for it, and ends with it
 };
 
 // What torchrun, or whoever started this process as one of several, says in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and
 // DP_TOKEN; nothing without RANK. Under torchrun's own store the port is MASTER_PORT + 1. Error(usage) for what is
 // missing or no number.
 std::optional<WorldOptions> world_from_environment();
+
+// What mpirun or srun says through MPI, which is started for it; nothing when neither started this process. Error(usage) when MPI's
+// plugin is missing.
+std::optional<WorldOptions> world_from_mpi();
+bool started_by_mpi();
 
 class World {
  public:
