@@ -1,0 +1,96 @@
+// Runs of dp_train --engine ddp as users start them.
+#pragma once
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "engine/world/socket.h"
+#include "support/catch.h"
+
+namespace dp::test {
+
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// A few steps on a tiny data set, in `run`.
+inline Words short_run(const std::string& run) {
+  return {"--engine",
+          "ddp",
+          "--dataset",
+          "mnist",
+          "--data-path",
+          ".",
+          "--model",
+          "mnist_convnet",
+          "-b",
+          "12",
+          "--epochs",
+          "100",
+          "--max-steps",
+          "6",
+          "--no-dropout",
+          "--deterministic",
+          "--quiet",
+          "--timeout",
+          "20",
+          "--output-dir",
+          run};
+}
+
+inline nlohmann::json summary_in(const std::string& run) {
+  std::ifstream in(run + "/summary.json");
+  return nlohmann::json::parse(in);
+}
+
+// Likely to be free for long enough.
+inline std::string free_port() {
+  const FileHandle listener = world::listen_on("127.0.0.1", 0);
+  return std::to_string(world::port_of(listener));
+}
+
+inline Words rank_variables(int rank, int size, const std::string& port, const std::string& token = "secret") {
+  return {"RANK=" + std::to_string(rank),
+          "WORLD_SIZE=" + std::to_string(size),
+          "LOCAL_RANK=" + std::to_string(rank),
+          "MASTER_ADDR=127.0.0.1",
+          "MASTER_PORT=" + port,
+          "DP_TOKEN=" + token};
+}
+
+// The processes whose command line holds `text`.
+inline std::vector<pid_t> processes_with(const std::string& text) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string line((std::istreambuf_iterator<char>(file)), {});
+    if (line.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(std::stoi(name)));
+  }
+  return found;
+}
+
+// Whether none is left within so many seconds.
+inline bool all_gone(const std::string& text, double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!processes_with(text).empty()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+}  // namespace dp::test
