@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <sys/utsname.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "dp/device.h"
@@ -67,7 +68,8 @@ std::string describe_environment() {
   text += kernels::backend(DeviceKind::cpu).describe();
   text += cuda_text();
   text += line("cuDNN", version_of({"libcudnn.so.9"}, "cudnnGetVersion", false));
-  text += line("NCCL", version_of({"libnccl.so.2"}, "ncclGetVersion", true));
+  const char* const nccl = std::getenv("DP_NCCL_LIBRARY");
+  text += line("NCCL", version_of({nccl != nullptr && *nccl != '\0' ? nccl : "libnccl.so.2"}, "ncclGetVersion", true));
   const kernels::Mpi* const mpi = kernels::mpi_plugin();
   text += line("MPI", mpi != nullptr ? mpi->version() : "not used: " + kernels::mpi_reason());
   return text;

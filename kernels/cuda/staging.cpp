@@ -14,9 +14,10 @@ void Staging::copy_in(void* dst, const void* src, std::size_t bytes, cudaStream_
   else
     slot.copied = make_event_handle();
   if (slot.bytes < bytes) {
-    slot.bytes = 0;
-    slot.memory = PinnedMemory();
-    slot.memory = pinned_memory(bytes);
+    retired_.reserve(retired_.size() + 1);
+    PinnedMemory larger = pinned_memory(bytes);
+    if (slot.memory) retired_.push_back(std::move(slot.memory));
+    slot.memory = std::move(larger);
     slot.bytes = bytes;
   }
   std::memcpy(slot.memory.get(), src, bytes);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 #include "kernels/cuda/owner.h"
 
@@ -12,7 +13,8 @@ namespace dp::kernels::cuda {
 class Staging {
  public:
   // Enqueues the copy of `bytes` from host memory to `dst`. A slot grows when it is too small (in the first steps), and is used again
-  // when its last copy is done: a wait for work kSlots copies old.
+  // when its last copy is done: a wait for work kSlots copies old. What a slot had before is kept: freeing pinned memory waits for
+  // every device, and one may be waiting for this thread's next collective.
   void copy_in(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
 
  private:
@@ -24,6 +26,7 @@ class Staging {
   };
   std::array<Slot, kSlots> slots_;
   std::size_t next_ = 0;
+  std::vector<PinnedMemory> retired_;
 };
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,5 @@
 // The CUDA backend on a real GPU: the engine against the float64 reference, one result for every number of replicas.
+#include "cuda/collectives.h"
 #include "cuda/narrow_nets.h"
 
 using namespace dp;
@@ -86,6 +87,22 @@ TEST_CASE(
   const Model model = narrow_resnet(/*relu=*/true);
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
     check_one_result(model, 13, norm);
+}
+
+// On one GPU a communicator of one rank: that the library is found, understands the calls, and ends.
+TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
+  const int devices = gpu_count();
+  if (devices == 0) return;
+  try {
+    Ranks ranks(first_gpus(std::min(devices, 8)), "nccl");
+    for (const std::int64_t count : {std::int64_t{1}, 3 * kernels::kNormBlock + 7, 64 * kernels::kNormBlock})
+      for (const int lanes : {1, 2}) check_all<float>(ranks, count, lanes, whole_numbers<float>);
+    check_all<double>(ranks, 3001, 1, whole_numbers<double>);
+    check_parts(ranks, ranks.size() - 1);
+  } catch (const Error& error) {
+    if (std::string(error.what()).find("nccl can not be used") == std::string::npos) throw;
+    mark_skipped(error.what());
+  }
 }
 
 // A value within rounding of a kink goes one way here and the other way there. Of the half million of this network it may be one, and its

@@ -1,6 +1,7 @@
 // Training under the race detector of the simulation: within kernels, and between what streams of all devices do.
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
+#include "simt/nccl/nccl_recorder.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -92,6 +93,20 @@ TEST_CASE("race detector: steps of a residual network, statistics synchronised, 
     options.ema_decay = 0.9;
     five_steps(model, options, 5);
   }
+}
+
+TEST_CASE("race detector: steps over nccl, two communicators at once") {
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl;
+  for (const Reduce reduce : kReductions) {
+    DataParallelOptions options = on_gpus(2, 2);
+    options.reduce = reduce;
+    options.batch_norm = BatchNormMode::sync;
+    options.bucket_bytes = 4000;
+    five_steps(residual_net(/*relu=*/true, /*dropout=*/true), options, 5);
+  }
+  CHECK(nccl.launches(0) == nccl.launches(1));
+  CHECK(nccl.communicators() == 6);
 }
 
 TEST_CASE("race detector: the seven steps one by one, gathered loss, evaluation, accumulation") {

@@ -15,17 +15,18 @@ namespace dp::test {
 // Ranks on threads of their own, each with a context.
 class Ranks {
  public:
-  explicit Ranks(const std::vector<int>& devices) {
+  explicit Ranks(const std::vector<int>& devices, const char* communicator = "p2p") {
     kernels::ContextOptions options;
     options.abort = &abort_;
     for (const int device : devices)
       contexts_.push_back(kernels::backend(DeviceKind::cuda).open({DeviceKind::cuda, device}, options));
     std::vector<kernels::Context*> all;
     for (const auto& context : contexts_) all.push_back(context.get());
-    handles_ = kernels::backend(DeviceKind::cuda).make_communicators("p2p", all);
+    handles_ = kernels::backend(DeviceKind::cuda).make_communicators(communicator, all);
   }
   int size() const { return static_cast<int>(contexts_.size()); }
   std::string name() const { return handles_.front()->name(); }
+  kernels::Context& context(int rank) { return *contexts_[static_cast<std::size_t>(rank)]; }
   // body(rank, context, communicator); rethrows the first exception.
   template <typename Body>
   void run(const Body& body) {

@@ -58,6 +58,18 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return sticky_error(stream->device());
 }
 
+cudaError_t dp::simt::enqueue(cudaStream_t handle, const ForeignWork& work) {
+  Stream* const stream = as_stream(handle, work.name);
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  stream->enqueue(work);
+  return sticky_error(stream->device());
+}
+
+int dp::simt::device_of(cudaStream_t handle) {
+  const Stream* const stream = as_stream(handle, "device_of");
+  return stream == nullptr ? -1 : stream->device();
+}
+
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
   Stream* const stream = as_stream(handle, "cudaLaunchHostFunc");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;

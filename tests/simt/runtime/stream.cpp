@@ -94,7 +94,8 @@ void Stream::run_slot(Slot& slot) {
                          work.stream->wait_until(work.position);
                          acquire(&work.event->token);
                        },
-                       [](CallWork& work) { work.function(work.data); }},
+                       [](CallWork& work) { work.function(work.data); },
+                       [&](ForeignWork& work) { work.run(work, device_, slot.operation); }},
              slot.work);
 }
 

@@ -89,7 +89,16 @@ std::string describe(const Work& work) {
   if (const auto* kernel = std::get_if<KernelWork>(&work)) return std::string("kernel ") + kernel->grid.kernel;
   if (const auto* copy = std::get_if<CopyWork>(&work)) return "a copy of " + std::to_string(copy->bytes) + " bytes";
   if (const auto* fill = std::get_if<FillWork>(&work)) return "a fill of " + std::to_string(fill->bytes) + " bytes";
+  if (const auto* foreign = std::get_if<ForeignWork>(&work)) return foreign->name;
   return "a host function";
+}
+
+void announce(const ForeignWork& work, int index, std::uint32_t operation, const std::vector<TouchedMemory>& touched) {
+  const RunningOperation running_operation(work.name, index, operation);
+  for (const TouchedMemory& memory : touched) {
+    memory.written ? announce_write(memory.begin, memory.bytes) : announce_read(memory.begin, memory.bytes);
+    if (detector != nullptr) detector->range(memory.begin, memory.bytes, memory.written ? Access::write : Access::read);
+  }
 }
 
 void run(KernelWork& work, int index, std::uint32_t operation) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <variant>
 
+#include "simt/foreign_work.h"
 #include "simt/runtime/kernel_call.h"
 
 namespace dp::simt {
@@ -54,7 +55,7 @@ struct CallWork {
   void* data;
 };
 
-using Work = std::variant<std::monostate, KernelWork, CopyWork, FillWork, RecordWork, WaitWork, CallWork>;
+using Work = std::variant<std::monostate, KernelWork, CopyWork, FillWork, RecordWork, WaitWork, CallWork, ForeignWork>;
 
 std::string describe(const Work& work);  // "kernel relu_kernel", "a copy of 64 bytes"
 

@@ -1,0 +1,29 @@
+// Work on streams of libraries that are simulated beside CUDA.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace dp::simt {
+
+struct ForeignWork {
+  const char* name;
+  void (*run)(const ForeignWork& work, int device, std::uint32_t operation);  // on the stream's thread; may block it
+  void* data;
+};
+
+cudaError_t enqueue(cudaStream_t stream, const ForeignWork& work);
+int device_of(cudaStream_t stream);  // -1 where there is no such stream
+
+// Called by `run`: what the work reads and writes, for the race detector and the thread sanitizer.
+struct TouchedMemory {
+  const void* begin;
+  std::size_t bytes;
+  bool written;
+};
+void announce(const ForeignWork& work, int device, std::uint32_t operation, const std::vector<TouchedMemory>& touched);
+
+}  // namespace dp::simt

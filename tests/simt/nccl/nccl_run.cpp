@@ -1,0 +1,172 @@
+// What a collective of the stand-in does once it runs.
+#include <algorithm>
+#include <cstring>
+
+#include "simt/nccl/nccl_state.h"
+#include "simt/runtime/devices.h"
+#include "simt/runtime/errors.h"
+#include "simt/runtime/quiet_lock.h"
+
+namespace dp::simt {
+namespace {
+
+struct Write {
+  void* to;
+  std::vector<char> bytes;
+};
+
+std::vector<char> copy_of(const void* from, std::size_t bytes) {
+  const char* const begin = static_cast<const char*>(from);
+  return {begin, begin + bytes};
+}
+
+template <typename T>
+std::vector<char> sum_as(const std::vector<const char*>& summands, std::size_t count) {
+  std::vector<T> sum(count);
+  for (const char* const summand : summands)  // the last rank first: another order than p2p's
+    for (std::size_t i = 0; i < count; ++i) sum[i] += reinterpret_cast<const T*>(summand)[i];
+  return copy_of(sum.data(), count * sizeof(T));
+}
+
+// Of every rank's call `i`, from element `offset` of what it gives.
+std::vector<char> sum_of(const NcclGroup::Meeting& meeting, std::size_t i, std::size_t offset) {
+  const NcclCall& call = meeting.launches.front()->calls[i];
+  std::vector<const char*> summands;
+  for (const NcclLaunch* const launch : meeting.launches)
+    summands.insert(summands.begin(), static_cast<const char*>(launch->calls[i].from) + offset * bytes_of(call.type));
+  return call.type == NcclType::f64 ? sum_as<double>(summands, call.count) : sum_as<float>(summands, call.count);
+}
+
+void collect(const NcclGroup::Meeting& meeting, std::size_t i, std::vector<Write>& writes) {
+  const NcclCall& call = meeting.launches.front()->calls[i];
+  const std::size_t bytes = call.count * bytes_of(call.type);
+  const auto of = [&](std::size_t rank) -> const NcclCall& { return meeting.launches[rank]->calls[i]; };
+  const auto root = static_cast<std::size_t>(std::max(call.other, 0));
+  if (call.kind == NcclKind::reduce) writes.push_back({of(root).to, sum_of(meeting, i, 0)});
+  for (std::size_t rank = 0; rank < meeting.launches.size(); ++rank) {
+    if (call.kind == NcclKind::broadcast) writes.push_back({of(rank).to, copy_of(of(root).from, bytes)});
+    if (call.kind == NcclKind::all_reduce) writes.push_back({of(rank).to, sum_of(meeting, i, 0)});
+    if (call.kind == NcclKind::reduce_scatter) writes.push_back({of(rank).to, sum_of(meeting, i, rank * call.count)});
+    if (call.kind == NcclKind::all_gather)
+      for (std::size_t other = 0; other < meeting.launches.size(); ++other)
+        writes.push_back({static_cast<char*>(of(rank).to) + other * bytes, copy_of(of(other).from, bytes)});
+  }
+}
+
+// The n-th send from one rank to another belongs to the n-th receive there.
+void collect_between(const NcclGroup::Meeting& meeting, int from, int to, std::vector<Write>& writes) {
+  const auto calls = [&](int rank, NcclKind kind, int peer) {
+    std::vector<NcclCall> found;
+    for (const NcclCall& call : meeting.launches[static_cast<std::size_t>(rank)]->calls)
+      if (call.kind == kind && call.other == peer) found.push_back(call);
+    return found;
+  };
+  const std::vector<NcclCall> sends = calls(from, NcclKind::send, to), receives = calls(to, NcclKind::receive, from);
+  if (sends.size() != receives.size())
+    report("NCCL: rank " + std::to_string(from) + " sends " + std::to_string(sends.size()) + " times to rank " +
+           std::to_string(to) + ", which receives " + std::to_string(receives.size()) + " times");
+  for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
+    if (sends[i].count != receives[i].count || sends[i].type != receives[i].type)
+      report("NCCL: rank " + std::to_string(from) + ": " + to_string(sends[i]) + ", but rank " + std::to_string(to) +
+             ": " + to_string(receives[i]));
+    else
+      writes.push_back({receives[i].to, copy_of(sends[i].from, sends[i].count * bytes_of(sends[i].type))});
+  }
+}
+
+std::string common_of(const NcclLaunch& launch) {
+  std::string text;
+  for (const NcclCall& call : launch.calls)
+    if (!is_between_two(call.kind)) text += to_string(call) + ";";
+  return text;
+}
+
+std::vector<TouchedMemory> touched_by(const NcclLaunch& launch) {
+  std::vector<TouchedMemory> touched;
+  for (const NcclCall& call : launch.calls) {
+    const std::size_t bytes = call.count * bytes_of(call.type),
+                      ranks = static_cast<std::size_t>(launch.rank->group->size);
+    const bool rooted = call.kind == NcclKind::reduce || call.kind == NcclKind::broadcast;
+    const bool gives = call.kind != NcclKind::broadcast || call.other == launch.rank->rank;
+    const bool gets = !rooted || call.kind == NcclKind::broadcast || call.other == launch.rank->rank;
+    if (call.from != nullptr && gives)
+      touched.push_back({call.from, call.kind == NcclKind::reduce_scatter ? bytes * ranks : bytes, false});
+    if (call.to != nullptr && gets)
+      touched.push_back({call.to, call.kind == NcclKind::all_gather ? bytes * ranks : bytes, true});
+  }
+  return touched;
+}
+
+}  // namespace
+
+NcclState& nccl_state() {
+  static auto& state = *new NcclState;
+  return state;
+}
+
+std::size_t bytes_of(NcclType type) { return type == NcclType::u8 ? 1 : type == NcclType::f32 ? 4 : 8; }
+bool is_between_two(NcclKind kind) { return kind == NcclKind::send || kind == NcclKind::receive; }
+
+std::string to_string(const NcclCall& call) {
+  static constexpr const char* kKinds[] = {"broadcast",  "reduce", "all_reduce", "reduce_scatter",
+                                           "all_gather", "send",   "receive"};
+  std::string text = kKinds[static_cast<int>(call.kind)];
+  text += " of " + std::to_string(call.count);
+  text += call.type == NcclType::u8 ? " bytes" : call.type == NcclType::f32 ? " float32" : " float64";
+  if (call.other >= 0) text += (is_between_two(call.kind) ? " with " : ", root ") + std::to_string(call.other);
+  return text;
+}
+
+void move_data(const NcclGroup::Meeting& meeting) {
+  const std::string common = common_of(*meeting.launches.front());
+  for (const NcclLaunch* const launch : meeting.launches)
+    if (common_of(*launch) != common) return;  // has been reported
+  unsigned devices = 0;
+  for (const NcclLaunch* const launch : meeting.launches) devices |= 1u << launch->rank->device;
+  const QuietAccesses quiet;
+  const OpenMemory open(devices);
+  std::vector<Write> writes;  // everything is read before anything is written
+  for (std::size_t i = 0; i < meeting.launches.front()->calls.size(); ++i)
+    if (!is_between_two(meeting.launches.front()->calls[i].kind)) collect(meeting, i, writes);
+  for (int from = 0; from < static_cast<int>(meeting.launches.size()); ++from)
+    for (int to = 0; to < static_cast<int>(meeting.launches.size()); ++to) collect_between(meeting, from, to, writes);
+  for (const Write& write : writes) std::memcpy(write.to, write.bytes.data(), write.bytes.size());
+}
+
+void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
+  NcclLaunch& launch = *static_cast<NcclLaunch*>(work.data);
+  NcclState& state = nccl_state();
+  auto& rank = *launch.rank;
+  {
+    const QuietLock lock(state.mutex);
+    NcclGroup& group = *rank.group;
+    const auto stuck = [&](const char* where) {
+      report("NCCL: rank " + std::to_string(rank.rank) + " of communicator " + std::to_string(group.number) +
+             " waits for ever " + where + " in its call " + std::to_string(launch.number));
+    };
+    const auto wait = [&](const auto& ready, const char* where) {
+      if (!state.changed.wait_for(lock.get(), state.patience, [&] { return rank.aborted || ready(); })) stuck(where);
+    };
+    wait([&] { return !state.busy[device]; }, "for its device");
+    state.busy[device] = true;
+    if (!rank.aborted && rank.error == NcclResult::success) {
+      NcclGroup::Meeting& meeting = group.meetings[launch.number];
+      meeting.launches.resize(static_cast<std::size_t>(group.size));
+      meeting.launches[static_cast<std::size_t>(rank.rank)] = &launch;
+      if (++meeting.arrived == group.size) {
+        move_data(meeting);
+        meeting.done = true;
+        state.changed.notify_all();
+      }
+      wait([&] { return meeting.done; }, "for the other ranks");
+    } else {
+      wait([] { return false; }, "for an abort");
+    }
+    ++rank.finished;
+    state.busy[device] = false;
+    state.changed.notify_all();
+  }
+  announce(work, device, operation, touched_by(launch));
+}
+
+}  // namespace dp::simt
