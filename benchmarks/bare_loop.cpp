@@ -36,7 +36,7 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
   inputs_.seed = seed;
 }
 
-void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
+void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
   inputs_.lr = sgd.lr;
   inputs_.momentum = sgd.momentum;
@@ -48,13 +48,21 @@ void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
   replica_->bind(0, plan_,
                  {batch.images.data<float>(), batch.labels.data<std::int32_t>(), batch.samples.data<std::int64_t>(),
                   batch.size()});
+}
+
+void BareLoop::update() {
+  void* const args[] = {replica_->values(), replica_->gradients(), momenta_->data(), replica_->inputs(),
+                        replica_->results()};
+  update_->run(replica_->compute(), args, nullptr);
+}
+
+void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
+  begin(batch, sgd);
   replica_->run(plan_->forward());
   replica_->run(plan_->running());
   replica_->run(plan_->loss());
   replica_->run(plan_->backward());
-  void* const args[] = {replica_->values(), replica_->gradients(), momenta_->data(), replica_->inputs(),
-                        replica_->results()};
-  update_->run(replica_->compute(), args, nullptr);
+  update();
 }
 
 double BareLoop::take_loss() {
