@@ -43,7 +43,7 @@ class Lab {
  public:
   explicit Lab(const Options& options)
       : model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
-        batch_(random_batches(model_, options.batch, 1, 42)),
+        batch_(random_batches(model_, options.batch, 1, 42, {0, options.batch})),
         loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.fast_conv),
         host_(options.gpu.empty()),
         threads_(options.threads) {

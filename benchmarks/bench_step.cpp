@@ -15,6 +15,7 @@
 #include "benchmarks/bare_loop.h"
 #include "benchmarks/protocol.h"
 #include "benchmarks/random_batches.h"
+#include "benchmarks/ranks.h"
 #include "dp/data_parallel.h"
 #include "dp/error.h"
 #include "dp/models.h"
@@ -36,6 +37,7 @@ struct Options {
   int batches = 192, cpu = 1, threads = 1;
   std::uint64_t seed = 42;
   bool fast_conv = false;
+  RankOptions rank;
 };
 
 dp::Reduce parse_reduce(const std::string& name) {
@@ -51,11 +53,13 @@ const char* name_of(dp::Reduce reduce) {
 }
 
 std::vector<dp::Device> devices_of(const Options& options) {
-  if (options.gpus.empty()) return dp::cpus(options.cpu);
-  return dp::gpus(dp::parse_gpu_list(options.gpus, dp::probe_devices(dp::DeviceKind::cuda).count));
+  const bool is_rank = options.variant == "ddp";
+  if (options.gpus.empty()) return dp::cpus(is_rank ? 1 : options.cpu);
+  const std::vector<int> ids = dp::parse_gpu_list(options.gpus, dp::probe_devices(dp::DeviceKind::cuda).count);
+  return dp::gpus(is_rank ? std::vector<int>{ids.at(static_cast<std::size_t>(options.rank.rank))} : ids);
 }
 
-// One way to train: the bare loop over a plan, or DataParallel.
+// One way to train: the bare loop over a plan, or DataParallel, alone or as a rank.
 class Variant {
  public:
   virtual ~Variant() = default;
@@ -78,15 +82,17 @@ Weights trained_of(const dp::Model& model, const Weights& weights) {
 
 class Engine final : public Variant {
  public:
-  Engine(const dp::Model& model, const Options& options, const std::vector<dp::Device>& devices) {
+  // `rows`: of this rank's part of a batch.
+  Engine(const dp::Model& model, const Options& options, const std::vector<dp::Device>& devices, std::int64_t rows) {
     dp::DataParallelOptions parallel;
     parallel.devices = devices;
+    parallel.world = join_world(options.rank);
     parallel.threads_per_replica = options.threads;
     parallel.reduce = parse_reduce(options.reduce);
     parallel.seed = options.seed;
     parallel.fast_convolutions = options.fast_conv;
     net_ = std::make_unique<dp::DataParallel>(model, parallel);
-    net_->prepare({options.batch}, {options.batch});
+    net_->prepare({rows}, {rows});
   }
   void train_step(const dp::Batch& batch) override { net_->train_step(batch, kSgd); }
   double take_loss() override { return net_->take_stats().loss(); }
@@ -99,8 +105,7 @@ class Engine final : public Variant {
   Weights weights() const override { return trained_of(net_->model(), net_->weights()); }
   std::size_t device_bytes() const override {
     std::size_t most = 0;
-    for (std::size_t i = 0; i < net_->options().devices.size(); ++i)
-      most = std::max(most, net_->memory_use(static_cast<int>(i)).total());
+    for (int i = 0; i < net_->size(); ++i) most = std::max(most, net_->memory_use(i).total());
     return most;
   }
 
@@ -128,6 +133,12 @@ class Bare final : public Variant {
   BareLoop loop_;
 };
 
+// Of each batch, consecutive ones for each rank.
+Range rows_of(const Options& options) {
+  const std::int64_t rank = options.rank.rank, ranks = options.rank.ranks;
+  return {options.batch * rank / ranks, options.batch * (rank + 1) / ranks};
+}
+
 double peak_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -140,11 +151,12 @@ class Server {
       : options_(options),
         model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
         devices_(devices_of(options)) {
+    const Range rows = rows_of(options);
     if (options.variant == "plan")
       variant_ = std::make_unique<Bare>(model_, options, devices_.front());
     else
-      variant_ = std::make_unique<Engine>(model_, options, devices_);
-    batches_ = random_batches(model_, options.batch, options.batches, options.seed);
+      variant_ = std::make_unique<Engine>(model_, options, devices_, rows.size());
+    batches_ = random_batches(model_, options.batch, options.batches, options.seed, rows);
     if (!options.save_inputs.empty()) save_inputs(options.save_inputs, variant_->weights(), batches_);
     start_loss_ = variant_->start_loss(batches_.front());
     train(kCheckSteps);
@@ -205,7 +217,7 @@ class Server {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Seconds of training steps, on demand: commands on stdin, answers on stdout");
-  app.add_option("--variant", options.variant)->check(CLI::IsMember({"plan", "dp"}))->capture_default_str();
+  app.add_option("--variant", options.variant)->check(CLI::IsMember({"plan", "dp", "ddp"}))->capture_default_str();
   app.add_option("--model", options.model)->capture_default_str();
   app.add_option("--input", options.input, "Shape of a sample")->delimiter(',')->capture_default_str();
   app.add_option("--classes", options.classes)->check(CLI::PositiveNumber)->capture_default_str();
@@ -222,6 +234,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
   app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");
+  add_rank_options(app, options.rank);
   CLI11_PARSE(app, argc, argv);
   try {
     Server server(options);

@@ -30,8 +30,8 @@ Collectives::Collectives(kernels::Communicator& communicator, kernels::Context& 
                          std::int64_t most_bytes)
     : communicator_(communicator), stream_(stream) {
   const auto bytes = static_cast<std::size_t>(most_bytes) + 4 * static_cast<std::size_t>(communicator.size());
-  data_ = context.allocate(bytes);
-  part_ = context.allocate(bytes);
+  data_ = context.allocate_for_peers(bytes);
+  part_ = context.allocate_for_peers(bytes);
   host_.resize(bytes / 4);
   part_bytes_.resize(static_cast<std::size_t>(communicator.size()));
 }
@@ -96,6 +96,8 @@ std::int64_t Collectives::check(const Collective& which, std::int64_t count) {
 }
 
 double Collectives::time(const Collective& which, std::int64_t count, int calls) {
+  communicator_.all_reduce(part(), 1, DType::f32, stream_);  // all ranks begin together
+  stream_.synchronize();
   const auto start = Clock::now();
   for (int i = 0; i < calls; ++i) call(which, count);
   stream_.synchronize();

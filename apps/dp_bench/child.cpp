@@ -186,6 +186,20 @@ double Child::cpu_seconds() const {
   return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
+std::vector<std::unique_ptr<Child>> start_ranks(const std::vector<std::string>& words, int ranks,
+                                                double timeout_seconds) {
+  std::vector<std::unique_ptr<Child>> started;
+  std::string port = "0";
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<std::string> all = words;
+    if (ranks > 1)
+      all.insert(all.end(), {"--rank", std::to_string(rank), "--ranks", std::to_string(ranks), "--port", port});
+    started.push_back(std::make_unique<Child>(all, std::vector<std::string>{}));
+    if (ranks > 1 && rank == 0) port = started.front()->read(timeout_seconds).text("port");
+  }
+  return started;
+}
+
 double machine_cpu_seconds() {
   std::ifstream file("/proc/stat");
   std::string word;

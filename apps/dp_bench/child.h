@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -55,6 +56,11 @@ class Child {
   int in_ = -1, out_ = -1, err_ = -1;
   std::string buffer_;
 };
+
+// So many processes of one program, told which rank they are and where to meet; a single one is told nothing. They have still to
+// say that they are ready. ChildError.
+std::vector<std::unique_ptr<Child>> start_ranks(const std::vector<std::string>& words, int ranks,
+                                                double timeout_seconds);
 
 // Processor time that anything on this machine has used so far; what a hypervisor took counts too.
 double machine_cpu_seconds();

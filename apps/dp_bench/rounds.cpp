@@ -64,8 +64,9 @@ struct Load {
 
 class Rounds {
  public:
-  Rounds(const StepOptions& options, Progress progress) : options_(options), progress_(progress) {
-    for (VariantSpec& spec : variants_for(options_)) {
+  Rounds(const StepOptions& options, const std::vector<VariantSpec>& variants, Progress progress)
+      : options_(options), progress_(progress) {
+    for (const VariantSpec& spec : variants) {
       Measured one;
       one.spec = spec;
       one.note = spec.absent;
@@ -121,10 +122,11 @@ class Rounds {
     } else if (!inputs_ready_) {
       words.insert(words.end(), {"--save-inputs", scratch_ / "inputs"});
     }
-    for (int rank = 0; rank < spec.processes; ++rank) {
-      std::vector<std::string> variables;
-      if (pytorch) variables = pytorch_variables(spec, rank);
-      one.ranks.push_back(std::make_unique<Child>(words, variables));
+    if (pytorch) {
+      for (int rank = 0; rank < spec.processes; ++rank)
+        one.ranks.push_back(std::make_unique<Child>(words, pytorch_variables(spec, rank)));
+    } else {
+      one.ranks = start_ranks(words, spec.processes, options_.timeout);
     }
     Reply first;
     for (auto& rank : one.ranks) {
@@ -254,6 +256,8 @@ class Rounds {
 
 }  // namespace
 
-StepResult measure_steps(const StepOptions& options, Progress progress) { return Rounds(options, progress).measure(); }
+StepResult measure_steps(const StepOptions& options, const std::vector<VariantSpec>& variants, Progress progress) {
+  return Rounds(options, variants, progress).measure();
+}
 
 }  // namespace dp_bench

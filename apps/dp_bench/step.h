@@ -37,6 +37,9 @@ struct VariantSpec {
 };
 // Every variant for these options, in the order of the table. dp::Error(usage) for a key in `variants` that does not exist.
 std::vector<VariantSpec> variants_for(const StepOptions& options);
+// One of ours: group "plan", "dp" or "ddp" on so many devices, with so many CPU threads for each and these further arguments.
+VariantSpec our_variant(const StepOptions& options, const std::string& key, const std::string& title,
+                        const std::string& group, int devices, int threads_each, const std::vector<std::string>& more);
 // With every automatic choice made.
 StepOptions resolved(StepOptions options);
 
@@ -57,7 +60,8 @@ struct StepResult {
   std::vector<Measured> variants;
   std::vector<std::pair<std::string, std::string>> facts;
 };
-StepResult measure_steps(const StepOptions& options, Progress progress);
+// The options are resolved ones.
+StepResult measure_steps(const StepOptions& options, const std::vector<VariantSpec>& variants, Progress progress);
 Report step_report(const StepResult& result);
 
 // Bytes that the devices send to each other in a step, by theory: a sum of `bytes` over n devices and its way back to all of

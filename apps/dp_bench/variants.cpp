@@ -44,7 +44,7 @@ StepOptions resolved(StepOptions options) {
     options.replicas = static_cast<int>(ids.size());
   }
   const int cores = static_cast<int>(dp::process_cores().size());
-  if (options.threads == 0) options.threads = std::max(cores, options.replicas);
+  if (options.threads == 0) options.threads = std::max(1, cores / options.replicas) * options.replicas;
   if (options.gpus.empty() && options.threads % options.replicas != 0)
     throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) +
                                               " can not be shared out to " + std::to_string(options.replicas) +
@@ -58,6 +58,24 @@ StepOptions resolved(StepOptions options) {
   return options;
 }
 
+VariantSpec our_variant(const StepOptions& options, const std::string& key, const std::string& title,
+                        const std::string& group, int devices, int threads_each, const std::vector<std::string>& more) {
+  const bool gpu = !options.gpus.empty();
+  VariantSpec spec{key, title, group, devices, group == "ddp" ? devices : 1, "", network_arguments(options)};
+  const auto add = [&](const std::vector<std::string>& words) {
+    spec.arguments.insert(spec.arguments.end(), words.begin(), words.end());
+  };
+  if (group == "ddp" && gpu) spec.absent = "ranks on GPUs need the communicator nccl, which is not built";
+  if (gpu)
+    add({"--gpus", first_gpus(options.gpus, devices)});
+  else
+    add({"--cpu", std::to_string(devices), "--threads", std::to_string(threads_each)});
+  add({"--variant", group});
+  if (options.fast_conv) add({"--fast-conv"});
+  add(more);
+  return spec;
+}
+
 std::vector<VariantSpec> variants_for(const StepOptions& options) {
   const int n = options.replicas;
   const bool gpu = !options.gpus.empty();
@@ -65,21 +83,15 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
   std::vector<VariantSpec> all;
   const auto ours = [&](const std::string& key, const std::string& title, const std::string& group, int devices,
                         const std::vector<std::string>& more) {
-    VariantSpec spec{key, title, group, devices, group == "ddp" ? devices : 1, "", network_arguments(options)};
-    if (gpu)
-      spec.arguments.insert(spec.arguments.end(), {"--gpus", first_gpus(options.gpus, devices)});
-    else
-      spec.arguments.insert(spec.arguments.end(),
-                            {"--cpu", std::to_string(devices), "--threads", std::to_string(options.threads / devices)});
-    if (options.fast_conv) spec.arguments.emplace_back("--fast-conv");
-    spec.arguments.insert(spec.arguments.end(), more.begin(), more.end());
-    all.push_back(spec);
+    all.push_back(our_variant(options, key, title, group, devices, std::max(1, options.threads / devices), more));
   };
-  ours("plan", "bare plan", "plan", 1, {"--variant", "plan"});
-  ours("dp1", "dp x1", "dp", 1, {"--variant", "dp"});
+  ours("plan", "bare plan", "plan", 1, {});
+  ours("dp1", "dp x1", "dp", 1, {});
   if (n > 1)
     for (const char* reduce : {"sharded", "master", "allreduce"})
-      ours(std::string("dp-") + reduce, "dp" + count + " " + reduce, "dp", n, {"--variant", "dp", "--reduce", reduce});
+      ours(std::string("dp-") + reduce, "dp" + count + " " + reduce, "dp", n, {"--reduce", reduce});
+
+  if (n > 1) ours("ddp", "ddp" + count, "ddp", n, {});
 
   const auto pytorch = [&](const std::string& key, const std::string& title, const std::string& variant, int devices,
                            const std::string& format) {
