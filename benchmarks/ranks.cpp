@@ -22,7 +22,7 @@ Listener listen_on_loopback() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   auto* const raw = reinterpret_cast<sockaddr*>(&address);
   socklen_t size = sizeof address;
-  Listener made{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  Listener made{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (made.socket < 0 || ::bind(made.socket, raw, size) != 0 || ::listen(made.socket, SOMAXCONN) != 0 ||
       ::getsockname(made.socket, raw, &size) != 0)
     throw Error(ErrorCode::device, std::string("can not listen on 127.0.0.1: ") + std::strerror(errno));
