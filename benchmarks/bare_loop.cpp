@@ -19,11 +19,10 @@ kernels::ContextOptions context_options(int threads, bool fast_convolutions) {
 
 }  // namespace
 
-BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, int threads,
-                   std::uint64_t seed, std::int64_t batch, bool fast_convolutions)
+BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device,
+                   int threads, std::uint64_t seed, std::int64_t batch, bool fast_convolutions)
     : model_(model), norms_(model, 1) {
-  auto context =
-      kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, context_options(threads, fast_convolutions));
+  auto context = kernels::backend(device.kind).open(device, context_options(threads, fast_convolutions));
   context->bind_thread();
   const engine::Plan preferred(model_, *context, {.batch = kLayoutBatch}, nullptr, norms_);
   table_ = std::make_unique<engine::ParameterTable>(model_, preferred.parameter_layouts(), context->compute_type());
@@ -37,7 +36,7 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
   inputs_.seed = seed;
 }
 
-void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
+void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
   inputs_.lr = sgd.lr;
   inputs_.momentum = sgd.momentum;
@@ -49,28 +48,26 @@ void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
   replica_->bind(0, plan_,
                  {batch.images.data<float>(), batch.labels.data<std::int32_t>(), batch.samples.data<std::int64_t>(),
                   batch.size()});
-  replica_->run(plan_->forward());
-  replica_->run(plan_->running());
-  replica_->run(plan_->loss());
-  replica_->run(plan_->backward());
+}
+
+void BareLoop::update() {
   void* const args[] = {replica_->values(), replica_->gradients(), momenta_->data(), replica_->inputs(),
                         replica_->results()};
   update_->run(replica_->compute(), args, nullptr);
 }
 
+void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
+  begin(batch, sgd);
+  replica_->run(plan_->forward());
+  replica_->run(plan_->running());
+  replica_->run(plan_->loss());
+  replica_->run(plan_->backward());
+  update();
+}
+
 double BareLoop::take_loss() {
   const kernels::StepResults results = replica_->take_results().front();
   return results.samples ? results.loss_sum / static_cast<double>(results.samples) : 0;
-}
-
-std::vector<std::pair<std::string, Tensor>> BareLoop::weights() {
-  std::vector<std::pair<std::string, Tensor>> tensors;
-  for (std::size_t i = 0; i < table_->entries().size(); ++i) {
-    const engine::ParameterEntry& entry = table_->entries()[i];
-    tensors.emplace_back(entry.name, Tensor(entry.shape));
-    replica_->export_entry(static_cast<int>(i), replica_->values(), tensors.back().second);
-  }
-  return tensors;
 }
 
 }  // namespace dp::benchmarks

@@ -18,12 +18,18 @@ class BareLoop {
  public:
   // `weights` are the initial ones, as DataParallel::weights() has them. The calling thread runs the steps; it is pinned here,
   // with its team.
-  BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, int threads,
+  BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device, int threads,
            std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false);
 
   void train_step(const Batch& batch, const Sgd& sgd);
+  // Its parts, for those that look at each: the batch becomes what the plan's steps read; the steps; the update.
+  void begin(const Batch& batch, const Sgd& sgd);
+  engine::Replica& replica() { return *replica_; }
+  const engine::Plan& plan() const { return *plan_; }
+  void update();
+  std::int64_t parameter_count() const { return table_->size(); }
   double take_loss();  // mean over the samples since the last call
-  std::vector<std::pair<std::string, Tensor>> weights();
+  const MemoryUse& memory_use() const { return replica_->memory_use(); }
 
  private:
   Model model_;

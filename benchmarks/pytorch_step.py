@@ -1,23 +1,32 @@
 #!/usr/bin/env python3
-"""Seconds per training step in PyTorch on the CPU: the same server as step.cpp, for the same networks.
-
-Commands on stdin, one JSON object a line on stdout, idle in between; benchmarks/README.md has the commands and variants.
-Start it with OMP_NUM_THREADS, OMP_PROC_BIND=true and OMP_PLACES=cores in the environment, as compare.py does.
+"""Seconds per training step in PyTorch: the same server as bench_step.cpp, for the same networks, in one variant: `single`,
+`dataparallel` (nn.DataParallel, GPUs alone) or `ddp` (DistributedDataParallel: a process for each rank, told by RANK, WORLD_SIZE and
+the file DP_BENCH_MEETING, where the ranks find each other). benchmarks/README.md has the protocol.
 """
 
 import argparse
-import json
 import math
 import os
 import re
+import resource
 import sys
 import time
 
-import torch
-from torch import nn
-import torch.nn.functional as F
 
-SETTLE_STEPS = 2  # as in step.cpp
+def say(word, **fields):
+    clean = [f"{key.replace('__', ':')}={re.sub('[^ -~]', ' ', str(value))}" for key, value in fields.items()]
+    print("\t".join([word, *clean]), flush=True)
+
+
+try:
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+except ImportError as error:
+    say("absent", reason=f"PyTorch is not installed for {sys.executable} ({error})")
+    sys.exit(0)
+
+SETTLE_STEPS = 2  # as in bench_step.cpp
 
 
 class MnistConvnet(nn.Module):
@@ -63,26 +72,27 @@ def resnet18(input_shape, classes):
 MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp, "resnet18": resnet18}
 
 
-def read_inputs(path, model, input_shape, batch, batches):
-    """What step --save-inputs wrote: weights, images, labels."""
+def read_inputs(path, model, input_shape, batch, batches, rows):
+    """What bench_step --save-inputs wrote: weights, images, labels; of each batch the rows [first, last)."""
+    size = 4 * (sum(p.numel() for p in model.parameters()) + batches * batch * (math.prod(input_shape) + 1))
+    if os.path.getsize(path) != size:
+        raise ValueError(f"{path} holds {os.path.getsize(path)} bytes where this model and these batches take {size}")
+    first, last = rows
     with open(path, "rb") as file:
-        raw = bytearray(file.read())
-    at = 0
 
-    def take(shape, dtype):
-        nonlocal at
-        count = math.prod(shape)
-        tensor = torch.frombuffer(raw, dtype=dtype, count=count, offset=at).reshape(shape).clone()
-        at += 4 * count
-        return tensor
+        def take(shape, dtype, at, of):
+            """The rows `at` of a tensor of this shape per row and `of` rows."""
+            row = math.prod(shape)
+            file.seek(4 * row * at[0], os.SEEK_CUR)
+            raw = bytearray(file.read(4 * row * (at[1] - at[0])))
+            file.seek(4 * row * (of - at[1]), os.SEEK_CUR)
+            return torch.frombuffer(raw, dtype=dtype).reshape((at[1] - at[0], *shape))
 
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(take(parameter.shape, torch.float32))
-    images = [take((batch, *input_shape), torch.float32) for _ in range(batches)]
-    labels = [take((batch,), torch.int32).long() for _ in range(batches)]
-    if at != len(raw):
-        sys.exit(f"pytorch_step: {path} holds {len(raw)} bytes where this model and these batches take {at}")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(take(parameter.shape, torch.float32, (0, 1), 1)[0])
+        images = [take(input_shape, torch.float32, (first, last), batch) for _ in range(batches)]
+        labels = [take((), torch.int32, (first, last), batch).long() for _ in range(batches)]
     return images, labels
 
 
@@ -92,44 +102,6 @@ def make_optimizer(model):
         return torch.optim.SGD(model.parameters(), **settings, foreach=True)
     except TypeError:  # before PyTorch 1.12
         return torch.optim.SGD(model.parameters(), **settings)
-
-
-class Variant:
-    def __init__(self, make_model, images, labels, memory_format):
-        self.model = make_model().to(memory_format=memory_format).train()
-        self.images = [x.contiguous(memory_format=memory_format) for x in images] if images[0].dim() == 4 else images
-        self.labels = labels
-        self.optimizer = make_optimizer(self.model)
-        self.next = 0
-
-    def train(self, steps):
-        """The mean loss of these steps, as a tensor."""
-        total = torch.zeros(())
-        for _ in range(steps):
-            i = self.next % len(self.images)
-            self.next += 1
-            self.optimizer.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(self.model(self.images[i]), self.labels[i])
-            loss.backward()
-            self.optimizer.step()
-            total += loss.detach()
-        return total / steps
-
-    def measure(self, steps):
-        self.train(SETTLE_STEPS)
-        start = time.perf_counter()
-        loss = self.train(steps).item()
-        seconds = (time.perf_counter() - start) / steps
-        if not math.isfinite(loss):
-            raise ValueError("the loss is not finite")
-        return seconds, loss
-
-
-def mapped_library(pattern):
-    """The file name of a library that this process has loaded."""
-    with open("/proc/self/maps") as maps:
-        names = {os.path.basename(os.path.realpath(line.split()[-1])) for line in maps if re.search(pattern, line)}
-    return ", ".join(sorted(names)) or "none"
 
 
 def spread_threads():
@@ -142,77 +114,112 @@ def spread_threads():
     if len(taken) == 1 and others:
         for i, thread in enumerate(sorted(strays)):
             os.sched_setaffinity(thread, {others[i % len(others)]})
-    return sorted(sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task"))
 
 
-def pair(a, b, steps, slices):
-    seconds = {0: [], 1: []}
-    for i in range(slices):
-        for which in (0, 1) if i % 2 == 0 else (1, 0):
-            seconds[which].append((a, b)[which].measure(steps)[0])
-    return {"seconds_a": seconds[0], "seconds_b": seconds[1]}
+class Trainer:
+    def __init__(self, model, images, labels):
+        self.model, self.images, self.labels = model, images, labels
+        self.optimizer = make_optimizer(model)
+        self.device = labels[0].device
+        self.next = 0
+
+    def train(self, steps):
+        """The mean loss of these steps; returns when the device is done."""
+        total = torch.zeros((), device=self.device)
+        for _ in range(steps):
+            i = self.next % len(self.images)
+            self.next += 1
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(self.model(self.images[i]), self.labels[i])
+            loss.backward()
+            self.optimizer.step()
+            total += loss.detach()
+        return total.item() / steps
+
+    def answer(self, line):
+        words = line.split()
+        if len(words) != 2 or words[0] != "run" or not words[1].isdigit() or int(words[1]) < 1:
+            return say("error", message=f"the command '{line.strip()}'; known: run <steps>")
+        self.train(SETTLE_STEPS)
+        start = time.perf_counter()
+        loss = self.train(int(words[1]))
+        seconds = time.perf_counter() - start
+        if not math.isfinite(loss):
+            return say("error", message="the loss is not finite")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self.device.type == "cuda":
+            peak = max(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
+        return say("done", seconds=repr(seconds), loss=repr(loss), peak_bytes=peak)
 
 
-def answer(line, variants):
-    words = line.split()
-    if len(words) == 3 and words[0] == "run":
-        seconds, loss = variants[words[1]].measure(int(words[2]))
-        return {"variant": words[1], "steps": int(words[2]), "seconds_per_step": seconds, "loss": loss}
-    if len(words) == 5 and words[0] == "pair":
-        times = pair(variants[words[1]], variants[words[2]], int(words[3]), int(words[4]))
-        return {"a": words[1], "b": words[2], "steps": int(words[3]), **times}
-    raise ValueError(f"the command '{line.strip()}'; known: run <variant> <steps>, pair <a> <b> <steps> <slices>")
+def mapped_library(pattern):
+    """The file name of a library that this process has loaded."""
+    with open("/proc/self/maps") as maps:
+        names = {os.path.basename(os.path.realpath(line.split()[-1])) for line in maps if re.search(pattern, line)}
+    return ", ".join(sorted(names)) or "none"
+
+
+def introduce(start_loss, device):
+    dnnl = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", torch.__config__.show())
+    say("ready", program="pytorch", start_loss=repr(start_loss), device=device, version__torch=torch.__version__,
+        **{"version__torch's oneDNN": dnnl.group(1) if dnnl else "none",
+           "version__torch's BLAS": mapped_library(r"openblas|libmkl|libblis|libblas"),
+           "version__python": sys.version.split()[0]})
+
+
+def wrap(model, options, gpus, device):
+    if options.variant == "ddp":
+        torch.distributed.init_process_group("nccl" if gpus else "gloo", init_method="file://" + os.environ["DP_BENCH_MEETING"],
+                                             rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+        return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if gpus else None)
+    return nn.DataParallel(model, device_ids=gpus) if options.variant == "dataparallel" else model
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Seconds per training step, on demand: commands on stdin, JSON lines on stdout")
-    parser.add_argument("--inputs", required=True, help="the file that step --save-inputs wrote")
-    parser.add_argument("--model", default="mnist_convnet", choices=sorted(MODELS))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", required=True, help="the file that bench_step --save-inputs wrote")
+    parser.add_argument("--variant", default="single", choices=["single", "dataparallel", "ddp"])
+    parser.add_argument("--memory-format", default="contiguous", choices=["contiguous", "channels_last"])
+    parser.add_argument("--model", default="mnist_convnet")
     parser.add_argument("--input", default="1,28,28", help="shape of a sample")
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=64, help="global")
     parser.add_argument("--batches", type=int, default=192)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--spread", action="store_true", help="give BLAS threads cores of their own")
+    parser.add_argument("--threads", type=int, default=2, help="of this process")
+    parser.add_argument("--gpus", default="", help="ids; empty: the CPU")
     options = parser.parse_args()
-
+    if options.model not in MODELS:
+        say("absent", reason=f"pytorch_step.py does not write {options.model} down in PyTorch")
+        return
+    if options.variant == "dataparallel" and not options.gpus:
+        say("absent", reason="nn.DataParallel runs on GPUs alone")
+        return
     torch.set_num_threads(options.threads)
     torch.manual_seed(42)
+    rank, world = (int(os.environ.get(name, at)) for name, at in (("RANK", 0), ("WORLD_SIZE", 1)))
+    gpus = [int(gpu) for gpu in options.gpus.split(",")] if options.gpus else []
+    device = torch.device("cuda", gpus[rank % len(gpus)]) if gpus else torch.device("cpu")
     shape = tuple(int(size) for size in options.input.split(","))
-    start = MODELS[options.model](shape, options.classes)
-    images, labels = read_inputs(options.inputs, start, shape, options.batch, options.batches)
-
-    def make_model():
+    try:
         model = MODELS[options.model](shape, options.classes)
-        model.load_state_dict(start.state_dict())
-        return model
-
-    variants = {
-        name: Variant(make_model, images, labels, memory_format)
-        for name, memory_format in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last))
-    }
+    except ImportError as error:
+        say("absent", reason=f"{options.model} in PyTorch needs torchvision ({error})")
+        return
+    mine = (options.batch * rank // world, options.batch * (rank + 1) // world)
+    images, labels = read_inputs(options.inputs, model, shape, options.batch, options.batches, mine)
+    memory_format = torch.contiguous_format if options.memory_format == "contiguous" else torch.channels_last
+    model = model.to(device, memory_format=memory_format)
+    images = [x.to(device).contiguous(memory_format=memory_format) if x.dim() == 4 else x.to(device) for x in images]
+    labels = [x.to(device) for x in labels]
     with torch.no_grad():
-        start_loss = F.cross_entropy(start.eval()(images[0]), labels[0]).item()
-    for variant in variants.values():
-        variant.train(1)  # every thread there is has been started now
-    threads = spread_threads() if options.spread else None
-    dnnl = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", torch.__config__.show())
-    ready = {
-        "ready": "pytorch", "model": options.model, "batch": options.batch, "variants": list(variants),
-        "threads": torch.get_num_threads(), "cores_of_threads": threads, "start_loss": start_loss,
-        "versions": {
-            "torch": torch.__version__, "torch's oneDNN": dnnl.group(1) if dnnl else "none",
-            "torch's BLAS": mapped_library(r"openblas|libmkl|libblis|libblas"), "python": sys.version.split()[0],
-        },
-    }
-    print(json.dumps(ready), flush=True)
+        start_loss = F.cross_entropy(model.eval()(images[0]), labels[0]).item()
+    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels)
+    trainer.train(1)  # every thread there is has been started now
+    if options.threads > 1 and not gpus:
+        spread_threads()
+    introduce(start_loss, device)
     for line in sys.stdin:
-        try:
-            print(json.dumps(answer(line, variants)), flush=True)
-        except KeyError as error:
-            print(json.dumps({"error": f"no variant {error}; the first line of output lists them"}), flush=True)
-        except ValueError as error:
-            print(json.dumps({"error": str(error)}), flush=True)
+        trainer.answer(line)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,32 @@
 #include "benchmarks/random_batches.h"
 
 #include <fstream>
-#include <numeric>
 
 #include "dp/error.h"
 #include "dp/random.h"
 
 namespace dp::benchmarks {
 
-std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed) {
+std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows) {
   Random random(seed, RandomUse::synthetic);
   const auto classes = static_cast<std::uint32_t>(model.output().numel());
+  const std::int64_t pixels = model.input().numel();
   std::vector<Batch> batches;
   for (int i = 0; i < count; ++i) {
-    Batch one{Tensor(model.input().prepended(batch)), Tensor({batch}, DType::i32), Tensor({batch}, DType::i64)};
-    for (float& pixel : one.images.span<float>()) pixel = random.normal();
-    for (std::int32_t& label : one.labels.span<std::int32_t>())
-      label = static_cast<std::int32_t>(random.below(classes));
-    const auto samples = one.samples.span<std::int64_t>();
-    std::iota(samples.begin(), samples.end(), i * batch);
+    Batch one{Tensor(model.input().prepended(rows.size())), Tensor({rows.size()}, DType::i32),
+              Tensor({rows.size()}, DType::i64), batch};
+    for (std::int64_t row = 0; row < batch; ++row) {
+      const bool mine = row >= rows.begin && row < rows.end;
+      float* const image = mine ? one.images.data<float>() + (row - rows.begin) * pixels : nullptr;
+      for (std::int64_t p = 0; p < pixels; ++p) {
+        const float pixel = random.normal();
+        if (mine) image[p] = pixel;
+      }
+      const auto label = static_cast<std::int32_t>(random.below(classes));
+      if (!mine) continue;
+      one.labels.data<std::int32_t>()[row - rows.begin] = label;
+      one.samples.data<std::int64_t>()[row - rows.begin] = i * batch + row;
+    }
     batches.push_back(std::move(one));
   }
   return batches;

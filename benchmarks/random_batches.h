@@ -11,8 +11,12 @@
 
 namespace dp::benchmarks {
 
-// Normally distributed images, uniform labels; samples numbered through.
-std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed);
+struct Range {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+// Normally distributed images, uniform labels; samples numbered through. Of each batch these rows: a rank's part.
+std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows);
 
 // Raw numbers of this machine's byte order, one after the other: the weights in the model's order of parameters (float32), the
 // images of all batches (float32), their labels (int32).

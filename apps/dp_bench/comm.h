@@ -1,0 +1,29 @@
+// `dp_bench comm`: every collective of every communicator, in nccl-tests' columns.
+#pragma once
+
+#include "report.h"
+#include "step.h"
+
+namespace dp_bench {
+
+struct CommOptions {
+  double begin = 8, end = 128 << 20;  // bytes
+  double factor = 2;
+  int ranks = 2;
+  std::string gpus;
+  int threads = 1;  // of each CPU rank
+  int rounds = 5;
+  double seconds = 0.02;                   // of a size in a round, about
+  std::vector<std::string> collectives;    // empty: all
+  std::vector<std::string> communicators;  // "host", "host-processes", ...; empty: all
+  double timeout = 300;
+};
+Report measure_comm(const CommOptions& options, Progress progress);
+
+// "8", "64K", "128M", "1G" in bytes, as nccl-tests read it; dp::Error(usage).
+double parse_bytes(const std::string& text);
+std::vector<std::string> collective_names();
+// What nccl-tests multiply the algorithm's bandwidth by to get the bus's.
+double bus_factor(const std::string& collective, int ranks);
+
+}  // namespace dp_bench

@@ -1,0 +1,89 @@
+#include "compare.h"
+
+#include "statistics.h"
+
+namespace dp_bench {
+namespace {
+
+constexpr double kEpoch = 50000;
+constexpr double kMebi = 1024.0 * 1024.0;
+
+struct Published {
+  const char* what;
+  double seconds;
+};
+// ResNet18 on CIFAR-100 on four RTX 2080 Ti, seconds per epoch, by others.
+constexpr Published kPublished[] = {{"DataParallel", 20},
+                                    {"DataParallel + apex", 18},
+                                    {"DistributedDataParallel", 16},
+                                    {"DistributedDataParallel + apex", 14.5}};
+
+Row absent_row(const std::string& what, const std::string& why) { return {{what}, Kind::absent, why, {}}; }
+
+}  // namespace
+
+Report compare_report(StepOptions options, Progress progress) {
+  options.network = {"resnet18", {3, 32, 32}, 100};
+  options = resolved(options);
+  const bool gpu = !options.gpus.empty();
+  const int n = options.replicas;
+  const std::string count = " x" + std::to_string(n);
+  const int threads_each = std::max(1, options.threads / n);
+  const StepResult result = measure_steps(options,
+                                          {our_variant(options, "one", "one device", "dp", 1, threads_each, {}),
+                                           our_variant(options, "dp", "dp" + count, "dp", n, threads_each, {}),
+                                           our_variant(options, "ddp", "ddp" + count, "ddp", n, threads_each, {})},
+                                          progress);
+  Section section{"compare", "Seconds per epoch of 50,000 images", "", {}, {}, Bars{1, 2, 3, true}};
+  section.columns = {{"what", "what"},
+                     {"seconds_per_epoch", "s/epoch", 1},
+                     {"seconds_q1", "quartile", 1},
+                     {"seconds_q3", "quartile", 1},
+                     {"speed_up", "speed-up", 2},
+                     {"mib_per_device", "MiB/device", 0},
+                     {"ms_per_step", "ms/step", 1}};
+  const double steps = kEpoch / static_cast<double>(options.batch);
+  const double alone = median(result.variants.front().seconds_per_step);
+  for (const Measured& one : result.variants) {
+    if (one.seconds_per_step.empty()) {
+      section.rows.push_back(absent_row(one.spec.title, one.note));
+    } else {
+      const double seconds = median(one.seconds_per_step);
+      Row row;
+      row.cells = {one.spec.title,
+                   steps * seconds,
+                   steps * quantile(one.seconds_per_step, 0.25),
+                   steps * quantile(one.seconds_per_step, 0.75),
+                   alone / seconds,
+                   one.bytes_per_device / kMebi,
+                   seconds * 1e3};
+      row.note = "s/epoch is steps of an epoch times the median step";
+      row.samples = one.seconds_per_step;
+      section.rows.push_back(row);
+    }
+    if (one.spec.key != "one")
+      section.rows.push_back(
+          absent_row(one.spec.title + " + AMP", gpu ? "mixed precision is not built" : "mixed precision needs a GPU"));
+  }
+  for (const Published& published : kPublished) {
+    Row row{{std::string(published.what) + " x4", published.seconds},
+            Kind::published,
+            "by others, PyTorch on another machine with four RTX 2080 Ti",
+            {}};
+    section.rows.push_back(row);
+  }
+  section.text =
+      "Speed-up against one device of the same kind, with the same global batch. No loading of images is measured. "
+      "Published "
+      "figures are another machine's: they stand here for their order, not to be compared with.";
+  Report report{"compare", "", {}, {}};
+  report.title = "ResNet18 on images of CIFAR-100's shape, global batch " + std::to_string(options.batch) + ", " +
+                 (gpu ? "GPUs " + options.gpus
+                      : std::to_string(n) + " CPU replicas of " + std::to_string(threads_each) + " threads");
+  report.facts = result.facts;
+  report.facts.emplace_back("rounds", std::to_string(options.rounds));
+  report.sections.push_back(section);
+  return report;
+}
+
+}  // namespace dp_bench

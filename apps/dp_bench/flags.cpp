@@ -1,0 +1,169 @@
+#include "flags.h"
+
+#include <dp/error.h>
+#include <cstdio>
+
+#include "comm.h"
+#include "compare.h"
+#include "ops.h"
+#include "scaling.h"
+#include "step.h"
+
+namespace dp_bench {
+namespace {
+
+CLI::Validator whole(std::int64_t lowest, std::int64_t highest) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        std::int64_t value = 0;
+        const bool good = CLI::detail::lexical_cast(text, value) && value >= lowest && value <= highest;
+        return good ? std::string()
+                    : "'" + text + "' is not a whole number from " + std::to_string(lowest) + " to " +
+                          std::to_string(highest);
+      },
+      "");
+}
+
+void tell(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
+void add_network(CLI::App& app, Network& network) {
+  app.add_option("--model,--arch,-a", network.model, "a network of dp_train --list-models")->capture_default_str();
+  app.add_option("--input", network.input, "shape of a sample: channels,rows,columns [by model]")
+      ->delimiter(',')
+      ->check(whole(1, 4096));
+  app.add_option("--classes", network.classes, "[by model]")->check(whole(1, 100000));
+}
+
+void add_rounds(CLI::App& app, StepOptions& o) {
+  auto* cpu = app.add_option("--cpu", o.replicas, "N CPU replicas, and N ranks of ddp")->check(whole(1, 256));
+  cpu->capture_default_str();
+  app.add_option("--gpus", o.gpus, "ids 0,1, ranges 0-3, or all")->excludes(cpu);
+  app.add_option("--threads", o.threads, "CPU threads of each variant in all [cores]")->check(whole(1, 1024));
+  app.add_option("--rounds", o.rounds, "every variant once in each")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--steps", o.steps, "of a variant in a round [as many as take --seconds]")->check(whole(1, 1000000));
+  app.add_option("--seconds", o.seconds, "of a variant in a round, about")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
+  app.add_option("--warmup", o.warmup, "steps before the first round")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--batches", o.batches, "different batches, used in turn [96 MiB of them]")->check(whole(1, 100000));
+  app.add_option("--python", o.python, "a Python that has PyTorch")->capture_default_str();
+  app.add_flag("--fast-conv", o.fast_conv, "as dp_train's");
+  app.add_option("--timeout", o.timeout, "seconds without an answer after which a variant is given up")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
+}
+
+struct Commands {
+  StepOptions step, compare;
+  OpsOptions ops;
+  CommOptions comm;
+  std::string begin = "8", end = "128M";
+  ScalingOptions scaling;
+};
+
+void add_batch(CLI::App& app, std::int64_t& batch) {
+  app.add_option("-b,--batch-size", batch, "global")->check(whole(1, 1 << 20))->capture_default_str();
+}
+
+void add_step(CLI::App& app, StepOptions& o, Asked& asked) {
+  add_network(app, o.network);
+  add_batch(app, o.batch);
+  add_rounds(app, o);
+  app.add_option("--variants", o.variants, "only these, by their keys: plan,dp1,dp-sharded,... [all]")->delimiter(',');
+  app.callback([&] {
+    asked.work = [&o] {
+      const StepOptions options = resolved(o);
+      return step_report(measure_steps(options, variants_for(options), tell));
+    };
+  });
+}
+
+void add_ops(CLI::App& app, OpsOptions& o, Asked& asked) {
+  add_network(app, o.network);
+  add_batch(app, o.batch);
+  app.add_option("--threads", o.threads, "[cores]")->check(whole(1, 1024));
+  app.add_option("--gpu", o.gpu, "the id of a GPU, instead of the CPU")->check(whole(0, 1023));
+  app.add_option("--rounds", o.rounds, "")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--steps", o.steps, "in a round")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--python", o.python, "a Python that has PyTorch")->capture_default_str();
+  app.add_flag("--without-pytorch", o.without_pytorch, "");
+  app.add_flag("--fast-conv", o.fast_conv, "as dp_train's");
+  app.callback([&] { asked.work = [&o] { return measure_ops(o, tell); }; });
+}
+
+void add_comm(CLI::App& app, Commands& c, Asked& asked) {
+  CommOptions& o = c.comm;
+  app.add_option("-b,--minbytes", c.begin, "8, 64K, 128M, ...")->capture_default_str();
+  app.add_option("-e,--maxbytes", c.end, "")->capture_default_str();
+  app.add_option("-f,--stepfactor", o.factor, "between sizes")->check(CLI::Range(1.1, 1e6))->capture_default_str();
+  auto* cpu = app.add_option("--cpu", o.ranks, "ranks on the CPU")->check(whole(2, 256))->capture_default_str();
+  app.add_option("--gpus", o.gpus, "ids 0,1, ranges 0-3, or all")->excludes(cpu);
+  app.add_option("--threads", o.threads, "of each rank")->check(whole(1, 1024))->capture_default_str();
+  app.add_option("--rounds", o.rounds, "")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--seconds", o.seconds, "of a size in a round, about")
+      ->check(CLI::Range(1e-4, 60.0))
+      ->capture_default_str();
+  app.add_option("--collectives", o.collectives, "only these: all_reduce,broadcast,... [all]")
+      ->delimiter(',')
+      ->check(CLI::IsMember(collective_names()));
+  app.add_option("--communicators", o.communicators, "only these: host,host-processes,tcp,mpi,p2p [all]")
+      ->delimiter(',');
+  app.callback([&] {
+    asked.work = [&c] {
+      c.comm.begin = parse_bytes(c.begin);
+      c.comm.end = parse_bytes(c.end);
+      return measure_comm(c.comm, tell);
+    };
+  });
+}
+
+void add_scaling(CLI::App& app, ScalingOptions& o, Asked& asked) {
+  add_network(app, o.step.network);
+  add_batch(app, o.step.batch);
+  add_rounds(app, o.step);
+  app.add_flag("!--model-only", o.measure, "measure nothing");
+  app.add_option("--modelled-batch", o.modelled_batch, "global batch of the model")
+      ->check(whole(8, 1 << 20))
+      ->capture_default_str();
+  app.callback([&] { asked.work = [&o] { return scaling_report(o, tell); }; });
+}
+
+void add_compare(CLI::App& app, StepOptions& o, Asked& asked) {
+  o.batch = 128;
+  o.rounds = 5;
+  add_batch(app, o.batch);
+  add_rounds(app, o);
+  app.callback([&] { asked.work = [&o] { return compare_report(o, tell); }; });
+}
+
+}  // namespace
+
+std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
+  static Commands commands;
+  static Asked asked;
+  CLI::App app("dp_bench: measures training steps, ops and collectives, and models what is not there");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.set_version_flag("--version", DP_VERSION);
+  app.add_option("--json", asked.output.json, "write every figure to this file");
+  app.add_option("--html", asked.output.html, "write a page with bars to this file");
+  add_step(*app.add_subcommand("step", "one model's training step in every variant, in turns"), commands.step, asked);
+  add_ops(*app.add_subcommand("ops", "each op of a training step beside its floor and PyTorch's"), commands.ops, asked);
+  add_comm(*app.add_subcommand("comm", "every collective of every communicator, in nccl-tests' columns"), commands,
+           asked);
+  add_scaling(*app.add_subcommand("scaling", "on 1, 2, ... devices: measured here, modelled elsewhere"),
+              commands.scaling, asked);
+  add_compare(*app.add_subcommand("compare", "ResNet18 on CIFAR-100's shape: dp, ddp, with and without AMP"),
+              commands.compare, asked);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asks_for_text) {
+    app.exit(asks_for_text);
+    return {};
+  } catch (const CLI::ParseError& error) {
+    throw dp::Error(dp::ErrorCode::usage, std::string(error.what()) + "; dp_bench --help lists what there is");
+  }
+  return asked;
+}
+
+}  // namespace dp_bench

@@ -1,0 +1,245 @@
+#include "ops.h"
+
+#include <dp/device.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "child.h"
+#include "programs.h"
+#include "statistics.h"
+
+namespace dp_bench {
+namespace {
+
+struct Op {
+  std::string kind, label, implementation, convolution;
+  double times = 0, flops = 0, bytes = 0;
+  std::vector<double> ours{}, theirs{};  // seconds, a round each; theirs empty where PyTorch has no such op alone
+};
+
+std::vector<double> numbers_of(const std::string& text) {
+  std::vector<double> numbers;
+  std::istringstream words(text);
+  for (double number = 0; words >> number;) numbers.push_back(number);
+  return numbers;
+}
+
+// "64x32x32 -> 64, 3x3/2"
+std::string geometry(const std::string& convolution) {
+  const std::vector<double> n = numbers_of(convolution);
+  if (n.size() != 8) return "";
+  const auto whole = [&](std::size_t i) { return std::to_string(static_cast<int>(n[i])); };
+  if (n[2] == 1 && n[5] == 1) return whole(1) + " -> " + whole(4);
+  return whole(1) + "x" + whole(2) + "x" + whole(3) + " -> " + whole(4) + ", " + whole(5) + "x" + whole(5) + "/" +
+         whole(6);
+}
+
+class Ops {
+ public:
+  Ops(const OpsOptions& options, Progress progress) : options_(options), progress_(progress) {}
+
+  Report measure() {
+    start();
+    start_pytorch();
+    for (int round = 0; round < options_.rounds; ++round) {
+      ask(
+          *dp_, [](Op& op) { return &op.ours; }, [](const Op&) { return true; });
+      if (pytorch_)
+        ask(
+            *pytorch_, [](Op& op) { return &op.theirs; }, [](const Op& op) { return !op.convolution.empty(); });
+      progress_("round " + std::to_string(round + 1) + " of " + std::to_string(options_.rounds));
+    }
+    return report();
+  }
+
+ private:
+  void start() {
+    std::vector<std::string> words{find_program("bench_ops"),
+                                   "--model",
+                                   options_.network.model,
+                                   "--input",
+                                   shape_text(options_.network.input, ","),
+                                   "--classes",
+                                   std::to_string(options_.network.classes),
+                                   "--batch",
+                                   std::to_string(options_.batch),
+                                   "--threads",
+                                   std::to_string(options_.threads)};
+    if (!options_.gpu.empty()) words.insert(words.end(), {"--gpu", options_.gpu});
+    if (options_.fast_conv) words.emplace_back("--fast-conv");
+    dp_ = std::make_unique<Child>(words, std::vector<std::string>{});
+    while (true) {
+      const Reply reply = dp_->read(options_.timeout);
+      if (reply.word == "ready") break;
+      if (reply.word == "rates") {
+        gflops_ = reply.number("gflops");
+        gbytes_ = reply.number("gbytes");
+      } else if (reply.word == "op") {
+        ops_.push_back({reply.text("kind"), reply.text("label"), reply.text("implementation"),
+                        reply.text("convolution"), reply.number("times"), reply.number("flops"),
+                        reply.number("bytes")});
+      }
+    }
+  }
+
+  void start_pytorch() {
+    if (options_.without_pytorch) {
+      pytorch_note_ = "not asked for";
+      return;
+    }
+    std::vector<std::string> words{options_.python, find_program("pytorch_ops.py"), "--threads",
+                                   std::to_string(options_.threads)};
+    if (!options_.gpu.empty()) words.insert(words.end(), {"--gpu", options_.gpu});
+    const std::string threads = std::to_string(options_.threads);
+    std::vector<std::string> variables{"OMP_NUM_THREADS=" + threads, "OPENBLAS_NUM_THREADS=" + threads,
+                                       "OMP_PROC_BIND=true", "OMP_PLACES=cores"};
+    try {
+      pytorch_ = std::make_unique<Child>(words, variables);
+      for (const Op& op : ops_)
+        if (!op.convolution.empty()) pytorch_->send("op " + op.kind + " " + op.convolution);
+      pytorch_->send("go");
+      const Reply reply = pytorch_->read(options_.timeout);
+      pytorch_note_ = reply.word == "ready" ? "torch " + reply.text("version") : reply.text("reason");
+      if (reply.word != "ready") pytorch_.reset();
+    } catch (const ChildError& error) {
+      pytorch_note_ = error.what();
+      pytorch_.reset();
+    }
+  }
+
+  template <typename Times, typename Wanted>
+  void ask(Child& program, const Times& times, const Wanted& wanted) {
+    program.send("run " + std::to_string(options_.steps));
+    const std::vector<double> seconds = numbers_of(program.read(options_.timeout).text("seconds"));
+    std::size_t at = 0;
+    for (Op& op : ops_)
+      if (wanted(op) && at < seconds.size()) times(op)->push_back(seconds[at++]);
+  }
+
+  double floor_of(const Op& op) const {
+    double seconds = 0;
+    if (std::isfinite(gflops_)) seconds = std::max(seconds, op.flops / gflops_ * 1e-9);
+    if (std::isfinite(gbytes_)) seconds = std::max(seconds, op.bytes / gbytes_ * 1e-9);
+    return seconds;
+  }
+
+  Report report() const {
+    Report report{"ops", "", {}, {}};
+    report.title = "Ops of " + options_.network.model + " on " + shape_text(options_.network.input, "x") + ", batch " +
+                   std::to_string(options_.batch) + ", " +
+                   (options_.gpu.empty() ? std::to_string(options_.threads) + " threads" : "GPU " + options_.gpu);
+    report.facts = {{"rounds", std::to_string(options_.rounds) + " of " + std::to_string(options_.steps) + " steps"},
+                    {"PyTorch", pytorch_note_}};
+    if (std::isfinite(gflops_))
+      report.facts.insert(
+          report.facts.end(),
+          {{"peak", shown(Cell(gflops_), 1) + " GFLOP/s, measured: fused multiply-adds on ten vectors in registers"},
+           {"copy", shown(Cell(gbytes_), 1) + " GB/s, measured: memcpy of 64 MiB, read and written bytes"}});
+    report.sections.push_back(section());
+    return report;
+  }
+
+  Section section() const {
+    Section section{"ops", "Ops of a training step", "", {}, {}, Bars{8, {}, {}, true}};
+    section.columns = {{"op", "op"},
+                       {"times", "times", 0},
+                       {"ms", "ms", 3},
+                       {"ms_q1", "quartile", 3},
+                       {"ms_q3", "quartile", 3},
+                       {"rate", "rate", 1},
+                       {"unit", "unit"},
+                       {"floor_ms", "floor ms", 3},
+                       {"step_ms", "ms in a step", 2},
+                       {"of_floor", "ms / floor", 2},
+                       {"pytorch_ms", "PyTorch ms", 3},
+                       {"pytorch_ratio", "PyTorch / dp", 2},
+                       {"implementation", "implementation"}};
+    double all = 0, floors = 0, compared = 0, pytorch = 0;
+    for (const Op& op : ops_) {
+      const double seconds = median(op.ours), floor = floor_of(op);
+      const bool works = op.flops > 0;
+      Row row;
+      const std::string where = geometry(op.convolution);
+      row.cells = {op.label + " " + op.kind + (where.empty() ? "" : " (" + where + ")"),
+                   op.times,
+                   seconds * 1e3,
+                   quantile(op.ours, 0.25) * 1e3,
+                   quantile(op.ours, 0.75) * 1e3,
+                   works ? op.flops / seconds * 1e-9 : op.bytes / seconds * 1e-9,
+                   std::string(works ? "GFLOP/s" : "GB/s"),
+                   floor > 0 ? Cell(floor * 1e3) : Cell(),
+                   op.times * seconds * 1e3,
+                   floor > 0 ? Cell(seconds / floor) : Cell(),
+                   op.theirs.empty() ? Cell() : Cell(median(op.theirs) * 1e3),
+                   op.theirs.empty() ? Cell() : Cell(median(op.theirs) / seconds),
+                   op.implementation};
+      row.samples = op.ours;
+      section.rows.push_back(row);
+      all += op.times * seconds;
+      floors += op.times * floor;
+      if (op.theirs.empty()) continue;
+      compared += op.times * seconds;
+      pytorch += op.times * median(op.theirs);
+    }
+    Row sum;
+    sum.cells = {std::string("all ops of a step"),
+                 Cell(),
+                 Cell(),
+                 Cell(),
+                 Cell(),
+                 Cell(),
+                 Cell(),
+                 floors * 1e3,
+                 all * 1e3,
+                 all / floors,
+                 Cell(),
+                 Cell(),
+                 Cell()};
+    section.rows.push_back(sum);
+    if (compared > 0) {
+      Row both;
+      both.cells = {std::string("those that PyTorch has, too"),
+                    Cell(),
+                    Cell(),
+                    Cell(),
+                    Cell(),
+                    Cell(),
+                    Cell(),
+                    Cell(),
+                    compared * 1e3,
+                    Cell(),
+                    pytorch * 1e3,
+                    pytorch / compared,
+                    Cell()};
+      section.rows.push_back(both);
+    }
+    section.text =
+        "Ops on equal shapes are one row. The floor is what the arithmetic and the memory traffic take at the rates of "
+        "this "
+        "machine, whichever is longer; an algorithm that multiplies less (Winograd) or a tensor in a cache can be "
+        "below it. "
+        "PyTorch: the same convolution or product alone, in the faster of both memory formats.";
+    return section;
+  }
+
+  const OpsOptions options_;
+  Progress progress_;
+  std::unique_ptr<Child> dp_, pytorch_;
+  std::string pytorch_note_;
+  std::vector<Op> ops_;
+  double gflops_ = std::nan(""), gbytes_ = std::nan("");
+};
+
+}  // namespace
+
+Report measure_ops(OpsOptions options, Progress progress) {
+  options.network = resolved(options.network);
+  if (options.threads == 0) options.threads = static_cast<int>(dp::process_cores().size());
+  return Ops(options, progress).measure();
+}
+
+}  // namespace dp_bench

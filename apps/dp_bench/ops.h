@@ -1,0 +1,22 @@
+// `dp_bench ops`: every op of a training step beside its floor and PyTorch's.
+#pragma once
+
+#include "network.h"
+#include "report.h"
+#include "step.h"
+
+namespace dp_bench {
+
+struct OpsOptions {
+  Network network;
+  std::int64_t batch = 64;
+  int threads = 0;  // 0: a thread for each core
+  std::string gpu;  // its id; empty: the CPU
+  int rounds = 8, steps = 5;
+  std::string python = "python3";
+  bool fast_conv = false, without_pytorch = false;
+  double timeout = 300;
+};
+Report measure_ops(OpsOptions options, Progress progress);
+
+}  // namespace dp_bench

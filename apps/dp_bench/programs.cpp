@@ -1,0 +1,26 @@
+#include "programs.h"
+
+#include <dp/error.h>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+namespace dp_bench {
+
+std::string find_program(const std::string& name) {
+  std::vector<std::filesystem::path> folders;
+  if (const char* path = std::getenv("DP_BENCH_PATH"); path != nullptr && *path != '\0') folders.emplace_back(path);
+  std::error_code ignored;
+  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const char* place : {".", "../../benchmarks", "../lib/dp"}) folders.push_back((own / place).lexically_normal());
+  std::string places;
+  for (const auto& folder : folders) {
+    if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();
+    places += (places.empty() ? "" : ", ") + folder.string();
+  }
+  throw dp::Error(dp::ErrorCode::usage, "the program " + name + " is in none of " + places +
+                                            "; build it (cmake --build <build> --target " + name +
+                                            ") or set DP_BENCH_PATH to its folder");
+}
+
+}  // namespace dp_bench

@@ -1,0 +1,135 @@
+#include <algorithm>
+
+#include "statistics.h"
+#include "step.h"
+
+namespace dp_bench {
+namespace {
+
+constexpr double kMebi = 1024.0 * 1024.0;
+constexpr double kQuietCores = 0.05;  // what others may use before figures are noise
+
+const Measured* find(const StepResult& result, const std::string& key) {
+  for (const Measured& one : result.variants)
+    if (one.spec.key == key && !one.seconds_per_step.empty()) return &one;
+  return nullptr;
+}
+
+const Measured* fastest(const StepResult& result, const std::vector<std::string>& keys) {
+  const Measured* best = nullptr;
+  for (const std::string& key : keys)
+    if (const Measured* one = find(result, key))
+      if (best == nullptr || median(one->seconds_per_step) < median(best->seconds_per_step)) best = one;
+  return best;
+}
+
+Section variants_section(const StepResult& result) {
+  Section section{"variants", "Training steps", "", {}, {}, Bars{1, 2, 3, true}};
+  section.columns = {{"variant", "variant"},
+                     {"ms_per_step", "ms/step", 2},
+                     {"ms_q1", "quartile", 2},
+                     {"ms_q3", "quartile", 2},
+                     {"ms_min", "least", 2},
+                     {"ms_max", "most", 2},
+                     {"images_per_second", "img/s", 0},
+                     {"mib_per_device", "MiB/device", 0},
+                     {"mb_sent", "MB sent/step", 2},
+                     {"mb_sent_by_one", "by one device", 2},
+                     {"key", "key"}};
+  for (const Measured& one : result.variants) {
+    Row row;
+    row.note = one.note;
+    if (one.seconds_per_step.empty()) {
+      row.kind = Kind::absent;
+      row.cells.assign(section.columns.size(), {});
+    } else {
+      std::vector<double> ms;
+      for (const double seconds : one.seconds_per_step) ms.push_back(seconds * 1e3);
+      const std::string reduce = one.spec.group == "dp" ? one.reduce : "allreduce";
+      row.cells = {Cell(),
+                   median(ms),
+                   quantile(ms, 0.25),
+                   quantile(ms, 0.75),
+                   quantile(ms, 0),
+                   quantile(ms, 1),
+                   static_cast<double>(result.options.batch) * 1e3 / median(ms),
+                   one.bytes_per_device / kMebi,
+                   bytes_sent(one.parameter_bytes, one.spec.devices) / 1e6,
+                   bytes_sent_by_one(one.parameter_bytes, one.spec.devices, reduce) / 1e6,
+                   Cell()};
+      row.samples = one.seconds_per_step;
+    }
+    row.cells.front() = one.spec.title;
+    row.cells.back() = one.spec.key;
+    section.rows.push_back(row);
+  }
+  section.text =
+      "ms/step: median of the rounds, with quartiles, least and most. MiB/device: the peak of resident memory, the "
+      "inputs "
+      "of all steps included, by devices. MB sent/step: what theory says that devices send to each other, together and "
+      "the "
+      "busiest one; not counted.";
+  return section;
+}
+
+struct Question {
+  std::vector<std::string> ours, theirs;
+  double goal = 0;  // of theirs / ours
+};
+
+// How much longer theirs takes; a goal of 0.99 lets ours be 1 % slower.
+Section ratios_section(const StepResult& result) {
+  const std::vector<std::string> torch{"torch", "torch-cl"}, torch_ddp{"torch-ddp", "torch-ddp-cl"};
+  const std::vector<Question> questions{
+      {{"dp1"}, {"plan"}, 1 / 1.01}, {{"dp-sharded"}, {"dp1"}, 1 / 1.05},  {{"dp-sharded"}, {"ddp"}, 1},
+      {{"dp1"}, torch, 1.3},         {{"dp-sharded"}, {"torch-dp"}, 1.15}, {{"dp-sharded"}, torch_ddp, 1.15},
+      {{"ddp"}, torch_ddp, 1.15}};
+  Section section{"ratios", "How much longer the other one takes", "", {}, {}, {}};
+  section.columns = {{"of", "time of"}, {"to", "divided by that of"},  {"ratio", "ratio", 3}, {"low", "from", 3},
+                     {"high", "to", 3}, {"goal", "goal: at least", 3}, {"met", "met"}};
+  for (const Question& question : questions) {
+    const Measured *ours = fastest(result, question.ours), *theirs = fastest(result, question.theirs);
+    if (ours == nullptr || theirs == nullptr) continue;
+    const std::vector<double> pairs = ratios(ours->seconds_per_step, theirs->seconds_per_step);
+    const Interval interval = median_interval(pairs);
+    Row row;
+    row.cells = {theirs->spec.title,
+                 ours->spec.title,
+                 median(pairs),
+                 interval.low,
+                 interval.high,
+                 question.goal,
+                 std::string(median(pairs) >= question.goal ? "yes" : "no")};
+    row.samples = pairs;
+    section.rows.push_back(row);
+  }
+  section.text =
+      "The median of the ratios round by round, and an interval that holds the true median in 95 of 100 cases. Of "
+      "several memory "
+      "formats of PyTorch the fastest counts.";
+  return section;
+}
+
+}  // namespace
+
+Report step_report(const StepResult& result) {
+  const StepOptions& o = result.options;
+  Report report{"step", "", {}, {}};
+  const std::string where =
+      o.gpus.empty() ? std::to_string(o.replicas) + " CPU replicas, " + std::to_string(o.threads) + " threads in all"
+                     : "GPUs " + o.gpus;
+  report.title = o.network.model + " on " + shape_text(o.network.input, "x") + ", " +
+                 std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.batch) + ", " + where;
+  report.facts = {{"rounds", std::to_string(o.rounds) + ", a slice of each variant in turn"},
+                  {"slice", o.steps ? std::to_string(o.steps) + " steps" : "about " + shown(Cell(o.seconds), 2) + " s"},
+                  {"batches", std::to_string(o.batches) + " different ones, in turn"}};
+  report.facts.insert(report.facts.end(), result.facts.begin(), result.facts.end());
+  for (const auto& [key, value] : result.facts)
+    if (key == "others_cores" && std::stod(value) > kQuietCores)
+      report.facts.emplace_back("warning", "other processes used " + value + " cores: these figures are noise");
+  report.sections.push_back(variants_section(result));
+  if (Section section = ratios_section(result); !section.rows.empty()) report.sections.push_back(std::move(section));
+  return report;
+}
+
+}  // namespace dp_bench

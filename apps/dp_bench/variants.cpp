@@ -1,0 +1,131 @@
+#include <dp/device.h>
+#include <dp/error.h>
+
+#include <algorithm>
+
+#include "step.h"
+
+namespace dp_bench {
+namespace {
+
+constexpr std::int64_t kInputBytes = 96 << 20;  // of all batches together: more than a cache holds
+
+std::vector<std::string> network_arguments(const StepOptions& options) {
+  return {"--model",   options.network.model,
+          "--input",   shape_text(options.network.input, ","),
+          "--classes", std::to_string(options.network.classes),
+          "--batch",   std::to_string(options.batch),
+          "--batches", std::to_string(options.batches)};
+}
+
+std::string first_gpus(const std::string& gpus, int count) {
+  std::string text;
+  std::size_t at = 0;
+  for (int i = 0; i < count; ++i) {
+    const std::size_t end = std::min(gpus.find(',', at), gpus.size());
+    text += (i ? "," : "") + gpus.substr(at, end - at);
+    at = end + 1;
+  }
+  return text;
+}
+
+}  // namespace
+
+StepOptions resolved(StepOptions options) {
+  options.network = resolved(options.network);
+  if (!options.gpus.empty()) {
+    const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
+    if (probe.count == 0)
+      throw dp::Error(dp::ErrorCode::device,
+                      "--gpus asks for a GPU, but none is usable: " + probe.reason + "; use --cpu N");
+    const std::vector<int> ids = dp::parse_gpu_list(options.gpus, probe.count);
+    options.gpus.clear();
+    for (const int id : ids) options.gpus += (options.gpus.empty() ? "" : ",") + std::to_string(id);
+    options.replicas = static_cast<int>(ids.size());
+  }
+  const int cores = static_cast<int>(dp::process_cores().size());
+  if (options.threads == 0) options.threads = std::max(1, cores / options.replicas) * options.replicas;
+  if (options.gpus.empty() && options.threads % options.replicas != 0)
+    throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) +
+                                              " can not be shared out to " + std::to_string(options.replicas) +
+                                              " replicas evenly; give a multiple of --cpu");
+  if (options.batch < options.replicas)
+    throw dp::Error(dp::ErrorCode::usage, "-b " + std::to_string(options.batch) + " has no image for each of " +
+                                              std::to_string(options.replicas) + " replicas; give more");
+  if (options.batches == 0)
+    options.batches = static_cast<int>(
+        std::clamp<std::int64_t>(kInputBytes / (4 * options.batch * numbers_per_sample(options.network)), 4, 512));
+  return options;
+}
+
+VariantSpec our_variant(const StepOptions& options, const std::string& key, const std::string& title,
+                        const std::string& group, int devices, int threads_each, const std::vector<std::string>& more) {
+  const bool gpu = !options.gpus.empty();
+  VariantSpec spec{key, title, group, devices, group == "ddp" ? devices : 1, "", network_arguments(options)};
+  const auto add = [&](const std::vector<std::string>& words) {
+    spec.arguments.insert(spec.arguments.end(), words.begin(), words.end());
+  };
+  if (group == "ddp" && gpu) spec.absent = "ranks on GPUs need the communicator nccl, which is not built";
+  if (gpu)
+    add({"--gpus", first_gpus(options.gpus, devices)});
+  else
+    add({"--cpu", std::to_string(devices), "--threads", std::to_string(threads_each)});
+  add({"--variant", group});
+  if (options.fast_conv) add({"--fast-conv"});
+  add(more);
+  return spec;
+}
+
+std::vector<VariantSpec> variants_for(const StepOptions& options) {
+  const int n = options.replicas;
+  const bool gpu = !options.gpus.empty();
+  const std::string count = " x" + std::to_string(n);
+  std::vector<VariantSpec> all;
+  const auto ours = [&](const std::string& key, const std::string& title, const std::string& group, int devices,
+                        const std::vector<std::string>& more) {
+    all.push_back(our_variant(options, key, title, group, devices, std::max(1, options.threads / devices), more));
+  };
+  ours("plan", "bare plan", "plan", 1, {});
+  ours("dp1", "dp x1", "dp", 1, {});
+  if (n > 1)
+    for (const char* reduce : {"sharded", "master", "allreduce"})
+      ours(std::string("dp-") + reduce, "dp" + count + " " + reduce, "dp", n, {"--reduce", reduce});
+
+  if (n > 1) ours("ddp", "ddp" + count, "ddp", n, {});
+
+  const auto pytorch = [&](const std::string& key, const std::string& title, const std::string& variant, int devices,
+                           const std::string& format) {
+    VariantSpec spec{key, title, "pytorch", devices, variant == "ddp" ? devices : 1, "", network_arguments(options)};
+    spec.arguments.insert(spec.arguments.end(), {"--variant", variant, "--memory-format", format, "--threads",
+                                                 std::to_string(std::max(1, options.threads / spec.processes))});
+    if (gpu) spec.arguments.insert(spec.arguments.end(), {"--gpus", first_gpus(options.gpus, devices)});
+    if (variant == "dataparallel" && !gpu) spec.absent = "nn.DataParallel needs GPUs";
+    all.push_back(spec);
+  };
+  pytorch("torch", "PyTorch", "single", 1, "contiguous");
+  pytorch("torch-cl", "PyTorch channels_last", "single", 1, "channels_last");
+  if (n > 1) {
+    pytorch("torch-dp", "PyTorch nn.DataParallel" + count, "dataparallel", n, "channels_last");
+    pytorch("torch-ddp", "PyTorch DDP" + count, "ddp", n, "contiguous");
+    pytorch("torch-ddp-cl", "PyTorch DDP" + count + " channels_last", "ddp", n, "channels_last");
+  }
+  if (options.variants.empty()) return all;
+
+  std::string keys;
+  for (const VariantSpec& spec : all) keys += (keys.empty() ? "" : ", ") + spec.key;
+  for (const std::string& key : options.variants)
+    if (std::none_of(all.begin(), all.end(), [&](const VariantSpec& spec) { return spec.key == key; }))
+      throw dp::Error(dp::ErrorCode::usage, "no variant is called '" + key + "' here; there are " + keys);
+  std::erase_if(all, [&](const VariantSpec& spec) {
+    return std::find(options.variants.begin(), options.variants.end(), spec.key) == options.variants.end();
+  });
+  return all;
+}
+
+double bytes_sent(double bytes, int devices) { return 2.0 * (devices - 1) * bytes; }
+
+double bytes_sent_by_one(double bytes, int devices, const std::string& reduce) {
+  return reduce == "master" ? (devices - 1) * bytes : 2.0 * (devices - 1) / devices * bytes;
+}
+
+}  // namespace dp_bench

@@ -1,0 +1,164 @@
+// Every op of a model's plan by itself, in the order of a training step, so that caches are as in training. A server: it says
+// `rates` and an `op` line for each different op, then answers `run <rounds>` with the median seconds of each.
+#include <omp.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <sstream>
+
+#include "benchmarks/bare_loop.h"
+#include "benchmarks/machine_rates.h"
+#include "benchmarks/op_work.h"
+#include "benchmarks/protocol.h"
+#include "benchmarks/random_batches.h"
+#include "dp/data_parallel.h"
+#include "dp/error.h"
+#include "dp/models.h"
+
+namespace {
+
+using namespace dp::benchmarks;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSettleRounds = 1;  // before those that count
+
+struct Options {
+  std::string model = "mnist_convnet", gpu;
+  std::vector<std::int64_t> input{1, 28, 28};
+  std::int64_t classes = 10, batch = 64;
+  int threads = 1;
+  bool fast_conv = false;
+};
+
+struct Case {
+  OpWork work;
+  std::string implementation;
+  int times = 0;  // in a step
+  std::vector<double> seconds{};
+};
+
+class Lab {
+ public:
+  explicit Lab(const Options& options)
+      : model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
+        batch_(random_batches(model_, options.batch, 1, 42, {0, options.batch})),
+        loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.fast_conv),
+        host_(options.gpu.empty()),
+        threads_(options.threads) {
+    omp_set_num_threads(options.threads);
+    const dp::engine::Plan& plan = loop_.plan();
+    for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+      for (const dp::engine::PlanStep& step : *stage) add(step);
+    update_case_ = cases_.size();
+    cases_.push_back({update_work(loop_.parameter_count()), "update", 1});
+  }
+
+  void introduce() const {
+    if (host_)
+      say("rates", {{"gflops", exact(measured_gflops(threads_))}, {"gbytes", exact(measured_gbytes(threads_))}});
+    else
+      say("rates", {});
+    for (const Case& one : cases_) {
+      std::string numbers;
+      for (const std::int64_t number : one.work.convolution)
+        numbers += (numbers.empty() ? "" : " ") + std::to_string(number);
+      say("op", {{"kind", one.work.kind},
+                 {"label", one.work.label},
+                 {"implementation", one.implementation},
+                 {"times", std::to_string(one.times)},
+                 {"flops", exact(one.work.flops)},
+                 {"bytes", exact(one.work.bytes)},
+                 {"convolution", numbers}});
+    }
+    say("ready", {{"program", "dp"}});
+  }
+
+  void answer(const std::string& line) {
+    std::istringstream words(line);
+    std::string command, rest;
+    int rounds = 0;
+    if (!(words >> command >> rounds) || command != "run" || rounds < 1 || words >> rest)
+      return say("error", {{"message", "the command '" + line + "'; known: run <rounds>"}});
+    for (int i = 0; i < kSettleRounds; ++i) step();
+    for (Case& one : cases_) one.seconds.clear();
+    for (int i = 0; i < rounds; ++i) step();
+    std::string medians;
+    for (Case& one : cases_) {
+      const auto middle = one.seconds.begin() + static_cast<std::ptrdiff_t>(one.seconds.size() / 2);
+      std::nth_element(one.seconds.begin(), middle, one.seconds.end());
+      medians += (medians.empty() ? "" : " ") + exact(*middle);
+    }
+    say("done", {{"seconds", medians}});
+  }
+
+ private:
+  static dp::Device device_of(const Options& options) {
+    if (options.gpu.empty()) return {};
+    return dp::gpus(dp::parse_gpu_list(options.gpu, dp::probe_devices(dp::DeviceKind::cuda).count)).front();
+  }
+  std::vector<std::pair<std::string, dp::Tensor>> first_weights() const {
+    return dp::DataParallel(model_, {.devices = dp::cpus(1), .threads_per_replica = 1}).weights();
+  }
+
+  // Ops that do the same on the same shapes are one case.
+  void add(const dp::engine::PlanStep& step) {
+    OpWork work = work_of(step);
+    auto found =
+        std::find_if(cases_.begin(), cases_.end(), [&](const Case& one) { return one.work.shape == work.shape; });
+    if (found == cases_.end()) found = cases_.insert(found, {std::move(work), step.op->implementation(), 0});
+    ++found->times;
+    case_of_[&step] = static_cast<std::size_t>(found - cases_.begin());
+  }
+
+  void step() {
+    Clock::time_point start;
+    const auto stop = [&](std::size_t which) {
+      loop_.replica().compute().synchronize();
+      cases_[which].seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    };
+    const auto before = [&](const dp::engine::PlanStep&) { start = Clock::now(); };
+    const auto after = [&](const dp::engine::PlanStep& step) { stop(case_of_.at(&step)); };
+    const dp::engine::Plan& plan = loop_.plan();
+    loop_.begin(batch_.front(), {.lr = 1e-9f, .momentum = 0.9f});
+    loop_.replica().compute().synchronize();
+    for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+      loop_.replica().run(*stage, before, after);
+    start = Clock::now();
+    loop_.update();
+    stop(update_case_);
+  }
+
+  const dp::Model model_;
+  const std::vector<dp::Batch> batch_;
+  BareLoop loop_;
+  std::vector<Case> cases_;
+  std::map<const dp::engine::PlanStep*, std::size_t> case_of_;
+  std::size_t update_case_ = 0;
+  bool host_;
+  int threads_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Seconds of each op of a training step, on demand: commands on stdin, answers on stdout");
+  app.add_option("--model", options.model)->capture_default_str();
+  app.add_option("--input", options.input, "Shape of a sample")->delimiter(',')->capture_default_str();
+  app.add_option("--classes", options.classes)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batch", options.batch, "Images per step")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", options.threads)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--gpu", options.gpu, "Its id; else the CPU");
+  app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Lab lab(options);
+    lab.introduce();
+    for (std::string line; std::getline(std::cin, line);) lab.answer(line);
+  } catch (const std::exception& error) {
+    say("error", {{"message", error.what()}});
+    return 1;
+  }
+}

@@ -1,0 +1,247 @@
+// Training steps of one variant, on command. A server: it says `ready` with what it is, then answers `run <steps>` lines on
+// stdin with the seconds that they took; idle in between. benchmarks/README.md has the protocol.
+#include <fmt/format.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <sys/resource.h>
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <sstream>
+
+#include "benchmarks/bare_loop.h"
+#include "benchmarks/protocol.h"
+#include "benchmarks/random_batches.h"
+#include "benchmarks/ranks.h"
+#include "dp/data_parallel.h"
+#include "dp/error.h"
+#include "dp/models.h"
+
+namespace {
+
+using namespace dp::benchmarks;
+using Weights = std::vector<std::pair<std::string, dp::Tensor>>;
+using Clock = std::chrono::steady_clock;
+
+constexpr dp::Sgd kSgd{.lr = 0.01f, .momentum = 0.9f};
+constexpr int kCheckSteps = 3;   // before measuring; their mean loss shows that variants train alike
+constexpr int kSettleSteps = 2;  // before each measurement: threads awake, this variant's memory in the caches
+
+struct Options {
+  std::string model = "mnist_convnet", variant = "dp", reduce = "auto", gpus, save_inputs;
+  std::vector<std::int64_t> input{1, 28, 28};
+  std::int64_t classes = 10, batch = 64;
+  int batches = 192, cpu = 1, threads = 1;
+  std::uint64_t seed = 42;
+  bool fast_conv = false;
+  RankOptions rank;
+};
+
+dp::Reduce parse_reduce(const std::string& name) {
+  if (name == "master") return dp::Reduce::master;
+  if (name == "allreduce") return dp::Reduce::all_reduce;
+  return name == "sharded" ? dp::Reduce::sharded : dp::Reduce::automatic;
+}
+
+const char* name_of(dp::Reduce reduce) {
+  if (reduce == dp::Reduce::master) return "master";
+  if (reduce == dp::Reduce::all_reduce) return "allreduce";
+  return reduce == dp::Reduce::sharded ? "sharded" : "auto";
+}
+
+std::vector<dp::Device> devices_of(const Options& options) {
+  const bool is_rank = options.variant == "ddp";
+  if (options.gpus.empty()) return dp::cpus(is_rank ? 1 : options.cpu);
+  const std::vector<int> ids = dp::parse_gpu_list(options.gpus, dp::probe_devices(dp::DeviceKind::cuda).count);
+  return dp::gpus(is_rank ? std::vector<int>{ids.at(static_cast<std::size_t>(options.rank.rank))} : ids);
+}
+
+// One way to train: the bare loop over a plan, or DataParallel, alone or as a rank.
+class Variant {
+ public:
+  virtual ~Variant() = default;
+  virtual void train_step(const dp::Batch& batch) = 0;
+  virtual double take_loss() = 0;  // mean over the samples since the last call; returns when every step is done
+  virtual std::string communicator() const { return "none"; }
+  virtual std::string reduce() const { return "none"; }
+  virtual std::optional<double> start_loss(const dp::Batch&) { return {}; }  // without dropout
+  virtual Weights weights() const = 0;                                       // the trained ones
+  virtual std::size_t device_bytes() const = 0;  // of the fullest device, by the engine's account
+};
+
+Weights trained_of(const dp::Model& model, const Weights& weights) {
+  Weights trained;
+  for (const auto& weight : weights)
+    for (const dp::ParameterSpec& parameter : model.parameters())
+      if (parameter.name == weight.first) trained.push_back(weight);
+  return trained;
+}
+
+class Engine final : public Variant {
+ public:
+  // `rows`: of this rank's part of a batch.
+  Engine(const dp::Model& model, const Options& options, const std::vector<dp::Device>& devices, std::int64_t rows) {
+    dp::DataParallelOptions parallel;
+    parallel.devices = devices;
+    parallel.world = join_world(options.rank);
+    parallel.threads_per_replica = options.threads;
+    parallel.reduce = parse_reduce(options.reduce);
+    parallel.seed = options.seed;
+    parallel.fast_convolutions = options.fast_conv;
+    net_ = std::make_unique<dp::DataParallel>(model, parallel);
+    net_->prepare({rows}, {rows});
+  }
+  void train_step(const dp::Batch& batch) override { net_->train_step(batch, kSgd); }
+  double take_loss() override { return net_->take_stats().loss(); }
+  std::string communicator() const override { return net_->communicator(); }
+  std::string reduce() const override { return name_of(net_->options().reduce); }
+  std::optional<double> start_loss(const dp::Batch& batch) override {
+    net_->evaluate(batch);
+    return net_->take_stats().loss();
+  }
+  Weights weights() const override { return trained_of(net_->model(), net_->weights()); }
+  std::size_t device_bytes() const override {
+    std::size_t most = 0;
+    for (int i = 0; i < net_->size(); ++i) most = std::max(most, net_->memory_use(i).total());
+    return most;
+  }
+
+ private:
+  std::unique_ptr<dp::DataParallel> net_;
+};
+
+class Bare final : public Variant {
+ public:
+  Bare(const dp::Model& model, const Options& options, dp::Device device)
+      : start_(first_weights(model, options)),
+        loop_(model, start_, device, options.threads, options.seed, options.batch, options.fast_conv) {}
+  void train_step(const dp::Batch& batch) override { loop_.train_step(batch, kSgd); }
+  double take_loss() override { return loop_.take_loss(); }
+  Weights weights() const override { return start_; }
+  std::size_t device_bytes() const override { return loop_.memory_use().total(); }
+
+ private:
+  // The engine's own: both must begin alike.
+  static Weights first_weights(const dp::Model& model, const Options& options) {
+    const dp::DataParallel one(model, {.devices = dp::cpus(1), .threads_per_replica = 1, .seed = options.seed});
+    return trained_of(model, one.weights());
+  }
+  Weights start_;
+  BareLoop loop_;
+};
+
+// Of each batch, consecutive ones for each rank.
+Range rows_of(const Options& options) {
+  const std::int64_t rank = options.rank.rank, ranks = options.rank.ranks;
+  return {options.batch * rank / ranks, options.batch * (rank + 1) / ranks};
+}
+
+double peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+class Server {
+ public:
+  explicit Server(const Options& options)
+      : options_(options),
+        model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
+        devices_(devices_of(options)) {
+    const Range rows = rows_of(options);
+    if (options.variant == "plan")
+      variant_ = std::make_unique<Bare>(model_, options, devices_.front());
+    else
+      variant_ = std::make_unique<Engine>(model_, options, devices_, rows.size());
+    batches_ = random_batches(model_, options.batch, options.batches, options.seed, rows);
+    if (!options.save_inputs.empty()) save_inputs(options.save_inputs, variant_->weights(), batches_);
+    start_loss_ = variant_->start_loss(batches_.front());
+    train(kCheckSteps);
+    check_loss_ = variant_->take_loss();
+  }
+
+  void introduce() const {
+    const dnnl_version_t* dnnl = dnnl_version();
+    Fields fields{{"program", "dp"},
+                  {"check_loss", exact(check_loss_)},
+                  {"batch_norm", model_.buffers().empty() ? "0" : "1"},
+                  {"parameter_bytes", std::to_string(4 * model_.parameter_count())},
+                  {"reduce", variant_->reduce()},
+                  {"communicator", variant_->communicator()},
+                  {"device", to_string(devices_.front())},
+                  {"version:oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch)},
+                  {"version:compiler", DP_BENCHMARK_COMPILER}};
+    if (start_loss_) fields.emplace_back("start_loss", exact(*start_loss_));
+    say("ready", fields);
+  }
+
+  void answer(const std::string& line) {
+    std::istringstream words(line);
+    std::string command, rest;
+    int steps = 0;
+    if (!(words >> command >> steps) || command != "run" || steps < 1 || words >> rest)
+      return say("error", {{"message", "the command '" + line + "'; known: run <steps>"}});
+    train(kSettleSteps);
+    variant_->take_loss();
+    const auto start = Clock::now();
+    train(steps);
+    const double loss = variant_->take_loss();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (!std::isfinite(loss)) return say("error", {{"message", "the loss is not finite"}});
+    const bool host = devices_.front().kind != dp::DeviceKind::cuda;
+    say("done", {{"seconds", exact(seconds)},
+                 {"loss", exact(loss)},
+                 {"peak_bytes", exact(host ? peak_bytes() : static_cast<double>(variant_->device_bytes()))}});
+  }
+
+ private:
+  void train(int steps) {
+    for (int i = 0; i < steps; ++i) variant_->train_step(batches_[next_++ % batches_.size()]);
+  }
+
+  const Options options_;
+  const dp::Model model_;
+  const std::vector<dp::Device> devices_;
+  std::unique_ptr<Variant> variant_;
+  std::vector<dp::Batch> batches_;
+  std::optional<double> start_loss_;
+  double check_loss_ = 0;
+  std::size_t next_ = 0;  // the batch of the next step
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Seconds of training steps, on demand: commands on stdin, answers on stdout");
+  app.add_option("--variant", options.variant)->check(CLI::IsMember({"plan", "dp", "ddp"}))->capture_default_str();
+  app.add_option("--model", options.model)->capture_default_str();
+  app.add_option("--input", options.input, "Shape of a sample")->delimiter(',')->capture_default_str();
+  app.add_option("--classes", options.classes)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batch", options.batch, "Images per step")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batches", options.batches, "Different batches, used in turn")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--cpu", options.cpu, "Replicas on the CPU")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--gpus", options.gpus, "Ids of GPUs instead");
+  app.add_option("--threads", options.threads, "Of each CPU replica")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}));
+  app.add_option("--seed", options.seed)->capture_default_str();
+  app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
+  app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");
+  add_rank_options(app, options.rank);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Server server(options);
+    server.introduce();
+    for (std::string line; std::getline(std::cin, line);) server.answer(line);
+  } catch (const std::exception& error) {
+    say("error", {{"message", error.what()}});
+    return 1;
+  }
+}

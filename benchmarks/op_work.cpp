@@ -1,0 +1,66 @@
+#include "benchmarks/op_work.h"
+
+#include <algorithm>
+
+#include "dp/shape.h"
+
+namespace dp::benchmarks {
+namespace {
+
+using kernels::TensorDesc;
+
+// The x, weights and y of a convolution or linear layer, whichever of its three ops this is.
+struct Layer {
+  const TensorDesc &x, &w, &y;
+};
+Layer layer_of(const std::string& kind, const std::vector<TensorDesc>& t) {
+  if (kind.ends_with("forward")) return {t[0], t[1], t[2]};
+  if (kind.ends_with("data")) return {t[2], t[1], t[0]};
+  return {t[0], t[2], t[1]};
+}
+
+std::vector<std::int64_t> numbers_of(const Layer& layer) {
+  const Shape &x = layer.x.shape, &w = layer.w.shape, &y = layer.y.shape;
+  if (w.rank() == 2) return {x[0], w[1], 1, 1, w[0], 1, 1, 0};
+  const std::int64_t kernel = w[2], stride = std::max<std::int64_t>(1, (x[2] + y[2] / 2) / y[2]);
+  const std::int64_t padding = std::max<std::int64_t>(0, ((y[2] - 1) * stride + kernel - x[2] + 1) / 2);
+  return {x[0], x[1], x[2], x[3], w[0], kernel, stride, padding};
+}
+
+}  // namespace
+
+OpWork work_of(const engine::PlanStep& step) {
+  OpWork work;
+  // "layer1.0.conv1 backward_data"; forward ops have their layers' name alone.
+  const auto space = step.name.rfind(' ');
+  work.kind = space == std::string::npos ? "forward" : step.name.substr(space + 1);
+  work.label = step.name.substr(0, space);
+  const std::vector<TensorDesc>& tensors = step.op->tensors();
+  int activations = 0;
+  for (int i = 0; i < step.arg_count; ++i) {
+    const engine::Space where = step.args[static_cast<std::size_t>(i)].space;
+    activations += where == engine::Space::activation || where == engine::Space::input;
+  }
+  // Descriptors of batch normalisation and the like name one tensor for all of the same layout.
+  if (tensors.size() == 1)
+    work.bytes = static_cast<double>(tensors.front().layout.bytes) * activations;
+  else
+    for (const TensorDesc& tensor : tensors) work.bytes += static_cast<double>(tensor.layout.bytes);
+  if (tensors.size() == 3) {  // convolutions and linear layers alone have weights
+    const Layer layer = layer_of(work.kind, tensors);
+    const Shape& w = layer.w.shape;
+    work.kind = (w.rank() == 4 ? "conv2d_" : "linear_") + work.kind;
+    work.convolution = numbers_of(layer);
+    work.flops = 2.0 * static_cast<double>(layer.y.shape.numel()) * static_cast<double>(w.numel() / w[0]);
+  }
+  work.shape = work.kind + " " + step.op->implementation() + " " + std::to_string(work.bytes);
+  for (const TensorDesc& tensor : tensors) work.shape += " " + to_string(tensor.shape) + tensor.layout.name;
+  return work;
+}
+
+OpWork update_work(std::int64_t parameters) {
+  // Weights and momenta are read and written, gradients read.
+  return {"sgd_update", "all parameters", "update", 0, 5.0 * 4 * static_cast<double>(parameters), {}};
+}
+
+}  // namespace dp::benchmarks

@@ -1,0 +1,27 @@
+// How a measured program talks to dp_bench: lines of words and key=value fields, separated by tabs.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dp::benchmarks {
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+// Tabs and line ends in a value become spaces: they separate.
+inline void say(const std::string& word, const Fields& fields) {
+  std::string line = word;
+  for (const auto& [key, value] : fields) {
+    line += '\t' + key + '=';
+    for (const char c : value) line += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  std::cout << line << std::endl;
+}
+
+inline std::string exact(double value) { return fmt::format("{:.17g}", value); }
+
+}  // namespace dp::benchmarks

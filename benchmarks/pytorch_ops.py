@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Convolutions and linear layers in PyTorch, one by one, on the CPU or a GPU: what bench_ops.cpp's are compared with. A server:
+its first input lines name the ops, `op <conv2d_forward|conv2d_backward_data|...> N C H W O kernel stride padding`, then `go`; `run <rounds>`
+is answered with the median seconds of each, of the faster of both memory formats.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+
+
+def say(word, **fields):
+    print("\t".join([word, *(f"{key}={value}" for key, value in fields.items())]), flush=True)
+
+
+try:
+    import torch
+except ImportError as error:
+    say("absent", reason=f"PyTorch is not installed for {sys.executable} ({error})")
+    sys.exit(0)
+
+
+def make_op(kind, numbers, memory_format, device):
+    n, c, h, w, out, kernel, stride, padding = numbers
+    if kind.startswith("linear"):
+        x, weight, bias = (torch.randn(*shape, device=device) for shape in ((n, c), (out, c), (out,)))
+        dy = torch.randn(n, out, device=device)
+        return {"linear_forward": lambda: torch.addmm(bias, x, weight.t()), "linear_backward_data": lambda: dy.mm(weight),
+                "linear_backward_weights": lambda: (dy.t().mm(x), dy.sum(0))}[kind]
+    x, weight = (torch.randn(*shape, device=device).contiguous(memory_format=memory_format)
+                 for shape in ((n, c, h, w), (out, c, kernel, kernel)))
+    y = torch.conv2d(x, weight, None, stride, padding)
+    dy = torch.randn(y.shape, device=device).contiguous(memory_format=memory_format)
+    if kind == "conv2d_forward":
+        return lambda: torch.conv2d(x, weight, None, stride, padding)
+    mask = [kind == "conv2d_backward_data", kind == "conv2d_backward_weights", False]
+    return lambda: torch.ops.aten.convolution_backward(
+        dy, x, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, mask)
+
+
+def seconds(op, device):
+    start = time.perf_counter()
+    op()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gpu", default="")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.set_grad_enabled(False)
+    device = torch.device("cuda", int(options.gpu)) if options.gpu else torch.device("cpu")
+    cases = []
+    for line in sys.stdin:
+        words = line.split()
+        if words == ["go"]:
+            break
+        formats = (torch.contiguous_format, torch.channels_last)
+        cases.append([make_op(words[1], [int(word) for word in words[2:]], memory_format, device) for memory_format in formats])
+    for case in cases:
+        for op in case:
+            seconds(op, device)
+    say("ready", program="pytorch", version=torch.__version__)
+    for line in sys.stdin:
+        rounds = int(line.split()[1])
+        medians = []
+        for case in cases:
+            medians.append(min(statistics.median(seconds(op, device) for _ in range(rounds)) for op in case))
+        say("done", seconds=" ".join(map(repr, medians)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+#include "apps/dp_bench/comm.h"
+
+#include "dp/error.h"
+#include "support/catch.h"
+
+using namespace dp_bench;
+
+TEST_CASE("sizes are read as nccl-tests do") {
+  CHECK(parse_bytes("8") == 8);
+  CHECK(parse_bytes("64K") == 65536);
+  CHECK(parse_bytes("128M") == 134217728);
+  CHECK(parse_bytes("1g") == 1073741824);
+  for (const char* bad : {"", "K", "8X", "8KB", "-8", "0", "1e30", "nan", "inf", "900G"}) {
+    INFO(bad);
+    CHECK_THROWS_AS(parse_bytes(bad), dp::Error);
+  }
+}
+
+TEST_CASE("the bus's bandwidth is the algorithm's times nccl-tests' factor") {
+  CHECK(bus_factor("all_reduce", 4) == 1.5);
+  CHECK(bus_factor("reduce_scatter", 4) == 0.75);
+  CHECK(bus_factor("all_gather", 4) == 0.75);
+  CHECK(bus_factor("gather", 4) == 0.75);
+  CHECK(bus_factor("broadcast", 4) == 1);
+  CHECK(bus_factor("reduce", 4) == 1);
+}

@@ -1,0 +1,94 @@
+// The page in a headless browser: nothing cut, readable in both colour schemes, no error. Skipped without a browser.
+#include <nlohmann/json.hpp>
+
+#include "bench/run_bench.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+using namespace dp::test;
+using nlohmann::json;
+
+namespace {
+
+std::string browser() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
+    const BenchOutcome found = run_shell(std::string("command -v ") + name);
+    if (found.code == 0) return found.text.substr(0, found.text.find('\n'));
+  }
+  return "";
+}
+
+std::string attribute(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
+  return out;
+}
+
+// Shows the page in a frame of that width and writes down what it finds there.
+std::string harness(const std::string& page, int width) {
+  return "<!DOCTYPE html><html><body><iframe id=\"f\" width=\"" + std::to_string(width) +
+         "\" height=\"900\" srcdoc=\"" + attribute(page) +
+         R"js("></iframe><pre id="found"></pre><script>
+const luminance = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+  return .2126 * r + .7152 * g + .0722 * b; };
+const contrast = (a, b) => { const [x, y] = [luminance(a), luminance(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
+document.getElementById("f").onload = event => {
+  const doc = event.target.contentDocument, view = doc.defaultView, root = doc.documentElement, out = [];
+  const back = view.getComputedStyle(doc.body).backgroundColor;
+  for (const element of doc.body.querySelectorAll("*")) {
+    if (element.closest(".wide table")) continue;
+    const box = element.getBoundingClientRect(), style = view.getComputedStyle(element);
+    if (box.right > root.clientWidth + .5 || box.left < -.5) out.push("cut: " + element.tagName + " " + element.className.toString());
+    if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0 && !element.matches(".wide")) out.push("overflows: " + element.tagName);
+    if (element.tagName == "rect" && contrast(style.fill, back) < 3) out.push("pale: " + element.className.baseVal);
+    if (element.matches("p, dd, dt, h1, h2, span") && contrast(style.color, back) < 4.5) out.push("faint: " + element.tagName);
+    if (element.matches(".legend span") && parseFloat(style.fontSize) < 12) out.push("small: legend");
+  }
+  if (root.scrollWidth > root.clientWidth) out.push("the page scrolls sideways");
+  const found = {faults: out, back, width: root.clientWidth, bars: doc.querySelectorAll(".bars rect").length, legends: doc.querySelectorAll(".legend").length};
+  document.getElementById("found").textContent = "FOUND" + JSON.stringify(found) + "END";
+};
+</script></body></html>)js";
+}
+
+json look(const std::string& program, const std::string& page, int width, bool dark) {
+  const TemporaryFolder folder;
+  write_text(folder / "harness.html", harness(page, width));
+  const BenchOutcome shown = run_shell(
+      "timeout 60 " + program +
+      " --headless --no-sandbox --disable-gpu --enable-logging=stderr --blink-settings=preferredColorScheme=" +
+      (dark ? "0" : "1") + " --user-data-dir=" + (folder / "profile") + " --window-size=1400,1000" +
+      " --virtual-time-budget=3000 --dump-dom file://" + (folder / "harness.html"));
+  CHECK(shown.text.find(":CONSOLE") == std::string::npos);
+  const auto at = shown.text.find("<pre id=\"found\">FOUND"), end = shown.text.find("END</pre>");
+  INFO(shown.text.substr(0, 2000));
+  REQUIRE(end != std::string::npos);
+  return json::parse(shown.text.substr(at + 21, end - at - 21));
+}
+
+}  // namespace
+
+TEST_CASE("the page in a browser: nothing cut, contrasts that can be read, on a phone and a desk, light and dark") {
+  const std::string program = browser();
+  if (program.empty()) DP_SKIP("no chromium is installed");
+  const TemporaryFolder folder;
+  const BenchOutcome made = run_bench("scaling --model-only --html " + (folder / "page.html"));
+  REQUIRE(made.code == 0);
+  const std::string page = read_text(folder / "page.html");
+  std::vector<std::string> backs;
+  for (const int width : {360, 1280})
+    for (const bool dark : {false, true}) {
+      const json found = look(program, page, width, dark);
+      INFO(width << (dark ? " dark " : " light ") << found.dump());
+      CHECK(found.at("faults").empty());
+      CHECK(found.at("width") > width - 20);
+      CHECK(found.at("bars") > 50);
+      CHECK(found.at("legends") == 5);
+      backs.push_back(found.at("back"));
+    }
+  CHECK(backs[0] != backs[1]);
+
+  std::string wide = page;
+  wide.replace(wide.find("<h2>"), 4, "<div style=\"width:2000px\">too wide</div><h2>");
+  CHECK_FALSE(look(program, wide, 360, false).at("faults").empty());
+}

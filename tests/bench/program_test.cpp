@@ -1,0 +1,161 @@
+// dp_bench as a person meets it.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bench/run_bench.h"
+#include "dp/device.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+using namespace dp::test;
+using nlohmann::json;
+
+namespace {
+
+json run_for_json(const std::string& arguments) {
+  const TemporaryFolder folder;
+  const BenchOutcome outcome = run_bench(arguments + " --json " + (folder / "out.json"));
+  INFO(outcome.text);
+  REQUIRE(outcome.code == 0);
+  return json::parse(read_text(folder / "out.json"));
+}
+
+const json& row_of(const json& section, const std::string& column, const std::string& value) {
+  for (const json& row : section.at("rows"))
+    if (row.at(column) == value) return row;
+  FAIL("no row " << value);
+  return section;
+}
+
+}  // namespace
+
+TEST_CASE("bad flags are exit 2 and one line that says what to do") {
+  const std::vector<std::pair<std::string, std::string>> table{{"", "subcommand"},
+                                                               {"walk", "--help"},
+                                                               {"step -b 0", "'0' is not a whole number"},
+                                                               {"step -b 1 --cpu 2", "no image for each"},
+                                                               {"step --cpu 0", "'0' is not"},
+                                                               {"step --cpu 2 --threads 3", "give a multiple"},
+                                                               {"step --model vgg", "vgg"},
+                                                               {"step --model resnet18 --input 3,2", "resnet18"},
+                                                               {"step --variants horovod", "dp-sharded"},
+                                                               {"step --rounds x", "'x' is not"},
+                                                               {"step --cpu 2 --gpus 0", "excludes"},
+                                                               {"comm -b 8X", "8X"},
+                                                               {"comm -b 1M -e 8", "smaller size first"},
+                                                               {"comm --collectives all_to_all", "all_to_all"},
+                                                               {"comm --communicators pigeon", "host-processes"},
+                                                               {"ops --steps 0", "'0' is not"},
+                                                               {"scaling --modelled-batch 1", "'1' is not"}};
+  for (const auto& [arguments, fragment] : table) {
+    const BenchOutcome outcome = run_bench(arguments);
+    INFO(arguments << ": " << outcome.text);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.text.starts_with("dp_bench: error: "));
+    CHECK(std::count(outcome.text.begin(), outcome.text.end(), '\n') == 1);
+    CHECK(outcome.text.find(fragment) != std::string::npos);
+  }
+}
+
+TEST_CASE("a file that can not be written is exit 7 before anything is measured") {
+  const BenchOutcome outcome = run_bench("step --json /no/such/folder/x.json");
+  CHECK(outcome.code == 7);
+  CHECK(outcome.text.find("starting") == std::string::npos);
+}
+
+TEST_CASE("a GPU that is not there is exit 4") {
+  if (dp::probe_devices(dp::DeviceKind::cuda).count > 0) DP_SKIP("there is a GPU");
+  CHECK(run_bench("step --gpus 0").code == 4);
+}
+
+TEST_CASE("step: every variant of ours in two rounds, a page, and PyTorch's absence said") {
+  const TemporaryFolder folder;
+  const json out = run_for_json("step -b 8 --batches 2 --rounds 2 --steps 2 --warmup 1 --python /no/python --html " +
+                                (folder / "out.html"));
+  const json& rows = out.at("sections").at(0).at("rows");
+  CHECK(rows.size() == 11);
+  for (const char* key : {"plan", "dp1", "dp-sharded", "dp-master", "dp-allreduce", "ddp"}) {
+    const json& row = row_of(out.at("sections").at(0), "key", key);
+    INFO(row.dump());
+    CHECK(row.at("kind") == "measured");
+    CHECK(row.at("samples").size() == 2);
+    CHECK(row.at("ms_per_step") > 0);
+    CHECK(row.at("images_per_second").get<double>() == Approx(8e3 / row.at("ms_per_step").get<double>()));
+    CHECK(row.at("mib_per_device") > 1);
+  }
+  CHECK(row_of(out.at("sections").at(0), "key", "dp-master").at("mb_sent").get<double>() == Approx(2 * 4 * 1.199882));
+  CHECK(row_of(out.at("sections").at(0), "key", "torch").at("kind") == "not run");
+  CHECK(read_text(folder / "out.html").find("dp x2 sharded") != std::string::npos);
+  CHECK(out.at("facts").at("command").get<std::string>().starts_with("dp_bench step -b 8"));
+}
+
+TEST_CASE("ops: both kinds of layer, with floors, and a sum") {
+  const json out = run_for_json("ops -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch");
+  const json& section = out.at("sections").at(0);
+  const json& convolution = row_of(section, "op", "conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)");
+  CHECK(convolution.at("ms") > 0);
+  // 2 * 64 channels of 24x24 * 32 * 9 for each of four images
+  CHECK(convolution.at("rate").get<double>() * convolution.at("ms").get<double>() * 1e6 ==
+        Approx(4 * 2.0 * 64 * 576 * 288));
+  CHECK(convolution.at("floor_ms") > 0);
+  CHECK(row_of(section, "op", "fc1+relu linear_backward_data (9216 -> 128)").at("unit") == "GFLOP/s");
+  CHECK(row_of(section, "op", "all ops of a step").at("step_ms") > convolution.at("ms"));
+  CHECK(out.at("facts").at("PyTorch") == "not asked for");
+}
+
+TEST_CASE("comm: every collective between threads and between processes, right and with bandwidths") {
+  const json out =
+      run_for_json("comm -b 8 -e 64K -f 8192 --rounds 2 --seconds 0.001 --communicators host,host-processes");
+  REQUIRE(out.at("sections").size() == 2);
+  for (const json& section : out.at("sections")) {
+    INFO(section.dump());
+    CHECK(section.at("rows").size() == 8 * 2);
+    for (const json& row : section.at("rows")) {
+      CHECK(row.at("kind") == "measured");
+      CHECK(row.at("wrong") == 0);
+      CHECK(row.at("size").get<double>() == 4 * row.at("count").get<double>());
+      CHECK(row.at("algbw").get<double>() ==
+            Approx(row.at("size").get<double>() / row.at("time").get<double>() * 1e-3));
+    }
+    const json& gather = row_of(section, "collective", "gather");
+    CHECK(gather.at("busbw").get<double>() == Approx(gather.at("algbw").get<double>() / 2));
+  }
+}
+
+TEST_CASE("scaling: the model marks every row and prints its constants") {
+  const json out = run_for_json("scaling --model-only");
+  int rows = 0;
+  for (const json& section : out.at("sections")) {
+    CHECK(section.at("text").get<std::string>().find("GB/s") != std::string::npos);
+    for (const json& row : section.at("rows")) {
+      ++rows;
+      CHECK(row.at("kind") == "modelled");
+    }
+  }
+  CHECK(rows == 2 * (1 + 5 * 3) + (1 + 5 * 2) + (1 + 5) + 8);
+  const json& sharded = row_of(out.at("sections").at(0), "what", "dp sharded x8");
+  CHECK(sharded.at("ms_per_step").get<double>() == Approx(1.69).margin(0.005));  // dp_model.out
+}
+
+TEST_CASE("scaling: what is here is measured") {
+  const json out = run_for_json("scaling -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1");
+  const json& section = out.at("sections").at(0);
+  CHECK(section.at("key") == "measured");
+  CHECK(section.at("rows").size() == 3);
+  CHECK(section.at("rows").at(0).at("speed_up") == 1);
+  for (const json& row : section.at("rows")) CHECK(row.at("kind") == "measured");
+}
+
+TEST_CASE("compare: published figures are called another machine's, AMP says what it lacks") {
+  const json out = run_for_json("compare -b 4 --batches 2 --rounds 1 --steps 1 --warmup 1");
+  const json& section = out.at("sections").at(0);
+  const json& dp = row_of(section, "what", "dp x2");
+  CHECK(dp.at("kind") == "measured");
+  CHECK(dp.at("seconds_per_epoch").get<double>() == Approx(50000 / 4 * dp.at("ms_per_step").get<double>() / 1e3));
+  CHECK(row_of(section, "what", "ddp x2").at("kind") == "measured");
+  CHECK(row_of(section, "what", "dp x2 + AMP").at("note") == "mixed precision needs a GPU");
+  const json& published = row_of(section, "what", "DataParallel x4");
+  CHECK(published.at("kind") == "published");
+  CHECK(published.at("seconds_per_epoch") == 20);
+  CHECK(published.at("note").get<std::string>().find("another machine") != std::string::npos);
+}

@@ -1,0 +1,97 @@
+#include "apps/dp_bench/report.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "support/catch.h"
+
+using namespace dp_bench;
+
+namespace {
+
+Report sample() {
+  Report report{"step", "a <model> & \"more\"", {{"command", "dp_bench step\n"}}, {}};
+  Section section{"rows",  "Title",
+                  "Text.", {{"what", "what"}, {"ms", "ms", 2}, {"low", "quartile", 2}, {"high", "quartile", 2}},
+                  {},      Bars{1, 2, 3, true}};
+  section.rows.push_back({{std::string("first <b>"), 2.0, 1.5, 2.5}, Kind::measured, "", {2.0, 1.5, 2.5}});
+  section.rows.push_back({{std::string("second"), 4.0}, Kind::modelled, "by \\ constants", {}});
+  section.rows.push_back({{std::string("third")}, Kind::absent, "needs a GPU", {}});
+  section.rows.push_back({{std::string("fourth"), std::numeric_limits<double>::quiet_NaN()}, Kind::published, "", {}});
+  report.sections.push_back(section);
+  return report;
+}
+
+// Every tag is closed in order; attributes are quoted.
+std::string first_fault(const std::string& page) {
+  static const std::regex tag(R"(<(/?)([a-zA-Z][a-zA-Z0-9]*)((?:\s+[\w-]+="[^"<>]*")*)\s*(/?)>|<!DOCTYPE html>|<)");
+  std::vector<std::string> open;
+  for (std::sregex_iterator it(page.begin(), page.end(), tag), end; it != end; ++it) {
+    const std::smatch& m = *it;
+    const std::string all = m.str(), name = m[2].str();
+    if (all == "<!DOCTYPE html>") continue;
+    if (all == "<") return "a bare <";
+    if (m[4].str() == "/") continue;
+    if (m[1].str().empty()) {
+      open.push_back(name);
+    } else {
+      if (open.empty() || open.back() != name) return "closes " + name;
+      open.pop_back();
+    }
+  }
+  return open.empty() ? "" : "leaves " + open.back() + " open";
+}
+
+}  // namespace
+
+TEST_CASE("JSON: kinds, typed cells by key, samples, notes; no NaN") {
+  const auto json = nlohmann::json::parse(to_json(sample()));
+  CHECK(json.at("program") == "dp_bench");
+  CHECK(json.at("schema") == 1);
+  CHECK(json.at("command") == "step");
+  CHECK(json.at("facts").at("command") == "dp_bench step\n");
+  const auto& section = json.at("sections").at(0);
+  CHECK(section.at("key") == "rows");
+  CHECK(section.at("columns").at("ms") == "ms");
+  const auto& rows = section.at("rows");
+  CHECK(rows.at(0).at("kind") == "measured");
+  CHECK(rows.at(0).at("what") == "first <b>");
+  CHECK(rows.at(0).at("ms") == 2.0);
+  CHECK(rows.at(0).at("samples").size() == 3);
+  CHECK(rows.at(1).at("kind") == "modelled");
+  CHECK(rows.at(1).at("note") == "by \\ constants");
+  CHECK(rows.at(1).at("high").is_null());
+  CHECK(rows.at(2).at("kind") == "not run");
+  CHECK(rows.at(3).at("ms").is_null());
+}
+
+TEST_CASE("HTML: well-formed, alone, for phones and dark mode, no script") {
+  const std::string page = to_html(sample());
+  CHECK(first_fault(page) == "");
+  CHECK(first_fault("<p><b></p>") == "closes p");
+  CHECK(first_fault("<p>a < b</p>") == "a bare <");
+  CHECK(page.find("<b>") == std::string::npos);
+  CHECK(page.find("first &lt;b&gt;") != std::string::npos);
+  CHECK(page.find("name=\"viewport\"") != std::string::npos);
+  CHECK(page.find("prefers-color-scheme:dark") != std::string::npos);
+  for (const char* foreign : {"<script", "http:", "https:", "@import", "url("}) {
+    INFO(foreign);
+    CHECK(page.find(foreign) == std::string::npos);
+  }
+}
+
+TEST_CASE("HTML: a bar is as long as its figure, its whisker as wide as the spread") {
+  const std::string page = to_html(sample());
+  CHECK(page.find("<rect class=\"measured\" x=\"0\" y=\"3\" width=\"500.0\"") != std::string::npos);
+  CHECK(page.find("<rect class=\"modelled\" x=\"0\" y=\"3\" width=\"1000.0\"") != std::string::npos);
+  CHECK(page.find("<rect class=\"spread\" x=\"375.0\" y=\"8\" width=\"250.0\"") != std::string::npos);
+  CHECK(page.find("not run: needs a GPU") != std::string::npos);
+}
+
+TEST_CASE("text: columns in line, what was not measured says so in its row") {
+  const std::string text = to_text(sample());
+  CHECK(text.find("first <b>  2.00      1.50      2.50  measured\n") != std::string::npos);
+  CHECK(text.find("second     4.00         -         -  modelled: by \\ constants\n") != std::string::npos);
+  CHECK(text.find("third         -         -         -  not run: needs a GPU\n") != std::string::npos);
+}
