@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/host/meeting_board.h"
+#include "kernels/host/collective_call.h"
 #include "kernels/host/spin.h"
 
 namespace dp::kernels::cuda {

@@ -55,9 +55,6 @@ set(dp_cuda_shared
   ${PROJECT_SOURCE_DIR}/engine/floor/shape.cpp
   ${PROJECT_SOURCE_DIR}/kernels/check_shapes.cpp
   ${PROJECT_SOURCE_DIR}/kernels/host/collective_call.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/host/meeting_board.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/host/memory.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/host/shared_memory.cpp
   ${PROJECT_SOURCE_DIR}/kernels/op_names.cpp
   ${PROJECT_SOURCE_DIR}/kernels/slice.cpp
 )

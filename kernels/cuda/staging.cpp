@@ -1,6 +1,7 @@
 #include "kernels/cuda/staging.h"
 
 #include <cstring>
+#include <utility>
 
 #include "kernels/cuda/check.h"
 
@@ -14,7 +15,6 @@ void Staging::copy_in(void* dst, const void* src, std::size_t bytes, cudaStream_
   else
     slot.copied = make_event_handle();
   if (slot.bytes < bytes) {
-    retired_.reserve(retired_.size() + 1);
     PinnedMemory larger = pinned_memory(bytes);
     if (slot.memory) retired_.push_back(std::move(slot.memory));
     slot.memory = std::move(larger);

@@ -28,14 +28,6 @@ std::string text_of(const std::vector<NcclCall>& calls) {
   return text;
 }
 
-// What the ranks must agree in: not what passes between two of them.
-std::string common_text(const std::vector<NcclCall>& calls) {
-  std::vector<NcclCall> common;
-  for (const NcclCall& call : calls)
-    if (!is_between_two(call.kind)) common.push_back(call);
-  return text_of(common);
-}
-
 NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
   NcclState& state = nccl_state();
   NcclLaunch* made = nullptr;
@@ -50,14 +42,22 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
     if (device_of(stream) != comm->device)
       report("NCCL: rank " + std::to_string(comm->rank) + " of " + name + " lives on " + device_name(comm->device) +
              ", its call is on a stream of " + device_name(device_of(stream)));
-    state.launches.push_back(std::make_unique<NcclLaunch>(NcclLaunch{comm, comm->launched++, std::move(calls)}));
+    const bool between_two = is_between_two(calls.front().kind);
+    for (const NcclCall& one : calls)
+      if (is_between_two(one.kind) != between_two) report("NCCL: a group of collectives and sends: " + text_of(calls));
+    const std::string text = text_of(calls);
+    state.launches.push_back(std::make_unique<NcclLaunch>(NcclLaunch{comm, comm->collectives, std::move(calls)}));
     made = state.launches.back().get();
-    state.log[comm->device].push_back(name + ": " + common_text(made->calls));
-    const auto [first, is_first] = group.first.try_emplace(made->number, comm->rank, common_text(made->calls));
-    if (!is_first && first->second.second != common_text(made->calls))
-      report("NCCL: call " + std::to_string(made->number) + " of " + name + ": rank " +
-             std::to_string(first->second.first) + " makes " + first->second.second + ", rank " +
-             std::to_string(comm->rank) + " makes " + common_text(made->calls));
+    ++comm->launched;
+    if (!between_two) {
+      ++comm->collectives;
+      state.log[comm->device].push_back(name + ": " + text);
+      const auto [first, is_first] = group.first.try_emplace(made->number, comm->rank, text);
+      if (first->second.second != text)
+        report("NCCL: call " + std::to_string(made->number) + " of " + name + ": rank " +
+               std::to_string(first->second.first) + " makes " + first->second.second + ", rank " +
+               std::to_string(comm->rank) + " makes " + text);
+    }
   }
   return enqueue(stream, ForeignWork{"NCCL", run_launch, made}) == cudaSuccess ? NcclResult::success
                                                                                : NcclResult::unhandled_cuda_error;

@@ -53,32 +53,43 @@ void collect(const NcclGroup::Meeting& meeting, std::size_t i, std::vector<Write
   }
 }
 
-// The n-th send from one rank to another belongs to the n-th receive there.
-void collect_between(const NcclGroup::Meeting& meeting, int from, int to, std::vector<Write>& writes) {
-  const auto calls = [&](int rank, NcclKind kind, int peer) {
-    std::vector<NcclCall> found;
-    for (const NcclCall& call : meeting.launches[static_cast<std::size_t>(rank)]->calls)
-      if (call.kind == kind && call.other == peer) found.push_back(call);
-    return found;
-  };
-  const std::vector<NcclCall> sends = calls(from, NcclKind::send, to), receives = calls(to, NcclKind::receive, from);
-  if (sends.size() != receives.size())
-    report("NCCL: rank " + std::to_string(from) + " sends " + std::to_string(sends.size()) + " times to rank " +
-           std::to_string(to) + ", which receives " + std::to_string(receives.size()) + " times");
-  for (std::size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
-    if (sends[i].count != receives[i].count || sends[i].type != receives[i].type)
-      report("NCCL: rank " + std::to_string(from) + ": " + to_string(sends[i]) + ", but rank " + std::to_string(to) +
-             ": " + to_string(receives[i]));
-    else
-      writes.push_back({receives[i].to, copy_of(sends[i].from, sends[i].count * bytes_of(sends[i].type))});
+// What a meeting of all ranks does to their memory. With the lock.
+void move_data(const NcclGroup::Meeting& meeting) {
+  unsigned devices = 0;
+  for (const NcclLaunch* const launch : meeting.launches) {
+    const auto& theirs = launch->calls;
+    const auto& ours = meeting.launches.front()->calls;
+    const auto same = [](const NcclCall& a, const NcclCall& b) { return to_string(a) == to_string(b); };
+    if (!std::equal(theirs.begin(), theirs.end(), ours.begin(), ours.end(), same)) return;  // has been reported
+    devices |= 1u << launch->rank->device;
   }
+  const QuietAccesses quiet;
+  const OpenMemory open(devices);
+  std::vector<Write> writes;  // everything is read before anything is written
+  for (std::size_t i = 0; i < meeting.launches.front()->calls.size(); ++i) collect(meeting, i, writes);
+  for (const Write& write : writes) std::memcpy(write.to, write.bytes.data(), write.bytes.size());
 }
 
-std::string common_of(const NcclLaunch& launch) {
-  std::string text;
-  for (const NcclCall& call : launch.calls)
-    if (!is_between_two(call.kind)) text += to_string(call) + ";";
-  return text;
+// The n-th send from one rank to another belongs to the n-th receive there. With the lock.
+void pair_up(NcclGroup& group, NcclLaunch& launch) {
+  const int rank = launch.rank->rank;
+  for (const NcclCall& call : launch.calls) {
+    const bool sends = call.kind == NcclKind::send;
+    NcclGroup::Channel& channel = group.channels[sends ? std::pair(rank, call.other) : std::pair(call.other, rank)];
+    (sends ? channel.sends : channel.receives).push_back({&launch, &call});
+    if (channel.sends.empty() || channel.receives.empty()) continue;
+    const NcclGroup::Half from = channel.sends.front(), to = channel.receives.front();
+    channel.sends.pop_front(), channel.receives.pop_front();
+    ++from.launch->met, ++to.launch->met;
+    if (from.call->count != to.call->count || from.call->type != to.call->type) {
+      report("NCCL: rank " + std::to_string(from.launch->rank->rank) + " makes a " + to_string(*from.call) +
+             ", but rank " + std::to_string(to.launch->rank->rank) + " a " + to_string(*to.call));
+      continue;
+    }
+    const QuietAccesses quiet;
+    const OpenMemory open(1u << from.launch->rank->device | 1u << to.launch->rank->device);
+    std::memcpy(to.call->to, from.call->from, from.call->count * bytes_of(from.call->type));
+  }
 }
 
 std::vector<TouchedMemory> touched_by(const NcclLaunch& launch) {
@@ -95,6 +106,13 @@ std::vector<TouchedMemory> touched_by(const NcclLaunch& launch) {
       touched.push_back({call.to, call.kind == NcclKind::all_gather ? bytes * ranks : bytes, true});
   }
   return touched;
+}
+
+// A launch that is given up finds no other half any more.
+void forget(NcclGroup& group, const NcclLaunch& launch) {
+  for (auto& [ranks, channel] : group.channels)
+    for (auto* const halves : {&channel.sends, &channel.receives})
+      std::erase_if(*halves, [&](const NcclGroup::Half& half) { return half.launch == &launch; });
 }
 
 }  // namespace
@@ -117,22 +135,6 @@ std::string to_string(const NcclCall& call) {
   return text;
 }
 
-void move_data(const NcclGroup::Meeting& meeting) {
-  const std::string common = common_of(*meeting.launches.front());
-  for (const NcclLaunch* const launch : meeting.launches)
-    if (common_of(*launch) != common) return;  // has been reported
-  unsigned devices = 0;
-  for (const NcclLaunch* const launch : meeting.launches) devices |= 1u << launch->rank->device;
-  const QuietAccesses quiet;
-  const OpenMemory open(devices);
-  std::vector<Write> writes;  // everything is read before anything is written
-  for (std::size_t i = 0; i < meeting.launches.front()->calls.size(); ++i)
-    if (!is_between_two(meeting.launches.front()->calls[i].kind)) collect(meeting, i, writes);
-  for (int from = 0; from < static_cast<int>(meeting.launches.size()); ++from)
-    for (int to = 0; to < static_cast<int>(meeting.launches.size()); ++to) collect_between(meeting, from, to, writes);
-  for (const Write& write : writes) std::memcpy(write.to, write.bytes.data(), write.bytes.size());
-}
-
 void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
   NcclLaunch& launch = *static_cast<NcclLaunch*>(work.data);
   NcclState& state = nccl_state();
@@ -144,23 +146,32 @@ void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
       report("NCCL: rank " + std::to_string(rank.rank) + " of communicator " + std::to_string(group.number) +
              " waits for ever " + where + " in its call " + std::to_string(launch.number));
     };
+    // False when it was for ever.
     const auto wait = [&](const auto& ready, const char* where) {
-      if (!state.changed.wait_for(lock.get(), state.patience, [&] { return rank.aborted || ready(); })) stuck(where);
+      const bool came = state.changed.wait_for(lock.get(), state.patience, [&] { return rank.aborted || ready(); });
+      if (!came) stuck(where);
+      return came;
     };
     wait([&] { return !state.busy[device]; }, "for its device");
     state.busy[device] = true;
-    if (!rank.aborted && rank.error == NcclResult::success) {
+    if (rank.aborted || rank.error != NcclResult::success) {
+      wait([] { return false; }, "for an abort");
+    } else if (is_between_two(launch.calls.front().kind)) {
+      pair_up(group, launch);
+      state.changed.notify_all();
+      const bool came = wait([&] { return launch.met == launch.calls.size(); }, "for the other ranks");
+      if (!came || rank.aborted) forget(group, launch);
+    } else {
       NcclGroup::Meeting& meeting = group.meetings[launch.number];
       meeting.launches.resize(static_cast<std::size_t>(group.size));
       meeting.launches[static_cast<std::size_t>(rank.rank)] = &launch;
       if (++meeting.arrived == group.size) {
-        move_data(meeting);
+        if (!meeting.given_up) move_data(meeting);
         meeting.done = true;
         state.changed.notify_all();
       }
-      wait([&] { return meeting.done; }, "for the other ranks");
-    } else {
-      wait([] { return false; }, "for an abort");
+      const bool came = wait([&] { return meeting.done; }, "for the other ranks");
+      if (!came || rank.aborted) meeting.given_up = true;
     }
     ++rank.finished;
     state.busy[device] = false;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,11 +36,12 @@ bool is_between_two(NcclKind kind);
 
 struct NcclGroup;
 
-// What one rank launches at once: a call, or those of a group.
+// What one rank launches at once: a call, or those of a group; collectives, or sends and receives.
 struct NcclLaunch {
   kernels::cuda::NcclRank* rank;
-  std::uint64_t number;  // among the rank's launches
+  std::uint64_t number;  // among the rank's collective launches
   std::vector<NcclCall> calls;
+  std::size_t met = 0;  // sends and receives that have found their other half
 };
 
 // A communicator.
@@ -49,8 +51,16 @@ struct NcclGroup {
   struct Meeting {
     std::vector<const NcclLaunch*> launches;  // by rank; null: not there yet
     int arrived = 0;
-    bool done = false;
+    bool done = false, given_up = false;  // given_up: by a rank, whose memory may be gone
   };
+  struct Half {
+    NcclLaunch* launch;
+    const NcclCall* call;
+  };
+  struct Channel {  // from one rank to another
+    std::deque<Half> sends, receives;
+  };
+  std::map<std::pair<int, int>, Channel> channels;
   std::map<std::uint64_t, Meeting> meetings;                   // of launches that run
   std::map<std::uint64_t, std::pair<int, std::string>> first;  // of each launch, who made it first, and its text
 };
@@ -69,8 +79,6 @@ NcclState& nccl_state();
 
 // On the stream's thread: meets the other ranks and moves the data.
 void run_launch(const ForeignWork& work, int device, std::uint32_t operation);
-// What a meeting of all ranks does to their memory. With the lock.
-void move_data(const NcclGroup::Meeting& meeting);
 
 }  // namespace dp::simt
 
@@ -78,7 +86,7 @@ void move_data(const NcclGroup::Meeting& meeting);
 struct dp::kernels::cuda::NcclRank {
   dp::simt::NcclGroup* group;
   int rank, device;
-  std::uint64_t launched = 0, finished = 0;
+  std::uint64_t launched = 0, finished = 0, collectives = 0;
   bool aborted = false, destroyed = false;
   NcclResult error = NcclResult::success;
 };
