@@ -101,7 +101,7 @@ Child::Child(const std::vector<std::string>& words, const std::vector<std::strin
 }
 
 Child::~Child() {
-  if (in_ >= 0) ::close(in_);
+  end_input();
   const auto start = Clock::now();
   while (id_ > 0 && ::waitpid(id_, nullptr, WNOHANG) == 0) {
     if (seconds_since(start) > kPatience) {
@@ -113,6 +113,11 @@ Child::~Child() {
   }
   if (out_ >= 0) ::close(out_);
   if (err_ >= 0) ::close(err_);
+}
+
+void Child::end_input() {
+  if (in_ >= 0) ::close(in_);
+  in_ = -1;
 }
 
 void Child::send(const std::string& line) {

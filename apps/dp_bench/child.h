@@ -34,6 +34,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   void send(const std::string& line);
+  void end_input();  // a program that waits for orders ends then
   // The next line; ChildError when it ends or says nothing in time, or when its word is `error`.
   Reply read(double timeout_seconds);
   // Everything until it ends, each line handed to `line`. Returns its exit status.

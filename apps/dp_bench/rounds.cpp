@@ -47,8 +47,15 @@ class Scratch {
 // A variant that was started: its processes, rank by rank.
 struct Running {
   Measured* result = nullptr;
-  std::vector<std::unique_ptr<Child>> ranks;
+  std::vector<std::unique_ptr<Child>> ranks{};
   int steps = 1;  // of a round
+
+  explicit Running(Measured* made) : result(made) {}
+  Running(Running&&) = default;
+  Running& operator=(Running&&) = default;
+  ~Running() {  // ranks end together
+    for (auto& rank : ranks) rank->end_input();
+  }
 
   double cpu_seconds() const {
     double sum = 0;
@@ -99,7 +106,7 @@ class Rounds {
     for (Measured& variant : result_.variants) {
       if (!variant.note.empty()) continue;
       progress_("starting " + variant.spec.title);
-      Running one{&variant, {}};
+      Running one(&variant);
       try {
         start(one);
         if (variant.note.empty()) running_.push_back(std::move(one));
