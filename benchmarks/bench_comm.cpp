@@ -132,7 +132,8 @@ void run_threads(const Options& options, const std::vector<dp::Device>& devices)
     contexts.push_back(backend.open(devices[static_cast<std::size_t>(rank)], context_options(options, rank, ranks)));
     pointers.push_back(contexts.back().get());
   }
-  const std::string name = options.comm.empty() ? std::string(backend.default_communicator()) : options.comm;
+  const std::string name =
+      options.comm.empty() ? std::string(backend.default_communicator(devices, true)) : options.comm;
   const auto handles = backend.make_communicators(name, pointers);
   Threads peers(ranks);
   std::vector<std::thread> threads;
@@ -150,9 +151,9 @@ void run_threads(const Options& options, const std::vector<dp::Device>& devices)
 
 void run_rank(const Options& options, const std::vector<dp::Device>& devices) {
   const std::shared_ptr<dp::World> world = join_world(options.rank);
-  const auto at = static_cast<std::size_t>(options.rank.rank) % devices.size();
+  const auto at = static_cast<std::size_t>(world->rank()) % devices.size();
   Backend& backend = dp::kernels::backend(devices[at].kind);
-  const auto context = backend.open(devices[at], context_options(options, options.rank.rank, options.rank.ranks));
+  const auto context = backend.open(devices[at], context_options(options, world->local_rank(), world->local_size()));
   Rendezvous& rendezvous = world->state();
   const std::string name = options.comm.empty() ? std::string(backend.default_communicator(rendezvous)) : options.comm;
   const auto handle = backend.join(name, *context, rendezvous);

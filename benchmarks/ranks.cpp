@@ -41,6 +41,7 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
 
 std::shared_ptr<World> join_world(const RankOptions& options) {
   if (options.ranks == 1) return nullptr;
+  if (const auto started = world_from_mpi()) return World::join(*started);
   WorldOptions world;
   world.rank = options.rank;
   world.size = options.ranks;

@@ -15,7 +15,7 @@ struct RankOptions {
 };
 void add_rank_options(CLI::App& app, RankOptions& options);
 
-// Null for a single rank. Rank 0 says `listening` with its port before it waits for the others.
+// Null for a single rank. Under mpirun, what MPI says; else as in the options. Rank 0 says `listening` with its port before it waits for the others.
 std::shared_ptr<World> join_world(const RankOptions& options);
 
 }  // namespace dp::benchmarks

@@ -17,18 +17,21 @@ namespace {
 // A communicator and whom it joins.
 struct Way {
   std::string key, title, name;  // name: the backend's for it
-  bool processes = false;
+  enum class Ranks { threads, processes, mpirun } ranks = Ranks::threads;
 };
 
 std::vector<Way> ways_for(const CommOptions& options) {
+  using Ranks = Way::Ranks;
   std::vector<Way> all;
   if (!options.gpus.empty())
-    all = {{"p2p", "p2p, GPUs of one process", "p2p", false}};
+    all = {{"p2p", "p2p, GPUs of one process", "p2p"},
+           {"nccl", "nccl, GPUs of one process", "nccl"},
+           {"nccl-processes", "nccl, a process for each GPU", "nccl", Ranks::processes}};
   else
-    all = {{"host", "host, threads of one process", "host", false},
-           {"host-processes", "host, processes", "host", true},
-           {"tcp", "tcp, processes", "tcp", true},
-           {"mpi", "mpi, processes", "mpi", true}};
+    all = {{"host", "host, threads of one process", "host"},
+           {"host-processes", "host, processes", "host", Ranks::processes},
+           {"tcp", "tcp, processes", "tcp", Ranks::processes},
+           {"mpi", "mpi, processes", "mpi", Ranks::mpirun}};
   if (options.communicators.empty()) return all;
   std::string keys;
   for (const Way& way : all) keys += (keys.empty() ? "" : ", ") + way.key;
@@ -65,6 +68,19 @@ Row row_of(const Reply& reply) {
   return row;
 }
 
+// As root, too, and with more ranks than cores; the ranks pin themselves.
+std::vector<std::unique_ptr<Child>> start_by_mpirun(std::vector<std::string> words, int ranks) {
+  const std::string count = std::to_string(ranks);
+  words.insert(words.begin(), {"mpirun", "-np", count});
+  words.insert(words.end(), {"--ranks", count});
+  const std::vector<std::string> variables{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                           "OMPI_MCA_rmaps_base_oversubscribe=1",
+                                           "OMPI_MCA_hwloc_base_binding_policy=none"};
+  std::vector<std::unique_ptr<Child>> started;
+  started.push_back(std::make_unique<Child>(words, variables));
+  return started;
+}
+
 // One row for each collective and size, or one that says why there are none.
 void measure_way(const CommOptions& options, const Way& way, Section& section) {
   std::vector<std::string> words{find_program("bench_comm"),
@@ -91,7 +107,9 @@ void measure_way(const CommOptions& options, const Way& way, Section& section) {
   if (!list.empty()) words.insert(words.end(), {"--collectives", list});
   std::string failure;
   try {
-    auto ranks = start_ranks(words, way.processes ? options.ranks : 1, options.timeout);
+    auto ranks = way.ranks == Way::Ranks::mpirun
+                     ? start_by_mpirun(words, options.ranks)
+                     : start_ranks(words, way.ranks == Way::Ranks::processes ? options.ranks : 1, options.timeout);
     ranks.front()->read_all([&](const std::string& line) {
       const Reply reply = parse_reply(line);
       if (reply.word == "row") section.rows.push_back(row_of(reply));

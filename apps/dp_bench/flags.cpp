@@ -147,6 +147,7 @@ std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
   app.set_version_flag("--version", DP_VERSION);
   app.add_option("--json", asked.output.json, "write every figure to this file");
   app.add_option("--html", asked.output.html, "write a page with bars to this file");
+  app.add_option("--markdown", asked.output.markdown, "write the tables to this file");
   add_step(*app.add_subcommand("step", "one model's training step in every variant, in turns"), commands.step, asked);
   add_ops(*app.add_subcommand("ops", "each op of a training step beside its floor and PyTorch's"), commands.ops, asked);
   add_comm(*app.add_subcommand("comm", "every collective of every communicator, in nccl-tests' columns"), commands,

@@ -11,7 +11,7 @@
 namespace dp_bench {
 
 struct Output {
-  std::string json, html;  // files to write; empty: none
+  std::string json, html, markdown;  // files to write; empty: none
 };
 
 struct Asked {

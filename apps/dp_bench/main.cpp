@@ -9,6 +9,7 @@
 
 #include "child.h"
 #include "flags.h"
+#include "programs.h"
 
 namespace dp_bench {
 namespace {
@@ -58,10 +59,12 @@ int fail(int code, const std::string& what) {
 }
 
 int guarded(int argc, const char* const* argv) try {
+  point_to_plugins();
   const auto asked = parse_arguments(argc, argv);
   if (!asked) return 0;
   check_writable(asked->output.json);
   check_writable(asked->output.html);
+  check_writable(asked->output.markdown);
   Report report = asked->work();
   report.facts.insert(
       report.facts.begin(),
@@ -72,6 +75,7 @@ int guarded(int argc, const char* const* argv) try {
   std::fputs(to_text(report).c_str(), stdout);
   write(asked->output.json, to_json(report));
   write(asked->output.html, to_html(report));
+  write(asked->output.markdown, to_markdown(report));
   return 0;
 } catch (const dp::Error& error) {
   return fail(static_cast<int>(error.code()), error.what());

@@ -6,13 +6,27 @@
 #include <vector>
 
 namespace dp_bench {
+namespace {
+
+std::filesystem::path own_folder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
+}  // namespace
+
+void point_to_plugins() {
+  const std::filesystem::path folder = (own_folder() / "../dp_train").lexically_normal();
+  std::error_code ignored;
+  if (std::filesystem::is_directory(folder, ignored)) ::setenv("DP_PLUGIN_PATH", folder.c_str(), 0);
+}
 
 std::string find_program(const std::string& name) {
   std::vector<std::filesystem::path> folders;
   if (const char* path = std::getenv("DP_BENCH_PATH"); path != nullptr && *path != '\0') folders.emplace_back(path);
   std::error_code ignored;
-  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const char* place : {".", "../../benchmarks", "../lib/dp"}) folders.push_back((own / place).lexically_normal());
+  for (const char* place : {".", "../../benchmarks", "../lib/dp"})
+    folders.push_back((own_folder() / place).lexically_normal());
   std::string places;
   for (const auto& folder : folders) {
     if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();

@@ -9,4 +9,8 @@ namespace dp_bench {
 // ../lib/dp. dp::Error(usage) naming the places.
 std::string find_program(const std::string& name);
 
+// Plugins are looked for beside the program that loads them; in the build tree they are dp_train's. Sets DP_PLUGIN_PATH, for this
+// process and those it starts, unless it is set.
+void point_to_plugins();
+
 }  // namespace dp_bench

@@ -82,4 +82,25 @@ std::string to_text(const Report& report) {
   return text;
 }
 
+std::string to_markdown(const Report& report) {
+  std::string text = "# " + report.title + "\n\n";
+  for (const auto& [key, value] : report.facts)
+    text += "- " + key + ": " + (key == "command" ? "`" + value + "`" : value) + '\n';
+  for (const Section& section : report.sections) {
+    const bool remarks = has_remarks(section);
+    text += "\n## " + section.title + "\n\n|";
+    for (const Column& column : section.columns) text += " " + column.title + " |";
+    text += remarks ? " how |\n|" : "\n|";
+    for (std::size_t i = 0; i < section.columns.size() + (remarks ? 1 : 0); ++i) text += "---|";
+    for (const Row& row : section.rows) {
+      text += "\n|";
+      for (std::size_t i = 0; i < section.columns.size(); ++i)
+        text += " " + (i < row.cells.size() ? shown(row.cells[i], section.columns[i].digits) : "-") + " |";
+      if (remarks) text += " " + remark(row) + " |";
+    }
+    text += section.text.empty() ? "\n" : "\n\n" + section.text + "\n";
+  }
+  return text;
+}
+
 }  // namespace dp_bench

@@ -59,6 +59,7 @@ std::string remark(const Row& row);
 std::string to_text(const Section& section);
 std::string to_text(const Report& report);
 std::string to_json(const Report& report);
+std::string to_markdown(const Report& report);
 std::string to_html(const Report& report);
 
 }  // namespace dp_bench

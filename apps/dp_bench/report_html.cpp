@@ -13,13 +13,13 @@ constexpr const char* kStyle = R"css(
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:64rem;background:var(--back);color:var(--ink);font:16px/1.45 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.3rem}h2{font-size:1.1rem;margin-top:2rem}p,dd{color:var(--soft)}dl{font-size:.85rem}dt{font-weight:600}dd{margin:0 0 .3rem}
-.bars{margin:0;padding:0;list-style:none}.bars li{margin:.5rem 0}
+.bars{margin:0 0 1rem;padding:0;list-style:none}.bars li{margin:.5rem 0}
 .name{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1rem}.name span{color:var(--soft)}
 svg{display:block;width:100%;height:1.1rem}
 .measured{fill:var(--measured)}.modelled{fill:var(--modelled)}.published{fill:var(--published)}.spread{fill:var(--spread)}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;font-size:.85rem;color:var(--soft)}.legend svg{width:1.4rem;height:.8rem;display:inline-block;vertical-align:-.05rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;overflow-wrap:normal}th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
-th:first-child,td:first-child,td.remark{text-align:left}td.remark{white-space:normal;min-width:14rem}
+th:first-child,td:first-child,td.remark{text-align:left}td.remark span{display:block;white-space:normal;min-width:14rem;color:var(--soft)}
 )css";
 
 std::string escaped(const std::string& text) {
@@ -107,7 +107,9 @@ std::string table_of(const Section& section) {
     out += "<tr>";
     for (std::size_t i = 0; i < section.columns.size(); ++i)
       out += "<td>" + escaped(i < row.cells.size() ? shown(row.cells[i], section.columns[i].digits) : "-") + "</td>";
-    if (remarks) out += "<td class=\"remark\">" + escaped(remark(row)) + "</td>";
+    if (remarks)
+      out += std::string("<td class=\"remark\">") + to_string(row.kind) +
+             (row.note.empty() ? "" : "<span>" + escaped(row.note) + "</span>") + "</td>";
     out += "</tr>\n";
   }
   return out + "</tbody></table></div>\n";

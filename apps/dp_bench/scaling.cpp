@@ -71,7 +71,6 @@ Section modelled_section(const Hardware& hardware, int batch) {
   const auto add = [&](const std::string& what, int devices, double seconds) {
     Row row = row_of(what, devices, seconds, alone, batch);
     row.kind = Kind::modelled;
-    row.note = "by the constants below";
     section.rows.push_back(row);
   };
   add("one device", 1, alone);
@@ -103,7 +102,6 @@ Section hosts_section(const Hardware& hardware, int each) {
                    devices * each / seconds,
                    kEpoch / (devices * static_cast<double>(each)) * seconds};
       row.kind = Kind::modelled;
-      row.note = "by the constants below";
       section.rows.push_back(row);
     }
   section.text =

@@ -85,16 +85,15 @@ Section ratios_section(const StepResult& result) {
       {{"dp1"}, torch, 1.3},         {{"dp-sharded"}, {"torch-dp"}, 1.15}, {{"dp-sharded"}, torch_ddp, 1.15},
       {{"ddp"}, torch_ddp, 1.15}};
   Section section{"ratios", "How much longer the other one takes", "", {}, {}, {}};
-  section.columns = {{"of", "time of"}, {"to", "divided by that of"},  {"ratio", "ratio", 3}, {"low", "from", 3},
-                     {"high", "to", 3}, {"goal", "goal: at least", 3}, {"met", "met"}};
+  section.columns = {{"ratio_of", "times"}, {"ratio", "ratio", 3},         {"low", "from", 3},
+                     {"high", "to", 3},     {"goal", "goal: at least", 3}, {"met", "met"}};
   for (const Question& question : questions) {
     const Measured *ours = fastest(result, question.ours), *theirs = fastest(result, question.theirs);
     if (ours == nullptr || theirs == nullptr) continue;
     const std::vector<double> pairs = ratios(ours->seconds_per_step, theirs->seconds_per_step);
     const Interval interval = median_interval(pairs);
     Row row;
-    row.cells = {theirs->spec.title,
-                 ours->spec.title,
+    row.cells = {theirs->spec.title + " / " + ours->spec.title,
                  median(pairs),
                  interval.low,
                  interval.high,

@@ -65,7 +65,6 @@ VariantSpec our_variant(const StepOptions& options, const std::string& key, cons
   const auto add = [&](const std::vector<std::string>& words) {
     spec.arguments.insert(spec.arguments.end(), words.begin(), words.end());
   };
-  if (group == "ddp" && gpu) spec.absent = "ranks on GPUs need the communicator nccl, which is not built";
   if (gpu)
     add({"--gpus", first_gpus(options.gpus, devices)});
   else

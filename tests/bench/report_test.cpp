@@ -86,7 +86,15 @@ TEST_CASE("HTML: a bar is as long as its figure, its whisker as wide as the spre
   CHECK(page.find("<rect class=\"measured\" x=\"0\" y=\"3\" width=\"500.0\"") != std::string::npos);
   CHECK(page.find("<rect class=\"modelled\" x=\"0\" y=\"3\" width=\"1000.0\"") != std::string::npos);
   CHECK(page.find("<rect class=\"spread\" x=\"375.0\" y=\"8\" width=\"250.0\"") != std::string::npos);
-  CHECK(page.find("not run: needs a GPU") != std::string::npos);
+  CHECK(page.find("not run<span>needs a GPU</span>") != std::string::npos);
+  CHECK(page.find("<span>not run: needs a GPU</span>") != std::string::npos);  // where its bar would be
+}
+
+TEST_CASE("markdown: a heading, the facts, a table for each section") {
+  const std::string text = to_markdown(sample());
+  CHECK(text.starts_with("# a <model>"));
+  CHECK(text.find("| what | ms | quartile | quartile | how |\n|---|---|---|---|---|\n") != std::string::npos);
+  CHECK(text.find("| second | 4.00 | - | - | modelled: by \\ constants |\n") != std::string::npos);
 }
 
 TEST_CASE("text: columns in line, what was not measured says so in its row") {
