@@ -53,7 +53,7 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
 
 void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batch& batch, const Sgd& sgd) {
   const bool waits = update_waits_for_gradient();
-  replica.begin_timing();
+  replica.begin_timing(step);
   exchange.wait_for_weights(0);
   replica.upload_inputs(step_inputs(batch.global_size(), sgd));
   exchange.begin(step, !waits, sgd.momentum != 0);

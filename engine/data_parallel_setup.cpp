@@ -83,6 +83,8 @@ DataParallelOptions resolved(DataParallelOptions o) {
   if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
   if (o.ema_decay && !(*o.ema_decay >= 0 && *o.ema_decay < 1)) refuse("ema_decay must lie in [0, 1)");
   if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
+  if (!(o.timeout_seconds >= 0)) refuse("timeout_seconds must not be negative");
+  if (o.trace_first < 0 || o.trace_steps < 0) refuse("trace_first and trace_steps must not be negative");
   if (o.logical_shards < 0) refuse("logical_shards must not be negative");
   if (o.logical_shards > 0) {
     if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
@@ -194,6 +196,8 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
                                                       failpoints);
   });
+  if (options.trace_steps > 0) trace();
+  if (options.timeout_seconds > 0) watch();
 
   std::vector<NamedTensor> initial;
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
@@ -216,6 +220,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
 
 // What uses a context goes before it; each replica's memory goes with the replica.
 DataParallel::State::~State() {
+  watchdog.reset();
   if (options.world) options.world->state().detach(pool.abort_flag());
   logits = {};
   gathered_logits.reset();
@@ -230,12 +235,6 @@ DataParallel::State::~State() {
   io.clear();
   exchanges.clear();
   replicas.clear();
-}
-
-void DataParallel::State::rethrow_abort() const {
-  if (options.world)
-    if (const auto failure = options.world->failure()) throw *failure;
-  throw Error(ErrorCode::usage, "this DataParallel failed in an earlier call; destroy it and make a new one");
 }
 
 void DataParallel::State::rethrow_with_place(const engine::Replica& replica) const {

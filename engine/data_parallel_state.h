@@ -14,6 +14,8 @@
 #include "engine/parameters.h"
 #include "engine/replica.h"
 #include "engine/split.h"
+#include "engine/tracer.h"
+#include "engine/watchdog.h"
 #include "engine/worker_pool.h"
 
 namespace dp {
@@ -48,13 +50,18 @@ struct DataParallel::State {
   // Runs work(number of the replica in this process) on every worker.
   template <typename F>
   void run(F&& work) {
+    const Watched call(watchdog.get());
     try {
       pool.run(work);
-    } catch (const kernels::Aborted&) {
-      rethrow_abort();
+    } catch (...) {
+      rethrow_cause();
     }
   }
-  [[noreturn]] void rethrow_abort() const;
+  // What made the exception that is on its way, where that is a consequence.
+  [[noreturn]] void rethrow_cause() const;
+  void watch();  // makes the watchdog
+  void trace();  // makes the tracers
+  std::string last_of(const engine::Replica& replica) const;
   // The same on this process's first replica: the master, or in a world this rank's own.
   template <typename F>
   void on_first(F&& work) {
@@ -145,6 +152,7 @@ struct DataParallel::State {
   const engine::NormTable norms;
   std::vector<engine::Gather> forward_gathers, backward_gathers;  // in training, with synchronised normalisation
   engine::WorkerPool pool;
+  std::vector<std::unique_ptr<engine::Tracer>> tracers;  // one a replica of this process, or none
   std::unique_ptr<engine::ParameterTable> table;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
   std::vector<std::unique_ptr<engine::Exchange>> exchanges;
@@ -165,6 +173,22 @@ struct DataParallel::State {
   Tensor kept_images;                // of the last wrapper forward: backward reads them again
   Tensor logits;
   std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys in the wrapper
+
+  class Watched {  // for the time of a call
+   public:
+    explicit Watched(engine::Watchdog* watchdog) : watchdog_(watchdog) {
+      if (watchdog_ != nullptr) watchdog_->begin();
+    }
+    ~Watched() {
+      if (watchdog_ != nullptr) watchdog_->end();
+    }
+    Watched(const Watched&) = delete;
+    Watched& operator=(const Watched&) = delete;
+
+   private:
+    engine::Watchdog* watchdog_;
+  };
+  std::unique_ptr<engine::Watchdog> watchdog;  // null: no timeout. It looks at the replicas until it is gone
 };
 
 template <typename T>

@@ -65,6 +65,17 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
   finish_norm_ = context.make_op(GradNormFinish{partial_offset_.back()});
 }
 
+Exchange::~Exchange() {
+  comm_.reset();  // ends what is on its way, before the memory that it works on goes
+  communicator_.reset();
+}
+
+void Exchange::trace(Tracer& tracer) {
+  if (!communicator_) return;
+  comm_->trace(&tracer.communication);
+  communicator_->trace(&tracer.communication);
+}
+
 void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
   step_ = step;
   per_bucket_ = per_bucket;
@@ -88,12 +99,14 @@ void Exchange::bucket_ready(std::size_t bucket) {
   const Phase interrupted = replica_.phase();
   sum(bucket);
   if (per_bucket_) update_bucket(bucket);
-  replica_.enter(interrupted);
+  replica_.visit(interrupted);
 }
 
 void Exchange::enter(Phase phase, std::size_t bucket) {
-  replica_.enter(phase);
+  replica_.visit(phase);
+  replica_.activity().reach_bucket(bucket);
   stream().label(replica_.label_of(phase));
+  stream().detail(bucket_detail(bucket));
   if (!failpoints_.hit(phase, replica_.rank(), step_)) return;
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();

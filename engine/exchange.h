@@ -20,8 +20,12 @@ class Exchange {
   // `communicator` is null for a single replica with one lane: then everything runs on the compute stream.
   Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
            std::vector<Bucket> buckets, const Failpoints& failpoints);
+  ~Exchange();
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
+
+  // From now on tells its stream's work there. The tracer outlives it.
+  void trace(Tracer& tracer);
 
   // How the coming step updates. `per_bucket`: as soon as a bucket is summed; otherwise by update() once all are.
   void begin(std::int64_t step, bool per_bucket, bool momentum);

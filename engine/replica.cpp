@@ -143,6 +143,8 @@ void Replica::enqueue(const PlanStep& step) {
     const Ref& ref = step.args[static_cast<std::size_t>(i)];
     args[static_cast<std::size_t>(i)] = ref.space == Space::none ? nullptr : at(ref);
   }
+  activity_.reach_layer(step.name);
+  compute_->detail(layer_detail(step.name));
   try {
     step.op->run(*compute_, {args.data(), static_cast<std::size_t>(step.arg_count)}, workspace_);
   } catch (const Error& error) {
@@ -167,7 +169,9 @@ void Replica::bound_queue() {
   compute_->synchronize(*consumed_[turn_]);
 }
 
-void Replica::begin_timing() {
+void Replica::begin_timing(std::int64_t step) {
+  if (tracer_ != nullptr) tracer_->begin_step(step);
+  compute_->detail(0);
   timing_since_ = std::chrono::steady_clock::now();
   timing_ = true;
 }
@@ -175,6 +179,7 @@ void Replica::begin_timing() {
 void Replica::end_timing() {
   timing_ = false;
   compute_->label(kUntimed);
+  if (tracer_ != nullptr) tracer_->end_step();
   kernels::LabelSeconds work = context_->take_seconds();
   work[kUntimed] = 0;
   const auto of = [&](Phase phase) { return work[static_cast<std::size_t>(phase)]; };

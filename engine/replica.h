@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "dp/data_parallel.h"
+#include "engine/activity.h"
 #include "engine/failpoint.h"
 #include "engine/plan.h"
+#include "engine/tracer.h"
 #include "kernels/backend.h"
 #include "kernels/step_state.h"
 
@@ -42,6 +44,7 @@ class Replica {
   // How many lanes go through a step together: their activations are kept at the same time.
   int lanes_together() const { return options_.in_turns ? options_.lanes : 1; }
   kernels::Context& context() { return *context_; }
+  const kernels::Context& context() const { return *context_; }
   kernels::Stream& compute() { return *compute_; }
   const ParameterTable& table() const { return table_; }
 
@@ -111,17 +114,29 @@ class Replica {
   void import_entry(int entry, const Tensor& from, std::byte* arena);
   void export_entry(int entry, const std::byte* arena, Tensor& to);
 
-  // Where this replica is, for the text of an error; what is enqueued on the compute stream counts as that.
+  // Where this replica is, for errors, watchdog and timeline; what is enqueued on the compute stream counts as that.
   void enter(Phase phase) {
-    phase_ = phase;
+    visit(phase);
+    if (tracer_ != nullptr) tracer_->enter(phase);
+  }
+  // The same for work on a bucket in the middle of a phase, which goes on after it.
+  void visit(Phase phase) {
+    activity_.enter(phase);
     compute_->label(label_of(phase));
   }
-  Phase phase() const { return phase_; }
+  Phase phase() const { return activity_.phase(); }
+  Activity& activity() { return activity_; }
+  const Activity& activity() const { return activity_; }
+  // From now on tells its steps and its compute stream's work there. The tracer outlives it.
+  void trace(Tracer& tracer) {
+    tracer_ = &tracer;
+    compute_->trace(&tracer.compute);
+  }
   std::size_t label_of(Phase phase) const { return timing_ ? static_cast<std::size_t>(phase) : kUntimed; }
 
-  // Around each training step: the work enqueued between, and only that, is added to the times, by this end_timing() or, on
+  // Around each training step, which is called `step`: the work enqueued between, and only that, is added to the times, by this end_timing() or, on
   // devices that are behind, by the next.
-  void begin_timing();
+  void begin_timing(std::int64_t step);
   void end_timing();
   PhaseTimes take_times() { return std::exchange(times_, {}); }
 
@@ -164,7 +179,8 @@ class Replica {
   std::unique_ptr<kernels::Op> clear_gradients_;
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
   MemoryUse held_;
-  Phase phase_ = Phase::scatter;
+  Activity activity_;
+  Tracer* tracer_ = nullptr;  // null: no timeline is kept
   PhaseTimes times_;
   bool timing_ = false;
   std::chrono::steady_clock::time_point timing_since_;

@@ -18,6 +18,7 @@
 #include "kernels/communicator.h"
 #include "kernels/ops.h"
 #include "kernels/rendezvous.h"
+#include "kernels/trace_ring.h"
 
 namespace dp::kernels {
 
@@ -40,6 +41,10 @@ class Stream {
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;
   virtual void label(std::size_t label) = 0;  // what the work enqueued from now on is counted as; below kLabels
+  // Which of those it is, for whoever reports on it: any number that the caller understands.
+  virtual void detail(std::uint64_t) {}
+  // From now on notes finished work there, if the device measures it; null ends that. The ring outlives the stream.
+  virtual void trace(TraceRing*) {}
   virtual void copy(void* dst, const void* src,
                     std::size_t bytes) = 0;  // host or device on either side; src must stay valid
   virtual void upload(void* dst, const void* src,
@@ -51,6 +56,14 @@ class Stream {
 // Kinds of work that a context keeps apart when it adds up seconds.
 inline constexpr std::size_t kLabels = 8;
 using LabelSeconds = std::array<double, kLabels>;
+
+// How far a context is, as seen from outside.
+struct Doing {
+  std::uint64_t moves = 0;   // differs from before when work was finished
+  bool waits = false;        // for another replica: the work below is not ready
+  std::size_t label = 0;     // of it
+  std::uint64_t detail = 0;  // of it
+};
 
 inline constexpr int kMaxOpArgs = 9;
 
@@ -115,6 +128,8 @@ class Context {
   // Seconds that work took since the last call, by label, waiting left out: what has run by now. Called between pieces of work
   // that belong together: on devices that are behind, what ran at the time of a call is counted by a later one.
   virtual LabelSeconds take_seconds() = 0;
+  // From any thread, at any time. Says nothing where the device does not tell.
+  virtual Doing doing() const { return {}; }
 };
 
 class Backend {

@@ -12,6 +12,7 @@
 namespace dp::kernels {
 
 class Stream;
+class TraceRing;
 
 struct Range {
   std::int64_t begin = 0, end = 0;  // elements
@@ -36,6 +37,10 @@ class Communicator {
   // From now on every rank brings `summands` arrays to each sum, at data, data + stride, data + 2 * stride, ...; the result
   // goes where the first lies, the others stay. The same on every rank.
   virtual void bring(int summands, std::int64_t stride) = 0;
+
+  // From now on counts what its calls bring to and from other ranks to the spans of that ring, the one of the stream that they
+  // go through. Communicators that do not know it count nothing.
+  virtual void trace(TraceRing*) {}
 
   // `data` is this rank's own range of `count` elements of `type` (f32, f64), in place.
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;

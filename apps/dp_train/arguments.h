@@ -61,7 +61,7 @@ struct Arguments {
   bool evaluate = false, dry_run = false, print_plan = false, list_models = false;
   int print_freq = 10;
   bool quiet = false, no_progress = false;
-  std::string summary;
+  std::string summary, trace, trace_steps = "10:10";
 };
 
 // Parses the command line. Prints and returns nothing for --help and --version; dp::Error(usage) for what is wrong.

@@ -51,8 +51,11 @@ void add_processes(CLI::App& app, Arguments& a) {
                  "ddp: address of host 0; it listens there and nowhere else [127.0.0.1]");
   app.add_option("--master-port", a.master_port, "ddp: its port [a free one; with several hosts 29500]")
       ->check(whole(1, 65535));
-  app.add_option("--timeout", a.timeout, "seconds that a missing rank is waited for")
-      ->check(positive(1e6))
+  app.add_option(
+         "--timeout", a.timeout,
+         "seconds without a move of any replica after which the run ends with exit code 6, and that a missing rank is "
+         "waited for; 0: no watchdog")
+      ->check(real(0, 1e6))
       ->capture_default_str();
 }
 
@@ -160,6 +163,9 @@ void add_run(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_flag("--quiet", a.quiet, "only the summary");
   app.add_flag("--no-progress", a.no_progress, "plain lines on a terminal too");
+  app.add_option("--trace", a.trace, "write a timeline of some steps to this file, for Perfetto or Chrome");
+  app.add_option("--trace-steps", a.trace_steps, "FIRST:COUNT, of this run's steps, counted from 0")
+      ->capture_default_str();
   app.add_option("--summary", a.summary, "write the result as one JSON object to this file");
 }
 
@@ -180,7 +186,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   app.set_version_flag("--version", "dp_train " DP_VERSION);
   app.get_formatter()->column_width(38);
   app.footer(
-      "Exit codes: 0 ok, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 7 I/O,\n"
+      "Exit codes: 0 ok, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 6 timeout, 7 I/O,\n"
       "130 and 143 after an interrupt, once a checkpoint is written.");
   add_what(app, arguments);
   add_devices(app, arguments);

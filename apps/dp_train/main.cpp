@@ -83,8 +83,11 @@ int fail_rank(const std::shared_ptr<dp::World>& world, const dp::Error& error) {
         code, error.what() + (others ? " (" + std::to_string(others) + " other replicas failed too)" : std::string()));
   }
   const std::string name = "rank " + std::to_string(world->rank());
-  if (const auto cause = world->failure())
-    return fail(static_cast<int>(cause->code()), name + " stops: " + cause->what());
+  if (const auto cause = world->failure()) {
+    // The error may say more: where this rank was.
+    const bool more = std::string(error.what()).starts_with(cause->what());
+    return fail(static_cast<int>(cause->code()), name + " stops: " + (more ? error.what() : cause->what()));
+  }
   fail(code, name + ": " + error.what());
   world->fail(error);
   return code;

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <dp/error.h>
+#include <charconv>
 #include <ctime>
 #include <filesystem>
 
@@ -41,6 +42,16 @@ dp::Schedule schedule_of(const Arguments& a, const dp::models::Recipe& recipe, s
   return schedule;
 }
 
+void read_trace_steps(const std::string& text, dp::DataParallelOptions& parallel) {
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, parallel.trace_first);
+  if (first.ec == std::errc() && first.ptr != end && *first.ptr == ':') {
+    const auto count = std::from_chars(first.ptr + 1, end, parallel.trace_steps);
+    if (count.ec == std::errc() && count.ptr == end && parallel.trace_first >= 0 && parallel.trace_steps > 0) return;
+  }
+  usage("--trace-steps '" + text + "' is not FIRST:COUNT, as 10:10");
+}
+
 dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<dp::Device>& devices) {
   dp::DataParallelOptions parallel;
   parallel.devices = devices;
@@ -69,6 +80,8 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   if (a.bn == "sync" || a.sync_bn) parallel.batch_norm = dp::BatchNormMode::sync;
   parallel.logical_shards = a.logical_shards;
   if (a.model_ema) parallel.ema_decay = a.model_ema_decay;
+  parallel.timeout_seconds = a.timeout;
+  if (!a.trace.empty()) read_trace_steps(a.trace_steps, parallel);
   return parallel;
 }
 
@@ -149,6 +162,8 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   options.init = a.init;
   options.init_partial = a.init_partial;
   options.summary_file = a.summary;
+  if (!a.trace.empty() && a.evaluate) usage("--trace shows training steps; leave out --evaluate");
+  options.trace_file = a.trace;
   options.dry_run = a.dry_run;
   options.print_freq = a.print_freq;
   return options;

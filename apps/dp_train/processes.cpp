@@ -24,7 +24,7 @@ void check_processes(const Arguments& a) {
 std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& a) {
   std::optional<dp::WorldOptions> options = dp::world_from_environment();
   if (!options) options = dp::world_from_mpi();
-  if (options) options->timeout_seconds = a.timeout;
+  if (options && a.timeout > 0) options->timeout_seconds = a.timeout;
   return options;
 }
 

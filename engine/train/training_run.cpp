@@ -42,6 +42,7 @@ RunSummary TrainingRun::execute() {
     throw Error(error.code(), error.what() + ("; " + where) + "; lower the learning rate, or use --on-nonfinite skip",
                 error.others());
   }
+  write_trace();
   RunSummary result = summary();
   if (result.interrupted) return result;
   const std::string text = to_json(result) + "\n";
@@ -58,6 +59,7 @@ bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.em
 
 void TrainingRun::begin() {
   if (!options_.summary_file.empty()) require_writable(options_.summary_file);
+  if (!options_.trace_file.empty() && (world() == nullptr || world()->leads())) require_writable(options_.trace_file);
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   if (world() != nullptr) require_same_options(*world(), config);
@@ -240,6 +242,14 @@ void TrainingRun::record(const nlohmann::ordered_json& metrics) {
     if (!metrics_failed_) notice(error.what());
     metrics_failed_ = true;
   }
+}
+
+void TrainingRun::write_trace() {
+  if (options_.trace_file.empty()) return;
+  const std::int64_t steps = net_.write_trace(options_.trace_file);
+  if (steps == 0)
+    notice(fmt::format("'{}' shows no step: the run ended before step {} of it, where the timeline was to begin",
+                       options_.trace_file, options_.parallel.trace_first));
 }
 
 void TrainingRun::notice(const std::string& text) const {

@@ -38,6 +38,7 @@ class TrainingRun {
   bool stopped() { return stop_.asked(); }
   bool out_of_steps() const { return most_steps_ > 0 && state_.step >= most_steps_; }
   bool finished() const { return state_.epoch >= options_.epochs || out_of_steps(); }
+  void write_trace();
   void notice(const std::string& text) const;
 
   DataParallel& net_;

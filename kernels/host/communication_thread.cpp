@@ -40,7 +40,10 @@ bool CommunicationThread::attempt(Call& call) {
     ring();
     return false;
   }
-  if (done_.load(std::memory_order_acquire) > call.number) return true;
+  if (done_.load(std::memory_order_acquire) > call.number) {
+    if (trace_ != nullptr) trace_->count_bytes(slot(call.number).sent);
+    return true;
+  }
   if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
   return false;
 }
@@ -72,10 +75,12 @@ void CommunicationThread::serve() {
   }
 }
 
-void CommunicationThread::carry_out(const WireJob& job) {
+void CommunicationThread::carry_out(WireJob& job) {
   try {
     if (halt_.asked()) throw Aborted();
+    const std::int64_t before = wire_->bytes_sent();
     wire_->run(job, halt_);
+    job.sent = wire_->bytes_sent() - before;
     done_.store(job.number + 1, std::memory_order_release);
   } catch (...) {
     failure_ = std::current_exception();

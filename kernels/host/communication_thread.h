@@ -24,6 +24,7 @@ class CommunicationThread final : private Halted {
   // Where the next call is described, before enqueue() puts it into the stream. All calls go through one stream.
   WireJob& next() { return slot(issued_); }
   void enqueue(HostStream& stream);
+  void trace(TraceRing* ring) { trace_ = ring; }  // of that stream
 
  private:
   struct Call {
@@ -39,13 +40,14 @@ class CommunicationThread final : private Halted {
   void halt() noexcept override;
   void ring();
   void serve();
-  void carry_out(const WireJob& job);
+  void carry_out(WireJob& job);
 
   const std::unique_ptr<Wire> wire_;
   StreamGroup& group_;
   Halt halt_;
   std::vector<WireJob> jobs_;
   std::uint64_t issued_ = 0;
+  TraceRing* trace_ = nullptr;
   std::atomic<std::uint64_t> posted_{0}, done_{0};  // calls that their stream has come to; that are done
   std::atomic<std::uint32_t> bell_{0};              // rung when there is something new for the thread
   std::atomic<bool> busy_{false}, quit_{false}, failed_{false};

@@ -1,5 +1,6 @@
 #include "kernels/host/host_communicator.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/host/host_stream.h"
@@ -50,8 +51,9 @@ class HostCommunicator::Run {
   void work() {
     switch (call_.kind) {
       case Collective::broadcast:
-        if (!is_root() && call_.count > 0) std::memcpy(data_, root_data(), bytes_of(call_.count));
-        return;
+        if (is_root() || call_.count == 0) return;
+        std::memcpy(data_, root_data(), bytes_of(call_.count));
+        return owner_->count_bytes(bytes_of(call_.count));
       case Collective::gather: return copy_part(static_cast<char*>(root_data()) + part_bytes_.begin, part_);
       case Collective::scatter: return copy_part(part_, static_cast<char*>(root_data()) + part_bytes_.begin);
       case Collective::all_gather: return pull_slices();
@@ -68,7 +70,10 @@ class HostCommunicator::Run {
   std::size_t bytes_of(std::int64_t elements) const { return static_cast<std::size_t>(elements) * size_of(call_.type); }
 
   void copy_part(void* dst, const void* src) const {
-    if (part_bytes_.size() > 0 && dst != src) std::memcpy(dst, src, static_cast<std::size_t>(part_bytes_.size()));
+    const auto bytes = static_cast<std::size_t>(part_bytes_.size());
+    if (bytes == 0 || dst == src) return;
+    std::memcpy(dst, src, bytes);
+    if (!is_root()) owner_->count_bytes(bytes);
   }
 
   void pull_slices() const {
@@ -78,6 +83,7 @@ class HostCommunicator::Run {
       const auto* theirs = static_cast<const char*>(owner_->board_->data(rank, number_));
       std::memcpy(static_cast<char*>(data_) + bytes_of(slice.begin), theirs + bytes_of(slice.begin),
                   bytes_of(slice.size()));
+      owner_->count_bytes(bytes_of(slice.size()));
     }
   }
 
@@ -85,9 +91,10 @@ class HostCommunicator::Run {
     const auto bytes = static_cast<std::size_t>(call_.count) / static_cast<std::size_t>(owner_->size());
     for (int rank = 0; rank < owner_->size(); ++rank) {
       const std::size_t at = static_cast<std::size_t>(rank) * bytes;
-      if (rank != owner_->rank_)
-        std::memcpy(static_cast<char*>(data_) + at, static_cast<const char*>(owner_->board_->data(rank, number_)) + at,
-                    bytes);
+      if (rank == owner_->rank_) continue;
+      std::memcpy(static_cast<char*>(data_) + at, static_cast<const char*>(owner_->board_->data(rank, number_)) + at,
+                  bytes);
+      owner_->count_bytes(bytes);
     }
   }
 
@@ -128,7 +135,13 @@ void HostCommunicator::sum(const CollectiveCall& call, std::uint64_t number) {
   std::span<void* const> outs = outs_;
   if (call.kind == Collective::reduce) outs = outs.subspan(static_cast<std::size_t>(call.root), 1);
   if (call.kind == Collective::reduce_scatter) outs = outs.subspan(static_cast<std::size_t>(rank_), 1);
-  tree_sum<T>(pointers_, outs, slice_of(call.count, rank_, size()), threads_);
+  const Range slice = slice_of(call.count, rank_, size());
+  tree_sum<T>(pointers_, outs, slice, threads_);
+  const auto others = static_cast<std::size_t>(size() - 1);
+  const auto written =
+      std::count_if(outs.begin(), outs.end(), [&](void* out) { return out != outs_[static_cast<std::size_t>(rank_)]; });
+  count_bytes((others * summands + static_cast<std::size_t>(written)) * static_cast<std::size_t>(slice.size()) *
+              sizeof(T));
 }
 
 void HostCommunicator::broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) {

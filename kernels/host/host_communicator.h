@@ -26,6 +26,7 @@ class HostCommunicator final : public Communicator {
   std::string name() const override { return "host"; }
 
   void bring(int summands, std::int64_t stride) override;
+  void trace(TraceRing* ring) override { trace_ = ring; }
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) override;
@@ -41,6 +42,9 @@ class HostCommunicator final : public Communicator {
   void enqueue_parts(Collective kind, void* whole, void* part, std::span<const std::size_t> bytes, int root,
                      Stream& stream);
   void check_root(int root) const;
+  void count_bytes(std::size_t bytes) {
+    if (trace_ != nullptr) trace_->count_bytes(static_cast<std::int64_t>(bytes));
+  }
   template <typename T>
   void sum(const CollectiveCall& call, std::uint64_t number);
 
@@ -50,6 +54,7 @@ class HostCommunicator final : public Communicator {
   int summands_ = 1;
   std::int64_t stride_ = 0;  // elements
   std::uint64_t calls_ = 0;
+  TraceRing* trace_ = nullptr;
   std::vector<void*> pointers_, outs_;  // scratch of the running call: every summand; where results go
 };
 

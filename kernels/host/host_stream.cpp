@@ -77,7 +77,9 @@ void HostStream::record(Event& event) {
 void HostStream::wait(Event& event) {
   const auto& recorded = static_cast<const HostEvent&>(event);
   if (recorded.progress == nullptr || recorded.progress == &progress_) return;
-  submit(Task(WaitCall{recorded.progress, recorded.ticket}));
+  Task wait(WaitCall{recorded.progress, recorded.ticket});
+  wait.waits_for_event = true;
+  submit(wait);
 }
 
 void HostStream::copy(void* dst, const void* src, std::size_t bytes) {

@@ -36,6 +36,8 @@ class HostStream : public Stream {
   void record(Event& event) override;
   void wait(Event& event) override;
   void label(std::size_t label) override { label_ = static_cast<std::uint8_t>(label); }
+  void detail(std::uint64_t detail) override { detail_ = detail; }
+  void trace(TraceRing* ring) override { trace_ = ring; }
   void copy(void* dst, const void* src, std::size_t bytes) override;
   void upload(void* dst, const void* src, std::size_t bytes) override;
 
@@ -47,6 +49,8 @@ class HostStream : public Stream {
   Progress& progress_;
   std::uint64_t issued_ = 0;  // tasks enqueued so far
   std::uint8_t label_ = 0;
+  std::uint64_t detail_ = 0;
+  TraceRing* trace_ = nullptr;
 };
 
 }  // namespace dp::kernels

@@ -1,7 +1,6 @@
 #include "kernels/host/inline_stream.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "kernels/host/spin.h"
 
@@ -18,11 +17,26 @@ bool InlineStreams::poll() {
 template <typename Done>
 void InlineStreams::spin_until(Done done) {
   Spinner spinner;
+  bool said = false;
   while (!done()) {
-    if (poll())
+    if (poll()) {
       spinner.progressed();
-    else
-      spinner.wait();
+      said = false;
+      continue;
+    }
+    if (!said) say_waiting();
+    said = true;
+    spinner.wait();
+  }
+  group_.say_working();
+}
+
+// Of what can not be done yet, the first that waits for more than another stream.
+void InlineStreams::say_waiting() {
+  for (InlineStream* const stream : streams_) {
+    if (stream->queued() == 0) continue;
+    const Task& head = stream->slot(stream->done());
+    if (!head.waits_for_event) return group_.say_waiting(head.label, head.detail);
   }
 }
 
@@ -53,7 +67,7 @@ void InlineStream::submit(const Task& task) {
   siblings_.poll();
   if (queued() == 0) {
     Task now = task;
-    now.label = label_;
+    tag(now);
     const bool done = attempt(now);
     ++issued_;
     if (done) {
@@ -67,7 +81,7 @@ void InlineStream::submit(const Task& task) {
   siblings_.spin_until([&] { return queued() < kQueuedTasks; });
   Task& queued_task = slot(issued_++);
   queued_task = task;
-  queued_task.label = label_;
+  tag(queued_task);
   ++siblings_.queued_;
 }
 
@@ -95,14 +109,22 @@ bool InlineStream::advance() {
 
 bool InlineStream::attempt(Task& task) {
   // A call that finds nothing to do yet is waiting, and over in no time; what it takes is not worth telling apart.
-  const auto start = std::chrono::steady_clock::now();
+  const std::int64_t start = trace_clock();
   try {
     const bool done = task();
-    siblings_.seconds_[task.label] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const std::int64_t end = trace_clock();
+    siblings_.seconds_[task.label] += static_cast<double>(end - start) * 1e-9;
+    if (trace_ == nullptr) return done;
+    if (task.begin == 0) task.begin = start;
+    if (done && !task.waits_for_event) note(task, end);
     return done;
   } catch (...) {
     siblings_.fail(std::current_exception());
   }
+}
+
+void InlineStream::note(const Task& task, std::int64_t end) {
+  trace_->add({task.begin, end, task.detail, trace_->take_bytes(), task.label});
 }
 
 void InlineStream::drop_queue() noexcept {

@@ -30,6 +30,7 @@ class InlineStreams {
   friend class InlineStream;
   template <typename Done>
   void spin_until(Done done);
+  void say_waiting();
   // Stops everything and throws.
   [[noreturn]] void fail(std::exception_ptr failure);
 
@@ -52,7 +53,12 @@ class InlineStream final : public HostStream {
   friend class InlineStreams;
   bool advance();            // runs the head of the queue as far as it is ready; true if a task was finished
   bool attempt(Task& task);  // one call of it; failures are the context's
+  void tag(Task& task) const {
+    task.label = label_;
+    task.detail = detail_;
+  }
   void drop_queue() noexcept;
+  void note(const Task& task, std::int64_t end);  // in the trace
   std::uint64_t done() const { return progress_.done.load(std::memory_order_relaxed); }
   void count_done() { progress_.done.store(done() + 1, std::memory_order_release); }
   std::size_t queued() const { return static_cast<std::size_t>(issued_ - done()); }

@@ -38,6 +38,18 @@ class StreamGroup {
 
   const AbortFlag* abort_flag() const { return abort_; }
 
+  // Said by the streams' thread, heard by any.
+  void say_waiting(std::size_t label, std::uint64_t detail) {
+    waiting_.store(detail << 8 | label << 1 | 1, std::memory_order_relaxed);
+  }
+  void say_working() { waiting_.store(0, std::memory_order_relaxed); }
+  Doing doing() const {
+    const std::uint64_t waiting = waiting_.load(std::memory_order_relaxed);
+    Doing now{0, (waiting & 1) != 0, (waiting & 0xff) >> 1, waiting >> 8};
+    for (const Progress& progress : progress_) now.moves += progress.done.load(std::memory_order_relaxed);
+    return now;
+  }
+
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_acquire); }
 
   // After a failure the context is dead: no stream of it runs another task, and every call on one rethrows the first
@@ -51,6 +63,7 @@ class StreamGroup {
  private:
   AbortFlag* abort_;
   std::deque<Progress> progress_;
+  std::atomic<std::uint64_t> waiting_{0};  // detail, label and a 1 for the lowest bit; 0: not waiting
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  // for the first of several failures
   std::vector<Halted*> helpers_;

@@ -30,13 +30,19 @@ class Task {
     invoke_ = other.invoke_;
     bytes_ = other.bytes_;
     label = other.label;
+    waits_for_event = other.waits_for_event;
+    detail = other.detail;
+    begin = other.begin;
     std::memcpy(storage_, other.storage_, bytes_);
     return *this;
   }
 
   bool operator()() { return invoke_(storage_); }
 
-  std::uint8_t label = 0;  // what its time is counted as
+  std::uint8_t label = 0;        // what its time is counted as
+  bool waits_for_event = false;  // does nothing else
+  std::uint64_t detail = 0;      // which of its label
+  std::int64_t begin = 0;        // traced streams: when it was first tried, of trace_clock(); 0: not yet
 
  private:
   bool (*invoke_)(void*) = nullptr;

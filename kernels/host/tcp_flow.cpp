@@ -127,7 +127,9 @@ std::span<char> TcpFlow::to_receive(int peer) {
 }
 
 void TcpFlow::sent(int peer, std::size_t bytes) {
-  lane(peer).out += bytes;
+  Lane& one = lane(peer);
+  if (one.out >= kHeader) bytes_sent_ += static_cast<std::int64_t>(bytes);
+  one.out += bytes;
   if (sums_) sum_arrived();  // there may be room for another result
 }
 

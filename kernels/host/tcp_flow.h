@@ -32,6 +32,7 @@ class TcpFlow {
   bool knows_call_of(int peer) const { return lane(peer).in >= kHeader; }
   bool told_call_to(int peer) const { return lane(peer).out >= kHeader; }
   bool done() const;
+  std::int64_t bytes_sent() const { return bytes_sent_; }  // in all calls, headers left out
 
  private:
   struct Header {
@@ -89,6 +90,7 @@ class TcpFlow {
   std::size_t summed_ = 0, pieces_ = 0;  // of the own slice
   std::vector<char> results_;            // reduce, not at the root: sums until they are sent, kWindow pieces
   std::vector<void*> parts_;             // scratch of a sum
+  std::int64_t bytes_sent_ = 0;
 };
 
 }  // namespace dp::kernels

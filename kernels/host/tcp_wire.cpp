@@ -46,6 +46,8 @@ class TcpWire final : public Wire {
     }
   }
 
+  std::int64_t bytes_sent() const override { return flow_.bytes_sent(); }
+
   void wake() override {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(bell_.get(), &one, sizeof one);

@@ -19,6 +19,7 @@ struct WireJob {
   void* part = nullptr;            // of gather and scatter
   std::int64_t stride = 0;         // elements between summands
   std::vector<std::size_t> bytes;  // of gather and scatter: each rank's part
+  std::int64_t sent = 0;           // once done: bytes that this rank sent, as far as the wire counts them
 };
 
 // Whether a call shall end without being done: its communicator was asked to stop, or the engine's abort flag is up.
@@ -42,6 +43,8 @@ class Wire {
   // Called by one thread at a time. Returns when this rank's memory is no longer needed by the call and holds its result;
   // throws Error, or Aborted soon after `halt` is asked. Touches no memory of the job after either; is not called after a throw.
   virtual void run(const WireJob& job, const Halt& halt) = 0;
+  // Bytes of data that this rank has sent in all calls so far; 0 where nobody counts them.
+  virtual std::int64_t bytes_sent() const { return 0; }
   // From any thread: a running call looks at its halt now.
   virtual void wake() = 0;
 };

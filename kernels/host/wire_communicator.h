@@ -22,6 +22,7 @@ class WireCommunicator final : public Communicator {
   std::string name() const override { return name_; }
 
   void bring(int summands, std::int64_t stride) override;
+  void trace(TraceRing* ring) override { thread_.trace(ring); }
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) override;

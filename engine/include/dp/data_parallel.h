@@ -69,6 +69,12 @@ struct DataParallelOptions {
   // A moving average of weights and running statistics: average = decay * average + (1 - decay) * value after every step.
   std::optional<double> ema_decay{};
   bool check_replicas = false;  // after every step, verify that the replicas are bit-identical
+  // A call in which no replica does anything for so long is ended by Error(timeout), which says what each did last; 0: never.
+  // A thread that does not come back even then, because it stands inside the device or the system, can not be ended: the error
+  // is printed and the process exits with status 6, within twice the time.
+  double timeout_seconds = 0;
+  // So many training steps are timed for write_trace(), from number trace_first of this object's on; 0: none.
+  std::int64_t trace_first = 0, trace_steps = 0;
 };
 
 // Sums over the samples seen since the last take_stats(). A mean is a sum over samples.
@@ -136,6 +142,9 @@ class DataParallel {
   void evaluate(const Batch& batch);  // adds loss and accuracies in evaluation mode to the statistics
   Stats take_stats();                 // waits for the devices, returns the sums (in a world of all ranks), resets them
   std::vector<PhaseTimes> take_phase_times();
+  // Writes the timeline of the traced steps, of all replicas, to a file that Perfetto and Chrome open, and returns how many
+  // steps there are. In a world all ranks call it, and rank 0 writes. Error(usage) without trace_steps, Error(io).
+  std::int64_t write_trace(const std::string& file);
 
   // Places the memory of these global batch sizes ahead, so that no later step allocates.
   void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {});

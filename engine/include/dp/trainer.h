@@ -37,8 +37,10 @@ struct TrainerOptions {
   std::string init{};          // a safetensors file: weights only. Not read when "auto" finds a checkpoint
   bool init_partial = false;   // take the tensors of `init` that fit, report the others; otherwise all must fit
   std::string summary_file{};  // a second copy of summary.json; empty: none
-  bool dry_run = false;        // one training and one evaluation batch, no files
-  int print_freq = 10;         // steps between on_step calls; 0: only after the last of an epoch
+  // The timeline of the steps that parallel.trace_steps says is written there when training ends; empty: nowhere.
+  std::string trace_file{};
+  bool dry_run = false;                    // one training and one evaluation batch, no files
+  int print_freq = 10;                     // steps between on_step calls; 0: only after the last of an epoch
   const std::atomic<int>* stop = nullptr;  // non-zero: finish the step, save, return with interrupted set
 };
 

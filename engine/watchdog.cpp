@@ -1,0 +1,115 @@
+#include "engine/watchdog.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <system_error>
+
+#include "kernels/host/cores.h"
+
+namespace dp::engine {
+namespace {
+
+// Parts of the timeout: between two looks, for others to end the call, and for the call to end once the flag is up.
+constexpr double kLook = 1.0 / 16, kOthers = 1.0 / 4, kEnd = 1.0 / 2;
+constexpr double kLongestEnd = 10;  // seconds
+
+}  // namespace
+
+Watchdog::Watchdog(WatchdogOptions options) : options_(std::move(options)) {
+  try {
+    thread_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    throw Error(
+        ErrorCode::device,
+        fmt::format("the watchdog's thread could not be started ({}); raise ulimit -u and -v, or turn the timeout off",
+                    error.code().message()));
+  }
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::scoped_lock lock(mutex_);
+    over_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::optional<Error> Watchdog::verdict() const {
+  const std::scoped_lock lock(mutex_);
+  return verdict_;
+}
+
+bool Watchdog::sleep(double seconds) {
+  std::unique_lock lock(mutex_);
+  return !wake_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return over_; });
+}
+
+void Watchdog::watch() {
+  kernels::unpin_current_thread();
+  std::uint64_t seen = 0;
+  auto since = Clock::now();
+  while (sleep(options_.seconds * kLook)) {
+    const std::uint64_t now = moves();
+    if (!in_call() || now != seen) {
+      seen = now;
+      since = Clock::now();
+    } else if (std::chrono::duration<double>(Clock::now() - since).count() >= options_.seconds) {
+      judge();
+      since = Clock::now();
+    }
+  }
+}
+
+std::uint64_t Watchdog::moves() const {
+  std::uint64_t sum = calls_.load();
+  for (int i = 0; i < options_.replicas; ++i) sum += options_.moves(i);
+  return sum;
+}
+
+bool Watchdog::call_ends_within(double seconds) {
+  const std::uint64_t call = calls_.load();
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  while (Clock::now() < deadline) {
+    if (calls_.load() != call) return true;
+    if (!sleep(std::min(0.01, seconds))) return true;
+  }
+  return false;
+}
+
+void Watchdog::judge() {
+  bool own_fault = !options_.others;
+  for (int i = 0; i < options_.replicas; ++i) own_fault = own_fault || !options_.waits(i);
+  const Error error(ErrorCode::timeout, describe());
+  // Whoever has somebody to blame speaks first.
+  if (!own_fault && call_ends_within(options_.seconds * kOthers)) return;
+  if (!options_.abort->load(std::memory_order_acquire)) {
+    const std::scoped_lock lock(mutex_);
+    verdict_ = error;
+  }
+  options_.abort->store(true, std::memory_order_release);
+  const double patience = std::min(options_.seconds * kEnd, kLongestEnd);
+  if (call_ends_within(options_.others ? patience / 10 : patience)) return;
+  std::fflush(stdout);
+  std::fprintf(stderr, "dp: error: %s; a thread that stands so can not be ended, so the process is\n", error.what());
+  std::fflush(stderr);
+  if (options_.last_words) options_.last_words(error);
+  if (options_.others && call_ends_within(patience * 0.9)) return;
+  ::_exit(static_cast<int>(ErrorCode::timeout));
+}
+
+std::string Watchdog::describe() const {
+  std::string culprits, all;
+  for (int i = 0; i < options_.replicas; ++i) {
+    const bool waits = options_.waits(i);
+    if (!waits) culprits += (culprits.empty() ? "" : ", ") + options_.name(i);
+    all += (i == 0 ? "" : "; ") + options_.name(i) + (waits ? " waits in " : " stands in ") + options_.last(i);
+  }
+  return fmt::format("{} for {:g} s: {}", culprits.empty() ? std::string("nothing moved") : culprits + " did not move",
+                     options_.seconds, all);
+}
+
+}  // namespace dp::engine

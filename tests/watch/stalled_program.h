@@ -1,0 +1,48 @@
+// A dp_train of which one replica or rank stalls for good.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "apps/run_program.h"
+#include "support/temporary_folder.h"
+
+namespace dp::test {
+
+struct Stalled {
+  Outcome outcome;
+  double seconds = 0;  // from when the stall began, or a little before it
+};
+
+// The worker `device` stalls in `phase` of step 2, with --timeout 2.
+inline Stalled run_stalled(const std::vector<std::string>& engine, int device, const std::string& phase) {
+  const TemporaryFolder temp;
+  std::vector<std::string> arguments{"--dataset",
+                                     "synthetic",
+                                     "--model",
+                                     "mlp",
+                                     "--cpu",
+                                     "2",
+                                     "-b",
+                                     "16",
+                                     "--max-steps",
+                                     "4",
+                                     "-p",
+                                     "1",
+                                     "--timeout",
+                                     "2",
+                                     "--output-dir",
+                                     "run",
+                                     "--threads-per-replica",
+                                     "1"};
+  arguments.insert(arguments.end(), engine.begin(), engine.end());
+  Program program(arguments, temp.path(),
+                  {"DP_FAIL=stall:" + phase + ":dev" + std::to_string(device) + ":step2:600000ms"});
+  program.wait_for("   1/3750]");  // the report of the step before
+  const auto start = std::chrono::steady_clock::now();
+  Stalled stalled{program.wait()};
+  stalled.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return stalled;
+}
+
+}  // namespace dp::test

@@ -1,0 +1,140 @@
+// F4: a call in which nothing moves ends with an error that says what each replica did last.
+#include "engine/watchdog.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "support/catch.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+class FailEnvironment {
+ public:
+  explicit FailEnvironment(const std::string& text) { setenv("DP_FAIL", text.c_str(), 1); }
+  ~FailEnvironment() { unsetenv("DP_FAIL"); }
+};
+
+std::ptrdiff_t thread_count() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
+}
+
+DataParallelOptions watched(int replicas, double seconds) {
+  DataParallelOptions options = on_cpus(replicas);
+  options.timeout_seconds = seconds;
+  return options;
+}
+
+void train(DataParallel& net, int steps) {
+  for (int step = 0; step < steps; ++step)
+    net.train_step(random_batch(net.model(), 8), {.lr = 0.01f, .momentum = 0.9f});
+}
+
+// One replica of a process, as the watchdog sees it.
+struct Scene {
+  kernels::AbortFlag abort{false};
+  std::atomic<std::uint64_t> moves{0};
+  std::atomic<bool> waits{false};
+  engine::WatchdogOptions options(double seconds, bool others) {
+    engine::WatchdogOptions o;
+    o.seconds = seconds;
+    o.abort = &abort;
+    o.others = others;
+    o.moves = [this](int) { return moves.load(); };
+    o.waits = [this](int) { return waits.load(); };
+    o.name = [](int) { return std::string("it"); };
+    o.last = [](int) { return std::string("nothing"); };
+    return o;
+  }
+};
+
+void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+}  // namespace
+
+TEST_CASE("F4: a replica that stalls in a step is named, and what all did last") {
+  for (const int replicas : {1, 2}) {
+    const int last = replicas - 1;
+    FailEnvironment fail("stall:backward:dev" + std::to_string(last) + ":step1:1250ms");
+    DataParallel net(small_convnet(), watched(replicas, 1));
+    std::string text;
+    ErrorCode code{};
+    try {
+      train(net, 3);
+    } catch (const Error& error) {
+      text = error.what();
+      code = error.code();
+    }
+    CHECK(code == ErrorCode::timeout);
+    const std::string name = "replica " + std::to_string(last) + " (cpu)";
+    CHECK_THAT(text, Catch::StartsWith(name + " did not move for 1 s: "));
+    CHECK_THAT(text, Catch::Contains(name + " stands in backward of step 1, last layer 'loss'"));
+    if (replicas == 2)
+      CHECK_THAT(text,
+                 Catch::Contains("replica 0 (cpu) waits in reduce of bucket 0 of step 1, last layer 'conv1+relu"));
+    CHECK_THROWS_WITH(train(net, 1), text);
+  }
+}
+
+TEST_CASE("a slow replica is no stalled one") {
+  FailEnvironment fail("stall:forward:dev1:300ms,stall:reduce:dev0:300ms,stall:update:300ms");
+  DataParallelOptions options = watched(2, 0.8);
+  options.bucket_bytes = 3000;
+  DataParallel net(small_convnet(), options);
+  CHECK_NOTHROW(train(net, 2));
+}
+
+TEST_CASE("between calls nothing is watched, and a watchdog leaves no thread") {
+  const std::ptrdiff_t before = thread_count();
+  {
+    DataParallel net(small_convnet(), watched(1, 0.1));
+    train(net, 1);
+    CHECK(thread_count() == before + 1);
+    sleep_ms(300);
+    CHECK_NOTHROW(train(net, 1));
+  }
+  CHECK(thread_count() == before);
+  DataParallel net(small_convnet(), watched(1, 0));
+  CHECK(thread_count() == before);
+}
+
+TEST_CASE("a rank that waits for others lets them say what is wrong first") {
+  Scene scene;
+  scene.waits = true;
+  engine::Watchdog watchdog(scene.options(0.4, true));
+  watchdog.begin();
+  sleep_ms(450);  // its time is up, its patience with the others is not
+  CHECK(!scene.abort);
+  scene.abort = true;  // somebody else ended the call
+  watchdog.end();
+  sleep_ms(200);
+  CHECK(!watchdog.verdict());
+}
+
+TEST_CASE("a rank that waits in vain ends its call itself") {
+  Scene scene;
+  scene.waits = true;
+  engine::Watchdog watchdog(scene.options(0.4, true));
+  watchdog.begin();
+  for (int i = 0; i < 200 && !scene.abort; ++i) sleep_ms(5);
+  CHECK(scene.abort);
+  watchdog.end();
+  REQUIRE(watchdog.verdict());
+  CHECK(std::string(watchdog.verdict()->what()) == "nothing moved for 0.4 s: it waits in nothing");
+}
+
+TEST_CASE("every move starts the time anew") {
+  Scene scene;
+  engine::Watchdog watchdog(scene.options(0.3, false));
+  watchdog.begin();
+  for (int i = 0; i < 12; ++i) {
+    sleep_ms(50);
+    ++scene.moves;
+  }
+  CHECK(!scene.abort);
+  watchdog.end();
+}
