@@ -13,7 +13,7 @@ enum class ErrorCode {
   data = 3,       // a dataset or checkpoint that is missing, truncated, corrupt or hostile
   device = 4,     // no such device, out of device memory, a failed launch
   nonfinite = 5,  // NaN or Inf in the loss or the gradients
-  timeout = 6,    // a device or a collective stalled; kept for a watchdog, nothing throws it
+  timeout = 6,    // a device or a collective stalled, or a rank did not come
   io = 7,         // disk full, no permission, a failed write
 };
 
