@@ -104,7 +104,7 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
       {{"--engine", "ddp", "--nnodes", "2"}, 2, {"--master-addr"}},
       {{"--engine", "ddp", "--nnodes", "2", "--master-addr", "127.0.0.1"}, 2, {"DP_TOKEN"}},
       {{"--engine", "ddp", "--node-rank", "1"}, 2, {"--node-rank 1", "--nnodes 1"}},
-      {{"--engine", "ddp", "--timeout", "0"}, 2, {"--timeout"}},
+      {{"--engine", "ddp", "--timeout", "-1"}, 2, {"--timeout"}},
       {{"--engine", "ddp", "estimate-memory"}, 2, {"--engine dp"}},
       {{"--bn", "batch"}, 2, {"--bn"}},
       {{"--frobnicate"}, 2, {"--frobnicate"}},
