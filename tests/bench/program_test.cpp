@@ -94,7 +94,7 @@ TEST_CASE("step: every variant of ours in two rounds, a page, and PyTorch's abse
 
 TEST_CASE("ops: both kinds of layer, with floors, and a sum") {
   const json out = run_for_json("ops -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch");
-  const json& section = out.at("sections").at(0);
+  const json& section = out.at("sections").at(1);
   const json& convolution = row_of(section, "op", "conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)");
   CHECK(convolution.at("ms") > 0);
   // 2 * 64 channels of 24x24 * 32 * 9 for each of four images
@@ -102,7 +102,7 @@ TEST_CASE("ops: both kinds of layer, with floors, and a sum") {
         Approx(4 * 2.0 * 64 * 576 * 288));
   CHECK(convolution.at("floor_ms") > 0);
   CHECK(row_of(section, "op", "fc1+relu linear_backward_data (9216 -> 128)").at("unit") == "GFLOP/s");
-  CHECK(row_of(section, "op", "all ops of a step").at("step_ms") > convolution.at("ms"));
+  CHECK(row_of(out.at("sections").at(0), "op", "all").at("step_ms") > convolution.at("ms"));
   CHECK(out.at("facts").at("PyTorch") == "not asked for");
 }
 
@@ -161,4 +161,29 @@ TEST_CASE("compare: published figures are called another machine's, AMP says wha
   CHECK(published.at("kind") == "published");
   CHECK(published.at("seconds_per_epoch") == 20);
   CHECK(published.at("note").get<std::string>().find("another machine") != std::string::npos);
+}
+
+TEST_CASE("PyTorch, where it is: the same loss from the same weights, alone, as ranks, and op by op") {
+  std::string python;
+  for (const char* one : {"python3", "/usr/bin/python3"})
+    if (python.empty() && run_shell(std::string(one) + " -c 'import torch'").code == 0) python = one;
+  if (python.empty()) DP_SKIP("no Python here has PyTorch");
+  const json steps = run_for_json(
+      "step -b 8 --batches 2 --rounds 1 --steps 1 --warmup 1 --variants dp1,torch-cl,torch-ddp --python " + python);
+  for (const char* key : {"torch-cl", "torch-ddp"}) {
+    const json& row = row_of(steps.at("sections").at(0), "key", key);
+    INFO(row.dump());
+    CHECK(row.at("kind") == "measured");
+  }
+  CHECK(steps.at("facts").at("versions").get<std::string>().find("torch ") != std::string::npos);
+  const json ops = run_for_json("ops -b 4 --rounds 1 --steps 1 --threads 1 --python " + python);
+  const json& section = ops.at("sections").at(1);
+  for (const char* op :
+       {"conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)", "conv2 conv2d_backward_data (32x26x26 -> 64, 3x3/1)",
+        "fc2 linear_backward_weights (128 -> 10)"}) {
+    const json& row = row_of(section, "op", op);
+    CHECK(row.at("pytorch_ms") > 0);
+    CHECK(row.at("pytorch_ratio").get<double>() ==
+          Approx(row.at("pytorch_ms").get<double>() / row.at("ms").get<double>()).epsilon(1e-3));
+  }
 }
