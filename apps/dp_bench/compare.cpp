@@ -57,7 +57,6 @@ Report compare_report(StepOptions options, Progress progress) {
                    alone / seconds,
                    one.bytes_per_device / kMebi,
                    seconds * 1e3};
-      row.note = "s/epoch is steps of an epoch times the median step";
       row.samples = one.seconds_per_step;
       section.rows.push_back(row);
     }
@@ -68,18 +67,19 @@ Report compare_report(StepOptions options, Progress progress) {
   for (const Published& published : kPublished) {
     Row row{{std::string(published.what) + " x4", published.seconds},
             Kind::published,
-            "by others, PyTorch on another machine with four RTX 2080 Ti",
+            "another machine, four RTX 2080 Ti, PyTorch",
             {}};
     section.rows.push_back(row);
   }
   section.text =
-      "Speed-up against one device of the same kind, with the same global batch. No loading of images is measured. "
+      "s/epoch: steps of an epoch times the median step. Speed-up against one device of the same kind, with the same "
+      "global batch. No loading of images is measured. "
       "Published "
       "figures are another machine's: they stand here for their order, not to be compared with.";
   Report report{"compare", "", {}, {}};
   report.title = "ResNet18 on images of CIFAR-100's shape, global batch " + std::to_string(options.batch) + ", " +
                  (gpu ? "GPUs " + options.gpus
-                      : std::to_string(n) + " CPU replicas of " + std::to_string(threads_each) + " threads");
+                      : std::to_string(n) + " CPU replicas, threads each: " + std::to_string(threads_each));
   report.facts = result.facts;
   report.facts.emplace_back("rounds", std::to_string(options.rounds));
   report.sections.push_back(section);

@@ -139,12 +139,12 @@ class Ops {
           report.facts.end(),
           {{"peak", shown(Cell(gflops_), 1) + " GFLOP/s, measured: fused multiply-adds on ten vectors in registers"},
            {"copy", shown(Cell(gbytes_), 1) + " GB/s, measured: memcpy of 64 MiB, read and written bytes"}});
-    report.sections.push_back(section());
+    report.sections = {sums(), section()};
     return report;
   }
 
   Section section() const {
-    Section section{"ops", "Ops of a training step", "", {}, {}, Bars{8, {}, {}, true}};
+    Section section{"ops", "Ops of a training step", "", {}, {}, Bars{2, 3, 4, true}};
     section.columns = {{"op", "op"},
                        {"times", "times", 0},
                        {"ms", "ms", 3},
@@ -158,7 +158,6 @@ class Ops {
                        {"pytorch_ms", "PyTorch ms", 3},
                        {"pytorch_ratio", "PyTorch / dp", 2},
                        {"implementation", "implementation"}};
-    double all = 0, floors = 0, compared = 0, pytorch = 0;
     for (const Op& op : ops_) {
       const double seconds = median(op.ours), floor = floor_of(op);
       const bool works = op.flops > 0;
@@ -179,43 +178,6 @@ class Ops {
                    op.implementation};
       row.samples = op.ours;
       section.rows.push_back(row);
-      all += op.times * seconds;
-      floors += op.times * floor;
-      if (op.theirs.empty()) continue;
-      compared += op.times * seconds;
-      pytorch += op.times * median(op.theirs);
-    }
-    Row sum;
-    sum.cells = {std::string("all ops of a step"),
-                 Cell(),
-                 Cell(),
-                 Cell(),
-                 Cell(),
-                 Cell(),
-                 Cell(),
-                 floors * 1e3,
-                 all * 1e3,
-                 all / floors,
-                 Cell(),
-                 Cell(),
-                 Cell()};
-    section.rows.push_back(sum);
-    if (compared > 0) {
-      Row both;
-      both.cells = {std::string("those that PyTorch has, too"),
-                    Cell(),
-                    Cell(),
-                    Cell(),
-                    Cell(),
-                    Cell(),
-                    Cell(),
-                    Cell(),
-                    compared * 1e3,
-                    Cell(),
-                    pytorch * 1e3,
-                    pytorch / compared,
-                    Cell()};
-      section.rows.push_back(both);
     }
     section.text =
         "Ops on equal shapes are one row. The floor is what the arithmetic and the memory traffic take at the rates of "
@@ -223,6 +185,34 @@ class Ops {
         "machine, whichever is longer; an algorithm that multiplies less (Winograd) or a tensor in a cache can be "
         "below it. "
         "PyTorch: the same convolution or product alone, in the faster of both memory formats.";
+    return section;
+  }
+
+  Section sums() const {
+    double all = 0, floors = 0, compared = 0, pytorch = 0;
+    for (const Op& op : ops_) {
+      all += op.times * median(op.ours);
+      floors += op.times * floor_of(op);
+      if (op.theirs.empty()) continue;
+      compared += op.times * median(op.ours);
+      pytorch += op.times * median(op.theirs);
+    }
+    Section section{"sums", "All ops of a step", "", {}, {}, {}};
+    section.columns = {{"op", "ops"},
+                       {"step_ms", "ms in a step", 2},
+                       {"floor_ms", "floor ms", 2},
+                       {"of_floor", "ms / floor", 2},
+                       {"pytorch_ms", "PyTorch ms", 2},
+                       {"pytorch_ratio", "PyTorch / dp", 2}};
+    Row row{{std::string("all"), all * 1e3}, Kind::measured, "", {}};
+    if (floors > 0) row.cells.insert(row.cells.end(), {floors * 1e3, all / floors});
+    section.rows.push_back(row);
+    if (compared > 0)
+      section.rows.push_back({{std::string("those that PyTorch has, too"), compared * 1e3, Cell(), Cell(),
+                               pytorch * 1e3, pytorch / compared},
+                              Kind::measured,
+                              "",
+                              {}});
     return section;
   }
 
