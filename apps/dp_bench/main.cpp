@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "child.h"
+#include "commit.h"
 #include "flags.h"
 #include "programs.h"
 
@@ -70,7 +71,7 @@ int guarded(int argc, const char* const* argv) try {
       report.facts.begin(),
       {{"command", command_line(argc, argv)},
        {"date", today()},
-       {"dp", std::string(DP_VERSION) + ", commit " + DP_COMMIT},
+       {"dp", std::string(DP_VERSION) + ", commit " + kCommit},
        {"processor", processor() + ", " + std::to_string(dp::process_cores().size()) + " cores to this process"}});
   std::fputs(to_text(report).c_str(), stdout);
   write(asked->output.json, to_json(report));

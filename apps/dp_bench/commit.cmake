@@ -1,0 +1,14 @@
+# Writes OUT, a source file that names the commit of SOURCE; only when it differs from what is there.
+execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
+  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT commit)
+  set(commit unknown)
+endif()
+file(CONFIGURE OUTPUT ${OUT} CONTENT "#include \"apps/dp_bench/commit.h\"
+
+namespace dp_bench {
+
+const char* const kCommit = \"${commit}\";
+
+}  // namespace dp_bench
+")
