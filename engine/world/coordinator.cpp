@@ -1,5 +1,6 @@
 #include "engine/world/coordinator.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -58,8 +59,10 @@ Coordinator::Coordinator(FileHandle listener, const WorldOptions& options)
     : options_(options),
       patience_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout_seconds))),
       join_by_(Clock::now() + patience_),
-      listener_(std::move(listener)),
-      thread_([this] { run(); }) {}
+      listener_(std::move(listener)) {
+  ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
+  thread_ = std::thread([this] { run(); });
+}
 
 Coordinator::~Coordinator() {
   closing_.raise();
