@@ -25,14 +25,14 @@ class Activity {
     move();
   }
 
+  void move() { moves_.store(moves_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+
   std::uint64_t moves() const { return moves_.load(std::memory_order_relaxed); }
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
   const std::string* layer() const { return layer_.load(std::memory_order_acquire); }  // the last; null: none yet
   std::int64_t bucket() const { return bucket_.load(std::memory_order_relaxed); }      // the last; -1: none yet
 
  private:
-  void move() { moves_.store(moves_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
-
   std::atomic<std::uint64_t> moves_{0};
   std::atomic<Phase> phase_{Phase::scatter};
   std::atomic<const std::string*> layer_{nullptr};

@@ -60,7 +60,9 @@ const Plan& Replica::plan(const PlanOptions& options) {
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   if (known != plans_.end()) return **known;
+  activity_.move();  // making a plan takes a while
   plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_, norms_));
+  activity_.move();
   reserve(*plans_.back());
   return *plans_.back();
 }

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kLook = 20;                                    // milliseconds between looks at the abort flag
 constexpr std::size_t kAtOnce = 512 * 1024;                  // bytes before other ranks have their turn
-constexpr auto kLastWords = std::chrono::milliseconds(500);  // for finding out why a call fails
+constexpr auto kLastWords = std::chrono::milliseconds(500);  // for finding out whether calls differ
+constexpr auto kCause = std::chrono::seconds(2);             // for hearing of a rank's failure in another way
 using Clock = std::chrono::steady_clock;
 
 class TcpWire final : public Wire {
@@ -60,7 +61,7 @@ class TcpWire final : public Wire {
       bool moved = false;
       try {
         for (int peer = 0; peer < size_; ++peer)
-          if (peer != rank_) moved |= send_some(peer) | receive_some(peer);
+          if (peer != rank_) moved |= send_some(peer, halt) | receive_some(peer, halt);
       } catch (const Error& error) {
         if (error.code() == ErrorCode::usage) tell_calls(halt);
         throw;
@@ -71,13 +72,13 @@ class TcpWire final : public Wire {
     }
   }
 
-  bool send_some(int peer) {
+  bool send_some(int peer, const Halt& halt) {
     std::size_t total = 0;
     while (total < kAtOnce) {
       const auto bytes = flow_.to_send(peer);
       if (bytes.empty()) break;
       const Moved moved = try_send(socket(peer), bytes.first(std::min(bytes.size(), kAtOnce)));
-      if (moved.over) gone(peer, moved);
+      if (moved.over) gone(peer, moved, halt);
       if (moved.bytes == 0) break;
       flow_.sent(peer, moved.bytes);
       total += moved.bytes;
@@ -85,13 +86,13 @@ class TcpWire final : public Wire {
     return total > 0;
   }
 
-  bool receive_some(int peer) {
+  bool receive_some(int peer, const Halt& halt) {
     std::size_t total = 0;
     while (total < kAtOnce) {
       const auto bytes = flow_.to_receive(peer);
       if (bytes.empty()) break;
       const Moved moved = try_receive(socket(peer), bytes);
-      if (moved.over) gone(peer, moved);
+      if (moved.over) gone(peer, moved, halt);
       if (moved.bytes == 0) break;
       flow_.received(peer, moved.bytes);
       total += moved.bytes;
@@ -128,8 +129,9 @@ class TcpWire final : public Wire {
     }
   }
 
-  // A rank leaves when its call fails. When a third one made another call, that is what went wrong.
-  [[noreturn]] void gone(int peer, const Moved& moved) {
+  // A rank leaves when something fails there. When a third one made another call, that is what went wrong; whatever else it
+  // was, who knows it raises the abort flag, and the missing connection is a consequence.
+  [[noreturn]] void gone(int peer, const Moved& moved, const Halt& halt) {
     const auto deadline = Clock::now() + kLastWords;
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
@@ -141,6 +143,9 @@ class TcpWire final : public Wire {
         if (more.bytes == 0) poll(&one, 1, kLook);
       }
     }
+    pollfd bell{bell_.get(), POLLIN, 0};
+    for (const auto until = Clock::now() + kCause; Clock::now() < until; poll(&bell, 1, kLook))
+      if (halt.asked()) throw Aborted();
     throw Error(ErrorCode::device, "communicator tcp, rank " + std::to_string(rank_) + ": the connection with rank " +
                                        std::to_string(peer) + " is gone (" +
                                        (moved.error == 0 ? "closed by that rank" : describe_errno(moved.error)) +

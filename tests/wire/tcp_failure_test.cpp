@@ -118,7 +118,7 @@ TEST_CASE("tcp: a rank that disappears in a call is named") {
   });
   CHECK_THAT(errors[0] + errors[1], Catch::Contains("the connection with rank 2 is gone"));
   for (int rank : {0, 1}) CHECK_THAT(errors[static_cast<std::size_t>(rank)], Catch::StartsWith("4 communicator tcp"));
-  CHECK(seconds_since(start) < 2);
+  CHECK(seconds_since(start) < 5);
 }
 
 TEST_CASE("tcp: an abort ends every rank that waits for one that never comes, and leaves its memory alone") {

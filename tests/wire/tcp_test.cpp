@@ -1,3 +1,4 @@
+#include "kernels/host/tcp_socket.h"
 #include "support/catch.h"
 #include "wire/conformance.h"
 #include "wire/thread_world.h"
@@ -40,6 +41,19 @@ TEST_CASE("tcp: on streams that run late") {
   CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
           return check_collectives<float>(comm, stream, 100001, Sums::tree) + check_parts(comm, stream, 1);
         }) == std::vector<std::string>(3));
+}
+
+TEST_CASE("tcp: over IPv6") {
+  try {
+    listen_at("::1", 1);
+  } catch (const Error&) {
+    DP_SKIP("this host has no IPv6");
+  }
+  JoiningWorld world(2);
+  for (ThreadRendezvous& rank : world.ranks) rank.address = "::1";
+  CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
+          return check_collectives<float>(comm, stream, 5000, Sums::tree);
+        }) == std::vector<std::string>(2));
 }
 
 TEST_CASE("host in threads does the same") {
