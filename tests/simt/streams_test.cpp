@@ -1,6 +1,8 @@
 // The order of work on streams, events, and when a copy reads its source.
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "simt/kernels/primitives.h"
 #include "simt/planted/kernels.h"
@@ -134,6 +136,17 @@ TEST_CASE("more work than a stream's queue has places for") {
         stream, [](void* n) { ++*static_cast<std::atomic<int>*>(n); }, &calls));
   stream.finish();
   CHECK(calls == 3000);
+}
+
+TEST_CASE("an event is recorded more often than a stream's queue has places for") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const auto event = timed_event();
+  ok(cudaLaunchHostFunc(
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));  // until it is full
+  for (int i = 0; i < 1500; ++i) ok(cudaEventRecord(event.get(), stream));
+  ok(cudaEventSynchronize(event.get()));
+  CHECK(cudaStreamQuery(stream) == cudaSuccess);
 }
 
 TEST_CASE("default streams, foreign streams and handles that are gone are refused") {

@@ -52,8 +52,10 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     return misused(cudaErrorInvalidResourceHandle, "cudaEventRecord",
                    "an event of " + device_name(event->device) + " on " + stream->name());
   announce_write(&event->token, 1);
+  // Without the lock: a stream that is full may have to record this event before it has a place.
+  const std::uint64_t position = stream->enqueue(RecordWork{event});
   const QuietLock lock(event->mutex);
-  event->position = stream->enqueue(RecordWork{event, ++event->records});
+  event->position = position;
   event->stream = stream;
   return sticky_error(stream->device());
 }

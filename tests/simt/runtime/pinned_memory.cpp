@@ -19,7 +19,7 @@ Pinned& pinned() {
   return memory;
 }
 
-void forget(char* begin, std::size_t bytes) {
+void give_back(char* begin, std::size_t bytes) {
   if (detector != nullptr) detector->freed(begin, bytes);
   std::free(begin);
 }
@@ -37,17 +37,21 @@ void* allocate_pinned(std::size_t bytes) {
 }
 
 bool release_pinned(void* begin) {
-  const QuietLock lock(pinned().mutex);
-  const auto at = pinned().blocks.find(static_cast<char*>(begin));
-  if (at == pinned().blocks.end()) return false;
-  forget(at->first, at->second);
-  pinned().blocks.erase(at);
+  std::size_t bytes;
+  {
+    const QuietLock lock(pinned().mutex);
+    const auto at = pinned().blocks.find(static_cast<char*>(begin));
+    if (at == pinned().blocks.end()) return false;
+    bytes = at->second;
+    pinned().blocks.erase(at);
+  }
+  give_back(static_cast<char*>(begin), bytes);  // without the lock: the thread sanitizer shall see who still uses it
   return true;
 }
 
 void release_all_pinned() {
   const QuietLock lock(pinned().mutex);
-  for (const auto& [begin, bytes] : pinned().blocks) forget(begin, bytes);
+  for (const auto& [begin, bytes] : pinned().blocks) give_back(begin, bytes);
   pinned().blocks.clear();
 }
 

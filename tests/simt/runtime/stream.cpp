@@ -86,7 +86,6 @@ void Stream::run_slot(Slot& slot) {
                          {
                            const QuietLock lock(work.event->mutex);
                            work.event->time = std::chrono::steady_clock::now();
-                           work.event->timed_record = work.record;
                          }
                          release(&work.event->token);
                        },

@@ -73,8 +73,6 @@ struct Event {
   std::mutex mutex;
   Stream* stream = nullptr;  // of the latest record
   std::uint64_t position = 0;
-  std::uint64_t records = 0;
-  std::uint64_t timed_record = 0;
   std::chrono::steady_clock::time_point time;
   char token = 0;  // its address stands for the event
 };

@@ -41,7 +41,6 @@ struct FillWork {
 
 struct RecordWork {
   Event* event;
-  std::uint64_t record;
 };
 
 struct WaitWork {
