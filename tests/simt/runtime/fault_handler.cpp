@@ -95,7 +95,7 @@ void install_fault_handler() {
 
 void give_thread_a_fault_stack() {
   constexpr std::size_t kBytes = 64 * 1024;
-  static thread_local char memory[kBytes];
+  alignas(64) static thread_local char memory[kBytes];  // the address sanitizer marks it in words
   stack_t stack = {};
   sigaltstack(nullptr, &stack);
   if ((stack.ss_flags & SS_DISABLE) == 0) return;  // the address sanitizer has given it one
