@@ -9,6 +9,13 @@
 
 namespace dp::test {
 
+// What --timeout 2 may take. A sanitizer's program is slow, also in ending.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr double kLongestEnd = 20;
+#else
+inline constexpr double kLongestEnd = 4;
+#endif
+
 struct Stalled {
   Outcome outcome;
   double seconds = 0;  // from when the stall began, or a little before it
@@ -37,7 +44,8 @@ inline Stalled run_stalled(const std::vector<std::string>& engine, int device, c
                                      "1"};
   arguments.insert(arguments.end(), engine.begin(), engine.end());
   Program program(arguments, temp.path(),
-                  {"DP_FAIL=stall:" + phase + ":dev" + std::to_string(device) + ":step2:600000ms"});
+                  {"DP_FAIL=stall:" + phase + ":dev" + std::to_string(device) + ":step2:600000ms",
+                   "TSAN_OPTIONS=report_thread_leaks=0"});
   program.wait_for("   1/3750]");  // the report of the step before
   const auto start = std::chrono::steady_clock::now();
   Stalled stalled{program.wait()};
