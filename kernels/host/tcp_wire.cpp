@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kLook = 20;                                    // milliseconds between looks at the abort flag
 constexpr std::size_t kAtOnce = 512 * 1024;                  // bytes before other ranks have their turn
-constexpr auto kLastWords = std::chrono::milliseconds(500);  // for finding out whether calls differ
-constexpr auto kCause = std::chrono::seconds(2);             // for hearing of a rank's failure in another way
+constexpr auto kLastWords = std::chrono::milliseconds(500);  // to tell the others of a call that differs
+constexpr auto kCause = std::chrono::seconds(2);             // for hearing why a rank is gone
 using Clock = std::chrono::steady_clock;
 
 class TcpWire final : public Wire {
@@ -132,20 +132,15 @@ class TcpWire final : public Wire {
   // A rank leaves when something fails there. When a third one made another call, that is what went wrong; whatever else it
   // was, who knows it raises the abort flag, and the missing connection is a consequence.
   [[noreturn]] void gone(int peer, const Moved& moved, const Halt& halt) {
-    const auto deadline = Clock::now() + kLastWords;
-    for (int other = 0; other < size_; ++other) {
-      if (other == rank_) continue;
-      while (!flow_.knows_call_of(other) && Clock::now() < deadline) {
+    pollfd bell{bell_.get(), POLLIN, 0};
+    for (const auto until = Clock::now() + kCause; Clock::now() < until; poll(&bell, 1, kLook)) {
+      if (halt.asked()) throw Aborted();
+      for (int other = 0; other < size_; ++other) {
+        if (other == rank_ || flow_.knows_call_of(other)) continue;
         const Moved more = try_receive(socket(other), flow_.to_receive(other));
-        if (more.over) break;
-        flow_.received(other, more.bytes);
-        pollfd one{socket(other).get(), POLLIN, 0};
-        if (more.bytes == 0) poll(&one, 1, kLook);
+        if (!more.over) flow_.received(other, more.bytes);
       }
     }
-    pollfd bell{bell_.get(), POLLIN, 0};
-    for (const auto until = Clock::now() + kCause; Clock::now() < until; poll(&bell, 1, kLook))
-      if (halt.asked()) throw Aborted();
     throw Error(ErrorCode::device, "communicator tcp, rank " + std::to_string(rank_) + ": the connection with rank " +
                                        std::to_string(peer) + " is gone (" +
                                        (moved.error == 0 ? "closed by that rank" : describe_errno(moved.error)) +
