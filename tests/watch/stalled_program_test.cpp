@@ -46,7 +46,7 @@ TEST_CASE("over sockets too the rank that failed is named, not the connection th
     CHECK_THAT(outcome.err, Catch::Contains("rank " + std::string(other) + " stops: rank 1 failed"));
 }
 
-TEST_CASE("--timeout 0 has no watchdog, and no time is negative") {
+TEST_CASE("watch: --timeout 0 has no watchdog, and no time is negative") {
   const TemporaryFolder temp;
   CHECK(run_dp_train({"--dataset", "synthetic", "--model", "mlp", "--cpu", "1", "--dry-run", "--timeout", "0"},
                      temp.path())
