@@ -59,12 +59,18 @@ int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World
     std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
     return 0;
   }
-  if (arguments.engine == "dp") return train(arguments, choose_devices(arguments), nullptr, watch_signals(true));
   check_processes(arguments);
-  const auto rank = rank_of_this_process(arguments);
-  if (!rank) return start_ranks(arguments, argv, watch_signals(true));
-  const std::atomic<int>& stop = watch_signals(rank->rank == 0);
-  world = dp::World::join(*rank);
+  const std::atomic<int>& stop = watch_signals();
+  if (arguments.engine == "dp") return train(arguments, choose_devices(arguments), nullptr, stop);
+  const auto rank = rank_of_this_process(arguments, stop);
+  if (!rank) return start_ranks(arguments, argv, stop);
+  tell_of_signals(rank->rank == 0);
+  try {
+    world = dp::World::join(*rank);
+  } catch (const dp::Error&) {
+    if (stop.load() == 0) throw;
+    return 128 + stop.load();  // interrupted while ranks were missing
+  }
   return train(arguments, device_of_rank(arguments, *world), world, stop);
 }
 

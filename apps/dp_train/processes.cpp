@@ -14,6 +14,10 @@ constexpr int kDefaultPort = 29500;  // torchrun's
 }  // namespace
 
 void check_processes(const Arguments& a) {
+  const bool several = a.nnodes > 1 || a.node_rank > 0 || a.master_addr || a.master_port != 0;
+  if (a.engine == "dp" && several)
+    usage("--nnodes, --node-rank, --master-addr and --master-port belong to --engine ddp");
+  if (a.engine == "dp") return;
   if (a.replicas_per_device > 1) usage("--engine ddp has one process a device: leave out --replicas-per-device");
   if (a.estimate_memory) usage("estimate-memory knows --engine dp only; a rank takes what a replica takes");
   if (a.node_rank >= a.nnodes)
@@ -21,10 +25,12 @@ void check_processes(const Arguments& a) {
   if (a.nnodes > 1 && !a.master_addr) usage("--nnodes needs --master-addr, the address of host 0");
 }
 
-std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& a) {
+std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& a, const std::atomic<int>& stop) {
   std::optional<dp::WorldOptions> options = dp::world_from_environment();
   if (!options) options = dp::world_from_mpi();
-  if (options && a.timeout > 0) options->timeout_seconds = a.timeout;
+  if (!options) return options;
+  if (a.timeout > 0) options->timeout_seconds = a.timeout;
+  options->stop = &stop;
   return options;
 }
 

@@ -14,7 +14,7 @@ namespace dp_train {
 void check_processes(const Arguments& arguments);
 
 // Which rank this process is, when it was started as one; nothing when it is to start them.
-std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& arguments);
+std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& arguments, const std::atomic<int>& stop);
 
 // Starts this host's ranks, one a device, and returns their exit code.
 int start_ranks(const Arguments& arguments, char* const* argv, const std::atomic<int>& stop);

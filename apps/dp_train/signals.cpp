@@ -20,8 +20,9 @@ void on_signal(int number) {
 
 }  // namespace
 
-const std::atomic<int>& watch_signals(bool say) {
-  tells.store(say);
+void tell_of_signals(bool tell) { tells.store(tell); }
+
+const std::atomic<int>& watch_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;

@@ -7,6 +7,7 @@ namespace dp_train {
 
 // Installs the handlers; the flag holds the number of the signal that came. SIGPIPE is ignored: a closed terminal or
 // pager does not end a training run.
-const std::atomic<int>& watch_signals(bool say);
+const std::atomic<int>& watch_signals();
+void tell_of_signals(bool tell);  // whether a first signal is answered with a line
 
 }  // namespace dp_train

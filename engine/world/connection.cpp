@@ -43,9 +43,9 @@ bool Connection::flush() {
   return true;
 }
 
-bool Connection::read() {
+bool Connection::read(std::size_t most) {
   char block[16384];
-  while (true) {
+  while (in_.size() - taken_ <= most) {
     const ssize_t got = ::recv(file_.get(), block, sizeof block, MSG_DONTWAIT);
     if (got > 0)
       in_.append(block, static_cast<std::size_t>(got));
@@ -56,6 +56,7 @@ bool Connection::read() {
     else if (errno != EINTR)
       return false;
   }
+  return true;
 }
 
 std::optional<Message> Connection::next(std::size_t longest) {

@@ -37,7 +37,8 @@ class Connection {
   bool flush();                       // writes on; true when nothing is left or nobody reads any more
   bool unsent() const { return sent_ < out_.size(); }
 
-  bool read();  // takes what is there; false when the other end is gone
+  // Takes what is there, but not much more than `most` that nobody has asked for with next(); false when the other end is gone.
+  bool read(std::size_t most);
   // The next whole message. Throws std::runtime_error for one longer than `longest` or of no known kind.
   std::optional<Message> next(std::size_t longest);
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kProtocol = "dp-world-1";
 constexpr std::size_t kLongestHello = 4096;
-constexpr std::size_t kMostGuests = 4096;
+constexpr std::size_t kMostStrangers = 64;
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr int kTick = 100;  // milliseconds between looks at the clock
 constexpr auto kToldWithin = std::chrono::seconds(2);
@@ -73,7 +73,7 @@ void Coordinator::run() {
   std::vector<pollfd> watched;
   while (!finished()) {
     watched.assign({{closing_.descriptor(), static_cast<short>(closed_ ? 0 : POLLIN), 0},
-                    {listener_.get(), static_cast<short>(failed_ ? 0 : POLLIN), 0}});
+                    {listener_ ? listener_.get() : -1, static_cast<short>(failed_ ? 0 : POLLIN), 0}});
     for (const Guest& guest : guests_)
       watched.push_back(
           {guest.connection.descriptor(), static_cast<short>(POLLIN | (guest.connection.unsent() ? POLLOUT : 0)), 0});
@@ -102,17 +102,20 @@ bool Coordinator::finished() const {
 }
 
 void Coordinator::let_in() {
+  auto strangers = static_cast<std::size_t>(
+      std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.rank < 0; }));
   while (FileHandle file = accept_from(listener_)) {
-    if (guests_.size() >= kMostGuests) return;  // closed at once
+    if (strangers++ >= kMostStrangers) continue;  // closed at once
     guests_.push_back({Connection(std::move(file)), Clock::now() + kHelloWithin});
   }
 }
 
 void Coordinator::listen_to(Guest& guest) {
-  const bool open = guest.connection.read();
+  const std::size_t longest = guest.rank < 0 ? kLongestHello : kLongestPart + 64;
+  const bool open = guest.connection.read(longest);
   try {
     while (!guest.gone) {
-      const auto message = guest.connection.next(guest.rank < 0 ? kLongestHello : kLongestPart + 64);
+      const auto message = guest.connection.next(longest);
       if (!message) break;
       take(guest, *message);
     }
@@ -160,6 +163,7 @@ void Coordinator::welcome(Guest& guest, const std::string& text) {
     hellos.push_back(to_text(open));
   }
   tell_all({Kind::welcome, 0, join(hellos)});
+  listener_.close();  // nobody else is wanted
 }
 
 void Coordinator::turn_away(Guest& guest, const std::string& why) {

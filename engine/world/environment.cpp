@@ -27,7 +27,11 @@ int number_in(const char* name, int lowest, int highest) {
 }  // namespace
 
 std::optional<WorldOptions> world_from_environment() {
-  if (value_of("RANK").empty()) return std::nullopt;
+  if (value_of("RANK").empty()) {
+    if (!value_of("WORLD_SIZE").empty() && value_of("WORLD_SIZE") != "1")
+      throw Error(ErrorCode::usage, "WORLD_SIZE is '" + std::string(value_of("WORLD_SIZE")) + "', but RANK is not set");
+    return std::nullopt;
+  }
   constexpr int kMostRanks = 4096;
   WorldOptions options;
   options.size = number_in("WORLD_SIZE", 1, kMostRanks);
@@ -38,12 +42,15 @@ std::optional<WorldOptions> world_from_environment() {
   if (options.size > 1) options.port = number_in("MASTER_PORT", 1, 65534);
   // Torchrun's agent listens at MASTER_PORT itself.
   if (value_of("TORCHELASTIC_USE_AGENT_STORE") == "True") ++options.port;
+  // Torchrun's name for a run that was given none.
+  const std::string_view run_id =
+      value_of("TORCHELASTIC_RUN_ID") == "none" ? std::string_view() : value_of("TORCHELASTIC_RUN_ID");
   const bool here = options.address == "127.0.0.1" || options.address == "localhost" || options.address == "::1";
-  if (options.size > 1 && !here && token.empty() && value_of("TORCHELASTIC_RUN_ID").empty())
+  if (options.size > 1 && !here && token.empty() && run_id.empty())
     throw Error(ErrorCode::usage, "MASTER_ADDR is '" + options.address +
                                       "': a world that others can reach needs a secret; set DP_TOKEN to the same text "
                                       "for every rank");
-  options.token = token.empty() ? value_of("TORCHELASTIC_RUN_ID") : token;
+  options.token = token.empty() ? run_id : token;
   if (!value_of("DP_LISTENER").empty() && options.rank == 0) options.listener = number_in("DP_LISTENER", 0, 1 << 20);
   return options;
 }

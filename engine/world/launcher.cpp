@@ -23,7 +23,7 @@ namespace dp {
 namespace {
 
 constexpr int kTick = 50;  // milliseconds between looks at the processes
-constexpr auto kEndWithin = std::chrono::seconds(10);
+constexpr auto kEndWithin = std::chrono::seconds(3);
 
 struct Pipe {
   FileHandle read, write;
@@ -109,12 +109,14 @@ class Launcher {
     ::setenv("MASTER_ADDR", options_.address.c_str(), 1);
     ::setenv("MASTER_PORT", std::to_string(options_.port).c_str(), 1);
     ::setenv("DP_TOKEN", options_.token.c_str(), 1);
-    ::unsetenv("DP_LISTENER");
+    for (const char* other : {"DP_LISTENER", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) ::unsetenv(other);
     if (rank == 0) {
       ::fcntl(listener_.get(), F_SETFD, 0);
       ::setenv("DP_LISTENER", std::to_string(listener_.get()).c_str(), 1);
     }
     ::execv(program_.c_str(), arguments);
+    world::write_line(STDERR_FILENO,
+                      std::string("dp: can not start ") + program_.c_str() + ": " + std::strerror(errno));
     ::_exit(127);
   }
 

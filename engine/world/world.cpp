@@ -57,10 +57,14 @@ void World::State::join() {
     port = world::port_of(listener);
     coordinator_ = std::make_unique<world::Coordinator>(std::move(listener), options);
   }
-  try {
-    connection_.emplace(world::connect_to(options.address, port, deadline));
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("rank {} of {}: {}", options.rank, options.size, error.what()));
+  while (!connection_) {  // in short tries, so that an interrupt is heard
+    const auto soon = std::min(deadline, world::Clock::now() + std::chrono::milliseconds(200));
+    try {
+      connection_.emplace(world::connect_to(options.address, port, soon));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout || interrupted() || world::Clock::now() >= deadline)
+        throw Error(error.code(), fmt::format("rank {} of {}: {}", options.rank, options.size, error.what()));
+    }
   }
   address_ = world::own_address(connection_->file());
   connection_->send(
@@ -68,15 +72,20 @@ void World::State::join() {
   reader_ = std::thread([this] { read(); });
   std::unique_lock lock(mutex_);
   // Rank 0 ends the wait in time; should it be gone, the connection ends.
-  if (!changed_.wait_until(lock, deadline + std::chrono::seconds(5), [this] { return welcome_ || failure_; }))
-    end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
-  lock.unlock();
-  if (failure_) {
+  while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return welcome_ || failure_; })) {
+    if (interrupted()) end_by({0, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
+    if (world::Clock::now() > deadline + std::chrono::seconds(5))
+      end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
+  }
+  if (!welcome_) {  // a failure after the welcome is for the first call to tell
+    const Error error = failure_->error;
+    lock.unlock();
     wake_.raise();
     reader_.join();
-    throw Error(failure_->error.code(),
-                fmt::format("rank {} of {} could not join: {}", options.rank, options.size, failure_->error.what()));
+    throw Error(error.code(),
+                fmt::format("rank {} of {} could not join: {}", options.rank, options.size, error.what()));
   }
+  lock.unlock();
   const std::string& own = ranks[static_cast<std::size_t>(options.rank)].host;
   local_size_ = 0;
   for (int rank = 0; rank < options.size; ++rank) {
@@ -130,7 +139,7 @@ void World::State::read() {
       {
         const std::scoped_lock lock(mutex_);
         connection_->flush();
-        open = connection_->read();
+        open = connection_->read(kLongestAnswer);
       }
       while (const auto message = connection_->next(kLongestAnswer)) take(*message);
     } catch (const std::exception&) {

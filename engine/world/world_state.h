@@ -44,6 +44,7 @@ struct World::State final : kernels::Rendezvous {
  private:
   void join();
   void leave();
+  bool interrupted() const { return options.stop != nullptr && options.stop->load() != 0; }
   void read();
   void take(const world::Message& message);
   void end_by(const world::Failure& failure);  // under the mutex

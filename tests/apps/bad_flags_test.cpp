@@ -102,6 +102,7 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
       {{"--engine", "horovod"}, 2, {"--engine", "ddp"}},
       {{"--engine", "ddp", "--replicas-per-device", "2"}, 2, {"--replicas-per-device"}},
       {{"--engine", "ddp", "--nnodes", "2"}, 2, {"--master-addr"}},
+      {{"--nnodes", "2"}, 2, {"--nnodes", "--engine ddp"}},
       {{"--engine", "ddp", "--nnodes", "2", "--master-addr", "127.0.0.1"}, 2, {"DP_TOKEN"}},
       {{"--engine", "ddp", "--node-rank", "1"}, 2, {"--node-rank 1", "--nnodes 1"}},
       {{"--engine", "ddp", "--timeout", "-1"}, 2, {"--timeout"}},

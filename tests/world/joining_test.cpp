@@ -35,7 +35,7 @@ std::string refused_directly(const Meeting& meeting, int rank, int size) {
   world::Connection connection(
       world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
   connection.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", rank, size, "", ""})});
-  while (connection.read())
+  while (connection.read(4096))
     if (const auto message = connection.next(4096)) return message->body;
   const auto last = connection.next(4096);
   return last ? last->body : "";

@@ -154,6 +154,17 @@ TEST_CASE("launchers: an interrupt reaches every rank, and a checkpoint is left"
   CHECK(all_gone(folder.path(), 2));
 }
 
+TEST_CASE("launchers: an interrupt ends the wait for a rank that does not come") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  Program program(short_run("run") + Words{"--cpu", "1"}, folder.path(), rank_variables(0, 2, free_port()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(program.id(), SIGINT);
+  CHECK(program.wait().code == 130);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
+}
+
 TEST_CASE("launchers: no rank outlives a killed parent") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());

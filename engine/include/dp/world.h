@@ -3,6 +3,7 @@
 // Rank 0 listens; the others, wherever they run, come to it. What carries gradients is not this: see Comm.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,7 +21,8 @@ struct WorldOptions {
   std::string token{};           // the run's secret: a rank that comes with another one is turned away
   double timeout_seconds = 300;  // how long a missing rank is waited for, when joining and at every exchange
   int listener = -1;             // rank 0: a socket that listens already, the world's from then on; -1: it makes one
-  bool mpi = false;              // MPI was started for it, and ends with it
+  const std::atomic<int>* stop = nullptr;  // non-zero: joining is given up with Error(timeout)
+  bool mpi = false;                        // MPI was started for it, and ends with it
 };
 
 // What torchrun, or whoever started this process as one of several, says in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and
