@@ -2,19 +2,18 @@
 #include <dp/device.h>
 #include <dp/error.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
+#include <list>
 #include <memory>
 #include <set>
 #include <thread>
 
 #include "child.h"
 #include "programs.h"
+#include "shared_file.h"
 #include "step.h"
 
 namespace dp_bench {
@@ -24,25 +23,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPause =
     std::chrono::milliseconds(50);  // threads that wait actively for more work have given up by then
 constexpr double kSameLoss = 1e-3;  // relative; sums in another order, three steps on
-
-// A folder for the inputs that programs share, and for the ranks of PyTorch to meet in.
-class Scratch {
- public:
-  Scratch() : path_((std::filesystem::temp_directory_path() / "dp_bench-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr)
-      throw dp::Error(dp::ErrorCode::io, "can not make " + path_ + "; set TMPDIR to a folder with room");
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // A variant that was started: its processes, rank by rank.
 struct Running {
@@ -125,13 +105,14 @@ class Rounds {
     words.insert(words.end(), spec.arguments.begin(), spec.arguments.end());
     if (pytorch) {
       if (!inputs_ready_) throw ChildError("PyTorch gets its inputs from dp; ask for one of its variants, too");
-      words.insert(words.end(), {"--inputs", scratch_ / "inputs"});
+      words.insert(words.end(), {"--inputs", inputs_.path()});
     } else if (!inputs_ready_) {
-      words.insert(words.end(), {"--save-inputs", scratch_ / "inputs"});
+      words.insert(words.end(), {"--save-inputs", inputs_.path()});
     }
     if (pytorch) {
+      const std::string meeting = meetings_.emplace_back().path();
       for (int rank = 0; rank < spec.processes; ++rank)
-        one.ranks.push_back(std::make_unique<Child>(words, pytorch_variables(spec, rank)));
+        one.ranks.push_back(std::make_unique<Child>(words, pytorch_variables(spec, rank, meeting)));
     } else {
       one.ranks = start_ranks(words, spec.processes, options_.timeout);
     }
@@ -153,13 +134,15 @@ class Rounds {
     one.result->parameter_bytes = parameter_bytes_;
   }
 
-  std::vector<std::string> pytorch_variables(const VariantSpec& spec, int rank) const {
+  std::vector<std::string> pytorch_variables(const VariantSpec& spec, int rank, const std::string& meeting) const {
     const std::vector<int>& cores = dp::process_cores();
     const int threads = std::max(1, options_.threads / spec.processes);
-    std::vector<std::string> variables{
-        "OMP_NUM_THREADS=" + std::to_string(threads), "OPENBLAS_NUM_THREADS=" + std::to_string(threads),
-        "DP_BENCH_MEETING=" + (scratch_ / spec.key),  "RANK=" + std::to_string(rank),
-        "LOCAL_RANK=" + std::to_string(rank),         "WORLD_SIZE=" + std::to_string(spec.processes)};
+    std::vector<std::string> variables{"OMP_NUM_THREADS=" + std::to_string(threads),
+                                       "OPENBLAS_NUM_THREADS=" + std::to_string(threads),
+                                       "DP_BENCH_MEETING=" + meeting,
+                                       "RANK=" + std::to_string(rank),
+                                       "LOCAL_RANK=" + std::to_string(rank),
+                                       "WORLD_SIZE=" + std::to_string(spec.processes)};
     if (options_.gpus.empty() && cores.size() >= static_cast<std::size_t>(options_.threads)) {
       std::string places;
       for (int i = 0; i < threads; ++i)
@@ -251,7 +234,8 @@ class Rounds {
 
   const StepOptions options_;
   Progress progress_;
-  const Scratch scratch_;
+  const SharedFile inputs_;         // weights and batches, the same for all
+  std::list<SharedFile> meetings_;  // where the ranks of a PyTorch variant find each other
   StepResult result_;
   std::vector<Running> running_;
   Load load_;

@@ -1,0 +1,27 @@
+// A file without a name, for programs that this one starts. Nothing of it is left, however they and this one end.
+#pragma once
+
+#include <dp/error.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <string>
+
+namespace dp_bench {
+
+class SharedFile {
+ public:
+  SharedFile() : file_(::memfd_create("dp_bench", MFD_CLOEXEC)) {
+    if (file_ < 0) throw dp::Error(dp::ErrorCode::io, "no file could be made in memory");
+  }
+  ~SharedFile() { ::close(file_); }
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+
+  // Where others open it, as long as this process has it.
+  std::string path() const { return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file_); }
+
+ private:
+  int file_;
+};
+
+}  // namespace dp_bench
