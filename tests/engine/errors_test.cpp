@@ -1,28 +1,17 @@
 // What happens when a replica fails: S5, S15, and the failpoints that show it.
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 
 #include "dp/error.h"
 #include "engine/failpoint.h"
 #include "engine/worker_pool.h"
 #include "support/catch.h"
+#include "support/failing.h"
 #include "support/training.h"
 
 using namespace dp;
 using namespace dp::test;
 
 namespace {
-
-class FailEnvironment {
- public:
-  explicit FailEnvironment(const std::string& text) { setenv("DP_FAIL", text.c_str(), 1); }
-  ~FailEnvironment() { unsetenv("DP_FAIL"); }
-};
-
-std::ptrdiff_t thread_count() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
-}
 
 // Runs `steps` steps; returns the error's text, empty when none came.
 std::string failure_of(const Model& model, const DataParallelOptions& options, int steps, ErrorCode* code = nullptr) {

@@ -2,26 +2,15 @@
 #include "engine/watchdog.h"
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 
 #include "support/catch.h"
+#include "support/failing.h"
 #include "support/training.h"
 
 using namespace dp;
 using namespace dp::test;
 
 namespace {
-
-class FailEnvironment {
- public:
-  explicit FailEnvironment(const std::string& text) { setenv("DP_FAIL", text.c_str(), 1); }
-  ~FailEnvironment() { unsetenv("DP_FAIL"); }
-};
-
-std::ptrdiff_t thread_count() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
-}
 
 DataParallelOptions watched(int replicas, double seconds) {
   DataParallelOptions options = on_cpus(replicas);

@@ -5,6 +5,7 @@
 #include "data/small_dataset.h"
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/failing.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 #include "world/world_ranks.h"
@@ -182,12 +183,11 @@ TEST_CASE("ddp: what rank 0 sets, every rank has") {
 TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error") {
   const Model model = small_convnet();
   for (const std::string& phase : std::vector<std::string>{"forward", "backward", "reduce", "update"}) {
-    ::setenv("DP_FAIL", ("throw:" + phase + ":dev1:step1").c_str(), 1);
+    const FailEnvironment fail("throw:" + phase + ":dev1:step1");
     const auto failures = on_ranks(3, [&](const auto& world) {
       DataParallel net(model, in_world(on_cpus(1), world));
       for (int step = 0; step < 4; ++step) net.train_step(part_of(random_batch(model, 12), world->rank(), 3), kSgd);
     });
-    ::unsetenv("DP_FAIL");
     for (int rank = 0; rank < 3; ++rank) {
       const RankFailure& failure = failures[static_cast<std::size_t>(rank)];
       INFO(phase << ", rank " << rank << ": " << failure.text);

@@ -1,0 +1,24 @@
+// For tests of failures: failpoints for as long as an object lives, and how many threads are left.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <string>
+
+namespace dp::test {
+
+class FailEnvironment {
+ public:
+  explicit FailEnvironment(const std::string& text) { setenv("DP_FAIL", text.c_str(), 1); }
+  ~FailEnvironment() { unsetenv("DP_FAIL"); }
+  FailEnvironment(const FailEnvironment&) = delete;
+  FailEnvironment& operator=(const FailEnvironment&) = delete;
+};
+
+inline std::ptrdiff_t thread_count() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
+}
+
+}  // namespace dp::test
