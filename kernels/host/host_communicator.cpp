@@ -109,15 +109,14 @@ class HostCommunicator::Run {
 };
 
 HostCommunicator::HostCommunicator(std::shared_ptr<MeetingBoard> board, int rank, int threads)
-    : board_(std::move(board)),
-      rank_(rank),
+    : HostCollectives(rank, board->size()),
+      board_(std::move(board)),
       threads_(threads),
       pointers_(static_cast<std::size_t>(board_->size())),
       outs_(pointers_) {}
 
 void HostCommunicator::bring(int summands, std::int64_t stride) {
-  summands_ = summands;
-  stride_ = stride;
+  HostCollectives::bring(summands, stride);
   pointers_.resize(static_cast<std::size_t>(size() * summands));
 }
 
@@ -144,75 +143,12 @@ void HostCommunicator::sum(const CollectiveCall& call, std::uint64_t number) {
               sizeof(T));
 }
 
-void HostCommunicator::broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) {
-  enqueue_typed(Collective::broadcast, data, count, type, root, stream);
-}
-void HostCommunicator::reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) {
-  enqueue_typed(Collective::reduce, data, count, type, root, stream);
-}
-void HostCommunicator::all_reduce(void* data, std::int64_t count, DType type, Stream& stream) {
-  enqueue_typed(Collective::all_reduce, data, count, type, 0, stream);
-}
-void HostCommunicator::reduce_scatter(void* data, std::int64_t count, DType type, Stream& stream) {
-  enqueue_typed(Collective::reduce_scatter, data, count, type, 0, stream);
-}
-void HostCommunicator::all_gather(void* data, std::int64_t count, DType type, Stream& stream) {
-  enqueue_typed(Collective::all_gather, data, count, type, 0, stream);
-}
-void HostCommunicator::gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root,
-                              Stream& stream) {
-  enqueue_parts(Collective::gather, whole, const_cast<void*>(part), bytes, root, stream);
-}
-void HostCommunicator::scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root,
+void HostCommunicator::enqueue(const CollectiveCall& call, void* data, void* part, std::span<const std::size_t> bytes,
                                Stream& stream) {
-  enqueue_parts(Collective::scatter, const_cast<void*>(whole), part, bytes, root, stream);
-}
-
-void HostCommunicator::enqueue_typed(Collective kind, void* data, std::int64_t count, DType type, int root,
-                                     Stream& stream) {
-  check_root(root);
-  if (count < 0 || (type != DType::f32 && type != DType::f64))
-    throw Error(ErrorCode::usage, "communicator host moves 0 or more elements of float32 or float64, not " +
-                                      std::to_string(count) + " of " + dp::to_string(type));
-  const bool sums = kind == Collective::reduce || kind == Collective::all_reduce || kind == Collective::reduce_scatter;
-  if (size() == 1 && (!sums || summands_ == 1)) return;
-  static_cast<HostStream&>(stream).submit(
-      Task(Run(*this, {kind, type, root, count, 0, sums ? summands_ : 1}, data, nullptr, {})));
-}
-
-void HostCommunicator::all_gather_parts(void* whole, std::size_t bytes, Stream& stream) {
-  if (size() == 1 || bytes == 0) return;
-  const CollectiveCall call{
-      Collective::all_gather_parts, DType::u8, 0, static_cast<std::int64_t>(bytes) * size(), 0, 1};
-  static_cast<HostStream&>(stream).submit(Task(Run(*this, call, whole, nullptr, {})));
-}
-
-void HostCommunicator::enqueue_parts(Collective kind, void* whole, void* part, std::span<const std::size_t> bytes,
-                                     int root, Stream& stream) {
-  check_root(root);
-  if (bytes.size() != static_cast<std::size_t>(size()))
-    throw Error(ErrorCode::usage, "gather and scatter over " + std::to_string(size()) +
-                                      " ranks need as many sizes, not " + std::to_string(bytes.size()));
-  CollectiveCall call{kind, DType::u8, root, 0, kEmptyPartsHash, 1};
   Range mine;
-  for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
-    if (rank == static_cast<std::size_t>(rank_))
-      mine = {call.count, call.count + static_cast<std::int64_t>(bytes[rank])};
-    call.count += static_cast<std::int64_t>(bytes[rank]);
-    call.parts_hash = hash_part(call.parts_hash, bytes[rank]);
-  }
-  if (size() == 1) {
-    const bool gathers = kind == Collective::gather;
-    return stream.copy(gathers ? whole : part, gathers ? part : whole, bytes[0]);
-  }
-  static_cast<HostStream&>(stream).submit(Task(Run(*this, call, whole, part, mine)));
-}
-
-void HostCommunicator::check_root(int root) const {
-  if (root < 0 || root >= size())
-    throw Error(ErrorCode::usage, "rank " + std::to_string(root) + " is not one of the " + std::to_string(size()) +
-                                      " ranks of communicator host; name a root from 0 to " +
-                                      std::to_string(size() - 1));
+  for (std::size_t rank = 0; rank < bytes.size() && rank <= static_cast<std::size_t>(rank_); ++rank)
+    mine = {mine.end, mine.end + static_cast<std::int64_t>(bytes[rank])};
+  static_cast<HostStream&>(stream).submit(Task(Run(*this, call, data, part, mine)));
 }
 
 std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::string_view name,

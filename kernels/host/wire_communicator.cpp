@@ -5,86 +5,17 @@
 namespace dp::kernels {
 
 WireCommunicator::WireCommunicator(std::unique_ptr<Wire> wire, HostContext& context)
-    : name_(wire->name()), rank_(wire->rank()), size_(wire->size()), thread_(std::move(wire), context.group()) {}
+    : HostCollectives(wire->rank(), wire->size()), name_(wire->name()), thread_(std::move(wire), context.group()) {}
 
-void WireCommunicator::bring(int summands, std::int64_t stride) {
-  summands_ = summands;
-  stride_ = stride;
-}
-
-void WireCommunicator::broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) {
-  enqueue_typed(Collective::broadcast, data, count, type, root, stream);
-}
-void WireCommunicator::reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) {
-  enqueue_typed(Collective::reduce, data, count, type, root, stream);
-}
-void WireCommunicator::all_reduce(void* data, std::int64_t count, DType type, Stream& stream) {
-  enqueue_typed(Collective::all_reduce, data, count, type, 0, stream);
-}
-void WireCommunicator::reduce_scatter(void* data, std::int64_t count, DType type, Stream& stream) {
-  enqueue_typed(Collective::reduce_scatter, data, count, type, 0, stream);
-}
-void WireCommunicator::all_gather(void* data, std::int64_t count, DType type, Stream& stream) {
-  enqueue_typed(Collective::all_gather, data, count, type, 0, stream);
-}
-void WireCommunicator::gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root,
-                              Stream& stream) {
-  enqueue_parts(Collective::gather, whole, const_cast<void*>(part), bytes, root, stream);
-}
-void WireCommunicator::scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root,
+void WireCommunicator::enqueue(const CollectiveCall& call, void* data, void* part, std::span<const std::size_t> bytes,
                                Stream& stream) {
-  enqueue_parts(Collective::scatter, const_cast<void*>(whole), part, bytes, root, stream);
-}
-
-void WireCommunicator::enqueue(const CollectiveCall& call, void* data, void* part, Stream& stream) {
   WireJob& job = thread_.next();
   job.call = call;
   job.data = data;
   job.part = part;
   job.stride = stride_;
+  std::copy(bytes.begin(), bytes.end(), job.bytes.begin());
   thread_.enqueue(static_cast<HostStream&>(stream));
-}
-
-void WireCommunicator::enqueue_typed(Collective kind, void* data, std::int64_t count, DType type, int root,
-                                     Stream& stream) {
-  check_root(root);
-  if (count < 0 || (type != DType::f32 && type != DType::f64))
-    throw Error(ErrorCode::usage, "communicator " + name_ + " moves 0 or more elements of float32 or float64, not " +
-                                      std::to_string(count) + " of " + dp::to_string(type));
-  const int summands = is_sum(kind) ? summands_ : 1;
-  if (size_ > 1 || summands > 1) enqueue({kind, type, root, count, 0, summands}, data, nullptr, stream);
-}
-
-void WireCommunicator::all_gather_parts(void* whole, std::size_t bytes, Stream& stream) {
-  if (size_ == 1 || bytes == 0) return;
-  enqueue({Collective::all_gather_parts, DType::u8, 0, static_cast<std::int64_t>(bytes) * size_, 0, 1}, whole, nullptr,
-          stream);
-}
-
-void WireCommunicator::enqueue_parts(Collective kind, void* whole, void* part, std::span<const std::size_t> bytes,
-                                     int root, Stream& stream) {
-  check_root(root);
-  if (bytes.size() != static_cast<std::size_t>(size_))
-    throw Error(ErrorCode::usage, "gather and scatter over " + std::to_string(size_) +
-                                      " ranks need as many sizes, not " + std::to_string(bytes.size()));
-  if (size_ == 1) {
-    const bool gathers = kind == Collective::gather;
-    return stream.copy(gathers ? whole : part, gathers ? part : whole, bytes[0]);
-  }
-  CollectiveCall call{kind, DType::u8, root, 0, kEmptyPartsHash, 1};
-  for (const std::size_t size : bytes) {
-    call.count += static_cast<std::int64_t>(size);
-    call.parts_hash = hash_part(call.parts_hash, size);
-  }
-  std::copy(bytes.begin(), bytes.end(), thread_.next().bytes.begin());
-  enqueue(call, whole, part, stream);
-}
-
-void WireCommunicator::check_root(int root) const {
-  if (root < 0 || root >= size_)
-    throw Error(ErrorCode::usage, "rank " + std::to_string(root) + " is not one of the " + std::to_string(size_) +
-                                      " ranks of communicator " + name_ + "; name a root from 0 to " +
-                                      std::to_string(size_ - 1));
 }
 
 }  // namespace dp::kernels
