@@ -45,7 +45,7 @@ std::string first_fault(const std::string& page) {
 
 }  // namespace
 
-TEST_CASE("JSON: kinds, typed cells by key, samples, notes; no NaN") {
+TEST_CASE("JSON: kinds, typed cells by key, samples, notes, and no NaN") {
   const auto json = nlohmann::json::parse(to_json(sample()));
   CHECK(json.at("program") == "dp_bench");
   CHECK(json.at("schema") == 1);

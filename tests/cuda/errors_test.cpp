@@ -34,7 +34,7 @@ void check_nothing_left() {
 
 }  // namespace
 
-TEST_CASE("simulated GPUs: an exception in any phase on any replica comes home, named; nothing stays behind") {
+TEST_CASE("simulated GPUs: an exception in any phase on any replica comes home, named, and nothing stays behind") {
   for (const int gpus : {1, 2, 4}) {
     SimulatedGpus machine(gpus);
     for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"})

@@ -46,7 +46,7 @@ TEST_CASE("placement: buffers that live together do not overlap, others share") 
   CHECK(place(apart) == 1024);
 }
 
-TEST_CASE("parameters: aligned, in forward order; buckets cover them from the end") {
+TEST_CASE("parameters: aligned, in forward order, and buckets cover them from the end") {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   const Model model = models::mnist_convnet();
   const NormTable norms(model, 1);

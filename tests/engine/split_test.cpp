@@ -32,7 +32,7 @@ TEST_CASE("S2: balanced sizes differ by at most one") {
     }
 }
 
-TEST_CASE("S3: fewer rows than replicas leave the last ones idle; an empty batch is an error") {
+TEST_CASE("S3: fewer rows than replicas leave the last ones idle, and an empty batch is an error") {
   CHECK(split_batch(2, 4, Split::balanced) == Sizes{1, 1});
   CHECK_THROWS_AS(split_batch(0, 4, Split::balanced), dp::Error);
   CHECK_THROWS_AS(split_batch(4, 0, Split::balanced), dp::Error);

@@ -37,7 +37,7 @@ void everywhere(const Shape& shape, Check check) {
 
 }  // namespace
 
-TEST_CASE("ReLU keeps what is positive, exactly; its gradient follows the output") {
+TEST_CASE("ReLU keeps what is positive, exactly, and its gradient follows the output") {
   Random random(11, RandomUse::synthetic);
   for (const Shape& shape : kShapes) {
     HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);

@@ -47,7 +47,7 @@ TEST_CASE("making an op leaves OpenMP's number of threads as it was") {
   CHECK(omp_get_max_threads() == 3);
 }
 
-TEST_CASE("every op names its implementation; products never fall back to oneDNN's naive loops") {
+TEST_CASE("every op names its implementation, and products never fall back to oneDNN's naive loops") {
   for (const CpuCase& c : dp::test::every_cpu_op(1)) {
     INFO(c.name << ": " << c.op->implementation());
     CHECK_FALSE(c.op->implementation().empty());

@@ -23,7 +23,7 @@ std::size_t free_bytes() {
 
 }  // namespace
 
-TEST_CASE("a device has so much memory and no more; what is freed can be had again") {
+TEST_CASE("a device has so much memory and no more, and what is freed can be had again") {
   const FreshSimulation fresh;
   simulation().device_memory = 1 << 20;
   void* const half = allocate(1 << 19);

@@ -30,7 +30,7 @@ TEST_CASE("one run to a folder") {
   CHECK_FALSE(third.has_checkpoints());
 }
 
-TEST_CASE("a folder that never began goes, with the parents made for it; one that began stays, without its lock") {
+TEST_CASE("a folder that never began goes, with the parents made for it, and one that began stays, without its lock") {
   const TemporaryFolder temp;
   { const RunFolder folder(temp / "a/b/c"); }
   CHECK(std::filesystem::is_empty(temp.path()));
