@@ -73,6 +73,10 @@ std::int64_t DataParallel::write_trace(const std::string& file) {
   State& s = *state_;
   World* const world = s.options.world.get();
   if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
+  for (std::size_t r = 0; r < s.replicas.size(); ++r) {
+    s.replicas[r]->trace(*s.tracers[r]);
+    s.exchanges[r]->trace(*s.tracers[r]);
+  }
   const std::int64_t offset = world != nullptr ? clock_offset(*world) : 0;
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::int64_t zero = kNever;

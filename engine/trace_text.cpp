@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 namespace dp::engine {
 namespace {
@@ -24,8 +22,7 @@ class Writer {
  public:
   Writer(const Tracer& tracer, int replica, std::int64_t zero) : replica_(replica), zero_(zero) {
     for (std::size_t i = 0; i < tracer.thread.size(); ++i)
-      if (tracer.thread.span(i).label == Tracer::kStep) steps_.push_back(tracer.thread.span(i));
-    text_.steps = static_cast<std::int64_t>(steps_.size());
+      if (tracer.thread.span(i).label == Tracer::kStep) ++text_.steps;
   }
 
   void name(const char* what, int thread, const std::string& name) {
@@ -56,7 +53,7 @@ class Writer {
     std::string name = phase, args;
     const std::int64_t bucket = is_step ? -1 : bucket_of(span.detail);
     if (is_step) {
-      name += fmt::format(" {}", span.detail);
+      name += fmt::format(" {}", span.step);
     } else if (bucket >= 0) {
       name += fmt::format(" bucket {}", bucket);
       args += fmt::format(R"(,"bucket":{})", bucket);
@@ -67,20 +64,11 @@ class Writer {
     event(fmt::format(
         R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{"step":{}{}}}}})",
         json_text(name), phase, replica_, static_cast<int>(thread), static_cast<double>(span.begin - zero_) * 1e-3,
-        static_cast<double>(span.end - span.begin) * 1e-3,
-        is_step ? static_cast<std::int64_t>(span.detail) : step_of(span), args));
-  }
-
-  // The number of the step that was on its way; -1 when that step's own span was dropped.
-  std::int64_t step_of(const TraceSpan& span) const {
-    const auto after = std::upper_bound(steps_.begin(), steps_.end(), span.begin,
-                                        [](std::int64_t moment, const TraceSpan& step) { return moment < step.begin; });
-    return after == steps_.begin() ? -1 : static_cast<std::int64_t>((after - 1)->detail);
+        static_cast<double>(span.end - span.begin) * 1e-3, span.step, args));
   }
 
   const int replica_;
   const std::int64_t zero_;
-  std::vector<TraceSpan> steps_;
   TraceText text_;
 };
 

@@ -5,7 +5,7 @@ namespace dp::engine {
 void Tracer::begin_step(std::int64_t number) {
   record(seen_ >= first_ && seen_ - first_ < count_);
   ++seen_;
-  number_ = number;
+  thread.step = compute.step = communication.step = number;
   step_begin_ = kernels::trace_clock();
   phase_begin_ = 0;
 }
@@ -26,7 +26,7 @@ void Tracer::end_step() {
   if (!thread.recording) return;
   const std::int64_t now = kernels::trace_clock();
   end_phase(now);
-  thread.add({step_begin_, now, static_cast<std::uint64_t>(number_), 0, kStep});
+  thread.add({step_begin_, now, 0, 0, kStep});
   record(false);
 }
 

@@ -33,7 +33,7 @@ class Tracer {
   void enter(Phase phase);  // the thread's: ends the phase before it
 
   kernels::TraceRing thread{kSpans}, compute{kSpans}, communication{kSpans};
-  static constexpr std::uint8_t kStep = 0xff;  // the label of a step's span; its detail is the number
+  static constexpr std::uint8_t kStep = 0xff;  // the label of a step's span
 
  private:
   static constexpr std::size_t kSpans = 1 << 15;
@@ -42,7 +42,7 @@ class Tracer {
 
   const std::int64_t first_, count_;
   std::int64_t seen_ = 0;
-  std::int64_t number_ = 0, step_begin_ = 0, phase_begin_ = 0;
+  std::int64_t step_begin_ = 0, phase_begin_ = 0;
   Phase phase_ = Phase::scatter;
 };
 

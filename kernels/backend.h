@@ -43,7 +43,8 @@ class Stream {
   virtual void label(std::size_t label) = 0;  // what the work enqueued from now on is counted as; below kLabels
   // Which of those it is, for whoever reports on it: any number that the caller understands.
   virtual void detail(std::uint64_t) {}
-  // From now on notes finished work there, if the device measures it; null ends that. The ring outlives the stream.
+  // From now on notes finished work there; null ends that. The ring outlives the stream. Devices that are behind note what they
+  // are told to do only when it is done: a further call with the same ring waits for that.
   virtual void trace(TraceRing*) {}
   virtual void copy(void* dst, const void* src,
                     std::size_t bytes) = 0;  // host or device on either side; src must stay valid

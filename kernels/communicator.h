@@ -39,7 +39,7 @@ class Communicator {
   virtual void bring(int summands, std::int64_t stride) = 0;
 
   // From now on counts what its calls bring to and from other ranks to the spans of that ring, the one of the stream that they
-  // go through. Communicators that do not know it count nothing.
+  // go through. Communicators that count through their streams, or do not know, do nothing here.
   virtual void trace(TraceRing*) {}
 
   // `data` is this rank's own range of `count` elements of `type` (f32, f64), in place.

@@ -20,6 +20,7 @@ struct TraceSpan {
   std::uint64_t detail = 0;  // as Stream::detail says
   std::int64_t bytes = 0;    // that crossed between replicas; 0 when not known
   std::uint8_t label = 0;    // as Stream::label says
+  std::int64_t step = 0;     // that the work belongs to
 };
 
 // Used by one thread at a time.
@@ -28,9 +29,14 @@ class TraceRing {
   explicit TraceRing(std::size_t capacity) : spans_(capacity) {}
 
   bool recording = false;
-  void add(const TraceSpan& span) {
-    if (recording) spans_[added_++ % spans_.size()] = span;
+  std::int64_t step = 0;  // what is enqueued now belongs to
+  void add(TraceSpan span) {
+    span.step = step;
+    if (recording) keep(span);
   }
+  // For streams that learn later what they did while it was recording.
+  void keep(const TraceSpan& span) { spans_[added_++ % spans_.size()] = span; }
+  void miss() { ++missed_; }  // a span that could not be measured
   // Counted to the span of the work that is running.
   void count_bytes(std::int64_t bytes) { bytes_ += bytes; }
   std::int64_t take_bytes() {
@@ -40,12 +46,12 @@ class TraceRing {
   }
 
   std::size_t size() const { return added_ < spans_.size() ? added_ : spans_.size(); }
-  std::size_t dropped() const { return added_ - size(); }
-  const TraceSpan& span(std::size_t i) const { return spans_[(dropped() + i) % spans_.size()]; }  // oldest first
+  std::size_t dropped() const { return added_ - size() + missed_; }
+  const TraceSpan& span(std::size_t i) const { return spans_[(added_ - size() + i) % spans_.size()]; }  // oldest first
 
  private:
   std::vector<TraceSpan> spans_;
-  std::size_t added_ = 0;
+  std::size_t added_ = 0, missed_ = 0;
   std::int64_t bytes_ = 0;
 };
 

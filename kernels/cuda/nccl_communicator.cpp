@@ -53,6 +53,7 @@ void NcclCommunicator::enqueue(const char* what, Stream& stream, const Call& cal
   bind_device(own.device());
   context_.collective_order().begin(this, own);
   link_.enter(what, [&](NcclComm comm) { return call(comm, own.work()); });
+  own.worked();
   context_.collective_order().end(this, own);
 }
 

@@ -117,6 +117,7 @@ void P2pCommunicator::pull(const Call& call, int from, std::size_t offset, void*
   const std::byte* const src = published(from) + offset;
   if (bytes == 0 || src == dst) return;
   check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, call.stream.work()), "copying between replicas");
+  if (from != rank_) call.stream.count_bytes(bytes);
 }
 
 void P2pCommunicator::sum(const Call& call, Range range, void* out) {
@@ -132,6 +133,8 @@ void P2pCommunicator::sum(const Call& call, Range range, void* out) {
                             call.element);
   }
   tree_sum(summed_, out, range.size(), call.what.type, call.stream.work());
+  call.stream.count_bytes(static_cast<std::size_t>((size() - 1) * summands_) * static_cast<std::size_t>(range.size()) *
+                          call.element);
 }
 
 std::byte* P2pCommunicator::scratch(const Call& call, std::size_t bytes) {

@@ -44,6 +44,14 @@ void CudaStream::wait(cudaEvent_t event) {
   check(cudaStreamWaitEvent(native(), event, 0), "waiting in a stream");
 }
 
+void CudaStream::trace(TraceRing* ring) {
+  bind_device(device_);
+  timer_.pause(native());
+  check(cudaStreamSynchronize(native()), "the work of a stream");
+  timer_.read_reached();
+  timer_.trace(ring);
+}
+
 void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
   bind_device(device_);
@@ -54,12 +62,14 @@ void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
     check(cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, work()), "copying between devices");
   else
     check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, work()), "copying");
+  worked();
 }
 
 void CudaStream::upload(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
   bind_device(device_);
   upload_bytes(dst, src, bytes, work());
+  worked();
 }
 
 void CudaStream::synchronize() {
@@ -89,6 +99,7 @@ void CudaStream::take_seconds(LabelSeconds& sum) {
 void CudaOp::run(Stream& stream, std::span<void* const> args, void* workspace) {
   bind_device(of_cuda(stream).device());
   enqueue(of_cuda(stream).work(), args, workspace);
+  of_cuda(stream).worked();
 }
 
 }  // namespace dp::kernels::cuda

@@ -32,6 +32,8 @@ class CudaStream final : public Stream {
   void record(Event& event) override;
   void wait(Event& event) override;
   void label(std::size_t label) override { timer_.label(label); }
+  void detail(std::uint64_t detail) override { timer_.detail(detail); }
+  void trace(TraceRing* ring) override;
   // From ordinary host memory through pinned slots: `src` is read before the call returns. To ordinary host memory: returns when
   // it is done.
   void copy(void* dst, const void* src, std::size_t bytes) override;
@@ -44,6 +46,8 @@ class CudaStream final : public Stream {
     timer_.work(native());
     return native();
   }
+  void worked() { timer_.worked(native()); }                          // after a piece of it
+  void count_bytes(std::size_t bytes) { timer_.count_bytes(bytes); }  // that it brings to or from other replicas
   void wait(cudaEvent_t event);
   cudaStream_t native() const { return handle_.get(); }
   int device() const { return device_; }
