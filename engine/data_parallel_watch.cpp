@@ -1,5 +1,6 @@
 // A DataParallel's calls under a watchdog.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <thread>
@@ -29,6 +30,11 @@ void DataParallel::State::watch() {
                        to_string(options.devices[static_cast<std::size_t>(i)]));
   };
   o.last = [this, at](int i) { return last_of(at(i)); };
+  if (o.others)
+    o.silent = [this] {
+      const std::vector<int> ranks = options.world->state().silent_ranks();
+      return ranks.empty() ? std::string() : fmt::format("rank {}", fmt::join(ranks, ", rank "));
+    };
   o.last_words = [this](const Error& error) {
     if (!options.world) return;
     options.world->fail(error);

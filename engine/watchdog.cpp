@@ -12,8 +12,9 @@
 namespace dp::engine {
 namespace {
 
-// Parts of the timeout: between two looks, for others to end the call, and for the call to end once the flag is up.
-constexpr double kLook = 1.0 / 16, kOthers = 1.0 / 4, kEnd = 1.0 / 2;
+constexpr int kLooks = 16;
+// Parts of the timeout: for others to end the call, and for the call to end once the flag is up.
+constexpr double kOthers = 1.0 / 4, kEnd = 1.0 / 2;
 constexpr double kLongestEnd = 10;  // seconds
 
 }  // namespace
@@ -51,15 +52,15 @@ bool Watchdog::sleep(double seconds) {
 void Watchdog::watch() {
   kernels::unpin_current_thread();
   std::uint64_t seen = 0;
-  auto since = Clock::now();
-  while (sleep(options_.seconds * kLook)) {
+  int still = 0;  // looks, not seconds: a process that was suspended goes on where it was
+  while (sleep(options_.seconds / kLooks)) {
     const std::uint64_t now = moves();
     if (!in_call() || now != seen) {
       seen = now;
-      since = Clock::now();
-    } else if (std::chrono::duration<double>(Clock::now() - since).count() >= options_.seconds) {
+      still = 0;
+    } else if (++still == kLooks) {
       judge();
-      since = Clock::now();
+      still = 0;
     }
   }
 }
@@ -83,9 +84,9 @@ bool Watchdog::call_ends_within(double seconds) {
 void Watchdog::judge() {
   bool own_fault = !options_.others;
   for (int i = 0; i < options_.replicas; ++i) own_fault = own_fault || !options_.waits(i);
-  const Error error(ErrorCode::timeout, describe());
   // Whoever has somebody to blame speaks first.
   if (!own_fault && call_ends_within(options_.seconds * kOthers)) return;
+  const Error error(ErrorCode::timeout, describe(!own_fault && options_.silent ? options_.silent() : ""));
   if (!options_.abort->load(std::memory_order_acquire)) {
     const std::scoped_lock lock(mutex_);
     verdict_ = error;
@@ -101,15 +102,18 @@ void Watchdog::judge() {
   ::_exit(static_cast<int>(ErrorCode::timeout));
 }
 
-std::string Watchdog::describe() const {
+std::string Watchdog::describe(const std::string& silent) const {
   std::string culprits, all;
   for (int i = 0; i < options_.replicas; ++i) {
     const bool waits = options_.waits(i);
     if (!waits) culprits += (culprits.empty() ? "" : ", ") + options_.name(i);
     all += (i == 0 ? "" : "; ") + options_.name(i) + (waits ? " waits in " : " stands in ") + options_.last(i);
   }
-  return fmt::format("{} for {:g} s: {}", culprits.empty() ? std::string("nothing moved") : culprits + " did not move",
-                     options_.seconds, all);
+  if (!culprits.empty())
+    culprits += " did not move";
+  else
+    culprits = silent.empty() ? "nothing moved" : silent + " did not answer (is its process stopped?), nothing moved";
+  return fmt::format("{} for {:g} s: {}", culprits, options_.seconds, all);
 }
 
 }  // namespace dp::engine

@@ -24,6 +24,7 @@ struct WatchdogOptions {
   std::function<bool(int)> waits{};                // for another replica
   std::function<std::string(int)> name{};          // "replica 1 (cpu)"
   std::function<std::string(int)> last{};          // what it did last: "backward, layer conv2"
+  std::function<std::string()> silent{};           // those elsewhere that do not answer: "rank 1"; asked when all wait
   std::function<void(const Error&)> last_words{};  // tells others, who wait; the user has been told
 };
 
@@ -51,7 +52,7 @@ class Watchdog {
   bool call_ends_within(double seconds);
   void judge();
   std::uint64_t moves() const;
-  std::string describe() const;
+  std::string describe(const std::string& silent) const;
 
   const WatchdogOptions options_;
   std::atomic<std::uint64_t> calls_{0};  // odd: a call is on its way

@@ -3,6 +3,7 @@
 
 namespace dp_bench {
 
-extern const char* const kCommit;  // with "-dirty" where files differed; "unknown" outside a clone. commit.cmake writes it
+extern const char* const
+    kCommit;  // with "-dirty" where files differed; "unknown" outside a clone. commit.cmake writes it
 
 }  // namespace dp_bench

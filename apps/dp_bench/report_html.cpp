@@ -11,15 +11,15 @@ constexpr const char* kStyle = R"css(
 :root{color-scheme:light dark;--back:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--measured:#2f6fb0;--modelled:#9a6700;--published:#7a4fb5;--spread:#0b2540}
 @media(prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e6edf3;--soft:#9aa4af;--line:#3a424b;--measured:#6cb0ee;--modelled:#e3b341;--published:#c297f5;--spread:#f0f6fc}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:1rem;max-width:64rem;background:var(--back);color:var(--ink);font:16px/1.45 system-ui,sans-serif;overflow-wrap:anywhere}
+body{margin:0 auto;padding:1rem;max-width:76rem;background:var(--back);color:var(--ink);font:16px/1.45 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.3rem}h2{font-size:1.1rem;margin-top:2rem}p,dd{color:var(--soft)}dl{font-size:.85rem}dt{font-weight:600}dd{margin:0 0 .3rem}
 .bars{margin:0 0 1rem;padding:0;list-style:none}.bars li{margin:.5rem 0}
 .name{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1rem}.name span{color:var(--soft)}
 svg{display:block;width:100%;height:1.1rem}
 .measured{fill:var(--measured)}.modelled{fill:var(--modelled)}.published{fill:var(--published)}.spread{fill:var(--spread)}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;font-size:.85rem;color:var(--soft)}.legend svg{width:1.4rem;height:.8rem;display:inline-block;vertical-align:-.05rem}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;overflow-wrap:normal}th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
-th:first-child,td:first-child,td.remark{text-align:left}td.remark span{display:block;white-space:normal;min-width:14rem;color:var(--soft)}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;overflow-wrap:normal}th,td{padding:.25rem .5rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th{white-space:normal}
+th:first-child,td:first-child,td.remark{text-align:left}td.remark span{display:block;white-space:normal;min-width:9rem;overflow-wrap:anywhere;color:var(--soft)}
 )css";
 
 std::string escaped(const std::string& text) {

@@ -36,7 +36,7 @@ RunSummary TrainingRun::execute() {
   try {
     train();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::nonfinite) throw;
+    if (error.code() != ErrorCode::nonfinite || (world() != nullptr && !world()->leads())) throw;
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
                                                        : "the last good checkpoint is '" + good_checkpoint_ + "'";
     throw Error(error.code(), error.what() + ("; " + where) + "; lower the learning rate, or use --on-nonfinite skip",

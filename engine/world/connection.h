@@ -17,6 +17,9 @@ enum class Kind : std::uint8_t {
   give,      // a rank's part of an exchange
   everyone,  // rank 0: all parts of it
   fail,      // why the world ends: from a rank, then from rank 0 to all
+  roll,      // a rank: who does not answer? Rank 0 to all: are you there?
+  here,      // a rank is
+  silent,    // rank 0: the ranks that did not answer
   bye,       // a rank has nothing more to say
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace dp::world {
 namespace {
@@ -16,6 +17,9 @@ constexpr std::size_t kMostStrangers = 64;
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr int kTick = 100;  // milliseconds between looks at the clock
 constexpr auto kToldWithin = std::chrono::seconds(2);
+constexpr auto kAnswerWithin = std::chrono::milliseconds(500);
+constexpr auto kLongestLook =
+    std::chrono::seconds(1);  // between two of them; what is longer was not this process's time
 
 int number(const std::string& text) {
   std::size_t used = 0;
@@ -48,6 +52,10 @@ std::string to_text(const Failure& f) {
   return join({std::to_string(f.rank), std::to_string(static_cast<int>(f.error.code())), f.error.what()});
 }
 
+std::string to_sentence(const Failure& f) {
+  return f.rank == Failure::kNobody ? f.error.what() : fmt::format("rank {} failed: {}", f.rank, f.error.what());
+}
+
 Failure parse_failure(const std::string& text) {
   const std::vector<std::string> parts = split(text);
   if (parts.size() != 3) throw std::runtime_error("a torn failure");
@@ -58,7 +66,7 @@ Failure parse_failure(const std::string& text) {
 Coordinator::Coordinator(FileHandle listener, const WorldOptions& options)
     : options_(options),
       patience_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout_seconds))),
-      join_by_(Clock::now() + patience_),
+      join_by_(now_ + patience_),
       listener_(std::move(listener)) {
   ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
   thread_ = std::thread([this] { run(); });
@@ -78,9 +86,10 @@ void Coordinator::run() {
       watched.push_back(
           {guest.connection.descriptor(), static_cast<short>(POLLIN | (guest.connection.unsent() ? POLLOUT : 0)), 0});
     ::poll(watched.data(), watched.size(), kTick);
+    look_at_clock();
     if (watched[0].revents != 0) {
       closed_ = true;
-      end_by_ = std::min(end_by_, Clock::now() + patience_);
+      end_by_ = std::min(end_by_, now_ + patience_);
     }
     auto ready = watched.begin() + 2;
     for (Guest& guest : guests_) {
@@ -94,8 +103,14 @@ void Coordinator::run() {
   }
 }
 
+// A job that was suspended goes on where it was: nobody's time was over meanwhile.
+void Coordinator::look_at_clock() {
+  const auto before = std::exchange(looked_, Clock::now());
+  now_ += std::min<Clock::duration>(looked_ - before, kLongestLook);
+}
+
 bool Coordinator::finished() const {
-  if (Clock::now() >= end_by_) return true;
+  if (now_ >= end_by_) return true;
   return closed_ && std::all_of(guests_.begin(), guests_.end(), [](const Guest& guest) {
            return guest.gone || guest.rank < 0 || (guest.bye && !guest.connection.unsent());
          });
@@ -106,7 +121,7 @@ void Coordinator::let_in() {
       std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.rank < 0; }));
   while (FileHandle file = accept_from(listener_)) {
     if (strangers++ >= kMostStrangers) continue;  // closed at once
-    guests_.push_back({Connection(std::move(file)), Clock::now() + kHelloWithin});
+    guests_.push_back({Connection(std::move(file)), now_ + kHelloWithin});
   }
 }
 
@@ -135,14 +150,38 @@ void Coordinator::take(Guest& guest, const Message& message) {
     guest.bye = true;  // what comes of it is no second failure
     fail(parse_failure(message.body));
   }
-  if (message.kind != Kind::give || failed_) return;
-  Round& round = rounds_.try_emplace(message.number, Round{{}, Clock::now() + patience_}).first->second;
-  round.parts[guest.rank] = message.body;
+  if (failed_) return;
+  if (message.kind == Kind::give) take_part(guest.rank, message);
+  if (message.kind == Kind::roll) call_roll(guest.rank);
+  if (message.kind == Kind::here && roll_call_) roll_call_->silent.erase(guest.rank);
+}
+
+void Coordinator::take_part(int rank, const Message& message) {
+  Round& round = rounds_.try_emplace(message.number, Round{{}, now_ + patience_}).first->second;
+  round.parts[rank] = message.body;
   if (round.parts.size() < static_cast<std::size_t>(options_.size)) return;
   std::vector<std::string> parts;
-  for (auto& [rank, part] : round.parts) parts.push_back(std::move(part));
+  for (auto& [giver, part] : round.parts) parts.push_back(std::move(part));
   tell_all({Kind::everyone, message.number, join(parts)});
   rounds_.erase(message.number);
+}
+
+void Coordinator::call_roll(int asker) {
+  if (!roll_call_) {
+    roll_call_ = RollCall{{}, {}, now_ + kAnswerWithin};
+    for (const Guest& guest : guests_)
+      if (guest.rank >= 0 && !guest.gone) roll_call_->silent.insert(guest.rank);
+    tell_all({Kind::roll});
+  }
+  roll_call_->askers.insert(asker);
+}
+
+void Coordinator::end_roll_call() {
+  std::vector<std::string> silent;
+  for (const int rank : roll_call_->silent) silent.push_back(std::to_string(rank));
+  for (Guest& guest : guests_)
+    if (roll_call_->askers.contains(guest.rank) && !guest.gone) guest.connection.send({Kind::silent, 0, join(silent)});
+  roll_call_.reset();
 }
 
 void Coordinator::welcome(Guest& guest, const std::string& text) {
@@ -178,17 +217,18 @@ void Coordinator::lose(Guest& guest) {
 }
 
 void Coordinator::check_deadlines() {
-  const auto now = Clock::now();
   for (Guest& guest : guests_)
-    if (guest.rank < 0 && now >= guest.deadline) guest.gone = true;
+    if (guest.rank < 0 && now_ >= guest.deadline) guest.gone = true;
   if (failed_) return;
-  if (joined_.size() < static_cast<std::size_t>(options_.size) && now >= join_by_)
-    return fail({0, Error(ErrorCode::timeout,
-                          fmt::format("{} did not come within {:g} s", missing(joined_), options_.timeout_seconds))});
+  if (roll_call_ && (roll_call_->silent.empty() || now_ >= roll_call_->deadline)) end_roll_call();
+  if (joined_.size() < static_cast<std::size_t>(options_.size) && now_ >= join_by_)
+    return fail({Failure::kNobody, Error(ErrorCode::timeout, fmt::format("{} did not come within {:g} s",
+                                                                         missing(joined_), options_.timeout_seconds))});
   for (const auto& [number, round] : rounds_)
-    if (now >= round.deadline)
-      return fail({0, Error(ErrorCode::timeout, fmt::format("{} did not come to exchange {} within {:g} s",
-                                                            missing(round.parts), number, options_.timeout_seconds))});
+    if (now_ >= round.deadline)
+      return fail({Failure::kNobody,
+                   Error(ErrorCode::timeout, fmt::format("{} did not come to exchange {} within {:g} s",
+                                                         missing(round.parts), number, options_.timeout_seconds))});
 }
 
 std::string Coordinator::missing(const std::map<int, std::string>& there) const {
@@ -201,7 +241,7 @@ std::string Coordinator::missing(const std::map<int, std::string>& there) const 
 
 void Coordinator::fail(const Failure& failure) {
   failed_ = true;
-  end_by_ = std::min(end_by_, Clock::now() + kToldWithin);
+  end_by_ = std::min(end_by_, now_ + kToldWithin);
   tell_all({Kind::fail, 0, to_text(failure)});
 }
 

@@ -29,11 +29,13 @@ std::string to_text(const Hello& hello);
 Hello parse_hello(const std::string& text);  // throws std::runtime_error
 
 struct Failure {
-  int rank = 0;
+  static constexpr int kNobody = -1;  // of no rank: one that is missing, or the world's end
+  int rank = kNobody;
   Error error;
 };
 std::string to_text(const Failure& failure);
-Failure parse_failure(const std::string& text);  // throws std::runtime_error
+std::string to_sentence(const Failure& failure);  // for the other ranks' users
+Failure parse_failure(const std::string& text);   // throws std::runtime_error
 
 class Coordinator {
  public:
@@ -53,11 +55,19 @@ class Coordinator {
     std::map<int, std::string> parts;
     Clock::time_point deadline;
   };
+  struct RollCall {
+    std::set<int> askers, silent;
+    Clock::time_point deadline;
+  };
 
   void run();
   void let_in();
   void listen_to(Guest& guest);
   void take(Guest& guest, const Message& message);
+  void take_part(int rank, const Message& message);
+  void call_roll(int asker);
+  void end_roll_call();
+  void look_at_clock();
   void welcome(Guest& guest, const std::string& hello);
   void turn_away(Guest& guest, const std::string& why);
   void lose(Guest& guest);
@@ -69,12 +79,14 @@ class Coordinator {
 
   const WorldOptions options_;
   const Clock::duration patience_;
+  Clock::time_point looked_ = Clock::now(), now_ = looked_;  // now_: as if it had never been suspended
   const Clock::time_point join_by_;
   FileHandle listener_;
   WakeUp closing_;
   std::list<Guest> guests_;
   std::map<int, std::string> joined_;  // hellos by rank
   std::map<std::uint64_t, Round> rounds_;
+  std::optional<RollCall> roll_call_;
   bool failed_ = false, closed_ = false;
   Clock::time_point end_by_ = Clock::time_point::max();  // once closing or failed
   std::thread thread_;

@@ -17,6 +17,7 @@
 #include "dp/error.h"
 #include "engine/world/line_prefix.h"
 #include "engine/world/socket.h"
+#include "engine/world/suspend.h"
 #include "engine/world/token.h"
 
 namespace dp {
@@ -56,6 +57,7 @@ class Launcher {
   }
 
   int wait() {
+    const world::SuspendTogether together(group_);
     while (true) {
       pass_on_output(kTick);
       reap();

@@ -73,7 +73,7 @@ void World::State::join() {
   std::unique_lock lock(mutex_);
   // Rank 0 ends the wait in time; should it be gone, the connection ends.
   while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return welcome_ || failure_; })) {
-    if (interrupted()) end_by({0, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
+    if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
     if (world::Clock::now() > deadline + std::chrono::seconds(5))
       end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
   }
@@ -160,6 +160,11 @@ void World::State::take(const Message& message) {
       break;
     case Kind::everyone: results_[message.number] = world::split(message.body); break;
     case Kind::fail: end_by(world::parse_failure(message.body)); break;
+    case Kind::roll: send({Kind::here}); break;
+    case Kind::silent:
+      silent_.emplace();
+      for (const std::string& rank : world::split(message.body)) silent_->push_back(std::stoi(rank));
+      break;
     default: throw std::runtime_error("an unexpected message");
   }
   changed_.notify_all();
@@ -190,10 +195,13 @@ std::uint64_t World::State::give(std::string_view mine) {
 
 std::vector<std::string> World::State::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
-  // Rank 0 ends the wait in time, unless it is stopped itself.
-  const auto patience = std::chrono::duration<double>(2 * options.timeout_seconds + 5);
-  if (!changed_.wait_for(lock, patience, [&] { return failure_ || results_.contains(number); }))
-    end_by({0, Error(ErrorCode::timeout, fmt::format("it says nothing for {:g} s", patience.count()))});
+  // Rank 0 ends the wait in time, unless it is stopped itself. Counted in seconds of this process: it may have been suspended.
+  const double patience = 2 * options.timeout_seconds + 5;
+  double waited = 0;
+  while (waited < patience &&
+         !changed_.wait_for(lock, std::chrono::seconds(1), [&] { return failure_ || results_.contains(number); }))
+    ++waited;
+  if (waited >= patience) end_by({0, Error(ErrorCode::timeout, fmt::format("it says nothing for {:g} s", patience))});
   if (results_.contains(number)) return std::move(results_.extract(number).mapped());
   rethrow();
 }
@@ -211,14 +219,22 @@ void World::State::fail(const Error& error) {
   send({Kind::fail, 0, to_text(Failure{options.rank, error})});
 }
 
-void World::State::rethrow() const {
-  throw Error(failure_->error.code(), fmt::format("rank {} failed: {}", failure_->rank, failure_->error.what()));
-}
+void World::State::rethrow() const { throw Error(failure_->error.code(), to_sentence(*failure_)); }
 
 std::optional<Error> World::State::failure() {
   const std::scoped_lock lock(mutex_);
   if (!failure_ || failure_->rank == options.rank) return std::nullopt;
-  return Error(failure_->error.code(), fmt::format("rank {} failed: {}", failure_->rank, failure_->error.what()));
+  return Error(failure_->error.code(), to_sentence(*failure_));
+}
+
+std::vector<int> World::State::silent_ranks() {
+  std::unique_lock lock(mutex_);
+  if (failure_ || !connection_) return {};
+  silent_.reset();
+  send({Kind::roll});
+  changed_.wait_for(lock, std::chrono::seconds(1), [this] { return silent_ || failure_; });
+  if (failure_) return {};
+  return silent_.value_or(std::vector<int>{0});
 }
 
 void World::State::attach(kernels::AbortFlag* flag) {

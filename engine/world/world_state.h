@@ -34,6 +34,9 @@ struct World::State final : kernels::Rendezvous {
   void fail(const Error& error);
   std::optional<Error> failure();
 
+  // The ranks whose processes do not answer, within a second: stopped, or their host is. Empty when the world has ended.
+  std::vector<int> silent_ranks();
+
   // Raised when the world ends by a failure, and at once when it already has.
   void attach(kernels::AbortFlag* flag);
   void detach(kernels::AbortFlag* flag);
@@ -64,6 +67,7 @@ struct World::State final : kernels::Rendezvous {
   bool welcome_ = false, leaving_ = false;
   std::optional<world::Failure> failure_;
   std::map<std::uint64_t, std::vector<std::string>> results_;
+  std::optional<std::vector<int>> silent_;  // as rank 0 answered last
   std::vector<kernels::AbortFlag*> flags_;
   world::WakeUp wake_;
   std::thread reader_;

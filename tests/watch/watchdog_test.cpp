@@ -116,6 +116,20 @@ TEST_CASE("a rank that waits in vain ends its call itself") {
   CHECK(std::string(watchdog.verdict()->what()) == "nothing moved for 0.4 s: it waits in nothing");
 }
 
+TEST_CASE("of ranks that all wait, those that do not answer are to blame") {
+  Scene scene;
+  scene.waits = true;
+  engine::WatchdogOptions options = scene.options(0.4, true);
+  options.silent = [] { return std::string("rank 3"); };
+  engine::Watchdog watchdog(options);
+  watchdog.begin();
+  for (int i = 0; i < 200 && !scene.abort; ++i) sleep_ms(5);
+  watchdog.end();
+  REQUIRE(watchdog.verdict());
+  CHECK(std::string(watchdog.verdict()->what()) ==
+        "rank 3 did not answer (is its process stopped?), nothing moved for 0.4 s: it waits in nothing");
+}
+
 TEST_CASE("every move starts the time anew") {
   Scene scene;
   engine::Watchdog watchdog(scene.options(0.3, false));

@@ -6,6 +6,7 @@
 
 #include "engine/world/connection.h"
 #include "engine/world/coordinator.h"
+#include "engine/world/world_state.h"
 #include "support/catch.h"
 #include "world/world_ranks.h"
 
@@ -117,6 +118,30 @@ TEST_CASE("world: a rank that does not come to an exchange is named") {
       /*timeout=*/0.7);
   CHECK(contains(failures[0].text, "rank 1 of 3 did not come to exchange"));
   CHECK(failures[2].code == ErrorCode::timeout);
+}
+
+TEST_CASE("world: ranks whose processes do not answer are known to the others") {
+  Meeting meeting;
+  std::vector<std::shared_ptr<World>> ranks(3);
+  std::vector<std::thread> joining;
+  for (const int rank : {0, 1, 3})
+    joining.emplace_back([&, rank] {
+      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = World::join(meeting.options(rank, 4, 10));
+    });
+  world::Connection mute(world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+  mute.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 2, 4, "", ""})});
+  for (std::thread& thread : joining) thread.join();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<int> first, last;
+  std::thread asking([&] { first = ranks[0]->state().silent_ranks(); });
+  last = ranks[2]->state().silent_ranks();
+  asking.join();
+  CHECK(first == std::vector{2});
+  CHECK(last == std::vector{2});
+  CHECK(seconds_since(begin) < 2);
+  mute.send({world::Kind::here});  // too late for that call, and of no use for the next
+  CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
+  mute.send({world::Kind::bye});
 }
 
 TEST_CASE("world: an exception that ends a rank ends the world") {
