@@ -149,15 +149,16 @@ const std::vector<Hardware>& known_hardware() {
 }
 
 std::string constants_of(const Hardware& h) {
-  char text[640];
+  char text[700];
   std::snprintf(
       text, sizeof text,
       "Constants: %.1f TFLOP/s and %.2f TB/s, of which kernels reach %.0f %% and %.0f %%; %.0f us at least a kernel; "
       "ring %.0f GB/s; %.0f us a collective between eight; computing loses %.0f %% of a collective's time; plain "
       "copies "
-      "%.0f GB/s; activations of %.0f bytes; %s; float32 gradients and weights in buckets of 4 MB.",
+      "%.0f GB/s; activations of %.0f bytes%s; %s; float32 gradients and weights in buckets of 4 MB.",
       h.operations / 1e12, h.bytes / 1e12, 100 * h.operations_share, 100 * h.bytes_share, h.kernel_seconds * 1e6,
       h.bus / 1e9, h.call_seconds * 1e6, 100 * h.steal, h.star / 1e9, h.activation_bytes,
+      h.activation_bytes < 4 ? " (mixed precision, which dp does not have yet)" : "",
       h.fusion == Fusion::eager ? "every pass a kernel" : "normalisation, addition and ReLU one kernel each way");
   return text;
 }

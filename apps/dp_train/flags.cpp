@@ -186,7 +186,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   app.set_version_flag("--version", "dp_train " DP_VERSION);
   app.get_formatter()->column_width(38);
   app.footer(
-      "Exit codes: 0 ok, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 6 timeout, 7 I/O,\n"
+      "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 6 timeout,\n7 I/O, "
       "130 and 143 after an interrupt, once a checkpoint is written.");
   add_what(app, arguments);
   add_devices(app, arguments);

@@ -61,9 +61,13 @@ int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World
   }
   check_processes(arguments);
   const std::atomic<int>& stop = watch_signals();
-  if (arguments.engine == "dp") return train(arguments, choose_devices(arguments), nullptr, stop);
+  if (arguments.engine == "dp") {
+    keep_signals_from_threads();
+    return train(arguments, choose_devices(arguments), nullptr, stop);
+  }
   const auto rank = rank_of_this_process(arguments, stop);
   if (!rank) return start_ranks(arguments, argv, stop);
+  keep_signals_from_threads();
   tell_of_signals(rank->rank == 0);
   try {
     world = dp::World::join(*rank);

@@ -1,7 +1,10 @@
 #include "signals.h"
 
+#include <dp/error.h>
 #include <unistd.h>
 #include <csignal>
+#include <system_error>
+#include <thread>
 
 namespace dp_train {
 namespace {
@@ -31,6 +34,22 @@ const std::atomic<int>& watch_signals() {
   ::sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   return received;
+}
+
+void keep_signals_from_threads() {
+  try {
+    std::thread([] {
+      while (true) ::pause();
+    }).detach();
+  } catch (const std::system_error& error) {
+    throw dp::Error(dp::ErrorCode::device, "the thread for signals could not be started (" + error.code().message() +
+                                               "); raise ulimit -u and -v");
+  }
+  sigset_t ours;
+  ::sigemptyset(&ours);
+  ::sigaddset(&ours, SIGINT);
+  ::sigaddset(&ours, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &ours, nullptr);
 }
 
 }  // namespace dp_train

@@ -27,7 +27,11 @@ CudaStream::CudaStream(int device, Staging& staging, StreamList& siblings, const
   siblings_.push_back(this);
 }
 
-CudaStream::~CudaStream() { std::erase(siblings_, this); }
+// What is destroyed next is what its work uses, also when an exception is the reason.
+CudaStream::~CudaStream() {
+  std::erase(siblings_, this);
+  cudaStreamSynchronize(native());
+}
 
 void CudaStream::record(Event& event) {
   bind_device(device_);
