@@ -43,6 +43,7 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   check_batch(batch, s.model);
   s.number_rows(batch.size());
   s.forward_rows = 0;
+  s.place_new(s.training_batch(batch.size()));
   s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
   ++s.step;
   s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
@@ -174,6 +175,7 @@ void DataParallel::State::gathered_loss(Replica& replica, const Batch& batch, Ra
   const Plan* plan = replica.select(0);
   replica.enter(Phase::loss);
   failpoints.hit(Phase::loss, replica.rank(), step);
+  if (rows.size() == 0) return;
   gather_logits(replica, rows.size());
   const bool master = replica.rank() == 0;
   if (master) {
@@ -232,6 +234,7 @@ void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
   check_batch(batch, s.model);
   s.forward_rows = 0;
+  s.place_new(State::evaluated_batch(batch.size()));
   s.bring_buffers();
   s.on_replicas([&](Replica& replica, Exchange& exchange) {
     exchange.wait_for_weights(0);

@@ -48,9 +48,11 @@ void resolve_in_world(DataParallelOptions& o) {
   const World& world = *o.world;
   if (o.devices.empty()) {
     const int count = probe_devices(DeviceKind::cuda).count;
-    if (count > 0 && world.local_rank() >= count)
+    // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
+    const int own = count == 1 ? 0 : world.local_rank();
+    if (count > 0 && own >= count)
       refuse(fmt::format("{} ranks share this host, but it has {} GPUs", world.local_size(), count));
-    o.devices = count > 0 ? gpus({world.local_rank()}) : cpus(1);
+    o.devices = count > 0 ? gpus({own}) : cpus(1);
   }
   if (o.devices.size() != 1)
     refuse(fmt::format("a rank of a world has one device, not {}; start more ranks", o.devices.size()));
@@ -139,7 +141,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     forward_gathers = engine::forward_gathers(norms);
     backward_gathers = engine::backward_gathers(norms);
   }
-  if (options.world) options.world->state().attach(pool.abort_flag());
+  if (options.world) attached.to(*options.world, pool.abort_flag());
   for (const Device device : options.devices) device_names.push_back(to_string(device));
   if (World* const world = options.world.get()) {
     device_names = world->exchange(device_names.front());
@@ -173,12 +175,20 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   });
   if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
 
-  std::vector<kernels::Context*> pointers;
-  for (const auto& context : contexts) pointers.push_back(context.get());
-  std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
   engine::ReplicaOptions replica_options;
   replica_options.lanes = norms.parts() / size();
   replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
+  run([&](int local) {
+    const auto r = static_cast<std::size_t>(local);
+    engine::ReplicaOptions own = replica_options;
+    own.rank = options.world ? options.world->rank() : local;
+    replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
+  });
+
+  // What uses a context comes after the replica that owns it, so that it goes before it whatever fails.
+  std::vector<kernels::Context*> pointers;
+  for (const auto& replica : replicas) pointers.push_back(&replica->context());
+  std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
   if (options.world && size() > 1) {
     bucket_comm.front() = backend.join(name_of(options.comm), *pointers.front(), options.world->state());
     io.push_back(backend.join(name_of(options.comm), *pointers.front(), options.world->state()));
@@ -190,9 +200,6 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
-    engine::ReplicaOptions own = replica_options;
-    own.rank = options.world ? options.world->rank() : local;
-    replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
     exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
                                                       failpoints);
   });
@@ -221,7 +228,6 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
 // What uses a context goes before it; each replica's memory goes with the replica.
 DataParallel::State::~State() {
   watchdog.reset();
-  if (options.world) options.world->state().detach(pool.abort_flag());
   logits = {};
   gathered_logits.reset();
   gathered_grad.reset();
@@ -282,27 +288,38 @@ DataParallel::DataParallel(const Model& model, const DataParallelOptions& option
     : state_(std::make_unique<State>(model, options)) {}
 DataParallel::~DataParallel() = default;
 
+void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
+  for (int micro = 0; micro < batch.micro_batches; ++micro) {
+    const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
+    if (rows == 0) continue;
+    for (int lane = 0; lane < replica.lanes(); ++lane) {
+      const kernels::Range own = rows_of(rows, replica, lane);
+      if (own.size() > 0) replica.plan(plan_options(own.size(), batch.training, micro > 0));
+    }
+    if (!batch.gathers || replica.rank() != 0) continue;
+    reserve_gather(rows);
+    if (options.loss == LossAt::gathered) gathered_loss_op(rows);
+  }
+}
+
+// Memory is made before the replicas begin to wait for each other: a device may give some only when nothing runs, on others either.
+void DataParallel::State::place_new(const Placed& batch) {
+  if (replicas.size() == 1 || placed.contains(batch)) return;
+  on_replicas([&](engine::Replica& replica, engine::Exchange&) { place(replica, batch); });
+  placed.insert(batch);
+}
+
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
                            const std::vector<std::int64_t>& eval_batches) {
   State& s = *state_;
-  for (const std::int64_t batch : train_batches) s.number_rows(batch);
+  std::vector<State::Placed> batches;
+  for (const std::int64_t rows : train_batches) s.number_rows(rows), batches.push_back(s.training_batch(rows));
+  for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows));
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    const auto place = [&](std::int64_t rows, bool training, bool accumulate) {
-      for (int lane = 0; lane < replica.lanes(); ++lane) {
-        const kernels::Range own = s.rows_of(rows, replica, lane);
-        if (own.size() > 0) replica.plan(s.plan_options(own.size(), training, accumulate));
-      }
-      if (training && replica.rank() == 0 && s.options.loss == LossAt::gathered) {
-        s.reserve_gather(rows);
-        s.gathered_loss_op(rows);
-      }
-    };
-    for (const std::int64_t batch : train_batches)
-      for (int micro = 0; micro < s.options.grad_accum_steps; ++micro)
-        place(engine::shard_of(batch, micro, s.options.grad_accum_steps, Split::balanced).size(), true, micro > 0);
-    for (const std::int64_t batch : eval_batches) place(batch, false, false);
+    for (const State::Placed& batch : batches) s.place(replica, batch);
     exchange.ensure_momenta();
   });
+  s.placed.insert(batches.begin(), batches.end());
   if (s.options.world) s.world_memory = s.of_all_ranks(s.replicas.front()->memory_use());
 }
 

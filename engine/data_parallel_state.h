@@ -1,8 +1,10 @@
 // The inside of DataParallel: shared by the files that implement it.
 #pragma once
 
+#include <compare>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "engine/tracer.h"
 #include "engine/watchdog.h"
 #include "engine/worker_pool.h"
+#include "engine/world/world_state.h"
 
 namespace dp {
 
@@ -93,6 +96,19 @@ struct DataParallel::State {
     if (options.world) return {0, batch};
     return engine::shard_of(batch, replica.rank() * lanes() + lane, shards(), options.split);
   }
+  // A kind of batch that plans and memory are made for.
+  struct Placed {
+    std::int64_t rows;
+    bool training, gathers;  // gathers: its logits come to the master
+    int micro_batches;
+    auto operator<=>(const Placed&) const = default;
+  };
+  Placed training_batch(std::int64_t rows) const {
+    return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps};
+  }
+  static Placed evaluated_batch(std::int64_t rows) { return {rows, false, false, 1}; }
+  void place(engine::Replica& replica, const Placed& batch);
+  void place_new(const Placed& batch);  // on all replicas, where it was not done before
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
   bool update_waits_for_gradient() const { return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip; }
 
@@ -152,6 +168,25 @@ struct DataParallel::State {
   const engine::NormTable norms;
   std::vector<engine::Gather> forward_gathers, backward_gathers;  // in training, with synchronised normalisation
   engine::WorkerPool pool;
+  class Attached {  // the pool's abort flag, to the world
+   public:
+    Attached() = default;
+    ~Attached() {
+      if (world_ != nullptr) world_->state().detach(flag_);
+    }
+    Attached(const Attached&) = delete;
+    Attached& operator=(const Attached&) = delete;
+    void to(World& world, kernels::AbortFlag* flag) {
+      world.state().attach(flag);
+      world_ = &world;
+      flag_ = flag;
+    }
+
+   private:
+    World* world_ = nullptr;
+    kernels::AbortFlag* flag_ = nullptr;
+  };
+  Attached attached;
   std::vector<std::unique_ptr<engine::Tracer>> tracers;  // one a replica of this process, or none
   std::unique_ptr<engine::ParameterTable> table;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
@@ -166,6 +201,7 @@ struct DataParallel::State {
   std::unique_ptr<kernels::Op> average_values_op, average_buffers_op;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
 
+  std::set<Placed> placed;
   std::int64_t step = 0;             // optimizer steps done
   std::int64_t batches_tracked = 0;  // training forwards whose statistics the running ones hold
   bool buffers_behind = false;       // the replicas' running statistics are older than the master's

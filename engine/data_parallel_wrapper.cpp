@@ -76,6 +76,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   number_rows(rows);
   forward_rows = 0;
   std::size_t offset = 0;
+  place_new({rows, training, /*gathers=*/true, /*micro_batches=*/1});
   if (!training) bring_buffers();
   on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.wait_for_weights(0);

@@ -123,6 +123,7 @@ class Replica {
   void visit(Phase phase) {
     activity_.enter(phase);
     compute_->label(label_of(phase));
+    compute_->detail(0);
   }
   Phase phase() const { return activity_.phase(); }
   Activity& activity() { return activity_; }

@@ -72,12 +72,10 @@ std::uint64_t Watchdog::moves() const {
 }
 
 bool Watchdog::call_ends_within(double seconds) {
+  constexpr double kNap = 0.01;
   const std::uint64_t call = calls_.load();
-  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
-  while (Clock::now() < deadline) {
-    if (calls_.load() != call) return true;
-    if (!sleep(std::min(0.01, seconds))) return true;
-  }
+  for (double slept = 0; slept < seconds; slept += kNap)
+    if (calls_.load() != call || !sleep(kNap)) return true;
   return false;
 }
 
@@ -86,7 +84,9 @@ void Watchdog::judge() {
   for (int i = 0; i < options_.replicas; ++i) own_fault = own_fault || !options_.waits(i);
   // Whoever has somebody to blame speaks first.
   if (!own_fault && call_ends_within(options_.seconds * kOthers)) return;
+  const std::uint64_t call = calls_.load(), seen = moves();
   const Error error(ErrorCode::timeout, describe(!own_fault && options_.silent ? options_.silent() : ""));
+  if (calls_.load() != call || moves() != seen) return;  // it went on while the others were asked
   if (!options_.abort->load(std::memory_order_acquire)) {
     const std::scoped_lock lock(mutex_);
     verdict_ = error;

@@ -22,7 +22,7 @@ struct StepInputs {
 
 // Written by ops.
 struct StepResults {
-  // SoftmaxCrossEntropy adds to these.
+  // SoftmaxCrossEntropy adds to these; where it computes a gradient, a sample without a finite loss to `nonfinite` alone.
   double loss_sum = 0;
   std::int64_t samples = 0;
   std::int64_t top1 = 0;

@@ -106,7 +106,8 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
   app.add_option("--collectives", o.collectives, "only these: all_reduce,broadcast,... [all]")
       ->delimiter(',')
       ->check(CLI::IsMember(collective_names()));
-  app.add_option("--communicators", o.communicators, "only these: host,host-processes,tcp,mpi,p2p,nccl,nccl-processes [all]")
+  app.add_option("--communicators", o.communicators,
+                 "only these: host,host-processes,tcp,mpi,p2p,nccl,nccl-processes [all]")
       ->delimiter(',');
   app.callback([&] {
     asked.work = [&c] {

@@ -58,6 +58,12 @@ std::string temporary_sibling(const PathParts& target, const char* tag) {
   return path;
 }
 
+void sync_file(const std::string& path) {
+  FileHandle file(file_ops().open(AT_FDCWD, path.c_str(), O_RDONLY | O_NOFOLLOW, 0));
+  if (!file) throw_io_errno(path, "opening the file", errno);
+  if (file_ops().fsync(file.get()) != 0) throw_io_errno(path, "writing the file to the disk", errno);
+}
+
 void sync_folder(const std::string& path) {
   FileHandle folder(file_ops().open(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY, 0));
   if (!folder) throw_io_errno(path, "opening the folder", errno);

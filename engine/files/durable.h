@@ -44,6 +44,7 @@ PathParts split_path(const std::string& path);
 // A free path beside `target`: ".<name>.<tag>-<pid>-<n>", n counting up in this process.
 std::string temporary_sibling(const PathParts& target, const char* tag);
 
+void sync_file(const std::string& path);
 void sync_folder(const std::string& path);
 // Puts a file in place of whatever file stood at `path`, by a temporary sibling that `fill` writes.
 void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill);

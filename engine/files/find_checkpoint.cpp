@@ -76,6 +76,8 @@ void settle(const PathParts& target, const Candidate* current, const std::vector
     if (!readable(leftover->path)) {
       remove_tree(leftover->path);
     } else if (missing || (current_readable && leftover->step > best)) {
+      sync_file(leftover->path + "/" + kManifestFile);  // the save was killed: nobody may have
+      sync_folder(leftover->path);
       const std::string replaced = put_in_place(leftover->path, target);
       if (!replaced.empty()) remove_tree(replaced);
       best = leftover->step;

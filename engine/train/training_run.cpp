@@ -42,16 +42,33 @@ RunSummary TrainingRun::execute() {
     throw Error(error.code(), error.what() + ("; " + where) + "; lower the learning rate, or use --on-nonfinite skip",
                 error.others());
   }
-  write_trace();
   RunSummary result = summary();
-  if (result.interrupted) return result;
-  const std::string text = to_json(result) + "\n";
-  if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
-  if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
+  if (!result.interrupted) {
+    const std::string text = to_json(result) + "\n";
+    if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
+    if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
+  }
+  write_trace();
   return result;
 }
 
 namespace {
+
+// What may take longer than the ranks' timeout: files.
+class Busy {
+ public:
+  explicit Busy(World* world) : world_(world) {
+    if (world_ != nullptr) world_->busy(true);
+  }
+  ~Busy() {
+    if (world_ != nullptr) world_->busy(false);
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  World* world_;
+};
 
 bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.empty(); }
 
@@ -62,11 +79,23 @@ void TrainingRun::begin() {
   if (!options_.trace_file.empty() && (world() == nullptr || world()->leads())) require_writable(options_.trace_file);
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
-  if (world() != nullptr) require_same_options(*world(), config);
+  if (world() != nullptr) {
+    nlohmann::ordered_json all = config;  // and what decides how often the ranks meet
+    all["print-freq"] = options_.print_freq;
+    all["save-every"] = options_.save_every_epochs;
+    all["save-every-steps"] = options_.save_every_steps;
+    all["checkpoint-hist"] = options_.checkpoint_hist;
+    all["dry-run"] = options_.dry_run;
+    all["trace"] = !options_.trace_file.empty();
+    require_same_options(*world(), all);
+  }
   std::optional<std::int64_t> continued_from;
   const Notice tell = [this](const std::string& text) { notice(text); };
   std::optional<Resumed> resumed;
-  if (world() == nullptr || world()->leads()) resumed = find_resumed(options_, folder_.writes(), tell);
+  if (world() == nullptr || world()->leads()) {
+    const Busy busy(world());
+    resumed = find_resumed(options_, folder_.writes(), tell);
+  }
   if (resumed) {
     require_same_run(*resumed, state_, false);
     const TrainState& had = resumed->checkpoint.state;
@@ -214,6 +243,7 @@ void TrainingRun::save(const std::string& name, bool must) {
                                 options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{}};
     require_finite(checkpoint.weights);
     if (folder_.writes()) {
+      const Busy busy(world());
       save_checkpoint(folder_.checkpoint(name), checkpoint);
       good_checkpoint_ = folder_.checkpoint(name);
       if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(good_checkpoint_);

@@ -31,7 +31,7 @@ void Connection::send(const Message& message) {
 }
 
 bool Connection::flush() {
-  while (unsent() && !deaf_) {
+  while (unsent()) {
     const ssize_t sent = ::send(file_.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0)
       sent_ += static_cast<std::size_t>(sent);

@@ -20,6 +20,7 @@ enum class Kind : std::uint8_t {
   roll,      // a rank: who does not answer? Rank 0 to all: are you there?
   here,      // a rank is
   silent,    // rank 0: the ranks that did not answer
+  busy,      // a rank: it may be late from now on (1), or no longer (0). Rank 0 to all: somebody is, wait on
   bye,       // a rank has nothing more to say
 };
 
@@ -38,7 +39,7 @@ class Connection {
 
   void send(const Message& message);  // queues it, and writes what can be written
   bool flush();                       // writes on; true when nothing is left or nobody reads any more
-  bool unsent() const { return sent_ < out_.size(); }
+  bool unsent() const { return !deaf_ && sent_ < out_.size(); }
 
   // Takes what is there, but not much more than `most` that nobody has asked for with next(); false when the other end is gone.
   bool read(std::size_t most);

@@ -11,7 +11,7 @@
 namespace dp::world {
 namespace {
 
-constexpr const char* kProtocol = "dp-world-1";
+constexpr const char* kProtocol = "dp-world-2";
 constexpr std::size_t kLongestHello = 4096;
 constexpr std::size_t kMostStrangers = 64;
 constexpr auto kHelloWithin = std::chrono::seconds(10);
@@ -146,6 +146,7 @@ void Coordinator::take(Guest& guest, const Message& message) {
     return welcome(guest, message.body);
   }
   if (message.kind == Kind::bye) guest.bye = true;
+  if (message.kind == Kind::busy) guest.busy = message.number != 0;
   if (message.kind == Kind::fail && !failed_) {
     guest.bye = true;  // what comes of it is no second failure
     fail(parse_failure(message.body));
@@ -224,11 +225,21 @@ void Coordinator::check_deadlines() {
   if (joined_.size() < static_cast<std::size_t>(options_.size) && now_ >= join_by_)
     return fail({Failure::kNobody, Error(ErrorCode::timeout, fmt::format("{} did not come within {:g} s",
                                                                          missing(joined_), options_.timeout_seconds))});
-  for (const auto& [number, round] : rounds_)
-    if (now_ >= round.deadline)
+  for (auto& [number, round] : rounds_) {
+    if (now_ < round.deadline) continue;
+    if (!only_busy_ones_miss(round))
       return fail({Failure::kNobody,
                    Error(ErrorCode::timeout, fmt::format("{} did not come to exchange {} within {:g} s",
                                                          missing(round.parts), number, options_.timeout_seconds))});
+    round.deadline = now_ + patience_;
+    tell_all({Kind::busy});
+  }
+}
+
+bool Coordinator::only_busy_ones_miss(const Round& round) const {
+  return std::all_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
+    return guest.rank < 0 || guest.busy || round.parts.contains(guest.rank);
+  });
 }
 
 std::string Coordinator::missing(const std::map<int, std::string>& there) const {

@@ -49,7 +49,7 @@ class Coordinator {
     Connection connection;
     Clock::time_point deadline;
     int rank = -1;
-    bool bye = false, gone = false;
+    bool bye = false, gone = false, busy = false;
   };
   struct Round {  // an exchange under way
     std::map<int, std::string> parts;
@@ -72,6 +72,7 @@ class Coordinator {
   void turn_away(Guest& guest, const std::string& why);
   void lose(Guest& guest);
   void check_deadlines();
+  bool only_busy_ones_miss(const Round& round) const;
   void fail(const Failure& failure);
   void tell_all(const Message& message);
   bool finished() const;

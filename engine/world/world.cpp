@@ -48,8 +48,8 @@ World::State::State(const WorldOptions& o) : options(o), exceptions_(std::uncaug
 }
 
 void World::State::join() {
-  const auto deadline = world::Clock::now() + std::chrono::duration_cast<world::Clock::duration>(
-                                                  std::chrono::duration<double>(options.timeout_seconds));
+  constexpr double kTry = 0.2;  // seconds; short, so that an interrupt is heard
+  double waited = 0;            // by this process: it may have been suspended
   int port = options.port;
   if (options.rank == 0) {
     FileHandle listener =
@@ -57,12 +57,15 @@ void World::State::join() {
     port = world::port_of(listener);
     coordinator_ = std::make_unique<world::Coordinator>(std::move(listener), options);
   }
-  while (!connection_) {  // in short tries, so that an interrupt is heard
-    const auto soon = std::min(deadline, world::Clock::now() + std::chrono::milliseconds(200));
+  while (!connection_) {
+    const double left = std::min(kTry, options.timeout_seconds - waited);
     try {
-      connection_.emplace(world::connect_to(options.address, port, soon));
+      connection_.emplace(world::connect_to(options.address, port,
+                                            world::Clock::now() + std::chrono::duration_cast<world::Clock::duration>(
+                                                                      std::chrono::duration<double>(left))));
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::timeout || interrupted() || world::Clock::now() >= deadline)
+      waited += left;
+      if (error.code() != ErrorCode::timeout || interrupted() || waited >= options.timeout_seconds)
         throw Error(error.code(), fmt::format("rank {} of {}: {}", options.rank, options.size, error.what()));
     }
   }
@@ -72,10 +75,10 @@ void World::State::join() {
   reader_ = std::thread([this] { read(); });
   std::unique_lock lock(mutex_);
   // Rank 0 ends the wait in time; should it be gone, the connection ends.
-  while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return welcome_ || failure_; })) {
+  while (!changed_.wait_for(lock, std::chrono::duration<double>(kTry), [this] { return welcome_ || failure_; })) {
     if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
-    if (world::Clock::now() > deadline + std::chrono::seconds(5))
-      end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
+    waited += kTry;
+    if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
   }
   if (!welcome_) {  // a failure after the welcome is for the first call to tell
     const Error error = failure_->error;
@@ -161,6 +164,7 @@ void World::State::take(const Message& message) {
     case Kind::everyone: results_[message.number] = world::split(message.body); break;
     case Kind::fail: end_by(world::parse_failure(message.body)); break;
     case Kind::roll: send({Kind::here}); break;
+    case Kind::busy: ++put_off_; break;
     case Kind::silent:
       silent_.emplace();
       for (const std::string& rank : world::split(message.body)) silent_->push_back(std::stoi(rank));
@@ -198,9 +202,12 @@ std::vector<std::string> World::State::wait(std::uint64_t number) {
   // Rank 0 ends the wait in time, unless it is stopped itself. Counted in seconds of this process: it may have been suspended.
   const double patience = 2 * options.timeout_seconds + 5;
   double waited = 0;
+  int put_off = put_off_;
   while (waited < patience &&
-         !changed_.wait_for(lock, std::chrono::seconds(1), [&] { return failure_ || results_.contains(number); }))
-    ++waited;
+         !changed_.wait_for(lock, std::chrono::seconds(1), [&] { return failure_ || results_.contains(number); })) {
+    waited = put_off == put_off_ ? waited + 1 : 0;
+    put_off = put_off_;
+  }
   if (waited >= patience) end_by({0, Error(ErrorCode::timeout, fmt::format("it says nothing for {:g} s", patience))});
   if (results_.contains(number)) return std::move(results_.extract(number).mapped());
   rethrow();
@@ -211,6 +218,11 @@ bool World::State::agree(bool wish) {
   if (!before) return false;
   const std::vector<std::string> wishes = wait(*before);
   return std::find(wishes.begin(), wishes.end(), "1") != wishes.end();
+}
+
+void World::State::busy(bool is) {
+  const std::scoped_lock lock(mutex_);
+  if (connection_ && !failure_) send({Kind::busy, is ? 1u : 0u});
 }
 
 void World::State::fail(const Error& error) {
@@ -265,6 +277,7 @@ std::string World::host_of(int rank) const {
 }
 std::vector<std::string> World::exchange(std::string_view mine) { return state_->exchange(mine); }
 bool World::agree(bool wish) { return state_->agree(wish); }
+void World::busy(bool is) { state_->busy(is); }
 void World::fail(const Error& error) { state_->fail(error); }
 std::optional<Error> World::failure() const { return state_->failure(); }
 

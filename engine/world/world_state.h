@@ -31,6 +31,7 @@ struct World::State final : kernels::Rendezvous {
   std::vector<std::string> wait(std::uint64_t number);
   bool agree(bool wish);
 
+  void busy(bool is);
   void fail(const Error& error);
   std::optional<Error> failure();
 
@@ -59,6 +60,7 @@ struct World::State final : kernels::Rendezvous {
   std::string address_;
   int local_rank_ = 0, local_size_ = 1;
   std::uint64_t given_ = 0;
+  int put_off_ = 0;  // how often the others have said to wait on
   std::optional<std::uint64_t> vote_;
   const int exceptions_;  // on their way when it was made
 

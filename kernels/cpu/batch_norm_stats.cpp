@@ -35,6 +35,7 @@ class MergeOp : public HostOp {
     if (running_mean == nullptr || !(count > 0)) return;
     const double divisor = count > 1 ? count - 1 : 1, own = desc_.momentum, kept = 1 - own;
     for (std::int64_t c = 0; c < channels; ++c) {
+      if (!std::isfinite(mean[c]) || !std::isfinite(squares[c])) continue;  // of a step that is skipped or fails
       running_mean[c] = static_cast<float>(kept * running_mean[c] + own * mean[c]);
       running_variance[c] = static_cast<float>(kept * running_variance[c] + own * squares[c] / divisor);
     }

@@ -66,6 +66,10 @@ class LossOp : public HostOp {
                                 dlogits == nullptr ? nullptr : dlogits + n * classes_);
     });
     for (std::int64_t n = 0; n < batch_; ++n) {
+      if (dlogits != nullptr && !std::isfinite(samples[n].loss)) {
+        ++results.nonfinite;
+        continue;
+      }
       results.loss_sum += samples[n].loss;
       results.samples += 1;
       results.top1 += samples[n].before < 1;

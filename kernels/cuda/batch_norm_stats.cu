@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
     stats[1 + channel] = mean;
     stats[1 + channels + channel] = 1 / sqrt(squares / (count > 0 ? count : 1) + eps);
   }
-  if (running_mean && count > 0) {
+  if (running_mean && count > 0 && mean - mean == 0 && squares - squares == 0) {
     const double variance = squares / (count > 1 ? count - 1 : 1), kept = 1 - momentum;
     running_mean[channel] = static_cast<float>(kept * running_mean[channel] + momentum * mean);
     running_variance[channel] = static_cast<float>(kept * running_variance[channel] + momentum * variance);

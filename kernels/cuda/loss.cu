@@ -57,19 +57,23 @@ __device__ __forceinline__ SampleResult one_sample(const float* logits, const in
   return {loss, before};
 }
 
-// By one thread.
-__device__ __forceinline__ void add_samples(const SampleResult* samples, long long batch, StepResults& results) {
+// By one thread. In training a sample without a finite loss counts as that alone.
+__device__ __forceinline__ void add_samples(const SampleResult* samples, long long batch, bool training,
+                                            StepResults& results) {
   double loss_sum = results.loss_sum;
-  long long top1 = 0, top5 = 0, nonfinite = 0;
+  long long counted = 0, top1 = 0, top5 = 0, nonfinite = 0;
   for (long long n = 0; n < batch; ++n) {
     const SampleResult sample = samples[n];
+    const bool finite = sample.loss - sample.loss == 0;
+    nonfinite += !finite;
+    if (training && !finite) continue;
     loss_sum += sample.loss;
+    ++counted;
     top1 += sample.before < 1;
     top5 += sample.before < 5;
-    nonfinite += !(sample.loss - sample.loss == 0);
   }
   results.loss_sum = loss_sum;
-  results.samples += batch;
+  results.samples += counted;
   results.top1 += top1;
   results.top5 += top5;
   results.nonfinite += nonfinite;
@@ -84,7 +88,7 @@ __global__ void __launch_bounds__(kAloneThreads)
     if (threadIdx.x % 32 == 0) samples[n] = sample;
   }
   __syncthreads();
-  if (threadIdx.x == 0) add_samples(samples, problem.batch, *results);
+  if (threadIdx.x == 0) add_samples(samples, problem.batch, dlogits != nullptr, *results);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -98,12 +102,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // One block.
 __global__ void __launch_bounds__(kThreads)
-    add_losses_kernel(const SampleResult* samples, StepResults* results, long long batch) {
+    add_losses_kernel(const SampleResult* samples, StepResults* results, long long batch, bool training) {
   DP_SHARED(SampleResult, near, [kThreads]);
   for (long long first = 0; first < batch; first += kThreads) {
     if (first + threadIdx.x < batch) near[threadIdx.x] = samples[first + threadIdx.x];
     __syncthreads();
-    if (threadIdx.x == 0) add_samples(near, min(batch - first, static_cast<long long>(kThreads)), *results);
+    if (threadIdx.x == 0) add_samples(near, min(batch - first, static_cast<long long>(kThreads)), training, *results);
     __syncthreads();
   }
 }
@@ -124,7 +128,8 @@ class LossOp final : public CudaOp {
                     args[1], args[2], args[3], args[4], problem_);
     launch({"loss_of_samples", dim3(blocks_for(problem_.batch, kThreads / 32)), dim3(kThreads), stream},
            loss_of_samples_kernel, args[0], args[1], args[2], args[3], workspace, problem_);
-    launch({"add_losses", dim3(1), dim3(kThreads), stream}, add_losses_kernel, workspace, args[4], problem_.batch);
+    launch({"add_losses", dim3(1), dim3(kThreads), stream}, add_losses_kernel, workspace, args[4], problem_.batch,
+           args[3] != nullptr);
   }
 
  private:

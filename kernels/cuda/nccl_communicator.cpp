@@ -85,9 +85,8 @@ const void* NcclCommunicator::own_sum(void* data, std::int64_t count, DType type
   if (!may_change) {
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type);
     if (scratch_bytes_ < bytes) {
-      own.synchronize();
+      retired_.push_back(std::move(scratch_));
       scratch_bytes_ = 0;
-      scratch_ = DeviceMemory();
       scratch_ = device_memory(bytes);
       scratch_bytes_ = bytes;
     }

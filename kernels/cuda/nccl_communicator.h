@@ -49,6 +49,8 @@ class NcclCommunicator final : public Communicator {
   int summands_ = 1;
   std::int64_t stride_ = 0;  // elements
   DeviceMemory scratch_;
+  // Outgrown ones: to free memory waits for what runs on other devices too, which may wait for this rank.
+  std::vector<DeviceMemory> retired_;
   std::size_t scratch_bytes_ = 0;
   std::vector<const void*> summed_;
 };

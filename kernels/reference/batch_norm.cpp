@@ -76,7 +76,7 @@ class MergeOp final : public ReferenceOp<BatchNormMerge> {
         stats[1 + c] = mean;
         stats[1 + desc_.channels + c] = 1 / std::sqrt(biased + desc_.eps);
       }
-      if (running_mean && count > 0) {
+      if (running_mean && count > 0 && std::isfinite(mean) && std::isfinite(squares)) {
         running_mean[c] = (1 - desc_.momentum) * running_mean[c] + desc_.momentum * mean;
         running_variance[c] = (1 - desc_.momentum) * running_variance[c] + desc_.momentum * unbiased;
       }

@@ -25,6 +25,10 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
       const double* logits = f64(args[0]) + n * desc_.classes;
       const double loss = sample(logits, labels[n], inputs, dlogits ? dlogits + n * desc_.classes : nullptr);
       const std::int64_t better = classes_before(logits, labels[n]);
+      if (dlogits != nullptr && !std::isfinite(loss)) {
+        ++results.nonfinite;
+        continue;
+      }
       results.loss_sum += loss;
       results.samples += 1;
       results.top1 += better < 1;

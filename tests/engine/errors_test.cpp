@@ -143,6 +143,29 @@ TEST_CASE("NaN: skip leaves weights and momenta alone on every replica, and is c
   }
 }
 
+TEST_CASE("NaN: a skipped step leaves running statistics and the epoch's loss readable") {
+  const Model model = residual_net();
+  DataParallelOptions options = on_cpus(2);
+  options.on_nonfinite = OnNonfinite::skip;
+  DataParallel net(model, options);
+  Batch bad = random_batch(model, 8);
+  bad.images = bad.images.clone();
+  bad.images.span<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  net.train_step(random_batch(model, 8), {.lr = 0.1f});
+  net.train_step(bad, {.lr = 0.1f});
+  net.train_step(random_batch(model, 8, 3), {.lr = 0.1f});
+  const Stats stats = net.take_stats();
+  CHECK(stats.skipped == 1);
+  CHECK(std::isfinite(stats.loss()));
+  for (const auto& [name, tensor] : net.weights())
+    for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+      INFO(name << " " << i);
+      REQUIRE(std::isfinite(value_at(tensor, i)));
+    }
+  net.evaluate(random_batch(model, 8));
+  CHECK(std::isfinite(net.take_stats().loss()));
+}
+
 TEST_CASE("S5: inputs that disagree are refused, naming both") {
   const Model model = small_convnet();
   DataParallel net(model, on_cpus(2));

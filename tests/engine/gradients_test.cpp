@@ -95,6 +95,23 @@ TEST_CASE("S11: the loss on the replicas and the loss gathered on the master rea
   }
 }
 
+TEST_CASE("S11: a batch of fewer rows than micro-batches, with the loss on the replicas or gathered") {
+  const Model model = small_convnet();
+  const Batch batch = random_batch(model, 3);
+  for (const int replicas : {1, 2}) {
+    const auto after_step = [&](LossAt loss) {
+      DataParallelOptions options = on_cpus(replicas);
+      options.loss = loss;
+      options.grad_accum_steps = 4;
+      DataParallel net(model, options);
+      net.train_step(batch, {.lr = 0.1f});
+      CHECK(net.take_stats().samples == 3);
+      return net.weights();
+    };
+    CHECK(bit_equal(after_step(LossAt::local), after_step(LossAt::gathered)));
+  }
+}
+
 TEST_CASE("S12: every reduce reaches the same weights, bit for bit, in buckets of any size") {
   const Model model = small_convnet(/*dropout=*/true);
   const auto run = [&](Reduce reduce, int replicas, std::size_t bucket_bytes, bool clip) {

@@ -35,6 +35,16 @@ def environment_of(bundle):
             sys.exit(f"gpu-check: {script} is missing; ./dev bundle DIR makes it")
         shown = subprocess.run(["bash", "-c", '. "$1"; env -0', "bash", str(script)], stdout=subprocess.PIPE, check=True)
         environment = dict(entry.split("=", 1) for entry in shown.stdout.decode().split("\0") if "=" in entry)
+    return with_nccl(environment)
+
+
+def with_nccl(environment):
+    """Names the NCCL of this Python's packages, unless another is named; the loader does not look there."""
+    if "DP_NCCL_LIBRARY" not in environment:
+        libraries = [pathlib.Path(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path]
+        found = [str(library) for library in libraries if library.is_file()]
+        if found:
+            environment["DP_NCCL_LIBRARY"] = found[0]
     return environment
 
 

@@ -183,6 +183,18 @@ TEST_CASE("running values move as PyTorch's do: by the momentum, towards the unb
   });
 }
 
+TEST_CASE("running values do not take what is not finite") {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  everywhere([&](OpRig& rig, bool) {
+    HostTensor mean{{3}, {0.5, 0.5, 0.5}}, variance{{3}, {2, 2, 2}};
+    batch_norm_merge(rig, {.channels = 3, .momentum = 0.5}, {4, nan, 3, 3, nan, 10, inf}, &mean, &variance, false);
+    CHECK(mean.values == std::vector<double>{0.5, 1.75, 0.5});
+    CHECK(variance.values[0] == 2);
+    CHECK(variance.values[1] == Approx(1 + 5.0 / 3).epsilon(1e-6));
+    CHECK(variance.values[2] == 2);
+  });
+}
+
 TEST_CASE("running values normalise in evaluation, and their gradient does not go through the statistics") {
   Random random(56, RandomUse::synthetic);
   const HostTensor mean{{2}, {0.5, -2}}, variance{{2}, {3.99, 0.24}};

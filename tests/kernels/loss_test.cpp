@@ -89,10 +89,24 @@ TEST_CASE("a NaN logit is counted and never right") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const HostTensor logits{{3, 6}, {nan, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, nan, 2, 1, 0, 0, 0, 0}};
   everywhere([&](OpRig& rig) {
-    const StepResults results = softmax_cross_entropy(rig, logits, {0, 5, 0}, {}).results;
-    CHECK(results.samples == 3);
-    CHECK(results.nonfinite == 2);
-    CHECK(results.top1 == 1);
-    CHECK(results.top5 == 1);
+    for (const bool training : {true, false}) {
+      const StepResults results = softmax_cross_entropy(rig, logits, {0, 5, 0}, {}, training).results;
+      CHECK(results.samples == (training ? 1 : 3));
+      CHECK(results.nonfinite == 2);
+      CHECK(results.top1 == 1);
+      CHECK(results.top5 == 1);
+      CHECK(std::isfinite(results.loss_sum) == training);  // a skipped step leaves the epoch's loss readable
+    }
+  });
+}
+
+TEST_CASE("samples without a finite loss are left out of a large batch's sum, too") {
+  HostTensor logits{{700, 4}, std::vector<double>(2800, 0.0)};
+  for (const std::size_t bad : {3u, 300u, 699u}) logits.values[4 * bad] = std::numeric_limits<double>::infinity();
+  everywhere([&](OpRig& rig) {
+    const StepResults results = softmax_cross_entropy(rig, logits, std::vector<std::int32_t>(700, 1), {}).results;
+    CHECK(results.samples == 697);
+    CHECK(results.nonfinite == 3);
+    CHECK(results.loss_sum == Approx(697 * std::log(4.0)).epsilon(1e-6));
   });
 }

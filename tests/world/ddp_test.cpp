@@ -197,6 +197,16 @@ TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error")
   }
 }
 
+TEST_CASE("ddp: what can not be made leaves nothing that the world's end would touch") {
+  const Model model = small_convnet();
+  const auto failures = on_ranks(2, [&](const auto& world) {
+    DataParallelOptions options = in_world(on_cpus(1), world);
+    options.comm = world->leads() ? Comm::p2p : Comm::tcp;  // found impossible when there is an abort flag already
+    DataParallel net(model, options);
+  });
+  for (const RankFailure& failure : failures) CHECK(failure.failed);
+}
+
 TEST_CASE("ddp: options that belong to one process are refused") {
   const Model model = small_convnet();
   const auto refused = [&](const std::function<void(DataParallelOptions&)>& change, const std::string& why) {

@@ -1,7 +1,9 @@
 // Worlds: who is let in, what ranks tell each other, and how a world ends.
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 
 #include "engine/world/connection.h"
@@ -144,6 +146,58 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   mute.send({world::Kind::bye});
 }
 
+TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until it is no longer busy") {
+  std::atomic<bool> exchanged{false};
+  const auto failures = on_ranks(
+      3,
+      [&](const auto& world) {
+        if (world->rank() == 0) {
+          world->busy(true);
+          std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+          world->busy(false);
+        }
+        world->exchange("");
+        if (world->rank() == 2) exchanged = true;
+        if (world->rank() != 0)
+          world->exchange("");  // to which rank 0 does not come
+        else
+          std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+      },
+      /*timeout=*/0.5);
+  CHECK(exchanged);
+  CHECK(contains(failures[1].text, "rank 0 of 3 did not come to exchange 1 within"));
+}
+
+TEST_CASE("world: strangers that hang up at once cost nothing") {
+  Meeting meeting;
+  std::shared_ptr<World> first;
+  std::thread joining([&] { first = World::join(meeting.options(0, 2)); });
+  for (int i = 0; i < 100; ++i) {  // more than may knock at once
+    world::Connection stranger(
+        world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+    stranger.send({world::Kind::hello, 0, world::to_text(world::Hello{"wrong", 1, 2, "", ""})});
+    const linger at_once{1, 0};
+    ::setsockopt(stranger.descriptor(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+  auto other = World::join(meeting.options(1, 2, 5));
+  joining.join();
+  std::thread answering([&] { first->exchange(""); });
+  other->exchange("");
+  answering.join();
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  ::getrusage(RUSAGE_SELF, &after);
+  const auto seconds = [](const rusage& u) {
+    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+  };
+  CHECK(seconds(after) - seconds(before) < 0.25);
+  std::thread leaving([&] { first.reset(); });
+  other.reset();
+  leaving.join();
+}
+
 TEST_CASE("world: an exception that ends a rank ends the world") {
   Meeting meeting;
   std::string heard;
@@ -193,7 +247,7 @@ TEST_CASE("world: nonsense on its port does no harm") {
     ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   world::Connection torn(world::connect_to("127.0.0.1", meeting.port, deadline));
-  torn.send({world::Kind::hello, 0, world::join({"dp-world-1", "the secret", "one", "2", "", ""})});
+  torn.send({world::Kind::hello, 0, world::join({"dp-world-2", "the secret", "one", "2", "", ""})});
   std::vector<std::string> here;
   {
     const auto world = World::join(meeting.options(1, 2));

@@ -77,7 +77,7 @@ struct DataParallelOptions {
   std::int64_t trace_first = 0, trace_steps = 0;
 };
 
-// Sums over the samples seen since the last take_stats(). A mean is a sum over samples.
+// Sums over the samples seen since the last take_stats(), in training over those whose loss is finite. A mean is a sum over samples.
 struct Stats {
   double loss_sum = 0;
   std::int64_t samples = 0;

@@ -59,6 +59,9 @@ class World {
   // Whether any rank wished so in the call before this one: the same answer everywhere, without waiting for anybody.
   bool agree(bool wish);
 
+  // Between busy(true) and busy(false) this rank may take longer than the timeout to come to an exchange; the others wait.
+  void busy(bool is);
+
   // Ends the world: every rank's waits end with this error. Say it to the user first, so that the cause precedes its
   // consequences. Only the first failure of a world counts.
   void fail(const Error& error);
