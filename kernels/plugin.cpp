@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "kernels/plugin_file.h"
 
 namespace dp::kernels {
@@ -35,6 +37,8 @@ DeviceProbe ask_driver(const char* driver_library) {
   const auto init = find<InitFunction>(library, "cuInit");
   const auto device_count = find<CountFunction>(library, "cuDeviceGetCount");
   if (init == nullptr || device_count == nullptr) return {0, name + " is not an NVIDIA driver (it lacks cuInit)"};
+  // Modules that are loaded when first used wait for what runs, and that may be a collective which waits for this thread.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int error = init(0);
   if (error != 0) return {0, "the NVIDIA driver does not start: cuInit gives " + describe(library, error)};
   int count = 0;

@@ -61,7 +61,8 @@ std::string shown(const std::vector<std::string>& arguments) {
 }  // namespace
 
 Program::Program(const std::vector<std::string>& arguments, const std::string& folder,
-                 const std::vector<std::string>& more_variables, const std::vector<std::string>& launcher) {
+                 const std::vector<std::string>& more_variables, const std::vector<std::string>& launcher,
+                 Group group) {
   static std::atomic<int> count{0};
   err_file_ = folder + "/.stderr" + std::to_string(++count);
   int ends[2];
@@ -77,8 +78,12 @@ Program::Program(const std::vector<std::string>& arguments, const std::string& f
   variables.insert(variables.end(), more_variables.begin(), more_variables.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::string path = words.front();
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (group == Group::own) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a new one, by default
   const int error =
-      ::posix_spawn(&id_, path.c_str(), &actions, nullptr, pointers(words).data(), pointers(variables).data());
+      ::posix_spawn(&id_, path.c_str(), &actions, &attributes, pointers(words).data(), pointers(variables).data());
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   out_ = ends[0];

@@ -18,9 +18,11 @@ struct Outcome {
 // A started program. Without a visible GPU, in `folder`.
 class Program {
  public:
+  enum class Group { of_the_test, own };  // own: as a job of a shell
   Program(const std::vector<std::string>& arguments, const std::string& folder,
           const std::vector<std::string>& variables = {},  // "NAME=value"
-          const std::vector<std::string>& launcher = {});  // the words before the program's own, a path first
+          const std::vector<std::string>& launcher = {},   // the words before the program's own, a path first
+          Group group = Group::of_the_test);
   pid_t id() const { return id_; }
   std::string wait_for(const std::string& text);  // reads stdout until it holds that text or ends; what was read so far
   std::string wait_for_error(const std::string& text) const;  // polls stderr for that text, ten seconds at most

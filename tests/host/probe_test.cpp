@@ -33,6 +33,17 @@ TEST_CASE("the probe for CUDA says why there is none") {
     CHECK(probe_cuda(library).count == 0);
 }
 
+TEST_CASE("modules are loaded before the first collective, unless the user wants it otherwise") {
+  const PluginPath nowhere("/no/such/folder");
+  ::unsetenv("CUDA_MODULE_LOADING");
+  probe_cuda(DP_FAKE_DRIVER_TWO);
+  CHECK(std::string(std::getenv("CUDA_MODULE_LOADING")) == "EAGER");
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  probe_cuda(DP_FAKE_DRIVER_TWO);
+  CHECK(std::string(std::getenv("CUDA_MODULE_LOADING")) == "LAZY");
+  ::unsetenv("CUDA_MODULE_LOADING");
+}
+
 TEST_CASE("the probe of this machine's driver answers with a reason") {
   const dp::DeviceProbe probe = probe_cuda();
   CHECK((probe.count > 0) != !probe.reason.empty());

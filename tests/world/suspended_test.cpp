@@ -17,7 +17,7 @@ constexpr auto kLongestTimeout = std::chrono::seconds(3);
 struct Run {
   TemporaryFolder folder;
   Program program;
-  Run(int ranks, const Words& more = {})  // prints so little that a pipe holds it
+  Run(int ranks, const Words& more = {}, const Words& launcher = {})  // prints so little that a pipe holds it
       : program(Words{"--engine",
                       "ddp",
                       "--cpu",
@@ -41,7 +41,7 @@ struct Run {
                       "--output-dir",
                       folder / "run"} +
                     more,
-                folder.path()) {
+                folder.path(), {}, launcher, launcher.empty() ? Program::Group::own : Program::Group::of_the_test) {
     program.wait_for("   0/");
   }
   // Of that rank, from its environment.
@@ -81,10 +81,11 @@ TEST_CASE("a rank whose process is stopped is named, and all end") {
     INFO(comm << ", " << seconds << " s: " << outcome.err);
     CHECK(outcome.code == 6);
     CHECK(seconds < 15);
-    // By the ranks that wait for its gradients, or by rank 0, which waits for its word.
+    // By the ranks that wait for its gradients, by rank 0, which waits for its word, or by those that wait for rank 0's.
     const std::string name = "rank " + std::to_string(stopped);
     CHECK((outcome.err.find(name + " did not answer (is its process stopped?)") != std::string::npos ||
-           outcome.err.find(name + " of 3 did not come to exchange") != std::string::npos));
+           outcome.err.find(name + " of 3 did not come to exchange") != std::string::npos ||
+           outcome.err.find(name + " failed: it says nothing") != std::string::npos));
     CHECK(all_gone(run.folder / "run", 1));
   }
 }
@@ -108,4 +109,17 @@ TEST_CASE("ranks are suspended with what started them, for longer than the timeo
   INFO(outcome.err);
   CHECK(outcome.code == 130);
   CHECK(outcome.err.find("error") == std::string::npos);
+}
+
+TEST_CASE("ranks without a shell that could continue them are not suspended") {
+  Run run(2, {}, {"/usr/bin/setsid"});  // which only forks when it leads a group
+  const std::vector<pid_t> processes = processes_with(run.folder / "run");
+  REQUIRE(processes.size() == 3);
+  REQUIRE(::kill(run.program.id(), SIGTSTP) == 0);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  for (const pid_t id : processes) CHECK(state_of(id) != 'T');
+  REQUIRE(::kill(run.program.id(), SIGINT) == 0);
+  const Outcome outcome = run.program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 130);
 }
