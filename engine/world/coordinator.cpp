@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kProtocol = "dp-world-2";
 constexpr std::size_t kLongestHello = 4096;
-constexpr std::size_t kMostStrangers = 64;
+constexpr std::ptrdiff_t kMostStrangers = 64;
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr int kTick = 100;  // milliseconds between looks at the clock
 constexpr auto kToldWithin = std::chrono::seconds(2);
@@ -116,11 +116,12 @@ bool Coordinator::finished() const {
          });
 }
 
+// Of too many strangers the one that has said nothing for longest goes: a rank says at once who it is.
 void Coordinator::let_in() {
-  auto strangers = static_cast<std::size_t>(
-      std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.rank < 0; }));
+  const auto stranger = [](const Guest& guest) { return guest.rank < 0; };
   while (FileHandle file = accept_from(listener_)) {
-    if (strangers++ >= kMostStrangers) continue;  // closed at once
+    if (std::count_if(guests_.begin(), guests_.end(), stranger) >= kMostStrangers)
+      guests_.erase(std::find_if(guests_.begin(), guests_.end(), stranger));
     guests_.push_back({Connection(std::move(file)), now_ + kHelloWithin});
   }
 }
