@@ -26,7 +26,7 @@ enum class Kind : std::uint8_t {
 
 struct Message {
   Kind kind = Kind::hello;
-  std::uint64_t number = 0;  // give, everyone: of the exchange
+  std::uint64_t number = 0;  // give, everyone: of the exchange; roll, here: of the call
   std::string body{};
 };
 

@@ -155,7 +155,8 @@ void Coordinator::take(Guest& guest, const Message& message) {
   if (failed_) return;
   if (message.kind == Kind::give) take_part(guest.rank, message);
   if (message.kind == Kind::roll) call_roll(guest.rank);
-  if (message.kind == Kind::here && roll_call_) roll_call_->silent.erase(guest.rank);
+  if (message.kind == Kind::here && roll_call_ && message.number == roll_call_->number)
+    roll_call_->silent.erase(guest.rank);
 }
 
 void Coordinator::take_part(int rank, const Message& message) {
@@ -170,10 +171,10 @@ void Coordinator::take_part(int rank, const Message& message) {
 
 void Coordinator::call_roll(int asker) {
   if (!roll_call_) {
-    roll_call_ = RollCall{{}, {}, now_ + kAnswerWithin};
+    roll_call_ = RollCall{++roll_calls_, {}, {}, now_ + kAnswerWithin};
     for (const Guest& guest : guests_)
       if (guest.rank >= 0 && !guest.gone) roll_call_->silent.insert(guest.rank);
-    tell_all({Kind::roll});
+    tell_all({Kind::roll, roll_call_->number});
   }
   roll_call_->askers.insert(asker);
 }

@@ -56,6 +56,7 @@ class Coordinator {
     Clock::time_point deadline;
   };
   struct RollCall {
+    std::uint64_t number = 0;
     std::set<int> askers, silent;
     Clock::time_point deadline;
   };
@@ -88,6 +89,7 @@ class Coordinator {
   std::map<int, std::string> joined_;  // hellos by rank
   std::map<std::uint64_t, Round> rounds_;
   std::optional<RollCall> roll_call_;
+  std::uint64_t roll_calls_ = 0;
   bool failed_ = false, closed_ = false;
   Clock::time_point end_by_ = Clock::time_point::max();  // once closing or failed
   std::thread thread_;

@@ -163,7 +163,7 @@ void World::State::take(const Message& message) {
       break;
     case Kind::everyone: results_[message.number] = world::split(message.body); break;
     case Kind::fail: end_by(world::parse_failure(message.body)); break;
-    case Kind::roll: send({Kind::here}); break;
+    case Kind::roll: send({Kind::here, message.number}); break;
     case Kind::busy: ++put_off_; break;
     case Kind::silent:
       silent_.emplace();

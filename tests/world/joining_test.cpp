@@ -141,7 +141,7 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   CHECK(first == std::vector{2});
   CHECK(last == std::vector{2});
   CHECK(seconds_since(begin) < 2);
-  mute.send({world::Kind::here});  // too late for that call, and of no use for the next
+  mute.send({world::Kind::here, 1});  // too late for that call, and of no use for the next
   CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
   mute.send({world::Kind::bye});
 }
