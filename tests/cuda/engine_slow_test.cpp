@@ -21,10 +21,10 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
 // The oracle has the same shards: as many float64 replicas.
 TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference, statistics by shard") {
   const Model model = narrow_resnet(/*relu=*/false);
-  const Batch batch = random_batch(
-      model, 22);  // fewer than five images a shard leave the last normalisations of one pixel ill-conditioned
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled})
-    for (const int gpus : {1, 2, 4}) {
+    for (const int gpus : {1, 2, 4, 8}) {
+      // Fewer than five images a shard leave the last normalisations of one pixel ill-conditioned.
+      const Batch batch = random_batch(model, gpus == 8 ? 43 : 22);
       DataParallelOptions oracle = on_reference();
       oracle.devices.assign(static_cast<std::size_t>(gpus), oracle.devices.front());
       oracle.batch_norm = norm;
