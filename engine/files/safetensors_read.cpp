@@ -6,23 +6,12 @@
 #include "engine/files/available_memory.h"
 #include "engine/files/fault.h"
 #include "engine/files/safetensors_header.h"
+#include "kernels/low_float.h"
 
 namespace dp {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file's bytes are taken as they are");
-
-float half_to_float(std::uint16_t half) {
-  const std::uint32_t sign = (half & 0x8000u) << 16, exponent = (half >> 10) & 31, fraction = half & 0x3ffu;
-  if (exponent == 0) {  // a subnormal: fraction * 2^-24, exact
-    const float size = static_cast<float>(fraction) * 0x1p-24f;
-    return sign ? -size : size;
-  }
-  const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
-  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
-}
-
-float bfloat16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
 // The 16-bit values are read into the upper half of the memory; value i lies at or behind the place of result i.
 void widen_in_place(Tensor& tensor, StoredAs stored) {
@@ -31,7 +20,8 @@ void widen_in_place(Tensor& tensor, StoredAs stored) {
   for (std::size_t i = 0; i < count; ++i) {
     std::uint16_t half;
     std::memcpy(&half, bytes + 2 * count + 2 * i, sizeof half);
-    const float value = stored == StoredAs::f16 ? half_to_float(half) : bfloat16_to_float(half);
+    const float value = stored == StoredAs::f16 ? kernels::to_float(kernels::Float16{half})
+                                                : kernels::to_float(kernels::BFloat16{half});
     std::memcpy(bytes + 4 * i, &value, sizeof value);
   }
 }

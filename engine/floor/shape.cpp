@@ -25,6 +25,8 @@ std::size_t size_of(DType type) {
     case DType::u8: return 1;
     case DType::i32: return 4;
     case DType::i64: return 8;
+    case DType::bf16: return 2;
+    case DType::f16: return 2;
   }
   return 0;
 }
@@ -36,6 +38,8 @@ const char* to_string(DType type) {
     case DType::u8: return "uint8";
     case DType::i32: return "int32";
     case DType::i64: return "int64";
+    case DType::bf16: return "bfloat16";
+    case DType::f16: return "float16";
   }
   return "unknown";
 }

@@ -10,7 +10,7 @@
 
 namespace dp {
 
-enum class DType : std::uint8_t { f32, f64, u8, i32, i64 };
+enum class DType : std::uint8_t { f32, f64, u8, i32, i64, bf16, f16 };
 
 std::size_t size_of(DType type);    // bytes of one element
 const char* to_string(DType type);  // "float32", as PyTorch and NumPy spell it
