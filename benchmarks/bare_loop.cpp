@@ -13,6 +13,7 @@ kernels::ContextOptions context_options(int threads, bool fast_convolutions) {
   kernels::ContextOptions options;
   options.threads = threads;
   options.fast_convolutions = fast_convolutions;
+  options.autotune = true;  // as dp's
   if (static_cast<std::size_t>(threads) <= cores.size()) options.cores.assign(cores.begin(), cores.begin() + threads);
   return options;
 }

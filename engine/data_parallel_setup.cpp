@@ -161,6 +161,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     context.cores = cores_of(rank, options);
     context.deterministic = options.deterministic;
     context.fast_convolutions = options.fast_convolutions;
+    context.autotune = options.autotune;
     context.threaded_streams = engine::test_modes().threaded_streams;
     context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
     context.discrete_memory = engine::test_modes().discrete_memory;

@@ -95,6 +95,7 @@ struct ContextOptions {
   std::vector<int> cores;  // CPU: one per thread, empty: not pinned
   bool deterministic = false;
   bool fast_convolutions = false;  // may round several times as much, where that is much faster
+  bool autotune = false;           // ops of the same result may be tried out, and the fastest taken; not with deterministic
   // Test mode of host backends: every stream runs on a thread of its own, with pseudo-random delays from this seed.
   bool threaded_streams = false;
   std::uint64_t delay_seed = 0;

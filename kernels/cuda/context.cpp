@@ -5,6 +5,7 @@
 #include "dp/error.h"
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/tuner.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -38,7 +39,8 @@ int multiprocessors(int device) {
 
 CudaContext::CudaContext(Device device, const ContextOptions& options) : device_(device), options_(options) {
   bind_thread();
-  op_options_ = {multiprocessors(device.index), options.deterministic};
+  op_options_.multiprocessors = multiprocessors(device.index);
+  op_options_.deterministic = options.deterministic;
   memory_stream_ = make_stream_handle();
 }
 
@@ -64,7 +66,17 @@ std::unique_ptr<Event> CudaContext::make_event() {
 std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   bind_thread();
   check_shapes(desc);
-  return std::visit([&](const auto& op) -> std::unique_ptr<Op> { return make(op, op_options_); }, desc);
+  return std::visit(
+      [&](const auto& op) -> std::unique_ptr<Op> {
+        std::unique_ptr<CudaOp> pinned = make(op, op_options_);
+        if (!options_.autotune || options_.deterministic) return pinned;
+        return tuner_of(device_.index).fastest(desc, std::move(pinned), [&](const GemmChoice& choice) {
+          CudaOpOptions with = op_options_;
+          with.gemm = choice;
+          return make(op, with);
+        });
+      },
+      desc);
 }
 
 bool CudaContext::idle() {

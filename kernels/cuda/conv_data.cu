@@ -11,10 +11,13 @@ namespace {
 
 class Conv2dBackwardDataOp final : public CudaOp {
  public:
-  explicit Conv2dBackwardDataOp(const Conv2dBackwardData& d) : gemm_(gemm(d)) { tensors_ = {d.dy, d.w, d.dx}; }
+  Conv2dBackwardDataOp(const Conv2dBackwardData& d, const CudaOpOptions& options) : gemm_(gemm(d, options)) {
+    tensors_ = {d.dy, d.w, d.dx};
+  }
 
   std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name(); }
+  std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -22,9 +25,9 @@ class Conv2dBackwardDataOp final : public CudaOp {
   }
 
  private:
-  static DataGemm gemm(const Conv2dBackwardData& d) {
+  static DataGemm gemm(const Conv2dBackwardData& d, const CudaOpOptions& options) {
     const Geometry g = geometry_of(d.dx, d.w, d.dy, d.window);
-    return {g, g.stride * g.stride, false, false, output_in_quads(g), weights_in_quads(g)};
+    return {g, g.stride * g.stride, false, false, output_in_quads(g), weights_in_quads(g), options.gemm};
   }
 
   DataGemm gemm_;
@@ -32,9 +35,11 @@ class Conv2dBackwardDataOp final : public CudaOp {
 
 }  // namespace
 
-std::unique_ptr<CudaOp> make(const Conv2dBackwardData& d, const CudaOpOptions&) {
-  return std::make_unique<Conv2dBackwardDataOp>(Conv2dBackwardData{
-      resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx), d.window});
+std::unique_ptr<CudaOp> make(const Conv2dBackwardData& d, const CudaOpOptions& options) {
+  return std::make_unique<Conv2dBackwardDataOp>(
+      Conv2dBackwardData{resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx),
+                         d.window},
+      options);
 }
 
 }  // namespace dp::kernels::cuda

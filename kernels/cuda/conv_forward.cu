@@ -26,13 +26,14 @@ class ThinForwardOp final : public CudaOp {
 
 class Conv2dForwardOp final : public CudaOp {
  public:
-  Conv2dForwardOp(const Conv2dForward& d, const Geometry& g)
-      : gemm_(g, 1, d.bias, d.relu, input_in_quads(g), weights_in_quads(g)) {
+  Conv2dForwardOp(const Conv2dForward& d, const Geometry& g, const CudaOpOptions& options)
+      : gemm_(g, 1, d.bias, d.relu, input_in_quads(g), weights_in_quads(g), options.gemm) {
     tensors_ = {d.x, d.w, d.y};
   }
 
   std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name(); }
+  std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -45,12 +46,12 @@ class Conv2dForwardOp final : public CudaOp {
 
 }  // namespace
 
-std::unique_ptr<CudaOp> make(const Conv2dForward& d, const CudaOpOptions&) {
+std::unique_ptr<CudaOp> make(const Conv2dForward& d, const CudaOpOptions& options) {
   const Conv2dForward resolved{
       resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
   const Geometry g = geometry_of(resolved.x, resolved.w, resolved.y, d.window);
   if (is_thin(g)) return std::make_unique<ThinForwardOp>(resolved, g);
-  return std::make_unique<Conv2dForwardOp>(resolved, g);
+  return std::make_unique<Conv2dForwardOp>(resolved, g, options);
 }
 
 }  // namespace dp::kernels::cuda

@@ -39,8 +39,8 @@ class ThinWeightsOp final : public CudaOp {
 
 class Conv2dBackwardWeightsOp final : public CudaOp {
  public:
-  Conv2dBackwardWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g)
-      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g)) {
+  Conv2dBackwardWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g, const CudaOpOptions& options)
+      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
     tensors_ = {d.x, d.dy, d.dw};
     if (d.bias) bias_.emplace(g);
   }
@@ -49,6 +49,7 @@ class Conv2dBackwardWeightsOp final : public CudaOp {
     return std::max(gemm_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
   }
   std::string implementation() const override { return gemm_.name(); }
+  std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -63,12 +64,12 @@ class Conv2dBackwardWeightsOp final : public CudaOp {
 
 }  // namespace
 
-std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& d, const CudaOpOptions&) {
+std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
   const Conv2dBackwardWeights resolved{resolved_channels_last(d.x), resolved_channels_last(d.dy),
                                        resolved_channels_last(d.dw), d.window, d.bias};
   const Geometry g = geometry_of(resolved.x, resolved.dw, resolved.dy, d.window);
   if (is_thin(g)) return std::make_unique<ThinWeightsOp>(resolved, g);
-  return std::make_unique<Conv2dBackwardWeightsOp>(resolved, g);
+  return std::make_unique<Conv2dBackwardWeightsOp>(resolved, g, options);
 }
 
 }  // namespace dp::kernels::cuda

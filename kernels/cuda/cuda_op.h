@@ -5,15 +5,18 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <optional>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/gemm_choice.h"
 #include "kernels/cuda/tensor_layout.h"
 
 namespace dp::kernels::cuda {
 
 struct CudaOpOptions {
-  int multiprocessors = 1;     // of the device
-  bool deterministic = false;  // our own kernels always are; for library ops
+  int multiprocessors = 1;           // of the device
+  bool deterministic = false;        // our own kernels always are; for library ops
+  std::optional<GemmChoice> gemm{};  // for ops that are products; nothing: by its shape
 };
 
 class CudaOp : public Op {
@@ -21,6 +24,10 @@ class CudaOp : public Op {
   void run(Stream& stream, std::span<void* const> args, void* workspace) final;  // in stream.cpp
   const std::vector<TensorDesc>& tensors() const override { return tensors_; }
   std::string implementation() const override { return "own"; }
+  // Of CudaOpOptions::gemm, that may make it faster on some device.
+  virtual std::vector<GemmChoice> alternatives() const { return {}; }
+  // As run(), on a stream of the current device that belongs to nobody.
+  void run_on(cudaStream_t stream, std::span<void* const> args, void* workspace) { enqueue(stream, args, workspace); }
 
  protected:
   // Launches on `stream`; allocates nothing and waits for nothing. `args` and `workspace` as Op::run has them.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "kernels/cuda/gemm_choice.h"
@@ -35,8 +36,10 @@ template <typename Points>
 class Gemm {
  public:
   // quads_a, quads_b: the operand's neighbours come in quads, if its pointer does.
-  Gemm(const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b)
-      : Gemm(geometry, parts, bias, relu, quads_a, quads_b, choose(shape_of<Points>(geometry, parts))) {}
+  Gemm(const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b,
+       const std::optional<GemmChoice>& choice)
+      : Gemm(geometry, parts, bias, relu, quads_a, quads_b,
+             choice ? *choice : choose(shape_of<Points>(geometry, parts))) {}
   Gemm(const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b, const GemmChoice& choice)
       : geometry_(geometry),
         shape_(shape_of<Points>(geometry, parts)),
@@ -46,6 +49,7 @@ class Gemm {
   std::size_t workspace_bytes() const {
     return choice_.splits == 1 ? 0 : static_cast<std::size_t>(choice_.splits * shape_.results) * sizeof(float);
   }
+  std::vector<GemmChoice> alternatives() const { return cuda::alternatives(shape_, kAlternatives); }
   std::string name() const {
     const std::string splits = choice_.splits == 1 ? "" : " in " + std::to_string(choice_.splits) + " ranges";
     return std::string("own:gemm ") + to_string(choice_.tile) + splits;
@@ -56,6 +60,7 @@ class Gemm {
                float* workspace) const;
 
  private:
+  static constexpr std::size_t kAlternatives = 7;
   template <typename Tile>
   void enqueue_tiles(cudaStream_t stream, const char* kernel, const float* a, const float* b, const float* bias,
                      float* out, float* workspace) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <utility>
 
 namespace dp::kernels::cuda {
 namespace {
@@ -44,21 +46,46 @@ std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits)
   return product + (splits > 1 ? kSecondKernel + shape.results * splits / 2 : 0);
 }
 
+std::int64_t most_splits(const GemmShape& shape) {
+  return std::clamp<std::int64_t>(std::min(shape.depth / kLeastDepth, kMostPartials / shape.results), 1, kMostSplits);
+}
+
+// The model's best number of splits for a tile.
+std::pair<std::int64_t, GemmChoice> best_with(const GemmShape& shape, const Tile& tile) {
+  std::pair<std::int64_t, GemmChoice> best{std::numeric_limits<std::int64_t>::max(), {}};
+  for (std::int64_t splits = 1; splits <= most_splits(shape); ++splits)
+    if (const std::int64_t c = cost(shape, tile, splits); c < best.first)
+      best = {c, {tile.kind, static_cast<int>(splits)}};
+  return best;
+}
+
 }  // namespace
 
 GemmChoice choose(const GemmShape& shape) {
-  GemmChoice best;
-  if (shape.results == 0) return best;
-  const std::int64_t most =
-      std::clamp<std::int64_t>(std::min(shape.depth / kLeastDepth, kMostPartials / shape.results), 1, kMostSplits);
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  if (shape.results == 0) return {};
+  std::pair<std::int64_t, GemmChoice> best{std::numeric_limits<std::int64_t>::max(), {}};
   for (const Tile& tile : kTiles)
-    for (std::int64_t splits = 1; splits <= most; ++splits)
-      if (const std::int64_t c = cost(shape, tile, splits); c < least) {
-        least = c;
-        best = {tile.kind, static_cast<int>(splits)};
-      }
-  return best;
+    if (const auto own = best_with(shape, tile); own.first < best.first) best = own;
+  return best.second;
+}
+
+// For each tile its best number of splits, and half and twice as many.
+std::vector<GemmChoice> alternatives(const GemmShape& shape, std::size_t most) {
+  if (shape.results == 0) return {};
+  const GemmChoice chosen = choose(shape);
+  std::vector<std::pair<std::int64_t, GemmChoice>> found;
+  for (const Tile& tile : kTiles) {
+    const std::int64_t best = best_with(shape, tile).second.splits;
+    for (const std::int64_t splits :
+         std::set{best, std::max<std::int64_t>(best / 2, 1), std::min(2 * best, most_splits(shape))})
+      if (tile.kind != chosen.tile || splits != chosen.splits)
+        found.push_back({cost(shape, tile, splits), {tile.kind, static_cast<int>(splits)}});
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<GemmChoice> choices;
+  for (const auto& [cost, choice] : found)
+    if (choices.size() < most) choices.push_back(choice);
+  return choices;
 }
 
 const char* to_string(TileKind tile) { return kTiles[static_cast<std::size_t>(tile)].name; }

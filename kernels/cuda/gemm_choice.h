@@ -1,7 +1,9 @@
 // How a product is cut into blocks. Depends on its shape alone, so that sums have one order on every device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace dp::kernels::cuda {
 
@@ -21,6 +23,8 @@ struct GemmShape {
 };
 
 GemmChoice choose(const GemmShape& shape);
+// Others that may be faster, which the model does not know for sure: at most so many, the likeliest first.
+std::vector<GemmChoice> alternatives(const GemmShape& shape, std::size_t most);
 const char* to_string(TileKind tile);
 
 }  // namespace dp::kernels::cuda

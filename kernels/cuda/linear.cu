@@ -12,13 +12,14 @@ namespace {
 
 class LinearForwardOp final : public CudaOp {
  public:
-  LinearForwardOp(const LinearTensors& t, const Geometry& g, bool bias, bool relu)
-      : gemm_(g, 1, bias, relu, input_in_quads(g), weights_in_quads(g)) {
+  LinearForwardOp(const LinearTensors& t, const Geometry& g, bool bias, bool relu, const CudaOpOptions& options)
+      : gemm_(g, 1, bias, relu, input_in_quads(g), weights_in_quads(g), options.gemm) {
     tensors_ = {t.x, t.w, t.y};
   }
 
   std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name(); }
+  std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -31,13 +32,14 @@ class LinearForwardOp final : public CudaOp {
 
 class LinearBackwardDataOp final : public CudaOp {
  public:
-  LinearBackwardDataOp(const LinearTensors& t, const Geometry& g)
-      : gemm_(g, 1, false, false, output_in_quads(g), weights_in_quads(g)) {
+  LinearBackwardDataOp(const LinearTensors& t, const Geometry& g, const CudaOpOptions& options)
+      : gemm_(g, 1, false, false, output_in_quads(g), weights_in_quads(g), options.gemm) {
     tensors_ = {t.y, t.w, t.x};
   }
 
   std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name(); }
+  std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -50,8 +52,8 @@ class LinearBackwardDataOp final : public CudaOp {
 
 class LinearBackwardWeightsOp final : public CudaOp {
  public:
-  LinearBackwardWeightsOp(const LinearTensors& t, const Geometry& g, bool bias)
-      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g)) {
+  LinearBackwardWeightsOp(const LinearTensors& t, const Geometry& g, bool bias, const CudaOpOptions& options)
+      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
     tensors_ = {t.x, t.y, t.w};
     if (bias) bias_.emplace(g);
   }
@@ -60,6 +62,7 @@ class LinearBackwardWeightsOp final : public CudaOp {
     return std::max(gemm_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
   }
   std::string implementation() const override { return gemm_.name(); }
+  std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -74,19 +77,19 @@ class LinearBackwardWeightsOp final : public CudaOp {
 
 }  // namespace
 
-std::unique_ptr<CudaOp> make(const LinearForward& d, const CudaOpOptions&) {
+std::unique_ptr<CudaOp> make(const LinearForward& d, const CudaOpOptions& options) {
   const LinearTensors t = resolved_linear(d.x, d.w, d.y);
-  return std::make_unique<LinearForwardOp>(t, linear_geometry(t.x, t.w), d.bias, d.relu);
+  return std::make_unique<LinearForwardOp>(t, linear_geometry(t.x, t.w), d.bias, d.relu, options);
 }
 
-std::unique_ptr<CudaOp> make(const LinearBackwardData& d, const CudaOpOptions&) {
+std::unique_ptr<CudaOp> make(const LinearBackwardData& d, const CudaOpOptions& options) {
   const LinearTensors t = resolved_linear(d.dx, d.w, d.dy);
-  return std::make_unique<LinearBackwardDataOp>(t, linear_geometry(t.x, t.w));
+  return std::make_unique<LinearBackwardDataOp>(t, linear_geometry(t.x, t.w), options);
 }
 
-std::unique_ptr<CudaOp> make(const LinearBackwardWeights& d, const CudaOpOptions&) {
+std::unique_ptr<CudaOp> make(const LinearBackwardWeights& d, const CudaOpOptions& options) {
   const LinearTensors t = resolved_linear(d.x, d.dw, d.dy);
-  return std::make_unique<LinearBackwardWeightsOp>(t, linear_geometry(t.x, t.w), d.bias);
+  return std::make_unique<LinearBackwardWeightsOp>(t, linear_geometry(t.x, t.w), d.bias, options);
 }
 
 }  // namespace dp::kernels::cuda

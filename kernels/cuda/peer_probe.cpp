@@ -16,6 +16,7 @@
 #include <map>
 #include <mutex>
 
+#include "kernels/cuda/cache_folder.h"
 #include "kernels/cuda/check.h"
 
 extern char** environ;
@@ -94,29 +95,13 @@ Verdicts read_verdicts(const std::string& file) {
   return verdicts;
 }
 
-void add_verdict(const std::string& file, const std::string& pair, PeerPath verdict) {
-  if (file.empty()) return;
-  std::error_code ignored;
-  fs::create_directories(fs::path(file).parent_path(), ignored);
-  // One short write in append mode: processes that start together do not tear each other's lines.
-  const int out = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (out < 0) return;
-  const std::string line = pair + " " + std::to_string(static_cast<int>(verdict)) + "\n";
-  [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());
-  close(out);
-}
-
 }  // namespace
 
 std::string verdict_file() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  const char* const home = std::getenv("HOME");
-  if (boot.empty() || (cache == nullptr && home == nullptr)) return {};
-  const fs::path folder =
-      cache != nullptr && *cache != '\0' ? fs::path(cache) : fs::path(home == nullptr ? "" : home) / ".cache";
-  return (folder / "dp" / ("peers-" + boot)).string();
+  const std::string folder = cache_folder();
+  return boot.empty() || folder.empty() ? std::string() : folder + "/peers-" + boot;
 }
 
 PeerPath probed_path(int reader, int owner) {
@@ -128,7 +113,8 @@ PeerPath probed_path(int reader, int owner) {
   const std::string program = probe_program();
   if (program.empty()) return PeerPath::unchecked;
   const PeerPath verdict = run_probe(program, reader, owner);
-  if (verdict != PeerPath::unchecked) add_verdict(file, pair, verdict);
+  if (verdict != PeerPath::unchecked && !file.empty())
+    append_line(file, pair + " " + std::to_string(static_cast<int>(verdict)));
   return verdict;
 }
 

@@ -29,6 +29,7 @@ foreach(name
 endforeach()
 set(dp_cuda_runtime)
 foreach(name
+    cache_folder
     check
     context
     cuda_backend
@@ -45,6 +46,8 @@ foreach(name
     staging
     stream
     tensor_layout
+    tuner
+    tuning_cache
     work_timer
 )
   list(APPEND dp_cuda_runtime ${dp_cuda_folder}/${name}.cpp)

@@ -56,6 +56,9 @@ struct DataParallelOptions {
   // Convolutions and their data gradients may use Winograd's algorithm, as their weight gradients do anyway. Over the depth of
   // ResNet18 the gradients then lie about 2e-5 of their norm from the exact ones instead of 5e-6 (docs/decisions/0016).
   bool fast_convolutions = false;
+  // On GPUs: of several ways to compute a layer each is tried once, and the fastest taken; choices are kept in $XDG_CACHE_HOME/dp.
+  // Not with deterministic, nor on CPUs.
+  bool autotune = true;
   // Bit-identical weights for every number of replicas that divides it: the batch is split into so many shards, each computed
   // by its own calls, and everything is summed over them in one order. 0: as many shards as replicas. Needs LossAt::local; the
   // seven steps one by one are not offered with it. threads_per_replica is then 1 unless given: it must be the same at every N.
