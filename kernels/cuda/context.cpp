@@ -70,11 +70,9 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
       [&](const auto& op) -> std::unique_ptr<Op> {
         std::unique_ptr<CudaOp> pinned = make(op, op_options_);
         if (!options_.autotune || options_.deterministic) return pinned;
-        return tuner_of(device_.index).fastest(desc, std::move(pinned), [&](const GemmChoice& choice) {
-          CudaOpOptions with = op_options_;
-          with.gemm = choice;
-          return make(op, with);
-        });
+        const std::vector<Way> others = ways_beside(desc, *pinned, op_options_);
+        if (others.empty()) return pinned;
+        return tuner_of(device_.index).fastest(desc, std::move(pinned), others);
       },
       desc);
 }

@@ -50,10 +50,7 @@ class Gemm {
     return choice_.splits == 1 ? 0 : static_cast<std::size_t>(choice_.splits * shape_.results) * sizeof(float);
   }
   std::vector<GemmChoice> alternatives() const { return cuda::alternatives(shape_, kAlternatives); }
-  std::string name() const {
-    const std::string splits = choice_.splits == 1 ? "" : " in " + std::to_string(choice_.splits) + " ranges";
-    return std::string("own:gemm ") + to_string(choice_.tile) + splits;
-  }
+  std::string name() const { return gemm_name(choice_); }
 
   // In gemm_enqueue.h.
   void enqueue(cudaStream_t stream, const char* kernel, const float* a, const float* b, const float* bias, float* out,

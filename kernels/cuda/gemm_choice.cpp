@@ -90,4 +90,9 @@ std::vector<GemmChoice> alternatives(const GemmShape& shape, std::size_t most) {
 
 const char* to_string(TileKind tile) { return kTiles[static_cast<std::size_t>(tile)].name; }
 
+std::string gemm_name(const GemmChoice& choice) {
+  const std::string splits = choice.splits == 1 ? "" : " in " + std::to_string(choice.splits) + " ranges";
+  return std::string("own:gemm ") + to_string(choice.tile) + splits;
+}
+
 }  // namespace dp::kernels::cuda

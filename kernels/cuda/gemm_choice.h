@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace dp::kernels::cuda {
@@ -26,5 +27,6 @@ GemmChoice choose(const GemmShape& shape);
 // Others that may be faster, which the model does not know for sure: at most so many, the likeliest first.
 std::vector<GemmChoice> alternatives(const GemmShape& shape, std::size_t most);
 const char* to_string(TileKind tile);
+std::string gemm_name(const GemmChoice& choice);  // "own:gemm 128x64 in 4 ranges"
 
 }  // namespace dp::kernels::cuda

@@ -30,6 +30,7 @@ endforeach()
 set(dp_cuda_runtime)
 foreach(name
     cache_folder
+    candidates
     check
     context
     cuda_backend
@@ -46,6 +47,7 @@ foreach(name
     staging
     stream
     tensor_layout
+    trial
     tuner
     tuning_cache
     work_timer

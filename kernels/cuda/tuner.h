@@ -1,25 +1,16 @@
 // Of several ways to compute an op, the one that is fastest on this device: each is tried once, on random data, and the choice is kept.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/candidates.h"
 #include "kernels/cuda/tuning_cache.h"
 
 namespace dp::kernels::cuda {
-
-// What an op reads and writes, for a trial of it.
-struct TrialArgument {
-  std::size_t elements = 0;  // float32; 0: the op has no such argument, and gets null
-  bool written = false;
-};
-// Of the ops that can be chosen among; empty for the others.
-std::vector<TrialArgument> trial_arguments(const OpDesc& desc);
 
 // A description of the problem that an op solves, the same for all ways to solve it.
 std::string problem_of(const OpDesc& desc, const CudaOp& op);
@@ -28,18 +19,15 @@ std::string problem_of(const OpDesc& desc, const CudaOp& op);
 // same choices.
 class Tuner {
  public:
-  using Make = std::function<std::unique_ptr<CudaOp>(const GemmChoice&)>;
-
   // As TuningCache.
   Tuner(const std::string& folder, std::string machine) : cache_(folder, std::move(machine)) {}
   virtual ~Tuner() = default;
 
-  // `pinned`, or one of its alternatives that make() makes, with what it takes. The device is the calling thread's current one. Its
-  // memory is asked for and given back. A way that fails, or differs from `pinned` by more than rounding, is none.
-  std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const Make& make);
+  // `pinned`, or one of the others, with what it takes. The device is the calling thread's current one. Its memory is asked for and
+  // given back. A way that fails, or differs from `pinned` by more than rounding, is none.
+  std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others);
 
  protected:
-  static constexpr double kUnfit = 1e30;
   // Microseconds of one run of each, kUnfit for those that are none; the first is the pinned one.
   virtual std::vector<double> try_all(const OpDesc& desc, std::span<CudaOp* const> ops);
 

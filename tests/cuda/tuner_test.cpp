@@ -13,6 +13,7 @@
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/trial.h"
 #include "support/temporary_folder.h"
 
 using namespace dp;
@@ -34,16 +35,21 @@ std::unique_ptr<CudaOp> make_with(const Conv2dForward& desc, const GemmChoice& c
   return make(desc, options);
 }
 
+class FailingOp final : public CudaOp {
+ protected:
+  void enqueue(cudaStream_t, std::span<void* const>, void*) override { throw Error(ErrorCode::device, "it fails"); }
+};
+
 // Whose times are given.
 class FakeTimes final : public Tuner {
  public:
   FakeTimes(const std::string& folder, const std::string& machine, std::function<double(std::size_t)> time)
       : Tuner(folder, machine), time_(std::move(time)) {}
   std::string choose(const Conv2dForward& desc = small_convolution()) {
-    return fastest(desc, make(desc, CudaOpOptions{}), [&](const GemmChoice& choice) { return make_with(desc, choice); })
-        ->implementation();
+    auto pinned = make(desc, CudaOpOptions{});
+    const std::vector<Way> others = ways_beside(desc, *pinned, {});
+    return fastest(desc, std::move(pinned), others)->implementation();
   }
-  static constexpr double kNone = kUnfit;
   int tries = 0;
 
  private:
@@ -102,7 +108,8 @@ TEST_CASE("tuning cache: a file of anything is read as what of it is right") {
   CHECK(found() == 5);
   for (std::size_t length = 0; length < text.size(); length += 7) {  // torn
     write_text(file, text.substr(0, length));
-    CHECK(found() == std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length), '\n'));
+    const bool whole = text[length] == '\n';  // but for its end
+    CHECK(found() == std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length), '\n') + whole);
   }
   for (std::size_t at = 0; at < text.size(); at += 5) {  // a wrong byte spoils its line, a wrong newline two
     std::string wrong = text;
@@ -172,7 +179,7 @@ TEST_CASE("tuner: a remembered way that there is no more is tried again, and wha
   FakeTimes tuner(folder.path(), "a GPU", third_is_best);
   tuner.choose();
   CHECK(tuner.tries == 1);
-  FakeTimes none("", "a GPU", [](std::size_t) { return FakeTimes::kNone; });
+  FakeTimes none("", "a GPU", [](std::size_t) { return kUnfit; });
   CHECK(none.choose() == pinned_name());
 }
 
@@ -201,21 +208,24 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
     std::visit(
         [&](const auto& d) {
           Tuner tuner("", "a GPU");
-          const auto op = tuner.fastest(desc, make(d, CudaOpOptions{}), [&](const GemmChoice& choice) {
-            CudaOpOptions options;
-            options.gemm = choice;
-            return make(d, options);
-          });
+          auto pinned = make(d, CudaOpOptions{});
+          const std::vector<Way> others = ways_beside(desc, *pinned, {});
+          for (const Way& way : others) CHECK(way.make()->implementation() == way.name);
+          const auto op = tuner.fastest(desc, std::move(pinned), others);
           INFO(op->implementation());
           CHECK(op->implementation().ends_with(" us"));  // one was tried and agreed
         },
         desc);
+  // Something else, something that fails when it is made, when it runs, and nothing at all.
+  const Conv2dForward desc = small_convolution(), other = small_convolution(/*relu=*/true);
+  const GemmChoice some = make(desc, CudaOpOptions{})->alternatives().front();
+  const std::vector<Way> wrong = {
+      {"another", [&] { return make_with(other, some); }},
+      {"refused", []() -> std::unique_ptr<CudaOp> { throw Error(ErrorCode::device, "no"); }},
+      {"failing", [] { return std::make_unique<FailingOp>(); }},
+      {"nothing", [] { return nullptr; }}};
   Tuner tuner("", "a GPU");
-  const Conv2dForward desc = small_convolution();
-  const auto op = tuner.fastest(desc, make(desc, CudaOpOptions{}), [](const GemmChoice& choice) {
-    return make_with(small_convolution(/*relu=*/true), choice);  // something else
-  });
-  CHECK(op->implementation().starts_with(pinned_name() + ", "));
+  CHECK(tuner.fastest(desc, make(desc, CudaOpOptions{}), wrong)->implementation().starts_with(pinned_name() + ", "));
 }
 
 TEST_CASE("tuner: replicas train with the same choices, deterministic runs without any") {

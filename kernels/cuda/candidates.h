@@ -1,0 +1,21 @@
+// The ways to compute an op that the tuner may choose among, beside the pinned one, which make() makes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda_op.h"
+
+namespace dp::kernels::cuda {
+
+struct Way {
+  std::string name;                               // what implementation() of the op says
+  std::function<std::unique_ptr<CudaOp>()> make;  // null or an Error: this device does not have it
+};
+
+// In an order that is the same in every run; the likeliest first. All ops take the tensors that `pinned` resolved.
+std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
+
+}  // namespace dp::kernels::cuda
