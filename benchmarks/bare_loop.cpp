@@ -46,9 +46,10 @@ void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   replica_->upload_inputs(inputs_);
   ++inputs_.step;
 
+  const bool kept = batch.kept.set != nullptr;
   replica_->bind(0, plan_,
-                 {batch.images.data<float>(), batch.labels.data<std::int32_t>(), batch.samples.data<std::int64_t>(),
-                  batch.size()});
+                 {kept ? nullptr : batch.images.data<float>(), batch.labels.data<std::int32_t>(),
+                  batch.samples.data<std::int64_t>(), batch.size(), kept ? &batch.kept : nullptr});
 }
 
 void BareLoop::update() {

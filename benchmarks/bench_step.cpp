@@ -31,7 +31,7 @@ constexpr int kCheckSteps = 3;   // before measuring; their mean loss shows that
 constexpr int kSettleSteps = 2;  // before each measurement: threads awake, this variant's memory in the caches
 
 struct Options {
-  std::string model = "mnist_convnet", variant = "dp", reduce = "auto", gpus, save_inputs;
+  std::string model = "mnist_convnet", variant = "dp", reduce = "auto", images_on = "host", gpus, save_inputs;
   std::vector<std::int64_t> input{1, 28, 28};
   std::int64_t classes = 10, batch = 64;
   int batches = 192, cpu = 1, threads = 1;
@@ -99,7 +99,9 @@ class Engine final : public Variant {
   std::string communicator() const override { return net_->communicator(); }
   std::string reduce() const override { return name_of(net_->options().reduce); }
   std::optional<double> start_loss(const dp::Batch& batch) override {
-    net_->evaluate(batch);
+    dp::Batch plain = batch;
+    plain.kept.augment = false;
+    net_->evaluate(plain);
     return net_->take_stats().loss();
   }
   Weights weights() const override { return trained_of(net_->model(), net_->weights()); }
@@ -156,7 +158,8 @@ class Server {
       variant_ = std::make_unique<Bare>(model_, options, devices_.front());
     else
       variant_ = std::make_unique<Engine>(model_, options, devices_, rows.size());
-    batches_ = random_batches(model_, options.batch, options.batches, options.seed, rows);
+    const auto make = options.images_on == "device" ? kept_batches : random_batches;
+    batches_ = make(model_, options.batch, options.batches, options.seed, rows);
     if (!options.save_inputs.empty()) save_inputs(options.save_inputs, variant_->weights(), batches_);
     start_loss_ = variant_->start_loss(batches_.front());
     train(kCheckSteps);
@@ -231,6 +234,9 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}));
+  app.add_option("--images-on", options.images_on,
+                 "host: a batch brings float32 images; device: it names images kept as bytes")
+      ->check(CLI::IsMember({"host", "device"}));
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
   app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");

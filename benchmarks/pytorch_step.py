@@ -72,9 +72,12 @@ def resnet18(input_shape, classes):
 MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp, "resnet18": resnet18}
 
 
-def read_inputs(path, model, input_shape, batch, batches, rows):
-    """What bench_step --save-inputs wrote: weights, images, labels; of each batch the rows [first, last)."""
-    size = 4 * (sum(p.numel() for p in model.parameters()) + batches * batch * (math.prod(input_shape) + 1))
+def read_inputs(path, model, input_shape, batch, batches, rows, images_on):
+    """What bench_step --save-inputs wrote: weights, images (float32, or bytes where they are kept), labels; of each batch the rows
+    [first, last)."""
+    dtype, width = (torch.uint8, 1) if images_on == "device" else (torch.float32, 4)
+    numbers = sum(p.numel() for p in model.parameters()) + batches * batch
+    size = 4 * numbers + width * batches * batch * math.prod(input_shape)
     if os.path.getsize(path) != size:
         raise ValueError(f"{path} holds {os.path.getsize(path)} bytes where this model and these batches take {size}")
     first, last = rows
@@ -82,26 +85,45 @@ def read_inputs(path, model, input_shape, batch, batches, rows):
 
         def take(shape, dtype, at, of):
             """The rows `at` of a tensor of this shape per row and `of` rows."""
-            row = math.prod(shape)
-            file.seek(4 * row * at[0], os.SEEK_CUR)
-            raw = bytearray(file.read(4 * row * (at[1] - at[0])))
-            file.seek(4 * row * (of - at[1]), os.SEEK_CUR)
+            row = math.prod(shape) * dtype.itemsize
+            file.seek(row * at[0], os.SEEK_CUR)
+            raw = bytearray(file.read(row * (at[1] - at[0])))
+            file.seek(row * (of - at[1]), os.SEEK_CUR)
             return torch.frombuffer(raw, dtype=dtype).reshape((at[1] - at[0], *shape))
 
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.copy_(take(parameter.shape, torch.float32, (0, 1), 1)[0])
-        images = [take(input_shape, torch.float32, (first, last), batch) for _ in range(batches)]
+        images = [take(input_shape, dtype, (first, last), batch) for _ in range(batches)]
         labels = [take((), torch.int32, (first, last), batch).long() for _ in range(batches)]
     return images, labels
 
 
-def make_optimizer(model):
+def make_optimizer(model, device):
+    """The fastest there is: fused on GPUs (since PyTorch 2.3), else one call for all tensors (since 1.12)."""
     settings = {"lr": 0.01, "momentum": 0.9}
-    try:
-        return torch.optim.SGD(model.parameters(), **settings, foreach=True)
-    except TypeError:  # before PyTorch 1.12
-        return torch.optim.SGD(model.parameters(), **settings)
+    for fastest in ({"fused": True} if device.type == "cuda" else {}, {"foreach": True}, {}):
+        try:
+            return torch.optim.SGD(model.parameters(), **settings, **fastest)
+        except TypeError:
+            continue
+
+
+def normalized(images):
+    """Bytes as bench_step's set of random bytes normalises them; other images are already."""
+    return (images.float() / 255 - 0.5) / 0.29 if images.dtype == torch.uint8 else images
+
+
+def augmented(images, padding=4):
+    """Each image padded, cropped to its size at a random place, and flipped by chance."""
+    n, channels, height, width = images.shape
+    padded = F.pad(images, (padding,) * 4)
+    down, right = torch.randint(2 * padding + 1, (2, n, 1, 1), device=images.device)
+    columns = torch.arange(width, device=images.device)
+    columns = torch.where(torch.rand(n, 1, 1, device=images.device) < 0.5, columns, width - 1 - columns) + right
+    rows = torch.arange(height, device=images.device).view(1, height, 1) + down
+    place = (rows * (width + 2 * padding) + columns).view(n, 1, height * width).expand(n, channels, height * width)
+    return padded.flatten(2).gather(2, place).view(n, channels, height, width)
 
 
 def spread_threads():
@@ -117,11 +139,17 @@ def spread_threads():
 
 
 class Trainer:
-    def __init__(self, model, images, labels):
-        self.model, self.images, self.labels = model, images, labels
-        self.optimizer = make_optimizer(model)
+    def __init__(self, model, images, labels, compiled, memory_format):
+        self.model, self.images, self.labels, self.memory_format = model, images, labels, memory_format
         self.device = labels[0].device
+        self.optimizer = make_optimizer(model, self.device)
+        self.loss = torch.compile(self.loss_of, mode="max-autotune") if compiled else self.loss_of
         self.next = 0
+
+    def loss_of(self, images, labels):
+        if images.dtype == torch.uint8:  # kept on the device
+            images = normalized(augmented(images)).contiguous(memory_format=self.memory_format)
+        return F.cross_entropy(self.model(images), labels)
 
     def train(self, steps):
         """The mean loss of these steps; returns when the device is done."""
@@ -130,10 +158,10 @@ class Trainer:
             i = self.next % len(self.images)
             self.next += 1
             self.optimizer.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(self.model(self.images[i]), self.labels[i])
+            loss = self.loss(self.images[i], self.labels[i])
             loss.backward()
             self.optimizer.step()
-            total += loss.detach()
+            total += loss.detach()  # a compiled one lies where the next will
         return total.item() / steps
 
     def answer(self, line):
@@ -187,6 +215,8 @@ def main():
     parser.add_argument("--batches", type=int, default=192)
     parser.add_argument("--threads", type=int, default=2, help="of this process")
     parser.add_argument("--gpus", default="", help="ids; empty: the CPU")
+    parser.add_argument("--images-on", default="host", choices=["host", "device"], help="device: bytes, augmented there")
+    parser.add_argument("--compile", action="store_true", help="torch.compile(max-autotune)")
     options = parser.parse_args()
     if options.model not in MODELS:
         say("absent", reason=f"pytorch_step.py does not write {options.model} down in PyTorch")
@@ -206,15 +236,16 @@ def main():
         say("absent", reason=f"{options.model} in PyTorch needs torchvision ({error})")
         return
     mine = (options.batch * rank // world, options.batch * (rank + 1) // world)
-    images, labels = read_inputs(options.inputs, model, shape, options.batch, options.batches, mine)
+    images, labels = read_inputs(options.inputs, model, shape, options.batch, options.batches, mine, options.images_on)
     memory_format = torch.contiguous_format if options.memory_format == "contiguous" else torch.channels_last
     model = model.to(device, memory_format=memory_format)
-    images = [x.to(device).contiguous(memory_format=memory_format) if x.dim() == 4 else x.to(device) for x in images]
+    images = [x.to(device).contiguous(memory_format=memory_format) if x.dim() == 4 and x.is_floating_point() else x.to(device)
+              for x in images]
     labels = [x.to(device) for x in labels]
     with torch.no_grad():
-        start_loss = F.cross_entropy(model.eval()(images[0]), labels[0]).item()
-    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels)
-    trainer.train(1)  # every thread there is has been started now
+        start_loss = F.cross_entropy(model.eval()(normalized(images[0])), labels[0]).item()
+    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format)
+    trainer.train(5 if options.compile else 1)  # every thread there is has been started, everything compiled and recorded
     if options.threads > 1 and not gpus:
         spread_threads()
     introduce(start_loss, device)

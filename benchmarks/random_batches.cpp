@@ -32,6 +32,33 @@ std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int co
   return batches;
 }
 
+std::vector<Batch> kept_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows) {
+  Random random(seed, RandomUse::synthetic);
+  const auto classes = static_cast<std::uint32_t>(model.output().numel());
+  const auto channels = static_cast<std::size_t>(model.input()[0]);
+  ImageSet set{Tensor(model.input().prepended(batch * count), DType::u8),
+               {std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.29f)},  // to about 0 and 1
+               {.padding = 4, .flip = true}};
+  for (std::uint8_t& byte : set.images.span<std::uint8_t>()) byte = static_cast<std::uint8_t>(random.below(256));
+  const auto shared = std::make_shared<const ImageSet>(std::move(set));
+  std::vector<Batch> batches;
+  for (int i = 0; i < count; ++i) {
+    Batch one{Tensor(),
+              Tensor({rows.size()}, DType::i32),
+              Tensor({rows.size()}, DType::i64),
+              batch,
+              {shared, /*augment=*/true, seed, 0}};
+    for (std::int64_t row = 0; row < batch; ++row) {
+      const auto label = static_cast<std::int32_t>(random.below(classes));
+      if (row < rows.begin || row >= rows.end) continue;
+      one.labels.data<std::int32_t>()[row - rows.begin] = label;
+      one.samples.data<std::int64_t>()[row - rows.begin] = i * batch + row;
+    }
+    batches.push_back(std::move(one));
+  }
+  return batches;
+}
+
 void save_inputs(const std::filesystem::path& path, const std::vector<std::pair<std::string, Tensor>>& weights,
                  const std::vector<Batch>& batches) {
   std::ofstream file(path, std::ios::binary);
@@ -39,7 +66,10 @@ void save_inputs(const std::filesystem::path& path, const std::vector<std::pair<
     file.write(static_cast<const char*>(tensor.raw()), static_cast<std::streamsize>(tensor.bytes()));
   };
   for (const auto& [name, tensor] : weights) write(tensor);
-  for (const Batch& batch : batches) write(batch.images);
+  if (batches.front().kept.set)
+    write(batches.front().kept.set->images);
+  else
+    for (const Batch& batch : batches) write(batch.images);
   for (const Batch& batch : batches) write(batch.labels);
   file.close();
   if (!file) throw Error(ErrorCode::io, "cannot write the inputs to " + path.string() + "; is there room?");

@@ -36,7 +36,11 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
 
 void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
                        std::span<std::uint8_t> scratch) const {
-  float* out = batch.images.data<float>();
+  const bool kept = batch.kept.set != nullptr;
+  batch.kept.augment = augment_;
+  batch.kept.seed = seed_;
+  batch.kept.epoch = static_cast<std::uint64_t>(epoch);
+  float* out = kept ? nullptr : batch.images.data<float>();
   auto* labels = batch.labels.data<std::int32_t>();
   auto* indices = batch.samples.data<std::int64_t>();
   for (const std::int64_t sample : samples) {
@@ -45,7 +49,9 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
       throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has label " + std::to_string(label) +
                                        ", its dataset promises labels below " + std::to_string(classes_) +
                                        "; correct the dataset");
-    if (augment_) {
+    if (kept) {
+      // its bytes are where they are needed
+    } else if (augment_) {
       Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample));
       dataset_.read(sample, scratch, &random);
       copy_augmented(scratch.data(), random, out);
@@ -53,7 +59,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
       dataset_.read(sample, scratch, nullptr);
       copy_image(scratch.data(), out);
     }
-    out += scratch.size();
+    if (!kept) out += scratch.size();
     *labels++ = label;
     *indices++ = sample;
   }

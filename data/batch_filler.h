@@ -19,7 +19,8 @@ class BatchFiller {
 
   std::size_t image_bytes() const { return static_cast<std::size_t>(channels_ * rows_ * columns_); }
 
-  // Fills batch.images, .labels and .samples for batch.size() == samples.size(). `scratch` holds image_bytes() and is
+  // Fills batch.labels and .samples for batch.size() == samples.size(), and .images unless they are kept: then it says by which key
+  // they are made. `scratch` holds image_bytes() and is
   // the calling thread's own. Error(data) for a label that contradicts its dataset's class count.
   void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
             std::span<std::uint8_t> scratch) const;

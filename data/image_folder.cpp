@@ -51,6 +51,7 @@ class ImageFolder final : public Dataset {
   const Normalization& normalization() const override { return normalization_; }
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }
   Augmentation augmentation() const override { return {.flip = true}; }
+  bool varies() const override { return true; }
 
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     thread_local Workplace mine;

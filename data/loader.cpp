@@ -35,17 +35,26 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   if (options.batch_size < options.ranks)
     refuse("a global batch of " + std::to_string(options.batch_size) + " can not be spread over " +
            std::to_string(options.ranks) + " ranks; give at least one sample a rank");
+  if (options.kept && options.kept->images.shape() != dataset->image_shape().prepended(size))
+    refuse("images of shape " + to_string(options.kept->images.shape()) + " are kept of a dataset of " +
+           std::to_string(size) + " of " + to_string(dataset->image_shape()) + "; take read_images() of that dataset");
   if (options.slots <= kHeld)
     refuse(std::to_string(options.slots) + " loader slots are too few; give " + std::to_string(kHeld + 1) + " or more");
   return dataset;
 }
 
-Batch make_batch(const Shape& image, std::int64_t size) {
-  return {Tensor(image.prepended(size)), Tensor(Shape{size}, DType::i32), Tensor(Shape{size}, DType::i64)};
+Batch make_batch(const Shape& image, std::int64_t size, const std::shared_ptr<const ImageSet>& kept) {
+  Batch batch{kept ? Tensor() : Tensor(image.prepended(size)), Tensor(Shape{size}, DType::i32),
+              Tensor(Shape{size}, DType::i64)};
+  batch.kept.set = kept;
+  return batch;
 }
 
 Batch first_rows(const Batch& batch, std::int64_t size) {
-  return {batch.images.rows(0, size), batch.labels.rows(0, size), batch.samples.rows(0, size)};
+  Batch first{batch.kept.set ? Tensor() : batch.images.rows(0, size), batch.labels.rows(0, size),
+              batch.samples.rows(0, size)};
+  first.kept = batch.kept;
+  return first;
 }
 
 // How many of `batch` samples, dealt to the ranks one by one, are this rank's.
@@ -77,7 +86,7 @@ struct Loader::State {
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(options.slots, batches));
     slots.resize(std::max<std::size_t>(count, kHeld + 1));
     for (Slot& slot : slots) {
-      slot.full = make_batch(dataset->image_shape(), share(batch_rows, options));
+      slot.full = make_batch(dataset->image_shape(), share(batch_rows, options), options.kept);
       slot.last = first_rows(slot.full, share(last_rows, options));
       if (options.ranks > 1) slot.full.global = batch_rows, slot.last.global = last_rows;
     }
@@ -255,6 +264,8 @@ std::vector<std::int64_t> Loader::batch_sizes() const {
 }
 
 const Dataset& Loader::dataset() const { return *state_->dataset; }
+
+KeptImages Loader::kept() const { return {state_->options.kept, state_->options.augment, state_->options.seed}; }
 
 std::vector<std::int64_t> Loader::order(std::int64_t epoch) const {
   std::vector<std::int64_t> order(state_->order.size());

@@ -25,9 +25,10 @@ namespace {
 void check_batch(const Batch& batch, const Model& model) {
   if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
   const std::int64_t images = batch.size();
-  if (batch.images.shape().without_first() != model.input())
+  const Shape& shape = batch.kept.set ? batch.kept.set->images.shape() : batch.images.shape();
+  if (shape.without_first() != model.input())
     throw Error(ErrorCode::usage, fmt::format("images of shape {} do not fit model '{}', which reads {} per sample",
-                                              to_string(batch.images.shape()), model.name(), to_string(model.input())));
+                                              to_string(shape), model.name(), to_string(model.input())));
   const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
   if (rows(batch.labels) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} labels", images, rows(batch.labels)));
@@ -43,7 +44,7 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   check_batch(batch, s.model);
   s.number_rows(batch.size());
   s.forward_rows = 0;
-  s.place_new(s.training_batch(batch.size()));
+  s.place_new(s.training_batch(batch.size(), batch.kept));
   s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
   ++s.step;
   s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
@@ -234,7 +235,7 @@ void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
   check_batch(batch, s.model);
   s.forward_rows = 0;
-  s.place_new(State::evaluated_batch(batch.size()));
+  s.place_new(State::evaluated_batch(batch.size(), batch.kept));
   s.bring_buffers();
   s.on_replicas([&](Replica& replica, Exchange& exchange) {
     exchange.wait_for_weights(0);

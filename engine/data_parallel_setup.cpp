@@ -279,7 +279,10 @@ void DataParallel::State::number_rows(std::int64_t rows) {
 engine::Shard DataParallel::State::shard_of(const Batch& batch, kernels::Range rows) const {
   engine::Shard shard;
   shard.rows = rows.size();
-  shard.images = batch.images.data<float>() + rows.begin * model.input().numel();
+  if (batch.kept.set)
+    shard.kept = &batch.kept;
+  else
+    shard.images = batch.images.data<float>() + rows.begin * model.input().numel();
   if (!batch.labels.empty()) shard.labels = batch.labels.data<std::int32_t>() + rows.begin;
   shard.samples = (batch.samples.empty() ? row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
   return shard;
@@ -295,7 +298,9 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
     if (rows == 0) continue;
     for (int lane = 0; lane < replica.lanes(); ++lane) {
       const kernels::Range own = rows_of(rows, replica, lane);
-      if (own.size() > 0) replica.plan(plan_options(own.size(), batch.training, micro > 0));
+      if (own.size() == 0) continue;
+      replica.plan(plan_options(own.size(), batch.training, micro > 0));
+      if (batch.set) replica.keep({batch.set, batch.augment}, own.size());
     }
     if (!batch.gathers || replica.rank() != 0) continue;
     reserve_gather(rows);
@@ -311,11 +316,13 @@ void DataParallel::State::place_new(const Placed& batch) {
 }
 
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
-                           const std::vector<std::int64_t>& eval_batches) {
+                           const std::vector<std::int64_t>& eval_batches, const KeptImages& train_images,
+                           const KeptImages& eval_images) {
   State& s = *state_;
   std::vector<State::Placed> batches;
-  for (const std::int64_t rows : train_batches) s.number_rows(rows), batches.push_back(s.training_batch(rows));
-  for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows));
+  for (const std::int64_t rows : train_batches)
+    s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));
+  for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows, eval_images));
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     for (const State::Placed& batch : batches) s.place(replica, batch);
     exchange.ensure_momenta();

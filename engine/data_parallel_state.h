@@ -101,12 +101,16 @@ struct DataParallel::State {
     std::int64_t rows;
     bool training, gathers;  // gathers: its logits come to the master
     int micro_batches;
+    std::shared_ptr<const ImageSet> set{};  // that its images are made of
+    bool augment = false;
     auto operator<=>(const Placed&) const = default;
   };
-  Placed training_batch(std::int64_t rows) const {
-    return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps};
+  Placed training_batch(std::int64_t rows, const KeptImages& kept) const {
+    return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, kept.set, kept.augment};
   }
-  static Placed evaluated_batch(std::int64_t rows) { return {rows, false, false, 1}; }
+  static Placed evaluated_batch(std::int64_t rows, const KeptImages& kept) {
+    return {rows, false, false, 1, kept.set, kept.augment};
+  }
   void place(engine::Replica& replica, const Placed& batch);
   void place_new(const Placed& batch);  // on all replicas, where it was not done before
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;

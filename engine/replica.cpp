@@ -13,7 +13,8 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       norms_(norms),
       options_(options),
       lanes_(static_cast<std::size_t>(options.lanes)),
-      compute_(context_->make_stream()) {
+      compute_(context_->make_stream()),
+      kept_(*context_, *compute_) {
   const auto lanes = static_cast<std::size_t>(options.lanes);
   compute_->label(kUntimed);
   values_ = allocate(table.bytes(), &MemoryUse::weights);
@@ -82,16 +83,22 @@ void Replica::reserve(const Plan& plan) {
     select(lane_);
   }
   if (context_->host_accessible()) return;
-  const auto at_least = [&](std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes) {
-    if (buffer != nullptr && buffer->bytes() >= bytes) return;
-    compute_->synchronize();
-    held_.other -= buffer ? buffer->bytes() : 0;
-    buffer = allocate(bytes, &MemoryUse::other);
-  };
   const auto rows = static_cast<std::size_t>(plan.options().batch) * lanes;
   at_least(images_, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float));
   at_least(labels_, rows * sizeof(std::int32_t));
   at_least(samples_, rows * sizeof(std::int64_t));
+}
+
+void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes) {
+  if (buffer != nullptr && buffer->bytes() >= bytes) return;
+  compute_->synchronize();
+  held_.other -= buffer ? buffer->bytes() : 0;
+  buffer = allocate(bytes, &MemoryUse::other);
+}
+
+void Replica::keep(const KeptImages& images, std::int64_t rows) {
+  held_.other += kept_.keep(images, rows);
+  at_least(images_, static_cast<std::size_t>(rows * options_.lanes * model_.input().numel()) * sizeof(float));
 }
 
 template <typename T>
@@ -104,15 +111,23 @@ std::byte* Replica::input(std::unique_ptr<kernels::Buffer>& staged, const T* hos
   return reinterpret_cast<std::byte*>(to);
 }
 
+std::byte* Replica::make_images(const Shard& shard, const std::byte* samples, std::int64_t first) {
+  keep(*shard.kept, shard.rows);
+  float* const x = static_cast<float*>(images_->data()) + first;
+  kept_.gather(*shard.kept, reinterpret_cast<const std::int64_t*>(samples), shard.rows, x);
+  return reinterpret_cast<std::byte*>(x);
+}
+
 void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
   if (lane == 0) rows_bound_ = 0;
   Lane& bound = lanes_[static_cast<std::size_t>(lane)];
   bound.plan = plan;
   if (plan != nullptr) {
     const std::int64_t pixels = model_.input().numel();
-    bound.inputs = {input(images_, shard.images, rows_bound_ * pixels, shard.rows * pixels),
-                    input(labels_, shard.labels, rows_bound_, shard.rows),
-                    input(samples_, shard.samples, rows_bound_, shard.rows)};
+    std::byte* const samples = input(samples_, shard.samples, rows_bound_, shard.rows);
+    bound.inputs = {shard.kept ? make_images(shard, samples, rows_bound_ * pixels)
+                               : input(images_, shard.images, rows_bound_ * pixels, shard.rows * pixels),
+                    input(labels_, shard.labels, rows_bound_, shard.rows), samples};
     rows_bound_ += shard.rows;
   }
   select(lane);

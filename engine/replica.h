@@ -13,6 +13,7 @@
 #include "dp/data_parallel.h"
 #include "engine/activity.h"
 #include "engine/failpoint.h"
+#include "engine/kept_images.h"
 #include "engine/plan.h"
 #include "engine/tracer.h"
 #include "kernels/backend.h"
@@ -22,10 +23,11 @@ namespace dp::engine {
 
 // The rows of a minibatch that one replica works on; host memory that stays valid until the step after next begins.
 struct Shard {
-  const float* images = nullptr;         // (rows, ...) row-major
+  const float* images = nullptr;         // (rows, ...) row-major; null where `kept` says of what they are made
   const std::int32_t* labels = nullptr;  // null in a forward without loss
   const std::int64_t* samples = nullptr;
   std::int64_t rows = 0;
+  const KeptImages* kept = nullptr;  // `samples` are rows of it
 };
 
 struct ReplicaOptions {
@@ -50,6 +52,8 @@ class Replica {
 
   // The plan for these options, made on first use; its memory is placed then.
   const Plan& plan(const PlanOptions& options);
+  // What batches of kept images need, for a lane of so many rows; made on first use.
+  void keep(const KeptImages& images, std::int64_t rows);
   // Makes the shard what a lane's steps read, copying it where the device cannot read host memory. A null plan: the lane has
   // no rows. Binds lane 0 first, then the next.
   void bind(int lane, const Plan* plan, const Shard& shard);
@@ -152,6 +156,8 @@ class Replica {
   void enqueue(const PlanStep& step);
   int part() const { return options_.rank * options_.lanes + lane_; }
   void reserve(const Plan& plan);
+  void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes);
+  std::byte* make_images(const Shard& shard, const std::byte* samples, std::int64_t first);
   void set_base(Space space, void* pointer) {
     base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer);
   }
@@ -174,6 +180,7 @@ class Replica {
       arena_;  // activations and workspace of the largest plan; shared with logits handed out
   std::byte* workspace_ = nullptr;
   std::unique_ptr<kernels::Buffer> images_, labels_, samples_;  // copies, where the device cannot read host memory
+  KeptSets kept_;
   std::vector<std::unique_ptr<Plan>> plans_;
   std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // the shards of the last two steps
   unsigned turn_ = 0;

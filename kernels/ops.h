@@ -210,7 +210,7 @@ struct GradNormFinish {
 
 // A batch from a dataset that lies on the device, as a loader makes it: x = (byte / 255 - mean) / deviation, each step rounded to
 // float32; when `augment`, of an image padded by `padding` black pixels, cropped to its size at a random place and, when `flip`,
-// flipped by chance, by the key (GatherInputs, sample). No plan has it yet: loaders hand over batches of float32.
+// flipped by chance, by the key (GatherInputs, sample). Not part of plans: see engine/kept_images.h.
 // Args: dataset (u8, any number of images (C,H,W), row-major), samples (i64, N: rows of the dataset), statistics (f32, 2C: mean,
 // then deviation of each channel), GatherInputs, x.
 struct GatherImages {

@@ -48,6 +48,10 @@ void add_rounds(CLI::App& app, StepOptions& o) {
   app.add_option("--batches", o.batches, "different batches, used in turn [96 MiB of them]")->check(whole(1, 100000));
   app.add_option("--python", o.python, "a Python that has PyTorch")->capture_default_str();
   app.add_flag("--fast-conv", o.fast_conv, "as dp_train's");
+  app.add_option("--images-on", o.images_on,
+                 "host: float32 batches; device: bytes kept there, cropped and flipped by every variant itself")
+      ->check(CLI::IsMember({"host", "device"}))
+      ->capture_default_str();
   app.add_option("--timeout", o.timeout, "seconds without an answer after which a variant is given up")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();

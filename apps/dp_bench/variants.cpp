@@ -11,11 +11,12 @@ namespace {
 constexpr std::int64_t kInputBytes = 96 << 20;  // of all batches together: more than a cache holds
 
 std::vector<std::string> network_arguments(const StepOptions& options) {
-  return {"--model",   options.network.model,
-          "--input",   shape_text(options.network.input, ","),
-          "--classes", std::to_string(options.network.classes),
-          "--batch",   std::to_string(options.batch),
-          "--batches", std::to_string(options.batches)};
+  return {"--model",     options.network.model,
+          "--input",     shape_text(options.network.input, ","),
+          "--classes",   std::to_string(options.network.classes),
+          "--batch",     std::to_string(options.batch),
+          "--batches",   std::to_string(options.batches),
+          "--images-on", options.images_on};
 }
 
 std::string first_gpus(const std::string& gpus, int count) {
@@ -103,6 +104,10 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
   };
   pytorch("torch", "PyTorch", "single", 1, "contiguous");
   pytorch("torch-cl", "PyTorch channels_last", "single", 1, "channels_last");
+  if (gpu) {
+    pytorch("torch-compiled", "PyTorch channels_last compiled", "single", 1, "channels_last");
+    all.back().arguments.emplace_back("--compile");
+  }
   if (n > 1) {
     pytorch("torch-dp", "PyTorch nn.DataParallel" + count, "dataparallel", n, "channels_last");
     pytorch("torch-ddp", "PyTorch DDP" + count, "ddp", n, "contiguous");

@@ -49,6 +49,7 @@ struct Arguments {
   bool deterministic = false, fast_conv = false, no_autotune = false;
   bool no_augment = false, no_shuffle = false, no_dropout = false, drop_last = false;
   int workers = 0;
+  std::string images_on = "auto";
 
   std::optional<std::string> output_dir, experiment;
   std::string resume, init;

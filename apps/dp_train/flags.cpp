@@ -139,6 +139,10 @@ void add_order(CLI::App& app, Arguments& a) {
   app.add_flag("--no-dropout", a.no_dropout, "");
   app.add_flag("--drop-last", a.drop_last, "leave out an epoch's short last batch");
   app.add_option("-j,--workers", a.workers, "loader threads [cores left over, 1 to 4]")->check(whole(1, 256));
+  app.add_option("--images-on", a.images_on,
+                 "where the images lie: host, device (as bytes; it makes its batches itself), auto: GPUs with room")
+      ->check(CLI::IsMember({"auto", "host", "device"}))
+      ->capture_default_str();
 }
 
 void add_run(CLI::App& app, Arguments& a) {

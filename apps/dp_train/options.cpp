@@ -156,6 +156,8 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   options.augment = !a.no_augment;
   options.drop_last = a.drop_last;
   options.workers = a.workers;
+  if (a.images_on == "host") options.images_on = dp::ImagesOn::host;
+  if (a.images_on == "device") options.images_on = dp::ImagesOn::device;
   options.save_every_epochs = a.save_every;
   options.save_every_steps = a.save_every_steps;
   options.checkpoint_hist = a.checkpoint_hist;

@@ -66,6 +66,7 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   json["no-augment"] = !options.augment;
   json["drop-last"] = options.drop_last;
   json["workers"] = options.workers;
+  json["images-on"] = options.images_on == ImagesOn::device ? "device" : "host";
   json["init"] = options.init;
   json["init-partial"] = options.init_partial;
   return json;

@@ -7,6 +7,7 @@
 #include "dp/error.h"
 #include "dp/world.h"
 #include "engine/train/check_options.h"
+#include "engine/train/images_on.h"
 #include "engine/train/passes.h"
 #include "engine/train/restore.h"
 #include "engine/train/run_folder.h"
@@ -46,6 +47,7 @@ struct Trainer::State {
     options.parallel = net.options();
     if (!leads()) options.output_dir.clear(), options.summary_file.clear();
     if (options.workers == 0) options.workers = loader_threads(options.parallel);
+    options.images_on = chosen_place(data, options);
   }
 
   bool leads() const { return !options.parallel.world || options.parallel.world->leads(); }
@@ -56,10 +58,15 @@ struct Trainer::State {
     return loader;
   }
 
+  std::shared_ptr<const ImageSet> kept(const Dataset& part) const {
+    return options.images_on == ImagesOn::device ? read_images(part, options.workers) : nullptr;
+  }
+
   Loader test_loader() const {
     LoaderOptions loader = loader_options();
     loader.batch_size = eval_batch_size(options);
     loader.shuffle = false;
+    loader.kept = kept(*data.test);
     return Loader(data.test, loader);
   }
 
@@ -70,6 +77,7 @@ struct Trainer::State {
     loader.augment = options.augment;
     loader.drop_last = options.drop_last;
     loader.pad = true;
+    loader.kept = kept(*data.train);
     return Loader(data.train, loader);
   }
 };

@@ -150,7 +150,8 @@ class DataParallel {
   std::int64_t write_trace(const std::string& file);
 
   // Places the memory of these global batch sizes ahead, so that no later step allocates.
-  void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {});
+  void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {},
+               const KeptImages& train_images = {}, const KeptImages& eval_images = {});
 
   // --- state -------------------------------------------------------------------------------------------------
   // Tensors are host copies in PyTorch's layout and order; float32 (float64 on reference devices). weights() is the whole

@@ -11,6 +11,7 @@
 
 #include "dp/random.h"
 #include "dp/shape.h"
+#include "dp/tensor.h"
 
 namespace dp {
 
@@ -39,6 +40,8 @@ class Dataset {
   // this sample in this epoch: a dataset that varies its images while it reads them draws from it, others ignore it.
   virtual void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const = 0;
   virtual Augmentation augmentation() const { return {}; }
+  // Whether read() draws from `random`: then no copy of the bytes can stand for the images.
+  virtual bool varies() const { return false; }
 
   // A copy of one image, not augmented.
   std::vector<std::uint8_t> image(std::int64_t index) const {
@@ -47,6 +50,15 @@ class Dataset {
     return bytes;
   }
 };
+
+// Every image of a dataset, for devices to keep: batches of it name samples and carry no pixels. Immutable.
+struct ImageSet {
+  Tensor images;  // (size,C,H,W) uint8
+  Normalization normalization;
+  Augmentation augmentation;  // of a loader that augments
+};
+// Read by so many threads. Error(usage) for a dataset that varies, or whose normalisation does not fit its images.
+std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads = 1);
 
 struct DatasetPair {
   std::shared_ptr<const Dataset> train;

@@ -10,15 +10,26 @@
 
 namespace dp {
 
+// Images that the devices make themselves of an image set's bytes, as a loader would.
+struct KeptImages {
+  std::shared_ptr<const ImageSet> set;  // null: the batch brings its images
+  bool augment = false;                 // by (seed, epoch, sample)
+  std::uint64_t seed = 0, epoch = 0;
+};
+
 // One global minibatch on the host, or a rank's part of it. The memory belongs to the loader's ring: it stays valid until the second
 // next batch is taken, or until the loader is destroyed.
 struct Batch {
-  Tensor images;            // (B,C,H,W) float32, normalised
+  Tensor images;            // (B,C,H,W) float32, normalised; empty where the devices keep them
   Tensor labels;            // (B) int32
   Tensor samples;           // (B) int64: indices in the dataset, the key of dropout's randomness
   std::int64_t global = 0;  // samples of all ranks' parts together; 0: these are all
+  KeptImages kept{};        // of which `samples` are rows
 
-  std::int64_t size() const { return images.empty() ? 0 : images.shape()[0]; }
+  std::int64_t size() const {
+    const Tensor& rows = kept.set ? samples : images;
+    return rows.empty() ? 0 : rows.shape()[0];
+  }
   std::int64_t global_size() const { return global ? global : size(); }
 };
 
@@ -34,6 +45,8 @@ struct LoaderOptions {
   // from the epoch's beginning until all parts are equal, as torch's DistributedSampler does; otherwise some parts of it may be empty.
   int rank = 0, ranks = 1;
   bool pad = false;
+  // Batches without pixels, for devices that keep this set, read_images() of the dataset; null: batches of images.
+  std::shared_ptr<const ImageSet> kept{};
 };
 
 class Loader {
@@ -52,6 +65,7 @@ class Loader {
   std::int64_t batches_per_epoch() const;
   std::vector<std::int64_t> batch_sizes() const;  // that occur, of this rank's parts
   const Dataset& dataset() const;
+  KeptImages kept() const;  // what the batches' images are made of, but for the epoch
   // The order in which `epoch` visits the samples.
   std::vector<std::int64_t> order(std::int64_t epoch) const;
 

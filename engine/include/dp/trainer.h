@@ -17,6 +17,10 @@
 
 namespace dp {
 
+// Where the data set's images lie: on the host, whose loader makes float32 batches of them, or as bytes on every replica's device, which
+// makes its own. Both give the same bits.
+enum class ImagesOn { automatic, host, device };
+
 struct TrainerOptions {
   std::int64_t epochs = 3;
   std::int64_t max_steps = 0;     // 0: no limit. Counted over the whole run, resumed parts included
@@ -27,7 +31,9 @@ struct TrainerOptions {
   bool shuffle = true;
   bool augment = true;
   bool drop_last = false;
-  int workers = 0;                     // loader threads; 0: cores left over, 1 to 4
+  int workers = 0;  // loader threads; 0: cores left over, 1 to 4
+  // automatic: the device where that is a GPU with room and the data set does not vary its images itself.
+  ImagesOn images_on = ImagesOn::automatic;
   std::string dataset_name{};          // for the record
   std::string output_dir{};            // the run's folder; empty: nothing is written
   std::int64_t save_every_epochs = 1;  // 0: only at the end. `best` is written whenever it changes

@@ -1,0 +1,47 @@
+// The image sets that a replica keeps as bytes on its device, and how batches are made of them there.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dp/dataset.h"
+#include "dp/loader.h"
+#include "kernels/backend.h"
+#include "kernels/step_state.h"
+
+namespace dp::engine {
+
+// Used by the replica's thread alone; all work goes to one stream.
+class KeptSets {
+ public:
+  KeptSets(kernels::Context& context, kernels::Stream& stream) : context_(context), stream_(stream) {}
+
+  // Brings the set to the device, and makes what batches of so many rows need, unless it was done. Returns the bytes that this took
+  // there. Error(usage) on a device that does not compute in float32.
+  std::size_t keep(const KeptImages& images, std::int64_t rows);
+  // Enqueues. `samples` and `x`, (rows,C,H,W) float32 in row-major order, are the device's. keep() was called with as many rows.
+  void gather(const KeptImages& images, const std::int64_t* samples, std::int64_t rows, float* x);
+
+ private:
+  struct Gather {
+    std::int64_t rows;
+    bool augment;
+    std::unique_ptr<kernels::Op> op;
+  };
+  struct Kept {
+    std::shared_ptr<const ImageSet> set;  // held, so that no other one gets its address
+    std::unique_ptr<kernels::Buffer> bytes, statistics;
+    std::vector<Gather> gathers;
+  };
+  Kept* find(const ImageSet* set);
+  static kernels::Op* find(Kept& kept, std::int64_t rows, bool augment);
+  void* bytes_of(Kept& kept) const;
+
+  kernels::Context& context_;
+  kernels::Stream& stream_;
+  std::vector<Kept> sets_;
+  std::unique_ptr<kernels::Buffer> inputs_;
+  kernels::GatherInputs key_{};  // what lies there
+};
+
+}  // namespace dp::engine

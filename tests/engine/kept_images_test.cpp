@@ -1,0 +1,100 @@
+// Image sets that devices keep, on CPUs.
+#include "support/kept_images.h"
+
+#include <fstream>
+
+#include "support/temporary_folder.h"
+
+using namespace dp;
+using namespace dp::test;
+
+TEST_CASE("S21: batches that the devices make of images they keep give the same bits") {
+  const Model model = small_convnet(/*dropout=*/true);
+  for (const int replicas : {1, 2, 3}) check_kept_images(model, on_cpus(replicas));
+  DataParallelOptions options = on_cpus(2);
+  options.grad_accum_steps = 3;
+  check_kept_images(model, options);
+  options.grad_accum_steps = 1;
+  options.loss = LossAt::gathered;
+  check_kept_images(model, options);
+  options.loss = LossAt::local;
+  options.logical_shards = 4;
+  check_kept_images(model, options);
+}
+
+TEST_CASE("a batch of kept images has no pixels, but labels, samples and the key of its epoch") {
+  const auto data = std::make_shared<RandomImages>(Shape{1, 5, 4}, 3, 7);
+  const auto set = read_images(*data);
+  REQUIRE(set->images.shape() == Shape{7, 1, 5, 4});
+  for (std::int64_t i = 0; i < 7; ++i) {
+    const auto image = data->image(i);
+    CHECK(std::equal(image.begin(), image.end(), set->images.data<std::uint8_t>() + 20 * i));
+  }
+  Loader loader(data, {.batch_size = 3, .augment = true, .seed = 6, .kept = set});
+  std::int64_t samples = 0;
+  for (const Batch& batch : loader.epoch(4)) {
+    CHECK(batch.images.empty());
+    CHECK(batch.kept.set == set);
+    CHECK(batch.kept.augment);
+    CHECK(batch.kept.seed == 6);
+    CHECK(batch.kept.epoch == 4);
+    for (std::int64_t i = 0; i < batch.size(); ++i, ++samples)
+      CHECK(batch.labels.data<std::int32_t>()[i] == data->label(batch.samples.data<std::int64_t>()[i]));
+  }
+  CHECK(samples == 7);
+}
+
+TEST_CASE("images are not kept where that would not be the same") {
+  class Varying final : public Dataset {
+   public:
+    std::int64_t size() const override { return 2; }
+    Shape image_shape() const override { return {1, 2, 2}; }
+    std::int64_t classes() const override { return 2; }
+    const Normalization& normalization() const override { return normalization_; }
+    std::int32_t label(std::int64_t) const override { return 0; }
+    void read(std::int64_t, std::span<std::uint8_t>, Random*) const override {}
+    bool varies() const override { return true; }
+
+   private:
+    Normalization normalization_{{0}, {1}};
+  };
+  CHECK_THROWS_WITH(read_images(Varying()), Catch::Contains("varies"));
+  const auto data = std::make_shared<RandomImages>(Shape{1, 5, 4}, 3, 7);
+  const auto other = read_images(RandomImages(Shape{1, 5, 4}, 3, 8));
+  CHECK_THROWS_WITH(Loader(data, {.batch_size = 3, .kept = other}), Catch::Contains("read_images() of that dataset"));
+  DataParallel net(small_convnet(), on_cpus(1));
+  Batch wrong;
+  wrong.samples = Tensor(Shape{1}, DType::i64);
+  wrong.labels = Tensor(Shape{1}, DType::i32);
+  wrong.kept.set = other;
+  CHECK_THROWS_WITH(net.train_step(wrong, {}), Catch::Contains("do not fit model"));
+  const Model model = small_convnet();
+  DataParallel reference(model, on_reference());
+  Batch batch;
+  batch.samples = Tensor(Shape{2}, DType::i64);
+  batch.labels = Tensor(Shape{2}, DType::i32);
+  batch.kept.set = read_images(RandomImages(model.input(), 7, 4));
+  CHECK_THROWS_WITH(reference.train_step(batch, {}), Catch::Contains("does not make its own images"));
+}
+
+TEST_CASE("a trainer told to keep the images on the device reaches the same weights, and the record says so") {
+  const DatasetPair data{std::make_shared<RandomImages>(Shape{2, 12, 12}, 7, 40),
+                         std::make_shared<RandomImages>(Shape{2, 12, 12}, 7, 10)};
+  const TemporaryFolder folder;
+  std::vector<std::string> digests;
+  for (const ImagesOn place : {ImagesOn::automatic, ImagesOn::host, ImagesOn::device}) {
+    TrainerOptions options;
+    options.parallel = on_cpus(2);
+    options.epochs = 2;
+    options.batch_size = 16;
+    options.images_on = place;
+    options.output_dir = folder / std::to_string(static_cast<int>(place));
+    digests.push_back(Trainer(small_convnet(), data, options).run().weights_sha256);
+    std::ifstream file(options.output_dir + "/config.toml");
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    CHECK(text.find(place == ImagesOn::device ? "images-on = \"device\"" : "images-on = \"host\"") !=
+          std::string::npos);
+  }
+  CHECK(digests[0] == digests[1]);
+  CHECK(digests[0] == digests[2]);
+}

@@ -1,0 +1,72 @@
+// Training from batches of images, and from image sets that the devices keep: the same bits.
+#pragma once
+
+#include "support/catch.h"
+#include "support/training.h"
+
+namespace dp::test {
+
+// Random pixels, padded and flipped.
+class RandomImages final : public Dataset {
+ public:
+  RandomImages(const Shape& image, std::int64_t classes, std::int64_t size)
+      : shape_(image),
+        classes_(classes),
+        size_(size),
+        normalization_{std::vector<float>(static_cast<std::size_t>(image[0]), 0.45f),
+                       std::vector<float>(static_cast<std::size_t>(image[0]), 0.27f)} {}
+  std::int64_t size() const override { return size_; }
+  Shape image_shape() const override { return shape_; }
+  std::int64_t classes() const override { return classes_; }
+  const Normalization& normalization() const override { return normalization_; }
+  Augmentation augmentation() const override { return {.padding = 2, .flip = true}; }
+  std::int32_t label(std::int64_t index) const override { return static_cast<std::int32_t>(index % classes_); }
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {
+    Random random(5, RandomUse::synthetic, static_cast<std::uint64_t>(index));
+    for (std::uint8_t& byte : out) byte = static_cast<std::uint8_t>(random.below(256));
+  }
+
+ private:
+  Shape shape_;
+  std::int64_t classes_, size_;
+  Normalization normalization_;
+};
+
+struct Trained {
+  std::vector<NamedTensor> weights;
+  Stats training, test;
+};
+
+// Two epochs, each with a short last batch, and an evaluation.
+inline Trained train_two_epochs(const Model& model, const DataParallelOptions& options, bool keep) {
+  const auto data = std::make_shared<RandomImages>(model.input(), model.output()[0], 21);
+  LoaderOptions loading{.batch_size = 8, .augment = true, .seed = 9, .workers = 2};
+  if (keep) loading.kept = read_images(*data, 3);
+  Loader train(data, loading);
+  loading.shuffle = loading.augment = false;
+  Loader test(data, loading);
+  DataParallel net(model, options);
+  net.prepare(train.batch_sizes(), test.batch_sizes(), train.kept(), test.kept());
+  for (const std::int64_t epoch : {0, 1})
+    for (const Batch& batch : train.epoch(epoch)) {
+      REQUIRE(batch.images.empty() == keep);
+      net.train_step(batch, {.lr = 0.05f, .momentum = 0.9f});
+    }
+  Trained trained;
+  trained.training = net.take_stats();
+  for (const Batch& batch : test.epoch(0)) net.evaluate(batch);
+  trained.test = net.take_stats();
+  trained.weights = net.weights();
+  return trained;
+}
+
+inline void check_kept_images(const Model& model, const DataParallelOptions& options) {
+  const Trained brought = train_two_epochs(model, options, false), kept = train_two_epochs(model, options, true);
+  CHECK(bit_equal(brought.weights, kept.weights));
+  CHECK(brought.training.loss_sum == kept.training.loss_sum);
+  CHECK(brought.test.loss_sum == kept.test.loss_sum);
+  CHECK(brought.test.samples == 21);
+  CHECK(kept.test.samples == 21);
+}
+
+}  // namespace dp::test
