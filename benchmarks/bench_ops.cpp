@@ -9,13 +9,13 @@
 #include <sstream>
 
 #include "benchmarks/bare_loop.h"
-#include "benchmarks/machine_rates.h"
-#include "benchmarks/op_work.h"
 #include "benchmarks/protocol.h"
 #include "benchmarks/random_batches.h"
 #include "dp/data_parallel.h"
 #include "dp/error.h"
 #include "dp/models.h"
+#include "engine/op_work.h"
+#include "engine/tracer.h"
 
 namespace {
 
@@ -33,7 +33,7 @@ struct Options {
 };
 
 struct Case {
-  OpWork work;
+  dp::engine::OpWork work;
   std::string implementation;
   int times = 0;  // in a step
   std::vector<double> seconds{};
@@ -44,20 +44,19 @@ class Lab {
   explicit Lab(const Options& options)
       : model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
         batch_(random_batches(model_, options.batch, 1, 42, {0, options.batch})),
-        loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.fast_conv),
-        host_(options.gpu.empty()),
-        threads_(options.threads) {
+        loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.fast_conv) {
     omp_set_num_threads(options.threads);
     const dp::engine::Plan& plan = loop_.plan();
     for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
       for (const dp::engine::PlanStep& step : *stage) add(step);
     update_case_ = cases_.size();
-    cases_.push_back({update_work(loop_.parameter_count()), "update", 1});
+    cases_.push_back({dp::engine::update_work(loop_.parameter_count()), "update", 1});
   }
 
-  void introduce() const {
-    if (host_)
-      say("rates", {{"gflops", exact(measured_gflops(threads_))}, {"gbytes", exact(measured_gbytes(threads_))}});
+  void introduce() {
+    const dp::kernels::Rates rates = loop_.replica().context().rates();
+    if (rates.flops > 0)
+      say("rates", {{"gflops", exact(rates.flops * 1e-9)}, {"gbytes", exact(rates.bytes * 1e-9)}});
     else
       say("rates", {});
     for (const Case& one : cases_) {
@@ -104,7 +103,7 @@ class Lab {
 
   // Ops that do the same on the same shapes are one case.
   void add(const dp::engine::PlanStep& step) {
-    OpWork work = work_of(step);
+    dp::engine::OpWork work = dp::engine::work_of(step);
     auto found =
         std::find_if(cases_.begin(), cases_.end(), [&](const Case& one) { return one.work.shape == work.shape; });
     if (found == cases_.end()) found = cases_.insert(found, {std::move(work), step.op->implementation(), 0});
@@ -112,7 +111,31 @@ class Lab {
     case_of_[&step] = static_cast<std::size_t>(found - cases_.begin());
   }
 
-  void step() {
+  void step() { loop_.replica().context().host_accessible() ? timed_step() : traced_step(); }
+
+  // The device says what each op took: what the host could see has launching and waiting in it.
+  void traced_step() {
+    dp::kernels::Stream& compute = loop_.replica().compute();
+    const dp::engine::Plan& plan = loop_.plan();
+    loop_.begin(batch_.front(), {.lr = 1e-9f, .momentum = 0.9f});
+    compute.trace(&ring_);
+    ring_.recording = true;
+    const std::size_t before = ring_.size() + ring_.dropped();
+    for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+      loop_.replica().run(*stage);
+    compute.detail(kUpdate);
+    loop_.update();
+    compute.trace(&ring_);
+    ring_.recording = false;
+    std::map<std::uint64_t, double> seconds;
+    for (std::size_t i = ring_.size() - (ring_.size() + ring_.dropped() - before); i < ring_.size(); ++i)
+      seconds[ring_.span(i).detail] += static_cast<double>(ring_.span(i).end - ring_.span(i).begin) * 1e-9;
+    for (const auto& [step, which] : case_of_)
+      cases_[which].seconds.push_back(seconds[dp::engine::layer_detail(step->name)]);
+    cases_[update_case_].seconds.push_back(seconds[kUpdate]);
+  }
+
+  void timed_step() {
     Clock::time_point start;
     const auto stop = [&](std::size_t which) {
       loop_.replica().compute().synchronize();
@@ -136,8 +159,8 @@ class Lab {
   std::vector<Case> cases_;
   std::map<const dp::engine::PlanStep*, std::size_t> case_of_;
   std::size_t update_case_ = 0;
-  bool host_;
-  int threads_;
+  static constexpr std::uint64_t kUpdate = dp::engine::bucket_detail(0);
+  dp::kernels::TraceRing ring_{1 << 14};  // several steps
 };
 
 }  // namespace

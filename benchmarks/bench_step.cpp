@@ -34,7 +34,7 @@ struct Options {
   std::string model = "mnist_convnet", variant = "dp", reduce = "auto", images_on = "host", gpus, save_inputs;
   std::vector<std::int64_t> input{1, 28, 28};
   std::int64_t classes = 10, batch = 64;
-  int batches = 192, cpu = 1, threads = 1;
+  int batches = 192, cpu = 1, threads = 1, replicas_per_device = 1;
   std::uint64_t seed = 42;
   bool fast_conv = false;
   RankOptions rank;
@@ -56,7 +56,10 @@ std::vector<dp::Device> devices_of(const Options& options) {
   const bool is_rank = options.variant == "ddp";
   if (options.gpus.empty()) return dp::cpus(is_rank ? 1 : options.cpu);
   const std::vector<int> ids = dp::parse_gpu_list(options.gpus, dp::probe_devices(dp::DeviceKind::cuda).count);
-  return dp::gpus(is_rank ? std::vector<int>{ids.at(static_cast<std::size_t>(options.rank.rank))} : ids);
+  if (is_rank) return dp::gpus({ids.at(static_cast<std::size_t>(options.rank.rank))});
+  std::vector<int> all;
+  for (const int id : ids) all.insert(all.end(), static_cast<std::size_t>(options.replicas_per_device), id);
+  return dp::gpus(all);
 }
 
 // One way to train: the bare loop over a plan, or DataParallel, alone or as a rank.
@@ -230,6 +233,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--cpu", options.cpu, "Replicas on the CPU")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--gpus", options.gpus, "Ids of GPUs instead");
+  app.add_option("--replicas-per-device", options.replicas_per_device, "On each GPU")->check(CLI::PositiveNumber);
   app.add_option("--threads", options.threads, "Of each CPU replica")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include "dp/error.h"
 #include "dp/world.h"
 #include "engine/data_parallel_state.h"
+#include "engine/layer_times.h"
 #include "engine/trace_text.h"
 #include "engine/train/run_folder.h"
 
@@ -109,6 +110,16 @@ std::int64_t DataParallel::write_trace(const std::string& file) {
           "{{\"traceEvents\":[\n{}\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"steps\":{},\"dropped\":{}}}}}\n",
           joined(events), steps, dropped));
   return steps;
+}
+
+std::vector<LayerTime> DataParallel::layer_times() {
+  State& s = *state_;
+  if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
+  s.replicas.front()->trace(*s.tracers.front());
+  s.exchanges.front()->trace(*s.tracers.front());
+  kernels::Rates rates;
+  s.on_first([&](engine::Replica& replica, engine::Exchange&) { rates = replica.context().rates(); });
+  return engine::layer_times(*s.replicas.front(), *s.tracers.front(), rates);
 }
 
 }  // namespace dp

@@ -4,6 +4,20 @@
 #include <numeric>
 
 namespace dp::engine {
+namespace {
+
+class Range {
+ public:
+  Range(kernels::Context& context, const char* name) : context_(context) { context_.begin_range(name); }
+  ~Range() { context_.end_range(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  kernels::Context& context_;
+};
+
+}  // namespace
 
 Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, const ParameterTable& table,
                  const NormTable& norms, const ReplicaOptions& options)
@@ -17,6 +31,7 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       kept_(*context_, *compute_) {
   const auto lanes = static_cast<std::size_t>(options.lanes);
   compute_->label(kUntimed);
+  if (!context_->host_accessible()) feed_.emplace(*context_, *compute_), feed_->label(kUntimed);
   values_ = allocate(table.bytes(), &MemoryUse::weights);
   gradients_ = allocate(table.bytes() * lanes, &MemoryUse::gradients);
   step_inputs_ = allocate(sizeof(kernels::StepInputs), &MemoryUse::other);
@@ -82,11 +97,19 @@ void Replica::reserve(const Plan& plan) {
     activation_bytes_ = needed;
     select(lane_);
   }
-  if (context_->host_accessible()) return;
-  const auto rows = static_cast<std::size_t>(plan.options().batch) * lanes;
-  at_least(images_, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float));
-  at_least(labels_, rows * sizeof(std::int32_t));
-  at_least(samples_, rows * sizeof(std::int64_t));
+  if (!feed_) return;
+  const std::int64_t rows = plan.options().batch;
+  const std::size_t before = feed_->held();
+  feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * lanes);
+  held_.other += feed_->held() - before;
+}
+
+// The pointers are null where the shard's are.
+InputFeed::Parts Replica::parts_of(const Shard& shard) const {
+  const auto rows = static_cast<std::size_t>(shard.rows);
+  return {{{shard.images, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float)},
+           {shard.labels, rows * sizeof(std::int32_t)},
+           {shard.samples, rows * sizeof(std::int64_t)}}};
 }
 
 void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes) {
@@ -101,16 +124,6 @@ void Replica::keep(const KeptImages& images, std::int64_t rows) {
   at_least(images_, static_cast<std::size_t>(rows * options_.lanes * model_.input().numel()) * sizeof(float));
 }
 
-template <typename T>
-std::byte* Replica::input(std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t first,
-                          std::int64_t count) {
-  if (context_->host_accessible() || host == nullptr)
-    return reinterpret_cast<std::byte*>(const_cast<T*>(host));  // ops only read it
-  T* const to = static_cast<T*>(staged->data()) + first;
-  compute_->copy(to, host, static_cast<std::size_t>(count) * sizeof(T));
-  return reinterpret_cast<std::byte*>(to);
-}
-
 std::byte* Replica::make_images(const Shard& shard, const std::byte* samples, std::int64_t first) {
   keep(*shard.kept, shard.rows);
   float* const x = static_cast<float*>(images_->data()) + first;
@@ -119,15 +132,20 @@ std::byte* Replica::make_images(const Shard& shard, const std::byte* samples, st
 }
 
 void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
-  if (lane == 0) rows_bound_ = 0;
+  if (lane == 0) {
+    rows_bound_ = 0;
+    if (feed_) feed_->begin();
+  }
   Lane& bound = lanes_[static_cast<std::size_t>(lane)];
   bound.plan = plan;
   if (plan != nullptr) {
-    const std::int64_t pixels = model_.input().numel();
-    std::byte* const samples = input(samples_, shard.samples, rows_bound_, shard.rows);
-    bound.inputs = {shard.kept ? make_images(shard, samples, rows_bound_ * pixels)
-                               : input(images_, shard.images, rows_bound_ * pixels, shard.rows * pixels),
-                    input(labels_, shard.labels, rows_bound_, shard.rows), samples};
+    const InputFeed::Parts parts = parts_of(shard);
+    if (feed_)
+      bound.inputs = feed_->bring(parts);
+    else
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        bound.inputs[i] = static_cast<std::byte*>(const_cast<void*>(parts[i].from));  // ops only read it
+    if (shard.kept) bound.inputs[0] = make_images(shard, bound.inputs[2], rows_bound_ * model_.input().numel());
     rows_bound_ += shard.rows;
   }
   select(lane);
@@ -162,6 +180,7 @@ void Replica::enqueue(const PlanStep& step) {
   }
   activity_.reach_layer(step.name);
   compute_->detail(layer_detail(step.name));
+  const Range range(*context_, step.name.c_str());
   try {
     step.op->run(*compute_, {args.data(), static_cast<std::size_t>(step.arg_count)}, workspace_);
   } catch (const Error& error) {
@@ -186,7 +205,14 @@ void Replica::bound_queue() {
   compute_->synchronize(*consumed_[turn_]);
 }
 
+void Replica::name_phase(const char* name) {
+  if (phase_named_) context_->end_range();
+  phase_named_ = name != nullptr;
+  if (name != nullptr) context_->begin_range(name);
+}
+
 void Replica::begin_timing(std::int64_t step) {
+  context_->begin_range("step");
   if (tracer_ != nullptr) tracer_->begin_step(step);
   compute_->detail(0);
   timing_since_ = std::chrono::steady_clock::now();
@@ -195,7 +221,10 @@ void Replica::begin_timing(std::int64_t step) {
 
 void Replica::end_timing() {
   timing_ = false;
+  name_phase(nullptr);
+  context_->end_range();
   compute_->label(kUntimed);
+  if (feed_) feed_->label(kUntimed);
   if (tracer_ != nullptr) tracer_->end_step();
   kernels::LabelSeconds work = context_->take_seconds();
   work[kUntimed] = 0;

@@ -7,12 +7,14 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "dp/data_parallel.h"
 #include "engine/activity.h"
 #include "engine/failpoint.h"
+#include "engine/input_feed.h"
 #include "engine/kept_images.h"
 #include "engine/plan.h"
 #include "engine/tracer.h"
@@ -50,6 +52,7 @@ class Replica {
   kernels::Stream& compute() { return *compute_; }
   const ParameterTable& table() const { return table_; }
 
+  const std::vector<std::unique_ptr<Plan>>& plans() const { return plans_; }  // made so far
   // The plan for these options, made on first use; its memory is placed then.
   const Plan& plan(const PlanOptions& options);
   // What batches of kept images need, for a lane of so many rows; made on first use.
@@ -121,6 +124,7 @@ class Replica {
   // Where this replica is, for errors, watchdog and timeline; what is enqueued on the compute stream counts as that.
   void enter(Phase phase) {
     visit(phase);
+    if (timing_) name_phase(to_string(phase));
     if (tracer_ != nullptr) tracer_->enter(phase);
   }
   // The same for work on a bucket in the middle of a phase, which goes on after it.
@@ -128,6 +132,7 @@ class Replica {
     activity_.enter(phase);
     compute_->label(label_of(phase));
     compute_->detail(0);
+    if (feed_) feed_->label(label_of(Phase::scatter));
   }
   Phase phase() const { return activity_.phase(); }
   Activity& activity() { return activity_; }
@@ -154,6 +159,7 @@ class Replica {
   };
 
   void enqueue(const PlanStep& step);
+  void name_phase(const char* name);  // for profilers; null: it ends
   int part() const { return options_.rank * options_.lanes + lane_; }
   void reserve(const Plan& plan);
   void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes);
@@ -161,8 +167,7 @@ class Replica {
   void set_base(Space space, void* pointer) {
     base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer);
   }
-  template <typename T>
-  std::byte* input(std::unique_ptr<kernels::Buffer>& staged, const T* host, std::int64_t first, std::int64_t count);
+  InputFeed::Parts parts_of(const Shard& shard) const;
 
   const Model& model_;
   const std::unique_ptr<kernels::Context> context_;
@@ -179,8 +184,9 @@ class Replica {
   std::shared_ptr<kernels::Buffer>
       arena_;  // activations and workspace of the largest plan; shared with logits handed out
   std::byte* workspace_ = nullptr;
-  std::unique_ptr<kernels::Buffer> images_, labels_, samples_;  // copies, where the device cannot read host memory
-  KeptSets kept_;
+  std::optional<InputFeed> feed_;            // where the device cannot read host memory
+  KeptSets kept_;                            // bytes that images are made of,
+  std::unique_ptr<kernels::Buffer> images_;  // here
   std::vector<std::unique_ptr<Plan>> plans_;
   std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // the shards of the last two steps
   unsigned turn_ = 0;
@@ -190,7 +196,7 @@ class Replica {
   Activity activity_;
   Tracer* tracer_ = nullptr;  // null: no timeline is kept
   PhaseTimes times_;
-  bool timing_ = false;
+  bool timing_ = false, phase_named_ = false;
   std::chrono::steady_clock::time_point timing_since_;
 };
 

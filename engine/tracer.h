@@ -14,7 +14,7 @@ namespace dp::engine {
 
 // What Stream::detail means to the engine: nothing (0), a plan step's name, or a bucket.
 inline std::uint64_t layer_detail(const std::string& name) { return reinterpret_cast<std::uintptr_t>(&name); }
-inline std::uint64_t bucket_detail(std::size_t bucket) { return bucket << 1 | 1; }
+constexpr std::uint64_t bucket_detail(std::size_t bucket) { return bucket << 1 | 1; }
 inline std::int64_t bucket_of(std::uint64_t detail) {
   return (detail & 1) != 0 ? static_cast<std::int64_t>(detail >> 1) : -1;
 }

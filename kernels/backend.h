@@ -58,6 +58,13 @@ class Stream {
 inline constexpr std::size_t kLabels = 8;
 using LabelSeconds = std::array<double, kLabels>;
 
+// What a device can do at best, in a second; zeros where nobody knows.
+struct Rates {
+  double flops = 0;    // of its activations' type; a multiplication and an addition are two
+  double bytes = 0;    // read and written
+  std::string source;  // "measured", or by what
+};
+
 // How far a context is, as seen from outside.
 struct Doing {
   std::uint64_t moves = 0;   // differs from before when work was finished
@@ -95,7 +102,7 @@ struct ContextOptions {
   std::vector<int> cores;  // CPU: one per thread, empty: not pinned
   bool deterministic = false;
   bool fast_convolutions = false;  // may round several times as much, where that is much faster
-  bool autotune = false;           // ops of the same result may be tried out, and the fastest taken; not with deterministic
+  bool autotune = false;  // ops of the same result may be tried out, and the fastest taken; not with deterministic
   // Test mode of host backends: every stream runs on a thread of its own, with pseudo-random delays from this seed.
   bool threaded_streams = false;
   std::uint64_t delay_seed = 0;
@@ -132,6 +139,11 @@ class Context {
   virtual LabelSeconds take_seconds() = 0;
   // From any thread, at any time. Says nothing where the device does not tell.
   virtual Doing doing() const { return {}; }
+  // Names what the calling thread does until end_range(), for profilers that know of this device; ranges nest.
+  virtual void begin_range(const char*) {}
+  virtual void end_range() {}
+  // May take a second; between steps, by the thread that the context is bound to.
+  virtual Rates rates() { return {}; }
 };
 
 class Backend {

@@ -38,6 +38,9 @@ void add_rounds(CLI::App& app, StepOptions& o) {
   auto* cpu = app.add_option("--cpu", o.replicas, "N CPU replicas, and N ranks of ddp")->check(whole(1, 256));
   cpu->capture_default_str();
   app.add_option("--gpus", o.gpus, "ids 0,1, ranges 0-3, or all")->excludes(cpu);
+  app.add_option("--replicas-per-device", o.replicas_per_device, "GPUs: dp also with so many replicas on each")
+      ->check(whole(1, 64))
+      ->capture_default_str();
   app.add_option("--threads", o.threads, "CPU threads of each variant in all [cores]")->check(whole(1, 1024));
   app.add_option("--rounds", o.rounds, "every variant once in each")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--steps", o.steps, "of a variant in a round [as many as take --seconds]")->check(whole(1, 1000000));

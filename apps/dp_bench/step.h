@@ -11,10 +11,11 @@ namespace dp_bench {
 
 struct StepOptions {
   Network network;
-  std::int64_t batch = 64;  // global
-  int replicas = 2;         // N of `dp` and `ddp`
-  std::string gpus;         // their ids; empty: CPU replicas
-  int threads = 0;          // in all, on the CPU; 0: a thread for each core
+  std::int64_t batch = 64;      // global
+  int replicas = 2;             // N of `dp` and `ddp`
+  std::string gpus;             // their ids; empty: CPU replicas
+  int replicas_per_device = 1;  // above 1: a variant of so many replicas on every GPU
+  int threads = 0;              // in all, on the CPU; 0: a thread for each core
   int rounds = 8;
   int steps = 0;         // of one variant in one round; 0: as many as take `seconds`
   double seconds = 1.0;  // of one variant in one round
@@ -24,7 +25,7 @@ struct StepOptions {
   std::vector<std::string> variants;  // their keys; empty: all
   bool fast_conv = false;
   std::string images_on = "host";  // or device: as bytes, of which every variant makes its augmented batches
-  double timeout = 300;  // seconds without an answer
+  double timeout = 300;            // seconds without an answer
 };
 
 // One way to train, before it is started.

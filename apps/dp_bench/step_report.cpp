@@ -86,11 +86,12 @@ std::string verdict(double ratio, const Interval& interval, double goal) {
 
 // How much longer theirs takes; a goal of 0.99 lets ours be 1 % slower.
 Section ratios_section(const StepResult& result) {
+  const bool gpu = !result.options.gpus.empty();
   const std::vector<std::string> torch{"torch", "torch-cl"}, torch_ddp{"torch-ddp", "torch-ddp-cl"};
   const std::vector<Question> questions{
-      {{"dp1"}, {"plan"}, 1 / 1.01}, {{"dp-sharded"}, {"dp1"}, 1 / 1.05},  {{"dp-sharded"}, {"ddp"}, 1},
-      {{"dp1"}, torch, 1.3},         {{"dp-sharded"}, {"torch-dp"}, 1.15}, {{"dp-sharded"}, torch_ddp, 1.15},
-      {{"ddp"}, torch_ddp, 1.15}};
+      {{"dp1"}, {"plan"}, 1 / 1.01},        {{"dp-sharded"}, {"dp1"}, 1 / 1.05}, {{"dp-sharded"}, {"ddp"}, 1},
+      {{"dp-virtual"}, {"dp1"}, 1 / 1.07},  {{"dp1"}, torch, gpu ? 1.4 : 1.3},   {{"dp1"}, {"torch-compiled"}, 1.1},
+      {{"dp-sharded"}, {"torch-dp"}, 1.15}, {{"dp-sharded"}, torch_ddp, 1.15},   {{"ddp"}, torch_ddp, 1.15}};
   Section section{"ratios", "How much longer the other one takes", "", {}, {}, {}};
   section.columns = {{"ratio_of", "times"}, {"ratio", "ratio", 3},         {"low", "from", 3},
                      {"high", "to", 3},     {"goal", "goal: at least", 3}, {"met", "met"}};

@@ -91,6 +91,10 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
     for (const char* reduce : {"sharded", "master", "allreduce"})
       ours(std::string("dp-") + reduce, "dp" + count + " " + reduce, "dp", n, {"--reduce", reduce});
 
+  if (gpu && options.replicas_per_device > 1) {
+    const std::string each = std::to_string(options.replicas_per_device);
+    ours("dp-virtual", "dp" + count + ", " + each + " replicas each", "dp", n, {"--replicas-per-device", each});
+  }
   if (n > 1) ours("ddp", "ddp" + count, "ddp", n, {});
 
   const auto pytorch = [&](const std::string& key, const std::string& title, const std::string& variant, int devices,

@@ -61,6 +61,7 @@ struct Arguments {
   bool environment = false;      // the subcommand env
   bool evaluate = false, dry_run = false, print_plan = false, list_models = false;
   int print_freq = 10;
+  bool profile = false;
   bool quiet = false, no_progress = false;
   std::string summary, trace, trace_steps = "10:10";
 };

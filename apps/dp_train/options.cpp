@@ -82,7 +82,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.logical_shards = a.logical_shards;
   if (a.model_ema) parallel.ema_decay = a.model_ema_decay;
   parallel.timeout_seconds = a.timeout;
-  if (!a.trace.empty()) read_trace_steps(a.trace_steps, parallel);
+  if (!a.trace.empty() || a.profile) read_trace_steps(a.trace_steps, parallel);
   return parallel;
 }
 
@@ -166,7 +166,9 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   options.init_partial = a.init_partial;
   options.summary_file = a.summary;
   if (!a.trace.empty() && a.evaluate) usage("--trace shows training steps; leave out --evaluate");
+  if (a.profile && a.evaluate) usage("--profile shows training steps; leave out --evaluate");
   options.trace_file = a.trace;
+  options.profile = a.profile;
   options.dry_run = a.dry_run;
   options.print_freq = a.print_freq;
   return options;

@@ -51,6 +51,7 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   at_least(options.save_every_epochs, 0, "the number of epochs between checkpoints");
   at_least(options.save_every_steps, 0, "the number of steps between checkpoints");
   at_least(options.checkpoint_hist, 0, "the number of checkpoints to keep");
+  require(!options.profile || options.parallel.trace_steps > 0, "a profile needs steps to look at: set trace_steps");
   check_sgd(options.sgd);
   check_schedule(options.schedule);
   require(data.train != nullptr && data.test != nullptr, "the trainer needs a training set and a test set");

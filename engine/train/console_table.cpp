@@ -68,8 +68,26 @@ std::string phase_table(const std::vector<std::string>& devices, const std::vect
   return out;
 }
 
+std::string layer_table(const std::string& device, const std::vector<LayerTime>& layers) {
+  double all = 0, floors = 0;
+  for (const LayerTime& layer : layers) all += layer.seconds, floors += layer.floor_seconds;
+  const auto row = [&](double seconds, double floor, const std::string& name, const std::string& implementation) {
+    const std::string least = floor > 0 ? fmt::format("{:.3f}", 1e3 * floor) : "-";
+    const std::string ratio = floor > 0 ? fmt::format("{:.1f}", seconds / floor) : "-";
+    return fmt::format("{:>10.3f} {:>6.1f} {:>10} {:>7}  {:<36} {}\n", 1e3 * seconds,
+                       all > 0 ? 100 * seconds / all : 0.0, least, ratio, printable(name), printable(implementation));
+  };
+  std::string out = fmt::format("A step of replica 0 ({}), by the median of the traced steps\n", printable(device));
+  out += fmt::format("{:>10} {:>6} {:>10} {:>7}  {:<36} {}\n", "ms", "%", "floor ms", "x floor", "layer", "by");
+  for (const LayerTime& layer : layers)
+    out += row(layer.seconds, layer.floor_seconds, layer.name, layer.implementation);
+  return out + row(all, floors, "all", "");
+}
+
 std::string summary_text(const RunSummary& summary) {
   std::string out;
+  if (!summary.layers.empty())
+    out += layer_table(summary.devices.empty() ? "" : summary.devices.front(), summary.layers);
   if (!summary.phases.empty()) {
     out += phase_table(summary.devices, summary.phases);
     out += fmt::format("Trained to step {} (epoch {}) in {}, {:.0f} img/s, training loss {:.4g}\n", summary.steps,

@@ -16,6 +16,8 @@ std::string eval_line(const Stats& stats);  // "Test: Acc@1 75.610 Acc@5 93.050 
 std::string start_table(const DataParallel& net, const TrainerOptions& options);
 // Seconds of each phase, one line a replica; empty without phases.
 std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times);
+// A line for each piece of a step and one for all; none where the floor is not known.
+std::string layer_table(const std::string& device, const std::vector<LayerTime>& layers);
 std::string summary_text(const RunSummary& summary);
 
 }  // namespace dp

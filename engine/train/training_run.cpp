@@ -297,6 +297,7 @@ RunSummary TrainingRun::summary() const {
   summary.weights_sha256 = weights_sha256(net_.weights());
   if (folder_.writes()) summary.checkpoint = folder_.checkpoint("last");
   summary.interrupted = interrupted_;
+  if (options_.profile) summary.layers = net_.layer_times();
   summary.output_dir = folder_.path();
   summary.phases = phases_;
   return summary;

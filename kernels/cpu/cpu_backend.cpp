@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/machine_rates.h"
 #include "kernels/host/host_backend.h"
 #include "kernels/host/host_context.h"
 
@@ -19,6 +20,9 @@ class CpuContext final : public HostContext {
     return make_cpu_op(desc, {options().threads, options().deterministic, options().fast_convolutions});
   }
   Layout plain_layout(const Shape& shape, DType type) override { return plain_cpu_layout(shape, type); }
+  Rates rates() override {
+    return {measured_gflops(options().threads) * 1e9, measured_gbytes(options().threads) * 1e9, "measured"};
+  }
 };
 
 class CpuBackend final : public HostBackend {

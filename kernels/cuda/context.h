@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/collective_order.h"
 #include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/device_rates.h"
+#include "kernels/cuda/ranges.h"
 #include "kernels/cuda/stream.h"
 
 namespace dp::kernels::cuda {
@@ -25,6 +27,9 @@ class CudaContext final : public Context {
   void flush() override {}  // streams go on by themselves
   bool idle() override;
   LabelSeconds take_seconds() override;
+  void begin_range(const char* name) override { cuda::begin_range(name); }
+  void end_range() override { cuda::end_range(); }
+  Rates rates() override { return device_rates(device_.index, compute_type()); }
 
   AbortFlag* abort() const { return options_.abort; }
   Guards& guards() { return guards_; }

@@ -35,6 +35,7 @@ foreach(name
     context
     cuda_backend
     describe_devices
+    device_rates
     gemm_choice
     owner
     nccl_api
@@ -44,6 +45,7 @@ foreach(name
     p2p_communicator
     peer_probe
     peers
+    ranges
     staging
     stream
     tensor_layout

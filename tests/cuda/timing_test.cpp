@@ -208,6 +208,27 @@ TEST_CASE("simulated GPUs: spans that find no place are counted as dropped") {
   CHECK(ring.size() + ring.dropped() == 901);
 }
 
+TEST_CASE("simulated GPUs: a layer's floor is its arithmetic or its memory traffic at the rates of the clocks") {
+  SimulatedGpus machine(1);
+  DataParallelOptions options = on_gpus(1, 1);
+  options.trace_steps = 2;
+  DataParallel net(narrow_convnet(), options);
+  for (int step = 0; step < 2; ++step) net.train_step(random_batch(net.model(), 8), {.lr = 0.01f});
+  const auto layers = net.layer_times();
+  // 4 multiprocessors of 128 multiply-adds at 1.5 GHz; 4096 bits twice at 1.5 GHz
+  constexpr double kFlops = 2.0 * 4 * 128 * 1.5e9, kBytes = 2.0 * 1.5e9 * 4096 / 8;
+  // conv2: 8 images, 4 channels of 12x12 to 8 of 10x10, 3x3 without padding
+  const double flops = 2.0 * 8 * 8 * 100 * 9 * 4, bytes = 4.0 * (8 * 4 * 144 + 8 * 4 * 9 + 8 * 8 * 100);
+  bool found = false;
+  for (const LayerTime& layer : layers)
+    if (layer.name.starts_with("conv2") && layer.name.ends_with("backward_weights")) {
+      found = true;
+      CHECK(layer.floor_seconds == Approx(std::max(flops / kFlops, bytes / kBytes)));
+      CHECK(layer.seconds > 0);
+    }
+  CHECK(found);
+}
+
 TEST_CASE("simulated GPUs: the timeline has the streams' work, every bucket, and the bytes of theory") {
   for (const int count : {2, 3}) {
     SimulatedGpus machine(count);

@@ -100,6 +100,15 @@ struct PhaseTimes {
   double scatter = 0, forward = 0, backward = 0, reduce = 0, update = 0, broadcast = 0, waiting = 0;
 };
 
+// What one piece of a training step takes, and the least that it could.
+struct LayerTime {
+  std::string
+      name;  // of the plan's step, as --print-plan has it; "(update)": work of that phase that is none of a layer
+  std::string implementation;  // of a layer's op
+  double seconds = 0;          // in a step, the median of those traced
+  double floor_seconds = 0;  // arithmetic or memory traffic at the device's rates, whichever takes longer; 0: not known
+};
+
 // Bytes on one device, by what they are for.
 struct MemoryUse {
   std::size_t weights = 0, gradients = 0;
@@ -148,6 +157,8 @@ class DataParallel {
   // Writes the timeline of the traced steps, of all replicas, to a file that Perfetto and Chrome open, and returns how many
   // steps there are. In a world all ranks call it, and rank 0 writes. Error(usage) without trace_steps, Error(io).
   std::int64_t write_trace(const std::string& file);
+  // Of the traced steps, on this process's first replica, in a step's order. Waits for the devices. Error(usage) without trace_steps.
+  std::vector<LayerTime> layer_times();
 
   // Places the memory of these global batch sizes ahead, so that no later step allocates.
   void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {},

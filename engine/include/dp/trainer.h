@@ -45,6 +45,7 @@ struct TrainerOptions {
   std::string summary_file{};  // a second copy of summary.json; empty: none
   // The timeline of the steps that parallel.trace_steps says is written there when training ends; empty: nowhere.
   std::string trace_file{};
+  bool profile = false;                    // the summary tells what each layer took in those steps
   bool dry_run = false;                    // one training and one evaluation batch, no files
   int print_freq = 10;                     // steps between on_step calls; 0: only after the last of an epoch
   const std::atomic<int>* stop = nullptr;  // non-zero: finish the step, save, return with interrupted set
@@ -80,6 +81,7 @@ struct RunSummary {
   bool interrupted = false;  // a stop was asked for; there is no summary.json
   std::string output_dir;
   std::vector<PhaseTimes> phases;  // per replica, over the training steps of this run
+  std::vector<LayerTime> layers;   // with TrainerOptions::profile
 };
 std::string to_json(const RunSummary& summary);  // one object, one line
 

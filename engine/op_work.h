@@ -7,7 +7,7 @@
 
 #include "engine/plan.h"
 
-namespace dp::benchmarks {
+namespace dp::engine {
 
 struct OpWork {
   std::string kind;   // "conv2d_forward", "reorder", "forward" of anything else
@@ -18,7 +18,7 @@ struct OpWork {
   // Of a convolution or linear layer: N,C,H,W,O,kernel,stride,padding; a linear layer is one of 1x1 on 1x1.
   std::vector<std::int64_t> convolution;
 };
-OpWork work_of(const engine::PlanStep& step);
+OpWork work_of(const PlanStep& step);
 OpWork update_work(std::int64_t parameters);
 
-}  // namespace dp::benchmarks
+}  // namespace dp::engine

@@ -1,4 +1,4 @@
-#include "benchmarks/machine_rates.h"
+#include "kernels/cpu/machine_rates.h"
 
 #include <omp.h>
 
@@ -10,7 +10,7 @@
 
 #include "dp/tensor.h"
 
-namespace dp::benchmarks {
+namespace dp::kernels {
 namespace {
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -55,4 +55,4 @@ double measured_gbytes(int threads) {
   return best;
 }
 
-}  // namespace dp::benchmarks
+}  // namespace dp::kernels

@@ -1,10 +1,10 @@
-#include "benchmarks/op_work.h"
+#include "engine/op_work.h"
 
 #include <algorithm>
 
 #include "dp/shape.h"
 
-namespace dp::benchmarks {
+namespace dp::engine {
 namespace {
 
 using kernels::TensorDesc;
@@ -29,7 +29,7 @@ std::vector<std::int64_t> numbers_of(const Layer& layer) {
 
 }  // namespace
 
-OpWork work_of(const engine::PlanStep& step) {
+OpWork work_of(const PlanStep& step) {
   OpWork work;
   // "layer1.0.conv1 backward_data"; forward ops have their layers' name alone.
   const auto space = step.name.rfind(' ');
@@ -38,8 +38,8 @@ OpWork work_of(const engine::PlanStep& step) {
   const std::vector<TensorDesc>& tensors = step.op->tensors();
   int activations = 0;
   for (int i = 0; i < step.arg_count; ++i) {
-    const engine::Space where = step.args[static_cast<std::size_t>(i)].space;
-    activations += where == engine::Space::activation || where == engine::Space::input;
+    const Space where = step.args[static_cast<std::size_t>(i)].space;
+    activations += where == Space::activation || where == Space::input;
   }
   // Descriptors of batch normalisation and the like name one tensor for all of the same layout.
   if (tensors.size() == 1)
@@ -63,4 +63,4 @@ OpWork update_work(std::int64_t parameters) {
   return {"sgd_update", "all parameters", "update", 0, 5.0 * 4 * static_cast<double>(parameters), {}};
 }
 
-}  // namespace dp::benchmarks
+}  // namespace dp::engine
