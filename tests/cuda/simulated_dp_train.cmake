@@ -1,5 +1,6 @@
 # cmake -DPROGRAM=dp_train -DFOLDER=<of the simulated plugin, probe and driver> -P: dp_train as it is, on simulated GPUs. One result on
 # one GPU and on two.
+cmake_minimum_required(VERSION 3.25)
 set(ENV{LD_LIBRARY_PATH} ${FOLDER})
 set(ENV{DP_PLUGIN_PATH} ${FOLDER})
 set(ENV{DP_NCCL_LIBRARY} /nonexistent)
@@ -27,7 +28,7 @@ set(hashes "")
 foreach(gpus 0 0,1)
   set(folder ${FOLDER}/dp_train_run_${gpus})
   file(REMOVE_RECURSE ${folder})
-  run(text --model mlp --dataset digits --gpus ${gpus} -b 8 --logical-shards 2 --max-steps 2 --quiet --no-progress
+  run(text --model mlp --dataset digits --gpus ${gpus} -b 8 --logical-shards 2 --max-steps 2 --quiet --no-progress --images-on host
       --output-dir ${folder} --summary ${folder}.json)
   file(READ ${folder}.json summary)
   string(JSON hash GET "${summary}" weights_sha256)

@@ -1,0 +1,54 @@
+#include "engine/bucket_tuning.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+
+namespace dp::engine {
+namespace {
+
+constexpr std::size_t kMebi = std::size_t{1} << 20;
+constexpr std::size_t kSmall = 64 << 10, kLarge = 16 * kMebi;
+constexpr int kRounds = 5, kSums = 4;  // in a round
+
+double seconds_of_sum(Replica& replica, kernels::Communicator& communicator, std::size_t bytes) {
+  const DType type = replica.table().type();
+  const auto count = static_cast<std::int64_t>(bytes / size_of(type));
+  kernels::Stream& stream = replica.compute();
+  std::array<double, kRounds> rounds{};
+  for (int round = -1; round < kRounds; ++round) {  // the first one warms up
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kSums; ++i) communicator.all_reduce(replica.gradients(), count, type, stream);
+    replica.context().flush();
+    stream.synchronize();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    if (round >= 0) rounds[static_cast<std::size_t>(round)] = passed.count() / kSums;
+  }
+  std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+  return rounds[kRounds / 2];
+}
+
+}  // namespace
+
+SumCost cost_of(std::size_t small_bytes, double small_seconds, std::size_t large_bytes, double large_seconds) {
+  const double more = large_seconds - small_seconds;
+  if (more <= 0) return {small_seconds, INFINITY};
+  const double rate = static_cast<double>(large_bytes - small_bytes) / more;
+  return {std::max(0.0, small_seconds - static_cast<double>(small_bytes) / rate), rate};
+}
+
+std::size_t bucket_bytes_for(const SumCost& cost) {
+  const double mebis = cost.constant * cost.bytes_per_second / static_cast<double>(kMebi);
+  return static_cast<std::size_t>(std::clamp(std::ceil(mebis), 1.0, 25.0)) * kMebi;
+}
+
+bool worth_tuning(const ParameterTable& table) { return default_bucket_bytes(table) < table.bytes(); }
+
+SumCost measure_sums(Replica& replica, kernels::Communicator& communicator) {
+  const std::size_t large = std::min(kLarge, replica.table().bytes()), small = std::min(kSmall, large / 2);
+  const double small_seconds = seconds_of_sum(replica, communicator, small);
+  return cost_of(small, small_seconds, large, seconds_of_sum(replica, communicator, large));
+}
+
+}  // namespace dp::engine
