@@ -19,6 +19,7 @@ class CpuContext final : public HostContext {
     return make_cpu_op(desc, {options().threads, options().deterministic, options().fast_convolutions});
   }
   Layout plain_layout(const Shape& shape, DType type) override { return plain_cpu_layout(shape, type); }
+  Layout with_type(const TensorDesc& tensor, DType) override { return tensor.layout; }
 };
 
 class CpuBackend final : public HostBackend {
@@ -29,6 +30,9 @@ class CpuBackend final : public HostBackend {
            std::to_string(version->patch) + "\n";
   }
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
+    if (options.activations)
+      throw Error(ErrorCode::usage, std::string("mixed precision in ") + to_string(*options.activations) +
+                                        " is for GPUs: CPU replicas compute in float32; leave it off");
     return std::make_unique<CpuContext>(device, options);
   }
 };
