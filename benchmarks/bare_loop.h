@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "dp/data_parallel.h"
 #include "dp/loader.h"
 #include "dp/model.h"
 #include "dp/optimizer.h"
@@ -17,9 +18,9 @@ namespace dp::benchmarks {
 class BareLoop {
  public:
   // `weights` are the initial ones, as DataParallel::weights() has them. The calling thread runs the steps; it is pinned here,
-  // with its team.
+  // with its team. With float16 the loss is not scaled.
   BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device, int threads,
-           std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false);
+           std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false, Amp amp = Amp::off);
 
   void train_step(const Batch& batch, const Sgd& sgd);
   // Its parts, for those that look at each: the batch becomes what the plan's steps read; the steps; the update.

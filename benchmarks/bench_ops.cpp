@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "benchmarks/amp_names.h"
 #include "benchmarks/bare_loop.h"
 #include "benchmarks/protocol.h"
 #include "benchmarks/random_batches.h"
@@ -30,6 +31,7 @@ struct Options {
   std::int64_t classes = 10, batch = 64;
   int threads = 1;
   bool fast_conv = false;
+  dp::Amp amp = dp::Amp::off;
 };
 
 struct Case {
@@ -44,7 +46,8 @@ class Lab {
   explicit Lab(const Options& options)
       : model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
         batch_(random_batches(model_, options.batch, 1, 42, {0, options.batch})),
-        loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.fast_conv) {
+        loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.fast_conv,
+              options.amp) {
     omp_set_num_threads(options.threads);
     const dp::engine::Plan& plan = loop_.plan();
     for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
@@ -175,6 +178,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--gpu", options.gpu, "Its id; else the CPU");
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
+  app.add_option("--amp", options.amp, "off, bf16 or fp16")->transform(amp_names());
   CLI11_PARSE(app, argc, argv);
   try {
     Lab lab(options);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <sstream>
 
+#include "benchmarks/amp_names.h"
 #include "benchmarks/bare_loop.h"
 #include "benchmarks/protocol.h"
 #include "benchmarks/random_batches.h"
@@ -36,7 +37,8 @@ struct Options {
   std::int64_t classes = 10, batch = 64;
   int batches = 192, cpu = 1, threads = 1, replicas_per_device = 1;
   std::uint64_t seed = 42;
-  bool fast_conv = false, amp = false;
+  bool fast_conv = false;
+  dp::Amp amp = dp::Amp::off;
   RankOptions rank;
 };
 
@@ -94,7 +96,7 @@ class Engine final : public Variant {
     parallel.reduce = parse_reduce(options.reduce);
     parallel.seed = options.seed;
     parallel.fast_convolutions = options.fast_conv;
-    if (options.amp) parallel.amp = dp::Amp::bfloat16;
+    parallel.amp = options.amp;
     net_ = std::make_unique<dp::DataParallel>(model, parallel);
     net_->prepare({rows}, {rows});
   }
@@ -123,7 +125,7 @@ class Bare final : public Variant {
  public:
   Bare(const dp::Model& model, const Options& options, dp::Device device)
       : start_(first_weights(model, options)),
-        loop_(model, start_, device, options.threads, options.seed, options.batch, options.fast_conv) {}
+        loop_(model, start_, device, options.threads, options.seed, options.batch, options.fast_conv, options.amp) {}
   void train_step(const dp::Batch& batch) override { loop_.train_step(batch, kSgd); }
   double take_loss() override { return loop_.take_loss(); }
   Weights weights() const override { return start_; }
@@ -244,7 +246,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"host", "device"}));
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
-  app.add_flag("--amp", options.amp, "As dp_train's, of the engine's variants, in bfloat16");
+  app.add_option("--amp", options.amp, "off, bf16 or fp16")->transform(amp_names());
   app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");
   add_rank_options(app, options.rank);
   CLI11_PARSE(app, argc, argv);

@@ -21,17 +21,20 @@ except ImportError as error:
     sys.exit(0)
 
 
-def make_op(kind, numbers, memory_format, device):
+TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def make_op(kind, numbers, memory_format, device, dtype):
     n, c, h, w, out, kernel, stride, padding = numbers
     if kind.startswith("linear"):
-        x, weight, bias = (torch.randn(*shape, device=device) for shape in ((n, c), (out, c), (out,)))
-        dy = torch.randn(n, out, device=device)
+        x, weight, bias = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((n, c), (out, c), (out,)))
+        dy = torch.randn(n, out, device=device, dtype=dtype)
         return {"linear_forward": lambda: torch.addmm(bias, x, weight.t()), "linear_backward_data": lambda: dy.mm(weight),
                 "linear_backward_weights": lambda: (dy.t().mm(x), dy.sum(0))}[kind]
-    x, weight = (torch.randn(*shape, device=device).contiguous(memory_format=memory_format)
+    x, weight = (torch.randn(*shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
                  for shape in ((n, c, h, w), (out, c, kernel, kernel)))
     y = torch.conv2d(x, weight, None, stride, padding)
-    dy = torch.randn(y.shape, device=device).contiguous(memory_format=memory_format)
+    dy = torch.randn(y.shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
     if kind == "conv2d_forward":
         return lambda: torch.conv2d(x, weight, None, stride, padding)
     mask = [kind == "conv2d_backward_data", kind == "conv2d_backward_weights", False]
@@ -40,10 +43,15 @@ def make_op(kind, numbers, memory_format, device):
 
 
 def seconds(op, device):
+    if device.type == "cuda":  # by the device: the host's time has launching in it
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        op()
+        end.record()
+        end.synchronize()
+        return 1e-3 * begin.elapsed_time(end)
     start = time.perf_counter()
     op()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
@@ -51,6 +59,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gpu", default="")
+    parser.add_argument("--amp", default="off", choices=list(TYPES))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
@@ -61,7 +70,8 @@ def main():
         if words == ["go"]:
             break
         formats = (torch.contiguous_format, torch.channels_last)
-        cases.append([make_op(words[1], [int(word) for word in words[2:]], memory_format, device) for memory_format in formats])
+        cases.append([make_op(words[1], [int(word) for word in words[2:]], memory_format, device, TYPES[options.amp])
+                      for memory_format in formats])
     for case in cases:
         for op in case:
             seconds(op, device)

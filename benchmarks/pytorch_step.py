@@ -138,18 +138,26 @@ def spread_threads():
             os.sched_setaffinity(thread, {others[i % len(others)]})
 
 
+def autocast(amp, device):
+    """Mixed precision as PyTorch has it: layers in 16 bits, losses in float32."""
+    return torch.autocast(device.type, {"bf16": torch.bfloat16, "fp16": torch.float16}.get(amp), enabled=amp != "off")
+
+
 class Trainer:
-    def __init__(self, model, images, labels, compiled, memory_format):
+    def __init__(self, model, images, labels, compiled, memory_format, amp):
         self.model, self.images, self.labels, self.memory_format = model, images, labels, memory_format
         self.device = labels[0].device
         self.optimizer = make_optimizer(model, self.device)
+        self.cast = lambda: autocast(amp, self.device)
+        self.scaler = torch.amp.GradScaler("cuda") if amp == "fp16" else None
         self.loss = torch.compile(self.loss_of, mode="max-autotune") if compiled else self.loss_of
         self.next = 0
 
     def loss_of(self, images, labels):
         if images.dtype == torch.uint8:  # kept on the device
             images = normalized(augmented(images)).contiguous(memory_format=self.memory_format)
-        return F.cross_entropy(self.model(images), labels)
+        with self.cast():
+            return F.cross_entropy(self.model(images), labels)
 
     def train(self, steps):
         """The mean loss of these steps; returns when the device is done."""
@@ -159,8 +167,13 @@ class Trainer:
             self.next += 1
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.loss(self.images[i], self.labels[i])
-            loss.backward()
-            self.optimizer.step()
+            if self.scaler:
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                loss.backward()
+                self.optimizer.step()
             total += loss.detach()  # a compiled one lies where the next will
         return total.item() / steps
 
@@ -216,6 +229,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of this process")
     parser.add_argument("--gpus", default="", help="ids; empty: the CPU")
     parser.add_argument("--images-on", default="host", choices=["host", "device"], help="device: bytes, augmented there")
+    parser.add_argument("--amp", default="off", choices=["off", "bf16", "fp16"], help="on GPUs")
     parser.add_argument("--compile", action="store_true", help="torch.compile(max-autotune)")
     options = parser.parse_args()
     if options.model not in MODELS:
@@ -242,9 +256,9 @@ def main():
     images = [x.to(device).contiguous(memory_format=memory_format) if x.dim() == 4 and x.is_floating_point() else x.to(device)
               for x in images]
     labels = [x.to(device) for x in labels]
-    with torch.no_grad():
+    with torch.no_grad(), autocast(options.amp, device):
         start_loss = F.cross_entropy(model.eval()(normalized(images[0])), labels[0]).item()
-    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format)
+    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format, options.amp)
     trainer.train(5 if options.compile else 1)  # every thread there is has been started, everything compiled and recorded
     if options.threads > 1 and not gpus:
         spread_threads()

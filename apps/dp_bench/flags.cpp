@@ -51,6 +51,9 @@ void add_rounds(CLI::App& app, StepOptions& o) {
   app.add_option("--batches", o.batches, "different batches, used in turn [96 MiB of them]")->check(whole(1, 100000));
   app.add_option("--python", o.python, "a Python that has PyTorch")->capture_default_str();
   app.add_flag("--fast-conv", o.fast_conv, "as dp_train's");
+  app.add_option("--amp", o.amp, "GPUs: mixed precision in every variant: bf16 or fp16")
+      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
+      ->capture_default_str();
   app.add_option("--images-on", o.images_on,
                  "host: float32 batches; device: bytes kept there, cropped and flipped by every variant itself")
       ->check(CLI::IsMember({"host", "device"}))
@@ -94,6 +97,9 @@ void add_ops(CLI::App& app, OpsOptions& o, Asked& asked) {
   app.add_option("--steps", o.steps, "in a round")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--python", o.python, "a Python that has PyTorch")->capture_default_str();
   app.add_flag("--without-pytorch", o.without_pytorch, "");
+  app.add_option("--amp", o.amp, "GPUs: mixed precision: bf16 or fp16")
+      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
+      ->capture_default_str();
   app.add_flag("--fast-conv", o.fast_conv, "as dp_train's");
   app.callback([&] { asked.work = [&o] { return measure_ops(o, tell); }; });
 }

@@ -71,6 +71,7 @@ class Ops {
                                    std::to_string(options_.threads)};
     if (!options_.gpu.empty()) words.insert(words.end(), {"--gpu", options_.gpu});
     if (options_.fast_conv) words.emplace_back("--fast-conv");
+    if (options_.amp != "off") words.insert(words.end(), {"--amp", options_.amp});
     dp_ = std::make_unique<Child>(words, std::vector<std::string>{});
     while (true) {
       const Reply reply = dp_->read(options_.timeout);
@@ -94,6 +95,7 @@ class Ops {
     std::vector<std::string> words{options_.python, find_program("pytorch_ops.py"), "--threads",
                                    std::to_string(options_.threads)};
     if (!options_.gpu.empty()) words.insert(words.end(), {"--gpu", options_.gpu});
+    if (options_.amp != "off") words.insert(words.end(), {"--amp", options_.amp});
     const std::string threads = std::to_string(options_.threads);
     std::vector<std::string> variables{"OMP_NUM_THREADS=" + threads, "OPENBLAS_NUM_THREADS=" + threads,
                                        "OMP_PROC_BIND=true", "OMP_PLACES=cores"};

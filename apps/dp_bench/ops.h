@@ -15,6 +15,7 @@ struct OpsOptions {
   int rounds = 8, steps = 5;
   std::string python = "python3";
   bool fast_conv = false, without_pytorch = false;
+  std::string amp = "off";
   double timeout = 300;
 };
 Report measure_ops(OpsOptions options, Progress progress);

@@ -11,12 +11,14 @@ namespace {
 constexpr std::int64_t kInputBytes = 96 << 20;  // of all batches together: more than a cache holds
 
 std::vector<std::string> network_arguments(const StepOptions& options) {
-  return {"--model",     options.network.model,
-          "--input",     shape_text(options.network.input, ","),
-          "--classes",   std::to_string(options.network.classes),
-          "--batch",     std::to_string(options.batch),
-          "--batches",   std::to_string(options.batches),
-          "--images-on", options.images_on};
+  std::vector<std::string> words{"--model",     options.network.model,
+                                 "--input",     shape_text(options.network.input, ","),
+                                 "--classes",   std::to_string(options.network.classes),
+                                 "--batch",     std::to_string(options.batch),
+                                 "--batches",   std::to_string(options.batches),
+                                 "--images-on", options.images_on};
+  if (options.amp != "off") words.insert(words.end(), {"--amp", options.amp});
+  return words;
 }
 
 std::string first_gpus(const std::string& gpus, int count) {
