@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -103,6 +104,8 @@ struct ContextOptions {
   bool deterministic = false;
   bool fast_convolutions = false;  // may round several times as much, where that is much faster
   bool autotune = false;  // ops of the same result may be tried out, and the fastest taken; not with deterministic
+  // bf16 or f16: mixed precision, with activations and the weights that layers read in that type. Error(usage) from a backend without.
+  std::optional<DType> activations{};
   // Test mode of host backends: every stream runs on a thread of its own, with pseudo-random delays from this seed.
   bool threaded_streams = false;
   std::uint64_t delay_seed = 0;
@@ -116,7 +119,11 @@ class Context {
  public:
   virtual ~Context() = default;
   virtual Device device() const = 0;
-  virtual DType compute_type() const = 0;    // of activations, parameters, gradients
+  virtual DType compute_type() const = 0;  // of parameters, gradients, momenta
+  // Of activations, their gradients, and the weights that convolutions and linear layers read: the same, or ContextOptions::activations.
+  virtual DType activation_type() const { return compute_type(); }
+  // Of one element in this context's memory: the reference keeps the 16-bit types as float64.
+  virtual std::size_t element_bytes(DType type) const { return size_of(type); }
   virtual bool host_accessible() const = 0;  // device memory is host memory: inputs need no copy
   // Called by a thread before its first use of this context: binds the device, or pins the thread.
   virtual void bind_thread() = 0;
@@ -129,6 +136,8 @@ class Context {
   virtual std::unique_ptr<Op> make_op(const OpDesc& desc) = 0;
   // The row-major layout of a shape; what files and host tensors use.
   virtual Layout plain_layout(const Shape& shape, DType type) = 0;
+  // The tensor's memory order for elements of another type. For contexts with mixed precision.
+  virtual Layout with_type(const TensorDesc& tensor, DType type) = 0;
   // Returns when everything enqueued so far will complete without further calls from this thread. Contexts whose streams
   // run inside the calling thread work off their queues here.
   virtual void flush() = 0;

@@ -9,10 +9,26 @@ namespace {
   throw Error(ErrorCode::usage, std::string(name_of(desc)) + " of" + shapes_of(desc) + ": " + why);
 }
 
+bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
+
 void check_types(const OpDesc& desc, std::initializer_list<const TensorDesc*> tensors) {
   for (const TensorDesc* tensor : tensors)
     if (tensor->type != DType::f32)
       refuse(desc, std::string("this device computes in float32, not ") + to_string(tensor->type));
+}
+
+// What is an activation, or a weight that a layer reads: all of one type.
+void check_activations(const OpDesc& desc, LowPrecision low, std::initializer_list<const TensorDesc*> tensors) {
+  const DType type = (*tensors.begin())->type;
+  if (low == LowPrecision::refused || !is_low(type)) return check_types(desc, tensors);
+  for (const TensorDesc* tensor : tensors)
+    if (tensor->type != type)
+      refuse(desc, std::string("activations and weights are of one type, not ") + to_string(type) + " and " +
+                       to_string(tensor->type));
+}
+
+void check_low(const OpDesc& desc, LowPrecision low, bool asked) {
+  if (asked && low == LowPrecision::refused) refuse(desc, "this device has no mixed precision");
 }
 
 std::int64_t window_output(std::int64_t in, const Window& w) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; }
@@ -26,7 +42,6 @@ bool window_fits(const Shape& in, const Shape& out, const Window& w) {
 
 void check_conv(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y,
                 const Window& window) {
-  check_types(desc, {&x, &w, &y});
   const Shape &xs = x.shape, &ws = w.shape, &ys = y.shape;
   if (xs.rank() != 4 || ws.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
   if (ws[1] != xs[1] || ws[0] != ys[1]) refuse(desc, "the channels of the weights are not those of input and output");
@@ -36,7 +51,6 @@ void check_conv(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, co
 }
 
 void check_linear(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y) {
-  check_types(desc, {&x, &w, &y});
   const Shape &xs = x.shape, &ws = w.shape, &ys = y.shape;
   if ((xs.rank() != 2 && xs.rank() != 4) || ws.rank() != 2 || ys.rank() != 2)
     refuse(desc, "the input has two or four dimensions, weights and output have two");
@@ -52,7 +66,6 @@ void check_dropout(const OpDesc& desc, const DropoutSpec& dropout) {
 
 void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w,
                 const std::optional<DropoutSpec>& dropout) {
-  check_types(desc, {&x, &y});
   const Shape &xs = x.shape, &ys = y.shape;
   if (xs.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
   if (xs[0] != ys[0] || xs[1] != ys[1]) refuse(desc, "batch and channels of input and output differ");
@@ -64,7 +77,6 @@ void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, co
 
 void check_avg_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w, bool global) {
   if (!global) return check_pool(desc, x, y, w, std::nullopt);
-  check_types(desc, {&x, &y});
   if (x.shape.rank() != 4 || y.shape.rank() != 4) refuse(desc, "every tensor has four dimensions");
   if (x.shape[2] < 1 || x.shape[3] < 1) refuse(desc, "the images are empty");
   if (y.shape != Shape{x.shape[0], x.shape[1], 1, 1})
@@ -72,7 +84,6 @@ void check_avg_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y
 }
 
 void check_norm(const OpDesc& desc, const TensorDesc& x) {
-  check_types(desc, {&x});
   if (x.shape.rank() != 4) refuse(desc, "the tensor has four dimensions");
   if (x.shape[1] < 1) refuse(desc, "there must be at least one channel");
 }
@@ -89,47 +100,88 @@ void check_count(const OpDesc& desc, std::int64_t count) {
 
 struct Check {
   const OpDesc& desc;
+  const LowPrecision low;
 
-  void operator()(const Conv2dForward& d) const { check_conv(desc, d.x, d.w, d.y, d.window); }
-  void operator()(const Conv2dBackwardData& d) const { check_conv(desc, d.dx, d.w, d.dy, d.window); }
-  void operator()(const Conv2dBackwardWeights& d) const { check_conv(desc, d.x, d.dw, d.dy, d.window); }
-  void operator()(const LinearForward& d) const { check_linear(desc, d.x, d.w, d.y); }
-  void operator()(const LinearBackwardData& d) const { check_linear(desc, d.dx, d.w, d.dy); }
-  void operator()(const LinearBackwardWeights& d) const { check_linear(desc, d.x, d.dw, d.dy); }
-  void operator()(const ReluForward& d) const { check_types(desc, {&d.x}); }
-  void operator()(const ReluBackward& d) const { check_types(desc, {&d.x}); }
-  void operator()(const MaxPool2dForward& d) const { check_pool(desc, d.x, d.y, d.window, d.dropout); }
-  void operator()(const MaxPool2dBackward& d) const { check_pool(desc, d.dx, d.dy, d.window, d.dropout); }
-  void operator()(const AvgPool2dForward& d) const { check_avg_pool(desc, d.x, d.y, d.window, d.global); }
-  void operator()(const AvgPool2dBackward& d) const { check_avg_pool(desc, d.dx, d.dy, d.window, d.global); }
-  void operator()(const AddForward& d) const { check_types(desc, {&d.x}); }
-  void operator()(const BatchNormMoments& d) const { check_norm(desc, d.x); }
+  void of_one_type(std::initializer_list<const TensorDesc*> tensors) const { check_activations(desc, low, tensors); }
+
+  void operator()(const Conv2dForward& d) const {
+    of_one_type({&d.x, &d.w, &d.y});
+    check_conv(desc, d.x, d.w, d.y, d.window);
+  }
+  void operator()(const Conv2dBackwardData& d) const {
+    of_one_type({&d.dx, &d.w, &d.dy});
+    check_conv(desc, d.dx, d.w, d.dy, d.window);
+  }
+  void operator()(const Conv2dBackwardWeights& d) const {
+    of_one_type({&d.x, &d.dy});
+    check_types(desc, {&d.dw});
+    check_conv(desc, d.x, d.dw, d.dy, d.window);
+  }
+  void operator()(const LinearForward& d) const {
+    of_one_type({&d.x, &d.w, &d.y});
+    check_linear(desc, d.x, d.w, d.y);
+  }
+  void operator()(const LinearBackwardData& d) const {
+    of_one_type({&d.dx, &d.w, &d.dy});
+    check_linear(desc, d.dx, d.w, d.dy);
+  }
+  void operator()(const LinearBackwardWeights& d) const {
+    of_one_type({&d.x, &d.dy});
+    check_types(desc, {&d.dw});
+    check_linear(desc, d.x, d.dw, d.dy);
+  }
+  void operator()(const ReluForward& d) const { of_one_type({&d.x}); }
+  void operator()(const ReluBackward& d) const { of_one_type({&d.x}); }
+  void operator()(const MaxPool2dForward& d) const {
+    of_one_type({&d.x, &d.y});
+    check_pool(desc, d.x, d.y, d.window, d.dropout);
+  }
+  void operator()(const MaxPool2dBackward& d) const {
+    of_one_type({&d.dx, &d.dy});
+    check_pool(desc, d.dx, d.dy, d.window, d.dropout);
+  }
+  void operator()(const AvgPool2dForward& d) const {
+    of_one_type({&d.x, &d.y});
+    check_avg_pool(desc, d.x, d.y, d.window, d.global);
+  }
+  void operator()(const AvgPool2dBackward& d) const {
+    of_one_type({&d.dx, &d.dy});
+    check_avg_pool(desc, d.dx, d.dy, d.window, d.global);
+  }
+  void operator()(const AddForward& d) const { of_one_type({&d.x}); }
+  void operator()(const BatchNormMoments& d) const { norm(d.x); }
   void operator()(const BatchNormMerge& d) const {
     check_channels(desc, d.channels, d.parts, d.eps);
     if (!(d.momentum >= 0 && d.momentum <= 1))
       refuse(desc, "the momentum must lie in [0, 1], not " + std::to_string(d.momentum));
   }
   void operator()(const BatchNormRunning& d) const { check_channels(desc, d.channels, 1, d.eps); }
-  void operator()(const BatchNormForward& d) const { check_norm(desc, d.x); }
-  void operator()(const BatchNormBackwardSums& d) const { check_norm(desc, d.x); }
+  void operator()(const BatchNormForward& d) const { norm(d.x); }
+  void operator()(const BatchNormBackwardSums& d) const { norm(d.x); }
   void operator()(const BatchNormBackward& d) const {
-    check_norm(desc, d.x);
+    norm(d.x);
     check_channels(desc, d.x.shape[1], d.parts, 0);
   }
   void operator()(const DropoutApply& d) const {
-    check_types(desc, {&d.x});
+    of_one_type({&d.x});
     if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor has two or four dimensions");
     check_dropout(desc, d.dropout);
   }
   void operator()(const SoftmaxCrossEntropy& d) const {
     check_count(desc, d.batch);
     if (d.classes < 1) refuse(desc, "there must be at least one class, not " + std::to_string(d.classes));
+    check_low(desc, low, d.scaled);
   }
   void operator()(const Reorder& d) const {
     if (d.src.shape != d.dst.shape) refuse(desc, "the shapes differ");
-    for (const TensorDesc* t : {&d.src, &d.dst})
-      if (t->type != DType::f32 && t->type != DType::f64)
-        refuse(desc, std::string("converts float32 and float64, not ") + to_string(t->type));
+    for (const TensorDesc* t : {&d.src, &d.dst}) {
+      const bool converts = t->type == DType::f32 || t->type == DType::f64;
+      const DType other = (t == &d.src ? d.dst : d.src).type;
+      if (converts || (low == LowPrecision::allowed && is_low(t->type) && (other == t->type || other == DType::f32)))
+        continue;
+      refuse(desc, std::string("cannot convert ") + to_string(d.src.type) + " to " + to_string(d.dst.type) +
+                       " on this device; go by float32");
+    }
   }
   void operator()(const Fill&) const {}
   void operator()(const Accumulate& d) const { check_count(desc, d.count); }
@@ -137,19 +189,33 @@ struct Check {
     check_count(desc, d.count);
     if (!(d.decay >= 0 && d.decay <= 1)) refuse(desc, "the decay must lie in [0, 1], not " + std::to_string(d.decay));
   }
-  void operator()(const SgdUpdate& d) const { check_count(desc, d.count); }
+  void operator()(const SgdUpdate& d) const {
+    check_count(desc, d.count);
+    check_low(desc, low, d.copy.has_value());
+    if (d.copy && !is_low(*d.copy))
+      refuse(desc, std::string("the copy of the weights is bfloat16 or float16, not ") + to_string(*d.copy));
+  }
   void operator()(const GradNormPartials& d) const { check_count(desc, d.count); }
-  void operator()(const GradNormFinish& d) const { check_count(desc, d.blocks); }
+  void operator()(const GradNormFinish& d) const {
+    check_count(desc, d.blocks);
+    check_low(desc, low, d.scaling.has_value());
+  }
   void operator()(const GatherImages& d) const {
     check_types(desc, {&d.x});
     if (d.x.shape.rank() != 4) refuse(desc, "the tensor has four dimensions");
     if (d.padding < 0) refuse(desc, "images cannot be padded by " + std::to_string(d.padding) + " pixels");
   }
+
+ private:
+  void norm(const TensorDesc& x) const {
+    of_one_type({&x});
+    check_norm(desc, x);
+  }
 };
 
 }  // namespace
 
-void check_shapes(const OpDesc& desc) { std::visit(Check{desc}, desc); }
+void check_shapes(const OpDesc& desc, LowPrecision low) { std::visit(Check{desc, low}, desc); }
 
 std::string shapes_of(const OpDesc& desc) {
   std::string text;

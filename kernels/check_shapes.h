@@ -7,8 +7,10 @@
 
 namespace dp::kernels {
 
+enum class LowPrecision { refused, allowed };  // activations and the weights that layers read, in 16 bits
+
 // Error(usage) naming op and shapes when types, shapes or windows do not fit each other.
-void check_shapes(const OpDesc& desc);
+void check_shapes(const OpDesc& desc, LowPrecision low = LowPrecision::refused);
 std::string shapes_of(const OpDesc& desc);  // " x (64, 1, 28, 28) w (32, 1, 3, 3)", for errors
 
 }  // namespace dp::kernels

@@ -3,7 +3,8 @@
 //
 // Activations are (N,C,H,W) or (N,features); weights (O,I,kH,kW) or (O,I). "Args" lists the pointers Op::run
 // takes, in order; an arg marked "or null" may be nullptr. Element type is the context's compute_type() unless
-// said otherwise. A TensorDesc with an `any` layout is the backend's to choose; Op::tensors() tells what it chose.
+// said otherwise; with mixed precision x, y, dy, dx and w are of one 16-bit type, as their TensorDescs say, while dw, b, db, and all of
+// batch normalisation that is no activation, are of the compute type, in which all arithmetic is done. A TensorDesc with an `any` layout is the backend's to choose; Op::tensors() tells what it chose.
 // Ops never read a destination before writing it, unless the descriptor says "adds" or "in place".
 #pragma once
 
@@ -165,14 +166,17 @@ struct DropoutApply {
 
 // Per sample: loss = cross-entropy with label smoothing; dlogits = loss_scale * (softmax - target); adds loss, counts, top-1,
 // top-5 and non-finite samples to StepResults. A label is in the top k when fewer than k logits are greater (ties: lower
-// class index first). A NaN logit is never right. Samples are summed in order, in double.
-// Args: logits (N,classes row-major), labels (i32, N), StepInputs, dlogits (or null), StepResults.
+// class index first). A NaN logit is never right. Samples are summed in order, in double. `scaled`: dlogits are multiplied by
+// LossScaler::scale, too. Logits and dlogits are of the compute type.
+// Args: logits (N,classes row-major), labels (i32, N), StepInputs, dlogits (or null), StepResults; when scaled LossScaler.
 struct SoftmaxCrossEntropy {
   std::int64_t batch = 0;
   std::int64_t classes = 0;
+  bool scaled = false;
 };
 
-// Same elements, another layout or float type (f32, f64). Padding of the destination becomes zero. Args: src, dst.
+// Same elements, another layout or float type: f32 and f64, or with mixed precision the compute type and bf16 or f16. Padding of the
+// destination becomes zero. Args: src, dst.
 struct Reorder {
   TensorDesc src, dst;
 };
@@ -189,10 +193,12 @@ struct MovingAverage {
 };
 
 // The update of dp::Sgd on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite when an updated
-// weight is not finite.
-// Args: weights, gradients, momenta (or null when momentum is 0), StepInputs, StepResults. Adds to weights and momenta in place.
+// weight is not finite. With `copy` bf16 or f16 the new weights are written to `copy` as well, in that type.
+// Args: weights, gradients, momenta (or null when momentum is 0), StepInputs, StepResults; with a copy type: copy. Adds to weights and
+// momenta in place.
 struct SgdUpdate {
   std::int64_t count = 0;
+  std::optional<DType> copy{};
 };
 
 // Partial sums of squares in double: one for each kNormBlock elements from the start of the range.
@@ -201,11 +207,21 @@ inline constexpr std::int64_t kNormBlock = 1024;
 struct GradNormPartials {
   std::int64_t count = 0;
 };
+// How the factor of a loss adapts, as PyTorch's GradScaler does it. It stays a finite normal number.
+struct LossScaling {
+  float growth = 2;      // factor after `interval` steps in a row without overflow
+  float backoff = 0.5f;  // factor after a step whose gradient is not finite
+  std::uint32_t interval = 2000;
+};
 // Adds `blocks` partials in order; sets grad_norm, clip = min(1, max_norm / (norm + 1e-6)), skip and grad_nonfinite,
 // and counts a skip in skipped_steps.
-// Args: partials, StepInputs, StepResults.
+// With `scaling` the partials are of a gradient that is LossScaler::scale times too large: grad_norm and max_norm mean the gradient
+// without it, clip is divided by it, so that the update needs to know nothing; one that is not finite is skipped always and sets no
+// grad_nonfinite; and the scale is adapted, as LossScaling says.
+// Args: partials, StepInputs, StepResults; with scaling LossScaler.
 struct GradNormFinish {
   std::int64_t blocks = 0;
+  std::optional<LossScaling> scaling{};
 };
 
 // A batch from a dataset that lies on the device, as a loader makes it: x = (byte / 255 - mean) / deviation, each step rounded to

@@ -37,6 +37,14 @@ struct StepResults {
   std::uint32_t skipped_steps = 0;  // GradNormFinish adds one for each skip
 };
 
+// Dynamic loss scaling: kept on the device from step to step, the same on every replica.
+struct LossScaler {
+  float scale = 1;               // factor of the loss's gradient
+  float last_scale = 1;          // that of the last finished step, whose gradients lie in the arena
+  std::uint32_t good_steps = 0;  // in a row, since the scale was changed
+  std::uint32_t unused = 0;
+};
+
 // The key of GatherImages.
 struct GatherInputs {
   std::uint64_t seed = 0;

@@ -23,6 +23,7 @@ class CpuContext final : public HostContext {
   Rates rates() override {
     return {measured_gflops(options().threads) * 1e9, measured_gbytes(options().threads) * 1e9, "measured"};
   }
+  Layout with_type(const TensorDesc& tensor, DType) override { return tensor.layout; }
 };
 
 class CpuBackend final : public HostBackend {
@@ -33,6 +34,9 @@ class CpuBackend final : public HostBackend {
            std::to_string(version->patch) + "\n";
   }
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
+    if (options.activations)
+      throw Error(ErrorCode::usage, std::string("mixed precision in ") + to_string(*options.activations) +
+                                        " is for GPUs: CPU replicas compute in float32; leave it off");
     return std::make_unique<CpuContext>(device, options);
   }
 };

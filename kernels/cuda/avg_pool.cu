@@ -7,9 +7,8 @@ namespace dp::kernels::cuda {
 namespace {
 
 // `packs`: of y.
-template <int kWidth, bool kChannelsLast>
-__global__ void __launch_bounds__(kPoolThreads)
-    avg_pool_forward_kernel(const float* x, float* y, Pool pool, unsigned packs) {
+template <typename T, int kWidth, bool kChannelsLast>
+__global__ void __launch_bounds__(kPoolThreads) avg_pool_forward_kernel(const T* x, T* y, Pool pool, unsigned packs) {
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.pooled, index);
@@ -18,7 +17,7 @@ __global__ void __launch_bounds__(kPoolThreads)
   const int first_col = max(0, left), last_col = min(left + pool.kernel_cols, static_cast<int>(pool.large.cols));
   Pack<kWidth> sum{};
   for (int row = first_row; row < last_row; ++row) {
-    const float* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, row, first_col});
+    const T* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, row, first_col});
     for (int col = first_col; col < last_col; ++col, from += col_step<kChannelsLast>(pool.large)) {
       const Pack<kWidth> values = load_pack<kWidth>(from);
       for (int k = 0; k < kWidth; ++k) sum.v[k] += values.v[k];
@@ -30,9 +29,9 @@ __global__ void __launch_bounds__(kPoolThreads)
 }
 
 // `packs`: of dx.
-template <int kWidth, bool kChannelsLast>
+template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kPoolThreads)
-    avg_pool_backward_kernel(const float* dy, float* dx, Pool pool, unsigned packs) {
+    avg_pool_backward_kernel(const T* dy, T* dx, Pool pool, unsigned packs) {
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.large, index);
@@ -53,15 +52,15 @@ __global__ void __launch_bounds__(kPoolThreads)
 // Channels last, over whole images: 32 threads side by side on packs of channels, kPixelRows of them share the pixels.
 constexpr unsigned kLanes = 32, kPixelRows = kPoolThreads / kLanes;
 
-template <int kWidth>
+template <int kWidth, typename T>
 __global__ void __launch_bounds__(kPoolThreads)
-    global_avg_pool_channels_last_kernel(const float* x, float* y, unsigned channels, unsigned pixels, unsigned tiles) {
+    global_avg_pool_channels_last_kernel(const T* x, T* y, unsigned channels, unsigned pixels, unsigned tiles) {
   DP_SHARED(float, sums, [kPixelRows][kLanes * kWidth]);
   const unsigned lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes;
   const unsigned sample = blockIdx.x / tiles, channel = (blockIdx.x % tiles * kLanes + lane) * kWidth;
   Pack<kWidth> sum{};
   if (channel < channels) {
-    const float* from = x + static_cast<long long>(sample) * pixels * channels + channel;
+    const T* from = x + static_cast<long long>(sample) * pixels * channels + channel;
     for (unsigned pixel = first; pixel < pixels; pixel += kPixelRows) {
       const Pack<kWidth> values = load_pack<kWidth>(from + static_cast<long long>(pixel) * channels);
       for (int k = 0; k < kWidth; ++k) sum.v[k] += values.v[k];
@@ -77,14 +76,16 @@ __global__ void __launch_bounds__(kPoolThreads)
 }
 
 // Row-major, over whole images: a warp for each plane.
+template <typename T>
 __global__ void __launch_bounds__(kPoolThreads)
-    global_avg_pool_plain_kernel(const float* x, float* y, unsigned planes, unsigned pixels) {
+    global_avg_pool_plain_kernel(const T* x, T* y, unsigned planes, unsigned pixels) {
   const unsigned plane = blockIdx.x * (kPoolThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   float sum = 0;
   if (plane < planes)
-    for (unsigned pixel = lane; pixel < pixels; pixel += 32) sum += x[static_cast<long long>(plane) * pixels + pixel];
+    for (unsigned pixel = lane; pixel < pixels; pixel += 32)
+      sum += to_float(x[static_cast<long long>(plane) * pixels + pixel]);
   sum = warp_sum(sum);
-  if (plane < planes && lane == 0) y[plane] = sum / static_cast<float>(pixels);
+  if (plane < planes && lane == 0) y[plane] = from_float<T>(sum / static_cast<float>(pixels));
 }
 
 class AvgPoolForwardOp final : public PoolOp {
@@ -96,24 +97,25 @@ class AvgPoolForwardOp final : public PoolOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
     const bool packs = in_packs(args[0], args[1]);
-    if (global_) return run_global(stream, args, packs);
-    in_form(packs, channels_last_, [&]<int kWidth, bool kChannelsLast>() {
-      launch(over_cells("avg_pool_forward", count_, kWidth, stream), avg_pool_forward_kernel<kWidth, kChannelsLast>,
+    if (global_) return in_type(tensors_[0].type, [&]<typename T>() { run_global<T>(stream, args, packs); });
+    in_form_of(packs, [&]<typename T, int kWidth, bool kChannelsLast>() {
+      launch(over_cells("avg_pool_forward", count_, kWidth, stream), avg_pool_forward_kernel<T, kWidth, kChannelsLast>,
              args[0], args[1], pool_, count_ / kWidth);
     });
   }
 
  private:
+  template <typename T>
   void run_global(cudaStream_t stream, std::span<void* const> args, bool packs) {
     const unsigned channels = pool_.large.channels, pixels = pool_.large.rows * pool_.large.cols;
     if (!channels_last_) {
       const Launch where{"global_avg_pool", dim3(blocks_for(count_, kPoolThreads / 32)), dim3(kPoolThreads), stream};
-      return launch(where, global_avg_pool_plain_kernel, args[0], args[1], count_, pixels);
+      return launch(where, global_avg_pool_plain_kernel<T>, args[0], args[1], count_, pixels);
     }
     const unsigned tiles = blocks_for(channels, kLanes * (packs ? 4 : 1));
     const Launch where{"global_avg_pool", dim3(count_ / channels * tiles), dim3(kPoolThreads), stream};
-    launch(where, packs ? global_avg_pool_channels_last_kernel<4> : global_avg_pool_channels_last_kernel<1>, args[0],
-           args[1], channels, pixels, tiles);
+    launch(where, packs ? global_avg_pool_channels_last_kernel<4, T> : global_avg_pool_channels_last_kernel<1, T>,
+           args[0], args[1], channels, pixels, tiles);
   }
 
   bool global_;
@@ -127,9 +129,9 @@ class AvgPoolBackwardOp final : public PoolOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
-    in_form(in_packs(args[0], args[1]), channels_last_, [&]<int kWidth, bool kChannelsLast>() {
-      launch(over_cells("avg_pool_backward", count_, kWidth, stream), avg_pool_backward_kernel<kWidth, kChannelsLast>,
-             args[0], args[1], pool_, count_ / kWidth);
+    in_form_of(in_packs(args[0], args[1]), [&]<typename T, int kWidth, bool kChannelsLast>() {
+      launch(over_cells("avg_pool_backward", count_, kWidth, stream),
+             avg_pool_backward_kernel<T, kWidth, kChannelsLast>, args[0], args[1], pool_, count_ / kWidth);
     });
   }
 };

@@ -24,10 +24,10 @@ __device__ __forceinline__ Pack<kWidth> own_numbers(const float (&numbers)[kNorm
 }
 
 // y = (x - shift) * scale + offset, plus the addend
-template <int kWidth, bool kChannelsLast, bool kAdd>
+template <typename T, int kWidth, bool kChannelsLast, bool kAdd>
 __global__ void __launch_bounds__(kNormThreads)
-    forward_kernel(const float* x, const double* stats, const float* weight, const float* bias, const float* addend,
-                   float* y, NormCut cut, bool relu) {
+    forward_kernel(const T* x, const double* stats, const float* weight, const float* bias, const T* addend, T* y,
+                   NormCut cut, bool relu) {
   DP_SHARED(float, shifts, [kNormChannels]);
   DP_SHARED(float, scales, [kNormChannels]);
   DP_SHARED(float, offsets, [kNormChannels]);
@@ -58,10 +58,10 @@ __global__ void __launch_bounds__(kNormThreads)
 }
 
 // dx = (dz - offset - (x - shift) * slope) * scale
-template <int kWidth, bool kChannelsLast, bool kRelu>
+template <typename T, int kWidth, bool kChannelsLast, bool kRelu>
 __global__ void __launch_bounds__(kNormThreads)
-    backward_kernel(const float* dy, const float* x, const float* y, const double* stats, const float* weight,
-                    const double* sums, float* dx, NormCut cut, int parts) {
+    backward_kernel(const T* dy, const T* x, const T* y, const double* stats, const float* weight, const double* sums,
+                    T* dx, NormCut cut, int parts) {
   DP_SHARED(float, shifts, [kNormChannels]);
   DP_SHARED(float, scales, [kNormChannels]);
   DP_SHARED(float, slopes, [kNormChannels]);
@@ -109,10 +109,11 @@ class ForwardOp final : public NormOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    over_values(take_packs(args[0], args[4], args[5]), [&]<int kWidth, bool kChannelsLast>(const NormCut& cut) {
+    const bool aligned = take_packs(args[0], args[4], args[5]);
+    over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
       launch(over_parts("batch_norm_forward", cut, stream),
-             add_ ? forward_kernel<kWidth, kChannelsLast, true> : forward_kernel<kWidth, kChannelsLast, false>, args[0],
-             args[1], args[2], args[3], args[4], args[5], cut, relu_);
+             add_ ? forward_kernel<T, kWidth, kChannelsLast, true> : forward_kernel<T, kWidth, kChannelsLast, false>,
+             args[0], args[1], args[2], args[3], args[4], args[5], cut, relu_);
     });
   }
 
@@ -128,9 +129,9 @@ class BackwardOp final : public NormOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     const bool aligned = take_packs(args[0], args[1], relu_ ? args[2] : nullptr, args[6]);
-    over_values(aligned, [&]<int kWidth, bool kChannelsLast>(const NormCut& cut) {
+    over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
       launch(over_parts("batch_norm_backward", cut, stream),
-             relu_ ? backward_kernel<kWidth, kChannelsLast, true> : backward_kernel<kWidth, kChannelsLast, false>,
+             relu_ ? backward_kernel<T, kWidth, kChannelsLast, true> : backward_kernel<T, kWidth, kChannelsLast, false>,
              args[0], args[1], args[2], args[3], args[4], args[5], args[6], cut, parts_);
     });
   }

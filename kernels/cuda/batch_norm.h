@@ -68,8 +68,8 @@ __device__ __forceinline__ long long norm_place(const NormCut& cut, unsigned cha
 }
 
 // The packs of a thread's next kChunk rows, zero behind its last.
-template <int kWidth, bool kChannelsLast, int kChunk>
-__device__ __forceinline__ void load_rows(const float* x, const NormCut& cut, const NormSpot& spot, unsigned row,
+template <int kWidth, bool kChannelsLast, int kChunk, typename T>
+__device__ __forceinline__ void load_rows(const T* x, const NormCut& cut, const NormSpot& spot, unsigned row,
                                           Pack<kWidth> (&packs)[kChunk]) {
   for (unsigned i = 0; i < kChunk; ++i)
     if (row + i * spot.step < spot.end)
@@ -78,8 +78,8 @@ __device__ __forceinline__ void load_rows(const float* x, const NormCut& cut, co
       packs[i] = {};
 }
 
-template <int kWidth, bool kChannelsLast, int kChunk>
-__device__ __forceinline__ void store_rows(float* y, const NormCut& cut, const NormSpot& spot, unsigned row,
+template <int kWidth, bool kChannelsLast, int kChunk, typename T>
+__device__ __forceinline__ void store_rows(T* y, const NormCut& cut, const NormSpot& spot, unsigned row,
                                            const Pack<kWidth> (&packs)[kChunk]) {
   for (unsigned i = 0; i < kChunk; ++i)
     if (row + i * spot.step < spot.end)

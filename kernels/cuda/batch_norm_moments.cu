@@ -43,8 +43,8 @@ __device__ __forceinline__ void merge_in_block(Moments (&own)[kWidth], unsigned 
 }
 
 // `parts`: for each part the means, then the squares of all channels.
-template <int kWidth, bool kChannelsLast>
-__global__ void __launch_bounds__(kNormThreads) moments_kernel(const float* x, double* parts, NormCut cut) {
+template <typename T, int kWidth, bool kChannelsLast>
+__global__ void __launch_bounds__(kNormThreads) moments_kernel(const T* x, double* parts, NormCut cut) {
   DP_SHARED(double, means, [kWidth][kNormThreads]);
   DP_SHARED(double, squares, [kWidth][kNormThreads]);
   DP_SHARED(unsigned, counts, [kNormThreads]);
@@ -111,9 +111,10 @@ class MomentsOp final : public NormOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    const NormCut& cut = over_values(take_packs(args[0]), [&]<int kWidth, bool kChannelsLast>(const NormCut& own) {
-      launch(over_parts("batch_norm_moments", own, stream), moments_kernel<kWidth, kChannelsLast>, args[0], workspace,
-             own);
+    const bool aligned = take_packs(args[0]);
+    const NormCut& cut = over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& own) {
+      launch(over_parts("batch_norm_moments", own, stream), moments_kernel<T, kWidth, kChannelsLast>, args[0],
+             workspace, own);
     });
     launch(over_channels("join_moments", cut.channels, stream), join_moments_kernel, workspace, args[1], cut);
   }

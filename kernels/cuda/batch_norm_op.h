@@ -20,21 +20,23 @@ class NormOp : public CudaOp {
     return std::size_t{std::max(cuts_[0].parts, cuts_[1].parts)} * 2 * cuts_[0].channels * sizeof(double);
   }
 
-  // Calls run.operator()<kWidth, kChannelsLast>(cut) unless there are no values; returns the cut. `aligned`: all tensors begin
+  // Calls run.operator()<T, kWidth, kChannelsLast>(cut) unless there are no values; returns the cut. `aligned`: all tensors begin
   // where packs of four may.
   template <typename Run>
   const NormCut& over_values(bool aligned, const Run& run) const {
     const bool packs = channels_last_ && cuts_[0].channels % 4 == 0 && aligned;
     const NormCut& cut = cuts_[packs];
     if (cut.parts > 0)
-      in_form(packs, channels_last_,
-              [&]<int kWidth, bool kChannelsLast>() { run.template operator()<kWidth, kChannelsLast>(cut); });
+      in_type(tensors_[0].type, [&]<typename T>() {
+        in_form(packs, channels_last_,
+                [&]<int kWidth, bool kChannelsLast>() { run.template operator()<T, kWidth, kChannelsLast>(cut); });
+      });
     return cut;
   }
 
  private:
   bool channels_last_;
-  NormCut cuts_[2];  // in single floats, in packs
+  NormCut cuts_[2];  // in single elements, in packs
 };
 
 }  // namespace dp::kernels::cuda

@@ -20,10 +20,9 @@ __device__ __forceinline__ void add_in_block(double (&columns)[kRows][kThreads],
 }
 
 // `parts`: for each part the sums of dz, then those of dz * (x - float(mean)), of all channels. `dz` may be null.
-template <int kWidth, bool kChannelsLast, bool kRelu, bool kSecond>
-__global__ void __launch_bounds__(kNormThreads)
-    sums_kernel(const float* dy, const float* dy2, const float* x, const float* y, const double* stats, double* parts,
-                float* dz, NormCut cut) {
+template <typename T, int kWidth, bool kChannelsLast, bool kRelu, bool kSecond>
+__global__ void __launch_bounds__(kNormThreads) sums_kernel(const T* dy, const T* dy2, const T* x, const T* y,
+                                                            const double* stats, double* parts, T* dz, NormCut cut) {
   DP_SHARED(double, sums, [2 * kWidth][kNormThreads]);  // of dz, then of the products
   const NormSpot spot = norm_spot<kWidth>(cut);
   double sum[kWidth] = {}, product[kWidth] = {};
@@ -92,11 +91,11 @@ class BackwardSumsOp final : public NormOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
     const bool second = args[1] != nullptr;
     const bool aligned = take_packs(args[0], args[1], args[2], relu_ ? args[3] : nullptr, args[8]);
-    const NormCut& cut = over_values(aligned, [&]<int kWidth, bool kChannelsLast>(const NormCut& own) {
-      const auto kernel = relu_    ? second ? sums_kernel<kWidth, kChannelsLast, true, true>
-                                            : sums_kernel<kWidth, kChannelsLast, true, false>
-                             : second ? sums_kernel<kWidth, kChannelsLast, false, true>
-                                   : sums_kernel<kWidth, kChannelsLast, false, false>;
+    const NormCut& cut = over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& own) {
+      const auto kernel = relu_    ? second ? sums_kernel<T, kWidth, kChannelsLast, true, true>
+                                            : sums_kernel<T, kWidth, kChannelsLast, true, false>
+                             : second ? sums_kernel<T, kWidth, kChannelsLast, false, true>
+                                   : sums_kernel<T, kWidth, kChannelsLast, false, false>;
       launch(over_parts("batch_norm_backward_sums", own, stream), kernel, args[0], args[1], args[2], args[3], args[4],
              workspace, args[8], own);
     });

@@ -38,6 +38,8 @@ int multiprocessors(int device) {
 }  // namespace
 
 CudaContext::CudaContext(Device device, const ContextOptions& options) : device_(device), options_(options) {
+  if (const DType type = activation_type(); type != DType::f32 && type != DType::bf16 && type != DType::f16)
+    throw Error(ErrorCode::usage, std::string("activations are float32, bfloat16 or float16, not ") + to_string(type));
   bind_thread();
   op_options_.multiprocessors = multiprocessors(device.index);
   op_options_.deterministic = options.deterministic;
@@ -65,7 +67,7 @@ std::unique_ptr<Event> CudaContext::make_event() {
 
 std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   bind_thread();
-  check_shapes(desc);
+  check_shapes(desc, LowPrecision::allowed);
   return std::visit(
       [&](const auto& op) -> std::unique_ptr<Op> {
         std::unique_ptr<CudaOp> pinned = make(op, op_options_);

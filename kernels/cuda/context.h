@@ -17,6 +17,7 @@ class CudaContext final : public Context {
 
   Device device() const override { return device_; }
   DType compute_type() const override { return DType::f32; }
+  DType activation_type() const override { return options_.activations.value_or(DType::f32); }
   bool host_accessible() const override { return false; }
   void bind_thread() override { bind_device(device_.index); }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
@@ -24,6 +25,7 @@ class CudaContext final : public Context {
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Op> make_op(const OpDesc& desc) override;
   Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }
+  Layout with_type(const TensorDesc& tensor, DType type) override { return cuda::with_type(tensor, type); }
   void flush() override {}  // streams go on by themselves
   bool idle() override;
   LabelSeconds take_seconds() override;

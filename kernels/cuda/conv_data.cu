@@ -21,13 +21,13 @@ class Conv2dBackwardDataOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_backward_data", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
+    gemm_.enqueue(stream, "conv2d_backward_data", args[0], args[1], nullptr, args[2], out(workspace));
   }
 
  private:
   static DataGemm gemm(const Conv2dBackwardData& d, const CudaOpOptions& options) {
     const Geometry g = geometry_of(d.dx, d.w, d.dy, d.window);
-    return {g, g.stride * g.stride, false, false, output_in_quads(g), weights_in_quads(g), options.gemm};
+    return {d.w.type, g, g.stride * g.stride, false, false, output_in_quads(g), weights_in_quads(g), options.gemm};
   }
 
   DataGemm gemm_;

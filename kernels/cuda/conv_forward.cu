@@ -12,12 +12,14 @@ namespace {
 
 class ThinForwardOp final : public CudaOp {
  public:
-  ThinForwardOp(const Conv2dForward& d, const Geometry& g) : thin_(g, d.bias, d.relu) { tensors_ = {d.x, d.w, d.y}; }
+  ThinForwardOp(const Conv2dForward& d, const Geometry& g) : thin_(d.x.type, g, d.bias, d.relu) {
+    tensors_ = {d.x, d.w, d.y};
+  }
   std::string implementation() const override { return "own:thin"; }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    thin_.enqueue(stream, in(args[0]), in(args[1]), in(args[2]), out(args[3]));
+    thin_.enqueue(stream, args[0], args[1], in(args[2]), args[3]);
   }
 
  private:
@@ -27,7 +29,7 @@ class ThinForwardOp final : public CudaOp {
 class Conv2dForwardOp final : public CudaOp {
  public:
   Conv2dForwardOp(const Conv2dForward& d, const Geometry& g, const CudaOpOptions& options)
-      : gemm_(g, 1, d.bias, d.relu, input_in_quads(g), weights_in_quads(g), options.gemm) {
+      : gemm_(d.x.type, g, 1, d.bias, d.relu, input_in_quads(g), weights_in_quads(g), options.gemm) {
     tensors_ = {d.x, d.w, d.y};
   }
 
@@ -37,7 +39,7 @@ class Conv2dForwardOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_forward", in(args[0]), in(args[1]), in(args[2]), out(args[3]), out(workspace));
+    gemm_.enqueue(stream, "conv2d_forward", args[0], args[1], in(args[2]), args[3], out(workspace));
   }
 
  private:

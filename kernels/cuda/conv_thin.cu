@@ -12,8 +12,9 @@ constexpr int kMostChannels = 3, kMostDepth = 160;  // of x, and times the cells
 constexpr int kForwardThreads = 128, kCells = 2, kOutputs = 32;  // of a thread: cells of y, channels of y
 
 // blockIdx: cells of y, channels of y.
+template <typename T>
 __global__ void __launch_bounds__(kForwardThreads)
-    thin_forward_kernel(const float* x, const float* w, const float* bias, float* y, Geometry geometry, Ending ending) {
+    thin_forward_kernel(const T* x, const T* w, const float* bias, T* y, Geometry geometry, Ending ending) {
   DP_SHARED(float, weights, [kMostDepth][kOutputs]);
   DP_SHARED(Point, ks, [kMostDepth]);
   const ForwardPoints points(geometry, 0);
@@ -22,7 +23,8 @@ __global__ void __launch_bounds__(kForwardThreads)
   for (int k = thread; k < depth; k += kForwardThreads) ks[k] = points.a_k(k);
   for (int at = thread; at < depth * kOutputs; at += kForwardThreads) {
     const int k = at / kOutputs, col = first_col + at % kOutputs;
-    weights[k][at % kOutputs] = col < points.cols() ? w[points.b_row(col).offset + points.b_k(k).offset] : 0.f;
+    weights[k][at % kOutputs] =
+        col < points.cols() ? to_float(w[points.b_row(col).offset + points.b_k(k).offset]) : 0.f;
   }
   __syncthreads();
 
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(kForwardThreads)
     float values[kCells];
 #pragma unroll
     for (int i = 0; i < kCells; ++i)
-      values[i] = points.bounds_a().hold(cells[i], ks[k]) ? x[cells[i].offset + ks[k].offset] : 0.f;
+      values[i] = points.bounds_a().hold(cells[i], ks[k]) ? to_float(x[cells[i].offset + ks[k].offset]) : 0.f;
 #pragma unroll
     for (int j = 0; j < kOutputs; j += 4) {
       const float4 quad = *reinterpret_cast<const float4*>(&weights[k][j]);
@@ -55,11 +57,11 @@ __global__ void __launch_bounds__(kForwardThreads)
 #pragma unroll
   for (int i = 0; i < kCells; ++i) {
     if (rows[i] >= points.rows()) continue;
-    float* const cell = y + points.out_row(rows[i]);
+    T* const cell = y + points.out_row(rows[i]);
 #pragma unroll
     for (int j = 0; j < kOutputs; ++j)
       if (first_col + j < points.cols())
-        cell[points.out_col(first_col + j)] = ended(sums[i][j], bias, first_col + j, ending);
+        cell[points.out_col(first_col + j)] = from_float<T>(ended(sums[i][j], bias, first_col + j, ending));
   }
 }
 
@@ -71,9 +73,9 @@ constexpr int kBlocks = 1024;
 
 // blockIdx: chunk of cells, channels of y, `taps` rows of the product (kernel row, kernel col, channel). Sums as in the
 // partial sums of gemm_end_kernel.
-template <int taps>
+template <int taps, typename T>
 __global__ void __launch_bounds__(kWeightsThreads)
-    thin_weights_kernel(const float* x, const float* dy, float* partials, Geometry geometry, int chunk) {
+    thin_weights_kernel(const T* x, const T* dy, float* partials, Geometry geometry, int chunk) {
   DP_SHARED(float, patches, [kBatch][taps]);
   DP_SHARED(Point, tap_points, [taps]);
   DP_SHARED(Point, cell_points, [kBatch]);
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(kWeightsThreads)
     __syncthreads();
     for (int at = thread; at < kBatch * taps; at += kWeightsThreads) {
       const Point &tap = tap_points[at % taps], &cell = cell_points[at / taps];
-      patches[at / taps][at % taps] = points.bounds_a().hold(tap, cell) ? x[tap.offset + cell.offset] : 0.f;
+      patches[at / taps][at % taps] = points.bounds_a().hold(tap, cell) ? to_float(x[tap.offset + cell.offset]) : 0.f;
     }
     __syncthreads();
 #pragma unroll 1
@@ -107,7 +109,8 @@ __global__ void __launch_bounds__(kWeightsThreads)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int col = first_col + j * kAcross + across;
-        grads[j] = first + cell < end && col < points.cols() ? dy[dy_cells[cell] + points.b_row(col).offset] : 0.f;
+        const bool inside = first + cell < end && col < points.cols();
+        grads[j] = inside ? to_float(dy[dy_cells[cell] + points.b_row(col).offset]) : 0.f;
       }
 #pragma unroll
       for (int tap = 0; tap < taps; tap += 4) {
@@ -147,15 +150,17 @@ int over(int count, int each) { return (count + each - 1) / each; }
 
 bool is_thin(const Geometry& g) { return g.channels <= kMostChannels && ForwardPoints(g, 0).depth() <= kMostDepth; }
 
-void ThinForward::enqueue(cudaStream_t stream, const float* x, const float* w, const float* bias, float* y) const {
+void ThinForward::enqueue(cudaStream_t stream, const void* x, const void* w, const float* bias, void* y) const {
   const ForwardPoints points(geometry_, 0);
   if (points.rows() == 0) return;
   const dim3 grid(blocks_for(points.rows(), kForwardThreads * kCells), blocks_for(points.cols(), kOutputs));
-  launch({"conv2d_forward", grid, dim3(kForwardThreads), stream}, thin_forward_kernel, x, w, bias, y, geometry_,
-         ending_);
+  in_type(type_, [&]<typename T>() {
+    launch({"conv2d_forward", grid, dim3(kForwardThreads), stream}, thin_forward_kernel<T>, static_cast<const T*>(x),
+           static_cast<const T*>(w), bias, static_cast<T*>(y), geometry_, ending_);
+  });
 }
 
-ThinWeights::ThinWeights(const Geometry& geometry) : geometry_(geometry) {
+ThinWeights::ThinWeights(DType type, const Geometry& geometry) : type_(type), geometry_(geometry) {
   const WeightsPoints points(geometry_, 0);
   const int tiles = over(points.cols(), kColumns) * over(points.rows(), taps_of(points));
   chunks_ = std::max(1, std::min(kBlocks / tiles, points.depth() / kLeastCells));
@@ -166,15 +171,17 @@ std::size_t ThinWeights::workspace_bytes() const {
   return static_cast<std::size_t>(chunks_) * points.rows() * points.cols() * sizeof(float);
 }
 
-void ThinWeights::enqueue(cudaStream_t stream, const float* x, const float* dy, float* dw, float* workspace) const {
+void ThinWeights::enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* workspace) const {
   const WeightsPoints points(geometry_, 0);
   const int taps = taps_of(points), chunk = over(points.depth(), chunks_);
   const dim3 grid(static_cast<unsigned>(chunks_), blocks_for(points.cols(), kColumns), blocks_for(points.rows(), taps));
   const Launch where{"conv2d_backward_weights", grid, dim3(kWeightsThreads), stream};
-  const auto kernel = taps == 12   ? thin_weights_kernel<12>
-                      : taps == 28 ? thin_weights_kernel<28>
-                                   : thin_weights_kernel<32>;
-  launch(where, kernel, x, dy, workspace, geometry_, chunk);
+  in_type(type_, [&]<typename T>() {
+    const auto kernel = taps == 12   ? thin_weights_kernel<12, T>
+                        : taps == 28 ? thin_weights_kernel<28, T>
+                                     : thin_weights_kernel<32, T>;
+    launch(where, kernel, static_cast<const T*>(x), static_cast<const T*>(dy), workspace, geometry_, chunk);
+  });
   enqueue_end<WeightsPoints>(stream, workspace, nullptr, dw, geometry_, {chunks_, false, false, false, false});
 }
 

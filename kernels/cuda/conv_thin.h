@@ -11,23 +11,26 @@ bool is_thin(const Geometry& geometry);
 
 class ThinForward {
  public:
-  ThinForward(const Geometry& geometry, bool bias, bool relu)
-      : geometry_(geometry), ending_{1, bias, relu, false, false} {}
-  void enqueue(cudaStream_t stream, const float* x, const float* w, const float* bias, float* y) const;
+  // type: of x, w and y.
+  ThinForward(DType type, const Geometry& geometry, bool bias, bool relu)
+      : type_(type), geometry_(geometry), ending_{1, bias, relu, false, false} {}
+  void enqueue(cudaStream_t stream, const void* x, const void* w, const float* bias, void* y) const;
 
  private:
+  DType type_;
   Geometry geometry_;
   Ending ending_;
 };
 
 class ThinWeights {
  public:
-  explicit ThinWeights(const Geometry& geometry);
+  ThinWeights(DType type, const Geometry& geometry);  // type: of x and dy
 
   std::size_t workspace_bytes() const;
-  void enqueue(cudaStream_t stream, const float* x, const float* dy, float* dw, float* workspace) const;
+  void enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* workspace) const;
 
  private:
+  DType type_;
   Geometry geometry_;
   int chunks_;  // of the cells of y, each with sums of its own in the workspace
 };

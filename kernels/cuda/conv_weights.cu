@@ -16,9 +16,9 @@ namespace {
 
 class ThinWeightsOp final : public CudaOp {
  public:
-  ThinWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g) : thin_(g) {
+  ThinWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g) : thin_(d.x.type, g) {
     tensors_ = {d.x, d.dy, d.dw};
-    if (d.bias) bias_.emplace(g);
+    if (d.bias) bias_.emplace(d.dy.type, g);
   }
 
   std::size_t workspace_bytes() const override {
@@ -28,8 +28,8 @@ class ThinWeightsOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    thin_.enqueue(stream, in(args[0]), in(args[1]), out(args[2]), out(workspace));
-    if (bias_) bias_->enqueue(stream, in(args[1]), out(args[3]), out(workspace));
+    thin_.enqueue(stream, args[0], args[1], out(args[2]), out(workspace));
+    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
   }
 
  private:
@@ -40,9 +40,9 @@ class ThinWeightsOp final : public CudaOp {
 class Conv2dBackwardWeightsOp final : public CudaOp {
  public:
   Conv2dBackwardWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g, const CudaOpOptions& options)
-      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
+      : gemm_(d.x.type, g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
     tensors_ = {d.x, d.dy, d.dw};
-    if (d.bias) bias_.emplace(g);
+    if (d.bias) bias_.emplace(d.dy.type, g);
   }
 
   std::size_t workspace_bytes() const override {
@@ -53,8 +53,8 @@ class Conv2dBackwardWeightsOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_backward_weights", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
-    if (bias_) bias_->enqueue(stream, in(args[1]), out(args[3]), out(workspace));
+    gemm_.enqueue(stream, "conv2d_backward_weights", args[0], args[1], nullptr, args[2], out(workspace));
+    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
   }
 
  private:

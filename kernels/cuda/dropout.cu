@@ -11,10 +11,10 @@ namespace {
 constexpr int kThreads = 256;
 
 // `per_sample` elements in `quads` draws.
-template <int kWidth>
+template <int kWidth, typename T>
 __global__ void __launch_bounds__(kThreads)
-    dropout_plain_kernel(const float* x, float* y, const std::int64_t* samples, const StepInputs* inputs,
-                         unsigned batch, unsigned per_sample, unsigned quads, Dropping dropping) {
+    dropout_plain_kernel(const T* x, T* y, const std::int64_t* samples, const StepInputs* inputs, unsigned batch,
+                         unsigned per_sample, unsigned quads, Dropping dropping) {
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= batch * quads) return;
   const unsigned sample = index / quads, quad = index % quads;
@@ -29,13 +29,13 @@ __global__ void __launch_bounds__(kThreads)
     store_pack(y + at, values);
   } else {
     for (unsigned k = 0; k < 4; ++k)
-      if (4 * quad + k < per_sample) y[at + k] = apply(x[at + k], k);
+      if (4 * quad + k < per_sample) y[at + k] = from_float<T>(apply(to_float(x[at + k]), k));
   }
 }
 
-template <int kWidth>
+template <int kWidth, typename T>
 __global__ void __launch_bounds__(kThreads)
-    dropout_channels_last_kernel(const float* x, float* y, const std::int64_t* samples, const StepInputs* inputs,
+    dropout_channels_last_kernel(const T* x, T* y, const std::int64_t* samples, const StepInputs* inputs,
                                  unsigned packs, unsigned channels, unsigned pixels, Dropping dropping) {
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= packs) return;
@@ -63,26 +63,30 @@ class DropoutOp final : public CudaOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
     const bool aligned = take_packs(args[0], args[1]);
-    if (order_.channels_last)
-      channels_last(stream, args, aligned);
-    else
-      plain(stream, args, aligned);
+    in_type(tensors_[0].type, [&]<typename T>() {
+      if (order_.channels_last)
+        channels_last<T>(stream, args, aligned);
+      else
+        plain<T>(stream, args, aligned);
+    });
   }
 
  private:
+  template <typename T>
   void channels_last(cudaStream_t stream, std::span<void* const> args, bool aligned) const {
     const bool packs = aligned && order_.channels % 4 == 0;
     const unsigned count = packs ? count_ / 4 : count_;
     launch({"dropout", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream},
-           packs ? dropout_channels_last_kernel<4> : dropout_channels_last_kernel<1>, args[0], args[1], args[2],
+           packs ? dropout_channels_last_kernel<4, T> : dropout_channels_last_kernel<1, T>, args[0], args[1], args[2],
            args[3], count, order_.channels, order_.pixels, dropping_);
   }
+  template <typename T>
   void plain(cudaStream_t stream, std::span<void* const> args, bool aligned) const {
     const auto batch = static_cast<unsigned>(tensors_[0].shape[0]);
     const unsigned per_sample = count_ / batch, quads = blocks_for(per_sample, 4);
     const bool packs = aligned && per_sample % 4 == 0;
     launch({"dropout", dim3(blocks_for(batch * quads, kThreads)), dim3(kThreads), stream},
-           packs ? dropout_plain_kernel<4> : dropout_plain_kernel<1>, args[0], args[1], args[2], args[3], batch,
+           packs ? dropout_plain_kernel<4, T> : dropout_plain_kernel<1, T>, args[0], args[1], args[2], args[3], batch,
            per_sample, quads, dropping_);
   }
 

@@ -7,20 +7,20 @@
 namespace dp::kernels::cuda {
 namespace {
 
-template <int kWidth>
-__global__ void __launch_bounds__(kElementThreads) relu_forward_kernel(const float* x, float* y, long long count) {
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(kElementThreads) relu_forward_kernel(const T* x, T* y, long long count) {
   map_elements<kWidth>(x, y, count, [](float value) { return value < 0 ? 0.f : value; });  // lets NaN through
 }
 
-template <int kWidth>
+template <int kWidth, typename T>
 __global__ void __launch_bounds__(kElementThreads)
-    relu_backward_kernel(const float* dy, const float* y, float* dx, long long count) {
+    relu_backward_kernel(const T* dy, const T* y, T* dx, long long count) {
   map_elements<kWidth>(dy, y, dx, count, [](float gradient, float value) { return value > 0 ? gradient : 0.f; });
 }
 
-template <int kWidth>
+template <int kWidth, typename T>
 __global__ void __launch_bounds__(kElementThreads)
-    add_kernel(const float* a, const float* b, float* y, long long count, bool relu) {
+    add_kernel(const T* a, const T* b, T* y, long long count, bool relu) {
   map_elements<kWidth>(a, b, y, count, [=](float first, float second) {
     const float sum = first + second;
     return relu && sum < 0 ? 0.f : sum;
@@ -40,9 +40,11 @@ class ReluForwardOp final : public CudaOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     const long long count = tensors_[0].shape.numel();
     const bool packs = take_packs(args[0], args[1]);
-    if (count > 0)
+    if (count == 0) return;
+    in_type(tensors_[0].type, [&]<typename T>() {
       launch(over_elements("relu_forward", count, packs, stream),
-             packs ? relu_forward_kernel<4> : relu_forward_kernel<1>, args[0], args[1], count);
+             packs ? relu_forward_kernel<4, T> : relu_forward_kernel<1, T>, args[0], args[1], count);
+    });
   }
 };
 
@@ -54,9 +56,11 @@ class ReluBackwardOp final : public CudaOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     const long long count = tensors_[0].shape.numel();
     const bool packs = take_packs(args[0], args[1], args[2]);
-    if (count > 0)
+    if (count == 0) return;
+    in_type(tensors_[0].type, [&]<typename T>() {
       launch(over_elements("relu_backward", count, packs, stream),
-             packs ? relu_backward_kernel<4> : relu_backward_kernel<1>, args[0], args[1], args[2], count);
+             packs ? relu_backward_kernel<4, T> : relu_backward_kernel<1, T>, args[0], args[1], args[2], count);
+    });
   }
 };
 
@@ -68,9 +72,11 @@ class AddOp final : public CudaOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     const long long count = tensors_[0].shape.numel();
     const bool packs = take_packs(args[0], args[1], args[2]);
-    if (count > 0)
-      launch(over_elements("add", count, packs, stream), packs ? add_kernel<4> : add_kernel<1>, args[0], args[1],
+    if (count == 0) return;
+    in_type(tensors_[0].type, [&]<typename T>() {
+      launch(over_elements("add", count, packs, stream), packs ? add_kernel<4, T> : add_kernel<1, T>, args[0], args[1],
              args[2], count, relu_);
+    });
   }
 
  private:

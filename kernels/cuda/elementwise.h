@@ -14,22 +14,21 @@ __device__ __forceinline__ long long first_element() {
 }
 
 // y = map(x)
-template <int kWidth, typename Map>
-__device__ __forceinline__ void map_elements(const float* x, float* y, long long count, const Map& map) {
+template <int kWidth, typename T, typename Map>
+__device__ __forceinline__ void map_elements(const T* x, T* y, long long count, const Map& map) {
   const long long at = first_element<kWidth>();
   if (at + kWidth <= count) {
     Pack<kWidth> values = load_pack<kWidth>(x + at);
     for (float& value : values.v) value = map(value);
     store_pack(y + at, values);
   } else {
-    for (long long i = at; i < count; ++i) y[i] = map(x[i]);
+    for (long long i = at; i < count; ++i) y[i] = from_float<T>(map(to_float(x[i])));
   }
 }
 
 // y = map(a, b)
-template <int kWidth, typename Map>
-__device__ __forceinline__ void map_elements(const float* a, const float* b, float* y, long long count,
-                                             const Map& map) {
+template <int kWidth, typename T, typename Map>
+__device__ __forceinline__ void map_elements(const T* a, const T* b, T* y, long long count, const Map& map) {
   const long long at = first_element<kWidth>();
   if (at + kWidth <= count) {
     Pack<kWidth> values = load_pack<kWidth>(a + at);
@@ -37,7 +36,7 @@ __device__ __forceinline__ void map_elements(const float* a, const float* b, flo
     for (int k = 0; k < kWidth; ++k) values.v[k] = map(values.v[k], others.v[k]);
     store_pack(y + at, values);
   } else {
-    for (long long i = at; i < count; ++i) y[i] = map(a[i], b[i]);
+    for (long long i = at; i < count; ++i) y[i] = from_float<T>(map(to_float(a[i]), to_float(b[i])));
   }
 }
 

@@ -5,12 +5,13 @@
 #include <optional>
 #include <string>
 
+#include "dp/shape.h"
 #include "kernels/cuda/gemm_choice.h"
 #include "kernels/cuda/gemm_geometry.h"
 
 namespace dp::kernels::cuda {
 
-// Whether four neighbouring channels always lie side by side on 16 bytes, if the tensor does.
+// Whether four neighbouring channels always lie side by side and aligned, if the tensor does.
 inline bool in_quads(const Strides& s, int channels) {
   return channels % 4 == 0 && s.channel == 1 && s.image % 4 == 0 && s.row % 4 == 0 && s.col % 4 == 0;
 }
@@ -35,13 +36,15 @@ GemmShape shape_of(const Geometry& geometry, int parts) {
 template <typename Points>
 class Gemm {
  public:
-  // quads_a, quads_b: the operand's neighbours come in quads, if its pointer does.
-  Gemm(const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b,
+  // type: of the operands. quads_a, quads_b: the operand's neighbours come in quads, if its pointer does.
+  Gemm(DType type, const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b,
        const std::optional<GemmChoice>& choice)
-      : Gemm(geometry, parts, bias, relu, quads_a, quads_b,
+      : Gemm(type, geometry, parts, bias, relu, quads_a, quads_b,
              choice ? *choice : choose(shape_of<Points>(geometry, parts))) {}
-  Gemm(const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b, const GemmChoice& choice)
-      : geometry_(geometry),
+  Gemm(DType type, const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b,
+       const GemmChoice& choice)
+      : type_(type),
+        geometry_(geometry),
         shape_(shape_of<Points>(geometry, parts)),
         choice_(choice),
         ending_{choice.splits, bias, relu, quads_a, quads_b} {}
@@ -52,16 +55,20 @@ class Gemm {
   std::vector<GemmChoice> alternatives() const { return cuda::alternatives(shape_, kAlternatives); }
   std::string name() const { return gemm_name(choice_); }
 
-  // In gemm_enqueue.h.
-  void enqueue(cudaStream_t stream, const char* kernel, const float* a, const float* b, const float* bias, float* out,
+  // In gemm_enqueue.h. Results have the operands' type, those of WeightsPoints are float.
+  void enqueue(cudaStream_t stream, const char* kernel, const void* a, const void* b, const float* bias, void* out,
                float* workspace) const;
 
  private:
   static constexpr std::size_t kAlternatives = 7;
-  template <typename Tile>
-  void enqueue_tiles(cudaStream_t stream, const char* kernel, const float* a, const float* b, const float* bias,
-                     float* out, float* workspace) const;
+  template <typename T>
+  void enqueue_in(cudaStream_t stream, const char* kernel, const T* a, const T* b, const float* bias, void* out,
+                  float* workspace) const;
+  template <typename Tile, typename T>
+  void enqueue_tiles(cudaStream_t stream, const char* kernel, const T* a, const T* b, const float* bias, void* out,
+                     float* workspace) const;
 
+  DType type_;
   Geometry geometry_;
   GemmShape shape_;
   GemmChoice choice_;

@@ -3,6 +3,7 @@
 
 #include "device_code.h"
 #include "kernels/cuda/gemm_geometry.h"
+#include "kernels/cuda/pack.h"
 
 namespace dp::kernels::cuda {
 
@@ -21,9 +22,9 @@ __device__ long long partial_place(const Points& points, int dense_row, int col)
 inline constexpr int kEndThreads = 256;
 
 // Adds the partial sums of every `lanes`-th split in order, then the lanes' in order.
-template <typename Points, int lanes>
+template <typename Points, int lanes, typename Out>
 __global__ void __launch_bounds__(kEndThreads)
-    gemm_end_kernel(const float* partials, const float* bias, float* out, Geometry geometry, Ending ending) {
+    gemm_end_kernel(const float* partials, const float* bias, Out* out, Geometry geometry, Ending ending) {
   constexpr int kResults = kEndThreads / lanes;
   DP_SHARED(float, sums, [lanes][kResults]);
   const Points points(geometry, 0);
@@ -39,18 +40,19 @@ __global__ void __launch_bounds__(kEndThreads)
   for (int other = 1; other < lanes; ++other) sum += sums[other][result];
   const int inner = Points::kColsInner ? points.cols() : points.all_rows();
   const int row = Points::kColsInner ? at / inner : at % inner, col = Points::kColsInner ? at % inner : at / inner;
-  out[points.out_row(row) + points.out_col(col)] = ended(sum, bias, col, ending);
+  out[points.out_row(row) + points.out_col(col)] = from_float<Out>(ended(sum, bias, col, ending));
 }
 
-template <typename Points>
-void enqueue_end(cudaStream_t stream, const float* partials, const float* bias, float* out, const Geometry& geometry,
+template <typename Points, typename Out>
+void enqueue_end(cudaStream_t stream, const float* partials, const float* bias, Out* out, const Geometry& geometry,
                  const Ending& ending) {
   const Points points(geometry, 0);
   const long long results = static_cast<long long>(points.all_rows()) * points.cols();
   const bool few = ending.splits <= 8;
   const Launch where{"gemm_end", dim3(blocks_for(results, few ? kEndThreads : kEndThreads / 8)), dim3(kEndThreads),
                      stream};
-  launch(where, few ? gemm_end_kernel<Points, 1> : gemm_end_kernel<Points, 8>, partials, bias, out, geometry, ending);
+  launch(where, few ? gemm_end_kernel<Points, 1, Out> : gemm_end_kernel<Points, 8, Out>, partials, bias, out, geometry,
+         ending);
 }
 
 }  // namespace dp::kernels::cuda

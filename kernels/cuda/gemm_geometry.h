@@ -90,11 +90,12 @@ struct Ending {
 // The three products. Each: rows() x cols() sums of depth() products a(row, k) * b(col, k).
 //   kAlongA, kAlongB   neighbours in memory along k, or else along rows (of a) and cols (of b)
 //   kColsInner         neighbours in the result along cols
+//   kOfWeights         the result is a gradient of weights: float32 whatever the operands are
 //   parts(), part      the product is made of several that share nothing
 
 // y: rows are the cells of y, cols its channels, k runs over (kernel row, kernel col, channel).
 struct ForwardPoints {
-  static constexpr bool kAlongA = true, kAlongB = true, kColsInner = true;
+  static constexpr bool kAlongA = true, kAlongB = true, kColsInner = true, kOfWeights = false;
   const Geometry& g;
   __host__ __device__ ForwardPoints(const Geometry& geometry, int) : g(geometry) {}
 
@@ -131,7 +132,7 @@ struct ForwardPoints {
 // the channels of x, k runs over (kernel row, kernel col, channel of y), of the kernel's cells only those that meet a
 // cell of y.
 struct DataPoints {
-  static constexpr bool kAlongA = true, kAlongB = false, kColsInner = true;
+  static constexpr bool kAlongA = true, kAlongB = false, kColsInner = true, kOfWeights = false;
   const Geometry& g;
   int first_h, first_w, lines, columns, tap_h, tap_w, taps_h, taps_w;
 
@@ -179,7 +180,7 @@ struct DataPoints {
 
 // dw: rows are (kernel row, kernel col, channel), cols the channels of y, k runs over the cells of y.
 struct WeightsPoints {
-  static constexpr bool kAlongA = false, kAlongB = false, kColsInner = false;
+  static constexpr bool kAlongA = false, kAlongB = false, kColsInner = false, kOfWeights = true;
   const Geometry& g;
   __host__ __device__ WeightsPoints(const Geometry& geometry, int) : g(geometry) {}
 

@@ -24,18 +24,18 @@ using SquareTile = TileSize<64, 64, 8, 4, 4>;
 using NarrowTile = TileSize<128, 32, 8, 4, 4>;
 using SmallTile = TileSize<32, 32, 4, 4, 8>;
 
-// One operand in shared memory, of `lines` rows of the tile: neighbours are those that are neighbours in the tensor. A pitch of
-// kStep + 4 spreads eight rows over all banks.
-template <bool along, int lines>
+// One operand in shared memory, as it lies in the tensor: float32, bfloat16 or float16; of `lines` rows of the tile: neighbours are those
+// that are neighbours in the tensor. A pitch of kStep + 4 spreads eight rows over all banks.
+template <bool along, int lines, typename T>
 struct Operand {
   static constexpr int kLines = lines;
   static constexpr int kOuter = along ? lines : kStep, kInner = along ? kStep : lines;
   static constexpr int kPitch = along ? kStep + 4 : lines;
-  using Tile = float[kOuter][kPitch];
+  using Tile = T[kOuter][kPitch];
 
-  // Copies one step. `quads`: every four neighbours lie on 16 bytes and are in the image or outside together.
+  // Copies one step. `quads`: every four neighbours lie side by side, aligned, and are in the image or outside together.
   template <int threads>
-  __device__ static void load(Tile& tile, const float* source, const int4 (&rows)[lines], const int4 (&ks)[kStep],
+  __device__ static void load(Tile& tile, const T* source, const int4 (&rows)[lines], const int4 (&ks)[kStep],
                               const Bounds& bounds, bool quads) {
     if (quads) {
       const int thread = static_cast<int>(threadIdx.x), inner = thread % (kInner / 4) * 4;  // the same in all turns
@@ -45,7 +45,11 @@ struct Operand {
         const int outer = (i * threads + thread) / (kInner / 4);
         const Point other = unpacked(along ? rows[outer] : ks[outer]);
         const bool inside = bounds.hold(fixed, other);
-        ptx::cp_async16(&tile[outer][inner], source + (inside ? fixed.offset + other.offset : 0), inside);
+        const T* const from = source + (inside ? fixed.offset + other.offset : 0);
+        if constexpr (sizeof(T) == 4)
+          ptx::cp_async16(&tile[outer][inner], from, inside);
+        else
+          ptx::cp_async8(&tile[outer][inner], from, inside);
       }
     } else {
 #pragma unroll 1
@@ -53,7 +57,10 @@ struct Operand {
         const int outer = at / kInner, inner = at % kInner;
         const Point row = unpacked(rows[along ? outer : inner]), k = unpacked(ks[along ? inner : outer]);
         const bool inside = bounds.hold(row, k);
-        ptx::cp_async4(&tile[outer][inner], source + (inside ? row.offset + k.offset : 0), inside);
+        if constexpr (sizeof(T) == 4)
+          ptx::cp_async4(&tile[outer][inner], source + (inside ? row.offset + k.offset : 0), inside);
+        else  // there are no copies of two bytes; the barrier that others' wait for is enough
+          tile[outer][inner] = inside ? source[row.offset + k.offset] : T{};
       }
     }
   }
@@ -70,30 +77,37 @@ struct Operand {
     if constexpr (along) {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
-        const float4 quad = *reinterpret_cast<const float4*>(&tile[(first + i) * threads + t][k]);
-        values[0][i] = quad.x, values[1][i] = quad.y, values[2][i] = quad.z, values[3][i] = quad.w;
+        const Pack<4> quad = load_pack<4>(&tile[(first + i) * threads + t][k]);
+#pragma unroll
+        for (int q = 0; q < 4; ++q) values[q][i] = quad.v[q];
       }
     } else {
 #pragma unroll
       for (int q = 0; q < 4; ++q)
 #pragma unroll
         for (int i = 0; i < count; i += 4) {
-          const float4 quad = *reinterpret_cast<const float4*>(&tile[k + q][(first + i) * threads + t * 4]);
-          values[q][i] = quad.x, values[q][i + 1] = quad.y, values[q][i + 2] = quad.z, values[q][i + 3] = quad.w;
+          const Pack<4> quad = load_pack<4>(&tile[k + q][(first + i) * threads + t * 4]);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) values[q][i + j] = quad.v[j];
         }
     }
   }
 };
 
-// out: the result, or with splits `splits` times all sums. blockIdx: tile of rows, tile of cols, part * splits + split.
-template <typename Points, typename Tile>
+// Results of a product of operands in T.
+template <typename Points, typename T>
+using ResultOf = std::conditional_t<Points::kOfWeights, float, T>;
+
+// out: the result, or with splits `splits` times all sums, as float. blockIdx: tile of rows, tile of cols, part * splits + split.
+template <typename Points, typename Tile, typename T>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    gemm_kernel(const float* a, const float* b, const float* bias, float* out, Geometry geometry, Ending ending) {
-  using A = Operand<Points::kAlongA, Tile::kRows>;
-  using B = Operand<Points::kAlongB, Tile::kCols>;
+    gemm_kernel(const T* a, const T* b, const float* bias, void* out, Geometry geometry, Ending ending) {
+  using A = Operand<Points::kAlongA, Tile::kRows, T>;
+  using B = Operand<Points::kAlongB, Tile::kCols, T>;
+  using Out = ResultOf<Points, T>;
   constexpr int kThreads = Tile::kThreads, kM = Tile::kThreadRows, kN = Tile::kThreadCols;
-  DP_SHARED(float, a_tiles, [2][A::kOuter][A::kPitch]);
-  DP_SHARED(float, b_tiles, [2][B::kOuter][B::kPitch]);
+  DP_SHARED(T, a_tiles, [2][A::kOuter][A::kPitch]);
+  DP_SHARED(T, b_tiles, [2][B::kOuter][B::kPitch]);
   DP_SHARED(int4, a_rows, [A::kLines]);
   DP_SHARED(int4, b_rows, [B::kLines]);
   DP_SHARED(int4, a_ks, [2][kStep]);
@@ -171,10 +185,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       const int col = first_col + B::template row_of<Tile::kAcross>(across, j);
       if (col >= points.cols()) continue;
       if (ending.splits == 1) {
-        out[base + points.out_col(col)] = ended(sums[i][j], bias, col, ending);
+        static_cast<Out*>(out)[base + points.out_col(col)] = from_float<Out>(ended(sums[i][j], bias, col, ending));
       } else {
-        out[static_cast<long long>(split) * points.all_rows() * points.cols() + partial_place(points, dense, col)] =
-            sums[i][j];
+        const long long sums_before = static_cast<long long>(split) * points.all_rows() * points.cols();
+        static_cast<float*>(out)[sums_before + partial_place(points, dense, col)] = sums[i][j];
       }
     }
   }

@@ -13,7 +13,7 @@ namespace {
 class LinearForwardOp final : public CudaOp {
  public:
   LinearForwardOp(const LinearTensors& t, const Geometry& g, bool bias, bool relu, const CudaOpOptions& options)
-      : gemm_(g, 1, bias, relu, input_in_quads(g), weights_in_quads(g), options.gemm) {
+      : gemm_(t.x.type, g, 1, bias, relu, input_in_quads(g), weights_in_quads(g), options.gemm) {
     tensors_ = {t.x, t.w, t.y};
   }
 
@@ -23,7 +23,7 @@ class LinearForwardOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_forward", in(args[0]), in(args[1]), in(args[2]), out(args[3]), out(workspace));
+    gemm_.enqueue(stream, "linear_forward", args[0], args[1], in(args[2]), args[3], out(workspace));
   }
 
  private:
@@ -33,7 +33,7 @@ class LinearForwardOp final : public CudaOp {
 class LinearBackwardDataOp final : public CudaOp {
  public:
   LinearBackwardDataOp(const LinearTensors& t, const Geometry& g, const CudaOpOptions& options)
-      : gemm_(g, 1, false, false, output_in_quads(g), weights_in_quads(g), options.gemm) {
+      : gemm_(t.x.type, g, 1, false, false, output_in_quads(g), weights_in_quads(g), options.gemm) {
     tensors_ = {t.y, t.w, t.x};
   }
 
@@ -43,7 +43,7 @@ class LinearBackwardDataOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_backward_data", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
+    gemm_.enqueue(stream, "linear_backward_data", args[0], args[1], nullptr, args[2], out(workspace));
   }
 
  private:
@@ -53,9 +53,9 @@ class LinearBackwardDataOp final : public CudaOp {
 class LinearBackwardWeightsOp final : public CudaOp {
  public:
   LinearBackwardWeightsOp(const LinearTensors& t, const Geometry& g, bool bias, const CudaOpOptions& options)
-      : gemm_(g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
+      : gemm_(t.x.type, g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
     tensors_ = {t.x, t.y, t.w};
-    if (bias) bias_.emplace(g);
+    if (bias) bias_.emplace(t.y.type, g);
   }
 
   std::size_t workspace_bytes() const override {
@@ -66,8 +66,8 @@ class LinearBackwardWeightsOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_backward_weights", in(args[0]), in(args[1]), nullptr, out(args[2]), out(workspace));
-    if (bias_) bias_->enqueue(stream, in(args[1]), out(args[3]), out(workspace));
+    gemm_.enqueue(stream, "linear_backward_weights", args[0], args[1], nullptr, args[2], out(workspace));
+    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
   }
 
  private:

@@ -20,9 +20,10 @@ struct SampleResult {
   long long before;  // classes that stand before the label
 };
 
-// Sample n, by a whole warp. `dlogits` may be null. The result is in every lane.
+// Sample n, by a whole warp. `dlogits` may be null, and `scaler`. The result is in every lane.
 __device__ __forceinline__ SampleResult one_sample(const float* logits, const int* labels, const Problem& problem,
-                                                   long long n, const StepInputs& inputs, float* dlogits) {
+                                                   long long n, const StepInputs& inputs, const LossScaler* scaler,
+                                                   float* dlogits) {
   const long long lane = threadIdx.x % 32, classes = problem.classes;
   const int label = labels[n];
   logits += n * classes;
@@ -49,10 +50,12 @@ __device__ __forceinline__ SampleResult one_sample(const float* logits, const in
 
   double loss = is_class ? own * (log_sum - own_logit) : NAN;
   if (even > 0) loss += even * (static_cast<double>(classes) * log_sum - logit_sum);
-  if (dlogits)
+  if (dlogits) {
+    const double scale = inputs.loss_scale * (scaler ? static_cast<double>(scaler->scale) : 1.0);
     for (long long k = lane; k < classes; k += 32)
       dlogits[n * classes + k] =
-          static_cast<float>(inputs.loss_scale * (exp(logits[k] - log_sum) - even - (k == label ? own : 0.0)));
+          static_cast<float>(scale * (exp(logits[k] - log_sum) - even - (k == label ? own : 0.0)));
+  }
   if (!is_class || own_logit != own_logit) before = classes < 5 ? 5 : classes;
   return {loss, before};
 }
@@ -80,11 +83,11 @@ __device__ __forceinline__ void add_samples(const SampleResult* samples, long lo
 }
 
 __global__ void __launch_bounds__(kAloneThreads)
-    loss_of_small_batch_kernel(const float* logits, const int* labels, const StepInputs* inputs, float* dlogits,
-                               StepResults* results, Problem problem) {
+    loss_of_small_batch_kernel(const float* logits, const int* labels, const StepInputs* inputs,
+                               const LossScaler* scaler, float* dlogits, StepResults* results, Problem problem) {
   DP_SHARED(SampleResult, samples, [kAloneBatch]);
   for (long long n = threadIdx.x / 32; n < problem.batch; n += kAloneThreads / 32) {
-    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, dlogits);
+    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
     if (threadIdx.x % 32 == 0) samples[n] = sample;
   }
   __syncthreads();
@@ -92,11 +95,11 @@ __global__ void __launch_bounds__(kAloneThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    loss_of_samples_kernel(const float* logits, const int* labels, const StepInputs* inputs, float* dlogits,
-                           SampleResult* samples, Problem problem) {
+    loss_of_samples_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
+                           float* dlogits, SampleResult* samples, Problem problem) {
   const long long n = static_cast<long long>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   if (n >= problem.batch) return;
-  const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, dlogits);
+  const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
   if (threadIdx.x % 32 == 0) samples[n] = sample;
 }
 
@@ -115,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
 class LossOp final : public CudaOp {
  public:
   explicit LossOp(const SoftmaxCrossEntropy& desc)
-      : problem_{desc.batch, desc.classes, 1.0 / static_cast<double>(desc.classes)} {}
+      : problem_{desc.batch, desc.classes, 1.0 / static_cast<double>(desc.classes)}, scaled_(desc.scaled) {}
   std::size_t workspace_bytes() const override {
     return alone() ? 0 : static_cast<std::size_t>(problem_.batch) * sizeof(SampleResult);
   }
@@ -123,11 +126,12 @@ class LossOp final : public CudaOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
     if (problem_.batch == 0) return;
+    void* const scaler = scaled_ ? args[5] : nullptr;
     if (alone())
       return launch({"loss_of_small_batch", dim3(1), dim3(kAloneThreads), stream}, loss_of_small_batch_kernel, args[0],
-                    args[1], args[2], args[3], args[4], problem_);
+                    args[1], args[2], scaler, args[3], args[4], problem_);
     launch({"loss_of_samples", dim3(blocks_for(problem_.batch, kThreads / 32)), dim3(kThreads), stream},
-           loss_of_samples_kernel, args[0], args[1], args[2], args[3], workspace, problem_);
+           loss_of_samples_kernel, args[0], args[1], args[2], scaler, args[3], workspace, problem_);
     launch({"add_losses", dim3(1), dim3(kThreads), stream}, add_losses_kernel, workspace, args[4], problem_.batch,
            args[3] != nullptr);
   }
@@ -136,6 +140,7 @@ class LossOp final : public CudaOp {
   bool alone() const { return problem_.batch <= kAloneBatch && problem_.batch * problem_.classes <= 16384; }
 
   Problem problem_;
+  bool scaled_;
 };
 
 }  // namespace

@@ -28,10 +28,10 @@ __device__ __forceinline__ void load_mask(const std::uint8_t* mask, int (&cells)
 }
 
 // `mask` may be null. `samples` and `inputs` are read with dropout only. `packs`: of y.
-template <int kWidth, bool kChannelsLast, bool kDropout>
+template <typename T, int kWidth, bool kChannelsLast, bool kDropout>
 __global__ void __launch_bounds__(kPoolThreads)
-    max_pool_forward_kernel(const float* x, float* y, std::uint8_t* mask, const std::int64_t* samples,
-                            const StepInputs* inputs, Pool pool, unsigned packs, bool relu, Dropping dropping) {
+    max_pool_forward_kernel(const T* x, T* y, std::uint8_t* mask, const std::int64_t* samples, const StepInputs* inputs,
+                            Pool pool, unsigned packs, bool relu, Dropping dropping) {
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.pooled, index);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kPoolThreads)
     cells[k] = first_row * pool.kernel_cols + first_col;
   }
   for (int row = first_row; row < last_row; ++row) {
-    const float* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, top + row, left + first_col});
+    const T* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, top + row, left + first_col});
     for (int col = first_col; col < last_col; ++col, from += col_step<kChannelsLast>(pool.large)) {
       const Pack<kWidth> values = load_pack<kWidth>(from);
       for (int k = 0; k < kWidth; ++k)
@@ -73,10 +73,9 @@ __global__ void __launch_bounds__(kPoolThreads)
 }
 
 // `packs`: of dx.
-template <int kWidth, bool kChannelsLast>
+template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kPoolThreads)
-    max_pool_backward_kernel(const float* dy, const std::uint8_t* mask, float* dx, Pool pool, unsigned packs,
-                             float scale) {
+    max_pool_backward_kernel(const T* dy, const std::uint8_t* mask, T* dx, Pool pool, unsigned packs, float scale) {
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.large, index);
@@ -110,10 +109,10 @@ class MaxPoolForwardOp final : public PoolOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
-    in_form(in_packs(args[0], args[1], args[2]), channels_last_, [&]<int kWidth, bool kChannelsLast>() {
+    in_form_of(in_packs(args[0], args[1], args[2]), [&]<typename T, int kWidth, bool kChannelsLast>() {
       launch(over_cells("max_pool_forward", count_, kWidth, stream),
-             drops_ ? max_pool_forward_kernel<kWidth, kChannelsLast, true>
-                    : max_pool_forward_kernel<kWidth, kChannelsLast, false>,
+             drops_ ? max_pool_forward_kernel<T, kWidth, kChannelsLast, true>
+                    : max_pool_forward_kernel<T, kWidth, kChannelsLast, false>,
              args[0], args[1], training_ ? args[2] : nullptr, args[3], args[4], pool_, count_ / kWidth, relu_,
              dropping_);
     });
@@ -134,9 +133,10 @@ class MaxPoolBackwardOp final : public PoolOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (count_ == 0) return;
-    in_form(in_packs(args[0], args[1], args[2]), channels_last_, [&]<int kWidth, bool kChannelsLast>() {
-      launch(over_cells("max_pool_backward", count_, kWidth, stream), max_pool_backward_kernel<kWidth, kChannelsLast>,
-             args[0], args[1], args[2], pool_, count_ / kWidth, scale_);
+    in_form_of(in_packs(args[0], args[1], args[2]), [&]<typename T, int kWidth, bool kChannelsLast>() {
+      launch(over_cells("max_pool_backward", count_, kWidth, stream),
+             max_pool_backward_kernel<T, kWidth, kChannelsLast>, args[0], args[1], args[2], pool_, count_ / kWidth,
+             scale_);
     });
   }
 

@@ -1,9 +1,11 @@
-// One float, or four that a thread reads and writes at once.
+// One element, or four that a thread reads and writes at once. In memory they are float32, bfloat16 or float16; in registers float.
 #pragma once
 
 #include <cstdint>
 
 #include "device_code.h"
+#include "dp/shape.h"
+#include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {
 
@@ -13,7 +15,7 @@ struct Pack {
   float v[kWidth];
 };
 
-// Of four: `from` is 16-byte aligned.
+// Of four: `from` is aligned to them.
 template <int kWidth>
 __device__ __forceinline__ Pack<kWidth> load_pack(const float* from) {
   Pack<kWidth> pack;
@@ -25,6 +27,18 @@ __device__ __forceinline__ Pack<kWidth> load_pack(const float* from) {
   }
   return pack;
 }
+template <int kWidth, typename Low>
+__device__ __forceinline__ Pack<kWidth> load_pack(const Low* from) {
+  Pack<kWidth> pack;
+  if constexpr (kWidth == 4) {
+    const ushort4 four = *reinterpret_cast<const ushort4*>(from);
+    pack.v[0] = to_float(Low{four.x}), pack.v[1] = to_float(Low{four.y});
+    pack.v[2] = to_float(Low{four.z}), pack.v[3] = to_float(Low{four.w});
+  } else {
+    pack.v[0] = to_float(*from);
+  }
+  return pack;
+}
 
 template <int kWidth>
 __device__ __forceinline__ void store_pack(float* to, const Pack<kWidth>& pack) {
@@ -32,6 +46,23 @@ __device__ __forceinline__ void store_pack(float* to, const Pack<kWidth>& pack) 
     *reinterpret_cast<float4*>(to) = make_float4(pack.v[0], pack.v[1], pack.v[2], pack.v[3]);
   else
     *to = pack.v[0];
+}
+template <int kWidth, typename Low>
+__device__ __forceinline__ void store_pack(Low* to, const Pack<kWidth>& pack) {
+  if constexpr (kWidth == 4) {
+    const auto bits = [&](int k) { return from_float<Low>(pack.v[k]).bits; };
+    *reinterpret_cast<ushort4*>(to) = make_ushort4(bits(0), bits(1), bits(2), bits(3));
+  } else {
+    *to = from_float<Low>(pack.v[0]);
+  }
+}
+
+// Calls run.operator()<T>(), T the type of elements in memory.
+template <typename Run>
+auto in_type(DType type, const Run& run) {
+  if (type == DType::bf16) return run.template operator()<BFloat16>();
+  if (type == DType::f16) return run.template operator()<Float16>();
+  return run.template operator()<float>();
 }
 
 // Calls run.operator()<kWidth, kChannelsLast>(): packs of four lie channels last.

@@ -36,6 +36,15 @@ class PoolOp : public CudaOp {
     return channels_last_ && pool_.large.channels % 4 == 0 && take_packs(pointers...);
   }
 
+  // Calls run.operator()<T, kWidth, kChannelsLast>().
+  template <typename Run>
+  void in_form_of(bool packs, const Run& run) const {
+    in_type(tensors_[0].type, [&]<typename T>() {
+      in_form(packs, channels_last_,
+              [&]<int kWidth, bool kChannelsLast>() { run.template operator()<T, kWidth, kChannelsLast>(); });
+    });
+  }
+
   bool channels_last_ = false;
   Pool pool_;
   unsigned count_ = 0;  // elements of what is written

@@ -1,8 +1,8 @@
 // Reorder: a copy where the order stays, or transposed matrices, channels x pixels on one side, pixels x channels on the other.
-#include "device_code.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/orders.h"
+#include "kernels/cuda/pack.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -11,10 +11,25 @@ constexpr int kThreads = 256;
 constexpr unsigned kTile = 32, kTileRows = kThreads / kTile;
 constexpr unsigned kFew = 8;  // channels: a thread takes all of a pixel's
 
+template <typename T>
+inline constexpr bool kLow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+template <typename To, typename From>
+__device__ __forceinline__ To converted(From value) {
+  if constexpr (std::is_same_v<To, From>)
+    return value;
+  else if constexpr (kLow<To>)
+    return from_float<To>(value);
+  else if constexpr (kLow<From>)
+    return to_float(value);
+  else
+    return static_cast<To>(value);
+}
+
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads) convert_kernel(const From* src, To* dst, long long count) {
   const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) dst[i] = static_cast<To>(src[i]);
+  if (i < count) dst[i] = converted<To>(src[i]);
 }
 
 // `matrices` of rows x cols to as many of cols x rows, tile by tile.
@@ -27,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   const long long matrix = static_cast<long long>(at / row_tiles) * rows * cols;
   for (unsigned k = y; k < kTile; k += kTileRows)
     if (row_tile + k < rows && col_tile + x < cols)
-      tile[k][x] = static_cast<To>(src[matrix + static_cast<long long>(row_tile + k) * cols + col_tile + x]);
+      tile[k][x] = converted<To>(src[matrix + static_cast<long long>(row_tile + k) * cols + col_tile + x]);
   __syncthreads();
   for (unsigned k = y; k < kTile; k += kTileRows)
     if (col_tile + k < cols && row_tile + x < rows)
@@ -44,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   const long long matrix = static_cast<long long>(i / pixels) * channels * pixels, pixel = i % pixels;
   for (unsigned c = 0; c < channels; ++c)
     dst[matrix + static_cast<long long>(c) * dst_channel + pixel * dst_pixel] =
-        static_cast<To>(src[matrix + static_cast<long long>(c) * src_channel + pixel * src_pixel]);
+        converted<To>(src[matrix + static_cast<long long>(c) * src_channel + pixel * src_pixel]);
 }
 
 class ReorderOp final : public CudaOp {
@@ -64,14 +79,20 @@ class ReorderOp final : public CudaOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (tensors_[0].shape.numel() == 0) return;
-    const bool wide = tensors_[0].type == DType::f64, to_wide = tensors_[1].type == DType::f64;
-    if (same_ && wide == to_wide)
+    const DType from = tensors_[0].type, to = tensors_[1].type;
+    if (same_ && from == to)
       return check(cudaMemcpyAsync(args[1], args[0], tensors_[0].layout.bytes, cudaMemcpyDeviceToDevice, stream),
                    "copying a tensor");
-    if (wide)
-      to_wide ? run<double, double>(stream, args) : run<double, float>(stream, args);
+    if (from == DType::f64)
+      to == DType::f64 ? run<double, double>(stream, args) : run<double, float>(stream, args);
+    else if (to == DType::f64)
+      run<float, double>(stream, args);
+    else if (from == to)
+      in_type(from, [&]<typename T>() { run<T, T>(stream, args); });
+    else if (from == DType::f32)
+      to == DType::bf16 ? run<float, BFloat16>(stream, args) : run<float, Float16>(stream, args);
     else
-      to_wide ? run<float, double>(stream, args) : run<float, float>(stream, args);
+      from == DType::bf16 ? run<BFloat16, float>(stream, args) : run<Float16, float>(stream, args);
   }
 
  private:

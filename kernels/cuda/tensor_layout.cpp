@@ -6,7 +6,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 const char* short_name(DType type) {
-  constexpr const char* kNames[] = {"f32", "f64", "u8", "i32", "i64"};
+  constexpr const char* kNames[] = {"f32", "f64", "u8", "i32", "i64", "bf16", "f16"};
   return kNames[static_cast<std::size_t>(type)];
 }
 
@@ -32,6 +32,12 @@ Layout channels_last(const Shape& shape, DType type) {
   Order order = plain_order(shape);
   order.channels_last = true;
   return make("nhwc", shape, type, order);
+}
+
+Layout with_type(const TensorDesc& tensor, DType type) {
+  const Order order = order_of(tensor);
+  const std::string& name = tensor.layout.name;
+  return make(name.substr(0, name.rfind(':')), tensor.shape, type, order);
 }
 
 Layout linear_channels_last(const Shape& weights, const Shape& input, DType type) {

@@ -17,6 +17,8 @@ Layout plain(const Shape& shape, DType type);
 Layout channels_last(const Shape& shape, DType type);
 // Of the weights (O, C*H*W) of a linear layer whose input (N,C,H,W) lies channels last.
 Layout linear_channels_last(const Shape& weights, const Shape& input, DType type);
+// The order of a tensor whose layout is resolved, for elements of another type.
+Layout with_type(const TensorDesc& tensor, DType type);
 
 // Error(usage) for a layout of another backend.
 Order order_of(const TensorDesc& tensor);

@@ -29,10 +29,12 @@ __device__ __forceinline__ bool update(const Rates& rates, float gradient, float
   return is_finite(weight);
 }
 
-template <int kWidth, bool kMomentum>
+// `copy`: of the new weights, in type Copy; with float there is none.
+template <int kWidth, bool kMomentum, typename Copy>
 __global__ void __launch_bounds__(kElementThreads)
     sgd_kernel(float* weights, const float* gradients, float* momenta, const StepInputs* inputs, StepResults* results,
-               long long count) {
+               Copy* copy, long long count) {
+  constexpr bool kCopies = !std::is_same_v<Copy, float>;
   if (results->skip != 0) return;
   const Rates rates{inputs->lr, inputs->momentum, inputs->weight_decay, results->clip, inputs->nesterov != 0};
   const long long at = first_element<kWidth>();
@@ -45,9 +47,12 @@ __global__ void __launch_bounds__(kElementThreads)
       finite &= update(rates, gradient.v[k], weight.v[k], kMomentum ? &momentum.v[k] : nullptr);
     store_pack(weights + at, weight);
     if constexpr (kMomentum) store_pack(momenta + at, momentum);
+    if constexpr (kCopies) store_pack(copy + at, weight);
   } else {
-    for (long long i = at; i < count; ++i)
+    for (long long i = at; i < count; ++i) {
       finite &= update(rates, gradients[i], weights[i], kMomentum ? momenta + i : nullptr);
+      if constexpr (kCopies) copy[i] = from_float<Copy>(weights[i]);
+    }
   }
   if (!finite) atomicExch(&results->grad_nonfinite, 1u);
 }
@@ -79,39 +84,66 @@ __global__ void __launch_bounds__(kElementThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// One block.
+struct Scaling {
+  float growth, backoff;
+  unsigned interval;
+};
+
+// A scale that is finite and not below the normal numbers, or as before.
+__device__ __forceinline__ float adapted(float scale, float factor) {
+  const float next = scale * factor;
+  return is_finite(next) && next >= 1.17549435e-38f ? next : scale;
+}
+
+// One block. `scaler` may be null.
 __global__ void __launch_bounds__(kFinishThreads)
-    grad_norm_finish_kernel(const double* partials, const StepInputs* inputs, StepResults* results, long long blocks) {
+    grad_norm_finish_kernel(const double* partials, const StepInputs* inputs, StepResults* results, LossScaler* scaler,
+                            long long blocks, Scaling scaling) {
   double sum = 0;
   for (long long i = threadIdx.x; i < blocks; i += kFinishThreads) sum += partials[i];
   sum = block_sum<kFinishThreads>(sum);
   if (threadIdx.x != 0) return;
   const bool finite = is_finite(sum);
-  const double norm = sqrt(sum), max_norm = inputs->max_norm;
+  const double scale = scaler ? static_cast<double>(scaler->scale) : 1.0;
+  const double norm = sqrt(sum) / scale, max_norm = inputs->max_norm;
   const double clip = max_norm / (norm + 1e-6);
   results->grad_norm = norm;
-  results->clip = finite && max_norm > 0 && clip < 1 ? static_cast<float>(clip) : 1.f;
-  results->skip = !finite && inputs->skip_nonfinite != 0;
+  results->clip = static_cast<float>((finite && max_norm > 0 && clip < 1 ? clip : 1.0) / scale);
+  results->skip = !finite && (scaler || inputs->skip_nonfinite != 0);
   results->skipped_steps += results->skip;
-  if (!finite) results->grad_nonfinite = 1;
+  if (!scaler) {
+    if (!finite) results->grad_nonfinite = 1;
+    return;
+  }
+  const unsigned good = finite ? scaler->good_steps + 1 : 0;
+  scaler->last_scale = scaler->scale;
+  if (!finite)
+    scaler->scale = adapted(scaler->scale, scaling.backoff);
+  else if (good == scaling.interval)
+    scaler->scale = adapted(scaler->scale, scaling.growth);
+  scaler->good_steps = good == scaling.interval ? 0 : good;
 }
 
 class SgdOp final : public CudaOp {
  public:
-  explicit SgdOp(const SgdUpdate& desc) : count_(desc.count) {}
+  explicit SgdOp(const SgdUpdate& desc) : desc_(desc) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    if (count_ == 0) return;
-    const bool packs = take_packs(args[0], args[1], args[2]), momentum = args[2] != nullptr;
-    const auto kernel = packs      ? momentum ? sgd_kernel<4, true> : sgd_kernel<4, false>
-                             : momentum ? sgd_kernel<1, true>
-                                   : sgd_kernel<1, false>;
-    launch(over_elements("sgd", count_, packs, stream), kernel, args[0], args[1], args[2], args[3], args[4], count_);
+    if (desc_.count == 0) return;
+    void* const copy = desc_.copy ? args[5] : nullptr;
+    const bool packs = take_packs(args[0], args[1], args[2], copy), momentum = args[2] != nullptr;
+    in_type(desc_.copy.value_or(DType::f32), [&]<typename Copy>() {
+      const auto kernel = packs      ? momentum ? sgd_kernel<4, true, Copy> : sgd_kernel<4, false, Copy>
+                               : momentum ? sgd_kernel<1, true, Copy>
+                                     : sgd_kernel<1, false, Copy>;
+      launch(over_elements("sgd", desc_.count, packs, stream), kernel, args[0], args[1], args[2], args[3], args[4],
+             copy, desc_.count);
+    });
   }
 
  private:
-  long long count_;
+  SgdUpdate desc_;
 };
 
 class MovingAverageOp final : public CudaOp {
@@ -150,16 +182,18 @@ class GradNormPartialsOp final : public CudaOp {
 
 class GradNormFinishOp final : public CudaOp {
  public:
-  explicit GradNormFinishOp(const GradNormFinish& desc) : blocks_(desc.blocks) {}
+  explicit GradNormFinishOp(const GradNormFinish& desc) : desc_(desc) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    const LossScaling scaling = desc_.scaling.value_or(LossScaling{});
     launch({"grad_norm_finish", dim3(1), dim3(kFinishThreads), stream}, grad_norm_finish_kernel, args[0], args[1],
-           args[2], blocks_);
+           args[2], desc_.scaling ? args[3] : nullptr, desc_.blocks,
+           Scaling{scaling.growth, scaling.backoff, scaling.interval});
   }
 
  private:
-  long long blocks_;
+  GradNormFinish desc_;
 };
 
 }  // namespace

@@ -21,9 +21,11 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
     const auto& inputs = *static_cast<const StepInputs*>(args[2]);
     double* dlogits = f64(args[3]);
     auto& results = *static_cast<StepResults*>(args[4]);
+    const double scale = static_cast<double>(inputs.loss_scale) *
+                         (desc_.scaled ? static_cast<double>(static_cast<const LossScaler*>(args[5])->scale) : 1);
     for (std::int64_t n = 0; n < desc_.batch; ++n) {
       const double* logits = f64(args[0]) + n * desc_.classes;
-      const double loss = sample(logits, labels[n], inputs, dlogits ? dlogits + n * desc_.classes : nullptr);
+      const double loss = sample(logits, labels[n], inputs, scale, dlogits ? dlogits + n * desc_.classes : nullptr);
       const std::int64_t better = classes_before(logits, labels[n]);
       if (dlogits != nullptr && !std::isfinite(loss)) {
         ++results.nonfinite;
@@ -39,7 +41,7 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
 
  private:
   // The loss of one sample: - sum over classes of target * log softmax. A label that is no class gives NaN.
-  double sample(const double* logits, std::int32_t label, const StepInputs& inputs, double* grad) const {
+  double sample(const double* logits, std::int32_t label, const StepInputs& inputs, double scale, double* grad) const {
     const std::int64_t classes = desc_.classes;
     const double even = static_cast<double>(inputs.label_smoothing) / static_cast<double>(classes);
     const double own = 1.0 - static_cast<double>(inputs.label_smoothing);
@@ -52,7 +54,7 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
     for (std::int64_t k = 0; k < classes; ++k) {
       if (even > 0) loss += even * (log_sum - logits[k]);
       const double target = even + (k == label ? own : 0);
-      if (grad) grad[k] = static_cast<double>(inputs.loss_scale) * (std::exp(logits[k] - log_sum) - target);
+      if (grad) grad[k] = scale * (std::exp(logits[k] - log_sum) - target);
     }
     return loss;
   }

@@ -1,16 +1,80 @@
+#include <vector>
+
 #include "kernels/reference/reference_ops.h"
+#include "kernels/reference/rounding.h"
 
 namespace dp::kernels::reference {
+namespace {
+
+// What an op writes that may be of a 16-bit type.
+struct Written {
+  std::size_t argument = 0;
+  TensorDesc tensor;
+};
+std::vector<Written> written_by(const Conv2dForward& d) { return {{3, d.y}}; }
+std::vector<Written> written_by(const Conv2dBackwardData& d) { return {{2, d.dx}}; }
+std::vector<Written> written_by(const LinearForward& d) { return {{3, d.y}}; }
+std::vector<Written> written_by(const LinearBackwardData& d) { return {{2, d.dx}}; }
+std::vector<Written> written_by(const ReluForward& d) { return {{1, d.x}}; }
+std::vector<Written> written_by(const ReluBackward& d) { return {{2, d.x}}; }
+std::vector<Written> written_by(const MaxPool2dForward& d) { return {{1, d.y}}; }
+std::vector<Written> written_by(const MaxPool2dBackward& d) { return {{2, d.dx}}; }
+std::vector<Written> written_by(const AvgPool2dForward& d) { return {{1, d.y}}; }
+std::vector<Written> written_by(const AvgPool2dBackward& d) { return {{1, d.dx}}; }
+std::vector<Written> written_by(const AddForward& d) { return {{2, d.x}}; }
+std::vector<Written> written_by(const BatchNormForward& d) { return {{5, d.x}}; }
+std::vector<Written> written_by(const BatchNormBackwardSums& d) { return {{8, d.x}}; }
+std::vector<Written> written_by(const BatchNormBackward& d) { return {{6, d.x}}; }
+std::vector<Written> written_by(const DropoutApply& d) { return {{1, d.x}}; }
+std::vector<Written> written_by(const Reorder& d) { return {{1, d.dst}}; }
+template <typename Desc>
+std::vector<Written> written_by(const Desc&) {
+  return {};
+}
+
+// An op in float64, then its result rounded.
+class RoundedOp final : public HostOp {
+ public:
+  RoundedOp(std::unique_ptr<HostOp> op, std::vector<Written> written)
+      : op_(std::move(op)), written_(std::move(written)) {
+    tensors_ = op_->tensors();
+  }
+  std::size_t workspace_bytes() const override { return op_->workspace_bytes(); }
+
+  void execute(std::span<void* const> args, void* workspace) override {
+    op_->execute(args, workspace);
+    for (const Written& each : written_) {
+      auto* const values = static_cast<double*>(args[each.argument]);
+      if (values == nullptr) continue;
+      for (std::int64_t i = 0; i < each.tensor.shape.numel(); ++i) values[i] = rounded(values[i], each.tensor.type);
+    }
+  }
+
+ private:
+  std::unique_ptr<HostOp> op_;
+  std::vector<Written> written_;
+};
+
+}  // namespace
 
 Layout plain_layout(const Shape& shape, DType type) {
   const std::string kind = shape.rank() == 4 ? "nchw" : "plain";
-  const char* const types[] = {"f32", "f64", "u8", "i32", "i64"};
+  const char* const types[] = {"f32", "f64", "u8", "i32", "i64", "bf16", "f16"};
   return {kind + ":" + types[static_cast<std::size_t>(type)] + to_string(shape),
-          static_cast<std::size_t>(shape.numel()) * size_of(type), nullptr};
+          static_cast<std::size_t>(shape.numel()) * element_bytes(type), nullptr};
 }
 
+std::size_t element_bytes(DType type) { return is_low(type) ? sizeof(double) : size_of(type); }
+
 std::unique_ptr<HostOp> make_op(const OpDesc& desc) {
-  return std::visit([](const auto& op) { return make(op); }, desc);
+  return std::visit(
+      [](const auto& op) {
+        std::vector<Written> low = written_by(op);
+        std::erase_if(low, [](const Written& each) { return !is_low(each.tensor.type); });
+        std::unique_ptr<HostOp> made = make(op);
+        return low.empty() ? std::move(made) : std::make_unique<RoundedOp>(std::move(made), std::move(low));
+      },
+      desc);
 }
 
 }  // namespace dp::kernels::reference

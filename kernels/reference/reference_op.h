@@ -6,16 +6,18 @@
 
 #include "dp/error.h"
 #include "kernels/reference/reference_ops.h"
+#include "kernels/reference/rounding.h"
 
 namespace dp::kernels::reference {
 
 template <typename Desc>
 class ReferenceOp : public HostOp {
  protected:
-  // `tensors` are the descriptor's, in its order of members: float64, in a plain layout or any.
+  // `tensors` are the descriptor's, in its order of members: float64, or of a 16-bit type that is float64 in memory, in a plain layout
+  // or any.
   ReferenceOp(const Desc& desc, std::initializer_list<TensorDesc> tensors) : desc_(desc) {
     for (const TensorDesc& tensor : tensors) {
-      require(tensor.type == DType::f64,
+      require(tensor.type == DType::f64 || is_low(tensor.type),
               std::string("the reference computes in float64, not ") + to_string(tensor.type));
       tensors_.push_back(resolve(tensor));
     }

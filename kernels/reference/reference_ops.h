@@ -1,4 +1,4 @@
-// The oracle's operations: obvious loops over row-major float64. One overload of make() per descriptor, so that a
+// The oracle's operations: obvious loops over row-major float64. Of mixed precision each result is rounded after that. One overload of make() per descriptor, so that a
 // missing operation does not compile.
 #pragma once
 
@@ -10,6 +10,7 @@ namespace dp::kernels::reference {
 
 // Row-major; the name tells shape and type, so that equal names are equal layouts.
 Layout plain_layout(const Shape& shape, DType type);
+std::size_t element_bytes(DType type);  // in memory: as Context::element_bytes
 
 // Error(usage) naming the op and the shapes when they do not fit, when an element type is not float64, or when a layout
 // is not this backend's.

@@ -19,7 +19,7 @@ class ReorderOp final : public ReferenceOp<Reorder> {
   }
 
  private:
-  static bool is_float(DType type) { return type == DType::f32 || type == DType::f64; }
+  static bool is_float(DType type) { return type == DType::f32 || type == DType::f64 || is_low(type); }
 
   template <typename From>
   void copy_to(const From* src, void* dst) const {

@@ -28,6 +28,7 @@ class SgdOp final : public ReferenceOp<SgdUpdate> {
       }
       weights[i] -= lr * direction;
       if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
+      if (desc_.copy) f64(args[5])[i] = rounded(weights[i], *desc_.copy);
     }
   }
 };
@@ -76,14 +77,29 @@ class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
     double sum = 0;
     for (std::int64_t i = 0; i < desc_.blocks; ++i) sum += partials[i];
     const bool finite = std::isfinite(sum);
-    results.grad_norm = std::sqrt(sum);
-    results.clip = 1;
+    auto* const scaler = desc_.scaling ? static_cast<LossScaler*>(args[3]) : nullptr;
+    const double scale = scaler ? static_cast<double>(scaler->scale) : 1;
+    results.grad_norm = std::sqrt(sum) / scale;
+    double clip = 1;
     if (finite && inputs.max_norm > 0)
-      results.clip =
-          static_cast<float>(std::min(1.0, static_cast<double>(inputs.max_norm) / (results.grad_norm + 1e-6)));
-    results.skip = !finite && inputs.skip_nonfinite;
+      clip = std::min(1.0, static_cast<double>(inputs.max_norm) / (results.grad_norm + 1e-6));
+    results.clip = static_cast<float>(clip / scale);
+    results.skip = !finite && (scaler || inputs.skip_nonfinite);
     results.skipped_steps += results.skip;
-    if (!finite) results.grad_nonfinite = 1;
+    if (scaler)
+      adapt(*scaler, finite);
+    else if (!finite)
+      results.grad_nonfinite = 1;
+  }
+
+ private:
+  void adapt(LossScaler& scaler, bool finite) const {
+    scaler.last_scale = scaler.scale;
+    scaler.good_steps = finite ? scaler.good_steps + 1 : 0;
+    const bool grows = scaler.good_steps == desc_.scaling->interval;
+    if (grows) scaler.good_steps = 0;
+    const float next = scaler.scale * (!finite ? desc_.scaling->backoff : grows ? desc_.scaling->growth : 1.0f);
+    if (std::isnormal(next)) scaler.scale = next;
   }
 };
 

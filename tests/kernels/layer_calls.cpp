@@ -14,7 +14,7 @@ Layout asked(OpRig& rig, Layouts layouts, const Shape& shape, const Layout& chai
 }
 
 DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
-  return rig.upload(tensor, rig.desc(tensor.shape, rig.plain(tensor.shape)));
+  return rig.upload(tensor, rig.plain_full(tensor.shape));
 }
 
 void* data_or_null(const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; }
@@ -52,12 +52,14 @@ LayerResult weighted_layer(OpRig& rig, const HostTensor& x, const HostTensor& w,
                   dx.data()});
   result.dx = rig.download(dx);
 
+  const TensorDesc full_w = layouts == Layouts::plain ? rig.plain_full(w.shape) : rig.full(w.shape);
   const auto weights = rig.context().make_op(
-      descriptors.backward_weights(want(x.shape, x_desc.layout), want(dy.shape, y_desc.layout), want(w.shape)));
+      descriptors.backward_weights(want(x.shape, x_desc.layout), want(dy.shape, y_desc.layout), full_w));
   const DeviceTensor dw = rig.poisoned(weights->tensors()[2]);
   rig.run(*weights, {rig.relaid(device_x, weights->tensors()[0]).data(),
                      rig.relaid(device_dy, weights->tensors()[1]).data(), dw.data(), data_or_null(bias_gradient)});
-  result.dw = rig.download(rig.relaid(dw, w_desc));  // as a plan does where parameters have one layout
+  const TensorDesc arena = rig.full(w.shape, rig.context().with_type(w_desc, rig.context().compute_type()));
+  result.dw = rig.download(rig.relaid(dw, arena));  // as a plan does where parameters have one layout
   if (b) result.db = rig.download(*bias_gradient);
   return result;
 }
@@ -112,7 +114,7 @@ LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
   const DeviceTensor device_x = rig.upload(x, x_desc), y = rig.poisoned(y_desc);
 
   TensorDesc mask_desc{y_desc.shape, DType::u8, y_desc.layout};  // one byte an element of y's layout
-  mask_desc.layout.bytes = y_desc.layout.bytes / size_of(y_desc.type);
+  mask_desc.layout.bytes = y_desc.layout.bytes / rig.context().element_bytes(y_desc.type);
   const DeviceTensor mask = rig.poisoned(mask_desc, 0x7F);  // no cell of a window of 11 or less, nor 255
   const bool drops = options.dropout && options.training;
   rig.run(*forward, {device_x.data(), y.data(), options.training ? mask.data() : nullptr,

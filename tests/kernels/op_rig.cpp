@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "kernels/low_float.h"
 #include "support/catch.h"
 
 namespace dp::test {
@@ -15,12 +17,24 @@ constexpr unsigned char kFenceByte = 0xA5;
 
 template <typename T>
 std::vector<double> widened(const std::vector<unsigned char>& bytes) {
-  const auto* elements = reinterpret_cast<const T*>(bytes.data());
-  return {elements, elements + bytes.size() / sizeof(T)};
+  std::vector<double> values;
+  for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
+    T element;
+    std::memcpy(&element, bytes.data() + at, sizeof element);
+    if constexpr (std::is_same_v<T, double>)
+      values.push_back(element);
+    else
+      values.push_back(static_cast<double>(to_float(element)));
+  }
+  return values;
 }
 
-std::vector<double> as_doubles(const std::vector<unsigned char>& bytes, DType type) {
-  return type == DType::f64 ? widened<double>(bytes) : widened<float>(bytes);
+// `element`: bytes of one; the reference keeps every type as float64.
+std::vector<double> as_doubles(const std::vector<unsigned char>& bytes, DType type, std::size_t element) {
+  if (element == sizeof(double)) return widened<double>(bytes);
+  return type == DType::bf16  ? widened<BFloat16>(bytes)
+         : type == DType::f16 ? widened<Float16>(bytes)
+                              : widened<float>(bytes);
 }
 
 std::vector<unsigned char> as_bytes(const HostTensor& tensor, DType type) {
@@ -35,17 +49,25 @@ std::vector<unsigned char> as_bytes(const HostTensor& tensor, DType type) {
 
 }  // namespace
 
-OpRig::OpRig(DeviceKind kind, int threads)
-    : kind_(kind), context_(backend(kind).open({kind, 0}, {.threads = threads})) {
+OpRig::OpRig(DeviceKind kind, int threads, std::optional<DType> activations)
+    : kind_(kind), context_(backend(kind).open({kind, 0}, {.threads = threads, .activations = activations})) {
   context_->bind_thread();
   stream_ = context_->make_stream();
 }
 
 TensorDesc OpRig::desc(const Shape& shape, const Layout& layout) const {
+  return {shape, context_->activation_type(), layout};
+}
+
+Layout OpRig::plain(const Shape& shape) const { return context_->plain_layout(shape, context_->activation_type()); }
+
+TensorDesc OpRig::full(const Shape& shape, const Layout& layout) const {
   return {shape, context_->compute_type(), layout};
 }
 
-Layout OpRig::plain(const Shape& shape) const { return context_->plain_layout(shape, context_->compute_type()); }
+TensorDesc OpRig::plain_full(const Shape& shape) const {
+  return full(shape, context_->plain_layout(shape, context_->compute_type()));
+}
 
 Layout OpRig::preferred(const Shape& shape) {
   const Conv2dForward conv{.x = desc(shape.with_dim(1, 16)),
@@ -57,7 +79,7 @@ Layout OpRig::preferred(const Shape& shape) {
 
 DeviceTensor OpRig::upload(const HostTensor& tensor, const TensorDesc& desc) {
   REQUIRE(tensor.shape == desc.shape);
-  const TensorDesc plain_desc = this->desc(tensor.shape, plain(tensor.shape));
+  const TensorDesc plain_desc = plain_full(tensor.shape);
   const std::vector<unsigned char> bytes = as_bytes(tensor, plain_desc.type);
   const DeviceTensor dst = relaid({plain_desc, upload_bytes(bytes.data(), bytes.size())}, desc);
   check_padding(dst, tensor);
@@ -71,7 +93,7 @@ DeviceTensor OpRig::relaid(const DeviceTensor& tensor, const TensorDesc& desc) {
 }
 
 HostTensor OpRig::download(const DeviceTensor& tensor) {
-  const HostTensor values = download_raw(relaid(tensor, desc(tensor.desc.shape, plain(tensor.desc.shape))));
+  const HostTensor values = download_raw(relaid(tensor, plain_full(tensor.desc.shape)));
   check_padding(tensor, values);
   return values;
 }
@@ -80,7 +102,7 @@ HostTensor OpRig::download_raw(const DeviceTensor& tensor) {
   std::vector<unsigned char> bytes(static_cast<std::size_t>(tensor.desc.shape.numel()) * size_of(tensor.desc.type));
   download_bytes(bytes.data(), *tensor.memory, bytes.size());
   check_fence(*tensor.memory, tensor.desc.layout.bytes, "a tensor");
-  return {tensor.desc.shape, as_doubles(bytes, tensor.desc.type)};
+  return {tensor.desc.shape, as_doubles(bytes, tensor.desc.type, size_of(tensor.desc.type))};
 }
 
 DeviceTensor OpRig::poisoned(const TensorDesc& desc, unsigned char poison) {
@@ -133,7 +155,7 @@ void OpRig::check_padding(const DeviceTensor& tensor, const HostTensor& values) 
   download_bytes(bytes.data(), *tensor.memory, bytes.size());
   check_fence(*tensor.memory, bytes.size(), "a tensor");
   const auto not_zero = [](double value) { return value != 0; };  // NaN is not zero
-  const std::vector<double> all = as_doubles(bytes, tensor.desc.type);
+  const std::vector<double> all = as_doubles(bytes, tensor.desc.type, context_->element_bytes(tensor.desc.type));
   INFO("the padding of " << tensor.desc.layout.name << " is not zero");
   CHECK(std::count_if(all.begin(), all.end(), not_zero) ==
         std::count_if(values.values.begin(), values.values.end(), not_zero));

@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -21,14 +22,18 @@ struct DeviceTensor {
 
 class OpRig {
  public:
-  explicit OpRig(DeviceKind kind, int threads = 1);
+  // activations: as kernels::ContextOptions has them.
+  explicit OpRig(DeviceKind kind, int threads = 1, std::optional<DType> activations = {});
 
   kernels::Context& context() { return *context_; }
   DeviceKind kind() const { return kind_; }
 
-  // What a descriptor says of a tensor: any layout, or this one.
+  // What a descriptor says of an activation or the weights of a layer: any layout, or this one.
   kernels::TensorDesc desc(const Shape& shape, const kernels::Layout& layout = {}) const;
   kernels::Layout plain(const Shape& shape) const;
+  // Of a tensor of the compute type.
+  kernels::TensorDesc full(const Shape& shape, const kernels::Layout& layout = {}) const;
+  kernels::TensorDesc plain_full(const Shape& shape) const;
   // One that the device likes for activations of (N,C,H,W): what it chooses for the output of a convolution.
   kernels::Layout preferred(const Shape& shape);
 
@@ -36,7 +41,7 @@ class OpRig {
   DeviceTensor upload(const HostTensor& tensor, const kernels::TensorDesc& desc);
   // Back through Reorder. Checks that nothing was written behind the tensor and that the layout's padding is zero.
   HostTensor download(const DeviceTensor& tensor);
-  HostTensor download_raw(const DeviceTensor& tensor);  // row-major already
+  HostTensor download_raw(const DeviceTensor& tensor);  // row-major already, of the compute type
   // The same elements in another layout.
   DeviceTensor relaid(const DeviceTensor& tensor, const kernels::TensorDesc& desc);
   DeviceTensor poisoned(const kernels::TensorDesc& desc, unsigned char poison = 0xFF);  // 0xFF: NaN

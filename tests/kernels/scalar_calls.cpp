@@ -6,37 +6,46 @@ namespace {
 using namespace dp::kernels;
 
 DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
-  return rig.upload(tensor, rig.desc(tensor.shape, rig.plain(tensor.shape)));
+  return rig.upload(tensor, rig.plain_full(tensor.shape));
 }
 
 }  // namespace
 
 LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std::vector<std::int32_t>& labels,
-                                 const StepInputs& inputs, bool gradient, const StepResults& before) {
-  const auto op = rig.context().make_op(SoftmaxCrossEntropy{.batch = logits.shape[0], .classes = logits.shape[1]});
+                                 const StepInputs& inputs, bool gradient, const StepResults& before,
+                                 std::optional<float> scale) {
+  const auto op = rig.context().make_op(
+      SoftmaxCrossEntropy{.batch = logits.shape[0], .classes = logits.shape[1], .scaled = scale.has_value()});
+  const LossScaler scaler{.scale = scale.value_or(1)};
+  const auto device_scaler = rig.upload_bytes(&scaler, sizeof scaler);
   const DeviceTensor device_logits = upload_plain(rig, logits), dlogits = rig.poisoned(device_logits.desc);
   const auto device_labels = rig.upload_bytes(labels.data(), labels.size() * sizeof(labels[0]));
   const auto step = rig.upload_bytes(&inputs, sizeof inputs);
   const auto results = rig.upload_bytes(&before, sizeof before);
   rig.run(*op, {device_logits.data(), device_labels->data(), step->data(), gradient ? dlogits.data() : nullptr,
-                results->data()});
+                results->data(), device_scaler->data()});
   LossResult result;
   if (gradient) result.dlogits = rig.download(dlogits);
   rig.download_bytes(&result.results, *results, sizeof result.results);
   return result;
 }
 
-void sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
-                const StepInputs& inputs, const StepResults& results) {
-  const auto op = rig.context().make_op(SgdUpdate{.count = weights.shape.numel()});
+HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
+                      const StepInputs& inputs, const StepResults& results) {
+  const DType low = rig.context().activation_type();
+  const bool copies = low != rig.context().compute_type();
+  const auto op = rig.context().make_op(
+      SgdUpdate{.count = weights.shape.numel(), .copy = copies ? std::optional(low) : std::nullopt});
+  const DeviceTensor copy = rig.poisoned(rig.desc(weights.shape, rig.plain(weights.shape)));
   const DeviceTensor w = upload_plain(rig, weights), g = upload_plain(rig, gradients);
   std::optional<DeviceTensor> m;
   if (momenta) m = upload_plain(rig, *momenta);
   const auto step = rig.upload_bytes(&inputs, sizeof inputs);
   const auto device_results = rig.upload_bytes(&results, sizeof results);
-  rig.run(*op, {w.data(), g.data(), m ? m->data() : nullptr, step->data(), device_results->data()});
+  rig.run(*op, {w.data(), g.data(), m ? m->data() : nullptr, step->data(), device_results->data(), copy.data()});
   weights = rig.download_raw(w);
   if (momenta) *momenta = rig.download_raw(*m);
+  return rig.download_raw(rig.relaid(copy, rig.plain_full(weights.shape)));
 }
 
 std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients) {
@@ -58,6 +67,21 @@ StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials, co
   rig.run(*op, {memory->data(), step->data(), results->data()});
   StepResults after;
   rig.download_bytes(&after, *results, sizeof after);
+  return after;
+}
+
+StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials, const StepInputs& inputs,
+                             const LossScaling& scaling, LossScaler& scaler) {
+  const auto memory = rig.upload_bytes(partials.data(), partials.size() * sizeof(double));
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const StepResults before;
+  const auto results = rig.upload_bytes(&before, sizeof before), state = rig.upload_bytes(&scaler, sizeof scaler);
+  const auto op =
+      rig.context().make_op(GradNormFinish{.blocks = static_cast<std::int64_t>(partials.size()), .scaling = scaling});
+  rig.run(*op, {memory->data(), step->data(), results->data(), state->data()});
+  StepResults after;
+  rig.download_bytes(&after, *results, sizeof after);
+  rig.download_bytes(&scaler, *state, sizeof scaler);
   return after;
 }
 

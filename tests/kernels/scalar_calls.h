@@ -13,18 +13,23 @@ struct LossResult {
   HostTensor dlogits;  // empty when not asked for
   kernels::StepResults results;
 };
-// Adds to `before`.
+// Adds to `before`. Scaled where there is a scale.
 LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std::vector<std::int32_t>& labels,
                                  const kernels::StepInputs& inputs, bool gradient = true,
-                                 const kernels::StepResults& before = {});
+                                 const kernels::StepResults& before = {}, std::optional<float> scale = {});
 
-// One update of `weights` and, unless they are null, `momenta`.
-void sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
-                const kernels::StepInputs& inputs, const kernels::StepResults& results);
+// One update of `weights` and, unless they are null, `momenta`. Returns the copy of the new weights in the rig's activation type, where that
+// is another; where nothing was copied it is NaN.
+HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
+                      const kernels::StepInputs& inputs, const kernels::StepResults& results);
 
 std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients);
 kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials,
                                       const kernels::StepInputs& inputs, const kernels::StepResults& before = {});
+// Of a scaled gradient; the scaler is adapted.
+kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials,
+                                      const kernels::StepInputs& inputs, const kernels::LossScaling& scaling,
+                                      kernels::LossScaler& scaler);
 
 HostTensor moving_average(OpRig& rig, const HostTensor& x, const HostTensor& average, double decay);
 HostTensor accumulate(OpRig& rig, const HostTensor& x, const HostTensor& y);

@@ -21,6 +21,17 @@ __device__ __forceinline__ void cp_async16(void* dst, const void* src, bool vali
 #endif
 }
 
+// 8 bytes.
+__device__ __forceinline__ void cp_async8(void* dst, const void* src, bool valid = true) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(dst)),
+               "l"(__cvta_generic_to_global(src)), "r"(valid ? 8 : 0)
+               : "memory");
+#else
+  *static_cast<uint2*>(dst) = valid ? *static_cast<const uint2*>(src) : make_uint2(0, 0);
+#endif
+}
+
 // 4 bytes.
 __device__ __forceinline__ void cp_async4(void* dst, const void* src, bool valid = true) {
 #if __CUDA_ARCH__ >= 800
