@@ -36,7 +36,7 @@ struct Options {
   std::int64_t classes = 10, batch = 64;
   int batches = 192, cpu = 1, threads = 1, replicas_per_device = 1;
   std::uint64_t seed = 42;
-  bool fast_conv = false;
+  bool fast_conv = false, amp = false;
   RankOptions rank;
 };
 
@@ -94,6 +94,7 @@ class Engine final : public Variant {
     parallel.reduce = parse_reduce(options.reduce);
     parallel.seed = options.seed;
     parallel.fast_convolutions = options.fast_conv;
+    if (options.amp) parallel.amp = dp::Amp::bfloat16;
     net_ = std::make_unique<dp::DataParallel>(model, parallel);
     net_->prepare({rows}, {rows});
   }
@@ -243,6 +244,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"host", "device"}));
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
+  app.add_flag("--amp", options.amp, "As dp_train's, of the engine's variants, in bfloat16");
   app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");
   add_rank_options(app, options.rank);
   CLI11_PARSE(app, argc, argv);

@@ -187,9 +187,12 @@ void DataParallel::State::gathered_loss(Replica& replica, const Batch& batch, Ra
                              static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
       labels = gathered_labels->data();
     }
-    void* const args[] = {size() == 1 ? replica.at(plan->logits()) : gathered_logits->data(), const_cast<void*>(labels),
-                          replica.inputs(), size() == 1 ? replica.at(plan->logits_grad()) : gathered_grad->data(),
-                          replica.results()};
+    void* const args[] = {size() == 1 ? replica.at(plan->logits()) : gathered_logits->data(),
+                          const_cast<void*>(labels),
+                          replica.inputs(),
+                          size() == 1 ? replica.at(plan->logits_grad()) : gathered_grad->data(),
+                          replica.results(),
+                          replica.scaler()};
     kernels::Op& op = gathered_loss_op(rows.size());
     op.run(replica.compute(), args, loss_workspace->data());
   }

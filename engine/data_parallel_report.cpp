@@ -40,6 +40,7 @@ Stats DataParallel::take_stats() {
   }
   stats.skipped = results.front().front().skipped_steps;
   stats.grad_norm = results.front().front().grad_norm;
+  if (const auto scale = loss_scale()) stats.loss_scale = scale->scale;
   return stats;
 }
 
@@ -74,6 +75,10 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   for (const auto& entry : s.table->entries())
     text += fmt::format("  {:<24} {:<20} at {:>10}  {}\n", entry.name, to_string(entry.shape), entry.offset,
                         entry.layout.name);
+  if (const auto low = activations_of(s.options))
+    text += fmt::format("mixed precision: activations and the weights that layers read in {}, {:.1f} MiB a copy{}\n",
+                        to_string(*low), static_cast<double>(s.table->size() * 2) / (1 << 20),
+                        s.scales_loss() ? ", the loss scaled" : "");
   text += "buckets, in the order in which they become ready\n";
   for (const auto& bucket : s.exchanges.front()->buckets())
     text += fmt::format(

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "dp/error.h"
 #include "dp/random.h"
@@ -39,6 +40,11 @@ std::vector<Device> default_devices() {
 
 int ranks_of(const DataParallelOptions& options) {
   return options.world ? options.world->size() : static_cast<int>(options.devices.size());
+}
+
+std::optional<DType> activations_of(const DataParallelOptions& options) {
+  if (options.amp == Amp::off) return std::nullopt;
+  return options.amp == Amp::bfloat16 ? DType::bf16 : DType::f16;
 }
 
 namespace {
@@ -80,6 +86,14 @@ DataParallelOptions resolved(DataParallelOptions o) {
     if (device.kind != o.devices.front().kind)
       refuse(fmt::format("devices of different kinds, {} and {}, can not train together", to_string(o.devices.front()),
                          to_string(device)));
+  if (o.amp != Amp::off && o.devices.front().kind == DeviceKind::cpu)
+    refuse("mixed precision (--amp) is for GPUs: CPU replicas compute in float32; leave it out");
+  if (!(std::isnormal(o.loss_scale.initial) && o.loss_scale.initial > 0 && o.loss_scale.growth >= 1 &&
+        std::isfinite(o.loss_scale.growth) && o.loss_scale.backoff > 0 && o.loss_scale.backoff < 1 &&
+        o.loss_scale.growth_interval >= 1))
+    refuse(
+        "a loss scale begins at a positive number, grows by a factor of at least 1 after at least one step, and backs "
+        "off by one below 1");
   if (o.grad_accum_steps < 1) refuse("grad_accum_steps must be at least 1");
   if (!(o.label_smoothing >= 0 && o.label_smoothing < 1)) refuse("label_smoothing must lie in [0, 1)");
   if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
@@ -162,6 +176,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     context.deterministic = options.deterministic;
     context.fast_convolutions = options.fast_convolutions;
     context.autotune = options.autotune;
+    context.activations = activations_of(options);
     context.threaded_streams = engine::test_modes().threaded_streams;
     context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
     context.discrete_memory = engine::test_modes().discrete_memory;
@@ -179,6 +194,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   engine::ReplicaOptions replica_options;
   replica_options.lanes = norms.parts() / size();
   replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
+  replica_options.scales_loss = scales_loss();
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     engine::ReplicaOptions own = replica_options;
@@ -199,11 +215,15 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   }
   if (options.bucket_bytes == 0) options.bucket_bytes = engine::default_bucket_bytes(*table);
   const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
+  const LossScaleOptions& scale = options.loss_scale;
+  std::optional<kernels::LossScaling> scaling;
+  if (scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
-                                                      failpoints);
+                                                      failpoints, scaling);
   });
+  if (scaling) set_loss_scale({options.loss_scale.initial, 0});
   if (options.trace_steps > 0) trace();
   if (options.timeout_seconds > 0) watch();
 

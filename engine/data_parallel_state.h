@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -25,7 +26,8 @@ namespace dp {
 
 // Every automatic choice made. Error(usage) for impossible options.
 DataParallelOptions resolved(DataParallelOptions options);
-int ranks_of(const DataParallelOptions& options);  // replicas, in a world of all ranks
+int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
+std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
 
 // Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
 inline constexpr std::int64_t kLayoutRows = 32;
@@ -87,7 +89,7 @@ struct DataParallel::State {
     return static_cast<std::size_t>(replica.rank() - replicas.front()->rank());
   }
   engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
-    return {rows, training, accumulate, options.dropout, options.batch_norm};
+    return {rows, training, accumulate, options.dropout, options.batch_norm, scales_loss()};
   }
   int lanes() const { return replicas.front()->lanes(); }
   int shards() const { return size() * lanes(); }
@@ -114,7 +116,10 @@ struct DataParallel::State {
   void place(engine::Replica& replica, const Placed& batch);
   void place_new(const Placed& batch);  // on all replicas, where it was not done before
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
-  bool update_waits_for_gradient() const { return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip; }
+  bool scales_loss() const { return options.amp == Amp::float16; }
+  bool update_waits_for_gradient() const {
+    return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
+  }
 
   // The parts of a step; each runs on a replica's worker.
   void train(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, const Sgd& sgd);
@@ -142,6 +147,7 @@ struct DataParallel::State {
   void run_stage(engine::Replica& replica, Lanes lanes,
                  const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
                  const std::vector<engine::Gather>& gathers, Before&& before, After&& after);
+  void set_loss_scale(const LossScale& scale);
   void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);
 

@@ -11,6 +11,18 @@ using engine::Exchange;
 using engine::Replica;
 using NamedTensor = std::pair<std::string, Tensor>;
 
+namespace {
+
+template <typename T>
+void multiply_by(Tensor& tensor, double factor) {
+  for (T& value : tensor.span<T>()) value = static_cast<T>(static_cast<double>(value) * factor);
+}
+void multiply(Tensor& tensor, double factor) {
+  tensor.dtype() == DType::f64 ? multiply_by<double>(tensor, factor) : multiply_by<float>(tensor, factor);
+}
+
+}  // namespace
+
 void DataParallel::State::wait_for_all() {
   on_replicas([](Replica& replica, Exchange& exchange) {
     exchange.synchronize();
@@ -44,6 +56,8 @@ std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
   std::vector<NamedTensor> tensors;
   on_first([&](Replica& master, Exchange&) {
     std::unique_ptr<kernels::Buffer> assembled;
+    const double unscaled =
+        arena == Arena::gradient && scales_loss() ? 1.0 / static_cast<double>(master.read_scaler().last_scale) : 1.0;
     const std::byte* source = master.values();
     if (arena != Arena::value) {
       assembled = assemble(master, arena);
@@ -53,6 +67,7 @@ std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
       const engine::ParameterEntry& entry = table->entries()[i];
       Tensor tensor(entry.shape, table->type());
       master.export_entry(static_cast<int>(i), source, tensor);
+      if (unscaled != 1.0) multiply(tensor, unscaled);
       tensors.emplace_back(entry.name, std::move(tensor));
     }
     master.compute().synchronize();

@@ -31,6 +31,12 @@ class BufferStorage final : public Storage {
   bool host_accessible_;
 };
 
+void refuse_scaled(bool scales_loss) {
+  if (scales_loss)
+    throw Error(ErrorCode::usage,
+                "with float16 the devices scale the loss that they compute: use train_step, or take bfloat16");
+}
+
 }  // namespace
 
 void DataParallel::State::reserve_gather(std::int64_t rows) {
@@ -48,8 +54,8 @@ void DataParallel::State::reserve_gather(std::int64_t rows) {
 kernels::Op& DataParallel::State::gathered_loss_op(std::int64_t rows) {
   for (const auto& [batch, op] : loss_ops)
     if (batch == rows) return *op;
-  loss_ops.emplace_back(
-      rows, replicas.front()->context().make_op(kernels::SoftmaxCrossEntropy{rows, model.output().numel()}));
+  loss_ops.emplace_back(rows, replicas.front()->context().make_op(
+                                  kernels::SoftmaxCrossEntropy{rows, model.output().numel(), scales_loss()}));
   kernels::Op& op = *loss_ops.back().second;
   if (loss_workspace == nullptr || loss_workspace->bytes() < op.workspace_bytes()) {
     replicas.front()->compute().synchronize();
@@ -108,6 +114,7 @@ const Tensor& DataParallel::predict(const Tensor& images) { return state_->forwa
 
 void DataParallel::backward(const Tensor& logits_grad) {
   State& s = *state_;
+  refuse_scaled(s.scales_loss());
   if (s.forward_rows == 0) throw Error(ErrorCode::usage, "backward() needs a forward() before it");
   if (logits_grad.shape() != s.logits.shape() || logits_grad.dtype() != s.logits.dtype())
     throw Error(ErrorCode::usage, std::string("the gradient of the logits has shape ") +
@@ -132,6 +139,7 @@ void DataParallel::backward(const Tensor& logits_grad) {
 
 void DataParallel::step(const Sgd& sgd) {
   State& s = *state_;
+  refuse_scaled(s.scales_loss());
   s.forward_rows = 0;
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.wait_for_weights(0);

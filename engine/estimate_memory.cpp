@@ -22,6 +22,7 @@ class Estimate {
     context.threads = options_.threads_per_replica;
     context.deterministic = options_.deterministic;
     context.fast_convolutions = options_.fast_convolutions;
+    context.activations = activations_of(options_);
     context_ = kernels::backend(options_.devices.front().kind).open(options_.devices.front(), context);
     const Plan layouts(model_, *context_, plan_options(kLayoutRows, true, false), nullptr, norms_);
     table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type());
@@ -41,14 +42,15 @@ class Estimate {
 
  private:
   engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
-    return {rows, training, accumulate, options_.dropout, options_.batch_norm};
+    return {rows, training, accumulate, options_.dropout, options_.batch_norm, scales_loss()};
   }
+  bool scales_loss() const { return options_.amp == Amp::float16; }
   std::size_t lanes() const { return static_cast<std::size_t>(norms_.parts() / ranks_); }
 
   MemoryUse of_weights(int rank) const {
     const std::size_t element = size_of(table_->type());
     MemoryUse use;
-    use.weights = table_->bytes();
+    use.weights = table_->bytes() + engine::Replica::low_bytes(*table_, *context_);
     use.gradients = table_->bytes() * lanes();
     for (const engine::Bucket& bucket : buckets_)
       use.momenta +=
@@ -58,6 +60,7 @@ class Estimate {
     if (options_.ema_decay && rank == 0) use.average = table_->bytes() + buffers;
     use.other = sizeof(kernels::StepInputs) + sizeof(kernels::StepResults) * lanes() +
                 static_cast<std::size_t>(engine::norm_blocks(buckets_)) * sizeof(double);
+    if (scales_loss()) use.other += sizeof(kernels::LossScaler);
     return use;
   }
 
@@ -91,7 +94,7 @@ class Estimate {
 
   void add_gathered(std::int64_t rows) {
     gathered_rows_ = std::max(gathered_rows_, rows);
-    const auto op = context_->make_op(kernels::SoftmaxCrossEntropy{rows, model_.output().numel()});
+    const auto op = context_->make_op(kernels::SoftmaxCrossEntropy{rows, model_.output().numel(), scales_loss()});
     loss_workspace_ = std::max({loss_workspace_, op->workspace_bytes(), std::size_t{1}});
   }
 

@@ -31,7 +31,7 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
 }
 
 Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
-                   std::vector<Bucket> buckets, const Failpoints& failpoints)
+                   std::vector<Bucket> buckets, const Failpoints& failpoints, std::optional<LossScaling> scaling)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
@@ -39,6 +39,7 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
       failpoints_(failpoints),
       element_(size_of(replica.table().type())),
       type_(replica.table().type()),
+      scaling_(scaling),
       partial_offset_{0} {
   Context& context = replica.context();
   if (communicator_) {
@@ -48,21 +49,41 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
   }
   gradients_done_ = context.make_event();
   const int ranks = communicator_ ? communicator_->size() : 1;
+  const bool mixed = replica.mixed();
   std::int64_t held = 0;
   for (const Bucket& bucket : buckets_) {
     weights_arrived_.push_back(context.make_event());
     const Range own = updated_by(bucket, mode_, replica.rank(), ranks);
     parts_.push_back({own, held});
     held += own.size();
-    sgd_.push_back(own.size() ? context.make_op(SgdUpdate{own.size()}) : nullptr);
+    SgdUpdate sgd{own.size()};
+    if (mixed) sgd.copy = context.activation_type();
+    sgd_.push_back(own.size() ? context.make_op(sgd) : nullptr);
     partials_.push_back(own.size() ? context.make_op(GradNormPartials{own.size()}) : nullptr);
     partial_offset_.push_back(partial_offset_.back() + blocks_of(bucket.range.size()));
+    casts_.emplace_back();
+    for (const Range& others : {Range{bucket.range.begin, own.begin}, Range{own.end, bucket.range.end}})
+      if (mixed && others.size() != 0) casts_.back().push_back(cast_of(others));
   }
+  if (mixed) cast_all_ = cast_of({0, replica.table().size()});
   arriving_.resize(buckets_.size());
   partial_bytes_.resize(static_cast<std::size_t>(ranks));
   norm_partials_ =
       replica.allocate(static_cast<std::size_t>(partial_offset_.back()) * sizeof(double), &MemoryUse::other);
-  finish_norm_ = context.make_op(GradNormFinish{partial_offset_.back()});
+  finish_norm_ = context.make_op(GradNormFinish{partial_offset_.back(), scaling_});
+}
+
+Exchange::Cast Exchange::cast_of(Range range) {
+  Context& context = replica_.context();
+  const Shape flat{range.size()};
+  const DType low = context.activation_type();
+  return {range.begin, context.make_op(Reorder{{flat, type_, context.plain_layout(flat, type_)},
+                                               {flat, low, context.plain_layout(flat, low)}})};
+}
+
+void Exchange::run(const Cast& cast) {
+  void* const args[] = {value(cast.begin), replica_.low_value(cast.begin)};
+  cast.op->run(stream(), args, nullptr);
 }
 
 Exchange::~Exchange() {
@@ -133,9 +154,12 @@ void Exchange::update_bucket(std::size_t bucket) {
   enter(Phase::update, bucket);
   const Part& part = parts_[bucket];
   if (part.range.size() != 0) {
-    void* const args[] = {value(part.range.begin), gradient(part.range.begin),
+    void* const args[] = {value(part.range.begin),
+                          gradient(part.range.begin),
                           momentum_ ? momenta() + static_cast<std::size_t>(part.momentum) * element_ : nullptr,
-                          replica_.inputs(), replica_.results()};
+                          replica_.inputs(),
+                          replica_.results(),
+                          replica_.mixed() ? replica_.low_value(part.range.begin) : nullptr};
     sgd_[bucket]->run(stream(), args, nullptr);
   }
   if (!communicator_) return;
@@ -143,6 +167,7 @@ void Exchange::update_bucket(std::size_t bucket) {
   const Range range = buckets_[bucket].range;
   if (mode_ == Reduce::master) communicator_->broadcast(value(range.begin), range.size(), type_, 0, *comm_);
   if (mode_ == Reduce::sharded) communicator_->all_gather(value(range.begin), range.size(), type_, *comm_);
+  for (const Cast& cast : casts_[bucket]) run(cast);
   comm_->record(*weights_arrived_[bucket]);
   arriving_[bucket] = 1;
 }
@@ -167,8 +192,11 @@ void Exchange::compute_norm() {
     }
     if (mode_ == Reduce::sharded && communicator_) share_partials(bucket);
   }
-  if (mode_ == Reduce::master && replica_.rank() != 0) return;
-  void* const args[] = {partials, replica_.inputs(), replica_.results()};
+  if (mode_ == Reduce::master && scaling_ && communicator_)  // every replica keeps a scale, and all decide alike
+    communicator_->broadcast(partials, partial_offset_.back(), DType::f64, 0, *comm_);
+  else if (mode_ == Reduce::master && replica_.rank() != 0)
+    return;
+  void* const args[] = {partials, replica_.inputs(), replica_.results(), replica_.scaler()};
   finish_norm_->run(stream(), args, nullptr);
 }
 
@@ -198,11 +226,13 @@ void Exchange::wait_for_all_weights() {
 }
 
 void Exchange::broadcast_weights() {
-  if (!communicator_) return;
-  replica_.compute().record(*gradients_done_);
-  comm_->wait(*gradients_done_);
-  comm_->label(replica_.label_of(Phase::broadcast));
-  communicator_->broadcast(replica_.values(), replica_.table().size(), type_, 0, *comm_);
+  if (communicator_) {
+    replica_.compute().record(*gradients_done_);
+    comm_->wait(*gradients_done_);
+    comm_->label(replica_.label_of(Phase::broadcast));
+    communicator_->broadcast(replica_.values(), replica_.table().size(), type_, 0, *comm_);
+  }
+  if (cast_all_.op) run(cast_all_);
   synchronize();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "dp/data_parallel.h"
@@ -17,9 +18,10 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets);
 
 class Exchange {
  public:
-  // `communicator` is null for a single replica with one lane: then everything runs on the compute stream.
+  // `communicator` is null for a single replica with one lane: then everything runs on the compute stream. `scaling`: of the loss, whose
+  // gradients arrive scaled.
   Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
-           std::vector<Bucket> buckets, const Failpoints& failpoints);
+           std::vector<Bucket> buckets, const Failpoints& failpoints, std::optional<kernels::LossScaling> scaling = {});
   ~Exchange();
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -33,12 +35,12 @@ class Exchange {
   void bucket_ready(std::size_t bucket);
   // All buckets that became ready with the entries from `entry` on.
   void entries_ready(int entry);
-  // For a step that is not per_bucket. `norm`: compute the gradient's norm, and clip and skip by it.
+  // For a step that is not per_bucket. `norm`: compute the gradient's norm, and clip and skip by it; always with a scaled loss.
   void update(bool norm);
   // Holds the compute stream back until the weights of `entry` have arrived.
   void wait_for_weights(int entry);
   void wait_for_all_weights();
-  // Brings the master's weights to every replica, as after a load.
+  // Brings the master's weights to every replica, as after a load, and renews what layers read of them.
   void broadcast_weights();
   void broadcast_momenta();  // where every replica holds all of them
   void synchronize();
@@ -59,6 +61,13 @@ class Exchange {
   }
   std::byte* value(std::int64_t element) { return replica_.values() + static_cast<std::size_t>(element) * element_; }
   kernels::Range part_of(std::size_t bucket) const { return parts_[bucket].range; }
+  // Mixed precision: what brings a range of the values into the type in which layers read them.
+  struct Cast {
+    std::int64_t begin = 0;  // element
+    std::unique_ptr<kernels::Op> op;
+  };
+  Cast cast_of(kernels::Range range);
+  void run(const Cast& cast);
   void enter(Phase phase, std::size_t bucket);
   void sum(std::size_t bucket);
   void update_bucket(std::size_t bucket);
@@ -72,6 +81,7 @@ class Exchange {
   const Failpoints& failpoints_;
   const std::size_t element_;  // bytes
   const DType type_;
+  const std::optional<kernels::LossScaling> scaling_;
   std::unique_ptr<kernels::Stream> comm_;
   std::unique_ptr<kernels::Event> gradients_done_;
   std::vector<std::unique_ptr<kernels::Event>> weights_arrived_;
@@ -79,6 +89,8 @@ class Exchange {
   std::vector<Part> parts_;                             // one per bucket
   std::vector<std::unique_ptr<kernels::Op>> sgd_;       // one per bucket; null where this replica updates nothing
   std::vector<std::unique_ptr<kernels::Op>> partials_;  // the same
+  std::vector<std::vector<Cast>> casts_;                // of each bucket, what others have updated
+  Cast cast_all_;
   std::unique_ptr<kernels::Op> finish_norm_;
   std::vector<std::int64_t> partial_offset_;  // blocks, one more than buckets
   std::vector<std::size_t> partial_bytes_;    // scratch: the ranks' shares of one bucket

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 #include "dp/error.h"
 #include "engine/plan_builder.h"
 
@@ -20,8 +22,9 @@ Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& opt
 namespace {
 
 std::string place_name(const Ref& ref) {
-  static constexpr const char* kNames[] = {"-",     "act",    "val",     "grad",  "buf",    "moments",
-                                           "input", "labels", "samples", "state", "results"};
+  static constexpr const char* kNames[] = {"-",     "act",    "val",     "low",   "grad",    "buf",  "moments",
+                                           "input", "labels", "samples", "state", "results", "scale"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Space::count));
   const char* name = kNames[static_cast<std::size_t>(ref.space)];
   return ref.space > Space::none && ref.space < Space::input ? fmt::format("{}+{:x}", name, ref.offset) : name;
 }

@@ -19,6 +19,7 @@ enum class Space : std::uint8_t {
   none,
   activation,
   value,
+  low_value,  // the values in the activations' type, with mixed precision
   gradient,
   buffer,   // running statistics
   moments,  // statistics of a step's parts
@@ -27,6 +28,7 @@ enum class Space : std::uint8_t {
   samples,
   step_inputs,
   step_results,
+  loss_scaler,
   count
 };
 
@@ -58,6 +60,7 @@ struct PlanOptions {
   bool accumulate = false;  // gradients are added to those of earlier micro-batches
   bool dropout = true;
   BatchNormMode norm = BatchNormMode::master;
+  bool scales_loss = false;  // the gradient is that of the loss times LossScaler::scale
 };
 
 class Plan {
@@ -72,12 +75,12 @@ class Plan {
   const std::vector<PlanStep>& backward() const { return backward_; }
   // Updates the running statistics from this step's; for one replica and part.
   const std::vector<PlanStep>& running() const { return running_; }
-  Ref logits() const { return logits_; }            // row-major (batch, classes), alive until backward starts
+  Ref logits() const { return logits_; }  // row-major (batch, classes) of the compute type, alive until backward starts
   Ref logits_grad() const { return logits_grad_; }  // the same shape; what backward reads
 
   std::size_t arena_bytes() const { return arena_bytes_; }          // activations, gradients of activations
   std::size_t workspace_bytes() const { return workspace_bytes_; }  // shared by all steps, at the arena's end
-  int reorders() const { return reorders_; }                        // copies that only change a layout
+  int reorders() const { return reorders_; }                        // copies that only change a layout or a type
   const std::vector<kernels::Layout>& parameter_layouts() const { return parameter_layouts_; }
   std::string describe() const;
 

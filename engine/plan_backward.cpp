@@ -87,14 +87,15 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
 void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Result& result) {
   Steps& steps = plan_.backward_;
   const bool conv = node.kind == NodeKind::conv;
-  const TensorDesc x = result.x.desc.type == context_.compute_type() ? result.x.desc : any(result.x.desc.shape);
-  const TensorDesc w = any(conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
-                                : Shape{node.output[0], node.input.numel()});
+  const TensorDesc x = result.x.desc.type == context_.activation_type() ? result.x.desc : any(result.x.desc.shape);
+  const Shape weights = conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
+                             : Shape{node.output[0], node.input.numel()};
+  const TensorDesc w = any(weights), full_w = any_full(weights);
   const TensorDesc any_dy = any(dy.desc.shape);
 
   {
-    auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardWeights{x, dy.desc, w, node.window, node.bias >= 0})
-                                    : OpDesc(LinearBackwardWeights{x, dy.desc, w, node.bias >= 0}));
+    auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0})
+                                    : OpDesc(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0}));
     const TensorDesc wanted_x = op->tensors()[0], wanted_dy = op->tensors()[1], produced = op->tensors()[2];
     const Value from = as(steps, node.name + " backward_weights", result.x, wanted_x);
     const Value grad = as(steps, node.name + " backward_weights", dy, wanted_dy);

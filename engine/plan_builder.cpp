@@ -26,7 +26,7 @@ void PlanBuilder::build(const Model& model) {
   }
 
   const Value& output = results_.back().y;
-  TensorDesc plain = output.desc;
+  TensorDesc plain = any_full(output.desc.shape);
   plain.layout = context_.plain_layout(plain.shape, plain.type);
   const Value logits = as(plan_.forward_, "logits", output, plain);
   plan_.logits_ = logits.where;
@@ -50,8 +50,8 @@ TensorDesc PlanBuilder::parameter_desc(int entry) const {
 }
 
 TensorDesc PlanBuilder::computed(const TensorDesc& desc) const {
-  if (desc.type == context_.compute_type()) return desc;
-  return {desc.shape, context_.compute_type(), context_.plain_layout(desc.shape, context_.compute_type())};
+  const DType type = context_.activation_type();
+  return desc.type == type ? desc : TensorDesc{desc.shape, type, context_.plain_layout(desc.shape, type)};
 }
 
 TensorDesc PlanBuilder::channels_desc(std::int64_t channels) const {
@@ -61,6 +61,14 @@ TensorDesc PlanBuilder::channels_desc(std::int64_t channels) const {
 Ref PlanBuilder::parameter_place(int entry) const {
   if (table_ == nullptr || entry < 0) return {};
   return {Space::value, static_cast<std::size_t>(table_->entry(entry).offset) * size_of(context_.compute_type())};
+}
+
+PlanBuilder::Value PlanBuilder::weights(int entry) const {
+  const TensorDesc master = parameter_desc(entry);
+  if (!mixed()) return {parameter_place(entry), master};
+  const DType low = context_.activation_type();
+  const std::size_t offset = static_cast<std::size_t>(table_->entry(entry).offset) * context_.element_bytes(low);
+  return {{Space::low_value, offset}, {master.shape, low, context_.with_type(master, low)}};
 }
 
 PlanBuilder::Value PlanBuilder::new_doubles(std::int64_t count) {
@@ -106,10 +114,10 @@ PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, cons
 PlanBuilder::Value PlanBuilder::parameter(Steps& steps, const std::string& reader, int entry,
                                           const TensorDesc& wanted) {
   if (table_ == nullptr) {  // this plan decides
-    plan_.parameter_layouts_[static_cast<std::size_t>(entry)] = wanted.layout;
+    plan_.parameter_layouts_[static_cast<std::size_t>(entry)] = context_.with_type(wanted, context_.compute_type());
     return {{Space::value, 0}, wanted};
   }
-  return as(steps, reader, {parameter_place(entry), parameter_desc(entry)}, wanted);
+  return as(steps, reader, weights(entry), wanted);
 }
 
 void PlanBuilder::forward_node(const Node& node, Result& result) {
@@ -151,7 +159,7 @@ void PlanBuilder::forward_node(const Node& node, Result& result) {
 void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const bool conv = node.kind == NodeKind::conv;
-  TensorDesc in = x.desc.type == context_.compute_type() ? x.desc : any(x.desc.shape);
+  TensorDesc in = x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
   const std::int64_t inner = node.input.numel();
   const TensorDesc w = any(conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
                                 : Shape{node.output[0], inner});
@@ -162,7 +170,7 @@ void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& res
   const Value from = as(steps, node.name, x, wanted_x);
   const Value weight = parameter(steps, node.name + " weight", node.weight, wanted_w);
   const bool reordered = weight.where.space == Space::activation;
-  result.x = x;
+  result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // images are cast once
   result.y = new_value(out);
   add(steps, node.name, std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
   steps.back().reads_entry = node.weight;
@@ -177,7 +185,7 @@ void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& res
   result.x = as(steps, node.name, x, op->tensors()[0]);
   result.y = new_value(op->tensors()[1]);
   if (training) {
-    const std::size_t bytes = result.y.desc.layout.bytes / size_of(context_.compute_type());
+    const std::size_t bytes = result.y.desc.layout.bytes / context_.element_bytes(result.y.desc.type);
     result.notes =
         new_value({result.y.desc.shape, DType::u8, {"mask of " + result.y.desc.layout.name, bytes, nullptr}});
   }
@@ -190,8 +198,14 @@ void PlanBuilder::cross_entropy(const Value& logits) {
   const std::int64_t batch = plan_.options_.batch;
   Ref grad{};
   if (plan_.options_.training) grad = new_value(logits.desc).where;
-  add(plan_.loss_, "loss", context_.make_op(SoftmaxCrossEntropy{batch, logits.desc.shape.numel() / batch}),
-      {logits.where, {Space::labels}, {Space::step_inputs}, grad, {Space::step_results}});
+  const bool scaled = plan_.options_.training && plan_.options_.scales_loss;
+  add(plan_.loss_, "loss", context_.make_op(SoftmaxCrossEntropy{batch, logits.desc.shape.numel() / batch, scaled}),
+      {logits.where,
+       {Space::labels},
+       {Space::step_inputs},
+       grad,
+       {Space::step_results},
+       {scaled ? Space::loss_scaler : Space::none}});
   plan_.logits_grad_ = grad;
 }
 

@@ -36,11 +36,14 @@ class PlanBuilder {
   using Steps = std::vector<PlanStep>;
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
-  kernels::TensorDesc any(const Shape& shape) const { return {shape, context_.compute_type(), {}}; }
+  // An activation, or the weights that a layer reads.
+  kernels::TensorDesc any(const Shape& shape) const { return {shape, context_.activation_type(), {}}; }
+  kernels::TensorDesc any_full(const Shape& shape) const { return {shape, context_.compute_type(), {}}; }
   kernels::TensorDesc batched(const Shape& per_sample) const { return any(per_sample.prepended(plan_.options_.batch)); }
+  bool mixed() const { return context_.activation_type() != context_.compute_type(); }
   kernels::TensorDesc parameter_desc(int entry) const;
   kernels::TensorDesc channels_desc(std::int64_t channels) const;
-  // The same tensor in the context's element type, row-major if that is another one.
+  // The same tensor in the activations' type, row-major if that is another one.
   kernels::TensorDesc computed(const kernels::TensorDesc& desc) const;
   const Value& result_of(int node) const { return node < 0 ? input_ : results_[index(node)].y; }
   bool needs_gradient(int node) const { return node >= 0 && results_[index(node)].needs_gradient; }
@@ -51,8 +54,10 @@ class PlanBuilder {
                 std::initializer_list<Ref> args);
   // `value` as `wanted` describes it: itself, or a reordered copy.
   Value as(Steps& steps, const std::string& reader, const Value& value, const kernels::TensorDesc& wanted);
+  // The weights that a layer reads.
   Value parameter(Steps& steps, const std::string& reader, int entry, const kernels::TensorDesc& wanted);
   Ref parameter_place(int entry) const;
+  Value weights(int entry) const;
 
   void forward_node(const Node& node, Result& result);
   void forward_weighted(const Node& node, const Value& x, Result& result);

@@ -37,6 +37,15 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
   step_inputs_ = allocate(sizeof(kernels::StepInputs), &MemoryUse::other);
   step_results_ = allocate(sizeof(kernels::StepResults) * lanes, &MemoryUse::other);
   set_base(Space::value, values_->data());
+  if (mixed()) {
+    low_values_ = allocate(low_bytes(table, *context_), &MemoryUse::weights);
+    set_base(Space::low_value, low_values_->data());
+  }
+  if (options.scales_loss) {
+    scaler_ = allocate(sizeof(kernels::LossScaler), &MemoryUse::other);
+    set_base(Space::loss_scaler, scaler_->data());
+    set_scaler({});
+  }
   set_base(Space::step_inputs, step_inputs_->data());
   if (norms.count() > 0) {
     buffers_ = allocate(static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type()), &MemoryUse::statistics);
@@ -53,6 +62,22 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
   const kernels::StepResults empty{};
   for (std::size_t lane = 0; lane < lanes; ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
   select(0);
+}
+
+std::size_t Replica::low_bytes(const ParameterTable& table, const kernels::Context& context) {
+  const DType low = context.activation_type();
+  return low == context.compute_type() ? 0 : static_cast<std::size_t>(table.size()) * context.element_bytes(low);
+}
+
+kernels::LossScaler Replica::read_scaler() {
+  kernels::LossScaler copy;
+  compute_->copy(&copy, scaler(), sizeof copy);
+  compute_->synchronize();
+  return copy;
+}
+
+void Replica::set_scaler(const kernels::LossScaler& scaler) {
+  compute_->upload(this->scaler(), &scaler, sizeof scaler);
 }
 
 std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_t MemoryUse::*kind) {

@@ -36,6 +36,7 @@ struct ReplicaOptions {
   int rank = 0;
   int lanes = 1;
   bool in_turns = false;  // every lane's activations are kept while the others run
+  bool scales_loss = false;
 };
 
 class Replica {
@@ -95,6 +96,18 @@ class Replica {
   std::byte* values() { return at({Space::value}); }
   std::byte* gradients() { return static_cast<std::byte*>(gradients_->data()); }  // of lane 0; the others' follow
   std::byte* buffers() { return at({Space::buffer}); }
+  // Mixed precision: layers read the values in another type, from an arena with the same places.
+  bool mixed() const { return context_->activation_type() != context_->compute_type(); }
+  std::byte* low_value(std::int64_t element) {
+    return at(
+        {Space::low_value, static_cast<std::size_t>(element) * context_->element_bytes(context_->activation_type())});
+  }
+  kernels::LossScaler* scaler() {  // null where no loss is scaled
+    return scaler_ ? static_cast<kernels::LossScaler*>(scaler_->data()) : nullptr;
+  }
+  // Waits for the compute stream.
+  kernels::LossScaler read_scaler();
+  void set_scaler(const kernels::LossScaler& scaler);
   std::byte* at(const Ref& ref) {
     return base_[static_cast<std::size_t>(ref.space)] + ref.offset + ref.part_stride * static_cast<std::size_t>(part());
   }
@@ -109,6 +122,8 @@ class Replica {
   std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind);
   void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
   const MemoryUse& memory_use() const { return held_; }
+  // Of the values in the activations' type; 0 without mixed precision.
+  static std::size_t low_bytes(const ParameterTable& table, const kernels::Context& context);
   // Of one lane's memory, activations first.
   static std::size_t activation_bytes(const Plan& plan);
 
@@ -180,7 +195,8 @@ class Replica {
   std::size_t activation_bytes_ = 0;  // of one lane, with workspace
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
-  std::unique_ptr<kernels::Buffer> values_, gradients_, buffers_, moments_, step_inputs_, step_results_;
+  std::unique_ptr<kernels::Buffer> values_, low_values_, gradients_, buffers_, moments_, step_inputs_, step_results_,
+      scaler_;
   std::shared_ptr<kernels::Buffer>
       arena_;  // activations and workspace of the largest plan; shared with logits handed out
   std::byte* workspace_ = nullptr;

@@ -7,6 +7,7 @@ namespace {
 
 constexpr double kEpoch = 50000;
 constexpr double kMebi = 1024.0 * 1024.0;
+const std::string kAmp = " + AMP";
 
 struct Published {
   const char* what;
@@ -29,11 +30,14 @@ Report compare_report(StepOptions options, Progress progress) {
   const int n = options.replicas;
   const std::string count = " x" + std::to_string(n);
   const int threads_each = std::max(1, options.threads / n);
-  const StepResult result = measure_steps(options,
-                                          {our_variant(options, "one", "one device", "dp", 1, threads_each, {}),
-                                           our_variant(options, "dp", "dp" + count, "dp", n, threads_each, {}),
-                                           our_variant(options, "ddp", "ddp" + count, "ddp", n, threads_each, {})},
-                                          progress);
+  std::vector<VariantSpec> variants{our_variant(options, "one", "one device", "dp", 1, threads_each, {})};
+  for (const std::string engine : {"dp", "ddp"}) {
+    variants.push_back(our_variant(options, engine, engine + count, engine, n, threads_each, {}));
+    if (gpu)
+      variants.push_back(
+          our_variant(options, engine + "-amp", engine + count + kAmp, engine, n, threads_each, {"--amp"}));
+  }
+  const StepResult result = measure_steps(options, variants, progress);
   Section section{"compare", "Seconds per epoch of 50,000 images", "", {}, {}, Bars{1, 2, 3, true}};
   section.columns = {{"what", "what"},
                      {"seconds_per_epoch", "s/epoch", 1},
@@ -60,9 +64,8 @@ Report compare_report(StepOptions options, Progress progress) {
       row.samples = one.seconds_per_step;
       section.rows.push_back(row);
     }
-    if (one.spec.key != "one")
-      section.rows.push_back(
-          absent_row(one.spec.title + " + AMP", gpu ? "mixed precision is not built" : "mixed precision needs a GPU"));
+    if (one.spec.key != "one" && !gpu)
+      section.rows.push_back(absent_row(one.spec.title + kAmp, "mixed precision needs a GPU"));
   }
   for (const Published& published : kPublished) {
     Row row{{std::string(published.what) + " x4", published.seconds},

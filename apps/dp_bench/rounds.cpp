@@ -21,8 +21,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPause =
-    std::chrono::milliseconds(50);  // threads that wait actively for more work have given up by then
-constexpr double kSameLoss = 1e-3;  // relative; sums in another order, three steps on
+    std::chrono::milliseconds(50);       // threads that wait actively for more work have given up by then
+constexpr double kSameLoss = 1e-3;       // relative; sums in another order, three steps on
+constexpr double kSameLossInLow = 1e-2;  // with mixed precision
 
 // A variant that was started: its processes, rank by rank.
 struct Running {
@@ -156,11 +157,13 @@ class Rounds {
   // its own shard.
   void check_alike(const Running& one, const Reply& first) {
     const VariantSpec& spec = one.result->spec;
+    const bool amp = std::find(spec.arguments.begin(), spec.arguments.end(), "--amp") != spec.arguments.end();
+    const double same = amp ? kSameLossInLow : kSameLoss;
     const auto agree = [&](const char* field, double& reference) {
       const double value = first.number(field);
       if (std::isnan(value)) return;
       if (std::isnan(reference)) reference = value;
-      if (std::abs(value - reference) > kSameLoss * std::abs(reference))
+      if (std::abs(value - reference) > same * std::abs(reference))
         throw ChildError(std::string("it does not compute the same as the others: ") + field + " " + first.text(field) +
                          " where they have " + std::to_string(reference));
     };

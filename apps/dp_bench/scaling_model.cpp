@@ -158,7 +158,7 @@ std::string constants_of(const Hardware& h) {
       "%.0f GB/s; activations of %.0f bytes%s; %s; float32 gradients and weights in buckets of 4 MB.",
       h.operations / 1e12, h.bytes / 1e12, 100 * h.operations_share, 100 * h.bytes_share, h.kernel_seconds * 1e6,
       h.bus / 1e9, h.call_seconds * 1e6, 100 * h.steal, h.star / 1e9, h.activation_bytes,
-      h.activation_bytes < 4 ? " (mixed precision, which dp does not have yet)" : "",
+      h.activation_bytes < 4 ? " (mixed precision on tensor cores, which dp has not been measured with)" : "",
       h.fusion == Fusion::eager ? "every pass a kernel" : "normalisation, addition and ReLU one kernel each way");
   return text;
 }

@@ -46,6 +46,8 @@ struct Arguments {
   int logical_shards = 0;
 
   std::uint64_t seed = 42;
+  bool amp = false;
+  std::optional<std::string> amp_dtype;
   bool deterministic = false, fast_conv = false, no_autotune = false;
   bool no_augment = false, no_shuffle = false, no_dropout = false, drop_last = false;
   int workers = 0;

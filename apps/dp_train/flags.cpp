@@ -91,6 +91,9 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--on-nonfinite", a.on_nonfinite, "a step with NaN or Inf: abort, skip")
       ->check(CLI::IsMember({"abort", "skip"}))
       ->capture_default_str();
+  app.add_flag("--amp", a.amp, "mixed precision, on GPUs: activations and the weights that layers read in 16 bits");
+  app.add_option("--amp-dtype", a.amp_dtype, "its type: bfloat16, or float16 with a scaled loss [bfloat16]")
+      ->check(CLI::IsMember({"bfloat16", "float16"}));
   app.add_flag("--model-ema", a.model_ema, "keep a moving average of the weights, and evaluate it too");
   app.add_option("--model-ema-decay", a.model_ema_decay, "its decay a step; in [0, 1)")
       ->check(below(0, 1))

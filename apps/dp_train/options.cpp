@@ -75,6 +75,8 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.label_smoothing = a.label_smoothing;
   parallel.grad_accum_steps = a.grad_accum_steps;
   parallel.clip_grad_norm = a.clip_grad_norm;
+  if (a.amp_dtype && !a.amp) usage("--amp-dtype belongs to --amp, which is not there");
+  if (a.amp) parallel.amp = a.amp_dtype == "float16" ? dp::Amp::float16 : dp::Amp::bfloat16;
   if (a.on_nonfinite == "skip") parallel.on_nonfinite = dp::OnNonfinite::skip;
   parallel.check_replicas = a.check_replicas;
   if (a.bn == "pooled") parallel.batch_norm = dp::BatchNormMode::pooled;

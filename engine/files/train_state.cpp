@@ -30,6 +30,17 @@ class Fields {
     if (value > INT64_MAX) wrong(key, "below 2^63");
     return static_cast<std::int64_t>(value);
   }
+  std::uint32_t small(const char* key) const {
+    const std::uint64_t value = natural(key);
+    if (value > UINT32_MAX) wrong(key, "below 2^32");
+    return static_cast<std::uint32_t>(value);
+  }
+  float scale(const char* key) const {
+    const auto value = static_cast<float>(number(key));
+    if (!std::isnormal(value) || value < 0) wrong(key, "a positive number of float32");
+    return value;
+  }
+  bool has(const char* key) const { return json_.contains(key); }
   double number(const char* key) const {
     const auto& value = at(key);
     if (!value.is_number()) wrong(key, "a number");
@@ -53,7 +64,7 @@ class Fields {
 }  // namespace
 
 std::string to_json(const TrainState& state) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"model", state.model},
       {"dataset", state.dataset},
       {"step", state.step},
@@ -64,6 +75,10 @@ std::string to_json(const TrainState& state) {
       {"best_top1", std::isfinite(state.best_top1) ? state.best_top1 : -1.0},
       {"config", state.config},
   };
+  if (state.loss_scale) {
+    json["loss_scale"] = static_cast<double>(state.loss_scale->scale);
+    json["loss_scale_steps"] = state.loss_scale->good_steps;
+  }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -79,6 +94,8 @@ TrainState read_train_state(ByteSource& source) {
   state.global_batch = fields.count("global_batch");
   state.best_top1 = fields.number("best_top1");
   state.config = fields.text("config");
+  if (fields.has("loss_scale"))
+    state.loss_scale = LossScale{fields.scale("loss_scale"), fields.small("loss_scale_steps")};
   return state;
 }
 

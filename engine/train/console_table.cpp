@@ -45,10 +45,12 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
         fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, printable(devices[at]), rows(replica),
                     cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
-  out += fmt::format("global batch {}, reduce {}, comm {}, loss {}, split {}, bn {}, seed {}{}{}\n", options.batch_size,
-                     name_of(chosen.reduce), net.communicator(), name_of(chosen.loss), name_of(chosen.split),
-                     name_of(chosen.batch_norm), chosen.seed, chosen.deterministic ? ", deterministic" : "",
-                     chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  out +=
+      fmt::format("global batch {}, reduce {}, comm {}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
+                  name_of(chosen.reduce), net.communicator(), name_of(chosen.loss), name_of(chosen.split),
+                  name_of(chosen.batch_norm), chosen.seed, chosen.deterministic ? ", deterministic" : "",
+                  chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name_of(chosen.amp)),
+                  chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
   if (!options.output_dir.empty() && !options.dry_run)
     out += fmt::format("run folder {}\n", printable(options.output_dir));
   return out;

@@ -26,6 +26,14 @@ const char* name_of(Comm comm) {
 const char* name_of(LossAt loss) { return loss == LossAt::gathered ? "gathered" : "local"; }
 const char* name_of(Split split) { return split == Split::chunk ? "chunk" : "balanced"; }
 const char* name_of(OnNonfinite on_nonfinite) { return on_nonfinite == OnNonfinite::skip ? "skip" : "abort"; }
+const char* name_of(Amp amp) {
+  switch (amp) {
+    case Amp::off: return "float32";
+    case Amp::bfloat16: return "bfloat16";
+    case Amp::float16: return "float16";
+  }
+  return "unknown";
+}
 const char* name_of(BatchNormMode mode) {
   switch (mode) {
     case BatchNormMode::master: return "master";

@@ -11,5 +11,6 @@ const char* name_of(LossAt loss);
 const char* name_of(Split split);
 const char* name_of(OnNonfinite on_nonfinite);
 const char* name_of(BatchNormMode mode);
+const char* name_of(Amp amp);
 
 }  // namespace dp

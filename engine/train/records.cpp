@@ -9,6 +9,7 @@ void add(Stats& sum, const Stats& more) {
   sum.top5 += more.top5;
   sum.skipped += more.skipped;
   sum.grad_norm = more.grad_norm;
+  sum.loss_scale = more.loss_scale;
 }
 
 void add(std::vector<PhaseTimes>& sum, const std::vector<PhaseTimes>& more) {
@@ -36,6 +37,7 @@ nlohmann::ordered_json to_record(const StepReport& report) {
   json["top5"] = report.recent.accuracy5();
   json["images_per_second"] = report.images_per_second;
   json["skipped"] = report.recent.skipped;
+  if (report.recent.loss_scale) json["loss_scale"] = *report.recent.loss_scale;
   json["phases"] = nlohmann::ordered_json::array();
   for (const PhaseTimes& times : report.phases) {
     nlohmann::ordered_json replica;

@@ -48,6 +48,7 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   json["comm"] = name_of(parallel.comm);
   json["loss"] = name_of(parallel.loss);
   json["bn"] = name_of(parallel.batch_norm);
+  if (parallel.amp != Amp::off) json["amp"] = true, json["amp-dtype"] = name_of(parallel.amp);
   if (parallel.logical_shards > 0) json["logical-shards"] = parallel.logical_shards;
   json["split"] = name_of(parallel.split);
   json["bucket-mb"] = static_cast<double>(parallel.bucket_bytes) / 1048576.0;

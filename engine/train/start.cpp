@@ -53,6 +53,8 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     start.resumed = true;
     start.momenta = !resumed->checkpoint.momenta.empty();
     start.average = !resumed->checkpoint.average.empty();
+    start.scaled = had.loss_scale.has_value();
+    start.loss_scale = had.loss_scale.value_or(LossScale{});
   }
   start.initialised = !start.resumed && !options.init.empty();
   if (world != nullptr) start = from_first(*world, start);
@@ -62,6 +64,7 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     restore(net, *resumed);
   else if (start.initialised)
     init_weights(net, options, notice);
+  if (start.scaled && net.options().amp == Amp::float16) net.set_loss_scale(start.loss_scale);
   return start;
 }
 

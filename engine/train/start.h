@@ -17,6 +17,8 @@ struct Start {
   bool resumed = false, initialised = false;
   bool momenta = false, average = false;  // what the checkpoint holds
   bool writes = false;                    // whether rank 0 writes a run folder
+  bool scaled = false;                    // whether the checkpoint holds a loss scale
+  LossScale loss_scale{};
 };
 
 // Error(usage) naming what differs between the options that the ranks were started with.

@@ -239,6 +239,7 @@ void TrainingRun::save(const std::string& name, bool must) {
   bool saved = false;
   meter_.pause();
   try {
+    state_.loss_scale = net_.loss_scale();
     const Checkpoint checkpoint{state_, net_.weights(), net_.momenta(),
                                 options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{}};
     require_finite(checkpoint.weights);

@@ -142,6 +142,14 @@ TEST_CASE("F11: hostile states under a right checksum") {
   edit("has no 'epoch'", "\"epoch\"", "\"epochs\"");
   edit("'model' is not a string", "\"mlp\"", "7");
   edit("'best_top1' is not a number", "\"best_top1\": ", "\"best_top1\": null, \"was\": ");
+  const std::string more = "\"loss_scale_steps\": 1, \"step\": 1";
+  edit("'loss_scale' is not a positive number of float32", "\"step\": 1", "\"loss_scale\": 0, " + more);
+  edit("'loss_scale' is not a positive number of float32", "\"step\": 1", "\"loss_scale\": 1e300, " + more);
+  edit("'loss_scale' is not a positive number of float32", "\"step\": 1", "\"loss_scale\": -2, " + more);
+  edit("'loss_scale' is not a number", "\"step\": 1", "\"loss_scale\": \"8\", " + more);
+  edit("has no 'loss_scale_steps'", "\"step\": 1", "\"loss_scale\": 8, \"step\": 1");
+  edit("'loss_scale_steps' is not below 2^32", "\"step\": 1",
+       "\"loss_scale\": 8, \"loss_scale_steps\": 4294967296, \"step\": 1");
   edit("is not valid JSON", "{", "");
   edit("nested more than four deep", "\"mlp\"", std::string(100000, '['));
 }

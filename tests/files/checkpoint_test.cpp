@@ -66,6 +66,21 @@ TEST_CASE("a checkpoint without momenta, and a state that JSON can not hold") {
   CHECK(loaded.state.config == "\"\\\n\x01 \xef\xbf\xbd");
 }
 
+TEST_CASE("a checkpoint keeps the scale of the loss, bit for bit, where there is one") {
+  const Run run;
+  dp::Checkpoint checkpoint = checkpoint_at(1);
+  dp::save_checkpoint(run.folder + "/last", checkpoint);
+  CHECK_FALSE(dp::load_checkpoint(run.folder + "/last").state.loss_scale.has_value());
+  for (const float scale : {65536.0f, 0x1p-126f, 0x1.fffffep127f, 1.1f}) {
+    checkpoint.state.loss_scale = dp::LossScale{scale, 1999};
+    dp::save_checkpoint(run.folder + "/last", checkpoint);
+    const dp::TrainState loaded = dp::load_checkpoint(run.folder + "/last").state;
+    REQUIRE(loaded.loss_scale.has_value());
+    CHECK(loaded.loss_scale->scale == scale);
+    CHECK(loaded.loss_scale->good_steps == 1999);
+  }
+}
+
 TEST_CASE("the newest checkpoint is found, last winning a tie") {
   const Run run;
   CHECK(run.found().empty());

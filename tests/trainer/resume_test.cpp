@@ -51,6 +51,36 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
   }
 }
 
+TEST_CASE("a run in float16 goes on with the scale of its loss, after overflows and growth alike") {
+  const auto options_in = [](const std::string& folder) {
+    TrainerOptions options = tiny_options(folder);
+    options.parallel.devices = {Device{DeviceKind::reference, 0}, Device{DeviceKind::reference, 0}};
+    options.parallel.amp = Amp::float16;
+    options.parallel.loss_scale.initial = 0x1p25f;  // overflows at first
+    options.parallel.loss_scale.growth_interval = 5;
+    return options;
+  };
+  const TemporaryFolder straight;
+  const RunSummary whole = tiny_run(options_in(straight.path()));
+  const auto end = load_checkpoint(straight / "checkpoints/last").state.loss_scale;
+  REQUIRE(end.has_value());
+  const auto records = lines_of(read_text(straight / "metrics.jsonl"));
+  CHECK(records.front().find("\"skipped\":1,\"loss_scale\":16777216.0") != std::string::npos);
+  for (const std::int64_t step : {2, 9}) {
+    const TemporaryFolder temp;
+    TrainerOptions options = options_in(temp.path());
+    run_until(options, step);
+    const auto stopped = load_checkpoint(temp / "checkpoints/last").state.loss_scale;
+    REQUIRE(stopped.has_value());
+    CHECK(stopped->scale != 0x1p25f);
+    options.resume = "auto";
+    CHECK(tiny_run(options).weights_sha256 == whole.weights_sha256);
+    const auto resumed = load_checkpoint(temp / "checkpoints/last").state.loss_scale;
+    CHECK(resumed->scale == end->scale);
+    CHECK(resumed->good_steps == end->good_steps);
+  }
+}
+
 TEST_CASE("a moving average that a resumed run leaves behind or starts anew is said") {
   const TemporaryFolder temp;
   TrainerOptions plain = tiny_options(temp / "plain"), averaged = tiny_options(temp / "kept");

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dp/loss_scale.h"
 #include "dp/tensor.h"
 
 namespace dp {
@@ -29,8 +31,9 @@ struct TrainState {
   std::int64_t batch_in_epoch = 0;  // its batch number in that epoch
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
-  double best_top1 = -1;  // percent; -1 before the first evaluation
-  std::string config;     // the run's options, as JSON
+  double best_top1 = -1;                  // percent; -1 before the first evaluation
+  std::string config;                     // the run's options, as JSON
+  std::optional<LossScale> loss_scale{};  // of a run with float16
 };
 
 struct Checkpoint {

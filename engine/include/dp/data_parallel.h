@@ -14,6 +14,7 @@
 
 #include "dp/device.h"
 #include "dp/loader.h"
+#include "dp/loss_scale.h"
 #include "dp/model.h"
 #include "dp/optimizer.h"
 #include "dp/tensor.h"
@@ -30,6 +31,9 @@ enum class Comm { automatic, host, p2p, nccl, tcp, mpi };
 enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
+// Mixed precision, on GPUs: activations, their gradients, and the weights that layers read are of a 16-bit type; weights, momenta,
+// summed gradients, statistics and all arithmetic stay float32.
+enum class Amp { off, bfloat16, float16 };  // float16: with a scaled loss
 // Batch normalisation over several replicas. Running statistics live on the master and are brought to every replica before
 // an evaluation.
 enum class BatchNormMode {
@@ -64,6 +68,8 @@ struct DataParallelOptions {
   // seven steps one by one are not offered with it. threads_per_replica is then 1 unless given: it must be the same at every N.
   int logical_shards = 0;
   BatchNormMode batch_norm = BatchNormMode::master;
+  Amp amp = Amp::off;
+  LossScaleOptions loss_scale{};  // with float16
   bool dropout = true;
   float label_smoothing = 0;
   int grad_accum_steps = 1;                // micro-batches per optimizer step
@@ -84,10 +90,12 @@ struct DataParallelOptions {
 struct Stats {
   double loss_sum = 0;
   std::int64_t samples = 0;
-  std::int64_t top1 = 0;     // samples whose label has the largest logit
-  std::int64_t top5 = 0;     // ... is among the five largest
-  std::int64_t skipped = 0;  // optimizer steps skipped because of NaN or Inf
-  double grad_norm = 0;      // of the last step, before clipping; only when clipping or skipping is on
+  std::int64_t top1 = 0;  // samples whose label has the largest logit
+  std::int64_t top5 = 0;  // ... is among the five largest
+  std::int64_t skipped =
+      0;                 // optimizer steps skipped because of NaN or Inf, with float16 overflows of the scaled gradient
+  double grad_norm = 0;  // of the last step, before clipping; only when clipping, skipping or scaling is on
+  std::optional<float> loss_scale{};  // the next step's; with float16
 
   double loss() const { return samples ? loss_sum / static_cast<double>(samples) : 0; }
   double accuracy1() const { return samples ? 100.0 * static_cast<double>(top1) / static_cast<double>(samples) : 0; }
@@ -111,13 +119,13 @@ struct LayerTime {
 
 // Bytes on one device, by what they are for.
 struct MemoryUse {
-  std::size_t weights = 0, gradients = 0;
-  std::size_t momenta = 0;      // this replica's part of the optimizer's state
-  std::size_t statistics = 0;   // of batch normalisation
-  std::size_t average = 0;      // the moving average of the weights, on the master
-  std::size_t activations = 0;  // and their gradients, placed by the plan of the largest shard
-  std::size_t workspace = 0;    // of the ops of that plan
-  std::size_t other = 0;        // gathered logits, copies of inputs, norms
+  std::size_t weights = 0, gradients = 0;  // weights with what layers read of them in 16 bits
+  std::size_t momenta = 0;                 // this replica's part of the optimizer's state
+  std::size_t statistics = 0;              // of batch normalisation
+  std::size_t average = 0;                 // the moving average of the weights, on the master
+  std::size_t activations = 0;             // and their gradients, placed by the plan of the largest shard
+  std::size_t workspace = 0;               // of the ops of that plan
+  std::size_t other = 0;                   // gathered logits, copies of inputs, norms
 
   std::size_t total() const {
     return weights + gradients + momenta + statistics + average + activations + workspace + other;
@@ -140,7 +148,8 @@ class DataParallel {
   // Training-mode forward of (B, ...) float32 host images; logits (B, classes), gathered on the master. The
   // result is valid until the next call.
   const Tensor& forward(const Tensor& images);
-  // d(loss)/d(logits), shape of forward()'s result. Leaves the summed gradient on the master (everywhere under all_reduce).
+  // d(loss)/d(logits), shape of forward()'s result. Leaves the summed gradient on the master (everywhere under all_reduce). These two:
+  // Error(usage) with float16, whose loss is scaled on the devices.
   void backward(const Tensor& logits_grad);
   void step(const Sgd& sgd);                    // updates and brings the weights to every replica
   const Tensor& predict(const Tensor& images);  // evaluation-mode forward
@@ -181,7 +190,9 @@ class DataParallel {
   void set_average_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   std::int64_t step_count() const;  // optimizer steps done; part of dropout's key
   void set_step_count(std::int64_t steps);
-  bool replicas_identical() const;  // compares the replicas' weights bit by bit
+  bool replicas_identical() const;              // compares the replicas' weights bit by bit
+  std::optional<LossScale> loss_scale() const;  // of the next step; nothing where no loss is scaled
+  void set_loss_scale(const LossScale& scale);  // Error(usage) where none is, or for no positive number
 
   // --- what was chosen ---------------------------------------------------------------------------------------
   const Model& model() const;

@@ -8,6 +8,7 @@
 #include "dp/error.h"
 #include "dp/launch.h"
 #include "dp/loader.h"
+#include "dp/loss_scale.h"
 #include "dp/model.h"
 #include "dp/models.h"
 #include "dp/optimizer.h"
