@@ -29,10 +29,10 @@ class CudaBuffer final : public Buffer {
   std::size_t bytes_;
 };
 
-int multiprocessors(int device) {
-  int count = 1;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for the multiprocessors");
-  return count;
+int attribute(int device, cudaDeviceAttr which, const char* what) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), what);
+  return value;
 }
 
 }  // namespace
@@ -41,7 +41,11 @@ CudaContext::CudaContext(Device device, const ContextOptions& options) : device_
   if (const DType type = activation_type(); type != DType::f32 && type != DType::bf16 && type != DType::f16)
     throw Error(ErrorCode::usage, std::string("activations are float32, bfloat16 or float16, not ") + to_string(type));
   bind_thread();
-  op_options_.multiprocessors = multiprocessors(device.index);
+  op_options_.multiprocessors =
+      attribute(device.index, cudaDevAttrMultiProcessorCount, "asking for the multiprocessors");
+  op_options_.compute_capability =
+      10 * attribute(device.index, cudaDevAttrComputeCapabilityMajor, "asking for the compute capability") +
+      attribute(device.index, cudaDevAttrComputeCapabilityMinor, "asking for the compute capability");
   op_options_.deterministic = options.deterministic;
   memory_stream_ = make_stream_handle();
 }

@@ -15,6 +15,7 @@ namespace dp::kernels::cuda {
 
 struct CudaOpOptions {
   int multiprocessors = 1;           // of the device
+  int compute_capability = 0;        // of the device: 90 for 9.0
   bool deterministic = false;        // our own kernels always are; for library ops
   std::optional<GemmChoice> gemm{};  // for ops that are products; nothing: by its shape
 };

@@ -1,0 +1,22 @@
+// Convolutions on tensor cores (mma.sync, sm_80 and later), for bfloat16 and float16 with float32 sums.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/conv_mma_choice.h"
+#include "kernels/cuda/cuda_op.h"
+
+namespace dp::kernels::cuda {
+
+// The ways to compute it, the one to use untried first; none where it does not fit: x, y, w and their gradients must be of one low
+// type (dw of float32), lie channels last, or be the backend's to lay out, with multiples of 8 channels, windows be at most 5x5, for
+// the data gradient of stride 1 or 2, and the device's compute capability 8.0 or later.
+std::vector<std::unique_ptr<CudaOp>> mma_ways(const OpDesc& desc, const CudaOpOptions& options);
+
+// With a given choice; the descriptor must fit and its layouts be resolved.
+std::unique_ptr<CudaOp> make_mma(const Conv2dForward& desc, const MmaChoice& choice);
+std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardData& desc, const MmaChoice& choice);
+std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardWeights& desc, const MmaChoice& choice);
+
+}  // namespace dp::kernels::cuda
