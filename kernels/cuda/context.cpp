@@ -46,6 +46,8 @@ CudaContext::CudaContext(Device device, const ContextOptions& options) : device_
   op_options_.compute_capability =
       10 * attribute(device.index, cudaDevAttrComputeCapabilityMajor, "asking for the compute capability") +
       attribute(device.index, cudaDevAttrComputeCapabilityMinor, "asking for the compute capability");
+  op_options_.shared_memory = static_cast<std::size_t>(
+      attribute(device.index, cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for the shared memory"));
   op_options_.deterministic = options.deterministic;
   memory_stream_ = make_stream_handle();
 }

@@ -4,7 +4,8 @@
 #include <limits>
 
 #include "kernels/cuda/conv_geometry.h"
-#include "kernels/cuda/conv_mma_windows.h"
+#include "kernels/cuda/conv_mma_resident_product.h"
+#include "kernels/cuda/conv_mma_resident_weights.h"
 #include "kernels/cuda/gemm.h"
 
 namespace dp::kernels::cuda {
@@ -29,10 +30,25 @@ bool fits(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const W
          in_chunks(y) && is_channels_last(w) && window.kernel * window.kernel <= kMostTaps && parts && x.shape[0] > 0;
 }
 
+// Whether cells of y lie where their cells of x do, so that they may stay in shared memory.
+bool keeps_size(const Window& window) { return window.kernel == 3 && window.stride == 1 && window.padding == 1; }
+
+// `image`: what the windows of a forward or a data gradient look at.
+bool product_stays(const TensorDesc& image, const Window& window, const CudaOpOptions& options) {
+  return keeps_size(window) && image.shape[1] == kResidentChannels &&
+         ResidentRows(static_cast<int>(image.shape[3])).bytes() <= options.shared_memory;
+}
+bool weights_stay(const TensorDesc& x, const TensorDesc& y, const Window& window, const CudaOpOptions& options) {
+  return keeps_size(window) && x.shape[1] % kResidentChannels == 0 && y.shape[1] % kResidentChannels == 0 &&
+         ResidentWeights::bytes(static_cast<int>(x.shape[3])) + ResidentWeights::kMaskBytes <= options.shared_memory;
+}
+
 template <typename Desc>
-std::vector<std::unique_ptr<CudaOp>> made(const Desc& desc, const GemmShape& shape, bool splittable) {
+std::vector<std::unique_ptr<CudaOp>> made(const Desc& desc, const GemmShape& shape, const MmaLimits& limits,
+                                          const CudaOpOptions& options) {
   std::vector<std::unique_ptr<CudaOp>> ways;
-  for (const MmaChoice& choice : mma_choices(shape, splittable, kWays)) ways.push_back(make_mma(desc, choice));
+  for (const MmaChoice& choice : mma_choices(shape, limits, kWays))
+    ways.push_back(make_mma(desc, choice, options.multiprocessors));
   return ways;
 }
 
@@ -40,7 +56,8 @@ std::vector<std::unique_ptr<CudaOp>> ways_of(const Conv2dForward& d, const CudaO
   const Conv2dForward r{
       resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
   if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
-  return made(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1), false);
+  return made(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
+              {false, product_stays(r.x, d.window, options)}, options);
 }
 
 std::vector<std::unique_ptr<CudaOp>> ways_of(const Conv2dBackwardData& d, const CudaOpOptions& options) {
@@ -48,14 +65,16 @@ std::vector<std::unique_ptr<CudaOp>> ways_of(const Conv2dBackwardData& d, const 
                              d.window};
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
-  return made(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts), false);
+  return made(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
+              {false, product_stays(r.dy, d.window, options)}, options);
 }
 
 std::vector<std::unique_ptr<CudaOp>> ways_of(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
   const Conv2dBackwardWeights r{resolved_channels_last(d.x), resolved_channels_last(d.dy), resolved_channels_last(d.dw),
                                 d.window, d.bias};
   if (r.bias || r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
-  return made(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1), true);
+  return made(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
+              {true, weights_stay(r.x, r.dy, d.window, options)}, options);
 }
 
 template <typename Desc>

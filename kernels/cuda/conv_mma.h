@@ -14,9 +14,10 @@ namespace dp::kernels::cuda {
 // the data gradient of stride 1 or 2, and the device's compute capability 8.0 or later.
 std::vector<std::unique_ptr<CudaOp>> mma_ways(const OpDesc& desc, const CudaOpOptions& options);
 
-// With a given choice; the descriptor must fit and its layouts be resolved.
-std::unique_ptr<CudaOp> make_mma(const Conv2dForward& desc, const MmaChoice& choice);
-std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardData& desc, const MmaChoice& choice);
-std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardWeights& desc, const MmaChoice& choice);
+// With a given choice; the descriptor must fit and its layouts be resolved. `multiprocessors`: of the device, for how many blocks
+// share resident weights; the results do not depend on it.
+std::unique_ptr<CudaOp> make_mma(const Conv2dForward& desc, const MmaChoice& choice, int multiprocessors = 1);
+std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardData& desc, const MmaChoice& choice, int multiprocessors = 1);
+std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardWeights& desc, const MmaChoice& choice, int multiprocessors = 1);
 
 }  // namespace dp::kernels::cuda

@@ -19,6 +19,8 @@ constexpr std::int64_t kLeastDepth = 256;          // of a split
 constexpr std::int64_t kMostSplits = 512;
 constexpr std::int64_t kMostPartials = 1 << 24;  // floats of workspace
 
+constexpr std::int64_t kResidentStart = 5'200'000;  // of 115 KB from that cache
+
 struct Tile {
   MmaTileKind kind;
   const char* name;
@@ -29,19 +31,24 @@ constexpr Tile kTiles[] = {{MmaTileKind::large, "128x128", 128, 128, 32, 4, 2},
                            {MmaTileKind::tall, "256x64", 256, 64, 32, 4, 2},
                            {MmaTileKind::middle, "128x64", 128, 64, 64, 4, 3},
                            {MmaTileKind::small, "64x64", 64, 64, 64, 4, 4}};
+// Of a sum that is whole, and of one that may be cut, whose nine warps burden four schedulers unevenly. No traffic: each cell comes once.
+constexpr Tile kResidentWhole{MmaTileKind::resident, "resident", 256, 64, 64, 8, 1},
+    kResidentCut{MmaTileKind::resident, "resident", 576, 64, 64, 6, 1};
 
 // Per cent of the speed that so many warps of a multiprocessor reach.
-std::int64_t busy(std::int64_t warps) { return warps >= 12 ? 100 : warps >= 8 ? 90 : warps >= 4 ? 60 : 40; }
+std::int64_t busy(std::int64_t warps) { return warps >= 12 ? 100 : warps >= 8 ? 90 : warps >= 6 ? 75 : 60; }
 
 std::int64_t over(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
 std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits) {
+  const bool resident = tile.kind == MmaTileKind::resident;
   const std::int64_t blocks = over(shape.rows, tile.rows) * over(shape.cols, tile.cols) * shape.parts * splits;
-  const std::int64_t steps = over(over(shape.depth, tile.step), splits) + kStepsToStart;
+  const std::int64_t steps = over(over(shape.depth, tile.step), splits) + (resident ? 0 : kStepsToStart);
   const std::int64_t each = over(blocks, kMultiprocessors);
   const std::int64_t arithmetic = tile.rows * tile.cols * 100 / busy(std::min(each, tile.blocks) * tile.warps);
-  const std::int64_t traffic = (tile.rows + tile.cols) * 2 * kByte;
-  const std::int64_t product = each * steps * tile.step * std::max(arithmetic, traffic);
+  const std::int64_t traffic = resident ? 0 : (tile.rows + tile.cols) * 2 * kByte;
+  const std::int64_t product =
+      each * steps * tile.step * std::max(arithmetic, traffic) + (resident ? kResidentStart : 0);
   return product + (splits > 1 ? kSecondKernel + shape.results * splits * kPartial : 0);
 }
 
@@ -59,11 +66,13 @@ std::int64_t best_splits(const GemmShape& shape, const Tile& tile, std::int64_t 
 
 }  // namespace
 
-std::vector<MmaChoice> mma_choices(const GemmShape& shape, bool splittable, std::size_t most) {
+std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most) {
   if (shape.results == 0) return {{}};
-  const std::int64_t limit = most_splits(shape, splittable);
+  const std::int64_t limit = most_splits(shape, limits.splittable);
+  std::vector<Tile> tiles(std::begin(kTiles), std::end(kTiles));
+  if (limits.resident) tiles.push_back(limits.splittable ? kResidentCut : kResidentWhole);
   std::vector<std::pair<std::int64_t, MmaChoice>> found;
-  for (const Tile& tile : kTiles) {
+  for (const Tile& tile : tiles) {
     const std::int64_t best = best_splits(shape, tile, limit);
     for (const std::int64_t splits : std::set{best, std::max<std::int64_t>(best / 2, 1), std::min(2 * best, limit)})
       found.push_back({cost(shape, tile, splits), {tile.kind, static_cast<int>(splits)}});
@@ -75,6 +84,8 @@ std::vector<MmaChoice> mma_choices(const GemmShape& shape, bool splittable, std:
   return choices;
 }
 
-const char* to_string(MmaTileKind tile) { return kTiles[static_cast<std::size_t>(tile)].name; }
+const char* to_string(MmaTileKind tile) {
+  return tile == MmaTileKind::resident ? kResidentWhole.name : kTiles[static_cast<std::size_t>(tile)].name;
+}
 
 }  // namespace dp::kernels::cuda

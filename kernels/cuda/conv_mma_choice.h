@@ -7,18 +7,23 @@
 
 namespace dp::kernels::cuda {
 
-enum class MmaTileKind { large, tall, middle, small };  // 128x128, 256x64, 128x64, 64x64
+// 128x128, 256x64, 128x64, 64x64; resident: cells that stay in shared memory (conv_mma_resident.h), for some convolutions.
+enum class MmaTileKind { large, tall, middle, small, resident };
 inline constexpr MmaTileKind kMmaTileKinds[] = {MmaTileKind::large, MmaTileKind::tall, MmaTileKind::middle,
-                                                MmaTileKind::small};
+                                                MmaTileKind::small};  // of all convolutions
 
 struct MmaChoice {
   MmaTileKind tile = MmaTileKind::small;
   int splits = 1;  // ranges of the sum, added up by a second kernel
 };
 
-// The likeliest to be fast first: every tile with its best number of splits, and half and twice as many. `splittable`: whether the
-// sum may be cut. At least one, at most `most`.
-std::vector<MmaChoice> mma_choices(const GemmShape& shape, bool splittable, std::size_t most);
+struct MmaLimits {
+  bool splittable = false;  // whether the sum may be cut
+  bool resident = false;    // whether cells may stay
+};
+
+// The likeliest to be fast first: every tile with its best number of splits, and half and twice as many. At least one, at most `most`.
+std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most);
 const char* to_string(MmaTileKind tile);
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,4 @@
-// The kernel of forward and data gradient on tensor cores, and what enqueues it. Only for the .cu files that instantiate it.
+// The kernel of forward and data gradient on tensor cores by tiles, of any convolution.
 #pragma once
 
 #include "kernels/cuda/conv_mma_choice.h"
@@ -98,21 +98,6 @@ void enqueue_mma_tiles(cudaStream_t stream, const MmaProduct& product, int parts
   launch({data ? "conv_mma_data" : "conv_mma_forward", grid, dim3(Tile::kThreads), stream, Tile::kSharedBytes},
          conv_mma_kernel<Low, Tile, data>, static_cast<const uint4*>(image), static_cast<const uint4*>(weights),
          static_cast<const float*>(bias), static_cast<uint4*>(out), product);
-}
-
-template <typename Low, bool data>
-void enqueue_mma(cudaStream_t stream, MmaTileKind tile, const MmaProduct& product, int parts, const void* image,
-                 const void* weights, const void* bias, void* out) {
-  switch (tile) {
-    case MmaTileKind::large:
-      return enqueue_mma_tiles<Low, LargeMmaTile, data>(stream, product, parts, image, weights, bias, out);
-    case MmaTileKind::tall:
-      return enqueue_mma_tiles<Low, TallMmaTile, data>(stream, product, parts, image, weights, bias, out);
-    case MmaTileKind::middle:
-      return enqueue_mma_tiles<Low, MiddleMmaTile, data>(stream, product, parts, image, weights, bias, out);
-    case MmaTileKind::small:
-      return enqueue_mma_tiles<Low, SmallMmaTile, data>(stream, product, parts, image, weights, bias, out);
-  }
 }
 
 }  // namespace dp::kernels::cuda

@@ -23,8 +23,8 @@ struct MmaTileSize {
 };
 using LargeMmaTile = MmaTileSize<128, 128, 64, 64, 32, 4, 2>;
 using TallMmaTile = MmaTileSize<256, 64, 64, 64, 32, 4, 2>;
-using MiddleMmaTile = MmaTileSize<128, 64, 64, 32, 64, 3, 2>;
-using SmallMmaTile = MmaTileSize<64, 64, 32, 32, 64, 3, 3>;
+using MiddleMmaTile = MmaTileSize<128, 64, 64, 32, 64, 3, 3>;
+using SmallMmaTile = MmaTileSize<64, 64, 32, 32, 64, 3, 4>;
 
 template <typename Tile>
 using MmaSums = float[Tile::kDown][Tile::kAcross][4];
@@ -79,6 +79,19 @@ __device__ __forceinline__ int warp_col() {
   return static_cast<int>(threadIdx.x) / 32 % Tile::kWarpsAcross * Tile::kWarpCols;
 }
 
+// sums += a b, of a warp's fragments.
+template <typename Low, typename Tile>
+__device__ __forceinline__ void multiply_fragments(const unsigned (&a)[Tile::kDown][4],
+                                                   const unsigned (&b)[Tile::kAcross / 2][4], MmaSums<Tile>& sums) {
+#pragma unroll
+  for (int i = 0; i < Tile::kDown; ++i)
+#pragma unroll
+    for (int j = 0; j < Tile::kAcross; ++j) {
+      const unsigned pair[2] = {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]};
+      mma<Low>(sums[i][j], a[i], pair);
+    }
+}
+
 // sums += all steps, k ascending. load(stage, step) issues the copies of a step's chunks, a's and behind them b's. At the end no copy
 // is under way, and no thread reads `ring` any more.
 template <typename Low, typename Tile, bool along_a, bool along_b, typename Load>
@@ -105,13 +118,7 @@ __device__ __forceinline__ void multiply(uint4* ring, int steps, const Load& loa
       for (int i = 0; i < Tile::kDown; ++i) A::take_a(a_tile, warp_row<Tile>() + i * 16, k, a[i]);
 #pragma unroll
       for (int j = 0; j < Tile::kAcross / 2; ++j) B::take_b(b_tile, warp_col<Tile>() + j * 16, k, b[j]);
-#pragma unroll
-      for (int i = 0; i < Tile::kDown; ++i)
-#pragma unroll
-        for (int j = 0; j < Tile::kAcross; ++j) {
-          const unsigned pair[2] = {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]};
-          mma<Low>(sums[i][j], a[i], pair);
-        }
+      multiply_fragments<Low, Tile>(a, b, sums);
     }
   }
   ptx::cp_async_wait<0>();

@@ -2,6 +2,7 @@
 #include "kernels/cuda/conv_geometry.h"
 #include "kernels/cuda/conv_mma_op.h"
 #include "kernels/cuda/conv_mma_operands.h"
+#include "kernels/cuda/conv_mma_resident_weights.h"
 #include "kernels/cuda/gemm_end.h"
 
 namespace dp::kernels::cuda {
@@ -66,6 +67,7 @@ void enqueue_weights(cudaStream_t stream, MmaTileKind tile, const MmaWeights& we
     case MmaTileKind::tall: return enqueue_tiles<Low, TallMmaTile>(stream, weights, x, dy, out);
     case MmaTileKind::middle: return enqueue_tiles<Low, MiddleMmaTile>(stream, weights, x, dy, out);
     case MmaTileKind::small: return enqueue_tiles<Low, SmallMmaTile>(stream, weights, x, dy, out);
+    case MmaTileKind::resident: return enqueue_resident_weights<Low>(stream, weights, x, dy, out);
   }
 }
 
@@ -103,7 +105,7 @@ class MmaWeightsOp final : public CudaOp {
 
 }  // namespace
 
-std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardWeights& d, const MmaChoice& choice) {
+std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardWeights& d, const MmaChoice& choice, int) {
   return std::make_unique<MmaWeightsOp>(d, geometry_of(d.x, d.dw, d.dy, d.window), choice);
 }
 
