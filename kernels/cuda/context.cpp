@@ -77,7 +77,7 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   return std::visit(
       [&](const auto& op) -> std::unique_ptr<Op> {
         std::unique_ptr<CudaOp> pinned = make(op, op_options_);
-        if (!options_.autotune || options_.deterministic) return pinned;
+        if (!options_.autotune || options_.deterministic) return untried(desc, std::move(pinned), op_options_);
         const std::vector<Way> others = ways_beside(desc, *pinned, op_options_);
         if (others.empty()) return pinned;
         return tuner_of(device_.index).fastest(desc, std::move(pinned), others);

@@ -44,47 +44,52 @@ bool weights_stay(const TensorDesc& x, const TensorDesc& y, const Window& window
 }
 
 template <typename Desc>
-std::vector<std::unique_ptr<CudaOp>> made(const Desc& desc, const GemmShape& shape, const MmaLimits& limits,
-                                          const CudaOpOptions& options) {
-  std::vector<std::unique_ptr<CudaOp>> ways;
+std::vector<Way> ways(const Desc& desc, const GemmShape& shape, const MmaLimits& limits, const CudaOpOptions& options) {
+  std::vector<Way> all;
   for (const MmaChoice& choice : mma_choices(shape, limits, kWays))
-    ways.push_back(make_mma(desc, choice, options.multiprocessors));
-  return ways;
+    all.push_back(
+        {mma_name(choice), [desc, choice, count = options.multiprocessors] { return make_mma(desc, choice, count); }});
+  return all;
 }
 
-std::vector<std::unique_ptr<CudaOp>> ways_of(const Conv2dForward& d, const CudaOpOptions& options) {
+std::vector<Way> ways_of(const Conv2dForward& d, const CudaOpOptions& options) {
   const Conv2dForward r{
       resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
   if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
-  return made(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
+  return ways(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
               {false, product_stays(r.x, d.window, options)}, options);
 }
 
-std::vector<std::unique_ptr<CudaOp>> ways_of(const Conv2dBackwardData& d, const CudaOpOptions& options) {
+std::vector<Way> ways_of(const Conv2dBackwardData& d, const CudaOpOptions& options) {
   const Conv2dBackwardData r{resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx),
                              d.window};
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
-  return made(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
+  return ways(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
               {false, product_stays(r.dy, d.window, options)}, options);
 }
 
-std::vector<std::unique_ptr<CudaOp>> ways_of(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
+std::vector<Way> ways_of(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
   const Conv2dBackwardWeights r{resolved_channels_last(d.x), resolved_channels_last(d.dy), resolved_channels_last(d.dw),
                                 d.window, d.bias};
-  if (r.bias || r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
-  return made(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
+  if (r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
+  return ways(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
               {true, weights_stay(r.x, r.dy, d.window, options)}, options);
 }
 
 template <typename Desc>
-std::vector<std::unique_ptr<CudaOp>> ways_of(const Desc&, const CudaOpOptions&) {
+std::vector<Way> ways_of(const Desc&, const CudaOpOptions&) {
   return {};
 }
 
 }  // namespace
 
-std::vector<std::unique_ptr<CudaOp>> mma_ways(const OpDesc& desc, const CudaOpOptions& options) {
+std::string mma_name(const MmaChoice& choice) {
+  const std::string splits = choice.splits == 1 ? "" : " in " + std::to_string(choice.splits) + " ranges";
+  return std::string("own:mma ") + to_string(choice.tile) + splits;
+}
+
+std::vector<Way> mma_ways(const OpDesc& desc, const CudaOpOptions& options) {
   return std::visit([&](const auto& d) { return ways_of(d, options); }, desc);
 }
 

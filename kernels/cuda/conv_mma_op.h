@@ -8,11 +8,6 @@
 
 namespace dp::kernels::cuda {
 
-inline std::string mma_name(const MmaChoice& choice) {
-  const std::string splits = choice.splits == 1 ? "" : " in " + std::to_string(choice.splits) + " ranges";
-  return std::string("own:mma ") + to_string(choice.tile) + splits;
-}
-
 // Error(usage) for a tensor that copies of 16 bytes cannot read or write.
 inline void check_on_16_bytes(std::initializer_list<const void*> tensors) {
   for (const void* const tensor : tensors)

@@ -1,4 +1,8 @@
 // Conv2dBackwardWeights on tensor cores: ranges of the cells give partial sums, which a second kernel adds in order.
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cuda/conv_bias.h"
 #include "kernels/cuda/conv_geometry.h"
 #include "kernels/cuda/conv_mma_op.h"
 #include "kernels/cuda/conv_mma_operands.h"
@@ -78,11 +82,12 @@ class MmaWeightsOp final : public CudaOp {
         weights_{.windows = forward_windows(g), .out_chunks = g.out_channels / kChunk, .splits = choice.splits},
         choice_(choice) {
     tensors_ = {d.x, d.dy, d.dw};
+    if (d.bias) bias_.emplace(d.dy.type, g);
   }
   std::size_t workspace_bytes() const override {
-    return choice_.splits == 1 ? 0
-                               : static_cast<std::size_t>(choice_.splits) *
-                                     static_cast<std::size_t>(tensors_[2].shape.numel()) * sizeof(float);
+    const auto results = static_cast<std::size_t>(tensors_[2].shape.numel());
+    const std::size_t partials = choice_.splits == 1 ? 0 : static_cast<std::size_t>(choice_.splits) * results;
+    return std::max(partials * sizeof(float), bias_ ? bias_->workspace_bytes() : 0);
   }
   std::string implementation() const override { return mma_name(choice_); }
 
@@ -95,12 +100,14 @@ class MmaWeightsOp final : public CudaOp {
     if (!whole)
       enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[2]), geometry_,
                                  {choice_.splits, false, false, false, false});
+    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
   }
 
  private:
   Geometry geometry_;
   MmaWeights weights_;
   MmaChoice choice_;
+  std::optional<BiasGradient> bias_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "kernels/cuda/tensor_layout.h"
 #include "kernels/low_float.h"
@@ -258,6 +259,85 @@ TEST_CASE("mma: windows of 5x5, a padding beyond the image, more ranges than ste
   check(layer(DType::f16, 2, 16, 8, 1, 1, {3, 1, 1}), {MmaTileKind::middle}, {5}, Turns(1));
   check(layer(DType::f16, 2, 8, 8, 1, 3, {3, 2, 1}), {MmaTileKind::large}, {1}, Turns(1));
   CHECK(take_reports().empty());
+}
+
+TEST_CASE("mma: the bias gradient beside the weight gradient, in one workspace") {
+  const FreshSimulation fresh;
+  Layer l = layer(DType::bf16, 2, 8, 24, 6, 5, {3, 1, 1});
+  const Bits x = random_bits(l.x, 1), dy = random_bits(l.y, 3);
+  Conv2dBackwardWeights desc = l.weights();
+  desc.bias = true;
+  for (const int splits : {1, 3}) {
+    const auto op = make_mma(desc, {MmaTileKind::small, splits});
+    const TestStream stream;
+    const DeviceArray<std::uint16_t> device_x(x), device_dy(dy);
+    const DeviceArray<float> dw(std::vector<float>(l.w.shape.numel(), NAN)), db(std::vector<float>(24, NAN));
+    const DeviceArray<float> workspace(std::vector<float>(op->workspace_bytes() / sizeof(float) + 1, NAN));
+    op->run_on(stream, std::vector<void*>{device_x.get(), device_dy.get(), dw.get(), db.get()}, workspace.get());
+    stream.finish();
+    const std::vector<float> got_dw = dw.values(), got_db = db.values();
+    check_close("dw", {got_dw.begin(), got_dw.end()}, expected(l, {x, Bits(l.w.shape.numel()), dy, {}}).dw, 0x1p-24);
+    Sums sums({24, 1});
+    sums.longest = 60;
+    for (std::size_t i = 0; i < dy.size(); ++i) sums.add(i % 24, Low{DType::bf16}.value(dy[i]), 1);
+    check_close("db", {got_db.begin(), got_db.end()}, sums, 0x1p-24);
+  }
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("mma: offered where it fits, the likeliest first, and used where nothing is tried") {
+  const CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
+  const Layer l = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
+  for (const OpDesc& desc : {OpDesc(l.forward()), OpDesc(l.data()), OpDesc(l.weights())}) {
+    const std::vector<Way> ways = mma_ways(desc, options);
+    REQUIRE(ways.size() >= 4);
+    CHECK(ways.front().name.find("own:mma resident") == 0);
+    std::set<std::string> names;
+    for (const Way& way : ways) {
+      names.insert(way.name);
+      CHECK(way.make()->implementation() == way.name);
+    }
+    CHECK(names.size() == ways.size());
+    std::visit(
+        [&](const auto& d) {
+          auto ordinary = make(d, options);
+          const std::string name = ordinary->implementation();
+          const std::vector<Way> beside = ways_beside(desc, *ordinary, options);
+          CHECK(beside.front().name == ways.front().name);
+          CHECK(beside.size() > ways.size());
+          CHECK(untried(desc, std::move(ordinary), options)->implementation() == ways.front().name);
+          CudaOpOptions old = options;
+          old.compute_capability = 75;
+          CHECK(mma_ways(desc, old).empty());
+          CHECK(untried(desc, make(d, old), old)->implementation() == name);
+          CudaOpOptions little = options;
+          little.shared_memory = 99 * 1024;
+          if (!std::is_same_v<std::decay_t<decltype(d)>, Conv2dBackwardWeights>)
+            for (const Way& way : mma_ways(desc, little)) CHECK(way.name.find("resident") == std::string::npos);
+        },
+        desc);
+  }
+  // Few results, a long sum: many ranges.
+  const auto weights = mma_ways(layer(DType::f16, 512, 64, 128, 32, 32, {3, 2, 1}).weights(), options);
+  REQUIRE(!weights.empty());
+  CHECK(weights.front().make()->workspace_bytes() > 0);
+
+  const auto none = [&](const Layer& layer) {
+    return mma_ways(layer.forward(), options).empty() && mma_ways(layer.data(), options).empty() &&
+           mma_ways(layer.weights(), options).empty();
+  };
+  CHECK(!none(layer(DType::f16, 2, 8, 16, 9, 9, {5, 2, 2})));
+  CHECK(none(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1})));
+  CHECK(none(layer(DType::bf16, 2, 12, 16, 9, 9, {3, 1, 1})));
+  CHECK(none(layer(DType::bf16, 2, 8, 20, 9, 9, {3, 1, 1})));
+  CHECK(none(layer(DType::bf16, 2, 8, 16, 9, 9, {7, 1, 3})));
+  Layer rows = layer(DType::bf16, 2, 8, 16, 9, 9, {3, 1, 1});
+  rows.x.layout = plain(rows.x.shape, DType::bf16);
+  CHECK(none(rows));
+  CHECK(mma_ways(layer(DType::bf16, 2, 8, 16, 9, 9, {3, 3, 1}).data(), options).empty());
+  Layer mixed = layer(DType::bf16, 2, 8, 16, 9, 9, {3, 1, 1});
+  mixed.y = last(mixed.y.shape, DType::f32);
+  CHECK(none(mixed));
 }
 
 }  // namespace dp::simt::test
