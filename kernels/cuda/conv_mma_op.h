@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "dp/error.h"
 #include "kernels/cuda/conv_mma.h"
