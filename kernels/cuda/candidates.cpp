@@ -1,9 +1,11 @@
 #include "kernels/cuda/candidates.h"
 
+#include "kernels/cuda/conv_mma.h"
+
 namespace dp::kernels::cuda {
 
 std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
-  std::vector<Way> ways;
+  std::vector<Way> ways = mma_ways(desc, options);
   for (const GemmChoice& choice : pinned.alternatives()) {
     CudaOpOptions with = options;
     with.gemm = choice;
@@ -11,6 +13,11 @@ std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const Cud
         {gemm_name(choice), [desc, with] { return std::visit([&](const auto& d) { return make(d, with); }, desc); }});
   }
   return ways;
+}
+
+std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options) {
+  const std::vector<Way> ways = mma_ways(desc, options);
+  return ways.empty() ? std::move(ordinary) : ways.front().make();
 }
 
 }  // namespace dp::kernels::cuda

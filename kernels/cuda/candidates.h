@@ -18,4 +18,8 @@ struct Way {
 // In an order that is the same in every run; the likeliest first. All ops take the tensors that `pinned` resolved.
 std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
 
+// The one to use where nothing is tried: that of tensor cores where they fit (conv_mma.h), or `ordinary`, which make() made. To
+// try, the ordinary one stays the pinned one: it tells whether the others are right.
+std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options);
+
 }  // namespace dp::kernels::cuda

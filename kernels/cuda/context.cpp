@@ -29,10 +29,10 @@ class CudaBuffer final : public Buffer {
   std::size_t bytes_;
 };
 
-int multiprocessors(int device) {
-  int count = 1;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for the multiprocessors");
-  return count;
+int attribute(int device, cudaDeviceAttr which, const char* what) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), what);
+  return value;
 }
 
 }  // namespace
@@ -41,7 +41,13 @@ CudaContext::CudaContext(Device device, const ContextOptions& options) : device_
   if (const DType type = activation_type(); type != DType::f32 && type != DType::bf16 && type != DType::f16)
     throw Error(ErrorCode::usage, std::string("activations are float32, bfloat16 or float16, not ") + to_string(type));
   bind_thread();
-  op_options_.multiprocessors = multiprocessors(device.index);
+  op_options_.multiprocessors =
+      attribute(device.index, cudaDevAttrMultiProcessorCount, "asking for the multiprocessors");
+  op_options_.compute_capability =
+      10 * attribute(device.index, cudaDevAttrComputeCapabilityMajor, "asking for the compute capability") +
+      attribute(device.index, cudaDevAttrComputeCapabilityMinor, "asking for the compute capability");
+  op_options_.shared_memory = static_cast<std::size_t>(
+      attribute(device.index, cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for the shared memory"));
   op_options_.deterministic = options.deterministic;
   memory_stream_ = make_stream_handle();
 }
@@ -71,7 +77,7 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   return std::visit(
       [&](const auto& op) -> std::unique_ptr<Op> {
         std::unique_ptr<CudaOp> pinned = make(op, op_options_);
-        if (!options_.autotune || options_.deterministic) return pinned;
+        if (!options_.autotune || options_.deterministic) return untried(desc, std::move(pinned), op_options_);
         const std::vector<Way> others = ways_beside(desc, *pinned, op_options_);
         if (others.empty()) return pinned;
         return tuner_of(device_.index).fastest(desc, std::move(pinned), others);

@@ -15,6 +15,8 @@ namespace dp::kernels::cuda {
 
 struct CudaOpOptions {
   int multiprocessors = 1;           // of the device
+  int compute_capability = 0;        // of the device: 90 for 9.0
+  std::size_t shared_memory = 0;     // of a block of the device at most, bytes
   bool deterministic = false;        // our own kernels always are; for library ops
   std::optional<GemmChoice> gemm{};  // for ops that are products; nothing: by its shape
 };

@@ -11,6 +11,11 @@ foreach(name
     conv_data
     conv_forward
     conv_geometry
+    conv_mma
+    conv_mma_data
+    conv_mma_forward
+    conv_mma_weights
+    conv_mma_windows
     conv_thin
     conv_weights
     dropout
@@ -33,6 +38,7 @@ foreach(name
     candidates
     check
     context
+    conv_mma_choice
     cuda_backend
     describe_devices
     device_rates

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <numeric>
+#include <random>
 
+#include "kernels/low_float.h"
 #include "simt/rig.h"
 #include "support/catch.h"
 
@@ -150,6 +152,45 @@ TEST_CASE("ldmatrix: which lane holds what, straight and transposed") {
         CHECK(fragments[4 * lane + matrix] ==
               (at(matrix, lane / 4, lane % 4 * 2) | at(matrix, lane / 4, lane % 4 * 2 + 1) << 16));
   }
+}
+
+TEST_CASE("mma: products of bfloat16 and of float16, and what is packed") {
+  using kernels::BFloat16, kernels::Float16;
+  const FreshSimulation fresh;
+  const TestStream stream;
+  std::mt19937 generator(1);
+  std::uniform_real_distribution<float> values(-4, 4);
+  for (const bool bfloat : {true, false}) {
+    const auto bits = [&](float x) {
+      return bfloat ? kernels::from_float<BFloat16>(x).bits : kernels::from_float<Float16>(x).bits;
+    };
+    const auto value = [&](unsigned short x) {
+      return static_cast<double>(bfloat ? kernels::to_float(BFloat16{x}) : kernels::to_float(Float16{x}));
+    };
+    std::vector<unsigned short> a(16 * 16), b(8 * 16);
+    for (auto* const matrix : {&a, &b})
+      for (unsigned short& element : *matrix) element = bits(values(generator));
+    const DeviceArray<unsigned short> device_a(a), device_b(b);
+    const DeviceArray<float> device_d(16 * 8);
+    multiply_matrices(bfloat, device_a, device_b, device_d, stream);
+    std::vector<float> x{1.0f, -2.5f, 1 + 0x1p-8f, 1 + 0x1p-11f, 1e-7f, 70000.0f, INFINITY, -0.0f};
+    const DeviceArray<float> device_x(x);
+    const DeviceArray<unsigned> device_pairs(x.size() / 2);
+    pack_pairs(bfloat, device_x, device_pairs, static_cast<int>(x.size() / 2), stream);
+    stream.finish();
+    const auto d = device_d.values();
+    for (int row = 0; row < 16; ++row)
+      for (int column = 0; column < 8; ++column) {
+        double sum = 0;
+        for (int k = 0; k < 16; ++k) sum += value(a[row * 16 + k]) * value(b[column * 16 + k]);
+        // 16 products of at most 16, added in float32.
+        if (!(std::abs(d[row * 8 + column] - sum) <= 16 * 256 * 0x1p-24)) CHECK(d[row * 8 + column] == sum);
+      }
+    const auto pairs = device_pairs.values();
+    for (std::size_t i = 0; i < pairs.size(); ++i)
+      CHECK(pairs[i] == (bits(x[2 * i]) | static_cast<unsigned>(bits(x[2 * i + 1])) << 16));
+  }
+  CHECK(take_reports().empty());
 }
 
 TEST_CASE("arithmetic that the C library lacks") {

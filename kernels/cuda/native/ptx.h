@@ -1,5 +1,5 @@
 // Inline PTX. The twin in tests/simt/include does the same on the host. Asynchronous copies exist from sm_80 on; before, the
-// copy is done at once and waiting is nothing.
+// copy is done at once and waiting is nothing. Products by tensor cores are of sm_80 and later; before, they are a trap.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -56,6 +56,66 @@ __device__ __forceinline__ void cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 #endif
+}
+
+// Four 8x8 matrices of 16-bit values from shared memory: lanes 8 i to 8 i + 7 bring the rows of matrix i, each of 16 bytes, 16-byte
+// aligned; fragments[i] are the two neighbours of row lane / 4 from column lane % 4 * 2 on.
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&fragments)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+// As if the matrices were transposed.
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&fragments)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// d += a b, added in float32: a 16x16 by rows, b 16x8 by columns, as ldmatrix leaves them.
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  __trap();
+#endif
+}
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  __trap();
+#endif
+}
+
+// Two floats rounded to nearest even, `low` in the lower half.
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
+  unsigned pair = 0;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+  __trap();
+#endif
+  return pair;
+}
+__device__ __forceinline__ unsigned pack_f16(float low, float high) {
+  unsigned pair = 0;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+  __trap();
+#endif
+  return pair;
 }
 
 }  // namespace dp::kernels::cuda::ptx

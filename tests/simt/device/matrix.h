@@ -1,10 +1,10 @@
-// ldmatrix and mma: fragments spread over the 32 lanes as the PTX manual lays them out ("Matrix fragments for mma.m16n8k16").
+// ldmatrix, mma, and pairs of 16-bit floats: fragments spread over the 32 lanes as the PTX manual lays them out ("Matrix fragments for mma.m16n8k16").
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/low_float.h"
 #include "simt/emulator/block.h"
 #include "simt/emulator/detector.h"
 
@@ -16,19 +16,25 @@ struct MmaFragments {
   const unsigned* b;
 };
 
-DP_SIMT_UNSEEN inline float bf16_at(unsigned pair, int high) {
-  return std::bit_cast<float>(high != 0 ? pair & 0xffff0000u : pair << 16);
+template <class Low>
+DP_SIMT_UNSEEN float low_at(unsigned pair, int high) {
+  return to_float(Low{static_cast<std::uint16_t>(high != 0 ? pair >> 16 : pair)});
+}
+template <class Low>
+DP_SIMT_UNSEEN unsigned pack(float low, float high) {
+  return from_float<Low>(low).bits | static_cast<unsigned>(from_float<Low>(high).bits) << 16;
 }
 
-DP_SIMT_UNSEEN inline void combine_mma(void* const* lanes, unsigned mask, simt::Block& block, simt::Site site) {
+template <class Low>
+DP_SIMT_UNSEEN void combine_mma(void* const* lanes, unsigned mask, simt::Block& block, simt::Site site) {
   if (mask != simt::kFullWarp) block.fail("mma at %s:%d needs a whole warp", site.name(), site.line);
   float a[16][16], b[16][8], d[16][8] = {};
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = *static_cast<const MmaFragments*>(lanes[lane]);
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 4; ++i) a[group + i % 2 * 8][pair + half + i / 2 * 8] = bf16_at(f.a[i], half);
-      for (int i = 0; i < 2; ++i) b[pair + half + i * 8][group] = bf16_at(f.b[i], half);
+      for (int i = 0; i < 4; ++i) a[group + i % 2 * 8][pair + half + i / 2 * 8] = low_at<Low>(f.a[i], half);
+      for (int i = 0; i < 2; ++i) b[pair + half + i * 8][group] = low_at<Low>(f.b[i], half);
     }
   }
   for (int row = 0; row < 16; ++row)
@@ -40,12 +46,21 @@ DP_SIMT_UNSEEN inline void combine_mma(void* const* lanes, unsigned mask, simt::
   }
 }
 
-// d += a b, bf16 products added in float32: a 16x16 by rows, b 16x8 by columns.
+// d += a b, products added in float32: a 16x16 by rows, b 16x8 by columns.
 DP_SIMT_UNSEEN inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                                              DP_SIMT_CALLER) {
   MmaFragments fragments{d, a, b};
-  simt::running_block->collective(simt::kFullWarp, &fragments, &combine_mma, DP_SIMT_SITE);
+  simt::running_block->collective(simt::kFullWarp, &fragments, &combine_mma<BFloat16>, DP_SIMT_SITE);
 }
+DP_SIMT_UNSEEN inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                            DP_SIMT_CALLER) {
+  MmaFragments fragments{d, a, b};
+  simt::running_block->collective(simt::kFullWarp, &fragments, &combine_mma<Float16>, DP_SIMT_SITE);
+}
+
+// Two floats rounded to nearest even, `low` in the lower half.
+DP_SIMT_UNSEEN inline unsigned pack_bf16(float low, float high) { return pack<BFloat16>(low, high); }
+DP_SIMT_UNSEEN inline unsigned pack_f16(float low, float high) { return pack<Float16>(low, high); }
 
 struct MatrixRows {
   unsigned* fragments;

@@ -97,6 +97,30 @@ __global__ void matrices_kernel(const unsigned short* rows, unsigned* out) {
   for (int i = 0; i < 4; ++i) out[4 * t + i] = fragments[i];
 }
 
+__global__ void mma_kernel(bool bfloat, const unsigned short* a, const unsigned short* b, float* d) {
+  DP_SHARED(uint4, rows, [48]);  // of 8 values: both halves of 16 rows of a, then of 8 columns of b
+  const int t = threadIdx.x;
+  rows[t] = reinterpret_cast<const uint4*>(a)[t];
+  if (t < 16) rows[32 + t] = reinterpret_cast<const uint4*>(b)[t];
+  __syncthreads();
+  unsigned of_a[4], of_b[4];
+  ptx::ldmatrix_x4(of_a, &rows[t % 16 * 2 + t / 16]);
+  ptx::ldmatrix_x4(of_b, &rows[32 + t % 8 * 2 + t / 8 % 2]);
+  const unsigned pair[2] = {of_b[0], of_b[1]};
+  float sums[4] = {};
+  if (bfloat) {
+    ptx::mma_m16n8k16_bf16(sums, of_a, pair);
+  } else {
+    ptx::mma_m16n8k16_f16(sums, of_a, pair);
+  }
+  for (int i = 0; i < 4; ++i) d[(t / 4 + i / 2 * 8) * 8 + t % 4 * 2 + i % 2] = sums[i];
+}
+
+__global__ void pack_kernel(bool bfloat, const float* x, unsigned* out) {
+  const int t = threadIdx.x;
+  out[t] = bfloat ? ptx::pack_bf16(x[2 * t], x[2 * t + 1]) : ptx::pack_f16(x[2 * t], x[2 * t + 1]);
+}
+
 __global__ void math_kernel(float* out) {
   const float values[kMathValues] = {rsqrtf(4.0f),
                                      __expf(1.0f),
@@ -159,6 +183,12 @@ void reverse_in_shared(const float* x, float* y, int threads, cudaStream_t strea
 }
 void load_matrices(const unsigned short* rows, unsigned* out, bool transposed, cudaStream_t stream) {
   launch({"matrices_kernel", 1, 32, stream}, transposed ? matrices_kernel<true> : matrices_kernel<false>, rows, out);
+}
+void multiply_matrices(bool bfloat, const unsigned short* a, const unsigned short* b, float* d, cudaStream_t stream) {
+  launch({"mma_kernel", 1, 32, stream}, mma_kernel, bfloat, a, b, d);
+}
+void pack_pairs(bool bfloat, const float* x, unsigned* out, int pairs, cudaStream_t stream) {
+  launch({"pack_kernel", 1, static_cast<unsigned>(pairs), stream}, pack_kernel, bfloat, x, out);
 }
 void compute_math(float* out, cudaStream_t stream) { launch({"math_kernel", 1, 1, stream}, math_kernel, out); }
 void trap(cudaStream_t stream) { launch({"trap_kernel", 1, 32, stream}, trap_kernel); }

@@ -23,6 +23,10 @@ void copy_asynchronously(const unsigned* x, unsigned* y, int bytes, int threads,
 void reverse_in_shared(const float* x, float* y, int threads, cudaStream_t stream);
 // Four 8x8 matrices of 16 bits, from rows to what lane t holds of each: out[4 t ..].
 void load_matrices(const unsigned short* rows, unsigned* out, bool transposed, cudaStream_t stream);
+// d = a b of 16-bit floats, a 16x16 by rows, b 16x8 by columns; bfloat16 or IEEE's.
+void multiply_matrices(bool bfloat, const unsigned short* a, const unsigned short* b, float* d, cudaStream_t stream);
+// out[t]: the pair x[2 t], x[2 t + 1] rounded to 16 bits each.
+void pack_pairs(bool bfloat, const float* x, unsigned* out, int pairs, cudaStream_t stream);
 // out: a list of values that the C library does not have by that name.
 inline constexpr int kMathValues = 24;
 void compute_math(float* out, cudaStream_t stream);

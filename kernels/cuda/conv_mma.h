@@ -1,0 +1,26 @@
+// Convolutions on tensor cores (mma.sync, sm_80 and later), for bfloat16 and float16 with float32 sums.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/candidates.h"
+#include "kernels/cuda/conv_mma_choice.h"
+#include "kernels/cuda/cuda_op.h"
+
+namespace dp::kernels::cuda {
+
+// The ways to compute it, the one to use untried first; none where it does not fit: x, y, w and their gradients must be of one low
+// type (dw of float32), lie channels last, or be the backend's to lay out, with multiples of 8 channels, windows be at most 5x5, for
+// the data gradient of stride 1 or 2, and the device's compute capability 8.0 or later.
+std::vector<Way> mma_ways(const OpDesc& desc, const CudaOpOptions& options);
+
+// With a given choice; the descriptor must fit and its layouts be resolved. `multiprocessors`: of the device, for how many blocks
+// share resident weights; the results do not depend on it.
+std::unique_ptr<CudaOp> make_mma(const Conv2dForward& desc, const MmaChoice& choice, int multiprocessors = 1);
+std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardData& desc, const MmaChoice& choice, int multiprocessors = 1);
+std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardWeights& desc, const MmaChoice& choice, int multiprocessors = 1);
+std::string mma_name(const MmaChoice& choice);  // what implementation() says
+
+}  // namespace dp::kernels::cuda
