@@ -9,11 +9,12 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr std::size_t kOldest = 120000;
-// Of the toolkit that this was built with: the runtime is linked from it.
-constexpr const char* kFile = CUDART_VERSION >= 13000 ? "libcublasLt.so.13" : "libcublasLt.so.12";
+// First that of the toolkit whose runtime is linked.
+constexpr const char* kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+constexpr bool kNew = CUDART_VERSION >= 13000;
 
 CublasLtLibrary load() {
-  LibraryFile library("DP_CUBLASLT_LIBRARY", {kFile});
+  LibraryFile library("DP_CUBLASLT_LIBRARY", {kFiles[kNew ? 0 : 1], kFiles[kNew ? 1 : 0]});
   if (!library.found()) return {nullptr, {}, library.file() + " was not found"};
   static CublasLtApi api;
   library.find("cublasLtGetVersion", api.get_version);

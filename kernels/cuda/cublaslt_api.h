@@ -106,7 +106,7 @@ struct CublasLtLibrary {
   std::string reason;  // why there is no api
 };
 
-// Of this process; looked for on first use: the file that DP_CUBLASLT_LIBRARY names, or else that of the runtime's release.
+// Of this process; looked for on first use: the file that DP_CUBLASLT_LIBRARY names, or else libcublasLt.so.13 or .12.
 const CublasLtLibrary& cublaslt();
 // For tests: from now on that is what cublaslt() gives.
 void provide_cublaslt(CublasLtLibrary library);

@@ -76,7 +76,6 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
     problem.places = kMostCublasLtWays / 2;
     Problem fused = problem;
     fused.bias_in_epilogue = true, fused.product.epilogue = CublasLtEpilogue::bias_gradient_b;
-    if (!BiasSums::has(t.y.type)) return {fused};  // no kernel of ours
     problem.own_bias_gradient = true;
     return {fused, problem};
   }

@@ -190,7 +190,6 @@ std::vector<Way> cudnn_ways(const OpDesc& desc, const CudaOpOptions& options) {
   else
     problem.tensors = {c.x, c.y, c.w};
   if (const auto* const d = std::get_if<Conv2dBackwardWeights>(&desc)) problem.bias_gradient = d->bias;
-  if (problem.bias_gradient && !BiasSums::has(c.y.type)) return {};
   std::vector<Way> ways = ways_of(std::make_shared<const Problem>(problem), options);
   if (!ways.empty() || c.direction != Direction::backward_weights || c.w.type == c.x.type) return ways;
   // No engine writes float32 from 16 bits.

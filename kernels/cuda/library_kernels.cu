@@ -49,15 +49,14 @@ struct BiasSums::Kernels {
   BiasGradient gradient;
 };
 BiasSums::BiasSums(const TensorDesc& dy)
-    : kernels_(std::make_unique<const Kernels>(Kernels{BiasGradient(geometry_of_gradient(dy))})) {}
+    : kernels_(std::make_unique<const Kernels>(Kernels{BiasGradient(dy.type, geometry_of_gradient(dy))})) {}
 BiasSums::~BiasSums() = default;
 BiasSums::BiasSums(BiasSums&&) noexcept = default;
 BiasSums& BiasSums::operator=(BiasSums&&) noexcept = default;
 
 std::size_t BiasSums::workspace_bytes() const { return kernels_->gradient.workspace_bytes(); }
 void BiasSums::enqueue(cudaStream_t stream, const void* dy, void* db, void* workspace) const {
-  kernels_->gradient.enqueue(stream, static_cast<const float*>(dy), static_cast<float*>(db),
-                             static_cast<float*>(workspace));
+  kernels_->gradient.enqueue(stream, dy, static_cast<float*>(db), static_cast<float*>(workspace));
 }
 
 }  // namespace dp::kernels::cuda

@@ -15,8 +15,6 @@ void enqueue_cast(cudaStream_t stream, const void* from, DType from_type, void* 
 // db = sum of dy over all but the channels.
 class BiasSums {
  public:
-  // Whether there is one for tensors of that type.
-  static bool has(DType type) { return type == DType::f32; }
   // Of dy (N,C,H,W), its layout resolved, or (N,features).
   explicit BiasSums(const TensorDesc& dy);
   ~BiasSums();

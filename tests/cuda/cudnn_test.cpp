@@ -43,7 +43,7 @@ struct Directions {
     const TensorDesc x = c.plain_x ? TensorDesc{c.x, type, plain(c.x, type)} : last(c.x, type);
     forward = {x, last(w, type), last(y, type), c.window, c.bias, c.relu};
     data = {last(y, type), last(w, type), x, c.window};
-    weights = {x, last(y, type), last(w, DType::f32), c.window, c.bias && type == DType::f32};
+    weights = {x, last(y, type), last(w, DType::f32), c.window, c.bias};
   }
 };
 

@@ -3,7 +3,6 @@
 
 #include "kernels/cuda/candidates.h"
 #include "kernels/cuda/libraries.h"
-#include "kernels/cuda/library_kernels.h"
 #include "kernels/op_rig.h"
 #include "support/catch.h"
 
