@@ -177,6 +177,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     context.fast_convolutions = options.fast_convolutions;
     context.autotune = options.autotune;
     context.activations = activations_of(options);
+    context.tf32 = options.tf32;
     context.threaded_streams = engine::test_modes().threaded_streams;
     context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
     context.discrete_memory = engine::test_modes().discrete_memory;

@@ -106,6 +106,7 @@ struct ContextOptions {
   bool autotune = false;  // ops of the same result may be tried out, and the fastest taken; not with deterministic
   // bf16 or f16: mixed precision, with activations and the weights that layers read in that type. Error(usage) from a backend without.
   std::optional<DType> activations{};
+  bool tf32 = false;      // float32 layers may round what they multiply to 10 bits, where a device is faster so
   // Test mode of host backends: every stream runs on a thread of its own, with pseudo-random delays from this seed.
   bool threaded_streams = false;
   std::uint64_t delay_seed = 0;

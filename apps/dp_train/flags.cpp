@@ -130,6 +130,7 @@ void add_parallel(CLI::App& app, Arguments& a) {
   app.add_flag("--no-autotune", a.no_autotune,
                "GPUs: take kernels by the shapes alone, without trying which are fastest");
   app.add_flag("--fast-conv", a.fast_conv, "convolutions that round more and take less time (CPU: Winograd)");
+  app.add_flag("--tf32", a.tf32, "GPUs: float32 layers may round what they multiply to TF32, where that is faster");
   app.add_flag("--check-replicas", a.check_replicas, "verify after every step that the replicas are bit-identical");
 }
 

@@ -70,6 +70,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.seed = a.seed;
   parallel.deterministic = a.deterministic;
   parallel.fast_convolutions = a.fast_conv;
+  parallel.tf32 = a.tf32;
   parallel.autotune = !a.no_autotune;
   parallel.dropout = !a.no_dropout;
   parallel.label_smoothing = a.label_smoothing;

@@ -61,6 +61,7 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   json["seed"] = parallel.seed;
   json["deterministic"] = parallel.deterministic;
   json["fast-conv"] = parallel.fast_convolutions;
+  json["tf32"] = parallel.tf32;
   json["no-autotune"] = !parallel.autotune;
   json["no-dropout"] = !parallel.dropout;
   json["no-shuffle"] = !options.shuffle;

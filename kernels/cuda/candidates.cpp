@@ -1,6 +1,10 @@
 #include "kernels/cuda/candidates.h"
 
+#include <iterator>
+
 #include "kernels/cuda/conv_mma.h"
+#include "kernels/cuda/cublaslt_linear.h"
+#include "kernels/cuda/cudnn_conv.h"
 
 namespace dp::kernels::cuda {
 
@@ -11,6 +15,10 @@ std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const Cud
     with.gemm = choice;
     ways.push_back(
         {gemm_name(choice), [desc, with] { return std::visit([&](const auto& d) { return make(d, with); }, desc); }});
+  }
+  for (auto* const of_library : {cudnn_ways, cublaslt_ways}) {
+    std::vector<Way> more = of_library(desc, options);
+    std::move(more.begin(), more.end(), std::back_inserter(ways));
   }
   return ways;
 }

@@ -5,6 +5,7 @@
 #include "dp/error.h"
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/tuner.h"
 
 namespace dp::kernels::cuda {
@@ -35,6 +36,11 @@ int attribute(int device, cudaDeviceAttr which, const char* what) {
   return value;
 }
 
+// What the ways to compute an op may do besides.
+std::string variant_of(const CudaOpOptions& options) {
+  return std::string(options.tf32 ? " tf32" : "") + (options.fast_convolutions ? " fast" : "");
+}
+
 }  // namespace
 
 CudaContext::CudaContext(Device device, const ContextOptions& options) : device_(device), options_(options) {
@@ -49,6 +55,9 @@ CudaContext::CudaContext(Device device, const ContextOptions& options) : device_
   op_options_.shared_memory = static_cast<std::size_t>(
       attribute(device.index, cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for the shared memory"));
   op_options_.deterministic = options.deterministic;
+  op_options_.tf32 = options.tf32;
+  op_options_.fast_convolutions = options.fast_convolutions;
+  op_options_.libraries = std::make_shared<Libraries>();
   memory_stream_ = make_stream_handle();
 }
 
@@ -80,7 +89,7 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
         if (!options_.autotune || options_.deterministic) return untried(desc, std::move(pinned), op_options_);
         const std::vector<Way> others = ways_beside(desc, *pinned, op_options_);
         if (others.empty()) return pinned;
-        return tuner_of(device_.index).fastest(desc, std::move(pinned), others);
+        return tuner_of(device_.index).fastest(desc, std::move(pinned), others, variant_of(op_options_));
       },
       desc);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_geometry.h"
+#include "kernels/cuda/linear_tensors.h"
 #include "kernels/ops.h"
 
 namespace dp::kernels::cuda {
@@ -10,11 +11,5 @@ namespace dp::kernels::cuda {
 Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window);
 // Features in the order in which they lie in x.
 Geometry linear_geometry(const TensorDesc& x, const TensorDesc& w);
-
-struct LinearTensors {
-  TensorDesc x, w, y;
-};
-// What `any` becomes: x as it is, or channels last; the weights in the order of x.
-LinearTensors resolved_linear(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y);
 
 }  // namespace dp::kernels::cuda

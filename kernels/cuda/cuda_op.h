@@ -13,12 +13,17 @@
 
 namespace dp::kernels::cuda {
 
+class Libraries;
+
 struct CudaOpOptions {
-  int multiprocessors = 1;           // of the device
-  int compute_capability = 0;        // of the device: 90 for 9.0
-  std::size_t shared_memory = 0;     // of a block of the device at most, bytes
-  bool deterministic = false;        // our own kernels always are; for library ops
-  std::optional<GemmChoice> gemm{};  // for ops that are products; nothing: by its shape
+  int multiprocessors = 1;                 // of the device
+  int compute_capability = 0;              // of the device: 90 for 9.0
+  std::size_t shared_memory = 0;           // of a block of the device at most, bytes
+  bool deterministic = false;              // our own kernels always are; for library ops
+  bool tf32 = false;                       // library ops may round what they multiply to TF32
+  bool fast_convolutions = false;          // library ops may be Winograd's
+  std::optional<GemmChoice> gemm{};        // for ops that are products; nothing: by its shape
+  std::shared_ptr<Libraries> libraries{};  // of the context; null: own kernels only
 };
 
 class CudaOp : public Op {
@@ -28,6 +33,7 @@ class CudaOp : public Op {
   std::string implementation() const override { return "own"; }
   // Of CudaOpOptions::gemm, that may make it faster on some device.
   virtual std::vector<GemmChoice> alternatives() const { return {}; }
+  virtual bool rounds_to_tf32() const { return false; }
   // As run(), on a stream of the current device that belongs to nobody.
   void run_on(cudaStream_t stream, std::span<void* const> args, void* workspace) { enqueue(stream, args, workspace); }
 

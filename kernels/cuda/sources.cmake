@@ -21,6 +21,7 @@ foreach(name
     dropout
     elementwise
     gather
+    library_kernels
     linear
     loss
     max_pool
@@ -39,10 +40,20 @@ foreach(name
     check
     context
     conv_mma_choice
+    cublaslt_api
+    cublaslt_linear
+    cublaslt_product
     cuda_backend
+    cudnn_api
+    cudnn_conv
+    cudnn_descriptor
+    cudnn_graph
+    cudnn_plan
     describe_devices
     device_rates
     gemm_choice
+    libraries
+    library_file
     owner
     nccl_api
     nccl_communicator

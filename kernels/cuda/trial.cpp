@@ -83,8 +83,8 @@ class Trial {
     return results;
   }
 
-  // Whether two results are the same but for rounding.
-  bool agree(const Results& a, const Results& b) const {
+  // Whether two results are the same but for rounding; `tf32`: of what is multiplied, too.
+  bool agree(const Results& a, const Results& b, bool tf32) const {
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       if (!is_result(i)) continue;
       double apart = 0, norm = 0;
@@ -94,7 +94,7 @@ class Trial {
         apart += difference * difference;
         norm += value * value;
       }
-      const double tolerance = tolerance_of(arguments_[i].type);
+      const double tolerance = tolerance_of(arguments_[i].type, tf32);
       if (!(apart <= tolerance * tolerance * norm)) return false;  // NaN differs
     }
     return true;
@@ -119,10 +119,10 @@ class Trial {
   }
   // Of the norm. Sums in another order differ by rounding, wrong ones by much more; those of 16-bit values may have been added
   // with fewer bits than float32 has; two results that are rounded to 16 bits are apart by up to their last bit.
-  double tolerance_of(DType result) const {
+  double tolerance_of(DType result, bool tf32) const {
     const bool low = std::any_of(arguments_.begin(), arguments_.end(),
                                  [](const TrialArgument& argument) { return size_of(argument.type) == 2; });
-    const double sum = low ? 1e-3 : 1e-4;
+    const double sum = low || tf32 ? 1e-3 : 1e-4;
     return result == DType::bf16 ? sum + 0x1p-8 : result == DType::f16 ? sum + 0x1p-11 : sum;
   }
 
@@ -186,7 +186,7 @@ std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::sp
     std::vector<int> runs(ops.size(), 0);  // none: it is out
     for (std::size_t i = 0; i < ops.size(); ++i)
       succeeds([&] {
-        if (!trial.agree(trial.results_of(*ops[i]), expected)) return;
+        if (!trial.agree(trial.results_of(*ops[i]), expected, ops[i]->rounds_to_tf32())) return;
         const double once = trial.microseconds_of(*ops[i], 1);
         runs[i] = std::clamp(static_cast<int>(kRoundMicroseconds / std::max(once, 1.0)), 1, kMostRuns);
       });

@@ -8,6 +8,7 @@
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/cache_folder.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/trial.h"
 
 namespace dp::kernels::cuda {
@@ -56,8 +57,9 @@ std::string problem_of(const OpDesc& desc, const CudaOp& op) {
   return text;
 }
 
-std::unique_ptr<Op> Tuner::fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others) {
-  const std::string problem = problem_of(desc, *pinned);
+std::unique_ptr<Op> Tuner::fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others,
+                                   const std::string& variant) {
+  const std::string problem = problem_of(desc, *pinned) + variant;
   const std::scoped_lock lock(mutex_);
   if (const auto known = cache_.find(problem)) {
     if (known->candidate == pinned->implementation())
@@ -95,7 +97,7 @@ Tuner& tuner_of(int device) {
   const std::string machine = std::string(properties.name) + "; sm_" + std::to_string(properties.major) +
                               std::to_string(properties.minor) + "; " + std::to_string(properties.multiProcessorCount) +
                               " multiprocessors; driver " + std::to_string(driver) + "; runtime " +
-                              std::to_string(runtime) + "; own kernels 1";
+                              std::to_string(runtime) + "; " + library_versions() + "; own kernels 1";
   const std::scoped_lock lock(mutex);
   std::unique_ptr<Tuner>& tuner = tuners[machine];
   if (tuner == nullptr) tuner = std::make_unique<Tuner>(cache_folder(), machine);

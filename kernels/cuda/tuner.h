@@ -24,8 +24,10 @@ class Tuner {
   virtual ~Tuner() = default;
 
   // `pinned`, or one of the others, with what it takes. The device is the calling thread's current one. Its memory is asked for and
-  // given back. A way that fails, or differs from `pinned` by more than rounding, is none.
-  std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others);
+  // given back. A way that fails, or differs from `pinned` by more than rounding, is none. `variant`: what the others may do that
+  // they may not for the same problem elsewhere.
+  std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others,
+                              const std::string& variant = {});
 
  protected:
   // Microseconds of one run of each, kUnfit for those that are none; the first is the pinned one.

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/nccl_api.h"
 #include "kernels/plugin.h"
 #include "support/catch.h"
@@ -14,6 +15,8 @@ namespace {
 [[maybe_unused]] const bool provided = [] {
   kernels::provide_cuda_backend(kernels::cuda::cuda_backend());
   kernels::cuda::provide_nccl({nullptr, {}, "it is not simulated here"});
+  kernels::cuda::provide_cudnn({nullptr, {}, "it is not simulated here"});
+  kernels::cuda::provide_cublaslt({nullptr, {}, "it is not simulated here"});
   tested_kinds() = {DeviceKind::cuda};
   return true;
 }();

@@ -60,6 +60,9 @@ struct DataParallelOptions {
   // Convolutions and their data gradients may use Winograd's algorithm, as their weight gradients do anyway. Over the depth of
   // ResNet18 the gradients then lie about 2e-5 of their norm from the exact ones instead of 5e-6 (docs/decisions/0016).
   bool fast_convolutions = false;
+  // On GPUs: float32 convolutions and linear layers may round what they multiply to TF32, 10 bits instead of 23, where a library
+  // does so faster. Only with autotune.
+  bool tf32 = false;
   // On GPUs: of several ways to compute a layer each is tried once, and the fastest taken; choices are kept in $XDG_CACHE_HOME/dp.
   // Not with deterministic, nor on CPUs.
   bool autotune = true;

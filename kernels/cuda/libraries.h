@@ -1,0 +1,56 @@
+// NVIDIA's libraries as one context uses them: found at run time, with handles of its own. Where one is missing, own kernels serve.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kernels/cuda/cublaslt_api.h"
+#include "kernels/cuda/cudnn_api.h"
+#include "kernels/layout.h"
+
+namespace dp::kernels::cuda {
+
+// Of the device that is current when a handle is first asked for. Used by one thread at a time, as cuDNN demands of its handles;
+// shared with the ops that run through them.
+class Libraries {
+ public:
+  Libraries() = default;
+  ~Libraries();
+  Libraries(const Libraries&) = delete;
+  Libraries& operator=(const Libraries&) = delete;
+
+  // Null where the library is missing or refuses the device.
+  CudnnHandle cudnn_handle();
+  CublasLtHandle cublaslt_handle();
+  // What the handle of cuDNN, which there is, runs from now on is on that stream.
+  CudnnStatus use_stream(cudaStream_t stream);
+
+ private:
+  const CudnnApi* cudnn_ = nullptr;  // that a handle was asked of
+  const CublasLtApi* cublaslt_ = nullptr;
+  CudnnHandle cudnn_handle_ = nullptr;
+  std::optional<cudaStream_t> stream_;  // of it
+  CublasLtHandle cublaslt_handle_ = nullptr;
+};
+
+// "cudnn 9.19.0; cublaslt none": for what depends on the libraries that are there.
+std::string library_versions();
+// A line each, as `dp_train env` has them: "cuDNN       9.19.0, libcudnn.so.9".
+std::string describe_libraries();
+
+// Bytes on whose multiples every tensor begins; and, as far as is known, every sample of one.
+inline constexpr std::int64_t kTensorAlignment = 16;
+std::int64_t sample_alignment(const TensorDesc& tensor);
+
+// A way of a library that needs more is not taken.
+inline constexpr std::size_t kMostLibraryWorkspace = std::size_t{256} << 20;
+// Of a library's workspace: what it wants, so that it can begin on the next multiple of kLibraryAlignment behind where ours begins.
+inline constexpr std::size_t kLibraryAlignment = 256;
+constexpr std::size_t with_room_to_align(std::size_t bytes) { return bytes == 0 ? 0 : bytes + kLibraryAlignment; }
+inline void* aligned_workspace(void* workspace) {
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace);
+  return reinterpret_cast<void*>((address + kLibraryAlignment - 1) / kLibraryAlignment * kLibraryAlignment);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,97 @@
+// NVIDIA's own libraries, as far as they go without a GPU: cuDNN plans for a device that it is told of. Skipped where they are not
+// installed.
+#include <cstring>
+#include <set>
+
+#include "kernels/cuda/cublaslt_linear.h"
+#include "kernels/cuda/cudnn_conv.h"
+#include "kernels/cuda/libraries.h"
+#include "support/catch.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::kernels::cuda;
+using namespace dp::test;
+
+namespace {
+
+// As cuDNN 9.8 and newer describe a device to each other.
+constexpr char kH200[] = R"({"deviceVer":900,"multiProcessorCount":132,"warpSize":32,"maxSharedMemoryPerBlock":49152,
+"maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"maxCtasPerSM":32,
+"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"regsPerBlock":65536,"totalGlobalMem":150754820096,"smClockRateKHz":1980000,
+"l2CacheSize":62914560,"maxBlockSize":[1024,1024,64],"memClockRateKHz":3201000,"maxGridSize":[2147483647,65535,65535],
+"supportCoopLaunch":1,"pciDeviceId":0,"isTccDriver":0,"cudaDeviceId":0,"driverVer":13000,"deviceName":"NVIDIA H200"})";
+
+// Nothing where this cuDNN knows no devices by their description.
+std::optional<CudnnDescriptor> h200() {
+  try {
+    CudnnDescriptor properties(*cudnn().api, CudnnKind::device_properties);
+    properties.set<char>(CudnnAttribute::device_properties_json, std::span<const char>(kH200, std::strlen(kH200)));
+    properties.finalize();
+    return properties;
+  } catch (const CudnnRefusal&) {
+    return std::nullopt;
+  }
+}
+
+TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
+
+std::vector<OpDesc> directions(DType type, bool fused) {
+  const TensorDesc x = last({64, 64, 32, 32}, type), w = last({128, 64, 3, 3}, type), y = last({64, 128, 16, 16}, type);
+  const Window window{3, 2, 1};
+  return {Conv2dForward{x, w, y, window, fused, fused}, Conv2dBackwardData{y, w, x, window},
+          Conv2dBackwardWeights{x, y, w, window, false}};
+}
+
+}  // namespace
+
+TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by another name") {
+  if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
+  const auto properties = h200();
+  if (!properties) DP_SKIP("cuDNN " + cudnn_release(*cudnn().api) + " knows no device by its description");
+  const CudnnTarget target{cudnn().api, nullptr, &*properties};
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    // Only float32 fuses bias and ReLU without compiling a kernel at run time, for which cuDNN needs a driver.
+    for (const OpDesc& desc : directions(type, type == DType::f32)) {
+      INFO(name_of(desc) << " " << to_string(type));
+      const bool is_f32 = type == DType::f32;
+      const auto graph = std::make_shared<const CudnnGraph>(target, *cudnn_convolution(desc));
+      const auto configs = configs_of(target, graph, {.is_f32 = is_f32}, kMostCudnnWays);
+      std::set<std::string> names;
+      int plans = 0;
+      for (const auto& config : configs) {
+        CHECK(names.insert(config->name()).second);
+        CHECK(config->name().starts_with("eng"));
+        if (is_f32) CHECK(!config->has(CudnnNote::tensor_core));
+        try {
+          if (CudnnPlan(target, config).workspace_bytes() <= kMostLibraryWorkspace) ++plans;
+        } catch (const CudnnRefusal&) {  // as the run would find out
+        }
+      }
+      CHECK(plans >= 2);
+      for (const auto& config : configs_of(target, graph, {.deterministic = true, .is_f32 = is_f32}, kMostCudnnWays))
+        CHECK(!config->has(CudnnNote::nondeterministic));
+      if (is_f32) {
+        const auto with = configs_of(target, graph, {.tf32 = true, .is_f32 = true}, kMostCudnnWays);
+        CHECK(std::any_of(with.begin(), with.end(),
+                          [](const auto& config) { return config->has(CudnnNote::tensor_core); }));
+      }
+    }
+}
+
+TEST_CASE("real libraries refuse a host without a GPU, and own kernels serve") {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) DP_SKIP("there is a GPU");
+  if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
+  CudaOpOptions options;
+  options.libraries = std::make_shared<Libraries>();
+  CHECK(options.libraries->cudnn_handle() == nullptr);
+  for (const OpDesc& desc : directions(DType::f32, true)) CHECK(cudnn_ways(desc, options).empty());
+  const Shape x{64, 512}, w{10, 512}, y{64, 10};
+  const LinearForward linear{{x, DType::f32, plain(x, DType::f32)},
+                             {w, DType::f32, plain(w, DType::f32)},
+                             {y, DType::f32, plain(y, DType::f32)},
+                             true,
+                             true};
+  for (const Way& way : cublaslt_ways(linear, options)) CHECK(way.name.empty());
+}
