@@ -46,7 +46,7 @@ struct Arguments {
   int logical_shards = 0;
 
   std::uint64_t seed = 42;
-  bool deterministic = false, fast_conv = false, no_autotune = false;
+  bool deterministic = false, fast_conv = false, no_autotune = false, no_graphs = false;
   bool no_augment = false, no_shuffle = false, no_dropout = false, drop_last = false;
   int workers = 0;
   std::string images_on = "auto";

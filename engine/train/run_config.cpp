@@ -61,6 +61,7 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   json["deterministic"] = parallel.deterministic;
   json["fast-conv"] = parallel.fast_convolutions;
   json["no-autotune"] = !parallel.autotune;
+  json["no-graphs"] = !parallel.graphs;
   json["no-dropout"] = !parallel.dropout;
   json["no-shuffle"] = !options.shuffle;
   json["no-augment"] = !options.augment;

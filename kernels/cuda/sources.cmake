@@ -37,6 +37,7 @@ foreach(name
     describe_devices
     device_rates
     gemm_choice
+    graph
     owner
     nccl_api
     nccl_communicator
