@@ -54,6 +54,7 @@ foreach(name
     gemm_choice
     libraries
     library_file
+    graph
     owner
     nccl_api
     nccl_communicator
