@@ -13,6 +13,9 @@ struct ForeignWork {
   const char* name;
   void (*run)(const ForeignWork& work, int device, std::uint32_t operation);  // on the stream's thread; may block it
   void* data;
+  // Called by who enqueues it, once for each time that it will run: once, or at every launch of a graph that holds it. Gives the data
+  // of that time. Null: `data` serves them all.
+  void* (*launched)(void* data) = nullptr;
 };
 
 cudaError_t enqueue(cudaStream_t stream, const ForeignWork& work);

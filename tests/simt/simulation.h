@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,9 @@ struct Simulation {
   bool protect_memory = true;    // host code that touches device memory ends the process
   int fail_allocation = 0;       // the so-many-th cudaMalloc from now on fails, then it is 0 again
   int fail_host_allocation = 0;  // the same for pinned memory
+  int fail_capture = 0;          // the so-many-th operation that is captured from now on is refused
+  bool fail_begin_capture = false;
+  bool log_launches = false;  // for take_launches()
   LeftOutWait left_out_wait;
   std::array<std::array<Peer, kMaxDevices>, kMaxDevices> peers{};  // [from][to]
 
@@ -64,8 +68,13 @@ struct Live {
   std::size_t pinned = 0;
   std::size_t streams = 0;
   std::size_t events = 0;
+  std::size_t graphs = 0;  // and what has been instantiated of them
 };
 Live live();
+
+// What each stream was told to do while log_launches was set, in order, by its name: "kernel relu 2x1x1 of 128x1x1, 0 bytes", "a copy of 64
+// bytes". What is captured counts at every launch of its graph, on the stream on which it was captured.
+std::map<std::string, std::vector<std::string>> take_launches();
 
 bool detects_races();  // whether this program was built with the race detector
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "simt/emulator/detector.h"
+#include "simt/runtime/capture.h"
 #include "simt/runtime/default_clock.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
@@ -81,9 +82,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
           cudaErrorInvalidValue, "cudaMemcpyAsync",
           "memory of " + device_name(side) + ", which is no peer, on " + stream->name() + "; use cudaMemcpyPeerAsync");
   work.corrupt = arrives_changed(work);
-  stage(work);
-  stream->enqueue(work);
-  return cudaSuccess;
+  if (stream->capture() == nullptr) stage(work);
+  return submit(*stream, work, "cudaMemcpyAsync");
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
@@ -99,13 +99,13 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
   if (stream->device() != to_device && stream->device() != from_device)
     return misused(cudaErrorInvalidValue, "cudaMemcpyPeerAsync", "the stream belongs to neither device");
   work.corrupt = arrives_changed(work);
-  stream->enqueue(work);
-  return cudaSuccess;
+  return submit(*stream, work, "cudaMemcpyPeerAsync");
 }
 
 // Done when it returns, and ordered after nothing but what the host has waited for.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const int index = current_device();
+  if (const cudaError_t error = refuse_while_capturing("cudaMemcpy")) return error;
   if (const cudaError_t error = sticky_error(index)) return error;
   if (bytes == 0) return cudaSuccess;
   CopyWork work{to, from, bytes, -1, -1};
@@ -126,6 +126,5 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t hand
     return misused(cudaErrorInvalidValue, "cudaMemsetAsync", problem);
   if (owner_of(to) != stream->device())
     return misused(cudaErrorInvalidValue, "cudaMemsetAsync", "this is no memory of the device of " + stream->name());
-  stream->enqueue(FillWork{to, value, bytes});
-  return cudaSuccess;
+  return submit(*stream, FillWork{to, value, bytes}, "cudaMemsetAsync");
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/stream.h"
@@ -34,6 +35,7 @@ cudaError_t cudaGetDevice(int* index) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t error = refuse_while_capturing("cudaDeviceSynchronize")) return error;
   wait_for_device(current_device());
   return sticky_error(current_device());
 }

@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include "simt/emulator/detector.h"
+#include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
@@ -52,6 +53,8 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     return misused(cudaErrorInvalidResourceHandle, "cudaEventRecord",
                    "an event of " + device_name(event->device) + " on " + stream->name());
   announce_write(&event->token, 1);
+  cudaError_t result = cudaSuccess;
+  if (record_captured(*stream, *event, result)) return result;
   // Without the lock: a stream that is full may have to record this event before it has a place.
   const std::uint64_t position = stream->enqueue(RecordWork{event});
   const QuietLock lock(event->mutex);
@@ -76,6 +79,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
   Stream* const stream = as_stream(stream_handle, "cudaStreamWaitEvent");
   if (event == nullptr || stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (is_left_out(*stream, *event)) return cudaSuccess;
+  cudaError_t result = cudaSuccess;
+  announce_read(&event->token, 1);
+  if (wait_captured(*stream, *event, result)) return result;
   const Place place = latest(*event);
   if (place.stream != nullptr) stream->enqueue(WaitWork{place.stream, place.position, event});
   return sticky_error(stream->device());
@@ -84,6 +90,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   Event* const event = as_event(handle, "cudaEventSynchronize");
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = refuse_if_captured(*event, "cudaEventSynchronize")) return error;
+  if (const cudaError_t error = refuse_while_capturing("cudaEventSynchronize")) return error;
   const Place place = latest(*event);
   if (place.stream != nullptr) {
     place.stream->wait_until(place.position);
@@ -95,6 +103,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   Event* const event = as_event(handle, "cudaEventQuery");
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = refuse_if_captured(*event, "cudaEventQuery")) return error;
+  if (const cudaError_t error = refuse_while_capturing("cudaEventQuery")) return error;
   const Place place = latest(*event);
   if (place.stream != nullptr) {
     if (!place.stream->reached(place.position)) return cudaErrorNotReady;
@@ -107,6 +117,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start_handle, 
   Event* const start = as_event(start_handle, "cudaEventElapsedTime");
   Event* const end = as_event(end_handle, "cudaEventElapsedTime");
   if (start == nullptr || end == nullptr) return cudaErrorInvalidResourceHandle;
+  for (Event* const event : {start, end})
+    if (const cudaError_t error = refuse_if_captured(*event, "cudaEventElapsedTime")) return error;
   const Place from = latest(*start), to = latest(*end);
   if (!start->timing || !end->timing || start->device != end->device || from.stream == nullptr || to.stream == nullptr)
     return misused(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime",

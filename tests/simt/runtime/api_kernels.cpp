@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
@@ -21,8 +22,7 @@ cudaError_t enqueue(const KernelCall& call) {
   KernelWork work{.grid = call.grid, .pointers = call.pointers, .pointer_count = call.pointer_count, .arguments = {}};
   work.grid.device = stream->device();
   std::memcpy(work.arguments.data(), call.arguments, call.argument_bytes);
-  stream->enqueue(work);
-  return cudaSuccess;
+  return submit(*stream, work, call.grid.kernel);
 }
 
 }  // namespace dp::simt

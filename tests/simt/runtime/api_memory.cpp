@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/fault_handler.h"
@@ -19,6 +20,7 @@ bool is_to_fail(int& countdown) { return countdown > 0 && --countdown == 0; }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   install_fault_handler();
   const int index = current_device();
+  if (const cudaError_t error = refuse_while_capturing("cudaMalloc")) return error;
   if (const cudaError_t error = sticky_error(index)) return error;
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
@@ -32,6 +34,7 @@ cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   const int index = owner_of(memory);
   if (index < 0) return misused(cudaErrorInvalidValue, "cudaFree", "this is no device memory");
+  if (const cudaError_t error = refuse_while_capturing("cudaFree")) return error;
   wait_for_device(index);
   bool damaged = false;
   const std::ptrdiff_t bytes = device(index).memory.release(memory, damaged);
@@ -42,6 +45,7 @@ cudaError_t cudaFree(void* memory) {
 }
 
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
+  if (const cudaError_t error = refuse_while_capturing("cudaHostAlloc")) return error;
   if (const cudaError_t error = sticky_error(current_device())) return error;
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
@@ -54,6 +58,7 @@ cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaHostAlloc(m
 
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
+  if (const cudaError_t error = refuse_while_capturing("cudaFreeHost")) return error;
   for (int i = 0; i < simulation().devices; ++i) wait_for_device(i);
   if (!release_pinned(memory))
     return misused(cudaErrorInvalidValue, "cudaFreeHost", "this is no pinned memory, or it has been freed");

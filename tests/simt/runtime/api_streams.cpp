@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/fault_handler.h"
@@ -45,6 +46,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   Stream* const stream = as_stream(handle, "cudaStreamSynchronize");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = refuse_if_captured(*stream, "cudaStreamSynchronize")) return error;
+  if (const cudaError_t error = refuse_while_capturing("cudaStreamSynchronize")) return error;
   stream->wait_until(stream->enqueued());
   stream->observe();
   return sticky_error(stream->device());
@@ -53,6 +56,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Stream* const stream = as_stream(handle, "cudaStreamQuery");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = refuse_if_captured(*stream, "cudaStreamQuery")) return error;
+  if (const cudaError_t error = refuse_while_capturing("cudaStreamQuery")) return error;
   if (!stream->reached(stream->enqueued())) return cudaErrorNotReady;
   stream->observe();
   return sticky_error(stream->device());
@@ -61,7 +66,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 cudaError_t dp::simt::enqueue(cudaStream_t handle, const ForeignWork& work) {
   Stream* const stream = as_stream(handle, work.name);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  stream->enqueue(work);
+  if (const cudaError_t error = submit(*stream, work, work.name)) return error;
   return sticky_error(stream->device());
 }
 
@@ -73,6 +78,6 @@ int dp::simt::device_of(cudaStream_t handle) {
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
   Stream* const stream = as_stream(handle, "cudaLaunchHostFunc");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  stream->enqueue(CallWork{function, data});
+  if (const cudaError_t error = submit(*stream, CallWork{function, data}, "cudaLaunchHostFunc")) return error;
   return sticky_error(stream->device());
 }

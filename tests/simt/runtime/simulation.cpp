@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "simt/emulator/detector.h"
+#include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/launch_log.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/stream.h"
 
@@ -52,6 +54,8 @@ Simulation& simulation() {
 }
 
 void reset() {
+  forget_captures();
+  forget_launches();
   forget_streams_and_events();
   for (int i = 0; i < kMaxDevices; ++i) {
     device(i).memory.release_all();
@@ -67,7 +71,12 @@ void reset() {
 }
 
 Live live() {
-  Live now{.allocations = 0, .bytes = 0, .pinned = pinned_count(), .streams = live_streams(), .events = live_events()};
+  Live now{.allocations = 0,
+           .bytes = 0,
+           .pinned = pinned_count(),
+           .streams = live_streams(),
+           .events = live_events(),
+           .graphs = live_graphs()};
   for (int i = 0; i < kMaxDevices; ++i) {
     now.allocations += device(i).memory.count();
     now.bytes += device(i).memory.used();

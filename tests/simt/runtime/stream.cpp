@@ -29,6 +29,16 @@ Stream::Stream(int device, int priority, unsigned number)
 
 std::string Stream::name() const { return "stream " + std::to_string(number_) + " of " + device_name(device_); }
 
+std::shared_ptr<Capture> Stream::capture() const {
+  const QuietLock lock(capture_mutex_);
+  return capture_;
+}
+
+void Stream::capture(std::shared_ptr<Capture> capture) {
+  const QuietLock lock(capture_mutex_);
+  capture_ = std::move(capture);
+}
+
 std::uint64_t Stream::enqueue(const Work& work) {
   const QuietLock lock(mutex_);
   changed_.wait(lock.get(), [&] { return enqueued_ - done_ < kSlots; });

@@ -8,10 +8,13 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "simt/runtime/work.h"
 
 namespace dp::simt {
+
+struct Capture;
 
 class Stream {
  public:
@@ -37,6 +40,11 @@ class Stream {
   std::string name() const;  // "stream 3 of cuda:0"
   std::size_t clock() const { return clock_; }
 
+  // While its work is recorded to a graph: by whom, and the nodes that what comes next waits for.
+  std::shared_ptr<Capture> capture() const;
+  void capture(std::shared_ptr<Capture> capture);
+  std::vector<std::size_t>& heads() { return heads_; }
+
  private:
   struct Slot {
     Work work;
@@ -53,6 +61,10 @@ class Stream {
   const unsigned number_;
   std::size_t clock_ = 0;  // the race detector's number of the stream
   bool alive_ = true;
+
+  mutable std::mutex capture_mutex_;
+  std::shared_ptr<Capture> capture_;
+  std::vector<std::size_t> heads_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -74,7 +86,9 @@ struct Event {
   Stream* stream = nullptr;  // of the latest record
   std::uint64_t position = 0;
   std::chrono::steady_clock::time_point time;
-  char token = 0;  // its address stands for the event
+  char token = 0;                    // its address stands for the event
+  std::shared_ptr<Capture> capture;  // where the latest record is part of one
+  std::vector<std::size_t> nodes;    // that it stands behind there
 };
 
 // Streams and events stay in memory until reset(): an event may speak of a stream that is gone.

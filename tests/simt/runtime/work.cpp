@@ -85,6 +85,13 @@ void copy_slowly(char* to, const char* from, std::size_t bytes) {
 
 }  // namespace
 
+Work launched(const Work& work) {
+  Work now = work;
+  if (auto* foreign = std::get_if<ForeignWork>(&now); foreign != nullptr && foreign->launched != nullptr)
+    foreign->data = foreign->launched(foreign->data);
+  return now;
+}
+
 std::string describe(const Work& work) {
   if (const auto* kernel = std::get_if<KernelWork>(&work)) return std::string("kernel ") + kernel->grid.kernel;
   if (const auto* copy = std::get_if<CopyWork>(&work)) return "a copy of " + std::to_string(copy->bytes) + " bytes";

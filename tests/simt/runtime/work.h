@@ -56,6 +56,7 @@ struct CallWork {
 
 using Work = std::variant<std::monostate, KernelWork, CopyWork, FillWork, RecordWork, WaitWork, CallWork, ForeignWork>;
 
+Work launched(const Work& work);         // as it is enqueued this time
 std::string describe(const Work& work);  // "kernel relu_kernel", "a copy of 64 bytes"
 
 // Does it on the calling thread, for a stream of `device`. `operation`: the race detector's number for it.

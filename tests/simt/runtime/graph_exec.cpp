@@ -1,0 +1,110 @@
+#include "simt/runtime/graph_exec.h"
+
+#include <algorithm>
+
+#include "simt/runtime/errors.h"
+#include "simt/runtime/handles.h"
+#include "simt/runtime/launch_log.h"
+
+namespace dp::simt {
+
+GraphExec::GraphExec(const Graph& graph) {
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const GraphNode& from = graph.nodes[i];
+    Node node{.work = from.work, .recorded_on = from.stream, .lane = lane_for(graph, i), .on_other_lanes = {}};
+    node.first = from.after.empty();
+    node.last = true;
+    for (const std::size_t earlier : from.after) {
+      Node& before = nodes_[earlier];
+      before.last = false;
+      if (before.lane == node.lane) continue;
+      if (before.done == nullptr) before.done = make_event(before.lane->device(), false);
+      node.on_other_lanes.push_back(earlier);
+    }
+    nodes_.push_back(std::move(node));
+  }
+  for (Node& node : nodes_)
+    if (node.last) node.done = make_event(node.lane->device(), false);
+  if (!nodes_.empty()) begun_ = make_event(nodes_.front().lane->device(), false);
+}
+
+// That of a node which it waits for and nobody has followed there, if there is one; best of what was recorded on the same stream.
+Stream* GraphExec::lane_for(const Graph& graph, std::size_t number) {
+  const GraphNode& node = graph.nodes[number];
+  std::size_t chosen = lanes_.size();
+  for (const std::size_t earlier : node.after)
+    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+      if (last_on_lane_[lane] != earlier || lanes_[lane]->device() != node.stream->device()) continue;
+      if (chosen == lanes_.size() || graph.nodes[earlier].stream == node.stream) chosen = lane;
+    }
+  if (chosen == lanes_.size()) {
+    lanes_.push_back(make_stream(node.stream->device(), node.stream->priority()));
+    last_on_lane_.emplace_back();
+  }
+  last_on_lane_[chosen] = number;
+  return lanes_[chosen];
+}
+
+GraphExec::~GraphExec() {
+  for (Stream* const lane : lanes_) destroy(*lane);
+  for (const Node& node : nodes_)
+    if (node.done != nullptr) destroy(*node.done);
+  if (begun_ != nullptr) destroy(*begun_);
+}
+
+void GraphExec::launch(Stream& stream) {
+  if (nodes_.empty()) return;
+  const std::uint64_t begun = stream.enqueue(RecordWork{begun_});
+  for (Node& node : nodes_) {
+    if (node.first) node.lane->enqueue(WaitWork{&stream, begun, begun_});
+    for (const std::size_t earlier : node.on_other_lanes) {
+      const Node& before = nodes_[earlier];
+      node.lane->enqueue(WaitWork{before.lane, before.position, before.done});
+    }
+    log_launch(*node.recorded_on, node.work);
+    node.lane->enqueue(launched(node.work));
+    if (node.done != nullptr) node.position = node.lane->enqueue(RecordWork{node.done});
+  }
+  for (const Node& node : nodes_)
+    if (node.last) stream.enqueue(WaitWork{node.lane, node.position, node.done});
+}
+
+}  // namespace dp::simt
+
+using namespace dp::simt;
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  if (graph == nullptr) return failed(cudaErrorInvalidValue);
+  *exec = reinterpret_cast<cudaGraphExec_t>(new GraphExec(*reinterpret_cast<const Graph*>(graph)));
+  graphs_changed(1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete reinterpret_cast<GraphExec*>(exec);
+  graphs_changed(-1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Graph*>(graph);
+  graphs_changed(-1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  if (graph == nullptr || nodes != nullptr)
+    return failed(cudaErrorInvalidValue);  // nobody asks for the nodes themselves
+  *count = reinterpret_cast<const Graph*>(graph)->nodes.size();
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
+  Stream* const stream = as_stream(handle, "cudaGraphLaunch");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (exec == nullptr) return failed(cudaErrorInvalidValue);
+  if (const cudaError_t error = refuse_if_captured(*stream, "cudaGraphLaunch")) return error;
+  if (const cudaError_t error = sticky_error(stream->device())) return error;
+  reinterpret_cast<GraphExec*>(exec)->launch(*stream);
+  return cudaSuccess;
+}
