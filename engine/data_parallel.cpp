@@ -45,7 +45,10 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   s.number_rows(batch.size());
   s.forward_rows = 0;
   s.place_new(s.training_batch(batch.size(), batch.kept));
+  s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.kept.set != nullptr},
+                       s.options.grad_accum_steps, s.step_is_eager());
   s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
+  s.graphs->end_step();
   ++s.step;
   s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
   s.buffers_behind = true;
@@ -54,36 +57,40 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
 }
 
 void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batch& batch, const Sgd& sgd) {
-  const bool waits = update_waits_for_gradient();
   replica.begin_timing(step);
   exchange.wait_for_weights(0);
   replica.upload_inputs(step_inputs(batch.global_size(), sgd));
-  exchange.begin(step, !waits, sgd.momentum != 0);
-  for (int micro = 0; micro < options.grad_accum_steps; ++micro) train_micro_batch(replica, exchange, batch, micro);
-  replica.enter(Phase::update);
-  if (waits) exchange.update(/*norm=*/true);
-  update_average(replica, exchange);
+  exchange.begin(step, !update_waits_for_gradient(), sgd.momentum != 0);
+  for (int micro = 0; micro < options.grad_accum_steps; ++micro) {
+    const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
+    scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0);
+    bring_labels(replica, batch, rows);
+    graphs->run(local(replica), static_cast<std::size_t>(micro),
+                [&] { train_micro_batch(replica, exchange, rows.size(), micro); });
+  }
   replica.context().flush();
   replica.bound_queue();
   replica.end_timing();
   check_finite(replica);
 }
 
-void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, const Batch& batch, int micro) {
+void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, std::int64_t rows, int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
-  const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
-  scatter(replica, batch, rows, /*training=*/true, accumulate);
   const int together = replica.lanes_together();
   for (int first = 0; first < replica.lanes(); first += together) {
     const Lanes lanes{first, first + together};
     forward(replica, exchange, lanes, /*training=*/true);
     if (options.loss == LossAt::gathered)
-      gathered_loss(replica, batch, rows);
+      gathered_loss(replica, rows);
     else
       local_loss(replica, lanes);
     check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
     backward(replica, exchange, lanes, accumulate, last);
   }
+  if (!last) return;
+  replica.enter(Phase::update);
+  if (update_waits_for_gradient()) exchange.update(/*norm=*/true);
+  update_average(replica, exchange);
 }
 
 // Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
@@ -171,29 +178,32 @@ void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes l
   if (last && lanes.end == replica.lanes()) exchange.entries_ready(0);  // what is left; everything without rows
 }
 
+void DataParallel::State::bring_labels(Replica& replica, const Batch& batch, Range rows) {
+  if (options.loss != LossAt::gathered || replica.rank() != 0 || rows.size() == 0) return;
+  loss_labels = batch.labels.data<std::int32_t>() + rows.begin;
+  if (replica.context().host_accessible()) return;
+  reserve_gather(rows.size());
+  replica.compute().copy(gathered_labels->data(), loss_labels,
+                         static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
+  loss_labels = gathered_labels->data();
+}
+
 // DataParallel's way: the loss of the whole micro-batch on the master, its gradient back to the replicas.
-void DataParallel::State::gathered_loss(Replica& replica, const Batch& batch, Range rows) {
+void DataParallel::State::gathered_loss(Replica& replica, std::int64_t rows) {
   const Plan* plan = replica.select(0);
   replica.enter(Phase::loss);
   failpoints.hit(Phase::loss, replica.rank(), step);
-  if (rows.size() == 0) return;
-  gather_logits(replica, rows.size());
+  if (rows == 0) return;
+  gather_logits(replica, rows);
   const bool master = replica.rank() == 0;
   if (master) {
-    const void* labels = batch.labels.data<std::int32_t>() + rows.begin;
-    if (!replica.context().host_accessible()) {
-      reserve_gather(rows.size());
-      replica.compute().copy(gathered_labels->data(), labels,
-                             static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
-      labels = gathered_labels->data();
-    }
     void* const args[] = {size() == 1 ? replica.at(plan->logits()) : gathered_logits->data(),
-                          const_cast<void*>(labels),
+                          const_cast<void*>(loss_labels),
                           replica.inputs(),
                           size() == 1 ? replica.at(plan->logits_grad()) : gathered_grad->data(),
                           replica.results(),
                           replica.scaler()};
-    kernels::Op& op = gathered_loss_op(rows.size());
+    kernels::Op& op = gathered_loss_op(rows);
     op.run(replica.compute(), args, loss_workspace->data());
   }
   if (size() == 1) return;
@@ -239,6 +249,7 @@ void DataParallel::evaluate(const Batch& batch) {
   check_batch(batch, s.model);
   s.forward_rows = 0;
   s.place_new(State::evaluated_batch(batch.size(), batch.kept));
+  s.graphs->evaluated(batch.global_size(), batch.kept.set != nullptr);
   s.bring_buffers();
   s.on_replicas([&](Replica& replica, Exchange& exchange) {
     exchange.wait_for_weights(0);

@@ -68,10 +68,13 @@ MemoryUse DataParallel::memory_use(int replica) const {
   return state_->options.world ? state_->world_memory.at(at) : state_->replicas.at(at)->memory_use();
 }
 
+std::string DataParallel::describe_steps() const { return state_->graphs->describe(); }
+
 std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   State& s = *state_;
-  std::string text = fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n", s.model.name(),
-                                 s.model.parameter_count(), static_cast<double>(s.table->bytes()) / (1 << 20));
+  std::string text =
+      fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n{}\n", s.model.name(), s.model.parameter_count(),
+                  static_cast<double>(s.table->bytes()) / (1 << 20), describe_steps());
   for (const auto& entry : s.table->entries())
     text += fmt::format("  {:<24} {:<20} at {:>10}  {}\n", entry.name, to_string(entry.shape), entry.offset,
                         entry.layout.name);

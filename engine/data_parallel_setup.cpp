@@ -225,6 +225,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
                                                       failpoints, scaling);
   });
   if (scaling) set_loss_scale({options.loss_scale.initial, 0});
+  make_graphs();
   if (options.trace_steps > 0) trace();
   if (options.timeout_seconds > 0) watch();
 
@@ -247,9 +248,41 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   restart_average();
 }
 
+void DataParallel::State::make_graphs() {
+  engine::StepGraphs::Members members;
+  for (std::size_t r = 0; r < replicas.size(); ++r) {
+    members.replicas.push_back(replicas[r].get());
+    members.exchanges.push_back(exchanges[r].get());
+    if (!io.empty()) members.io.push_back(io[r].get());
+  }
+  std::string refusal;
+  if (!replicas.front()->context().has_graphs())
+    refusal = "this kind of device has no graphs";
+  else if (!options.graphs)
+    refusal = "no graphs are wanted";
+  if (options.world && size() > 1) {
+    // What a rank does differently from the others it must not do as a graph.
+    struct Wish {
+      std::int64_t graphs, trace_first, trace_steps;
+    };
+    const std::vector<Wish> wishes =
+        of_all_ranks(Wish{refusal.empty() && failpoints.empty(), options.trace_first, options.trace_steps});
+    for (const Wish& wish : wishes)
+      if (refusal.empty() && (wish.graphs == 0 || wish.trace_first != wishes.front().trace_first ||
+                              wish.trace_steps != wishes.front().trace_steps))
+        refusal = "a rank wants none, or other steps traced";
+    members.all_ranks = [this](bool yes) {
+      const std::vector<char> all = of_all_ranks(static_cast<char>(yes));
+      return std::count(all.begin(), all.end(), char{1}) == size();
+    };
+  }
+  graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal));
+}
+
 // What uses a context goes before it; each replica's memory goes with the replica.
 DataParallel::State::~State() {
   watchdog.reset();
+  graphs.reset();
   logits = {};
   gathered_logits.reset();
   gathered_grad.reset();
@@ -349,6 +382,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
     exchange.ensure_momenta();
   });
   s.placed.insert(batches.begin(), batches.end());
+  s.graphs->prepared();
   if (s.options.world) s.world_memory = s.of_all_ranks(s.replicas.front()->memory_use());
 }
 

@@ -17,6 +17,7 @@
 #include "engine/parameters.h"
 #include "engine/replica.h"
 #include "engine/split.h"
+#include "engine/step_graphs.h"
 #include "engine/tracer.h"
 #include "engine/watchdog.h"
 #include "engine/worker_pool.h"
@@ -121,9 +122,14 @@ struct DataParallel::State {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
   }
 
+  void make_graphs();
+  // What keeps the coming step from being a graph: it is watched closely.
+  bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }
+
   // The parts of a step; each runs on a replica's worker.
   void train(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, const Sgd& sgd);
-  void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, int micro);
+  // From forward to backward, and where it is the step's last, to the new weights: nothing in it comes from host memory.
+  void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, std::int64_t rows, int micro);
   // `rows` of the batch, split over replicas and lanes.
   void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate);
   struct Lanes {
@@ -131,7 +137,9 @@ struct DataParallel::State {
   };
   void forward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool training);
   void local_loss(engine::Replica& replica, Lanes lanes);
-  void gathered_loss(engine::Replica& replica, const Batch& batch, kernels::Range rows);
+  void bring_labels(engine::Replica& replica, const Batch& batch,
+                    kernels::Range rows);  // to where gathered_loss reads them
+  void gathered_loss(engine::Replica& replica, std::int64_t rows);
   void gather_logits(engine::Replica& replica, std::int64_t rows);
   void backward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool accumulate, bool last);
   void update_running_statistics(engine::Replica& replica);
@@ -207,9 +215,12 @@ struct DataParallel::State {
   // On the master.
   std::shared_ptr<kernels::Buffer> gathered_logits, gathered_grad;
   std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
+  const void* loss_labels = nullptr;  // of the micro-batch whose logits are gathered
   std::unique_ptr<kernels::Buffer> average_values, average_buffers;
   std::unique_ptr<kernels::Op> average_values_op, average_buffers_op;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
+
+  std::unique_ptr<engine::StepGraphs> graphs;
 
   std::set<Placed> placed;
   std::int64_t step = 0;             // optimizer steps done

@@ -225,6 +225,12 @@ void Exchange::wait_for_all_weights() {
   for (const Bucket& bucket : buckets_) wait_for_weights(bucket.first_entry);
 }
 
+void Exchange::start_over() {
+  next_ = 0;
+  std::fill(arriving_.begin(), arriving_.end(), char{0});
+  if (communicator_) communicator_->start_over();
+}
+
 void Exchange::broadcast_weights() {
   if (communicator_) {
     replica_.compute().record(*gradients_done_);

@@ -25,6 +25,7 @@ class Exchange {
   ~Exchange();
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  kernels::Communicator* communicator() { return communicator_.get(); }  // may be null
 
   // From now on tells its stream's work there. The tracer outlives it.
   void trace(Tracer& tracer);
@@ -40,6 +41,8 @@ class Exchange {
   // Holds the compute stream back until the weights of `entry` have arrived.
   void wait_for_weights(int entry);
   void wait_for_all_weights();
+  // The step begins again: what was enqueued since begin() was recorded and will not be done.
+  void start_over();
   // Brings the master's weights to every replica, as after a load, and renews what layers read of them.
   void broadcast_weights();
   void broadcast_momenta();  // where every replica holds all of them

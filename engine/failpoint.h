@@ -35,6 +35,8 @@ class Failpoints {
     return points_.empty() ? false : hit_slowly(phase, replica, step);
   }
 
+  bool empty() const { return points_.empty(); }
+
  private:
   bool hit_slowly(Phase phase, int replica, std::int64_t step) const;
   std::vector<Failpoint> points_;

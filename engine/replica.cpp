@@ -85,6 +85,7 @@ std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_
                        kind == &MemoryUse::statistics;
   auto buffer = travels ? context_->allocate_for_peers(bytes) : context_->allocate(bytes);
   held_.*kind += bytes;
+  ++allocations_;
   return buffer;
 }
 
@@ -127,6 +128,7 @@ void Replica::reserve(const Plan& plan) {
   const std::size_t before = feed_->held();
   feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * lanes);
   held_.other += feed_->held() - before;
+  allocations_ += feed_->held() != before;
 }
 
 // The pointers are null where the shard's are.
@@ -260,6 +262,7 @@ void Replica::end_timing() {
   times_.reduce += of(Phase::reduce);
   times_.update += of(Phase::update);
   times_.broadcast += of(Phase::broadcast);
+  times_.graph += work[kGraph];
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - timing_since_;
   times_.waiting += std::max(0.0, passed.count() - std::accumulate(work.begin(), work.end(), 0.0));
 }

@@ -122,6 +122,7 @@ class Replica {
   std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind);
   void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
   const MemoryUse& memory_use() const { return held_; }
+  std::uint64_t allocations() const { return allocations_; }  // so far: places differ from before when it does
   // Of the values in the activations' type; 0 without mixed precision.
   static std::size_t low_bytes(const ParameterTable& table, const kernels::Context& context);
   // Of one lane's memory, activations first.
@@ -149,6 +150,11 @@ class Replica {
     compute_->detail(0);
     if (feed_) feed_->label(label_of(Phase::scatter));
   }
+  // What is enqueued on the compute stream now is many phases in one.
+  void enter_graph() {
+    enter(Phase::forward);
+    if (timing_) compute_->label(kGraph);
+  }
   Phase phase() const { return activity_.phase(); }
   Activity& activity() { return activity_; }
   const Activity& activity() const { return activity_; }
@@ -167,6 +173,7 @@ class Replica {
 
  private:
   static constexpr std::size_t kUntimed = kernels::kLabels - 1;  // no phase has this number
+  static constexpr std::size_t kGraph = kernels::kLabels - 2;
   struct Lane {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
@@ -209,6 +216,7 @@ class Replica {
   std::unique_ptr<kernels::Op> clear_gradients_;
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
   MemoryUse held_;
+  std::uint64_t allocations_ = 0;
   Activity activity_;
   Tracer* tracer_ = nullptr;  // null: no timeline is kept
   PhaseTimes times_;

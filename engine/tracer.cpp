@@ -3,7 +3,7 @@
 namespace dp::engine {
 
 void Tracer::begin_step(std::int64_t number) {
-  record(seen_ >= first_ && seen_ - first_ < count_);
+  record(records_next());
   ++seen_;
   thread.step = compute.step = communication.step = number;
   step_begin_ = kernels::trace_clock();

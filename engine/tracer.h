@@ -27,6 +27,9 @@ class Tracer {
   // Steps are counted from the making of the DataParallel.
   Tracer(std::int64_t first, std::int64_t count) : first_(first), count_(count) {}
 
+  bool records_next() const {
+    return seen_ >= first_ && seen_ - first_ < count_;
+  }  // whether the next step is one of them
   // Around each training step. `number` is what the step is called.
   void begin_step(std::int64_t number);
   void end_step();

@@ -55,8 +55,16 @@ class Stream {
   virtual void synchronize(Event& event) = 0;  // returns when the event's latest record has been reached
 };
 
+// Work that was recorded once and can be launched any number of times, by one thread. Goes before the context that made it.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;  // enqueues all of it, as one piece of work
+  virtual std::size_t nodes() const = 0;    // kernels, copies and fills
+};
+
 // Kinds of work that a context keeps apart when it adds up seconds.
-inline constexpr std::size_t kLabels = 8;
+inline constexpr std::size_t kLabels = 9;
 using LabelSeconds = std::array<double, kLabels>;
 
 // What a device can do at best, in a second; zeros where nobody knows.
@@ -147,6 +155,16 @@ class Context {
   // Seconds that work took since the last call, by label, waiting left out: what has run by now. Called between pieces of work
   // that belong together: on devices that are behind, what ran at the time of a call is counted by a later one.
   virtual LabelSeconds take_seconds() = 0;
+  // Graphs, where a device has them. From begin_graph(&root) to end_graph(&root) what is enqueued on `root`, and on every stream that waits
+  // for an event recorded there, goes into a graph and is not done. Meanwhile nothing may be allocated, waited for by the host, or copied from
+  // ordinary host memory, no wait may be for what came before, and in the end `root` must have waited for all the others. A context
+  // whose streams come into another context's graph makes both calls with null, before its first and after the last stream's part in it.
+  // Nothing of it is timed.
+  virtual bool has_graphs() const { return false; }
+  virtual void begin_graph(Stream* /*root*/) {}
+  virtual std::unique_ptr<Graph> end_graph(Stream* /*root*/) { return nullptr; }  // null for null
+  virtual void drop_graph(Stream* /*root*/) noexcept {}  // in place of end_graph, after an error
+
   // From any thread, at any time. Says nothing where the device does not tell.
   virtual Doing doing() const { return {}; }
   // Names what the calling thread does until end_range(), for profilers that know of this device; ranges nest.

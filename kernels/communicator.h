@@ -11,6 +11,7 @@
 
 namespace dp::kernels {
 
+class CaptureTurn;
 class Stream;
 class TraceRing;
 
@@ -41,6 +42,14 @@ class Communicator {
   // From now on counts what its calls bring to and from other ranks to the spans of that ring, the one of the stream that they
   // go through. Communicators that count through their streams, or do not know, do nothing here.
   virtual void trace(TraceRing*) {}
+
+  // Whether ranks wait for each other's streams, so that all that are in this process come into one graph.
+  virtual bool joins_graphs() const { return false; }
+  // While the ranks' calls are recorded into one graph: a call lets the others have the turn while it waits for them, and ends by
+  // CaptureTurn::GivenUp when that says so. Null: no more.
+  virtual void take_turns(CaptureTurn*) {}
+  // After a recording that failed: by every rank, while none makes a call. Calls count from here.
+  virtual void start_over() {}
 
   // `data` is this rank's own range of `count` elements of `type` (f32, f64), in place.
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;

@@ -72,6 +72,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.fast_convolutions = a.fast_conv;
   parallel.tf32 = a.tf32;
   parallel.autotune = !a.no_autotune;
+  parallel.graphs = !a.no_graphs;
   parallel.dropout = !a.no_dropout;
   parallel.label_smoothing = a.label_smoothing;
   parallel.grad_accum_steps = a.grad_accum_steps;

@@ -22,7 +22,7 @@ const std::vector<Phase>& phases() {
   static const std::vector<Phase> list{{"scatter", &PhaseTimes::scatter},   {"forward", &PhaseTimes::forward},
                                        {"backward", &PhaseTimes::backward}, {"reduce", &PhaseTimes::reduce},
                                        {"update", &PhaseTimes::update},     {"broadcast", &PhaseTimes::broadcast},
-                                       {"waiting", &PhaseTimes::waiting}};
+                                       {"graph", &PhaseTimes::graph},       {"waiting", &PhaseTimes::waiting}};
   return list;
 }
 

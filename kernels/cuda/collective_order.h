@@ -19,6 +19,8 @@ class CollectiveOrder {
     check(cudaEventRecord(done_.get(), stream.native()), "recording an event");
     last_ = communicator;
   }
+  // What comes next follows everything so far in the order of its stream.
+  void restart() { last_ = nullptr; }
   // The communicator is gone; another one may get its address.
   void forget(const void* communicator) {
     if (last_ == communicator) last_ = this;

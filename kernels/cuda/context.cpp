@@ -5,6 +5,7 @@
 #include "dp/error.h"
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/tuner.h"
 
@@ -105,6 +106,32 @@ LabelSeconds CudaContext::take_seconds() {
   LabelSeconds seconds{};
   for (CudaStream* const stream : streams_) stream->take_seconds(seconds);
   return seconds;
+}
+
+// The order of collectives begins anew on either side: an event from outside can not be waited for inside, nor the other way round.
+void CudaContext::begin_graph(Stream* root) {
+  bind_thread();
+  for (CudaStream* const stream : streams_) stream->suspend_timing();
+  collective_order_.restart();
+  if (root != nullptr) begin_capture(of_cuda(*root));
+}
+
+void CudaContext::resume() {
+  for (CudaStream* const stream : streams_) stream->resume_timing();
+  collective_order_.restart();
+}
+
+std::unique_ptr<Graph> CudaContext::end_graph(Stream* root) {
+  bind_thread();
+  std::unique_ptr<Graph> graph;
+  if (root != nullptr) graph = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_);
+  resume();
+  return graph;
+}
+
+void CudaContext::drop_graph(Stream* root) noexcept {
+  if (root != nullptr) drop_capture(of_cuda(*root));
+  resume();
 }
 
 }  // namespace dp::kernels::cuda

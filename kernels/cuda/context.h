@@ -32,12 +32,18 @@ class CudaContext final : public Context {
   void begin_range(const char* name) override { cuda::begin_range(name); }
   void end_range() override { cuda::end_range(); }
   Rates rates() override { return device_rates(device_.index, activation_type()); }
+  bool has_graphs() const override { return true; }
+  void begin_graph(Stream* root) override;
+  std::unique_ptr<Graph> end_graph(Stream* root) override;
+  void drop_graph(Stream* root) noexcept override;
 
   AbortFlag* abort() const { return options_.abort; }
   Guards& guards() { return guards_; }
   CollectiveOrder& collective_order() { return collective_order_; }
 
  private:
+  void resume();
+
   Device device_;
   ContextOptions options_;
   CudaOpOptions op_options_;

@@ -32,6 +32,8 @@ class Owner {
 using StreamHandle = Owner<cudaStream_t, cudaStreamDestroy>;
 using EventHandle = Owner<cudaEvent_t, cudaEventDestroy>;
 using DeviceMemory = Owner<void*, cudaFree>;
+using GraphHandle = Owner<cudaGraph_t, cudaGraphDestroy>;
+using GraphExecHandle = Owner<cudaGraphExec_t, cudaGraphExecDestroy>;
 using PinnedMemory = Owner<void*, cudaFreeHost>;
 
 StreamHandle make_stream_handle();

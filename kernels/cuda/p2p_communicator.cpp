@@ -75,12 +75,13 @@ void P2pCommunicator::publish(const Call& call, const void* data, std::size_t by
   PinnedCopy& copy = copies_[posts_ % 2];
   if (staged_ && bytes > 0) {
     const std::size_t needed = bytes * static_cast<std::size_t>(pieces);
-    if (copy.bytes < needed) {
-      check(cudaStreamSynchronize(call.stream.native()), "the work of a collective");
-      copy.bytes = 0;
-      copy.memory = PinnedMemory();
-      copy.memory = pinned_memory(needed);
-      copy.bytes = needed;
+    // Both: which of them a call's publication goes to, differs from step to step.
+    for (PinnedCopy& own : copies_) {
+      if (own.bytes >= needed) continue;
+      PinnedMemory larger = pinned_memory(needed);
+      if (own.memory) retired_copies_.push_back(std::move(own.memory));
+      own.memory = std::move(larger);
+      own.bytes = needed;
     }
     for (int piece = 0; piece < pieces; ++piece) {
       const auto at = static_cast<std::size_t>(piece);
@@ -92,12 +93,23 @@ void P2pCommunicator::publish(const Call& call, const void* data, std::size_t by
   meet(call, from, staged_ ? bytes_of(copy.memory.get()) : nullptr);
 }
 
+void P2pCommunicator::start_over() {
+  posts_ = 0;
+  board_->forget(rank_);
+}
+
+const PostBoard::Post& P2pCommunicator::post_of(int rank) {
+  if (turn_ == nullptr) return board_->wait(rank, posts_, context_.abort(), nullptr);
+  const CaptureTurn::Passed passed(*turn_);
+  return board_->wait(rank, posts_, context_.abort(), turn_);
+}
+
 void P2pCommunicator::meet(const Call& call, const std::byte* data, const std::byte* staged) {
   const EventHandle& reached = reached_[posts_ % 2];
   check(cudaEventRecord(reached.get(), call.stream.native()), "recording an event");
   board_->put(rank_, posts_, {data, staged, reached.get(), call.what});
   for (int other = 0; other < size(); ++other) {
-    const PostBoard::Post& post = board_->wait(other, posts_, context_.abort());
+    const PostBoard::Post& post = post_of(other);
     if (post.call != call.what)
       throw Error(ErrorCode::usage, "the ranks of p2p call different collectives: rank " + std::to_string(rank_) + " " +
                                         to_string(call.what) + ", rank " + std::to_string(other) + " " +
@@ -137,12 +149,11 @@ void P2pCommunicator::sum(const Call& call, Range range, void* out) {
                           call.element);
 }
 
-std::byte* P2pCommunicator::scratch(const Call& call, std::size_t bytes) {
+std::byte* P2pCommunicator::scratch(std::size_t bytes) {
   if (scratch_bytes_ < bytes) {
-    check(cudaStreamSynchronize(call.stream.native()), "the work of a collective");
-    scratch_bytes_ = 0;
-    scratch_ = DeviceMemory();
-    scratch_ = device_memory(bytes);
+    DeviceMemory larger = device_memory(bytes);
+    if (scratch_) retired_scratch_.push_back(std::move(scratch_));
+    scratch_ = std::move(larger);
     scratch_bytes_ = bytes;
   }
   return bytes_of(scratch_.get());
@@ -184,7 +195,7 @@ void P2pCommunicator::reduce(void* data, std::int64_t count, DType type, int roo
   } else {
     // Only the root's data may change: the others leave their slice of the sum in memory of their own.
     const std::size_t own_bytes = static_cast<std::size_t>(call.own.size()) * call.element;
-    std::byte* const slice = scratch(call, own_bytes);
+    std::byte* const slice = scratch(own_bytes);
     sum(call, call.own, slice);
     publish(call, slice, own_bytes);
     if (rank_ == root) {

@@ -27,6 +27,9 @@ class P2pCommunicator final : public Communicator {
   std::string name() const override { return detours_.empty() ? "p2p" : "p2p; " + detours_; }
 
   void bring(int summands, std::int64_t stride) override;
+  bool joins_graphs() const override { return true; }
+  void take_turns(CaptureTurn* turn) override { turn_ = turn; }
+  void start_over() override;
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) override;
@@ -51,6 +54,7 @@ class P2pCommunicator final : public Communicator {
   void publish(const Call& call, const void* data, std::size_t bytes, int pieces = 1, std::size_t stride = 0);
   // The stream waits until no rank reads any more what this one has published.
   void conclude(const Call& call) { meet(call, nullptr, nullptr); }
+  const PostBoard::Post& post_of(int rank);  // its post of the present number, once it is there
   void meet(const Call& call, const std::byte* data, const std::byte* staged);
   // Where this device reads what that rank has published last.
   const std::byte* published(int rank) const;
@@ -58,7 +62,7 @@ class P2pCommunicator final : public Communicator {
   // Adds what all ranks have published: elements `range` of all summands, to `out`.
   void sum(const Call& call, Range range, void* out);
   void pull_slices(const Call& call, std::byte* data);  // own slices are published; the others' come to their places
-  std::byte* scratch(const Call& call, std::size_t bytes);
+  std::byte* scratch(std::size_t bytes);
 
   std::shared_ptr<PostBoard> board_;
   CudaContext& context_;
@@ -70,6 +74,7 @@ class P2pCommunicator final : public Communicator {
   int summands_ = 1;
   std::int64_t stride_ = 0;            // elements
   std::uint64_t posts_ = 0;            // put so far
+  CaptureTurn* turn_ = nullptr;        // while a graph is recorded
   EventHandle reached_[2];             // of this rank's posts, in turn
   std::vector<PostBoard::Post> seen_;  // the latest publications
   struct PinnedCopy {
@@ -79,6 +84,9 @@ class P2pCommunicator final : public Communicator {
   PinnedCopy copies_[2];  // of what is published, in turn: the others may still read the one before
   DeviceMemory scratch_;
   std::size_t scratch_bytes_ = 0;
+  // Outgrown ones, which recorded graphs go on using.
+  std::vector<PinnedMemory> retired_copies_;
+  std::vector<DeviceMemory> retired_scratch_;
   std::vector<const void*> summed_;  // the summands of a sum while it is enqueued
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/capture_turn.h"
 #include "kernels/host/collective_call.h"
 #include "kernels/host/spin.h"
 
@@ -34,16 +35,20 @@ class PostBoard {
     line.posted.store(number + 1, std::memory_order_release);
   }
   // Waits until that rank has posted so many; the post stays as it is until the caller has put the one after the next.
-  // Throws Aborted when the flag is raised.
-  const Post& wait(int rank, std::uint64_t number, const AbortFlag* abort) const {
+  // Throws Aborted when the flag is raised, and GivenUp when `turn`, which may be null, says so.
+  const Post& wait(int rank, std::uint64_t number, const AbortFlag* abort, const CaptureTurn* turn) const {
     const Line& line = lines_[static_cast<std::size_t>(rank)];
     Spinner spinner;
     while (line.posted.load(std::memory_order_acquire) <= number) {
       if (abort != nullptr && abort->load(std::memory_order_relaxed)) throw Aborted();
+      if (turn != nullptr && turn->given_up()) throw CaptureTurn::GivenUp();
       spinner.wait();
     }
     return line.posts[number % kSlots];
   }
+
+  // The rank's next post is number 0 again.
+  void forget(int rank) { lines_[static_cast<std::size_t>(rank)].posted.store(0, std::memory_order_release); }
 
  private:
   static constexpr std::uint64_t kSlots = 2;

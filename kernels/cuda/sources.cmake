@@ -52,6 +52,7 @@ foreach(name
     describe_devices
     device_rates
     gemm_choice
+    graph
     libraries
     library_file
     owner

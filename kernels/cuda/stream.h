@@ -49,6 +49,9 @@ class CudaStream final : public Stream {
   void worked() { timer_.worked(native()); }                          // after a piece of it
   void count_bytes(std::size_t bytes) { timer_.count_bytes(bytes); }  // that it brings to or from other replicas
   void wait(cudaEvent_t event);
+  // While it is captured, events that measure would be part of the graph.
+  void suspend_timing() { timer_.suspend(native()); }
+  void resume_timing() { timer_.resume(); }
   cudaStream_t native() const { return handle_.get(); }
   int device() const { return device_; }
   bool idle() const;

@@ -26,6 +26,7 @@ class WorkTimer {
 
   // Before work is enqueued on `stream`, always the same one and of the current device.
   void work(cudaStream_t stream) {
+    if (suspended_) return;
     if (open_ != label_ || recording() != open_is_recorded_ || (recording() && detail_ != open_detail_))
       mark(label_, stream);
   }
@@ -37,6 +38,12 @@ class WorkTimer {
   void pause(cudaStream_t stream) {
     if (open_ != kNothing) mark(kNothing, stream);
   }
+  // Until resume() nothing is measured, and nothing enqueued for it.
+  void suspend(cudaStream_t stream) {
+    pause(stream);
+    suspended_ = true;
+  }
+  void resume() { suspended_ = false; }
   // What the present piece brings to or from other devices.
   void count_bytes(std::size_t bytes) {
     if (open_is_recorded_) at(written_ - 1).bytes += static_cast<std::int64_t>(bytes);
@@ -70,7 +77,7 @@ class WorkTimer {
   std::uint64_t written_ = 0, read_ = 0;
   std::size_t label_ = 0, open_ = kNothing;  // open_: what is measured now
   std::uint64_t detail_ = 0, open_detail_ = 0;
-  bool open_is_recorded_ = false;
+  bool open_is_recorded_ = false, suspended_ = false;
   LabelSeconds seconds_{};
   TraceRing* ring_ = nullptr;
   EventHandle compared_;  // reached at compared_at_ of trace_clock(); null: not yet

@@ -30,6 +30,7 @@ void check_nothing_left() {
   CHECK(live.pinned == 0);
   CHECK(live.streams == 0);
   CHECK(live.events == 0);
+  CHECK(live.graphs == 0);
 }
 
 }  // namespace

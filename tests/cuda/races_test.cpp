@@ -27,6 +27,7 @@ LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
   simt::simulation().delays = simt::simulation().protect_memory = false;  // time
   DataParallelOptions options = on_gpus(2, 2);
   options.reduce = reduce;
+  options.graphs = false;
   const Model model = narrow_convnet();  // more than one block of weights: both replicas have a slice
   DataParallel net(model, options);
   std::uint64_t number = 0;
@@ -68,6 +69,41 @@ TEST_CASE("race detector: a wait that the engine lacks is found, as the page on 
   }
   INFO(table);
   CHECK(read_text(DP_SIMT_PAGE).find(table) != std::string::npos);
+}
+
+// Left out while a step is recorded, so that its graph lacks an edge, or where it is launched. Without the wait that brings the second
+// replica's stream back there is no graph.
+TEST_CASE("race detector: an edge that the graph of a step lacks is found") {
+  SimulatedGpus machine(2);
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  const Model model = narrow_convnet();
+  int edges = 0, found = 0, refused = 0;
+  for (int number = 1; edges < number; ++number) {
+    DataParallelOptions options = on_gpus(2, 2);
+    options.reduce = Reduce::all_reduce;
+    options.bucket_bytes = 4000;
+    DataParallel net(model, options);
+    const auto train = [&](int steps) {
+      for (int i = 0; i < steps; ++i) net.train_step(random_batch(model, 2), {.lr = 0.05f, .momentum = 0.9f});
+      net.take_stats();
+    };
+    train(1);
+    CHECK(simt::take_reports().empty());
+    simt::simulation().left_out_wait = {.device = 0, .for_other_device = true, .number = number};
+    train(3);
+    const bool none_left = std::exchange(simt::simulation().left_out_wait.number, 0) > 0;
+    const std::vector<std::string> reports = simt::take_reports();
+    if (none_left) break;
+    ++edges;
+    refused += net.describe_steps().find("cudaErrorStreamCaptureUnjoined") != std::string::npos;
+    found += std::any_of(reports.begin(), reports.end(), [](const std::string& report) {
+      return report.find("no event orders them") != std::string::npos;
+    });
+  }
+  INFO(found << " of " << edges);
+  CHECK(edges >= 10);
+  CHECK(refused == 1);
+  CHECK(found > edges / 2);
 }
 
 TEST_CASE("race detector: steps of mnist_convnet, every reduction") {

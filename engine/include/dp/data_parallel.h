@@ -66,6 +66,9 @@ struct DataParallelOptions {
   // On GPUs: of several ways to compute a layer each is tried once, and the fastest taken; choices are kept in $XDG_CACHE_HOME/dp.
   // Not with deterministic, nor on CPUs.
   bool autotune = true;
+  // On GPUs: a training step is recorded as a CUDA graph when it is met for the second time, and launched as a whole from then on
+  // (docs/cuda_graphs.md). The result is the same.
+  bool graphs = true;
   // Bit-identical weights for every number of replicas that divides it: the batch is split into so many shards, each computed
   // by its own calls, and everything is summed over them in one order. 0: as many shards as replicas. Needs LossAt::local; the
   // seven steps one by one are not offered with it. threads_per_replica is then 1 unless given: it must be the same at every N.
@@ -109,6 +112,8 @@ struct Stats {
 // beside, and `waiting`: the rest of the steps' time, for other replicas or for orders.
 struct PhaseTimes {
   double scatter = 0, forward = 0, backward = 0, reduce = 0, update = 0, broadcast = 0, waiting = 0;
+  double graph =
+      0;  // of steps that run as a graph: everything from forward to broadcast, of all replicas where they share one
 };
 
 // What one piece of a training step takes, and the least that it could.
@@ -204,6 +209,7 @@ class DataParallel {
   std::vector<std::string> device_names() const;  // of every replica; with the host's name where there are several
   std::string communicator() const;         // what carries data between the replicas, and what it cannot do directly
   MemoryUse memory_use(int replica) const;  // held on that device; in a world as of the last prepare()
+  std::string describe_steps() const;       // for a person, a line: whether training steps run as graphs, or why not
   std::string describe_plan(std::int64_t global_batch) const;  // for a person: steps, buffers, reorders, buckets
 
  private:

@@ -28,6 +28,30 @@ std::string text_of(const std::vector<NcclCall>& calls) {
   return text;
 }
 
+// Each time that it will run: the launch gets its number.
+void* begin_launch(void* data) {
+  const NcclLaunch& asked = *static_cast<const NcclLaunch*>(data);
+  NcclState& state = nccl_state();
+  const QuietLock lock(state.mutex);
+  const Comm comm = asked.rank;
+  state.launches.push_back(std::make_unique<NcclLaunch>(asked));
+  NcclLaunch* const made = state.launches.back().get();
+  const std::string text = text_of(made->calls) + (made->captured ? " in a graph" : "");
+  if (comm->aborted || comm->destroyed) report("NCCL: a call with a communicator that is gone: " + text);
+  ++comm->launched;
+  if (is_between_two(made->calls.front().kind)) return made;
+  NcclGroup& group = *comm->group;
+  const std::string name = "communicator " + std::to_string(group.number);
+  made->number = comm->collectives++;
+  state.log[comm->device].push_back(name + ": " + text);
+  const auto [first, is_first] = group.first.try_emplace(made->number, comm->rank, text);
+  if (first->second.second != text)
+    report("NCCL: call " + std::to_string(made->number) + " of " + name + ": rank " +
+           std::to_string(first->second.first) + " makes " + first->second.second + ", rank " +
+           std::to_string(comm->rank) + " makes " + text);
+  return made;
+}
+
 NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
   NcclState& state = nccl_state();
   NcclLaunch* made = nullptr;
@@ -45,22 +69,15 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
     const bool between_two = is_between_two(calls.front().kind);
     for (const NcclCall& one : calls)
       if (is_between_two(one.kind) != between_two) report("NCCL: a group of collectives and sends: " + text_of(calls));
-    const std::string text = text_of(calls);
-    state.launches.push_back(std::make_unique<NcclLaunch>(NcclLaunch{comm, comm->collectives, std::move(calls)}));
+    cudaStreamCaptureStatus captured{};
+    cudaStreamIsCapturing(stream, &captured);
+    state.launches.push_back(
+        std::make_unique<NcclLaunch>(NcclLaunch{comm, 0, std::move(calls), captured != cudaStreamCaptureStatusNone}));
     made = state.launches.back().get();
-    ++comm->launched;
-    if (!between_two) {
-      ++comm->collectives;
-      state.log[comm->device].push_back(name + ": " + text);
-      const auto [first, is_first] = group.first.try_emplace(made->number, comm->rank, text);
-      if (first->second.second != text)
-        report("NCCL: call " + std::to_string(made->number) + " of " + name + ": rank " +
-               std::to_string(first->second.first) + " makes " + first->second.second + ", rank " +
-               std::to_string(comm->rank) + " makes " + text);
-    }
   }
-  return enqueue(stream, ForeignWork{"NCCL", run_launch, made}) == cudaSuccess ? NcclResult::success
-                                                                               : NcclResult::unhandled_cuda_error;
+  return enqueue(stream, ForeignWork{"NCCL", run_launch, made, begin_launch}) == cudaSuccess
+             ? NcclResult::success
+             : NcclResult::unhandled_cuda_error;
 }
 
 NcclResult call(Comm comm, cudaStream_t stream, const NcclCall& one) {

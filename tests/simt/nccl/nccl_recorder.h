@@ -1,5 +1,5 @@
 // A stand-in for NCCL over the simulated CUDA. It does the work, and is stricter than NCCL: it reports ranks of a communicator
-// that make different calls, and it runs one collective at a time on a device, so that two communicators that two devices
+// that make different calls, or the same on some of them in a graph, and it runs one collective at a time on a device, so that two communicators that two devices
 // begin in different orders wait for each other for ever, which is reported too.
 #pragma once
 
@@ -20,7 +20,7 @@ class SimulatedNccl {
   SimulatedNccl(const SimulatedNccl&) = delete;
   SimulatedNccl& operator=(const SimulatedNccl&) = delete;
 
-  // What has been launched on a device, in order: "communicator 1: all_reduce of 20 float32".
+  // What has been launched on a device, in order: "communicator 1: all_reduce of 20 float32", of graphs " in a graph" behind it.
   std::vector<std::string> launches(int device) const;
   // From now on the asynchronous error of the ranks on this device, whose collectives do not end.
   void break_rank(int device, kernels::cuda::NcclResult error);

@@ -41,7 +41,8 @@ struct NcclLaunch {
   kernels::cuda::NcclRank* rank;
   std::uint64_t number;  // among the rank's collective launches
   std::vector<NcclCall> calls;
-  std::size_t met = 0;  // sends and receives that have found their other half
+  bool captured = false;  // it is part of a graph, and runs as often as that is launched
+  std::size_t met = 0;    // sends and receives that have found their other half
 };
 
 // A communicator.

@@ -1,0 +1,27 @@
+// Graphs over CUDA's: captured from streams, launched on one.
+#pragma once
+
+#include "kernels/cuda/stream.h"
+
+namespace dp::kernels::cuda {
+
+class CudaGraph final : public Graph {
+ public:
+  // Error(device) when it can not be instantiated. `guards` are those of the context that launches, and outlive it.
+  CudaGraph(GraphHandle graph, const Guards& guards);
+
+  void launch(Stream& stream) override;
+  std::size_t nodes() const override { return nodes_; }
+
+ private:
+  const Guards& guards_;
+  std::size_t nodes_ = 0;
+  GraphExecHandle exec_;
+};
+
+// From begin to end, on one thread, `stream` and those that wait for events of it are captured. Error(device) from either.
+void begin_capture(const CudaStream& stream);
+GraphHandle end_capture(const CudaStream& stream);
+void drop_capture(const CudaStream& stream) noexcept;  // whatever became of it
+
+}  // namespace dp::kernels::cuda

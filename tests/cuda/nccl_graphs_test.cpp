@@ -1,0 +1,110 @@
+// Training steps as graphs whose collectives are NCCL's: every replica has one of its own.
+#include "cuda/graph_runs.h"
+#include "cuda/simulated_gpus.h"
+#include "simt/nccl/nccl_recorder.h"
+#include "world/world_ranks.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+DataParallelOptions with_nccl(int gpus, Reduce reduce) {
+  DataParallelOptions options = on_gpus(gpus, gpus);
+  options.comm = Comm::nccl;
+  options.reduce = reduce;
+  options.bucket_bytes = 4000;
+  return options;
+}
+
+// How many of a device's collectives were part of a graph.
+std::size_t in_graphs(const simt::SimulatedNccl& nccl, int device) {
+  std::size_t count = 0;
+  for (const std::string& launch : nccl.launches(device)) count += launch.ends_with(" in a graph");
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every device the same collectives in it") {
+  const Model model = narrow_convnet(), deep = residual_net(/*relu=*/true, /*dropout=*/true);
+  for (const int gpus : {2, 4})
+    for (const Reduce reduce : kReductions) {
+      if (gpus == 4 && reduce != Reduce::sharded) continue;  // time
+      SimulatedGpus machine(gpus);
+      simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+      const simt::SimulatedNccl nccl;
+      DataParallelOptions options = with_nccl(gpus, reduce);
+      const Course eager = course_of(model, options, false);
+      CHECK(in_graphs(nccl, 0) == 0);
+      const Course graphs = course_of(model, options, true);
+      CHECK(graphs == eager);
+      CHECK_THAT(graphs.steps, Catch::Contains("one graph for each replica") && Catch::Contains(" nodes"));
+      CHECK(in_graphs(nccl, 0) > 10);
+      if (reduce != Reduce::sharded) continue;  // time
+      options.batch_norm = BatchNormMode::sync;  // two communicators in one graph
+      options.clip_grad_norm = 0.5;
+      if (gpus == 2) options.grad_accum_steps = 2;  // with statistics synchronised every replica needs rows
+      CHECK(course_of(deep, options, true) == course_of(deep, options, false));
+      for (int device = 1; device < gpus; ++device) CHECK(nccl.launches(device).size() == nccl.launches(0).size());
+    }
+}
+
+// As the loaders of two ranks would deal it: the first gets the odd row.
+TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
+  const Model model = narrow_convnet();
+  for (const int fail : {0, 9}) {
+    SimulatedGpus machine(2);
+    simt::simulation().protect_memory = false;  // time
+    const simt::SimulatedNccl nccl;
+    const auto train = [&](bool graphs, std::string& steps) {
+      std::vector<NamedTensor> weights;
+      all_ranks(2, [&](const std::shared_ptr<World>& world) {
+        DataParallelOptions options = with_nccl(1, Reduce::all_reduce);
+        options.devices = gpus({world->rank()});
+        options.world = world;
+        options.graphs = graphs;
+        DataParallel net(model, options);
+        std::uint64_t number = 0;
+        const auto part = [&](std::int64_t global) {
+          Batch batch = random_batch(model, (global + 1 - world->rank()) / 2, 2 * ++number + world->rank());
+          batch.global = global;
+          return batch;
+        };
+        for (int epoch = 0; epoch < 3; ++epoch) {
+          for (int i = 0; i < 3; ++i) net.train_step(part(8), {.lr = 0.05f, .momentum = 0.9f});
+          net.train_step(part(5), {.lr = 0.02f, .momentum = 0.9f});
+          net.evaluate(part(21));
+        }
+        net.take_stats();
+        DP_HOLDS(net.replicas_identical());
+        const auto own = net.weights();
+        if (world->leads()) weights = own, steps = net.describe_steps();
+      });
+      return weights;
+    };
+    std::string eagerly, steps;
+    const auto expected = train(false, eagerly);
+    CHECK(in_graphs(nccl, 0) == 0);
+    simt::simulation().fail_capture = fail;
+    CHECK(bit_equal(train(true, steps), expected));
+    CHECK((in_graphs(nccl, 0) > 10) == (fail == 0));
+    CHECK_THAT(steps, Catch::Contains(fail == 0 ? " nodes" : "a recording failed"));
+  }
+}
+
+TEST_CASE("nccl: where a rank's recording is refused, all go on eagerly to the same bits") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl;
+  const DataParallelOptions options = with_nccl(2, Reduce::all_reduce);
+  const Course eager = course_of(model, options, false);
+  for (const int k : {1, 7, 30}) {
+    simt::simulation().fail_capture = k;
+    const Course course = course_of(model, options, true);
+    CHECK(simt::simulation().fail_capture == 0);
+    CHECK(course == eager);
+    CHECK_THAT(course.steps, Catch::Contains("a recording failed"));
+  }
+  CHECK(in_graphs(nccl, 0) == 0);
+}
