@@ -122,9 +122,9 @@ class Replica {
   std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind);
   void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
   const MemoryUse& memory_use() const { return held_; }
+  std::uint64_t allocations() const { return allocations_; }  // so far: places differ from before when it does
   // Of the values in the activations' type; 0 without mixed precision.
   static std::size_t low_bytes(const ParameterTable& table, const kernels::Context& context);
-  std::uint64_t allocations() const { return allocations_; }  // so far: places differ from before when it does
   // Of one lane's memory, activations first.
   static std::size_t activation_bytes(const Plan& plan);
 

@@ -5,8 +5,8 @@
 #include "dp/error.h"
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/tuner.h"
 
 namespace dp::kernels::cuda {

@@ -52,9 +52,9 @@ foreach(name
     describe_devices
     device_rates
     gemm_choice
+    graph
     libraries
     library_file
-    graph
     owner
     nccl_api
     nccl_communicator
