@@ -52,7 +52,9 @@ std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& ta
   const auto known = [&](const std::string& name) {
     return std::any_of(configs.begin(), configs.end(), [&](const auto& other) { return other->name() == name; });
   };
-  for (const CudnnHeuristics mode : {CudnnHeuristics::a, CudnnHeuristics::b, CudnnHeuristics::fallback}) try {
+  for (const CudnnHeuristics mode : {CudnnHeuristics::a, CudnnHeuristics::b, CudnnHeuristics::fallback}) {
+    if (configs.size() >= most) break;
+    try {
       for (CudnnDescriptor& descriptor : advised(target, *graph, mode)) {
         auto config = std::make_shared<const CudnnConfig>(graph, std::move(descriptor));
         if (configs.size() < most && config->allowed(rules) && !known(config->name()))
@@ -60,6 +62,7 @@ std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& ta
       }
     } catch (const CudnnRefusal&) {  // these heuristics have nothing for the graph; others may
     }
+  }
   return configs;
 }
 

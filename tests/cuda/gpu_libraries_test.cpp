@@ -1,5 +1,6 @@
 // cuDNN and cuBLASLt on a real GPU: every way that they offer for the layers of both networks computes what our own kernels do.
 #include "kernels/cuda/candidates.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/trial.h"
 #include "support/catch.h"
@@ -45,8 +46,7 @@ void check_ways(const OpDesc& desc, const CudaOpOptions& options, int& compared)
 }  // namespace
 
 TEST_CASE("libraries on a GPU compute what own kernels do, with float32 and with TF32") {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) DP_SKIP("there is no GPU");
+  if (const DeviceProbe probe = cuda_backend().probe(); probe.count == 0) DP_SKIP(probe.reason);
   if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
   CudaOpOptions options;
   options.libraries = std::make_shared<Libraries>();

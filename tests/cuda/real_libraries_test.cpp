@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/cuda/cublaslt_linear.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cudnn_conv.h"
 #include "kernels/cuda/libraries.h"
 #include "support/catch.h"
@@ -80,8 +81,7 @@ TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by anot
 }
 
 TEST_CASE("real libraries refuse a host without a GPU, and own kernels serve") {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) DP_SKIP("there is a GPU");
+  if (cuda_backend().probe().count > 0) DP_SKIP("there is a GPU");
   if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
   CudaOpOptions options;
   options.libraries = std::make_shared<Libraries>();
