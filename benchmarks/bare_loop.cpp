@@ -8,12 +8,13 @@ namespace {
 // As in DataParallel, so that the parameters get the same layouts.
 constexpr std::int64_t kLayoutBatch = 32;
 
-kernels::ContextOptions context_options(int threads, bool fast_convolutions) {
+kernels::ContextOptions context_options(int threads, bool fast_convolutions, std::optional<DType> activations) {
   const std::vector<int>& cores = kernels::usable_cores();
   kernels::ContextOptions options;
   options.threads = threads;
   options.fast_convolutions = fast_convolutions;
   options.autotune = true;  // as dp's
+  options.activations = activations;
   if (static_cast<std::size_t>(threads) <= cores.size()) options.cores.assign(cores.begin(), cores.begin() + threads);
   return options;
 }
@@ -21,9 +22,10 @@ kernels::ContextOptions context_options(int threads, bool fast_convolutions) {
 }  // namespace
 
 BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device,
-                   int threads, std::uint64_t seed, std::int64_t batch, bool fast_convolutions)
+                   int threads, std::uint64_t seed, std::int64_t batch, bool fast_convolutions,
+                   std::optional<DType> activations)
     : model_(model), norms_(model, 1) {
-  auto context = kernels::backend(device.kind).open(device, context_options(threads, fast_convolutions));
+  auto context = kernels::backend(device.kind).open(device, context_options(threads, fast_convolutions, activations));
   context->bind_thread();
   const engine::Plan preferred(model_, *context, {.batch = kLayoutBatch}, nullptr, norms_);
   table_ = std::make_unique<engine::ParameterTable>(model_, preferred.parameter_layouts(), context->compute_type());
@@ -32,7 +34,17 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
     for (const auto& [name, tensor] : weights)
       if (name == table_->entries()[i].name) replica_->import_entry(static_cast<int>(i), tensor, replica_->values());
   momenta_ = replica_->allocate(table_->bytes(), &MemoryUse::momenta);
-  update_ = replica_->context().make_op(kernels::SgdUpdate{table_->size()});
+  kernels::SgdUpdate update{table_->size()};
+  if (replica_->mixed()) {
+    update.copy = activations;
+    kernels::Context& own = replica_->context();
+    const Shape flat{table_->size()};
+    cast_ = own.make_op(kernels::Reorder{{flat, table_->type(), own.plain_layout(flat, table_->type())},
+                                         {flat, *activations, own.plain_layout(flat, *activations)}});
+    void* const args[] = {replica_->values(), replica_->low_value(0)};
+    cast_->run(replica_->compute(), args, nullptr);
+  }
+  update_ = replica_->context().make_op(update);
   plan_ = &replica_->plan({.batch = batch});
   inputs_.seed = seed;
 }
@@ -53,8 +65,9 @@ void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
 }
 
 void BareLoop::update() {
-  void* const args[] = {replica_->values(), replica_->gradients(), momenta_->data(), replica_->inputs(),
-                        replica_->results()};
+  void* const args[] = {replica_->values(),  replica_->gradients(),
+                        momenta_->data(),    replica_->inputs(),
+                        replica_->results(), replica_->mixed() ? replica_->low_value(0) : nullptr};
   update_->run(replica_->compute(), args, nullptr);
 }
 

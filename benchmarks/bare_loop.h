@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,8 @@ class BareLoop {
   // `weights` are the initial ones, as DataParallel::weights() has them. The calling thread runs the steps; it is pinned here,
   // with its team.
   BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device, int threads,
-           std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false);
+           std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false,
+           std::optional<DType> activations = {});
 
   void train_step(const Batch& batch, const Sgd& sgd);
   // Its parts, for those that look at each: the batch becomes what the plan's steps read; the steps; the update.
@@ -38,7 +40,7 @@ class BareLoop {
   std::unique_ptr<engine::Replica> replica_;
   const engine::Plan* plan_ = nullptr;
   std::unique_ptr<kernels::Buffer> momenta_;
-  std::unique_ptr<kernels::Op> update_;
+  std::unique_ptr<kernels::Op> update_, cast_;  // cast_: of the initial weights, with mixed precision
   kernels::StepInputs inputs_;
 };
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <sstream>
@@ -36,7 +37,8 @@ struct Options {
   std::int64_t classes = 10, batch = 64;
   int batches = 192, cpu = 1, threads = 1, replicas_per_device = 1;
   std::uint64_t seed = 42;
-  bool fast_conv = false, amp = false;
+  bool fast_conv = false;
+  dp::Amp amp = dp::Amp::off;
   RankOptions rank;
 };
 
@@ -94,7 +96,7 @@ class Engine final : public Variant {
     parallel.reduce = parse_reduce(options.reduce);
     parallel.seed = options.seed;
     parallel.fast_convolutions = options.fast_conv;
-    if (options.amp) parallel.amp = dp::Amp::bfloat16;
+    parallel.amp = options.amp;
     net_ = std::make_unique<dp::DataParallel>(model, parallel);
     net_->prepare({rows}, {rows});
   }
@@ -123,7 +125,8 @@ class Bare final : public Variant {
  public:
   Bare(const dp::Model& model, const Options& options, dp::Device device)
       : start_(first_weights(model, options)),
-        loop_(model, start_, device, options.threads, options.seed, options.batch, options.fast_conv) {}
+        loop_(model, start_, device, options.threads, options.seed, options.batch, options.fast_conv,
+              activations(options)) {}
   void train_step(const dp::Batch& batch) override { loop_.train_step(batch, kSgd); }
   double take_loss() override { return loop_.take_loss(); }
   Weights weights() const override { return start_; }
@@ -134,6 +137,11 @@ class Bare final : public Variant {
   static Weights first_weights(const dp::Model& model, const Options& options) {
     const dp::DataParallel one(model, {.devices = dp::cpus(1), .threads_per_replica = 1, .seed = options.seed});
     return trained_of(model, one.weights());
+  }
+  static std::optional<dp::DType> activations(const Options& options) {
+    if (options.amp == dp::Amp::float16)
+      throw dp::Error(dp::ErrorCode::usage, "the bare plan scales no loss: take bf16");
+    return options.amp == dp::Amp::off ? std::nullopt : std::optional(dp::DType::bf16);
   }
   Weights start_;
   BareLoop loop_;
@@ -244,7 +252,9 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"host", "device"}));
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
-  app.add_flag("--amp", options.amp, "As dp_train's, of the engine's variants, in bfloat16");
+  app.add_option("--amp", options.amp, "Mixed precision, on GPUs: bf16 or fp16")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, dp::Amp>{{"bf16", dp::Amp::bfloat16}, {"fp16", dp::Amp::float16}}));
   app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");
   add_rank_options(app, options.rank);
   CLI11_PARSE(app, argc, argv);

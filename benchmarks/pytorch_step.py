@@ -26,6 +26,7 @@ except ImportError as error:
     say("absent", reason=f"PyTorch is not installed for {sys.executable} ({error})")
     sys.exit(0)
 
+AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SETTLE_STEPS = 2  # as in bench_step.cpp
 
 
@@ -139,17 +140,20 @@ def spread_threads():
 
 
 class Trainer:
-    def __init__(self, model, images, labels, compiled, memory_format):
+    def __init__(self, model, images, labels, compiled, memory_format, dtype):
         self.model, self.images, self.labels, self.memory_format = model, images, labels, memory_format
         self.device = labels[0].device
         self.optimizer = make_optimizer(model, self.device)
+        self.dtype = dtype  # of autocast; None: float32
+        self.scaler = torch.cuda.amp.GradScaler(enabled=dtype is torch.float16)
         self.loss = torch.compile(self.loss_of, mode="max-autotune") if compiled else self.loss_of
         self.next = 0
 
     def loss_of(self, images, labels):
         if images.dtype == torch.uint8:  # kept on the device
             images = normalized(augmented(images)).contiguous(memory_format=self.memory_format)
-        return F.cross_entropy(self.model(images), labels)
+        with torch.autocast(self.device.type, self.dtype or torch.bfloat16, enabled=self.dtype is not None):
+            return F.cross_entropy(self.model(images), labels)
 
     def train(self, steps):
         """The mean loss of these steps; returns when the device is done."""
@@ -159,8 +163,9 @@ class Trainer:
             self.next += 1
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.loss(self.images[i], self.labels[i])
-            loss.backward()
-            self.optimizer.step()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             total += loss.detach()  # a compiled one lies where the next will
         return total.item() / steps
 
@@ -216,6 +221,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of this process")
     parser.add_argument("--gpus", default="", help="ids; empty: the CPU")
     parser.add_argument("--images-on", default="host", choices=["host", "device"], help="device: bytes, augmented there")
+    parser.add_argument("--amp", default="", choices=["", *AMP], help="autocast; fp16 with a GradScaler")
     parser.add_argument("--compile", action="store_true", help="torch.compile(max-autotune)")
     options = parser.parse_args()
     if options.model not in MODELS:
@@ -244,7 +250,8 @@ def main():
     labels = [x.to(device) for x in labels]
     with torch.no_grad():
         start_loss = F.cross_entropy(model.eval()(normalized(images[0])), labels[0]).item()
-    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format)
+    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format,
+                      AMP.get(options.amp))
     trainer.train(5 if options.compile else 1)  # every thread there is has been started, everything compiled and recorded
     if options.threads > 1 and not gpus:
         spread_threads()

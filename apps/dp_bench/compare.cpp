@@ -35,7 +35,7 @@ Report compare_report(StepOptions options, Progress progress) {
     variants.push_back(our_variant(options, engine, engine + count, engine, n, threads_each, {}));
     if (gpu)
       variants.push_back(
-          our_variant(options, engine + "-amp", engine + count + kAmp, engine, n, threads_each, {"--amp"}));
+          our_variant(options, engine + "-amp", engine + count + kAmp, engine, n, threads_each, {"--amp", "bf16"}));
   }
   const StepResult result = measure_steps(options, variants, progress);
   Section section{"compare", "Seconds per epoch of 50,000 images", "", {}, {}, Bars{1, 2, 3, true}};

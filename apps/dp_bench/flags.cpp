@@ -77,6 +77,8 @@ void add_step(CLI::App& app, StepOptions& o, Asked& asked) {
   add_batch(app, o.batch);
   add_rounds(app, o);
   app.add_option("--variants", o.variants, "only these, by their keys: plan,dp1,dp-sharded,... [all]")->delimiter(',');
+  app.add_option("--amp", o.amp, "GPUs: every variant with mixed precision, bf16 or fp16")
+      ->check(CLI::IsMember({"bf16", "fp16"}));
   app.callback([&] {
     asked.work = [&o] {
       const StepOptions options = resolved(o);

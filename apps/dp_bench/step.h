@@ -24,6 +24,7 @@ struct StepOptions {
   std::string python = "python3";
   std::vector<std::string> variants;  // their keys; empty: all
   bool fast_conv = false;
+  std::string amp;                 // bf16 or fp16: every variant with mixed precision; empty: float32. GPUs alone
   std::string images_on = "host";  // or device: as bytes, of which every variant makes its augmented batches
   double timeout = 300;            // seconds without an answer
 };

@@ -44,6 +44,9 @@ StepOptions resolved(StepOptions options) {
     for (const int id : ids) options.gpus += (options.gpus.empty() ? "" : ",") + std::to_string(id);
     options.replicas = static_cast<int>(ids.size());
   }
+  if (!options.amp.empty() && options.gpus.empty())
+    throw dp::Error(dp::ErrorCode::usage,
+                    "--amp is for GPUs: CPU replicas compute in float32; leave it out or add --gpus");
   const int cores = static_cast<int>(dp::process_cores().size());
   if (options.threads == 0) options.threads = std::max(1, cores / options.replicas) * options.replicas;
   if (options.gpus.empty() && options.threads % options.replicas != 0)
@@ -72,6 +75,8 @@ VariantSpec our_variant(const StepOptions& options, const std::string& key, cons
     add({"--cpu", std::to_string(devices), "--threads", std::to_string(threads_each)});
   add({"--variant", group});
   if (options.fast_conv) add({"--fast-conv"});
+  if (!options.amp.empty()) add({"--amp", options.amp});
+  if (group == "plan" && options.amp == "fp16") spec.absent = "the bare plan scales no loss, as float16 needs it";
   add(more);
   return spec;
 }
@@ -103,6 +108,7 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
     spec.arguments.insert(spec.arguments.end(), {"--variant", variant, "--memory-format", format, "--threads",
                                                  std::to_string(std::max(1, options.threads / spec.processes))});
     if (gpu) spec.arguments.insert(spec.arguments.end(), {"--gpus", first_gpus(options.gpus, devices)});
+    if (!options.amp.empty()) spec.arguments.insert(spec.arguments.end(), {"--amp", options.amp});
     if (variant == "dataparallel" && !gpu) spec.absent = "nn.DataParallel needs GPUs";
     all.push_back(spec);
   };
