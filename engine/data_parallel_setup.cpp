@@ -214,7 +214,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     bucket_comm = backend.make_communicators(name_of(options.comm), pointers);
     if (count > 1) io = backend.make_communicators(name_of(options.comm), pointers);
   }
-  if (options.bucket_bytes == 0) options.bucket_bytes = engine::default_bucket_bytes(*table);
+  if (options.bucket_bytes == 0) options.bucket_bytes = usual_bucket_bytes(bucket_comm);
   const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
   const LossScaleOptions& scale = options.loss_scale;
   std::optional<kernels::LossScaling> scaling;

@@ -156,6 +156,8 @@ struct DataParallel::State {
                  const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
                  const std::vector<engine::Gather>& gathers, Before&& before, After&& after);
   void set_loss_scale(const LossScale& scale);
+  // Collective: before the exchanges are made, with their communicators.
+  std::size_t usual_bucket_bytes(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
   void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);
 

@@ -9,6 +9,7 @@ struct TestModes {
   bool threaded_streams = false;  // see kernels::ContextOptions
   std::uint64_t delay_seed = 0;
   bool discrete_memory = false;
+  bool tune_small_networks = false;  // buckets are measured for networks, too, that are one anyway
 };
 
 inline TestModes& test_modes() {

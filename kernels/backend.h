@@ -114,7 +114,7 @@ struct ContextOptions {
   bool autotune = false;  // ops of the same result may be tried out, and the fastest taken; not with deterministic
   // bf16 or f16: mixed precision, with activations and the weights that layers read in that type. Error(usage) from a backend without.
   std::optional<DType> activations{};
-  bool tf32 = false;      // float32 layers may round what they multiply to 10 bits, where a device is faster so
+  bool tf32 = false;  // float32 layers may round what they multiply to 10 bits, where a device is faster so
   // Test mode of host backends: every stream runs on a thread of its own, with pseudo-random delays from this seed.
   bool threaded_streams = false;
   std::uint64_t delay_seed = 0;
@@ -188,6 +188,9 @@ class Backend {
   // call it together. Error(usage) for a name that does not cross processes, or not these.
   virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) = 0;
   virtual std::string_view default_communicator(const Rendezvous& world) const = 0;
+  // A figure that was found by timing on these devices, kept from run to run where this kind of device keeps any.
+  virtual std::optional<double> remembered(std::span<const Device>, const std::string&) { return {}; }
+  virtual void remember(std::span<const Device>, const std::string&, double) {}
   virtual std::size_t free_memory(Device device) const = 0;  // bytes that could be had now; 0: unknown
   virtual std::string describe() const = 0;  // libraries and devices, a line each, as describe_environment() has them
 };

@@ -6,6 +6,7 @@
 #include "kernels/cuda/describe_devices.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/p2p_communicator.h"
+#include "kernels/cuda/remembered.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -52,6 +53,13 @@ class CudaBackend final : public Backend {
                 "GPUs of several processes exchange data through nccl, not through '" + std::string(name) + "'");
   }
   std::string_view default_communicator(const Rendezvous&) const override { return "nccl"; }
+
+  std::optional<double> remembered(std::span<const Device> devices, const std::string& what) override {
+    return cuda::remembered(devices, what);
+  }
+  void remember(std::span<const Device> devices, const std::string& what, double value) override {
+    cuda::remember(devices, what, value);
+  }
 
   std::size_t free_memory(Device device) const override {
     std::size_t free = 0, total = 0;

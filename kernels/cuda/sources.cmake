@@ -64,6 +64,7 @@ foreach(name
     peer_probe
     peers
     ranges
+    remembered
     staging
     stream
     tensor_layout

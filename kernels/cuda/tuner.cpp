@@ -86,18 +86,21 @@ std::vector<double> Tuner::try_all(const OpDesc& desc, std::span<CudaOp* const> 
   return try_ops(trial_arguments(desc), ops);
 }
 
-Tuner& tuner_of(int device) {
-  static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<Tuner>> tuners;
+std::string machine_of(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "asking what a device is");
   int driver = 0, runtime = 0;
   check(cudaDriverGetVersion(&driver), "asking for the driver's version");
   check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
-  const std::string machine = std::string(properties.name) + "; sm_" + std::to_string(properties.major) +
-                              std::to_string(properties.minor) + "; " + std::to_string(properties.multiProcessorCount) +
-                              " multiprocessors; driver " + std::to_string(driver) + "; runtime " +
-                              std::to_string(runtime) + "; " + library_versions() + "; own kernels 1";
+  return std::string(properties.name) + "; sm_" + std::to_string(properties.major) + std::to_string(properties.minor) +
+         "; " + std::to_string(properties.multiProcessorCount) + " multiprocessors; driver " + std::to_string(driver) +
+         "; runtime " + std::to_string(runtime) + "; " + library_versions() + "; own kernels 1";
+}
+
+Tuner& tuner_of(int device) {
+  static std::mutex mutex;
+  static std::map<std::string, std::unique_ptr<Tuner>> tuners;
+  const std::string machine = machine_of(device);
   const std::scoped_lock lock(mutex);
   std::unique_ptr<Tuner>& tuner = tuners[machine];
   if (tuner == nullptr) tuner = std::make_unique<Tuner>(cache_folder(), machine);

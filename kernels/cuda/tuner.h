@@ -38,6 +38,8 @@ class Tuner {
   TuningCache cache_;
 };
 
+// Everything that times on a device depend on: its model, driver, versions.
+std::string machine_of(int device);
 // That of a device and of all like it.
 Tuner& tuner_of(int device);
 

@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
+#include "engine/test_modes.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/trial.h"
 #include "support/temporary_folder.h"
@@ -244,4 +246,28 @@ TEST_CASE("tuner: replicas train with the same choices, deterministic runs witho
   CHECK(DataParallel(model, options).describe_plan(8).find(" us") != std::string::npos);
   options.deterministic = true;
   CHECK(DataParallel(model, options).describe_plan(8).find(" us") == std::string::npos);
+}
+
+TEST_CASE("simulated GPUs: the size of buckets is measured once for a set of devices, and remembered") {
+  SimulatedGpus machine(3);
+  const Model model = narrow_convnet();
+  DataParallelOptions options = on_gpus(2, 2);
+  const auto bucket_bytes = [&] { return DataParallel(model, options).options().bucket_bytes; };
+  const std::size_t fixed = bucket_bytes();
+  options.autotune = true;
+  CHECK(bucket_bytes() == fixed);  // one bucket anyway
+  engine::test_modes().tune_small_networks = true;
+  const std::size_t measured = bucket_bytes();
+  Backend& backend = kernels::backend(DeviceKind::cuda);
+  const std::string what = "bucket bytes, p2p, 2 ranks";
+  CHECK(measured % (1 << 20) == 0);
+  CHECK(backend.remembered(options.devices, what) == static_cast<double>(measured));
+  backend.remember(options.devices, what, 3 << 20);
+  CHECK(bucket_bytes() == 3 << 20);
+  CHECK(!backend.remembered(on_gpus(3, 3).devices, what));
+  backend.remember(options.devices, what, NAN);
+  CHECK(!backend.remembered(options.devices, what));
+  options.deterministic = true;
+  CHECK(bucket_bytes() == fixed);
+  engine::test_modes() = {};
 }
