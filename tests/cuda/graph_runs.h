@@ -1,6 +1,7 @@
 // A course of training that meets everything a graph of a step may depend on, and what is compared of it.
 #pragma once
 
+#include <bit>
 #include <cstring>
 #include <map>
 
@@ -11,18 +12,19 @@ namespace dp::test {
 
 struct Course {
   std::vector<NamedTensor> weights, momenta, average;
-  std::vector<double> metrics;
-  std::string steps;  // describe_steps(); not compared
+  std::vector<std::uint64_t> metrics;  // bits of doubles
+  std::string steps;                   // describe_steps(); not compared
   friend bool operator==(const Course& a, const Course& b) {
     return bit_equal(a.weights, b.weights) && bit_equal(a.momenta, b.momenta) && bit_equal(a.average, b.average) &&
            a.metrics == b.metrics;
   }
 };
 
-inline void keep(const Stats& stats, std::vector<double>& metrics) {
+inline void keep(const Stats& stats, std::vector<std::uint64_t>& metrics) {
   for (const double value : {stats.loss_sum, static_cast<double>(stats.samples), static_cast<double>(stats.top1),
-                             static_cast<double>(stats.top5), stats.grad_norm})
-    metrics.push_back(value);
+                             static_cast<double>(stats.top5), stats.grad_norm, static_cast<double>(stats.skipped),
+                             static_cast<double>(stats.loss_scale.value_or(0))})
+    metrics.push_back(std::bit_cast<std::uint64_t>(value));
 }
 
 // Two epochs whose last batch is smaller, rates that change, an evaluation between, a checkpoint loaded, steps without momentum.

@@ -40,6 +40,21 @@ TEST_CASE("simulated GPUs: a step as a graph has the bits of the eager step, wha
     }
 }
 
+TEST_CASE("simulated GPUs: a step in mixed precision as a graph, its loss scaled on the device") {
+  const Model model = narrow_convnet();
+  for (const Amp amp : {Amp::bfloat16, Amp::float16}) {
+    SimulatedGpus machine(2);
+    simt::simulation().protect_memory = false;  // time
+    DataParallelOptions options = on_gpus(2, 2);
+    options.amp = amp;
+    options.loss_scale.initial = 0x1p22f;  // too much for some steps
+    options.loss_scale.growth_interval = 2;
+    const Course eager = course_of(model, options, false), graphs = course_of(model, options, true);
+    CHECK(graphs == eager);
+    CHECK_THAT(graphs.steps, Catch::Contains(kRecorded));
+  }
+}
+
 TEST_CASE("simulated GPUs: logical shards and replicas that share a GPU run as graphs, too") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
