@@ -2,6 +2,8 @@
 #include "cuda/library_rig.h"
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
+#include "kernels/cuda/cublaslt_linear.h"
+#include "kernels/cuda/cudnn_conv.h"
 #include "kernels/cuda/tuner.h"
 #include "simt/cublaslt/simulated_cublaslt.h"
 #include "simt/cudnn/simulated_cudnn.h"
@@ -138,4 +140,50 @@ TEST_CASE("library ways: replicas train through cuDNN and cuBLASLt as through ow
     CHECK(cublaslt.handles() == 0);
   }
   CHECK(DataParallel(model, options).describe_plan(8).find("cudnn:") == std::string::npos);
+}
+
+TEST_CASE("library ways: a graph runs them as it recorded them, and recording tells the library nothing new") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  SimulatedCudnn cudnn({CudnnEngine::needs_workspace});
+  cudnn.refuse_wide_weight_gradients();  // a kernel of ours follows
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::needs_workspace});
+  LibraryRig rig;
+  Random random(3, RandomUse::synthetic);
+  const auto desc = [](const Shape& shape, DType type) { return TensorDesc{shape, type, channels_last(shape, type)}; };
+  const TensorDesc x = desc({2, 8, 6, 6}, DType::bf16), dy = desc({2, 12, 6, 6}, DType::bf16),
+                   dw = desc({12, 8, 3, 3}, DType::f32), rows = desc({3, 20}, DType::f32),
+                   w = desc({7, 20}, DType::f32), y = desc({3, 7}, DType::f32), b = desc({7}, DType::f32);
+  const auto convolution = cudnn_ways(Conv2dBackwardWeights{x, dy, dw, {3, 1, 1}, false}, rig.options).front().make();
+  const auto linear = cublaslt_ways(LinearForward{rows, w, y, true, true}, rig.options).front().make();
+  const auto any = [&](const TensorDesc& tensor) { return rig.upload(random_tensor(tensor.shape, random), tensor); };
+  const DeviceTensor at_x = any(x), at_dy = any(dy), at_rows = any(rows), at_w = any(w), at_b = any(b),
+                     at_dw = rig.poisoned(dw), at_y = rig.poisoned(y);
+  const auto workspace =
+      rig.rig().context().allocate(std::max(convolution->workspace_bytes(), linear->workspace_bytes()));
+  const auto stream = rig.rig().context().make_stream();
+  const auto run = [&] {
+    void* const of_convolution[] = {at_x.data(), at_dy.data(), at_dw.data(), nullptr};
+    void* const of_linear[] = {at_rows.data(), at_w.data(), at_b.data(), at_y.data()};
+    convolution->run(*stream, of_convolution, workspace->data());
+    linear->run(*stream, of_linear, workspace->data());
+  };
+  run();
+  stream->synchronize();
+  const HostTensor gradient = rig.download(at_dw), result = rig.download(at_y);
+  const int packs = cudnn.variant_packs();
+  rig.rig().context().begin_graph(stream.get());
+  run();
+  const auto graph = rig.rig().context().end_graph(stream.get());
+  CHECK(cudnn.variant_packs() == packs);
+  for (int i = 0; i < 2; ++i) {
+    const HostTensor none = zeros(dw.shape);
+    const DeviceTensor cleared = rig.upload(none, dw), empty = rig.upload(zeros(y.shape), y);
+    stream->copy(at_dw.data(), cleared.data(), dw.layout.bytes);
+    stream->copy(at_y.data(), empty.data(), y.layout.bytes);
+    graph->launch(*stream);
+    stream->synchronize();
+    CHECK(rig.download(at_dw).values == gradient.values);
+    CHECK(rig.download(at_y).values == result.values);
+  }
 }
