@@ -30,7 +30,8 @@ std::string describe_devices(int count) {
   int driver = 0, runtime = 0;
   check(cudaDriverGetVersion(&driver), "asking for the driver's version");
   check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
-  std::string text = "CUDA        runtime " + release(runtime) + ", driver for " + release(driver) + "\n" + describe_libraries();
+  std::string text =
+      "CUDA        runtime " + release(runtime) + ", driver for " + release(driver) + "\n" + describe_libraries();
   std::vector<int> devices(static_cast<std::size_t>(count));
   std::iota(devices.begin(), devices.end(), 0);
   for (const int device : devices) text += "cuda:" + std::to_string(device) + "      " + describe_device(device) + "\n";

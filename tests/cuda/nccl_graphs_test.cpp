@@ -41,7 +41,7 @@ TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every dev
       CHECK(graphs == eager);
       CHECK_THAT(graphs.steps, Catch::Contains("one graph for each replica") && Catch::Contains(" nodes"));
       CHECK(in_graphs(nccl, 0) > 10);
-      if (reduce != Reduce::sharded) continue;  // time
+      if (reduce != Reduce::sharded) continue;   // time
       options.batch_norm = BatchNormMode::sync;  // two communicators in one graph
       options.clip_grad_norm = 0.5;
       if (gpus == 2) options.grad_accum_steps = 2;  // with statistics synchronised every replica needs rows
