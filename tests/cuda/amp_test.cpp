@@ -233,6 +233,39 @@ TEST_CASE("loss scaling: the scale grows after so many good steps, and goes on b
   CHECK(resumed.loss_scale()->good_steps == 1);
 }
 
+TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager ones, overflows and growth too") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2);
+  for (const Amp amp : kTypes)
+    for (const Reduce reduce : kReductions) {
+      DataParallelOptions options = with(on_gpus(2, 2), amp);
+      options.reduce = reduce;
+      options.loss_scale.initial = 0x1p21f;
+      options.loss_scale.growth_interval = 3;
+      std::vector<NamedTensor> weights[2];
+      std::optional<LossScale> scales[2];
+      std::int64_t skipped[2];
+      for (const bool graphs : {false, true}) {
+        options.graphs = graphs;
+        DataParallel net(model, options);
+        for (std::uint64_t i = 0; i < 12; ++i)
+          net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});
+        weights[graphs] = net.weights();
+        scales[graphs] = net.loss_scale();
+        skipped[graphs] = net.take_stats().skipped;
+      }
+      INFO(name_of(amp) << ", reduce " << static_cast<int>(reduce));
+      CHECK(bit_equal(weights[0], weights[1]));
+      CHECK(skipped[0] == skipped[1]);
+      CHECK((skipped[0] > 0) == (amp == Amp::float16));
+      REQUIRE(scales[0].has_value() == (amp == Amp::float16));
+      if (!scales[0]) continue;
+      CHECK(scales[0]->scale == scales[1]->scale);
+      CHECK(scales[0]->good_steps == scales[1]->good_steps);
+      CHECK(scales[0]->scale > std::ldexp(0x1p21f, -static_cast<int>(skipped[0])));  // it grew
+    }
+}
+
 TEST_CASE("mixed precision: memory is what was estimated, and plans tell types") {
   const Model model = narrow_resnet(/*relu=*/true);
   SimulatedGpus machine(2);
