@@ -104,11 +104,13 @@ void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range ro
   }
 }
 
-// One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet.
-template <typename Before, typename After>
+// One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet. idle(leg) is called
+// on a replica without rows, before it meets the others at the leg's end.
+template <typename Before, typename After, typename Idle>
 void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
                                     const std::vector<engine::PlanStep>& (Plan::*stage)() const,
-                                    const std::vector<engine::Gather>& gathers, Before&& before, After&& after) {
+                                    const std::vector<engine::Gather>& gathers, Before&& before, After&& after,
+                                    Idle&& idle) {
   for (std::size_t leg = 0; leg <= gathers.size(); ++leg) {
     for (int lane = lanes.begin; lane < lanes.end; ++lane) {
       if (const Plan* plan = replica.select(lane))
@@ -117,6 +119,7 @@ void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
       else if (leg < gathers.size())
         replica.zero_part(gathers[leg]);
     }
+    if (replica.plan_of(0) == nullptr) idle(leg);
     if (leg == gathers.size() || size() == 1) continue;
     const std::size_t own = gathers[leg].part_bytes * static_cast<std::size_t>(replica.lanes());
     io_of(replica).all_gather_parts(replica.at({engine::Space::moments, gathers[leg].offset}), own, replica.compute());
@@ -133,7 +136,7 @@ void DataParallel::State::forward(Replica& replica, Exchange& exchange, Lanes la
       [&](int, const engine::PlanStep& s) {
         if (s.reads_entry >= 0) exchange.wait_for_weights(s.reads_entry);
       },
-      [](int, const engine::PlanStep&) {});
+      [](int, const engine::PlanStep&) {}, [](std::size_t) {});
   if (training && lanes.end == replica.lanes()) update_running_statistics(replica);
   if (const Plan* plan = replica.select(lanes.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
 }
@@ -174,6 +177,10 @@ void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes l
       replica, lanes, &Plan::backward, backward_gathers, [](int, const engine::PlanStep&) {},
       [&](int lane, const engine::PlanStep& s) {
         if (last && lane + 1 == working && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
+      },
+      [&](std::size_t leg) {
+        for (std::size_t i = 0; last && leg < ready_in_leg.size() && i < ready_in_leg[leg].size(); ++i)
+          exchange.entries_ready(ready_in_leg[leg][i]);
       });
   if (last && lanes.end == replica.lanes()) exchange.entries_ready(0);  // what is left; everything without rows
 }

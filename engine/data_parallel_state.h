@@ -151,10 +151,10 @@ struct DataParallel::State {
   // In a world: the ranks' values, in rank order.
   template <typename T>
   std::vector<T> of_all_ranks(const T& mine) const;
-  template <typename Before, typename After>
+  template <typename Before, typename After, typename Idle>
   void run_stage(engine::Replica& replica, Lanes lanes,
                  const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
-                 const std::vector<engine::Gather>& gathers, Before&& before, After&& after);
+                 const std::vector<engine::Gather>& gathers, Before&& before, After&& after, Idle&& idle);
   void set_loss_scale(const LossScale& scale);
   // Collective: before the exchanges are made, with their communicators.
   std::size_t usual_bucket_bytes(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
@@ -187,6 +187,9 @@ struct DataParallel::State {
   const engine::Failpoints failpoints;
   const engine::NormTable norms;
   std::vector<engine::Gather> forward_gathers, backward_gathers;  // in training, with synchronised normalisation
+  // Entries from which on gradients are ready, in order, in each leg of backward: the calls of two communicators must have one order
+  // on every device, also where there are no rows.
+  std::vector<std::vector<int>> ready_in_leg;
   engine::WorkerPool pool;
   class Attached {  // the pool's abort flag, to the world
    public:

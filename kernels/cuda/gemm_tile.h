@@ -98,9 +98,13 @@ struct Operand {
 template <typename Points, typename T>
 using ResultOf = std::conditional_t<Points::kOfWeights, float, T>;
 
+// Blocks of a multiprocessor, at least. Conversions from 16 bits take registers: where half of all are a block's, they would spill.
+template <typename Tile, typename T>
+inline constexpr int kResidentBlocks = sizeof(T) == 2 && Tile::kBlocks == 2 ? 1 : Tile::kBlocks;
+
 // out: the result, or with splits `splits` times all sums, as float. blockIdx: tile of rows, tile of cols, part * splits + split.
 template <typename Points, typename Tile, typename T>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
     gemm_kernel(const T* a, const T* b, const float* bias, void* out, Geometry geometry, Ending ending) {
   using A = Operand<Points::kAlongA, Tile::kRows, T>;
   using B = Operand<Points::kAlongB, Tile::kCols, T>;

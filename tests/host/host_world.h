@@ -23,6 +23,7 @@ class BareContext final : public kernels::HostContext {
       : HostContext({DeviceKind::reference, 0}, options) {}
   DType compute_type() const override { return DType::f32; }
   kernels::Layout plain_layout(const Shape&, DType) override { return {}; }
+  kernels::Layout with_type(const kernels::TensorDesc& tensor, DType) override { return tensor.layout; }
   std::unique_ptr<kernels::Op> make_op(const kernels::OpDesc& desc) override {
     throw Error(ErrorCode::usage, std::string("the test context has no ") + kernels::name_of(desc));
   }
