@@ -190,10 +190,10 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     const engine::Plan plan(model, *opened, plan_options(kLayoutRows, true, false), nullptr, norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
     ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
-    for (const engine::PlanStep& step : plan.backward()) {
+    for (const engine::PlanStep& piece : plan.backward()) {
       if (ready_in_leg.empty()) break;
-      if (step.ready_from >= 0) ready_in_leg.back().push_back(step.ready_from);
-      if (step.gathers) ready_in_leg.emplace_back();
+      if (piece.ready_from >= 0) ready_in_leg.back().push_back(piece.ready_from);
+      if (piece.gathers) ready_in_leg.emplace_back();
     }
   });
   if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
