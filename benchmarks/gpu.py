@@ -49,11 +49,20 @@ def arguments(argv=None):
     parser.add_argument("--list", action="store_true", help="print the commands and leave")
     options = parser.parse_args(argv)
     options.only = options.only.split(",")
+    options.gpus = ids_of(options.gpus)
     options.types = ["fp32"] if options.cpu else options.types.split(",")
     unknown = set(options.only) - {"step", "virtual", "layers", "comm"} | set(options.types) - {"bf16", "fp16", "fp32"}
     if unknown:
         parser.error(f"not known: {', '.join(sorted(unknown))}")
     return options
+
+
+def ids_of(text):
+    """"0,2-3" as ["0", "2", "3"]; all: as many as nvidia-smi lists, or the first one where there is none."""
+    if text == "all":
+        return [str(i) for i in range(max(1, len(gpu_facts())))]
+    bounds = [part.split("-") for part in text.split(",")]
+    return [str(i) for bound in bounds for i in range(int(bound[0]), int(bound[-1]) + 1)]
 
 
 def amp_of(kind):
@@ -62,7 +71,7 @@ def amp_of(kind):
 
 def step_command(options, network, batch, kind, variants, more=()):
     _, model, shape, classes, _, _ = network
-    where = ["--cpu", str(options.cpu)] if options.cpu else ["--gpus", options.gpus.split(",")[0] if options.gpus != "all" else "0"]
+    where = ["--cpu", str(options.cpu)] if options.cpu else ["--gpus", options.gpus[0]]
     return [str(options.build / "apps/dp_bench/dp_bench"), "step", "--model", model, "--input", shape, "--classes", str(classes), "-b",
             str(batch), *where, "--images-on", "device", "--rounds", str(options.rounds), "--seconds", str(options.seconds), "--timeout", "900",
             "--variants", variants, "--python", options.python, *amp_of(kind), *more]
@@ -87,11 +96,11 @@ def cases_of(options):
             cases.append(("virtual", {**about, "replicas": options.virtual},
                           step_command(options, network, batch, kind, "dp1,dp-virtual", ["--replicas-per-device", str(options.virtual)])))
         if "layers" in options.only:
-            where = [] if options.cpu else ["--gpu", "0"]
+            where = [] if options.cpu else ["--gpu", options.gpus[0]]
             cases.append(("layers", about, [str(options.build / "apps/dp_bench/dp_bench"), "ops", "--model", network[1], "--input", network[2],
                                             "--classes", str(network[3]), "-b", str(batch), *where, "--python", options.python, *amp_of(kind)]))
-    if "comm" in options.only and (options.cpu > 1 or "," in options.gpus or "-" in options.gpus):
-        where = ["--cpu", str(options.cpu)] if options.cpu else ["--gpus", options.gpus]
+    if "comm" in options.only and (options.cpu > 1 or len(options.gpus) > 1):
+        where = ["--cpu", str(options.cpu)] if options.cpu else ["--gpus", ",".join(options.gpus)]
         cases.append(("comm", {}, [str(options.build / "apps/dp_bench/dp_bench"), "comm", "-b", "8", "-e", "128M", "-f", "2", *where]))
     return cases
 
@@ -164,7 +173,7 @@ def layer_lines(result):
     lines = [f"### {about['network']}, batch {about['batch']}, {about['type']}", ""]
     if report is None:
         return [*lines, f"not run: {result['why']}", ""]
-    section = report["sections"][0]
+    section = max(report["sections"], key=lambda section: len(section["rows"]))
     keys = list(section["columns"])
     cells = [[shown(row[key], 3) if isinstance(row[key], (int, float)) else str(row[key] or "-") for key in keys] for row in section["rows"]]
     return [*lines, *table([section["columns"][key] for key in keys], cells)]

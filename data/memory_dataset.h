@@ -32,6 +32,7 @@ class MemoryDataset final : public Dataset {
     std::copy_n(pixels_.data() + static_cast<std::size_t>(index) * image_bytes_, image_bytes_, out.data());
   }
   Augmentation augmentation() const override { return augmentation_; }
+  bool varies() const override { return false; }
 
  private:
   Shape shape_;

@@ -35,6 +35,10 @@ void check_batch(const Batch& batch, const Model& model) {
   if (!batch.samples.empty() && rows(batch.samples) != images)
     throw Error(ErrorCode::usage,
                 fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
+  if (!batch.kept.set) return;
+  for (const std::int64_t sample : batch.samples.span<std::int64_t>())
+    if (sample < 0 || sample >= shape[0])
+      throw Error(ErrorCode::usage, fmt::format("a batch of sample {} of a set of {}", sample, shape[0]));
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ std::size_t DataParallel::State::usual_bucket_bytes(
     return value;
   };
   kernels::Backend& backend = kernels::backend(DeviceKind::cuda);
-  const std::string what =
-      "bucket bytes, " + std::string(communicators.front()->name()) + ", " + std::to_string(size()) + " ranks";
+  const std::string name = communicators.front()->name();  // "p2p; no nccl: why"
+  const std::string what = "bucket bytes, " + name.substr(0, name.find(';')) + ", " + std::to_string(size()) + " ranks";
   double bytes = of_first(leads ? backend.remembered(options.devices, what).value_or(0) : 0);
   if (bytes < 1) {
     run([&](int local) {

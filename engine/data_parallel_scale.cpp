@@ -12,7 +12,9 @@ using engine::Replica;
 void DataParallel::State::set_loss_scale(const LossScale& scale) {
   on_replicas([&](Replica& replica, Exchange& exchange) {
     exchange.synchronize();
-    replica.set_scaler({.scale = scale.scale, .last_scale = scale.scale, .good_steps = scale.good_steps});
+    // The gradients that lie there keep the scale that they have.
+    const float last = step == 0 ? scale.scale : replica.read_scaler().last_scale;
+    replica.set_scaler({.scale = scale.scale, .last_scale = last, .good_steps = scale.good_steps});
     replica.compute().synchronize();
   });
 }

@@ -187,7 +187,10 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
     opened->bind_thread();
     if (rank != 0) return;
-    const engine::Plan plan(model, *opened, plan_options(kLayoutRows, true, false), nullptr, norms);
+    std::unique_ptr<kernels::Context> untuned;  // nobody runs this plan
+    if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
+    const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false), nullptr,
+                            norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
     ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
     for (const engine::PlanStep& piece : plan.backward()) {

@@ -111,6 +111,7 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
     return;
   }
   on_replicas([](Replica&, Exchange& exchange) { exchange.ensure_momenta(); });
+  graphs->prepared();
   std::unique_ptr<kernels::Buffer> whole;
   on_first([&](Replica& master, Exchange&) {
     whole = assemble(master, arena);

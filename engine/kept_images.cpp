@@ -39,6 +39,11 @@ std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
       throw Error(ErrorCode::usage,
                   to_string(context_.device()) + " does not make its own images; give it batches of images");
     const ImageSet& set = *images.set;
+    const auto channels = static_cast<std::size_t>(set.images.shape()[1]);
+    if (set.images.dtype() != DType::u8 || set.normalization.mean.size() != channels ||
+        set.normalization.std.size() != channels)
+      throw Error(ErrorCode::usage,
+                  "kept images are bytes, with a mean and a deviation for each channel: take read_images()");
     Kept fresh{images.set, nullptr, nullptr, {}};
     std::vector<float> statistics = set.normalization.mean;
     statistics.insert(statistics.end(), set.normalization.std.begin(), set.normalization.std.end());

@@ -108,8 +108,12 @@ std::uint64_t StepGraphs::allocations() const {
 void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
   way_ = Way::eager;
   kind_ = nullptr;
-  if (!refusal_.empty() || eagerly) return;
+  if (!refusal_.empty()) return;
   const auto known = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& k) { return is(k->kind, kind); });
+  if (eagerly) {
+    if (known == kinds_.end()) ++events_;  // it may make memory
+    return;
+  }
   if (known != kinds_.end() && (*known)->placed == placed()) {
     if ((*known)->kind.rows != kind.rows || (*known)->allocations != allocations())
       throw Error(

@@ -3,12 +3,15 @@
 #include <algorithm>
 
 #include "dp/error.h"
+#include "dp/world.h"
+#include "engine/files/available_memory.h"
 #include "kernels/backend.h"
 
 namespace dp {
 namespace {
 
-constexpr std::size_t kShare = 4;  // of a device's free memory that its replicas' images may take: one part in so many
+constexpr std::size_t kShare =
+    4;  // of the free memory, of a device and of the host, that images may take: one part in so many
 
 std::size_t bytes_of(const Dataset& dataset) {
   return static_cast<std::size_t>(dataset.size()) * static_cast<std::size_t>(dataset.image_shape().numel());
@@ -30,9 +33,12 @@ ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options) {
   if (options.images_on != ImagesOn::automatic) return options.images_on;
   const std::vector<Device>& devices = options.parallel.devices;
   const std::size_t bytes = bytes_of(*data.train) + bytes_of(*data.test);
-  const bool keep = !varies && std::all_of(devices.begin(), devices.end(), [&](Device device) {
-    return device.kind == DeviceKind::cuda && has_room(device, devices, bytes);
-  });
+  const std::size_t copies =
+      options.parallel.world ? static_cast<std::size_t>(options.parallel.world->local_size()) : 1;
+  const bool keep = !varies && bytes * copies <= available_memory() / kShare &&
+                    std::all_of(devices.begin(), devices.end(), [&](Device device) {
+                      return device.kind == DeviceKind::cuda && has_room(device, devices, bytes);
+                    });
   return keep ? ImagesOn::device : ImagesOn::host;
 }
 

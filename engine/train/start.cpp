@@ -30,7 +30,8 @@ void follow(DataParallel& net, const Start& start) {
 }  // namespace
 
 void require_same_options(World& world, nlohmann::ordered_json config) {
-  for (const char* own : {"devices", "workers", "threads-per-replica", "init", "init-partial"}) config.erase(own);
+  for (const char* own : {"devices", "workers", "threads-per-replica", "init", "init-partial", "images-on"})
+    config.erase(own);
   const auto first = nlohmann::ordered_json::parse(world.from_first(config.dump()));
   for (const auto& [name, value] : config.items())
     if (!first.contains(name) || first.at(name) != value)

@@ -8,7 +8,7 @@
 
 namespace dp::kernels::cuda {
 
-std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
+std::vector<Way> own_ways(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
   std::vector<Way> ways = mma_ways(desc, options);
   for (const GemmChoice& choice : pinned.alternatives()) {
     CudaOpOptions with = options;
@@ -16,10 +16,18 @@ std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const Cud
     ways.push_back(
         {gemm_name(choice), [desc, with] { return std::visit([&](const auto& d) { return make(d, with); }, desc); }});
   }
-  for (auto* const of_library : {cudnn_ways, cublaslt_ways}) {
-    std::vector<Way> more = of_library(desc, options);
-    std::move(more.begin(), more.end(), std::back_inserter(ways));
-  }
+  return ways;
+}
+
+std::vector<Way> library_ways(const OpDesc& desc, const CudaOpOptions& options) {
+  std::vector<Way> ways = cudnn_ways(desc, options), more = cublaslt_ways(desc, options);
+  std::move(more.begin(), more.end(), std::back_inserter(ways));
+  return ways;
+}
+
+std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
+  std::vector<Way> ways = own_ways(desc, pinned, options), more = library_ways(desc, options);
+  std::move(more.begin(), more.end(), std::back_inserter(ways));
   return ways;
 }
 

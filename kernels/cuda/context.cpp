@@ -7,6 +7,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/trial.h"
 #include "kernels/cuda/tuner.h"
 
 namespace dp::kernels::cuda {
@@ -88,9 +89,14 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
       [&](const auto& op) -> std::unique_ptr<Op> {
         std::unique_ptr<CudaOp> pinned = make(op, op_options_);
         if (!options_.autotune || options_.deterministic) return untried(desc, std::move(pinned), op_options_);
-        const std::vector<Way> others = ways_beside(desc, *pinned, op_options_);
-        if (others.empty()) return pinned;
-        return tuner_of(device_.index).fastest(desc, std::move(pinned), others, variant_of(op_options_));
+        if (trial_arguments(desc).empty()) return pinned;  // there is one way
+        ++moves_;
+        Tuner::Others others{own_ways(desc, *pinned, op_options_), [&] { return library_ways(desc, op_options_); },
+                             [&] { return untried(desc, make(op, op_options_), op_options_); }};
+        if (tuner_ == nullptr) tuner_ = &tuner_of(device_.index);
+        auto chosen = tuner_->fastest(desc, std::move(pinned), std::move(others), variant_of(op_options_));
+        ++moves_;
+        return chosen;
       },
       desc);
 }
@@ -124,7 +130,11 @@ void CudaContext::resume() {
 std::unique_ptr<Graph> CudaContext::end_graph(Stream* root) {
   bind_thread();
   std::unique_ptr<Graph> graph;
-  if (root != nullptr) graph = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_);
+  if (root != nullptr) {
+    auto made = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_);
+    made->upload(of_cuda(*root));
+    graph = std::move(made);
+  }
   resume();
   return graph;
 }

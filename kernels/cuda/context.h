@@ -9,6 +9,8 @@
 
 namespace dp::kernels::cuda {
 
+class Tuner;
+
 // Every call makes the device the calling thread's current one.
 class CudaContext final : public Context {
  public:
@@ -29,6 +31,7 @@ class CudaContext final : public Context {
   void flush() override {}  // streams go on by themselves
   bool idle() override;
   LabelSeconds take_seconds() override;
+  Doing doing() const override { return {.moves = moves_.load(std::memory_order_relaxed)}; }
   void begin_range(const char* name) override { cuda::begin_range(name); }
   void end_range() override { cuda::end_range(); }
   Rates rates() override { return device_rates(device_.index, activation_type()); }
@@ -52,6 +55,8 @@ class CudaContext final : public Context {
   StreamList streams_;
   Guards guards_;
   CollectiveOrder collective_order_;
+  Tuner* tuner_ = nullptr;               // of this kind of device, once it was asked for
+  std::atomic<std::uint64_t> moves_{0};  // ops made: trying out ways takes a while
 };
 
 }  // namespace dp::kernels::cuda

@@ -11,6 +11,11 @@ CudaGraph::CudaGraph(GraphHandle graph, const Guards& guards) : guards_(guards) 
   exec_ = GraphExecHandle(exec);
 }
 
+void CudaGraph::upload(const CudaStream& stream) {
+  check(cudaGraphUpload(exec_.get(), stream.native()), "bringing a graph to the device");
+  check(cudaStreamSynchronize(stream.native()), "bringing a graph to the device");
+}
+
 void CudaGraph::launch(Stream& stream) {
   CudaStream& own = of_cuda(stream);
   bind_device(own.device());

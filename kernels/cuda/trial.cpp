@@ -139,15 +139,23 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Whether `use` ended without an Error.
+struct BrokenDevice : Error {
+  using Error::Error;
+};
+
+// Whether `use` ended without an Error. BrokenDevice naming what was tried where nothing more can be done on the device.
 template <typename Use>
-bool succeeds(const Use& use) {
+bool succeeds(const std::string& what, const Use& use) {
   try {
     use();
     return true;
-  } catch (const Error&) {
+  } catch (const BrokenDevice&) {
+    throw;
+  } catch (const Error& error) {
     cudaGetLastError();
-    return false;
+    if (cudaDeviceSynchronize() == cudaSuccess) return false;
+    throw BrokenDevice(ErrorCode::device,
+                       "trying " + what + " broke the device: " + error.what() + "; leave it out with --no-autotune");
   }
 }
 
@@ -180,19 +188,20 @@ std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::sp
   for (const CudaOp* const op : ops) workspace = std::max(workspace, op->workspace_bytes());
   std::vector<double> times(ops.size(), kUnfit);
   std::vector<std::vector<double>> rounds(ops.size());
-  succeeds([&] {
+  succeeds("ways to compute an op", [&] {
     Trial trial(arguments, workspace);
     const Trial::Results expected = trial.results_of(*ops.front());
     std::vector<int> runs(ops.size(), 0);  // none: it is out
     for (std::size_t i = 0; i < ops.size(); ++i)
-      succeeds([&] {
+      succeeds(ops[i]->implementation(), [&] {
         if (!trial.agree(trial.results_of(*ops[i]), expected, ops[i]->rounds_to_tf32())) return;
         const double once = trial.microseconds_of(*ops[i], 1);
         runs[i] = std::clamp(static_cast<int>(kRoundMicroseconds / std::max(once, 1.0)), 1, kMostRuns);
       });
     for (int round = 0; round < kRounds; ++round)  // in turns, so that a clock that changes meets all of them
       for (std::size_t i = 0; i < ops.size(); ++i)
-        if (runs[i] > 0 && !succeeds([&] { rounds[i].push_back(trial.microseconds_of(*ops[i], runs[i])); }))
+        if (runs[i] > 0 &&
+            !succeeds(ops[i]->implementation(), [&] { rounds[i].push_back(trial.microseconds_of(*ops[i], runs[i])); }))
           runs[i] = 0;
     for (std::size_t i = 0; i < ops.size(); ++i)
       if (runs[i] > 0) times[i] = median(rounds[i]);

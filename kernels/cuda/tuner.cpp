@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <map>
 
 #include "dp/error.h"
@@ -57,26 +58,36 @@ std::string problem_of(const OpDesc& desc, const CudaOp& op) {
   return text;
 }
 
-std::unique_ptr<Op> Tuner::fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others,
+std::unique_ptr<Op> Tuner::fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, Others others,
                                    const std::string& variant) {
   const std::string problem = problem_of(desc, *pinned) + variant;
   const std::scoped_lock lock(mutex_);
-  if (const auto known = cache_.find(problem)) {
-    if (known->candidate == pinned->implementation())
-      return std::make_unique<TunedOp>(std::move(pinned), known->microseconds);
-    for (const Way& way : others)
-      if (way.name == known->candidate)
-        if (auto op = made(way)) return std::make_unique<TunedOp>(std::move(op), known->microseconds);
-  }
+  const auto known = cache_.find(problem);
+  const auto remembered = [&](std::size_t from) -> std::unique_ptr<Op> {
+    for (std::size_t i = from; known && i < others.known.size(); ++i)
+      if (others.known[i].name == known->candidate)
+        if (auto op = made(others.known[i])) return std::make_unique<TunedOp>(std::move(op), known->microseconds);
+    return nullptr;
+  };
+  if (known && known->candidate == pinned->implementation())
+    return std::make_unique<TunedOp>(std::move(pinned), known->microseconds);
+  if (auto op = remembered(0)) return op;
+  const std::size_t own = others.known.size();
+  if (others.more) std::ranges::move(others.more(), std::back_inserter(others.known));
+  if (auto op = remembered(own)) return op;
+
   std::vector<std::unique_ptr<CudaOp>> all;
   all.push_back(std::move(pinned));
-  for (const Way& way : others)
+  for (const Way& way : others.known)
     if (auto op = made(way)) all.push_back(std::move(op));
   std::vector<CudaOp*> ops;
   for (const auto& op : all) ops.push_back(op.get());
   const std::vector<double> times = try_all(desc, ops);
   const auto least = std::min_element(times.begin(), times.end());
-  if (*least >= kUnfit) return std::move(all.front());
+  if (*least >= kUnfit) {
+    auto op = others.untried ? others.untried() : nullptr;
+    return op ? std::move(op) : std::move(all.front());
+  }
   const auto best = static_cast<std::size_t>(least - times.begin());
   cache_.keep(problem, {all[best]->implementation(), *least});
   return std::make_unique<TunedOp>(std::move(all[best]), *least);

@@ -1,6 +1,7 @@
 // Of several ways to compute an op, the one that is fastest on this device: each is tried once, on random data, and the choice is kept.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -27,7 +28,17 @@ class Tuner {
   // given back. A way that fails, or differs from `pinned` by more than rounding, is none. `variant`: what the others may do that
   // they may not for the same problem elsewhere.
   std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others,
-                              const std::string& variant = {});
+                              const std::string& variant = {}) {
+    return fastest(desc, std::move(pinned), Others{others, {}, {}}, variant);
+  }
+  struct Others {
+    std::vector<Way> known;                  // looked through before more() is called
+    std::function<std::vector<Way>()> more;  // may be empty
+    std::function<std::unique_ptr<CudaOp>()>
+        untried;  // what is used in place of `pinned` where nothing could be tried; may be empty
+  };
+  std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, Others others,
+                              const std::string& variant);
 
  protected:
   // Microseconds of one run of each, kUnfit for those that are none; the first is the pinned one.

@@ -101,7 +101,7 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
       {{"--split", "half"}, 2, {"--split", "balanced"}},
       {{"--on-nonfinite", "retry"}, 2, {"--on-nonfinite", "skip"}},
       {{"--lr-scale", "sqrt"}, 2, {"--lr-scale", "linear"}},
-      {{"--amp"}, 2, {"--amp", "--help"}},
+      {{"--amp"}, 2, {"--amp", "for GPUs"}},
       {{"--engine", "horovod"}, 2, {"--engine", "ddp"}},
       {{"--engine", "ddp", "--replicas-per-device", "2"}, 2, {"--replicas-per-device"}},
       {{"--engine", "ddp", "--nnodes", "2"}, 2, {"--master-addr"}},

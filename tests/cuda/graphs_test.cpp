@@ -115,7 +115,7 @@ TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go 
   }
 }
 
-TEST_CASE("simulated GPUs: steps that are traced, or under failpoints, are no graphs; the others are") {
+TEST_CASE("simulated GPUs: steps that are traced, or under failpoints, are no graphs, and the others are") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallelOptions options = on_gpus(2, 2);

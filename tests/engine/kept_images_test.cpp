@@ -53,7 +53,6 @@ TEST_CASE("images are not kept where that would not be the same") {
     const Normalization& normalization() const override { return normalization_; }
     std::int32_t label(std::int64_t) const override { return 0; }
     void read(std::int64_t, std::span<std::uint8_t>, Random*) const override {}
-    bool varies() const override { return true; }
 
    private:
     Normalization normalization_{{0}, {1}};
@@ -75,6 +74,13 @@ TEST_CASE("images are not kept where that would not be the same") {
   batch.labels = Tensor(Shape{2}, DType::i32);
   batch.kept.set = read_images(RandomImages(model.input(), 7, 4));
   CHECK_THROWS_WITH(reference.train_step(batch, {}), Catch::Contains("does not make its own images"));
+  batch.samples.data<std::int64_t>()[1] = 4;
+  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("sample 4 of a set of 4"));
+  batch.samples.data<std::int64_t>()[1] = 3;
+  auto floats = std::make_shared<ImageSet>(*batch.kept.set);
+  floats->images = Tensor(floats->images.shape());
+  batch.kept.set = floats;
+  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("bytes"));
 }
 
 TEST_CASE("a trainer told to keep the images on the device reaches the same weights, and the record says so") {

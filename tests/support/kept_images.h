@@ -20,6 +20,7 @@ class RandomImages final : public Dataset {
   std::int64_t classes() const override { return classes_; }
   const Normalization& normalization() const override { return normalization_; }
   Augmentation augmentation() const override { return {.padding = 2, .flip = true}; }
+  bool varies() const override { return false; }
   std::int32_t label(std::int64_t index) const override { return static_cast<std::int32_t>(index % classes_); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {
     Random random(5, RandomUse::synthetic, static_cast<std::uint64_t>(index));

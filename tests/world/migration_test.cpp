@@ -132,6 +132,7 @@ const std::map<std::string, Trial> kTrials{
     {"`with net.no_sync():` over k - 1 backwards", {kRanks + "--grad-accum-steps 2"}},
     {"`bucket_cap_mb=25`", {kRanks + "--bucket-mb 25"}},
     {"`clip_grad_norm_(net.parameters(), 1.0)`", {kRanks + "--clip-grad-norm 1.0"}},
+    {"`torch.autocast(\"cuda\", torch.bfloat16)`; with `torch.float16` and `GradScaler`", {""}},
     {"`if rank == 0: torch.save(...)`", {kRanks + "--save-every 1 --save-every-steps 1"}},  // with --output-dir as all
     {"`all_reduce` of the validation counts", {kRanks}},
     {"`horovodrun -np 4 python train.py`, `mpirun -np 4 python train.py`", {"", by_mpirun}},
@@ -145,8 +146,8 @@ const std::map<std::string, Trial> kTrials{
 };
 
 // Not to be tried here: they need GPUs, or are torchrun's own; and what every trial has.
-const std::set<std::string> kElsewhere{"--gpus",       "--no-python", "--nproc-per-node",
-                                       "--output-dir", "--init",      "--engine"};
+const std::set<std::string> kElsewhere{"--gpus",       "--no-python", "--nproc-per-node", "--amp",
+                                       "--output-dir", "--init",      "--engine",         "--amp-dtype"};
 
 }  // namespace
 

@@ -218,7 +218,8 @@ class DataParallel {
 };
 
 // What memory_use() will say of each replica after prepare(train_batches, eval_batches), without training anything or
-// allocating it. Errors as for making the DataParallel.
+// allocating it; on GPUs but for what brings the inputs (three times a batch, or the images kept there), and for the workspace of ways that
+// only the tuner takes. Errors as for making the DataParallel.
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
                                        const std::vector<std::int64_t>& eval_batches = {});

@@ -40,8 +40,8 @@ class Dataset {
   // this sample in this epoch: a dataset that varies its images while it reads them draws from it, others ignore it.
   virtual void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const = 0;
   virtual Augmentation augmentation() const { return {}; }
-  // Whether read() draws from `random`: then no copy of the bytes can stand for the images.
-  virtual bool varies() const { return false; }
+  // Whether read() may draw from `random`: then no copy of the bytes can stand for the images, and devices do not keep them.
+  virtual bool varies() const { return true; }
 
   // A copy of one image, not augmented.
   std::vector<std::uint8_t> image(std::int64_t index) const {

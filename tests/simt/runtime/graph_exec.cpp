@@ -99,6 +99,11 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
   return cudaSuccess;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
+  Stream* const stream = as_stream(handle, "cudaGraphUpload");
+  return stream == nullptr ? cudaErrorInvalidResourceHandle : refuse_if_captured(*stream, "cudaGraphUpload");
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
   Stream* const stream = as_stream(handle, "cudaGraphLaunch");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
