@@ -13,7 +13,6 @@ CudaGraph::CudaGraph(GraphHandle graph, const Guards& guards) : guards_(guards) 
 
 void CudaGraph::upload(const CudaStream& stream) {
   check(cudaGraphUpload(exec_.get(), stream.native()), "bringing a graph to the device");
-  check(cudaStreamSynchronize(stream.native()), "bringing a graph to the device");
 }
 
 void CudaGraph::launch(Stream& stream) {

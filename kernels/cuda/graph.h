@@ -10,7 +10,7 @@ class CudaGraph final : public Graph {
   // Error(device) when it can not be instantiated. `guards` are those of the context that launches, and outlive it.
   CudaGraph(GraphHandle graph, const Guards& guards);
 
-  // So that no launch has to, while another replica's work may already wait for this one's. Returns when it is done.
+  // So that no launch has to take memory, while another replica's work may already wait for this one's.
   void upload(const CudaStream& stream);
   void launch(Stream& stream) override;
   std::size_t nodes() const override { return nodes_; }
