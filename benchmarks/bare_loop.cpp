@@ -24,9 +24,13 @@ kernels::ContextOptions context_options(int threads, bool fast_convolutions, Amp
 BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device,
                    int threads, std::uint64_t seed, std::int64_t batch, bool fast_convolutions, Amp amp)
     : model_(model), norms_(model, 1) {
-  auto context = kernels::backend(device.kind).open(device, context_options(threads, fast_convolutions, amp));
+  const kernels::ContextOptions options = context_options(threads, fast_convolutions, amp);
+  kernels::ContextOptions untried = options;  // nobody runs the plan that decides on layouts
+  untried.autotune = false;
+  auto context = kernels::backend(device.kind).open(device, options);
   context->bind_thread();
-  const engine::Plan preferred(model_, *context, {.batch = kLayoutBatch}, nullptr, norms_);
+  const engine::Plan preferred(model_, *kernels::backend(device.kind).open(device, untried), {.batch = kLayoutBatch},
+                               nullptr, norms_);
   table_ = std::make_unique<engine::ParameterTable>(model_, preferred.parameter_layouts(), context->compute_type());
   replica_ = std::make_unique<engine::Replica>(model_, std::move(context), *table_, norms_, engine::ReplicaOptions{});
   for (std::size_t i = 0; i < table_->entries().size(); ++i)

@@ -11,6 +11,7 @@ writes one JSON file and one table.
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def arguments(argv=None):
     parser = argparse.ArgumentParser(prog="./dev bench gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", default="all", help="as dp_train's [all]; the first one for what needs one")
     parser.add_argument("--cpu", type=int, default=0, metavar="N", help="N CPU replicas instead: to try this program out")
-    parser.add_argument("--only", default="step,virtual,layers,comm", help="sections, separated by commas [%(default)s]")
+    parser.add_argument("--only", default="step,virtual,layers,ways,comm", help="sections, separated by commas [%(default)s]")
     parser.add_argument("--quick", action="store_true", help="the batch sizes that the goals name, no others")
     parser.add_argument("--types", default="bf16,fp16,fp32", help="of activations [%(default)s]")
     parser.add_argument("--batches", type=lambda text: [int(word) for word in text.split(",")], help="batch sizes instead")
@@ -42,7 +43,7 @@ def arguments(argv=None):
     parser.add_argument("--virtual", type=int, default=4, help="replicas on one device [%(default)s]")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a variant in a round [%(default)s]")
-    parser.add_argument("--limit", type=float, default=3600, help="seconds in all; what does not begin in time is not run [%(default)s]")
+    parser.add_argument("--limit", type=float, default=21600, help="seconds in all; what does not begin in time is not run [%(default)s]")
     parser.add_argument("--python", default="python3", help="one that has PyTorch")
     parser.add_argument("--build", type=pathlib.Path, default=BUILD, help="where dp_bench and dp_train were built [%(default)s]")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-benchmarks"), help="OUT.json and OUT.md are written")
@@ -51,7 +52,7 @@ def arguments(argv=None):
     options.only = options.only.split(",")
     options.gpus = ids_of(options.gpus)
     options.types = ["fp32"] if options.cpu else options.types.split(",")
-    unknown = set(options.only) - {"step", "virtual", "layers", "comm"} | set(options.types) - {"bf16", "fp16", "fp32"}
+    unknown = set(options.only) - {"step", "virtual", "layers", "ways", "comm"} | set(options.types) - {"bf16", "fp16", "fp32"}
     if unknown:
         parser.error(f"not known: {', '.join(sorted(unknown))}")
     return options
@@ -99,10 +100,72 @@ def cases_of(options):
             where = [] if options.cpu else ["--gpu", options.gpus[0]]
             cases.append(("layers", about, [str(options.build / "apps/dp_bench/dp_bench"), "ops", "--model", network[1], "--input", network[2],
                                             "--classes", str(network[3]), "-b", str(batch), *where, "--python", options.python, *amp_of(kind)]))
+    for kind in options.types if "ways" in options.only else []:
+        for network in networks:
+            batch = max(options.batches or network[5])
+            about = {"network": network[0], "model": network[1], "batch": batch, "type": kind}
+            where = [] if options.cpu else ["--gpu", options.gpus[0]]
+            cases.append(("ways", about, [str(options.build / "apps/dp_bench/dp_bench"), "ops", "--model", network[1], "--input", network[2], "--classes",
+                                          str(network[3]), "-b", str(batch), *where, "--rounds", "1", "--steps", "1", "--without-pytorch", *amp_of(kind)]))
     if "comm" in options.only and (options.cpu > 1 or len(options.gpus) > 1):
         where = ["--cpu", str(options.cpu)] if options.cpu else ["--gpus", ",".join(options.gpus)]
         cases.append(("comm", {}, [str(options.build / "apps/dp_bench/dp_bench"), "comm", "-b", "8", "-e", "128M", "-f", "2", *where]))
-    return cases
+    # What the goals name comes before further types: a run that is stopped has it.
+    sections = ["step", "virtual", "layers", "ways", "comm"]
+    return sorted(cases, key=lambda case: (case[1].get("type", options.types[0]) != options.types[0], sections.index(case[0])))
+
+
+def kind_of_way(name):
+    """The column of a way in the table of ways; what a fused op's parts in turn are is a kind of its own."""
+    if name.startswith("in turn: "):
+        return "in_turn"
+    fused = name.split(" tf32")[0].split(" widened")[0].endswith(" fused")
+    if name.startswith(("cudnn:", "cublaslt:")):
+        return "library_fused" if fused else "library"
+    return "own_fused" if fused else "own_tensor" if name.startswith("own:mma") else "own"
+
+
+WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "parts in turn", "own_fused": "own, fused",
+        "library_fused": "library, fused"}
+
+
+def ways_report(log):
+    """A log of trials (DP_TUNING_LOG) as a report: for each problem the fastest way of each kind, in microseconds."""
+    best, failed = {}, {}
+    for line in log.splitlines():
+        if line.count("\t") != 2:
+            continue  # torn: the program was stopped
+        problem, way, time = line.split("\t")
+        kinds = best.setdefault(problem, {})
+        if time == "-":
+            failed[problem] = failed.get(problem, 0) + 1
+            continue
+        kind = kind_of_way(way)
+        if kind not in kinds or float(time) < kinds[kind][0]:
+            kinds[kind] = (float(time), way)
+    rows = []
+    for problem, kinds in best.items():
+        chosen = min(kinds.values(), default=(None, "-"))
+        rows.append({"kind": "measured", "problem": problem, **{kind: kinds.get(kind, (None,))[0] for kind in WAYS}, "refused": failed.get(problem, 0),
+                     "fastest": chosen[1]})
+    columns = {"problem": "problem", **{kind: f"{title}, us" for kind, title in WAYS.items()}, "refused": "refused", "fastest": "fastest"}
+    return {"facts": {}, "sections": [{"key": "ways", "title": "Ways to compute each op", "columns": columns, "rows": rows}]}
+
+
+def run_ways(command, seconds):
+    """The ways that `command` tries out, with no choices of earlier runs, or why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = pathlib.Path(folder, "log")
+        try:
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=seconds, check=False,
+                                  env={**os.environ, "DP_TUNING_LOG": str(log), "XDG_CACHE_HOME": folder})
+        except subprocess.TimeoutExpired:
+            return None, f"not finished after {seconds:.0f} s"
+        except OSError as error:
+            return None, str(error)
+        if done.returncode:
+            return None, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return (ways_report(log.read_text()), "") if log.is_file() else (None, "nothing was tried out")
 
 
 def run(command, seconds):
@@ -200,9 +263,9 @@ def markdown(record):
             value = shown(ratio(report, "dp1", "dp-virtual"), 3) if report else f"not run: {result['why']}"
             rows.append([about["network"], str(about["batch"]), about["type"], str(about["replicas"]), value])
         lines += table(["network", "batch", "type", "replicas", "one / several (at least 0.935)"], rows)
-    if of("layers"):
-        lines += ["## Layers", ""]
-        for result in of("layers"):
+    for section, title in (("layers", "Layers"), ("ways", "Ways to compute each op")):
+        lines += ["## " + title, ""] if of(section) else []
+        for result in of(section):
             lines += layer_lines(result)
     for result in of("comm"):
         lines += ["## Collectives", "", f"not run: {result['why']}", ""] if result["report"] is None else ["## Collectives", ""]
@@ -238,7 +301,7 @@ def main():
     for section, about, command in cases:
         left = options.limit - (time.monotonic() - begin)
         print(f"== {section} {about.get('network', '')} {about.get('batch', '')} {about.get('type', '')}", file=sys.stderr, flush=True)
-        report, why = run(command, left) if left > 10 else (None, "no time was left")
+        report, why = (run_ways if section == "ways" else run)(command, left) if left > 10 else (None, "no time was left")
         if why:
             print(why, file=sys.stderr)
         record["results"].append({"section": section, "about": about, "command": " ".join(command), "report": report, "why": why})

@@ -22,7 +22,8 @@ std::size_t bucket_bytes_for(const SumCost& cost);
 
 // Whether there is anything to tune: small networks are one bucket.
 bool worth_tuning(const ParameterTable& table);
-// Collective: all replicas call it, with the communicator of their buckets. Sums their gradients, which are zero.
-SumCost measure_sums(Replica& replica, kernels::Communicator& communicator);
+// Collective: all replicas call it, with the communicator of their buckets. Sums their gradients, which are zero, as `reduce_dtype`; bytes are
+// those of the arena, whatever travels.
+SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DType reduce_dtype);
 
 }  // namespace dp::engine

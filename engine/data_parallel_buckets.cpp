@@ -25,12 +25,13 @@ std::size_t DataParallel::State::usual_bucket_bytes(
   };
   kernels::Backend& backend = kernels::backend(DeviceKind::cuda);
   const std::string name = communicators.front()->name();  // "p2p; no nccl: why"
-  const std::string what = "bucket bytes, " + name.substr(0, name.find(';')) + ", " + std::to_string(size()) + " ranks";
+  std::string what = "bucket bytes, " + name.substr(0, name.find(';')) + ", " + std::to_string(size()) + " ranks";
+  if (options.reduce_dtype != DType::f32) what += std::string(", sums in ") + to_string(options.reduce_dtype);
   double bytes = of_first(leads ? backend.remembered(options.devices, what).value_or(0) : 0);
   if (bytes < 1) {
     run([&](int local) {
       const auto at = static_cast<std::size_t>(local);
-      const engine::SumCost cost = engine::measure_sums(*replicas[at], *communicators[at]);
+      const engine::SumCost cost = engine::measure_sums(*replicas[at], *communicators[at], options.reduce_dtype);
       if (local == 0) bytes = static_cast<double>(engine::bucket_bytes_for(cost));
     });
     bytes = of_first(bytes);

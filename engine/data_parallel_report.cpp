@@ -82,6 +82,9 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
     text += fmt::format("mixed precision: activations and the weights that layers read in {}, {:.1f} MiB a copy{}\n",
                         to_string(*low), static_cast<double>(s.table->size() * 2) / (1 << 20),
                         s.scales_loss() ? ", the loss scaled" : "");
+  if (s.options.reduce_dtype == DType::bf16)
+    text += s.shards() > 1 ? "gradients are rounded to bfloat16 for their sum\n"
+                           : "one replica sums nothing: no gradient is rounded to bfloat16\n";
   text += "buckets, in the order in which they become ready\n";
   for (const auto& bucket : s.exchanges.front()->buckets())
     text += fmt::format(

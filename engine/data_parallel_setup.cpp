@@ -1,8 +1,7 @@
-// Making a DataParallel: options resolved, contexts opened, parameters laid out and initialised.
+// Making a DataParallel: contexts opened, parameters laid out and initialised.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "dp/error.h"
 #include "dp/random.h"
@@ -15,114 +14,6 @@ namespace dp {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
-
-constexpr std::pair<Comm, std::string_view> kCommunicators[] = {
-    {Comm::host, "host"}, {Comm::p2p, "p2p"}, {Comm::nccl, "nccl"}, {Comm::tcp, "tcp"}, {Comm::mpi, "mpi"}};
-
-Comm comm_named(std::string_view name) {
-  for (const auto& [comm, known] : kCommunicators)
-    if (known == name) return comm;
-  refuse("no communicator is called '" + std::string(name) + "'");
-}
-std::string_view name_of(Comm comm) {
-  for (const auto& [known, name] : kCommunicators)
-    if (known == comm) return name;
-  return "auto";
-}
-
-std::vector<Device> default_devices() {
-  const int count = probe_devices(DeviceKind::cuda).count;
-  if (count == 0) return cpus(2);
-  return gpus(parse_gpu_list("all", count));
-}
-
-}  // namespace
-
-int ranks_of(const DataParallelOptions& options) {
-  return options.world ? options.world->size() : static_cast<int>(options.devices.size());
-}
-
-std::optional<DType> activations_of(const DataParallelOptions& options) {
-  if (options.amp == Amp::off) return std::nullopt;
-  return options.amp == Amp::bfloat16 ? DType::bf16 : DType::f16;
-}
-
-namespace {
-
-// What a rank of a world does otherwise.
-void resolve_in_world(DataParallelOptions& o) {
-  const World& world = *o.world;
-  if (o.devices.empty()) {
-    const int count = probe_devices(DeviceKind::cuda).count;
-    // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
-    const int own = count == 1 ? 0 : world.local_rank();
-    if (count > 0 && own >= count)
-      refuse(fmt::format("{} ranks share this host, but it has {} GPUs", world.local_size(), count));
-    o.devices = count > 0 ? gpus({own}) : cpus(1);
-  }
-  if (o.devices.size() != 1)
-    refuse(fmt::format("a rank of a world has one device, not {}; start more ranks", o.devices.size()));
-  if (o.reduce != Reduce::automatic && o.reduce != Reduce::all_reduce)
-    refuse("the ranks of a world sum their gradients by all_reduce; other ways belong to one process");
-  if (o.loss == LossAt::gathered) refuse("the ranks of a world compute their own losses: choose loss local");
-  if (o.logical_shards > 0) refuse("logical shards belong to one process");
-  o.reduce = Reduce::all_reduce;
-  if (o.comm == Comm::automatic)
-    o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator(o.world->state()));
-  if (o.threads_per_replica == 0)
-    o.threads_per_replica =
-        std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, world.local_size()));
-}
-
-}  // namespace
-
-DataParallelOptions resolved(DataParallelOptions o) {
-  if (o.world) resolve_in_world(o);
-  if (!o.world && (o.comm == Comm::tcp || o.comm == Comm::mpi))
-    refuse(fmt::format("--comm {} joins processes: it needs --engine ddp; leave it out, or take host or p2p",
-                       name_of(o.comm)));
-  if (o.devices.empty()) o.devices = default_devices();
-  for (const Device& device : o.devices)
-    if (device.kind != o.devices.front().kind)
-      refuse(fmt::format("devices of different kinds, {} and {}, can not train together", to_string(o.devices.front()),
-                         to_string(device)));
-  if (o.amp != Amp::off && o.devices.front().kind == DeviceKind::cpu)
-    refuse("mixed precision (--amp) is for GPUs: CPU replicas compute in float32; leave it out");
-  if (!(std::isnormal(o.loss_scale.initial) && o.loss_scale.initial > 0 && o.loss_scale.growth >= 1 &&
-        std::isfinite(o.loss_scale.growth) && o.loss_scale.backoff > 0 && o.loss_scale.backoff < 1 &&
-        o.loss_scale.growth_interval >= 1))
-    refuse(
-        "a loss scale begins at a positive number, grows by a factor of at least 1 after at least one step, and backs "
-        "off by one below 1");
-  if (o.grad_accum_steps < 1) refuse("grad_accum_steps must be at least 1");
-  if (!(o.label_smoothing >= 0 && o.label_smoothing < 1)) refuse("label_smoothing must lie in [0, 1)");
-  if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
-  if (o.ema_decay && !(*o.ema_decay >= 0 && *o.ema_decay < 1)) refuse("ema_decay must lie in [0, 1)");
-  if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
-  if (!(o.timeout_seconds >= 0)) refuse("timeout_seconds must not be negative");
-  if (o.trace_first < 0 || o.trace_steps < 0) refuse("trace_first and trace_steps must not be negative");
-  if (o.logical_shards < 0) refuse("logical_shards must not be negative");
-  if (o.logical_shards > 0) {
-    if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
-      refuse(fmt::format("{} logical shards can not be spread evenly over {} replicas; take a multiple of {}",
-                         o.logical_shards, o.devices.size(), o.devices.size()));
-    if (o.loss == LossAt::gathered) refuse("logical shards compute their own loss: choose loss local");
-    o.deterministic = true;
-    if (o.threads_per_replica == 0) o.threads_per_replica = 1;
-  }
-  if (o.comm == Comm::automatic)
-    o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator(o.devices, o.logical_shards > 0));
-  if (o.comm == Comm::nccl && o.logical_shards > 0)
-    refuse("logical shards are summed in one order, which nccl does not promise: choose comm p2p");
-  if (o.reduce == Reduce::automatic)
-    o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
-  if (o.threads_per_replica == 0)
-    o.threads_per_replica =
-        std::max(1, static_cast<int>(kernels::usable_cores().size()) / static_cast<int>(o.devices.size()));
-  return o;
-}
-
-namespace {
 
 // One core for each thread of each replica of this host; none when there are not enough.
 std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
@@ -161,6 +52,9 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     device_names = world->exchange(device_names.front());
     for (int rank = 0; rank < size() && !world->one_host(); ++rank)
       device_names[static_cast<std::size_t>(rank)].insert(0, world->host_of(rank) + " ");
+    for (const DType theirs : of_all_ranks(options.reduce_dtype))
+      if (theirs != options.reduce_dtype)
+        refuse("the ranks sum their gradients in different types (--reduce-dtype); give all the same one");
   }
   const std::size_t count = options.devices.size();
   std::vector<std::unique_ptr<kernels::Context>> contexts(count);
@@ -178,6 +72,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     context.autotune = options.autotune;
     context.activations = activations_of(options);
     context.tf32 = options.tf32;
+    context.norm_fusion = engine::test_modes().norm_fusion;
     context.threaded_streams = engine::test_modes().threaded_streams;
     context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
     context.discrete_memory = engine::test_modes().discrete_memory;
@@ -217,11 +112,11 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   for (const auto& replica : replicas) pointers.push_back(&replica->context());
   std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
   if (options.world && size() > 1) {
-    bucket_comm.front() = backend.join(name_of(options.comm), *pointers.front(), options.world->state());
-    io.push_back(backend.join(name_of(options.comm), *pointers.front(), options.world->state()));
+    bucket_comm.front() = backend.join(communicator_name(options.comm), *pointers.front(), options.world->state());
+    io.push_back(backend.join(communicator_name(options.comm), *pointers.front(), options.world->state()));
   } else if (norms.parts() > 1) {
-    bucket_comm = backend.make_communicators(name_of(options.comm), pointers);
-    if (count > 1) io = backend.make_communicators(name_of(options.comm), pointers);
+    bucket_comm = backend.make_communicators(communicator_name(options.comm), pointers);
+    if (count > 1) io = backend.make_communicators(communicator_name(options.comm), pointers);
   }
   if (options.bucket_bytes == 0) options.bucket_bytes = usual_bucket_bytes(bucket_comm);
   const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
@@ -231,7 +126,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
-                                                      failpoints, scaling);
+                                                      failpoints, options.reduce_dtype, scaling);
   });
   if (scaling) set_loss_scale({options.loss_scale.initial, 0});
   make_graphs();
@@ -303,6 +198,8 @@ DataParallel::State::~State() {
   average_buffers_op.reset();
   loss_ops.clear();
   io.clear();
+  for (const auto& exchange : exchanges)
+    if (exchange) exchange->stop();
   exchanges.clear();
   replicas.clear();
 }

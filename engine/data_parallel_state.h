@@ -29,6 +29,7 @@ namespace dp {
 DataParallelOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
 std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
+std::string_view communicator_name(Comm comm);                            // as backends know it
 
 // Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
 inline constexpr std::int64_t kLayoutRows = 32;

@@ -52,6 +52,8 @@ class Estimate {
     MemoryUse use;
     use.weights = table_->bytes() + engine::Replica::low_bytes(*table_, *context_);
     use.gradients = table_->bytes() * lanes();
+    if (options_.reduce_dtype == DType::bf16 && (norms_.parts() > 1 || ranks_of(options_) > 1))
+      use.gradients += engine::RoundedGradients::bytes(buckets_, lanes());
     for (const engine::Bucket& bucket : buckets_)
       use.momenta +=
           static_cast<std::size_t>(engine::updated_by(bucket, options_.reduce, rank, ranks_).size()) * element;

@@ -31,7 +31,8 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
 }
 
 Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
-                   std::vector<Bucket> buckets, const Failpoints& failpoints, std::optional<LossScaling> scaling)
+                   std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
+                   std::optional<LossScaling> scaling)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
@@ -45,7 +46,8 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
   if (communicator_) {
     comm_ = context.make_stream();
     comm_->label(replica.label_of(Phase::broadcast));
-    communicator_->bring(replica.lanes(), replica.table().size());
+    if (reduce_dtype == DType::bf16) rounded_.emplace(replica, buckets_);
+    communicator_->bring(replica.lanes(), rounded_ ? rounded_->stride() : replica.table().size());
   }
   gradients_done_ = context.make_event();
   const int ranks = communicator_ ? communicator_->size() : 1;
@@ -56,6 +58,7 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
     const Range own = updated_by(bucket, mode_, replica.rank(), ranks);
     parts_.push_back({own, held});
     held += own.size();
+    if (rounded_) rounded_->add_bucket(bucket.range, own);
     SgdUpdate sgd{own.size()};
     if (mixed) sgd.copy = context.activation_type();
     sgd_.push_back(own.size() ? context.make_op(sgd) : nullptr);
@@ -87,9 +90,11 @@ void Exchange::run(const Cast& cast) {
 }
 
 Exchange::~Exchange() {
-  comm_.reset();  // ends what is on its way, before the memory that it works on goes
+  stop();
   communicator_.reset();
 }
+
+void Exchange::stop() { comm_.reset(); }
 
 void Exchange::trace(Tracer& tracer) {
   if (!communicator_) return;
@@ -143,11 +148,16 @@ void Exchange::sum(std::size_t bucket) {
   enter(Phase::reduce, bucket);
   if (!communicator_) return;
   const Range range = buckets_[bucket].range;
+  const std::int64_t count = range.size();
+  const DType type = rounded_ ? DType::bf16 : type_;
+  if (rounded_) rounded_->round(bucket, *comm_);
+  void* const data = rounded_ ? rounded_->data() : gradient(range.begin);
   switch (mode_) {
-    case Reduce::all_reduce: communicator_->all_reduce(gradient(range.begin), range.size(), type_, *comm_); break;
-    case Reduce::sharded: communicator_->reduce_scatter(gradient(range.begin), range.size(), type_, *comm_); break;
-    default: communicator_->reduce(gradient(range.begin), range.size(), type_, 0, *comm_);
+    case Reduce::all_reduce: communicator_->all_reduce(data, count, type, *comm_); break;
+    case Reduce::sharded: communicator_->reduce_scatter(data, count, type, *comm_); break;
+    default: communicator_->reduce(data, count, type, 0, *comm_);
   }
+  if (rounded_) rounded_->widen(bucket, *comm_);
 }
 
 void Exchange::update_bucket(std::size_t bucket) {

@@ -8,6 +8,7 @@
 
 #include "dp/data_parallel.h"
 #include "engine/replica.h"
+#include "engine/rounded_gradients.h"
 
 namespace dp::engine {
 
@@ -19,10 +20,13 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets);
 class Exchange {
  public:
   // `communicator` is null for a single replica with one lane: then everything runs on the compute stream. `scaling`: of the loss, whose
-  // gradients arrive scaled.
+  // gradients arrive scaled. `reduce_dtype`: bf16, or as the gradients are.
   Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
-           std::vector<Bucket> buckets, const Failpoints& failpoints, std::optional<kernels::LossScaling> scaling = {});
+           std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
+           std::optional<kernels::LossScaling> scaling = {});
   ~Exchange();
+  // Ends what is on its way. For all replicas before the first goes, since they read each other's memory; nothing but destruction may follow.
+  void stop();
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   kernels::Communicator* communicator() { return communicator_.get(); }  // may be null
@@ -85,6 +89,7 @@ class Exchange {
   const std::size_t element_;  // bytes
   const DType type_;
   const std::optional<kernels::LossScaling> scaling_;
+  std::optional<RoundedGradients> rounded_;  // in which they are summed
   std::unique_ptr<kernels::Stream> comm_;
   std::unique_ptr<kernels::Event> gradients_done_;
   std::vector<std::unique_ptr<kernels::Event>> weights_arrived_;

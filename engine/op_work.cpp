@@ -27,6 +27,15 @@ std::vector<std::int64_t> numbers_of(const Layer& layer) {
   return {x[0], x[1], x[2], x[3], w[0], kernel, stride, padding};
 }
 
+constexpr int kPlainArguments = 4;  // of a convolution, at most
+
+// How many tensors a data gradient reads for the normalisation before it: another gradient, x and y (kernels::NormConv2dBackwardData).
+int read_beside(const PlanStep& step) {
+  int tensors = 0;
+  for (const std::size_t i : {2, 3, 4}) tensors += step.args[i].space == Space::activation;
+  return tensors;
+}
+
 }  // namespace
 
 OpWork work_of(const PlanStep& step) {
@@ -46,7 +55,14 @@ OpWork work_of(const PlanStep& step) {
     work.bytes = static_cast<double>(tensors.front().layout.bytes) * activations;
   else
     for (const TensorDesc& tensor : tensors) work.bytes += static_cast<double>(tensor.layout.bytes);
-  if (tensors.size() == 3) {  // convolutions and linear layers alone have weights
+  if (tensors.size() == 3 && step.arg_count > kPlainArguments) {
+    // Fused with parts of a batch normalisation: more is done than a convolution, and a data gradient also reads what was normalised.
+    const Shape& w = layer_of(work.kind, tensors).w.shape;
+    work.flops =
+        2.0 * static_cast<double>(layer_of(work.kind, tensors).y.shape.numel()) * static_cast<double>(w.numel() / w[0]);
+    if (work.kind.ends_with("data")) work.bytes += static_cast<double>(tensors[2].layout.bytes) * read_beside(step);
+    work.kind = "norm_conv2d_" + work.kind;
+  } else if (tensors.size() == 3) {  // convolutions and linear layers alone have weights
     const Layer layer = layer_of(work.kind, tensors);
     const Shape& w = layer.w.shape;
     work.kind = (w.rank() == 4 ? "conv2d_" : "linear_") + work.kind;

@@ -94,19 +94,27 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
   const TensorDesc any_dy = any(dy.desc.shape);
 
   {
-    auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0})
-                                    : OpDesc(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0}));
+    const Node* const norm = conv ? deferred_norm(node) : nullptr;
+    auto op = norm   ? fused_backward_weights(node, x, dy.desc)
+              : conv ? context_.make_op(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0})
+                     : context_.make_op(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
     const TensorDesc wanted_x = op->tensors()[0], wanted_dy = op->tensors()[1], produced = op->tensors()[2];
     const Value from = as(steps, node.name + " backward_weights", result.x, wanted_x);
     const Value grad = as(steps, node.name + " backward_weights", dy, wanted_dy);
     const Value dw = gradient_target(node.weight, produced);
     Value db;
     if (node.bias >= 0) db = gradient_target(node.bias, channels_desc(node.output[0]));
-    add(steps, node.name + " backward_weights", std::move(op), {from.where, grad.where, dw.where, db.where});
+    if (norm != nullptr)
+      add(steps, node.name + " backward_weights", std::move(op),
+          {from.where, results_[index(node.inputs[0])].notes.where, parameter_place(norm->weight),
+           parameter_place(norm->bias), grad.where, dw.where});
+    else
+      add(steps, node.name + " backward_weights", std::move(op), {from.where, grad.where, dw.where, db.where});
     store_gradient(node.name + " weight", node.weight, dw);
     if (node.bias >= 0) store_gradient(node.name + " bias", node.bias, db);
   }
 
+  if (conv && sums_gradient(node)) return backward_data_and_sums(node, dy);
   if (needs_gradient(node.inputs[0])) {
     auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardData{any_dy, w, x, node.window})
                                     : OpDesc(LinearBackwardData{any_dy, w, x}));

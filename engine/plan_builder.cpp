@@ -13,7 +13,9 @@ void PlanBuilder::build(const Model& model) {
   plan_.parameter_layouts_.resize(model.parameters().size());
   for (std::size_t i = 0; i < plan_.parameter_layouts_.size(); ++i)
     plan_.parameter_layouts_[i] = context_.plain_layout(model.parameters()[i].shape, context_.compute_type());
-  const std::vector<Node> nodes = fuse(model, options.dropout && options.training);
+  nodes_ = fuse(model, options.dropout && options.training);
+  const std::vector<Node>& nodes = nodes_;
+  neighbours_ = norm_neighbours(nodes, options.norm == BatchNormMode::sync);
 
   const Shape input = model.input().prepended(options.batch);
   input_ = {{Space::input, 0}, {input, DType::f32, context_.plain_layout(input, DType::f32)}};
@@ -159,6 +161,7 @@ void PlanBuilder::forward_node(const Node& node, Result& result) {
 void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const bool conv = node.kind == NodeKind::conv;
+  if (conv && forward_fused(node, x, result)) return;
   TensorDesc in = x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
   const std::int64_t inner = node.input.numel();
   const TensorDesc w = any(conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}

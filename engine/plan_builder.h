@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/fusion.h"
+#include "engine/norm_fusion.h"
 #include "engine/placement.h"
 #include "engine/plan.h"
 
@@ -27,6 +28,8 @@ class PlanBuilder {
   struct Result {
     Value x, y, notes;
     bool needs_gradient = false;
+    bool deferred = false;  // of a normalisation: y is nowhere, its reader makes it of x
+    bool summed = false;    // ...: its gradient comes with ReLU's mask and the sums
   };
   // The gradient of a node's result: the sum of what its readers gave. `owned`: nobody else reads that memory later.
   struct Gradient {
@@ -48,6 +51,10 @@ class PlanBuilder {
   const Value& result_of(int node) const { return node < 0 ? input_ : results_[index(node)].y; }
   bool needs_gradient(int node) const { return node >= 0 && results_[index(node)].needs_gradient; }
 
+  // One part's place among those of all.
+  static Ref own_moments(const Norm& norm) { return {Space::moments, norm.moments, norm.moments_bytes()}; }
+  static Ref own_sums(const Norm& norm) { return {Space::moments, norm.sums, norm.sums_bytes()}; }
+
   Value new_value(const kernels::TensorDesc& resolved);
   Value new_doubles(std::int64_t count);
   PlanStep& add(Steps& steps, const std::string& name, std::unique_ptr<kernels::Op> op,
@@ -65,10 +72,27 @@ class PlanBuilder {
   void forward_norm(const Node& node, const Value& x, Result& result);
   void update_running(const Node& node);
 
+  // In plan_fused.cpp.
+  const NormNeighbours& neighbours_of(const Node& node) const {
+    return neighbours_[static_cast<std::size_t>(&node - nodes_.data())];
+  }
+  bool takes_moments(const Node& conv) const;
+  const Node* deferred_norm(const Node& conv) const;  // whose result the convolution makes itself, or null
+  bool sums_gradient(const Node& conv) const;         // of the normalisation before it
+  bool defers(const Node& norm, const kernels::TensorDesc& x);
+  bool is_faster(const Node& conv, const kernels::NormConv2dForward& with, const kernels::NormConv2dForward& without);
+  kernels::NormConv2dForward fused_forward(const Node& conv, const kernels::TensorDesc& x, bool norm) const;
+  bool forward_fused(const Node& node, const Value& x, Result& result);  // false: nothing to fuse
+  std::unique_ptr<kernels::Op> fused_backward_weights(const Node& node, const kernels::TensorDesc& x,
+                                                      const kernels::TensorDesc& dy);
+  void backward_data_and_sums(const Node& node, const Value& dy);
+
   void backward_all(const Value& logits_grad);
   void backward_node(const Node& node, const Result& result, std::vector<Gradient> gradients);
   void backward_weighted(const Node& node, const Value& dy, const Result& result);
   void backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients);
+  // With the sums there. `masks`: dz is dy, not yet masked by ReLU.
+  void finish_norm(const Node& node, const Result& result, const Gradient& dz, bool masks);
   // One gradient of what the readers gave, in the layout of the result.
   Gradient sum(const Node& node, const Result& result, std::vector<Gradient> gradients);
   // A place for what an op computes from `from` alone, element by element: in place where that is allowed.
@@ -86,6 +110,8 @@ class PlanBuilder {
   const ParameterTable* table_;
   const NormTable& norms_;
   Value input_;
+  std::vector<Node> nodes_;
+  std::vector<NormNeighbours> neighbours_;        // of the nodes
   std::vector<Result> results_;                   // of the nodes
   std::vector<std::vector<Gradient>> gradients_;  // of the results, while backward is being made
   std::vector<char> unfinished_;                  // of the entries

@@ -6,14 +6,6 @@ namespace dp::engine {
 
 using namespace kernels;
 
-namespace {
-
-// One part's place among those of all.
-Ref own_moments(const Norm& norm) { return {Space::moments, norm.moments, norm.moments_bytes()}; }
-Ref own_sums(const Norm& norm) { return {Space::moments, norm.sums, norm.sums_bytes()}; }
-
-}  // namespace
-
 void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const Norm& norm = norms_.norm(node.norm);
@@ -24,9 +16,12 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   const Ref mean{Space::buffer, static_cast<std::size_t>(norm.mean) * element},
       variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
   if (plan_.options_.training) {
-    add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc}),
-        {result.x.where, own_moments(norm)});
-    steps.back().gathers = sync;
+    const int from = node.inputs[0];
+    if (from < 0 || !takes_moments(nodes_[index(from)])) {
+      add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc}),
+          {result.x.where, own_moments(norm)});
+      steps.back().gathers = sync;
+    }
     const Ref all{Space::moments, norm.moments};
     add(steps, node.name + " statistics",
         context_.make_op(BatchNormMerge{norm.channels, sync ? norms_.parts() : 1, norm.eps, norm.momentum}),
@@ -34,6 +29,11 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   } else {
     add(steps, node.name + " statistics", context_.make_op(BatchNormRunning{norm.channels, norm.eps}),
         {mean, variance, result.notes.where});
+  }
+  if (defers(node, result.x.desc)) {
+    result.deferred = true;
+    result.y = {{}, result.x.desc};
+    return;
   }
   Value addend;
   const bool adds = node.inputs.size() > 1;
@@ -64,6 +64,12 @@ void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vec
   const bool sync = plan_.options_.norm == BatchNormMode::sync;
   const std::string name = node.name + " backward";
 
+  if (result.summed) {
+    const Gradient dz = gradients.front();
+    finish_norm(node, result, dz, false);
+    return;
+  }
+
   // Two gradients are added on the way; more are rare.
   Gradient second;
   const bool two = gradients.size() == 2;
@@ -90,13 +96,21 @@ void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vec
   store_gradient(node.name + " weight", node.weight, dw);
   store_gradient(node.name + " bias", node.bias, db);
 
+  finish_norm(node, result, dz, node.relu && !writes);
+}
+
+void PlanBuilder::finish_norm(const Node& node, const Result& result, const Gradient& dz, bool masks) {
+  Steps& steps = plan_.backward_;
+  const Norm& norm = norms_.norm(node.norm);
+  const bool sync = plan_.options_.norm == BatchNormMode::sync;
+  const bool addend = node.inputs.size() > 1 && needs_gradient(node.inputs[1]);
   if (needs_gradient(node.inputs[0])) {
-    const bool masks = node.relu && !writes;
     const Value dx = addend ? new_value(dz.value.desc) : in_place_or_new(dz);
     const Ref all{Space::moments, norm.sums};
-    add(steps, name, context_.make_op(BatchNormBackward{result.x.desc, sync ? norms_.parts() : 1, masks}),
-        {dz.value.where, result.x.where, masks ? y : Ref{}, result.notes.where, parameter_place(node.weight),
-         sync ? all : own_sums(norm), dx.where});
+    add(steps, node.name + " backward",
+        context_.make_op(BatchNormBackward{result.x.desc, sync ? norms_.parts() : 1, masks}),
+        {dz.value.where, result.x.where, masks ? result.y.where : Ref{}, result.notes.where,
+         parameter_place(node.weight), sync ? all : own_sums(norm), dx.where});
     give(node.inputs[0], dx, true);
   }
   finished(node.weight, node.bias);

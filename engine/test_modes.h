@@ -3,12 +3,15 @@
 
 #include <cstdint>
 
+#include "kernels/backend.h"
+
 namespace dp::engine {
 
 struct TestModes {
   bool threaded_streams = false;  // see kernels::ContextOptions
   std::uint64_t delay_seed = 0;
   bool discrete_memory = false;
+  kernels::NormFusion norm_fusion = kernels::NormFusion::measured;  // ...
   bool tune_small_networks = false;  // buckets are measured for networks, too, that are one anyway
 };
 

@@ -82,7 +82,7 @@ struct Doing {
   std::uint64_t detail = 0;  // of it
 };
 
-inline constexpr int kMaxOpArgs = 9;
+inline constexpr int kMaxOpArgs = 12;
 
 // One operation, bound to shapes and layouts, ready to run any number of times.
 class Op {
@@ -106,12 +106,16 @@ class Buffer {
   virtual void read(void* dst, const void* src, std::size_t bytes) const = 0;
 };
 
+// Whether plans take the fused ops of batch normalisation (NormConv2dForward and its like) in place of the ops that those name.
+enum class NormFusion { measured, always, never };  // measured: where ops are tried out, and by what they take
+
 struct ContextOptions {
   int threads = 1;         // CPU: of this replica
   std::vector<int> cores;  // CPU: one per thread, empty: not pinned
   bool deterministic = false;
   bool fast_convolutions = false;  // may round several times as much, where that is much faster
   bool autotune = false;  // ops of the same result may be tried out, and the fastest taken; not with deterministic
+  NormFusion norm_fusion = NormFusion::measured;
   // bf16 or f16: mixed precision, with activations and the weights that layers read in that type. Error(usage) from a backend without.
   std::optional<DType> activations{};
   bool tf32 = false;  // float32 layers may round what they multiply to 10 bits, where a device is faster so
@@ -143,6 +147,9 @@ class Context {
   virtual std::unique_ptr<Event> make_event() = 0;
   // Error(usage) naming op and shapes when they do not fit.
   virtual std::unique_ptr<Op> make_op(const OpDesc& desc) = 0;
+  virtual NormFusion norm_fusion() const { return NormFusion::never; }
+  // Of one run of the op that make_op would make, by itself; nothing where ops are not tried out.
+  virtual std::optional<double> seconds_of(const OpDesc&) { return {}; }
   // The row-major layout of a shape; what files and host tensors use.
   virtual Layout plain_layout(const Shape& shape, DType type) = 0;
   // The tensor's memory order for elements of another type. For contexts with mixed precision.

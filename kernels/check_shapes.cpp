@@ -20,7 +20,7 @@ void check_types(const OpDesc& desc, std::initializer_list<const TensorDesc*> te
 // What is an activation, or a weight that a layer reads: all of one type.
 void check_activations(const OpDesc& desc, LowPrecision low, std::initializer_list<const TensorDesc*> tensors) {
   const DType type = (*tensors.begin())->type;
-  if (low == LowPrecision::refused || !is_low(type)) return check_types(desc, tensors);
+  if (low != LowPrecision::allowed || !is_low(type)) return check_types(desc, tensors);
   for (const TensorDesc* tensor : tensors)
     if (tensor->type != type)
       refuse(desc, std::string("activations and weights are of one type, not ") + to_string(type) + " and " +
@@ -28,7 +28,7 @@ void check_activations(const OpDesc& desc, LowPrecision low, std::initializer_li
 }
 
 void check_low(const OpDesc& desc, LowPrecision low, bool asked) {
-  if (asked && low == LowPrecision::refused) refuse(desc, "this device has no mixed precision");
+  if (asked && low != LowPrecision::allowed) refuse(desc, "this device has no mixed precision");
 }
 
 std::int64_t window_output(std::int64_t in, const Window& w) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; }
@@ -162,6 +162,20 @@ struct Check {
     norm(d.x);
     check_channels(desc, d.x.shape[1], d.parts, 0);
   }
+  void operator()(const NormConv2dForward& d) const {
+    of_one_type({&d.x, &d.w, &d.y});
+    check_conv(desc, d.x, d.w, d.y, d.window);
+  }
+  void operator()(const NormConv2dBackwardData& d) const {
+    of_one_type({&d.dx, &d.w, &d.dy});
+    check_conv(desc, d.dx, d.w, d.dy, d.window);
+    if (d.renormalize && !d.relu) refuse(desc, "only a ReLU needs what is normalised again");
+  }
+  void operator()(const NormConv2dBackwardWeights& d) const {
+    of_one_type({&d.x, &d.dy});
+    check_types(desc, {&d.dw});
+    check_conv(desc, d.x, d.dw, d.dy, d.window);
+  }
   void operator()(const DropoutApply& d) const {
     of_one_type({&d.x});
     if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor has two or four dimensions");
@@ -172,13 +186,15 @@ struct Check {
     if (d.classes < 1) refuse(desc, "there must be at least one class, not " + std::to_string(d.classes));
     check_low(desc, low, d.scaled);
   }
+  bool reads_low(DType other, DType type) const {
+    return low != LowPrecision::refused && (other == DType::f32 || (low == LowPrecision::allowed && other == type));
+  }
   void operator()(const Reorder& d) const {
     if (d.src.shape != d.dst.shape) refuse(desc, "the shapes differ");
     for (const TensorDesc* t : {&d.src, &d.dst}) {
       const bool converts = t->type == DType::f32 || t->type == DType::f64;
       const DType other = (t == &d.src ? d.dst : d.src).type;
-      if (converts || (low == LowPrecision::allowed && is_low(t->type) && (other == t->type || other == DType::f32)))
-        continue;
+      if (converts || (is_low(t->type) && reads_low(other, t->type))) continue;
       refuse(desc, std::string("cannot convert ") + to_string(d.src.type) + " to " + to_string(d.dst.type) +
                        " on this device; go by float32");
     }

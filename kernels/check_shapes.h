@@ -7,7 +7,8 @@
 
 namespace dp::kernels {
 
-enum class LowPrecision { refused, allowed };  // activations and the weights that layers read, in 16 bits
+// Activations and the weights that layers read, in 16 bits. converted: a Reorder brings float32 to them and back, no other op knows them.
+enum class LowPrecision { refused, converted, allowed };
 
 // Error(usage) naming op and shapes when types, shapes or windows do not fit each other.
 void check_shapes(const OpDesc& desc, LowPrecision low = LowPrecision::refused);

@@ -27,7 +27,8 @@ Range slice_of(std::int64_t count, int rank, int size);
 
 // Sums are taken per element over the ranks as a fixed binary tree of the rank index ((0+1)+(2+3))+..., so that every
 // collective and every split of a range gives the same bits; but for "nccl", whose order over the ranks is its own. A rank may bring several summands: the tree is then that of
-// all of them in order, whatever rank brings which. When a stream passes a call, the caller's memory may be written again.
+// all of them in order, whatever rank brings which. Sums of bfloat16 are added in float32 and rounded once, at the end ("nccl" rounds as it
+// likes). When a stream passes a call, the caller's memory may be written again.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -51,7 +52,7 @@ class Communicator {
   // After a recording that failed: by every rank, while none makes a call. Calls count from here.
   virtual void start_over() {}
 
-  // `data` is this rank's own range of `count` elements of `type` (f32, f64), in place.
+  // `data` is this rank's own range of `count` elements of `type` (f32, f64, bf16; "mpi" sums no bf16), in place.
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;
   virtual void reduce(void* data, std::int64_t count, DType type, int root,
                       Stream& stream) = 0;  // only root's data changes

@@ -157,6 +157,34 @@ struct BatchNormBackward {
   bool relu = false;
 };
 
+// Batch normalisation fused with the convolutions beside it: each computes what the ops it names compute one after another, with the
+// same roundings to activations' type, and may keep what is between them out of memory. Where and when plans use them: engine/norm_fusion.h.
+//
+// Conv2dForward without bias and ReLU of z, then BatchNormMoments of y when `moments`. z is x, or when `norm` max(0, x normalised), as
+// BatchNormForward with relu makes it. Args: x, stats, weight, bias (null without norm), w, y, moments or null.
+struct NormConv2dForward {
+  TensorDesc x, w, y;
+  Window window;
+  bool norm = false;
+  bool moments = false;
+};
+// Conv2dBackwardData into dx, the gradient of a batch normalisation's result, then its BatchNormBackwardSums: with `add` of dx + dy2, with
+// `relu` only where the result y is positive. With `renormalize` y is not given but made again from x, as NormConv2dForward makes z.
+// All but dy and w have dx's layout. dz does not lie where another argument does.
+// Args: dy, w, dy2 or null, x, y or null, stats, weight, bias (null without renormalize), sums, dweight, dbias, dz.
+struct NormConv2dBackwardData {
+  TensorDesc dy, w, dx;
+  Window window;
+  bool relu = false;
+  bool add = false;
+  bool renormalize = false;
+};
+// Conv2dBackwardWeights without bias, of z as NormConv2dForward makes it of x. Args: x, stats, weight, bias, dy, dw.
+struct NormConv2dBackwardWeights {
+  TensorDesc x, dy, dw;
+  Window window;
+};
+
 // y = kept ? x/(1-p) : 0, kept as dp::dropout_words says (element order C,H,W of the sample). Applied to dy it is its own gradient.
 // May run in place. Args: x, y, samples (i64, N), StepInputs.
 struct DropoutApply {
@@ -240,8 +268,9 @@ using OpDesc =
     std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
                  LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
                  AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge, BatchNormRunning,
-                 BatchNormForward, BatchNormBackwardSums, BatchNormBackward, DropoutApply, SoftmaxCrossEntropy, Reorder,
-                 Fill, Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+                 BatchNormForward, BatchNormBackwardSums, BatchNormBackward, NormConv2dForward, NormConv2dBackwardData,
+                 NormConv2dBackwardWeights, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill, Accumulate, MovingAverage,
+                 SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
 

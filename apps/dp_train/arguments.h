@@ -38,7 +38,7 @@ struct Arguments {
   bool model_ema = false;
   double model_ema_decay = 0.9998;
 
-  std::string reduce = "auto", comm = "auto", loss = "local", split = "balanced";
+  std::string reduce = "auto", reduce_dtype = "float32", comm = "auto", loss = "local", split = "balanced";
   std::optional<double> bucket_mb;
   bool check_replicas = false;
   std::string bn = "master";

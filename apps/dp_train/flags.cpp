@@ -105,6 +105,10 @@ void add_parallel(CLI::App& app, Arguments& a) {
   app.add_option("--reduce", a.reduce, "where gradients are summed: auto, master, allreduce, sharded")
       ->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}))
       ->capture_default_str();
+  app.add_option("--reduce-dtype", a.reduce_dtype,
+                 "in which gradients are summed: float32, or bfloat16: half their bytes, each rounded before and after")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
   app.add_option(
          "--comm", a.comm,
          "what carries data between replicas: auto, host (CPU), p2p (GPUs of a process), nccl (distinct GPUs), tcp, "

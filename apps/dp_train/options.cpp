@@ -58,6 +58,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   if (a.reduce == "master") parallel.reduce = dp::Reduce::master;
   if (a.reduce == "allreduce") parallel.reduce = dp::Reduce::all_reduce;
   if (a.reduce == "sharded") parallel.reduce = dp::Reduce::sharded;
+  if (a.reduce_dtype == "bfloat16") parallel.reduce_dtype = dp::DType::bf16;
   if (a.comm == "host") parallel.comm = dp::Comm::host;
   if (a.comm == "p2p") parallel.comm = dp::Comm::p2p;
   if (a.comm == "nccl") parallel.comm = dp::Comm::nccl;

@@ -45,12 +45,15 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
         fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, printable(devices[at]), rows(replica),
                     cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
-  out +=
-      fmt::format("global batch {}, reduce {}, comm {}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
-                  name_of(chosen.reduce), net.communicator(), name_of(chosen.loss), name_of(chosen.split),
-                  name_of(chosen.batch_norm), chosen.seed, chosen.deterministic ? ", deterministic" : "",
-                  chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name_of(chosen.amp)),
-                  chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  out += fmt::format("global batch {}, reduce {}{}, comm {}, loss {}, split {}, bn {}, seed {}{}{}{}\n",
+                     options.batch_size, name_of(chosen.reduce),
+                     chosen.reduce_dtype == DType::f32 ? ""
+                     : replicas * lanes > 1            ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
+                                                       : " (nothing to sum)",
+                     net.communicator(), name_of(chosen.loss), name_of(chosen.split), name_of(chosen.batch_norm),
+                     chosen.seed, chosen.deterministic ? ", deterministic" : "",
+                     chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name_of(chosen.amp)),
+                     chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
   if (!options.output_dir.empty() && !options.dry_run)
     out += fmt::format("run folder {}\n", printable(options.output_dir));
   return out;
@@ -58,13 +61,18 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
 
 std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times) {
   if (times.empty()) return "";
+  std::vector<Phase> shown = phases();
+  std::erase_if(shown, [&](const Phase& phase) {  // only GPUs have steps as graphs
+    return phase.seconds == &PhaseTimes::graph &&
+           std::ranges::all_of(times, [](const PhaseTimes& each) { return each.graph == 0; });
+  });
   std::string out = fmt::format("{:<18}", "seconds in");
-  for (const Phase& phase : phases()) out += fmt::format("{:>10}", phase.name);
+  for (const Phase& phase : shown) out += fmt::format("{:>10}", phase.name);
   out += "\n";
   for (std::size_t replica = 0; replica < times.size(); ++replica) {
     const std::string device = replica < devices.size() ? devices[replica] : "";
     out += fmt::format("{:<18}", fmt::format("replica {} {}", replica, device));
-    for (const Phase& phase : phases()) out += fmt::format("{:>10.2f}", times[replica].*phase.seconds);
+    for (const Phase& phase : shown) out += fmt::format("{:>10.2f}", times[replica].*phase.seconds);
     out += "\n";
   }
   return out;

@@ -84,8 +84,9 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
   };
   if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
   require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
-  if (now.contains("logical-shards"))  // whose bits depend on it
-    require_equal(resumed, "threads-per-replica", text(then, "threads-per-replica"), text(now, "threads-per-replica"));
+  if (now.contains("logical-shards"))  // whose bits depend on them
+    for (const char* const key : {"threads-per-replica", "reduce-dtype"})
+      require_equal(resumed, key, text(then, key), text(now, key));
 }
 
 template <typename T>

@@ -45,6 +45,7 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   if (kind == ScheduleKind::step || kind == ScheduleKind::multistep) json["lr-gamma"] = options.schedule.gamma;
   json["lr-warmup-epochs"] = options.schedule.warmup_epochs;
   json["reduce"] = name_of(parallel.reduce);
+  if (parallel.reduce_dtype != DType::f32) json["reduce-dtype"] = to_string(parallel.reduce_dtype);
   json["comm"] = name_of(parallel.comm);
   json["loss"] = name_of(parallel.loss);
   json["bn"] = name_of(parallel.batch_norm);

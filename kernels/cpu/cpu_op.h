@@ -36,6 +36,9 @@ std::unique_ptr<HostOp> make(const BatchNormRunning& desc, const CpuOpOptions& o
 std::unique_ptr<HostOp> make(const BatchNormForward& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormBackward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const NormConv2dForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const DropoutApply& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const Reorder& desc, const CpuOpOptions& options);

@@ -5,11 +5,30 @@
 #include "kernels/cpu/announce.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dnnl_op.h"
+#include "kernels/host/fused_host_op.h"
 
 namespace dp::kernels {
+namespace {
+
+template <typename Desc>
+std::unique_ptr<HostOp> in_turn(const Desc& desc, const CpuOpOptions& options) {
+  return std::make_unique<FusedHostOp>(desc, [&](const auto& part) { return make(part, options); });
+}
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const NormConv2dForward& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
+std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
+std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
 
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options) {
-  check_shapes(desc);
+  check_shapes(desc, LowPrecision::converted);
   CpuOpOptions used = options;
   if (kThreadSanitizer) used.threads = 1;
   const OmpThreads threads(used.threads);  // oneDNN partitions its work for the number it finds

@@ -1,15 +1,30 @@
 // Reorder: oneDNN moves float32 between layouts; float64, which it does not have, is converted in row-major order
-// before or after that.
+// before or after that. Types of 16 bits are converted where the order stays.
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <type_traits>
 
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/low_float.h"
 
 namespace dp::kernels {
 namespace {
+
+template <typename T>
+constexpr bool kLow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+template <typename To, typename From>
+inline To converted(From value) {
+  if constexpr (kLow<To>)
+    return from_float<To>(value);
+  else if constexpr (kLow<From>)
+    return to_float(value);
+  else
+    return static_cast<To>(value);
+}
 
 template <typename From, typename To>
 void convert(int threads, const void* src, void* dst, std::int64_t count) {
@@ -17,7 +32,7 @@ void convert(int threads, const void* src, void* dst, std::int64_t count) {
   To* to = static_cast<To*>(dst);
   parallel_ranges(threads, count, 16, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) to[i] = static_cast<To>(from[i]);
+    for (std::int64_t i = begin; i < end; ++i) to[i] = converted<To>(from[i]);
   });
 }
 
@@ -35,6 +50,10 @@ class ReorderOp : public HostOp {
     if (from_dims.size() < to_dims.size()) from = from.reshape(to_dims);
     if (to_dims.size() < from_dims.size()) to = to.reshape(from_dims);
     same_order_ = make_layout(from, DType::f32) == make_layout(to, DType::f32);
+    if (!same_order_ && (size_of(src_) == 2 || size_of(dst_) == 2))
+      throw Error(ErrorCode::usage, std::string("reorder: ") + to_string(src_) + " to " + to_string(dst_) +
+                                        " keeps the order on CPUs, which is not that of " + tensors_[0].layout.name +
+                                        " and " + tensors_[1].layout.name + "; go by float32");
     if (same_order_) {
       elements_ = static_cast<std::int64_t>(tensors_[0].layout.bytes / size_of(src_));
       return;
@@ -84,6 +103,10 @@ class ReorderOp : public HostOp {
     if (src_ == DType::f64 && dst_ == DType::f32) return convert<double, float>(threads_, src, dst, elements_);
     if (src_ == DType::f32 && dst_ == DType::f64) return convert<float, double>(threads_, src, dst, elements_);
     if (src_ == DType::f64) return convert<double, double>(threads_, src, dst, elements_);
+    if (dst_ == DType::bf16) return convert<float, BFloat16>(threads_, src, dst, elements_);
+    if (dst_ == DType::f16) return convert<float, Float16>(threads_, src, dst, elements_);
+    if (src_ == DType::bf16) return convert<BFloat16, float>(threads_, src, dst, elements_);
+    if (src_ == DType::f16) return convert<Float16, float>(threads_, src, dst, elements_);
     convert<float, float>(threads_, src, dst, elements_);
   }
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ Pack<kWidth> own_numbers(const float (&numbers)[kNorm
   return own;
 }
 
-// y = (x - shift) * scale + offset, plus the addend
+// y = x normalised, plus the addend
 template <typename T, int kWidth, bool kChannelsLast, bool kAdd>
 __global__ void __launch_bounds__(kNormThreads)
     forward_kernel(const T* x, const double* stats, const float* weight, const float* bias, const T* addend, T* y,
@@ -32,12 +32,8 @@ __global__ void __launch_bounds__(kNormThreads)
   DP_SHARED(float, scales, [kNormChannels]);
   DP_SHARED(float, offsets, [kNormChannels]);
   each_channel<kWidth>(cut, [&](unsigned channel, unsigned slot) {
-    const ChannelStats own = channel_stats(stats, cut.channels, channel);
-    const double scale = own.inv_std * weight[channel];
-    const float shift = static_cast<float>(own.mean);
-    shifts[slot] = shift;
-    scales[slot] = static_cast<float>(scale);
-    offsets[slot] = static_cast<float>((shift - own.mean) * scale + bias[channel]);
+    const NormAffine own = norm_affine(stats, weight, bias, cut.channels, channel);
+    shifts[slot] = own.shift, scales[slot] = own.scale, offsets[slot] = own.offset;
   });
   __syncthreads();
   const Pack<kWidth> shift = own_numbers<kWidth>(shifts, cut), scale = own_numbers<kWidth>(scales, cut),
@@ -49,9 +45,9 @@ __global__ void __launch_bounds__(kNormThreads)
     if constexpr (kAdd) load_rows<kWidth, kChannelsLast>(addend, cut, spot, row, added);
     for (int i = 0; i < kChunk; ++i)
       for (int k = 0; k < kWidth; ++k) {
-        float value = fmaf(values[i].v[k] - shift.v[k], scale.v[k], offset.v[k]);
+        float value = normalized(values[i].v[k], shift.v[k], scale.v[k], offset.v[k]);
         if constexpr (kAdd) value += added[i].v[k];
-        values[i].v[k] = relu && value < 0 ? 0.f : value;  // lets NaN through
+        values[i].v[k] = relu ? rectified(value) : value;
       }
     store_rows<kWidth, kChannelsLast>(y, cut, spot, row, values);
   }

@@ -94,6 +94,23 @@ __device__ __forceinline__ ChannelStats channel_stats(const double* stats, unsig
   return {stats[0], stats[1 + channel], stats[1 + channels + channel]};
 }
 
+// What normalising does to one channel: y = (x - shift) * scale + offset. shift is the float nearest to the mean, which costs no
+// accuracy; what is between them is in the offset.
+struct NormAffine {
+  float shift, scale, offset;
+};
+__device__ __forceinline__ NormAffine norm_affine(const double* stats, const float* weight, const float* bias,
+                                                  unsigned channels, unsigned channel) {
+  const ChannelStats own = channel_stats(stats, channels, channel);
+  const double scale = own.inv_std * weight[channel];
+  const float shift = static_cast<float>(own.mean);
+  return {shift, static_cast<float>(scale), static_cast<float>((shift - own.mean) * scale + bias[channel])};
+}
+__device__ __forceinline__ float normalized(float x, float shift, float scale, float offset) {
+  return fmaf(x - shift, scale, offset);
+}
+__device__ __forceinline__ float rectified(float x) { return x < 0 ? 0.f : x; }  // lets NaN through
+
 inline Launch over_parts(const char* kernel, const NormCut& cut, cudaStream_t stream) {
   return {kernel, dim3(cut.tiles * cut.parts), dim3(kNormThreads), stream};
 }

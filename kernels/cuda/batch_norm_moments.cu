@@ -1,5 +1,6 @@
 // BatchNormMoments in one pass: of a few values in float about their own mean, then merged in double as Chan et al. do for
 // pairs, first within a thread, then within a block, then over the parts of the tensor, always in the same order.
+#include "kernels/cuda/batch_norm_join.h"
 #include "kernels/cuda/batch_norm_op.h"
 
 namespace dp::kernels::cuda {
@@ -7,40 +8,6 @@ namespace {
 
 constexpr int kChunk = 8;          // values that are summed in float
 constexpr unsigned kBlocks = 256;  // about two for each multiprocessor of a large device
-
-struct Moments {
-  double mean = 0, squares = 0;  // squares: of the deviations from the mean
-};
-
-// Adds the moments of `added` values, `share` of all there are then.
-__device__ __forceinline__ void merge(Moments& to, double before, const Moments& from, double share) {
-  const double away = from.mean - to.mean;
-  to.mean += away * share;
-  to.squares += from.squares + away * away * before * share;
-}
-
-// Merges the moments of a block's threads into those of its first `lanes`; thread i has values of what thread i % lanes has. The
-// last three are shared memory.
-template <int kWidth, unsigned kThreads>
-__device__ __forceinline__ void merge_in_block(Moments (&own)[kWidth], unsigned count, unsigned lanes,
-                                               double (&means)[kWidth][kThreads], double (&squares)[kWidth][kThreads],
-                                               unsigned (&counts)[kThreads]) {
-  for (int k = 0; k < kWidth; ++k) means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
-  counts[threadIdx.x] = count;
-  __syncthreads();
-  for (unsigned half = kThreads / 2; half >= lanes; half /= 2) {
-    if (threadIdx.x < half && counts[threadIdx.x + half] > 0) {
-      const unsigned other = threadIdx.x + half, added = counts[other];
-      const double share = static_cast<double>(added) / static_cast<double>(count + added);
-      for (int k = 0; k < kWidth; ++k) {
-        merge(own[k], count, {means[k][other], squares[k][other]}, share);
-        means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
-      }
-      counts[threadIdx.x] = count += added;
-    }
-    __syncthreads();
-  }
-}
 
 // `parts`: for each part the means, then the squares of all channels.
 template <typename T, int kWidth, bool kChannelsLast>
@@ -82,15 +49,18 @@ __global__ void __launch_bounds__(kNormThreads) moments_kernel(const T* x, doubl
   for (int k = 0; k < kWidth; ++k) part[k] = own[k].mean, part[cut.channels + k] = own[k].squares;
 }
 
-__global__ void __launch_bounds__(kJoinThreads) join_moments_kernel(const double* parts, double* moments, NormCut cut) {
+// blockIdx: group of `each` parts, channels. joined: for each group as for each part. count: null, or where the number of values goes.
+__global__ void __launch_bounds__(kJoinThreads)
+    join_moments_kernel(const double* parts, double* joined, double* count_of_all, NormCut cut, unsigned each) {
   DP_SHARED(double, means, [1][kJoinThreads]);
   DP_SHARED(double, squares, [1][kJoinThreads]);
   DP_SHARED(unsigned, counts, [kJoinThreads]);
-  const unsigned lane = threadIdx.x / kJoinChannels, channel = blockIdx.x * kJoinChannels + threadIdx.x % kJoinChannels;
+  const unsigned lane = threadIdx.x / kJoinChannels, channel = blockIdx.y * kJoinChannels + threadIdx.x % kJoinChannels;
+  const unsigned first = blockIdx.x * each, end = min(first + each, cut.parts);
   Moments own[1];
   unsigned count = 0;
   if (channel < cut.channels)
-    for (unsigned part = lane; part < cut.parts; part += kJoinLanes) {
+    for (unsigned part = first + lane; part < end; part += kJoinLanes) {
       const double* const from = parts + static_cast<long long>(part) * 2 * cut.channels + channel;
       const unsigned added = cut.part_size(part);
       merge(own[0], count, {from[0], from[cut.channels]},
@@ -99,9 +69,10 @@ __global__ void __launch_bounds__(kJoinThreads) join_moments_kernel(const double
     }
   merge_in_block(own, count, kJoinChannels, means, squares, counts);
   if (lane != 0 || channel >= cut.channels) return;
-  if (channel == 0) moments[0] = cut.rows;
-  moments[1 + channel] = own[0].mean;
-  moments[1 + cut.channels + channel] = own[0].squares;
+  double* const to = joined + static_cast<long long>(blockIdx.x) * 2 * cut.channels + channel;
+  to[0] = own[0].mean;
+  to[cut.channels] = own[0].squares < 0 ? 0 : own[0].squares;  // by rounding; lets NaN through
+  if (count_of_all != nullptr && channel == 0) *count_of_all = cut.rows;
 }
 
 class MomentsOp final : public NormOp {
@@ -116,11 +87,25 @@ class MomentsOp final : public NormOp {
       launch(over_parts("batch_norm_moments", own, stream), moments_kernel<T, kWidth, kChannelsLast>, args[0],
              workspace, own);
     });
-    launch(over_channels("join_moments", cut.channels, stream), join_moments_kernel, workspace, args[1], cut);
+    enqueue_join_moments(stream, static_cast<const double*>(workspace), nullptr, static_cast<double*>(args[1]), cut);
   }
 };
 
 }  // namespace
+
+void enqueue_join_moments(cudaStream_t stream, const double* parts, double* groups, double* moments,
+                          const NormCut& cut) {
+  const unsigned count = join_groups(cut);
+  const auto over = [&](unsigned count_of_groups) {
+    return Launch{"join_moments", dim3(count_of_groups, blocks_for(cut.channels, kJoinChannels)), dim3(kJoinThreads),
+                  stream};
+  };
+  if (count == 0) return launch(over(1), join_moments_kernel, parts, moments + 1, moments, cut, cut.parts);
+  launch(over(count), join_moments_kernel, parts, groups, nullptr, cut, kJoinGroup);
+  NormCut grouped = cut;
+  grouped.parts = count, grouped.part_rows = cut.part_rows * kJoinGroup;
+  launch(over(1), join_moments_kernel, groups, moments + 1, moments, grouped, count);
+}
 
 std::unique_ptr<CudaOp> make(const BatchNormMoments& desc, const CudaOpOptions&) {
   return std::make_unique<MomentsOp>(desc);

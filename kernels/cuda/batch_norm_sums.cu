@@ -1,5 +1,7 @@
 // BatchNormBackwardSums in one pass: the ReLU's mask, the sum of both gradients, dz, and the two sums over N,H,W, taken in float
 // over a few values, then in double within a thread, a block and over the parts of the tensor, always in the same order.
+#include "kernels/cuda/batch_norm_sums.h"
+
 #include "kernels/cuda/batch_norm_op.h"
 
 namespace dp::kernels::cuda {
@@ -59,25 +61,26 @@ __global__ void __launch_bounds__(kNormThreads) sums_kernel(const T* dy, const T
     part[k] = sums[k][threadIdx.x], part[cut.channels + k] = sums[kWidth + k][threadIdx.x];
 }
 
-__global__ void __launch_bounds__(kJoinThreads) join_sums_kernel(const double* parts, const double* stats, double* sums,
-                                                                 float* dweight, float* dbias, NormCut cut) {
+__global__ void __launch_bounds__(kJoinThreads)
+    join_sums_kernel(const double* partials, const double* stats, double* sums, float* dweight, float* dbias,
+                     unsigned parts, unsigned channels) {
   DP_SHARED(double, joined, [2][kJoinThreads]);
   const unsigned lane = threadIdx.x / kJoinChannels, channel = blockIdx.x * kJoinChannels + threadIdx.x % kJoinChannels;
   double sum = 0, product = 0;
-  if (channel < cut.channels)
-    for (unsigned part = lane; part < cut.parts; part += kJoinLanes) {
-      const double* const from = parts + static_cast<long long>(part) * 2 * cut.channels + channel;
+  if (channel < channels)
+    for (unsigned part = lane; part < parts; part += kJoinLanes) {
+      const double* const from = partials + static_cast<long long>(part) * 2 * channels + channel;
       sum += from[0];
-      product += from[cut.channels];
+      product += from[channels];
     }
   joined[0][threadIdx.x] = sum, joined[1][threadIdx.x] = product;
   add_in_block(joined, kJoinChannels);
-  if (lane != 0 || channel >= cut.channels) return;
-  const ChannelStats own = channel_stats(stats, cut.channels, channel);
+  if (lane != 0 || channel >= channels) return;
+  const ChannelStats own = channel_stats(stats, channels, channel);
   sum = joined[0][threadIdx.x];
   product = (joined[1][threadIdx.x] + (static_cast<float>(own.mean) - own.mean) * sum) * own.inv_std;
   sums[channel] = sum;
-  sums[cut.channels + channel] = product;
+  sums[channels + channel] = product;
   dbias[channel] = static_cast<float>(sum);
   dweight[channel] = static_cast<float>(product);
 }
@@ -99,8 +102,8 @@ class BackwardSumsOp final : public NormOp {
       launch(over_parts("batch_norm_backward_sums", own, stream), kernel, args[0], args[1], args[2], args[3], args[4],
              workspace, args[8], own);
     });
-    launch(over_channels("join_sums", cut.channels, stream), join_sums_kernel, workspace, args[4], args[5], args[6],
-           args[7], cut);
+    enqueue_join_sums(stream, static_cast<const double*>(workspace), cut.parts, cut.channels,
+                      static_cast<const double*>(args[4]), static_cast<double*>(args[5]), out(args[6]), out(args[7]));
   }
 
  private:
@@ -108,6 +111,12 @@ class BackwardSumsOp final : public NormOp {
 };
 
 }  // namespace
+
+void enqueue_join_sums(cudaStream_t stream, const double* partials, unsigned parts, unsigned channels,
+                       const double* stats, double* sums, float* dweight, float* dbias) {
+  launch(over_channels("join_sums", channels, stream), join_sums_kernel, partials, stats, sums, dweight, dbias, parts,
+         channels);
+}
 
 std::unique_ptr<CudaOp> make(const BatchNormBackwardSums& desc, const CudaOpOptions&) {
   return std::make_unique<BackwardSumsOp>(desc);

@@ -1,12 +1,21 @@
 #include "kernels/cuda/candidates.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "kernels/cuda/conv_mma.h"
 #include "kernels/cuda/cublaslt_linear.h"
 #include "kernels/cuda/cudnn_conv.h"
+#include "kernels/cuda/fused_op.h"
+#include "kernels/fused_steps.h"
 
 namespace dp::kernels::cuda {
+
+namespace {
+
+void append(std::vector<Way>& ways, std::vector<Way> more) { std::ranges::move(more, std::back_inserter(ways)); }
+
+}  // namespace
 
 std::vector<Way> own_ways(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
   std::vector<Way> ways = mma_ways(desc, options);
@@ -20,14 +29,14 @@ std::vector<Way> own_ways(const OpDesc& desc, const CudaOp& pinned, const CudaOp
 }
 
 std::vector<Way> library_ways(const OpDesc& desc, const CudaOpOptions& options) {
-  std::vector<Way> ways = cudnn_ways(desc, options), more = cublaslt_ways(desc, options);
-  std::move(more.begin(), more.end(), std::back_inserter(ways));
+  std::vector<Way> ways = cudnn_ways(desc, options);
+  append(ways, cublaslt_ways(desc, options));
   return ways;
 }
 
 std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
-  std::vector<Way> ways = own_ways(desc, pinned, options), more = library_ways(desc, options);
-  std::move(more.begin(), more.end(), std::back_inserter(ways));
+  std::vector<Way> ways = own_ways(desc, pinned, options);
+  append(ways, library_ways(desc, options));
   return ways;
 }
 

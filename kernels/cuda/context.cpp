@@ -5,10 +5,11 @@
 #include "dp/error.h"
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/fused_op.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/trial.h"
-#include "kernels/cuda/tuner.h"
+#include "kernels/fused_steps.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -45,17 +46,22 @@ std::string variant_of(const CudaOpOptions& options) {
 
 }  // namespace
 
+CudaOpOptions options_of_device(int device) {
+  CudaOpOptions options;
+  options.multiprocessors = attribute(device, cudaDevAttrMultiProcessorCount, "asking for the multiprocessors");
+  options.compute_capability =
+      10 * attribute(device, cudaDevAttrComputeCapabilityMajor, "asking for the compute capability") +
+      attribute(device, cudaDevAttrComputeCapabilityMinor, "asking for the compute capability");
+  options.shared_memory = static_cast<std::size_t>(
+      attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for the shared memory"));
+  return options;
+}
+
 CudaContext::CudaContext(Device device, const ContextOptions& options) : device_(device), options_(options) {
   if (const DType type = activation_type(); type != DType::f32 && type != DType::bf16 && type != DType::f16)
     throw Error(ErrorCode::usage, std::string("activations are float32, bfloat16 or float16, not ") + to_string(type));
   bind_thread();
-  op_options_.multiprocessors =
-      attribute(device.index, cudaDevAttrMultiProcessorCount, "asking for the multiprocessors");
-  op_options_.compute_capability =
-      10 * attribute(device.index, cudaDevAttrComputeCapabilityMajor, "asking for the compute capability") +
-      attribute(device.index, cudaDevAttrComputeCapabilityMinor, "asking for the compute capability");
-  op_options_.shared_memory = static_cast<std::size_t>(
-      attribute(device.index, cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for the shared memory"));
+  op_options_ = options_of_device(device.index);
   op_options_.deterministic = options.deterministic;
   op_options_.tf32 = options.tf32;
   op_options_.fast_convolutions = options.fast_convolutions;
@@ -85,20 +91,60 @@ std::unique_ptr<Event> CudaContext::make_event() {
 std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   bind_thread();
   check_shapes(desc, LowPrecision::allowed);
-  return std::visit(
-      [&](const auto& op) -> std::unique_ptr<Op> {
-        std::unique_ptr<CudaOp> pinned = make(op, op_options_);
-        if (!options_.autotune || options_.deterministic) return untried(desc, std::move(pinned), op_options_);
-        if (trial_arguments(desc).empty()) return pinned;  // there is one way
-        ++moves_;
-        Tuner::Others others{own_ways(desc, *pinned, op_options_), [&] { return library_ways(desc, op_options_); },
-                             [&] { return untried(desc, make(op, op_options_), op_options_); }};
-        if (tuner_ == nullptr) tuner_ = &tuner_of(device_.index);
-        auto chosen = tuner_->fastest(desc, std::move(pinned), std::move(others), variant_of(op_options_));
-        ++moves_;
-        return chosen;
-      },
-      desc);
+  std::unique_ptr<CudaOp> pinned = pinned_op(desc);
+  if (!tries()) return untried(desc, std::move(pinned), op_options_);
+  if (!has_ways(desc)) return pinned;
+  ++moves_;
+  auto op = as_op(choose(desc, std::move(pinned)));
+  ++moves_;
+  return op;
+}
+
+std::unique_ptr<CudaOp> CudaContext::pinned_op(const OpDesc& desc) const {
+  return std::visit([&](const auto& op) { return make(op, op_options_); }, desc);
+}
+
+Tuner::Choice CudaContext::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned) {
+  Tuner::Others others{own_ways(desc, *pinned, op_options_),
+                       [&, problem = problem_of(desc, *pinned)] { return more_ways(problem, desc); },
+                       [&] { return untried(desc, pinned_op(desc), op_options_); }};
+  return tuner().choose(desc, std::move(pinned), others, variant_of(op_options_));
+}
+
+// Of libraries, which name them once for equal layers; and of an op that fuses its parts in turn, with the convolution that was chosen.
+std::vector<Way> CudaContext::more_ways(const std::string& problem, const OpDesc& desc) {
+  auto known = library_ways_.find(problem);
+  if (known == library_ways_.end()) known = library_ways_.emplace(problem, library_ways(desc, op_options_)).first;
+  std::vector<Way> ways = known->second;
+  if (const auto convolution = inner_convolution(desc)) {
+    auto pinned = pinned_op(*convolution);
+    const std::string ordinary = pinned->implementation();
+    auto chosen = std::make_shared<std::unique_ptr<CudaOp>>(choose(*convolution, std::move(pinned)).op);
+    if (const std::string name = (*chosen)->implementation(); name != ordinary)
+      ways.push_back({name_in_turn(name), [=, this] { return in_turn(desc, std::move(*chosen), op_options_); }});
+  }
+  return ways;
+}
+
+Tuner& CudaContext::tuner() {
+  if (tuner_ == nullptr) tuner_ = &tuner_of(device_.index);
+  return *tuner_;
+}
+
+NormFusion CudaContext::norm_fusion() const {
+  if (options_.norm_fusion != NormFusion::measured) return options_.norm_fusion;
+  return tries() ? NormFusion::measured : NormFusion::never;
+}
+
+std::optional<double> CudaContext::seconds_of(const OpDesc& desc) {
+  if (!tries() || trial_arguments(desc).empty()) return {};
+  bind_thread();
+  check_shapes(desc, LowPrecision::allowed);
+  std::unique_ptr<CudaOp> pinned = pinned_op(desc);
+  std::optional<double> microseconds = tuner().known_microseconds(desc, *pinned, variant_of(op_options_));
+  if (!microseconds) microseconds = choose(desc, std::move(pinned)).microseconds;
+  if (!microseconds) return {};
+  return *microseconds * 1e-6;
 }
 
 bool CudaContext::idle() {

@@ -1,15 +1,21 @@
 // One replica on one GPU: its memory, its streams, its ops.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "kernels/cuda/collective_order.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/device_rates.h"
 #include "kernels/cuda/ranges.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/tuner.h"
 
 namespace dp::kernels::cuda {
 
-class Tuner;
+// What of them follows from a device.
+CudaOpOptions options_of_device(int device);
 
 // Every call makes the device the calling thread's current one.
 class CudaContext final : public Context {
@@ -26,6 +32,8 @@ class CudaContext final : public Context {
   std::unique_ptr<Stream> make_stream() override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Op> make_op(const OpDesc& desc) override;
+  NormFusion norm_fusion() const override;
+  std::optional<double> seconds_of(const OpDesc& desc) override;
   Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }
   Layout with_type(const TensorDesc& tensor, DType type) override { return cuda::with_type(tensor, type); }
   void flush() override {}  // streams go on by themselves
@@ -45,6 +53,11 @@ class CudaContext final : public Context {
   CollectiveOrder& collective_order() { return collective_order_; }
 
  private:
+  bool tries() const { return options_.autotune && !options_.deterministic; }
+  Tuner& tuner();
+  std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) const;
+  Tuner::Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned);
+  std::vector<Way> more_ways(const std::string& problem, const OpDesc& desc);
   void resume();
 
   Device device_;
@@ -55,7 +68,9 @@ class CudaContext final : public Context {
   StreamList streams_;
   Guards guards_;
   CollectiveOrder collective_order_;
-  Tuner* tuner_ = nullptr;               // of this kind of device, once it was asked for
+  Tuner* tuner_ = nullptr;  // of this kind of device, once it was asked for
+  std::map<std::string, std::vector<Way>>
+      library_ways_;                     // by problem: libraries take tens of milliseconds to name them
   std::atomic<std::uint64_t> moves_{0};  // ops made: trying out ways takes a while
 };
 

@@ -29,6 +29,17 @@ class WindowRows {
                       inside);
     }
   }
+  // to(chunk) for those that this thread's load(tile, step) took from the image, all of chunk own_chunk(step) of their cells.
+  template <typename To>
+  __device__ void change(uint4* tile, int step, const To& to) const {
+    const int at = static_cast<int>(threadIdx.x) % kPitch, tap = min((step * kPitch + at) / chunks_, kTapPlaces - 1);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i)
+      if ((cells_[i].taps >> tap & 1u) != 0) to(tile[swizzled<kPitch>(row_of(i), at)]);
+  }
+  __device__ int own_chunk(int step) const {
+    return (step * kPitch + static_cast<int>(threadIdx.x) % kPitch) % chunks_;
+  }
 
  private:
   static constexpr int kPitch = Tile::kStep / kChunk, kTurns = Tile::kChunksA / Tile::kThreads;
@@ -130,6 +141,17 @@ class WindowColumns {
                       inside);
     }
   }
+  // to(chunk) for those that this thread's load(tile, step) took from the image, all of chunk own_place() of their rows. Before
+  // find(step + kStages).
+  template <typename To>
+  __device__ void change(uint4* tile, int step, const To& to) const {
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int row = i * (Tile::kThreads / kPitch) + static_cast<int>(threadIdx.x) / kPitch;
+      if ((cells_[step % Tile::kStages][row].taps >> tap_ & 1u) != 0) to(tile[swizzled<kPitch>(row, own_place())]);
+    }
+  }
+  __device__ static int own_place() { return static_cast<int>(threadIdx.x) % kPitch; }
 
  private:
   static constexpr int kPitch = Tile::kRows / kChunk, kTurns = Tile::kChunksA / Tile::kThreads;

@@ -2,26 +2,22 @@
 #pragma once
 
 #include "kernels/cuda/conv_mma_choice.h"
+#include "kernels/cuda/conv_mma_chunk.h"
 #include "kernels/cuda/conv_mma_operands.h"
 #include "kernels/cuda/gemm_end.h"
 
 namespace dp::kernels::cuda {
 
-template <typename Low>
-__device__ __forceinline__ unsigned rounded_pair(float low, float high) {
-  if constexpr (std::is_same_v<Low, BFloat16>)
-    return ptx::pack_bf16(low, high);
-  else
-    return ptx::pack_f16(low, high);
-}
+// Pairs of results in shared memory: four words more than a row has spread those of eight rows over all banks.
+template <typename Tile>
+inline constexpr int kStagedPitch = Tile::kCols / 2 + 4;
 
-// Rounds the sums to results in shared memory and writes them out, whole chunks side by side. A pitch of four words more than a row
-// has spreads the pairs of eight rows over all banks.
+// Rounds the sums to results in shared memory and writes them out, whole chunks side by side.
 template <typename Low, typename Tile>
 __device__ __forceinline__ void store_results(unsigned* staged, const MmaSums<Tile>& sums, const float* bias,
                                               uint4* out, const MmaProduct& product, const Windows& windows,
                                               int first_row, int first_chunk) {
-  constexpr int kPitch = Tile::kCols / 2 + 4, kRowChunks = Tile::kCols / kChunk;
+  constexpr int kPitch = kStagedPitch<Tile>, kRowChunks = Tile::kCols / kChunk;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const Ending ending{1, product.bias, product.relu, false, false};
 #pragma unroll

@@ -44,18 +44,20 @@ __device__ void load_weights(uint4* shared, const uint4* weights, const MmaProdu
   }
 }
 
-// blockIdx: of the blocks that share the runs, tile of channels of the result. The image has 64 channels.
-template <typename Low, bool data>
-__global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
-    conv_mma_resident_kernel(const uint4* image, const uint4* weights, const float* bias, uint4* out,
-                             MmaProduct product) {
+// blockIdx: of the blocks that share the runs, tile of channels of the result. The image has 64 channels. end(staged, sums, run) takes
+// the sums of a run, with the run's rows of shared memory as its own. landed(rows, run) may change the chunks of a run that this thread
+// copied, every kThreads-th, before others see them. But for the first run it is called while the run before is multiplied, by the halves of
+// the block at different taps: the scheduler of a warp has another one that multiplies meanwhile.
+template <typename Low, bool data, typename End, typename Landed = AsTheyLie>
+__device__ __forceinline__ void multiply_runs(uint4* shared, const uint4* image, const uint4* weights,
+                                              const MmaProduct& product, const End& end, const Landed& landed = {}) {
   using Tile = ResidentTile;
-  DP_DYNAMIC_SHARED(uint4, shared);
   const Windows& windows = product.parts[0];
   const int reach = reach_of(windows.width), first_chunk = static_cast<int>(blockIdx.y) * kRowChunks;
   const ResidentRows rows(windows.width);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int runs = (windows.cells + Tile::kRows - 1) / Tile::kRows, stride = static_cast<int>(gridDim.x);
+  constexpr bool kChanges = !std::is_same_v<Landed, AsTheyLie>;
   const auto load_run = [&](int run, int first_row) {
     for (int at = thread; at < (Tile::kRows + 2 * reach) * kRowChunks; at += Tile::kThreads) {
       const int row = at / kRowChunks, cell = run * Tile::kRows - reach + row;
@@ -75,6 +77,8 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
     if (run + stride < runs) load_run(run + stride, next);
     ptx::cp_async_commit();
     ptx::cp_async_wait<1>();
+    if constexpr (kChanges)
+      if (run == static_cast<int>(blockIdx.x)) landed(shared + here * kRowChunks, run);
     __syncthreads();
 
     unsigned inside[Tile::kDown];
@@ -83,9 +87,16 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
       const int m = run * Tile::kRows + warp_row<Tile>() + i * 16 + lane % 16;
       inside[i] = m < windows.cells ? windows.cell(m).taps : 0;
     }
+    __syncwarp();
     MmaSums<Tile> sums = {};
 #pragma unroll 1
     for (int tap = 0; tap < kResidentTaps; ++tap) {
+      if constexpr (kChanges)
+        if (tap == 5 + thread / (Tile::kThreads / 2) * 2 && run + stride < runs) {
+          ptx::cp_async_wait<0>();
+          landed(shared + next * kRowChunks, run + stride);
+          __syncwarp();  // lanes have changed different numbers of chunks; ldmatrix wants them together
+        }
       const int offset = here + reach + tap_offset(windows, tap);
       int at[Tile::kDown];
 #pragma unroll
@@ -105,8 +116,7 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
       }
     }
     __syncthreads();  // nobody reads the run any more: results take its place
-    store_results<Low, Tile>(reinterpret_cast<unsigned*>(shared + here * kRowChunks), sums, bias, out, product, windows,
-                             run * Tile::kRows, first_chunk);
+    end(reinterpret_cast<unsigned*>(shared + here * kRowChunks), sums, run);
     __syncthreads();
     const int free = here;
     here = next, next = free;
@@ -115,14 +125,29 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
 }
 
 template <typename Low, bool data>
+__global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
+    conv_mma_resident_kernel(const uint4* image, const uint4* weights, const float* bias, uint4* out,
+                             MmaProduct product) {
+  DP_DYNAMIC_SHARED(uint4, shared);
+  multiply_runs<Low, data>(
+      shared, image, weights, product, [&](unsigned* staged, const MmaSums<ResidentTile>& sums, int run) {
+        store_results<Low, ResidentTile>(staged, sums, bias, out, product, product.parts[0], run * ResidentTile::kRows,
+                                         static_cast<int>(blockIdx.y) * kRowChunks);
+      });
+}
+
+// Of the blocks that share the runs, tiles of channels of the result.
+inline dim3 resident_grid(const MmaProduct& product, int multiprocessors) {
+  const unsigned tiles = blocks_for(product.out_chunks, kRowChunks),
+                 runs = blocks_for(product.parts[0].cells, ResidentTile::kRows);
+  return dim3(std::clamp(static_cast<unsigned>(multiprocessors) / tiles, 1u, runs), tiles);
+}
+
+template <typename Low, bool data>
 void enqueue_resident(cudaStream_t stream, const MmaProduct& product, int multiprocessors, const void* image,
                       const void* weights, const void* bias, void* out) {
-  const Windows& windows = product.parts[0];
-  const unsigned tiles = blocks_for(product.out_chunks, kRowChunks),
-                 runs = blocks_for(windows.cells, ResidentTile::kRows);
-  const unsigned sharing = std::clamp(static_cast<unsigned>(multiprocessors) / tiles, 1u, runs);
-  launch({data ? "conv_mma_resident_data" : "conv_mma_resident_forward", dim3(sharing, tiles),
-          dim3(ResidentTile::kThreads), stream, ResidentRows(windows.width).bytes()},
+  launch({data ? "conv_mma_resident_data" : "conv_mma_resident_forward", resident_grid(product, multiprocessors),
+          dim3(ResidentTile::kThreads), stream, ResidentRows(product.parts[0].width).bytes()},
          conv_mma_resident_kernel<Low, data>, static_cast<const uint4*>(image), static_cast<const uint4*>(weights),
          static_cast<const float*>(bias), static_cast<uint4*>(out), product);
 }

@@ -20,12 +20,17 @@ struct ResidentWeights {
   }
 };
 
-// blockIdx: 64 channels of x, 64 channels of y, range. out: as that of conv_mma_weights_kernel.
-template <typename Low>
-__global__ void __launch_bounds__(ResidentWeights::kThreads, 1)
-    conv_mma_resident_weights_kernel(const uint4* x, const uint4* dy, float* out, MmaWeights weights) {
+// Cells of x are multiplied as they lie in memory.
+struct CellsAsTheyLie {
+  __device__ void operator()(uint4&) const {}
+};
+
+// blockIdx: 64 channels of x, 64 channels of y, range. out: as that of conv_mma_weights_kernel. landed(chunk) may change a chunk of x,
+// number threadIdx.x % kRowChunks of its row, before others see it.
+template <typename Low, typename Landed>
+__device__ __forceinline__ void multiply_all_taps(uint4* shared, const uint4* x, const uint4* dy, float* out,
+                                                  const MmaWeights& weights, const Landed& landed) {
   using R = ResidentWeights;
-  DP_DYNAMIC_SHARED(uint4, shared);
   DP_SHARED(unsigned, inside, [R::kStages][R::kStep]);  // which taps of a cell are
   const Windows& windows = weights.windows;
   const int reach = reach_of(windows.width), ring = R::ring(windows.width), zeros = ring, dy_rows = ring + 8;
@@ -65,6 +70,16 @@ __global__ void __launch_bounds__(ResidentWeights::kThreads, 1)
     }
   };
 
+  // The chunks of x that this thread's load(step) brought, where the step lies at `base` of the ring. Nobody reads those of cells that
+  // there are not.
+  const auto change = [&](int step, int base) {
+    static_assert(R::kThreads % kRowChunks == 0);
+    const int first = base + (step == 0 ? 0 : 2 * reach), end = first + R::kStep + (step == 0 ? 2 * reach : 0);
+#pragma unroll 1
+    for (int row = first + thread / kRowChunks; row < end; row += R::kThreads / kRowChunks)
+      landed(shared[swizzled<kRowChunks>(row < ring ? row : row - ring, thread % kRowChunks)]);
+  };
+
   if (thread < kRowChunks) shared[zeros * kRowChunks + thread] = make_uint4(0, 0, 0, 0);
   constexpr int kAhead = R::kStages - 1;
   for (int step = 0; step < kAhead; ++step) {
@@ -77,6 +92,7 @@ __global__ void __launch_bounds__(ResidentWeights::kThreads, 1)
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<kAhead - 1>();
+    if constexpr (!std::is_same_v<Landed, CellsAsTheyLie>) change(step, base);
     __syncthreads();  // the step's copies are there for all, and what only its predecessor read may go
     if (step + kAhead < steps) load(step + kAhead);
     ptx::cp_async_commit();
@@ -124,11 +140,21 @@ __global__ void __launch_bounds__(ResidentWeights::kThreads, 1)
 }
 
 template <typename Low>
+__global__ void __launch_bounds__(ResidentWeights::kThreads, 1)
+    conv_mma_resident_weights_kernel(const uint4* x, const uint4* dy, float* out, MmaWeights weights) {
+  DP_DYNAMIC_SHARED(uint4, shared);
+  multiply_all_taps<Low>(shared, x, dy, out, weights, CellsAsTheyLie{});
+}
+
+inline dim3 resident_grid(const MmaWeights& weights) {
+  return dim3(blocks_for(weights.windows.chunks, kRowChunks), blocks_for(weights.out_chunks, kRowChunks),
+              static_cast<unsigned>(weights.splits));
+}
+
+template <typename Low>
 void enqueue_resident_weights(cudaStream_t stream, const MmaWeights& weights, const void* x, const void* dy,
                               float* out) {
-  const dim3 grid(blocks_for(weights.windows.chunks, kRowChunks), blocks_for(weights.out_chunks, kRowChunks),
-                  static_cast<unsigned>(weights.splits));
-  launch({"conv_mma_resident_weights", grid, dim3(ResidentWeights::kThreads), stream,
+  launch({"conv_mma_resident_weights", resident_grid(weights), dim3(ResidentWeights::kThreads), stream,
           ResidentWeights::bytes(weights.windows.width)},
          conv_mma_resident_weights_kernel<Low>, static_cast<const uint4*>(x), static_cast<const uint4*>(dy), out,
          weights);

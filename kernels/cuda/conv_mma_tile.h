@@ -92,10 +92,16 @@ __device__ __forceinline__ void multiply_fragments(const unsigned (&a)[Tile::kDo
     }
 }
 
-// sums += all steps, k ascending. load(stage, step) issues the copies of a step's chunks, a's and behind them b's. At the end no copy
-// is under way, and no thread reads `ring` any more.
-template <typename Low, typename Tile, bool along_a, bool along_b, typename Load>
-__device__ __forceinline__ void multiply(uint4* ring, int steps, const Load& load, MmaSums<Tile>& sums) {
+// Operands are multiplied as they lie in memory.
+struct AsTheyLie {
+  __device__ void operator()(uint4*, int) const {}
+};
+
+// sums += all steps, k ascending. load(stage, step) issues the copies of a step's chunks, a's and behind them b's. landed(stage, step)
+// may change those that this thread copied, before others see them. At the end no copy is under way, and no thread reads `ring` any more.
+template <typename Low, typename Tile, bool along_a, bool along_b, typename Load, typename Landed = AsTheyLie>
+__device__ __forceinline__ void multiply(uint4* ring, int steps, const Load& load, MmaSums<Tile>& sums,
+                                         const Landed& landed = {}) {
   using A = MmaOperand<along_a, Tile::kRows, Tile::kStep>;
   using B = MmaOperand<along_b, Tile::kCols, Tile::kStep>;
   constexpr int kAhead = Tile::kStages - 1;
@@ -106,6 +112,7 @@ __device__ __forceinline__ void multiply(uint4* ring, int steps, const Load& loa
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<kAhead - 1>();
+    landed(ring + step % Tile::kStages * Tile::kStageChunks, step);
     __syncthreads();  // the step's copies are there for all, and its predecessor's stage is free
     if (step + kAhead < steps) load(ring + (step + kAhead) % Tile::kStages * Tile::kStageChunks, step + kAhead);
     ptx::cp_async_commit();

@@ -5,61 +5,23 @@
 #include "kernels/cuda/conv_bias.h"
 #include "kernels/cuda/conv_geometry.h"
 #include "kernels/cuda/conv_mma_op.h"
-#include "kernels/cuda/conv_mma_operands.h"
 #include "kernels/cuda/conv_mma_resident_weights.h"
+#include "kernels/cuda/conv_mma_weights_tile.h"
 #include "kernels/cuda/gemm_end.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-// blockIdx: tile of (tap, channel of x), tile of channels of y, range. out: dw, or as many times all sums as there are ranges; both lie
-// [channel of y][tap, channel of x].
 template <typename Low, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     conv_mma_weights_kernel(const uint4* x, const uint4* dy, float* out, MmaWeights weights) {
   DP_DYNAMIC_SHARED(uint4, ring);
-  DP_SHARED(Cell, cells, [Tile::kStages][Tile::kStep]);
-  const Windows& windows = weights.windows;
-  const int all_steps = (windows.cells + Tile::kStep - 1) / Tile::kStep;
-  const int each = (all_steps + weights.splits - 1) / weights.splits, split = static_cast<int>(blockIdx.z);
-  const int begin = split * each, steps = min(each, all_steps - begin);
-  const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows;
-  const int first_col = static_cast<int>(blockIdx.y) * Tile::kCols;
-
-  const WindowColumns<Tile> rows(x, windows, cells, first_row / kChunk, begin);
-  const CellColumns<Tile> cols(dy, windows.cells, weights.out_chunks, first_col / kChunk, begin);
-  for (int step = 0; step < Tile::kStages; ++step) rows.find(step);
-  __syncthreads();
-  MmaSums<Tile> sums = {};
-  multiply<Low, Tile, false, false>(
-      ring, steps,
-      [&](uint4* stage, int step) {
-        rows.load(stage, step);
-        cols.load(stage + Tile::kChunksA, step);
-        if (step + 1 >= Tile::kStages) rows.find(step + 1);  // the others are known
-      },
-      sums);
-
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int all_rows = windows.taps() * windows.chunks * kChunk, all_cols = weights.out_chunks * kChunk;
-  float* const results = out + static_cast<long long>(split) * all_rows * all_cols;
-#pragma unroll
-  for (int i = 0; i < Tile::kDown; ++i)
-#pragma unroll
-    for (int j = 0; j < Tile::kAcross; ++j)
-#pragma unroll
-      for (int at = 0; at < 4; ++at) {
-        const int row = first_row + warp_row<Tile>() + i * 16 + at / 2 * 8 + lane / 4;
-        const int col = first_col + warp_col<Tile>() + j * 8 + lane % 4 * 2 + at % 2;
-        if (row < all_rows && col < all_cols) results[static_cast<long long>(col) * all_rows + row] = sums[i][j][at];
-      }
+  multiply_windows<Low, Tile>(ring, x, dy, out, weights, [](const auto&, uint4*, int) {});
 }
 
 template <typename Low, typename Tile>
 void enqueue_tiles(cudaStream_t stream, const MmaWeights& weights, const void* x, const void* dy, float* out) {
-  const dim3 grid(blocks_for(weights.windows.taps() * weights.windows.chunks, Tile::kRows / kChunk),
-                  blocks_for(weights.out_chunks, Tile::kCols / kChunk), static_cast<unsigned>(weights.splits));
-  launch({"conv_mma_weights", grid, dim3(Tile::kThreads), stream, Tile::kSharedBytes},
+  launch({"conv_mma_weights", weights_grid<Tile>(weights), dim3(Tile::kThreads), stream, Tile::kSharedBytes},
          conv_mma_weights_kernel<Low, Tile>, static_cast<const uint4*>(x), static_cast<const uint4*>(dy), out, weights);
 }
 

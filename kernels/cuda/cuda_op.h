@@ -67,6 +67,9 @@ std::unique_ptr<CudaOp> make(const BatchNormRunning& desc, const CudaOpOptions& 
 std::unique_ptr<CudaOp> make(const BatchNormForward& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormBackwardSums& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const NormConv2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const NormConv2dBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const NormConv2dBackwardWeights& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const DropoutApply& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const Reorder& desc, const CudaOpOptions& options);

@@ -36,9 +36,11 @@ enum class CudnnKind : int {  // of a descriptor
   operation_backward_filter = 11,
   operation_backward_data = 12,
   operation_pointwise = 13,
+  operation_statistics = 14,
   operation_graph = 15,
   variant_pack = 16,
   tensor = 17,
+  operation_norm_backward = 23,
   device_properties = 38  // since 9.8
 };
 enum class CudnnAttribute : int {
@@ -85,6 +87,14 @@ enum class CudnnAttribute : int {
   operation_pointwise_x = 751,
   operation_pointwise_b = 752,
   operation_pointwise_y = 753,
+  operation_pointwise_alpha2 = 755,  // the factor of b
+  operation_pointwise_dx = 756,
+  operation_pointwise_dy = 757,
+  statistics_mode = 770,
+  statistics_math_precision = 771,
+  statistics_x = 772,
+  statistics_sum = 773,
+  statistics_squares = 774,
   graph_handle = 800,
   graph_operations = 801,
   tensor_alignment = 900,
@@ -98,6 +108,17 @@ enum class CudnnAttribute : int {
   variant_workspace = 1003,
   engine_global_index = 1301,
   engine_notes = 1303,
+  norm_backward_math_precision = 1620,
+  norm_backward_mean = 1621,
+  norm_backward_inv_std = 1622,
+  norm_backward_scale = 1623,
+  norm_backward_x = 1624,
+  norm_backward_dy = 1625,
+  norm_backward_dscale = 1626,
+  norm_backward_dbias = 1627,
+  norm_backward_dy_factor = 1628,  // of dx = dy * this + x * the next + the last
+  norm_backward_x_factor = 1629,
+  norm_backward_constant = 1630,
   device_properties_json = 2702
 };
 enum class CudnnAttributeType : int {
@@ -113,9 +134,11 @@ enum class CudnnAttributeType : int {
   note = 11,
   pointwise_mode = 14,
   descriptor = 15,
+  statistics_mode = 16,
   character = 24
 };
-enum class CudnnPointwise : int { add = 0, relu = 100 };
+enum class CudnnPointwise : int { add = 0, multiply = 1, relu = 100, relu_backward = 200 };
+enum class CudnnStatistics : int { sum_and_squares = 0 };
 enum class CudnnConvolutionMode : int { cross_correlation = 1 };
 enum class CudnnHeuristics : int { b = 1, fallback = 2, a = 3 };
 enum class CudnnKnob : int {};

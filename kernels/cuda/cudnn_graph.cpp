@@ -1,51 +1,9 @@
 #include "kernels/cuda/cudnn_graph.h"
 
-#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/tensor_layout.h"
 
 namespace dp::kernels::cuda {
 namespace {
-
-using Direction = CudnnConvolution::Direction;
-constexpr std::size_t kMostParts = 16;
-
-CudnnType type_of(DType type) {
-  switch (type) {
-    case DType::f32: return CudnnType::f32;
-    case DType::bf16: return CudnnType::bf16;
-    case DType::f16: return CudnnType::f16;
-    default: throw CudnnRefusal(std::string("no convolution of ") + to_string(type));
-  }
-}
-
-struct TensorSpec {
-  std::int64_t id;
-  CudnnType type;
-  std::array<std::int64_t, 4> dimensions, strides;
-  std::int64_t alignment = kTensorAlignment;
-  bool is_virtual = false;
-};
-
-TensorSpec spec_of(std::int64_t id, const TensorDesc& tensor, bool batched) {
-  TensorSpec spec{id, type_of(tensor.type), {}, {}, batched ? sample_alignment(tensor) : kTensorAlignment};
-  for (std::size_t i = 0; i < 4; ++i) spec.dimensions[i] = tensor.shape[static_cast<int>(i)];
-  const auto [n, c, h, w] = spec.dimensions;
-  if (is_channels_last(tensor))
-    spec.strides = {c * h * w, 1, w * c, c};
-  else
-    spec.strides = {c * h * w, h * w, w, 1};
-  return spec;
-}
-
-void fill(CudnnDescriptor& tensor, const TensorSpec& spec) {
-  tensor.set(CudnnAttribute::tensor_type, spec.type);
-  tensor.set<std::int64_t>(CudnnAttribute::tensor_dimensions, std::span<const std::int64_t>(spec.dimensions));
-  tensor.set<std::int64_t>(CudnnAttribute::tensor_strides, std::span<const std::int64_t>(spec.strides));
-  tensor.set(CudnnAttribute::tensor_id, spec.id);
-  tensor.set(CudnnAttribute::tensor_alignment, spec.alignment);
-  if (spec.is_virtual) tensor.set(CudnnAttribute::tensor_is_virtual, true);
-  tensor.finalize();
-}
 
 void fill(CudnnDescriptor& convolution, const Window& window) {
   const std::array<std::int64_t, 2> ones{1, 1}, strides{window.stride, window.stride},
@@ -64,10 +22,10 @@ struct Names {  // of an operation's attributes
   CudnnKind kind;
   CudnnAttribute convolution, x, w, y, alpha, beta;
 };
-Names names_of(Direction direction) {
+Names names_of(CudnnDirection direction) {
   using A = CudnnAttribute;
   switch (direction) {
-    case Direction::forward:
+    case CudnnDirection::forward:
       return {CudnnKind::operation_forward,
               A::forward_convolution,
               A::forward_x,
@@ -75,7 +33,7 @@ Names names_of(Direction direction) {
               A::forward_y,
               A::forward_alpha,
               A::forward_beta};
-    case Direction::backward_data:
+    case CudnnDirection::backward_data:
       return {CudnnKind::operation_backward_data,
               A::data_convolution,
               A::data_dx,
@@ -83,7 +41,7 @@ Names names_of(Direction direction) {
               A::data_dy,
               A::data_alpha,
               A::data_beta};
-    case Direction::backward_weights: break;
+    case CudnnDirection::backward_weights: break;
   }
   return {CudnnKind::operation_backward_filter,
           A::filter_convolution,
@@ -96,66 +54,136 @@ Names names_of(Direction direction) {
 
 }  // namespace
 
-CudnnGraph::CudnnGraph(const CudnnTarget& target, const CudnnConvolution& c) : api_(target.api) {
-  parts_.reserve(kMostParts);  // parts are referred to
-  const auto tensor = [&](const TensorSpec& spec) -> CudnnDescriptor& {
-    CudnnDescriptor& made = add(CudnnKind::tensor);
-    fill(made, spec);
-    return made;
-  };
-  std::vector<CudnnBackendDescriptor> operations;
-  const TensorSpec y = spec_of(kCudnnY, c.y, /*batched=*/true);
-  std::int64_t next_id = kCudnnY + 1;
-  // Between operations: float32, in no memory.
-  const auto between = [&] {
-    TensorSpec spec = y;
-    spec.id = next_id++, spec.type = CudnnType::f32, spec.alignment = kTensorAlignment, spec.is_virtual = true;
-    return spec;
-  };
-  const auto pointwise = [&](CudnnPointwise mode, const CudnnDescriptor& from, const CudnnDescriptor* beside,
-                             const CudnnDescriptor& to) {
-    CudnnDescriptor& what = add(CudnnKind::pointwise);
-    what.set(CudnnAttribute::pointwise_mode, mode);
-    what.set(CudnnAttribute::pointwise_math_precision, CudnnType::f32);
-    what.finalize();
-    CudnnDescriptor& operation = add(CudnnKind::operation_pointwise);
-    operation.set(CudnnAttribute::operation_pointwise_descriptor, what);
-    operation.set(CudnnAttribute::operation_pointwise_x, from);
-    if (beside != nullptr) operation.set(CudnnAttribute::operation_pointwise_b, *beside);
-    operation.set(CudnnAttribute::operation_pointwise_y, to);
-    operation.finalize();
-    operations.push_back(operation.get());
-  };
-
-  CudnnDescriptor& convolution = add(CudnnKind::convolution);
-  fill(convolution, c.window);
-  const CudnnDescriptor& x = tensor(spec_of(kCudnnX, c.x, /*batched=*/true));
-  const CudnnDescriptor& w = tensor(spec_of(kCudnnW, c.w, /*batched=*/false));
-  const CudnnDescriptor* result = &tensor(c.bias || c.relu ? between() : y);
-  const Names names = names_of(c.direction);
-  CudnnDescriptor& operation = add(names.kind);
-  operation.set(names.convolution, convolution);
-  operation.set(names.x, x);
-  operation.set(names.w, w);
-  operation.set(names.y, *result);
-  operation.set(names.alpha, 1.0f);
-  operation.set(names.beta, 0.0f);
-  operation.finalize();
-  operations.push_back(operation.get());
-  if (c.bias) {
-    const std::int64_t channels = c.w.shape[0];
-    const CudnnDescriptor& bias =
-        tensor({kCudnnBias, CudnnType::f32, {1, channels, 1, 1}, {channels, 1, channels, channels}});
-    const CudnnDescriptor& to = tensor(c.relu ? between() : y);
-    pointwise(CudnnPointwise::add, *result, &bias, to);
-    result = &to;
+CudnnType cudnn_type(DType type) {
+  switch (type) {
+    case DType::f32: return CudnnType::f32;
+    case DType::bf16: return CudnnType::bf16;
+    case DType::f16: return CudnnType::f16;
+    default: throw CudnnRefusal(std::string("no convolution of ") + to_string(type));
   }
-  if (c.relu) pointwise(CudnnPointwise::relu, *result, nullptr, tensor(y));
+}
 
-  graph_ = CudnnDescriptor(*api_, CudnnKind::operation_graph);
+CudnnTensor tensor_of(std::int64_t id, const TensorDesc& tensor, bool batched) {
+  CudnnTensor spec{id, cudnn_type(tensor.type), {}, {}, batched ? sample_alignment(tensor) : kTensorAlignment};
+  for (std::size_t i = 0; i < 4; ++i) spec.dimensions[i] = tensor.shape[static_cast<int>(i)];
+  const auto [n, c, h, w] = spec.dimensions;
+  if (is_channels_last(tensor))
+    spec.strides = {c * h * w, 1, w * c, c};
+  else
+    spec.strides = {c * h * w, h * w, w, 1};
+  return spec;
+}
+
+CudnnTensor per_channel(std::int64_t id, std::int64_t channels, CudnnType type) {
+  return {id, type, {1, channels, 1, 1}, {channels, 1, channels, channels}};
+}
+
+CudnnGraph::CudnnGraph(const CudnnTarget& target, std::deque<CudnnDescriptor> parts,
+                       const std::vector<CudnnBackendDescriptor>& operations)
+    : parts_(std::move(parts)), graph_(*target.api, CudnnKind::operation_graph) {
   graph_.set(CudnnAttribute::graph_operations, operations);
   if (target.handle != nullptr) graph_.set(CudnnAttribute::graph_handle, target.handle);
   graph_.finalize();
+}
+
+std::shared_ptr<const CudnnGraph> CudnnGraphBuilder::finish() {
+  return std::make_shared<const CudnnGraph>(target_, std::move(parts_), operations_);
+}
+
+CudnnGraphBuilder::Tensor CudnnGraphBuilder::tensor(const CudnnTensor& spec) {
+  CudnnDescriptor& tensor = part(CudnnKind::tensor);
+  tensor.set(CudnnAttribute::tensor_type, spec.type);
+  tensor.set<std::int64_t>(CudnnAttribute::tensor_dimensions, std::span<const std::int64_t>(spec.dimensions));
+  tensor.set<std::int64_t>(CudnnAttribute::tensor_strides, std::span<const std::int64_t>(spec.strides));
+  tensor.set(CudnnAttribute::tensor_id, spec.id);
+  tensor.set(CudnnAttribute::tensor_alignment, spec.alignment);
+  if (spec.is_virtual) tensor.set(CudnnAttribute::tensor_is_virtual, true);
+  tensor.finalize();
+  return tensor;
+}
+
+CudnnGraphBuilder::Tensor CudnnGraphBuilder::between(CudnnTensor like, CudnnType type) {
+  like.id = next_++, like.type = type, like.alignment = kTensorAlignment, like.is_virtual = true;
+  return tensor(like);
+}
+
+void CudnnGraphBuilder::finish_operation(CudnnDescriptor& operation) {
+  operation.finalize();
+  operations_.push_back(operation.get());
+}
+
+void CudnnGraphBuilder::convolve(CudnnDirection direction, const Window& window, Tensor x, Tensor w, Tensor y) {
+  CudnnDescriptor& convolution = part(CudnnKind::convolution);
+  fill(convolution, window);
+  const Names names = names_of(direction);
+  CudnnDescriptor& operation = part(names.kind);
+  operation.set(names.convolution, convolution);
+  operation.set(names.x, x);
+  operation.set(names.w, w);
+  operation.set(names.y, y);
+  operation.set(names.alpha, 1.0f);
+  operation.set(names.beta, 0.0f);
+  finish_operation(operation);
+}
+
+CudnnDescriptor& CudnnGraphBuilder::pointwise(CudnnPointwise mode) {
+  CudnnDescriptor& what = part(CudnnKind::pointwise);
+  what.set(CudnnAttribute::pointwise_mode, mode);
+  what.set(CudnnAttribute::pointwise_math_precision, CudnnType::f32);
+  what.finalize();
+  CudnnDescriptor& operation = part(CudnnKind::operation_pointwise);
+  operation.set(CudnnAttribute::operation_pointwise_descriptor, what);
+  return operation;
+}
+
+void CudnnGraphBuilder::relu(Tensor x, Tensor y) {
+  CudnnDescriptor& operation = pointwise(CudnnPointwise::relu);
+  operation.set(CudnnAttribute::operation_pointwise_x, x);
+  operation.set(CudnnAttribute::operation_pointwise_y, y);
+  finish_operation(operation);
+}
+
+void CudnnGraphBuilder::binary(CudnnPointwise mode, Tensor a, Tensor b, float factor, Tensor y) {
+  CudnnDescriptor& operation = pointwise(mode);
+  operation.set(CudnnAttribute::operation_pointwise_x, a);
+  operation.set(CudnnAttribute::operation_pointwise_b, b);
+  operation.set(CudnnAttribute::operation_pointwise_y, y);
+  if (factor != 1) operation.set(CudnnAttribute::operation_pointwise_alpha2, factor);
+  finish_operation(operation);
+}
+
+void CudnnGraphBuilder::relu_backward(Tensor dy, Tensor x, Tensor dx) {
+  CudnnDescriptor& operation = pointwise(CudnnPointwise::relu_backward);
+  operation.set(CudnnAttribute::operation_pointwise_dy, dy);
+  operation.set(CudnnAttribute::operation_pointwise_x, x);
+  operation.set(CudnnAttribute::operation_pointwise_dx, dx);
+  finish_operation(operation);
+}
+
+void CudnnGraphBuilder::statistics(Tensor x, Tensor sum, Tensor squares) {
+  CudnnDescriptor& operation = part(CudnnKind::operation_statistics);
+  operation.set(CudnnAttribute::statistics_mode, CudnnStatistics::sum_and_squares);
+  operation.set(CudnnAttribute::statistics_math_precision, CudnnType::f32);
+  operation.set(CudnnAttribute::statistics_x, x);
+  operation.set(CudnnAttribute::statistics_sum, sum);
+  operation.set(CudnnAttribute::statistics_squares, squares);
+  finish_operation(operation);
+}
+
+void CudnnGraphBuilder::norm_backward(const NormBackward& norm) {
+  CudnnDescriptor& operation = part(CudnnKind::operation_norm_backward);
+  operation.set(CudnnAttribute::norm_backward_math_precision, CudnnType::f32);
+  operation.set(CudnnAttribute::norm_backward_x, norm.x);
+  operation.set(CudnnAttribute::norm_backward_dy, norm.dy);
+  operation.set(CudnnAttribute::norm_backward_mean, norm.mean);
+  operation.set(CudnnAttribute::norm_backward_inv_std, norm.inv_std);
+  operation.set(CudnnAttribute::norm_backward_scale, norm.scale);
+  operation.set(CudnnAttribute::norm_backward_dscale, norm.dscale);
+  operation.set(CudnnAttribute::norm_backward_dbias, norm.dbias);
+  operation.set(CudnnAttribute::norm_backward_dy_factor, norm.dy_factor);
+  operation.set(CudnnAttribute::norm_backward_x_factor, norm.x_factor);
+  operation.set(CudnnAttribute::norm_backward_constant, norm.constant);
+  finish_operation(operation);
 }
 
 }  // namespace dp::kernels::cuda

@@ -1,9 +1,11 @@
-// A convolution as a graph of cuDNN's operations: forward with its bias and ReLU, data gradient, weight gradient.
+// Graphs of cuDNN's operations: what is computed, before anything is said of how.
 #pragma once
 
-#include <optional>
+#include <deque>
+#include <memory>
 
 #include "kernels/cuda/cudnn_descriptor.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/ops.h"
 
 namespace dp::kernels::cuda {
@@ -15,30 +17,91 @@ struct CudnnTarget {
   const CudnnDescriptor* device_properties = nullptr;  // where there is no handle
 };
 
-// Layouts are resolved. x and y are the gradients where the direction says so.
-struct CudnnConvolution {
-  enum class Direction { forward, backward_data, backward_weights };
-  Direction direction = Direction::forward;
-  TensorDesc x, w, y;
-  Window window;
-  bool bias = false, relu = false;  // forward
+// What the tensors in memory are called in a variant pack.
+enum CudnnTensorId : std::int64_t {
+  kCudnnX = 1,
+  kCudnnW,
+  kCudnnBias,
+  kCudnnY,
+  kCudnnScale,
+  kCudnnSum,
+  kCudnnSquares,
+  kCudnnMean,
+  kCudnnInvStd,
+  kCudnnDy2,
+  kCudnnResult,
+  kCudnnDz,
+  kCudnnDScale,
+  kCudnnDBias,
+  kCudnnDyFactor,
+  kCudnnXFactor,
+  kCudnnConstant,
+  kCudnnBetween  // from here on: in no memory
 };
 
-// What the graph's tensors are called in a variant pack; also their order in Op::run, but for those that are not there.
-enum CudnnTensorId : std::int64_t { kCudnnX = 1, kCudnnW = 2, kCudnnBias = 3, kCudnnY = 4 };
+struct CudnnTensor {
+  std::int64_t id;
+  CudnnType type;
+  std::array<std::int64_t, 4> dimensions, strides;
+  std::int64_t alignment = kTensorAlignment;
+  bool is_virtual = false;
+};
+// `batched`: it may begin with any sample of a batch. CudnnRefusal for a type that cuDNN does not convolve.
+CudnnTensor tensor_of(std::int64_t id, const TensorDesc& tensor, bool batched);
+CudnnTensor per_channel(std::int64_t id, std::int64_t channels, CudnnType type = CudnnType::f32);
+CudnnType cudnn_type(DType type);
+
+enum class CudnnDirection { forward, backward_data, backward_weights };
 
 class CudnnGraph {
  public:
-  // CudnnRefusal where cuDNN does not know the types or the layouts.
-  CudnnGraph(const CudnnTarget& target, const CudnnConvolution& convolution);
+  CudnnGraph(const CudnnTarget& target, std::deque<CudnnDescriptor> parts,
+             const std::vector<CudnnBackendDescriptor>& operations);
   const CudnnDescriptor& get() const { return graph_; }
 
  private:
-  CudnnDescriptor& add(CudnnKind kind) { return parts_.emplace_back(*api_, kind); }
-
-  const CudnnApi* api_;
-  std::vector<CudnnDescriptor> parts_;  // that the graph consists of
+  std::deque<CudnnDescriptor> parts_;  // that it consists of
   CudnnDescriptor graph_;
+};
+
+// All arithmetic is of float32. Every function throws CudnnRefusal where cuDNN does not know what it is told.
+class CudnnGraphBuilder {
+ public:
+  using Tensor = const CudnnDescriptor&;  // lives as long as the graph
+
+  explicit CudnnGraphBuilder(const CudnnTarget& target) : target_(target) {}
+
+  Tensor tensor(const CudnnTensor& tensor);
+  // Between operations, like another one.
+  Tensor between(CudnnTensor like, CudnnType type = CudnnType::f32);
+
+  // x and y are the gradients where the direction says so.
+  void convolve(CudnnDirection direction, const Window& window, Tensor x, Tensor w, Tensor y);
+  void relu(Tensor x, Tensor y);
+  void multiply(Tensor a, Tensor b, Tensor y) { binary(CudnnPointwise::multiply, a, b, 1, y); }
+  void add(Tensor a, Tensor b, Tensor y) { binary(CudnnPointwise::add, a, b, 1, y); }
+  void subtract(Tensor a, Tensor b, Tensor y) { binary(CudnnPointwise::add, a, b, -1, y); }  // as its patterns have it
+  void relu_backward(Tensor dy, Tensor x, Tensor dx);                                        // x > 0 ? dy : 0
+  void statistics(Tensor x, Tensor sum, Tensor squares);
+  // What batch normalisation's backward pass says of its weights, and, as factors, of its input.
+  struct NormBackward {
+    Tensor x, dy, mean, inv_std, scale;
+    Tensor dscale, dbias, dy_factor, x_factor, constant;
+  };
+  void norm_backward(const NormBackward& norm);
+
+  std::shared_ptr<const CudnnGraph> finish();
+
+ private:
+  CudnnDescriptor& part(CudnnKind kind) { return parts_.emplace_back(*target_.api, kind); }
+  CudnnDescriptor& pointwise(CudnnPointwise mode);
+  void binary(CudnnPointwise mode, Tensor a, Tensor b, float factor, Tensor y);
+  void finish_operation(CudnnDescriptor& operation);
+
+  CudnnTarget target_;
+  std::deque<CudnnDescriptor> parts_;
+  std::vector<CudnnBackendDescriptor> operations_;
+  std::int64_t next_ = kCudnnBetween;
 };
 
 }  // namespace dp::kernels::cuda

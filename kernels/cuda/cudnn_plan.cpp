@@ -24,6 +24,14 @@ std::vector<CudnnDescriptor> advised(const CudnnTarget& target, const CudnnGraph
   return heuristics.descriptors(CudnnAttribute::heuristics_results, CudnnKind::engine_config, kMostResults);
 }
 
+// These heuristics may have nothing for the graph; others may.
+std::vector<CudnnDescriptor> advised_or_none(const CudnnTarget& target, const CudnnGraph& graph,
+                                             CudnnHeuristics mode) try {
+  return advised(target, graph, mode);
+} catch (const CudnnRefusal&) {
+  return {};
+}
+
 }  // namespace
 
 CudnnConfig::CudnnConfig(std::shared_ptr<const CudnnGraph> graph, CudnnDescriptor config)
@@ -32,7 +40,7 @@ CudnnConfig::CudnnConfig(std::shared_ptr<const CudnnGraph> graph, CudnnDescripto
   if (engines.empty()) throw CudnnRefusal("an engine configuration without an engine");
   name_ = name_of_config(engines.front(), config_);
   for (const CudnnNote note : engines.front().elements<CudnnNote>(CudnnAttribute::engine_notes, kMostNotes))
-    notes_ |= 1u << static_cast<int>(note);
+    if (static_cast<int>(note) < 32) notes_ |= 1u << static_cast<int>(note);  // later ones we know nothing of
 }
 
 bool CudnnConfig::allowed(const CudnnRules& rules) const {
@@ -54,13 +62,13 @@ std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& ta
   };
   for (const CudnnHeuristics mode : {CudnnHeuristics::a, CudnnHeuristics::b, CudnnHeuristics::fallback}) {
     if (configs.size() >= most) break;
-    try {
-      for (CudnnDescriptor& descriptor : advised(target, *graph, mode)) {
+    for (CudnnDescriptor& descriptor : advised_or_none(target, *graph, mode)) {
+      if (configs.size() >= most) break;
+      try {
         auto config = std::make_shared<const CudnnConfig>(graph, std::move(descriptor));
-        if (configs.size() < most && config->allowed(rules) && !known(config->name()))
-          configs.push_back(std::move(config));
+        if (config->allowed(rules) && !known(config->name())) configs.push_back(std::move(config));
+      } catch (const CudnnRefusal&) {  // one that we can not read
       }
-    } catch (const CudnnRefusal&) {  // these heuristics have nothing for the graph; others may
     }
   }
   return configs;

@@ -33,12 +33,7 @@ CublasLtHandle Libraries::cublaslt_handle() {
   return cublaslt_handle_;
 }
 
-CudnnStatus Libraries::use_stream(cudaStream_t stream) {
-  if (stream_ == stream) return CudnnStatus::success;
-  const CudnnStatus status = cudnn_->set_stream(cudnn_handle_, stream);
-  if (status == CudnnStatus::success) stream_ = stream;
-  return status;
-}
+CudnnStatus Libraries::use_stream(cudaStream_t stream) { return cudnn_->set_stream(cudnn_handle_, stream); }
 
 std::string library_versions() {
   const CudnnApi* const dnn = cudnn().api;

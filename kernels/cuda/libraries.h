@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "kernels/cuda/cublaslt_api.h"
@@ -30,7 +29,6 @@ class Libraries {
   const CudnnApi* cudnn_ = nullptr;  // that a handle was asked of
   const CublasLtApi* cublaslt_ = nullptr;
   CudnnHandle cudnn_handle_ = nullptr;
-  std::optional<cudaStream_t> stream_;  // of it
   CublasLtHandle cublaslt_handle_ = nullptr;
 };
 

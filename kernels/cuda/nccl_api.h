@@ -19,7 +19,7 @@ enum class NcclResult : int {
   remote_error,
   in_progress
 };
-enum class NcclType : int { u8 = 1, f32 = 7, f64 = 8 };
+enum class NcclType : int { u8 = 1, f32 = 7, f64 = 8, bf16 = 9 };
 enum class NcclOp : int { sum = 0 };
 struct NcclId {
   char bytes[128];

@@ -13,7 +13,8 @@ namespace {
 NcclType nccl_type(DType type) {
   if (type == DType::f32) return NcclType::f32;
   if (type == DType::f64) return NcclType::f64;
-  throw Error(ErrorCode::usage, std::string("nccl carries float32 and float64, not ") + to_string(type));
+  if (type == DType::bf16) return NcclType::bf16;
+  throw Error(ErrorCode::usage, std::string("nccl carries float32, float64 and bfloat16, not ") + to_string(type));
 }
 
 std::byte* at(void* data, std::int64_t element, DType type) {

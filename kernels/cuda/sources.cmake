@@ -14,6 +14,9 @@ foreach(name
     conv_mma
     conv_mma_data
     conv_mma_forward
+    conv_mma_norm_data
+    conv_mma_norm_forward
+    conv_mma_norm_weights
     conv_mma_weights
     conv_mma_windows
     conv_thin
@@ -22,12 +25,14 @@ foreach(name
     elementwise
     gather
     library_kernels
+    library_norm
     linear
     loss
     max_pool
     peer_pattern
     reorder
     tree_sum
+    trial_kernels
     update
     upload
 )
@@ -46,12 +51,18 @@ foreach(name
     cuda_backend
     cudnn_api
     cudnn_conv
+    cudnn_conv_graph
     cudnn_descriptor
     cudnn_graph
+    cudnn_norm_conv
+    cudnn_norm_graph
     cudnn_plan
+    cudnn_run
+    cudnn_ways
     describe_devices
     device_rates
     gemm_choice
+    fused_op
     graph
     libraries
     library_file
@@ -69,6 +80,7 @@ foreach(name
     stream
     tensor_layout
     trial
+    trial_log
     tuner
     tuning_cache
     work_timer

@@ -1,8 +1,11 @@
 #include "kernels/cuda/tree_sum.h"
 
+#include <type_traits>
+
 #include "device_code.h"
 #include "dp/error.h"
 #include "kernels/communicator.h"
+#include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -21,10 +24,33 @@ struct alignas(16) Pack {
   T of[kSize];
 };
 
+// What elements of a type are added in: themselves, or float.
+template <typename T>
+using SumOf = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+template <typename T>
+__device__ __forceinline__ SumOf<T> widened(T value) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return to_float(value);
+  else
+    return value;
+}
+template <typename T>
+__device__ __forceinline__ T rounded(SumOf<T> sum) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return from_float<T>(sum);
+  else
+    return sum;
+}
+
+template <typename T>
+struct SumPack {
+  SumOf<T> of[Pack<T>::kSize];
+};
+
 template <int Begin, int End, typename T, int Count>
-__device__ T tree(const Summands<T, Count>& summands, long long i) {
+__device__ SumOf<T> tree(const Summands<T, Count>& summands, long long i) {
   if constexpr (End - Begin == 1) {
-    return summands.of[Begin][i];
+    return widened(summands.of[Begin][i]);
   } else {
     constexpr int middle = tree_split(Begin, End);
     return tree<Begin, middle>(summands, i) + tree<middle, End>(summands, i);
@@ -32,13 +58,16 @@ __device__ T tree(const Summands<T, Count>& summands, long long i) {
 }
 
 template <int Begin, int End, typename T, int Count>
-__device__ Pack<T> tree_of_packs(const Summands<T, Count>& summands, long long pack) {
+__device__ SumPack<T> tree_of_packs(const Summands<T, Count>& summands, long long pack) {
   if constexpr (End - Begin == 1) {
-    return reinterpret_cast<const Pack<T>*>(summands.of[Begin])[pack];
+    const Pack<T> read = reinterpret_cast<const Pack<T>*>(summands.of[Begin])[pack];
+    SumPack<T> sum;
+    for (int i = 0; i < Pack<T>::kSize; ++i) sum.of[i] = widened(read.of[i]);
+    return sum;
   } else {
     constexpr int middle = tree_split(Begin, End);
-    Pack<T> sum = tree_of_packs<Begin, middle>(summands, pack);
-    const Pack<T> right = tree_of_packs<middle, End>(summands, pack);
+    SumPack<T> sum = tree_of_packs<Begin, middle>(summands, pack);
+    const SumPack<T> right = tree_of_packs<middle, End>(summands, pack);
     for (int i = 0; i < Pack<T>::kSize; ++i) sum.of[i] += right.of[i];
     return sum;
   }
@@ -50,10 +79,14 @@ __global__ void __launch_bounds__(kThreads)
   const long long thread = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   const long long first = thread * Pack<T>::kSize;
   if (aligned && first + Pack<T>::kSize <= count) {
-    reinterpret_cast<Pack<T>*>(out)[thread] = tree_of_packs<0, Count>(summands, thread);
+    const SumPack<T> sum = tree_of_packs<0, Count>(summands, thread);
+    Pack<T> result;
+    for (int i = 0; i < Pack<T>::kSize; ++i) result.of[i] = rounded<T>(sum.of[i]);
+    reinterpret_cast<Pack<T>*>(out)[thread] = result;
     return;
   }
-  for (long long i = first; i < first + Pack<T>::kSize && i < count; ++i) out[i] = tree<0, Count>(summands, i);
+  for (long long i = first; i < first + Pack<T>::kSize && i < count; ++i)
+    out[i] = rounded<T>(tree<0, Count>(summands, i));
 }
 
 template <typename T, int Count>
@@ -93,21 +126,21 @@ __global__ void __launch_bounds__(kThreads)
     long_tree_sum_kernel(Summands<T, kMostSummands> summands, int size, T* out, long long count) {
   const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
-  T partial[7];  // of 2^level summands; log2(kMostSummands) + 1 levels
+  SumOf<T> partial[7];  // of 2^level summands; log2(kMostSummands) + 1 levels
   for (int next = 0; next < size; ++next) {
-    T sum = summands.of[next][i];
+    SumOf<T> sum = widened(summands.of[next][i]);
     int level = 0;
     for (; next >> level & 1; ++level) sum = partial[level] + sum;
     partial[level] = sum;
   }
-  T sum{};
+  SumOf<T> sum{};
   bool any = false;
   for (int level = 0; level < 7; ++level) {
     if (!(size >> level & 1)) continue;
     sum = any ? partial[level] + sum : partial[level];
     any = true;
   }
-  out[i] = sum;
+  out[i] = rounded<T>(sum);
 }
 
 template <typename T>
@@ -129,7 +162,8 @@ void tree_sum(const std::vector<const void*>& summands, void* out, std::int64_t 
   if (count == 0) return;
   if (type == DType::f32) return enqueue_any<float>(summands, out, count, stream);
   if (type == DType::f64) return enqueue_any<double>(summands, out, count, stream);
-  throw Error(ErrorCode::usage, std::string("sums are of float32 and float64, not ") + to_string(type));
+  if (type == DType::bf16) return enqueue_any<BFloat16>(summands, out, count, stream);
+  throw Error(ErrorCode::usage, std::string("sums are of float32, float64 and bfloat16, not ") + to_string(type));
 }
 
 }  // namespace dp::kernels::cuda

@@ -13,9 +13,14 @@ struct TrialArgument {
   std::size_t elements = 0;  // 0: the op has no such argument, and gets null
   DType type = DType::f32;
   bool written = false;
+  float middle = 0;                   // of what is drawn
+  std::size_t exact = 0;              // of the elements the first ones, which are equal or wrong
+  std::vector<std::size_t> pieces{};  // of the others: compared by themselves, one behind the other; none: the whole
 };
-// Of the ops that can be chosen among; empty for the others.
+// Of the ops that can be tried; empty for the others.
 std::vector<TrialArgument> trial_arguments(const OpDesc& desc);
+// Whether there are several ways to compute it.
+bool has_ways(const OpDesc& desc);
 
 inline constexpr double kUnfit = 1e30;
 

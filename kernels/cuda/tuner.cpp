@@ -11,6 +11,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/trial.h"
+#include "kernels/cuda/trial_log.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -51,6 +52,10 @@ std::string problem_of(const OpDesc& desc, const CudaOp& op) {
       [&](const auto& d) {
         if constexpr (requires { d.bias; }) text += d.bias ? " bias" : "";
         if constexpr (requires { d.relu; }) text += d.relu ? " relu" : "";
+        if constexpr (requires { d.norm; }) text += d.norm ? " norm" : "";
+        if constexpr (requires { d.moments; }) text += d.moments ? " moments" : "";
+        if constexpr (requires { d.add; }) text += d.add ? " add" : "";
+        if constexpr (requires { d.renormalize; }) text += d.renormalize ? " renormalize" : "";
       },
       desc);
   for (const TensorDesc& tensor : op.tensors())
@@ -58,39 +63,74 @@ std::string problem_of(const OpDesc& desc, const CudaOp& op) {
   return text;
 }
 
-std::unique_ptr<Op> Tuner::fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, Others others,
-                                   const std::string& variant) {
-  const std::string problem = problem_of(desc, *pinned) + variant;
+Tuner::Known Tuner::look_up(const std::string& problem) {
   const std::scoped_lock lock(mutex_);
-  const auto known = cache_.find(problem);
-  const auto remembered = [&](std::size_t from) -> std::unique_ptr<Op> {
-    for (std::size_t i = from; known && i < others.known.size(); ++i)
-      if (others.known[i].name == known->candidate)
-        if (auto op = made(others.known[i])) return std::make_unique<TunedOp>(std::move(op), known->microseconds);
-    return nullptr;
+  return {cache_.find(problem), hopeless_.contains(problem)};
+}
+
+Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const Others& others,
+                            const std::string& variant) {
+  const std::string problem = problem_of(desc, *pinned) + variant;
+  const auto nothing_tried = [&]() -> Choice {
+    auto op = others.untried ? others.untried() : nullptr;
+    return {op ? std::move(op) : std::move(pinned)};
   };
-  if (known && known->candidate == pinned->implementation())
-    return std::make_unique<TunedOp>(std::move(pinned), known->microseconds);
-  if (auto op = remembered(0)) return op;
-  const std::size_t own = others.known.size();
-  if (others.more) std::ranges::move(others.more(), std::back_inserter(others.known));
-  if (auto op = remembered(own)) return op;
+  const auto remembered = [&](const TunedChoice& known, const std::vector<Way>& ways) -> Choice {
+    for (const Way& way : ways)
+      if (way.name == known.candidate)
+        if (auto op = made(way)) return {std::move(op), known.microseconds};
+    return {};
+  };
+  std::vector<Way> more;
+  bool asked = false;
+  const auto known_choice = [&]() -> Choice {
+    const Known known = look_up(problem);
+    if (known.hopeless) return nothing_tried();
+    if (!known.choice) return {};
+    if (known.choice->candidate == pinned->implementation()) return {std::move(pinned), known.choice->microseconds};
+    if (Choice choice = remembered(*known.choice, others.known); choice.op) return choice;
+    if (!asked && others.more) more = others.more(), asked = true;
+    return remembered(*known.choice, more);
+  };
+  if (Choice choice = known_choice(); choice.op) return choice;
+  if (!asked && others.more) more = others.more(), asked = true;
+  const std::scoped_lock lock(trying_);
+  if (Choice choice = known_choice(); choice.op) return choice;  // another replica was faster
 
   std::vector<std::unique_ptr<CudaOp>> all;
   all.push_back(std::move(pinned));
-  for (const Way& way : others.known)
-    if (auto op = made(way)) all.push_back(std::move(op));
+  const auto add = [&](const std::vector<Way>& ways) {
+    for (const Way& way : ways)
+      if (auto op = made(way)) all.push_back(std::move(op));
+  };
+  add(others.known), add(more);
   std::vector<CudaOp*> ops;
   for (const auto& op : all) ops.push_back(op.get());
   const std::vector<double> times = try_all(desc, ops);
+  log_trial(problem, ops, times);
   const auto least = std::min_element(times.begin(), times.end());
   if (*least >= kUnfit) {
-    auto op = others.untried ? others.untried() : nullptr;
-    return op ? std::move(op) : std::move(all.front());
+    pinned = std::move(all.front());
+    const std::scoped_lock keeping(mutex_);
+    hopeless_.insert(problem);
+    return nothing_tried();
   }
-  const auto best = static_cast<std::size_t>(least - times.begin());
-  cache_.keep(problem, {all[best]->implementation(), *least});
-  return std::make_unique<TunedOp>(std::move(all[best]), *least);
+  auto& best = all[static_cast<std::size_t>(least - times.begin())];
+  const std::scoped_lock keeping(mutex_);
+  cache_.keep(problem, {best->implementation(), *least});
+  return {std::move(best), *least};
+}
+
+std::unique_ptr<Op> as_op(Tuner::Choice choice) {
+  if (!choice.microseconds) return std::move(choice.op);
+  return std::make_unique<TunedOp>(std::move(choice.op), *choice.microseconds);
+}
+
+std::optional<double> Tuner::known_microseconds(const OpDesc& desc, const CudaOp& pinned, const std::string& variant) {
+  const std::scoped_lock lock(mutex_);
+  const auto known = cache_.find(problem_of(desc, pinned) + variant);
+  if (!known) return {};
+  return known->microseconds;
 }
 
 std::vector<double> Tuner::try_all(const OpDesc& desc, std::span<CudaOp* const> ops) {
@@ -105,7 +145,7 @@ std::string machine_of(int device) {
   check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
   return std::string(properties.name) + "; sm_" + std::to_string(properties.major) + std::to_string(properties.minor) +
          "; " + std::to_string(properties.multiProcessorCount) + " multiprocessors; driver " + std::to_string(driver) +
-         "; runtime " + std::to_string(runtime) + "; " + library_versions() + "; own kernels 1";
+         "; runtime " + std::to_string(runtime) + "; " + library_versions() + "; own kernels 2";
 }
 
 Tuner& tuner_of(int device) {

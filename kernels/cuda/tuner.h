@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,30 +26,42 @@ class Tuner {
   Tuner(const std::string& folder, std::string machine) : cache_(folder, std::move(machine)) {}
   virtual ~Tuner() = default;
 
-  // `pinned`, or one of the others, with what it takes. The device is the calling thread's current one. Its memory is asked for and
-  // given back. A way that fails, or differs from `pinned` by more than rounding, is none. `variant`: what the others may do that
-  // they may not for the same problem elsewhere.
-  std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const std::vector<Way>& others,
-                              const std::string& variant = {}) {
-    return fastest(desc, std::move(pinned), Others{others, {}, {}}, variant);
-  }
   struct Others {
-    std::vector<Way> known;                  // looked through before more() is called
-    std::function<std::vector<Way>()> more;  // may be empty
+    std::vector<Way> known{};                  // looked through before more() is called
+    std::function<std::vector<Way>()> more{};  // may be empty; may ask this tuner about other problems
     std::function<std::unique_ptr<CudaOp>()>
-        untried;  // what is used in place of `pinned` where nothing could be tried; may be empty
+        untried{};  // what is used in place of `pinned` where nothing could be tried; may be empty
   };
-  std::unique_ptr<Op> fastest(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, Others others,
-                              const std::string& variant);
+  struct Choice {
+    std::unique_ptr<CudaOp> op;
+    std::optional<double> microseconds{};  // of one run; nothing where nothing could be tried
+  };
+  // `pinned`, or one of the others. The device is the calling thread's current one. Its memory is asked for and given back. A way
+  // that fails, or differs from `pinned` by more than rounding, is none. `variant`: what the others may do that they may not
+  // for the same problem elsewhere.
+  Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const Others& others,
+                const std::string& variant = {});
+  // Of the way that was chosen for the problem, in this run or an earlier one.
+  std::optional<double> known_microseconds(const OpDesc& desc, const CudaOp& pinned, const std::string& variant = {});
 
  protected:
   // Microseconds of one run of each, kUnfit for those that are none; the first is the pinned one.
   virtual std::vector<double> try_all(const OpDesc& desc, std::span<CudaOp* const> ops);
 
  private:
-  std::mutex mutex_;
+  struct Known {
+    std::optional<TunedChoice> choice;
+    bool hopeless = false;  // nothing could be tried in this run
+  };
+  Known look_up(const std::string& problem);
+
+  std::mutex trying_, mutex_;  // mutex_: of what is below
   TuningCache cache_;
+  std::set<std::string> hopeless_;
 };
+
+// A choice as an op of a plan, whose implementation() says what it takes.
+std::unique_ptr<Op> as_op(Tuner::Choice choice);
 
 // Everything that times on a device depend on: its model, driver, versions.
 std::string machine_of(int device);

@@ -60,10 +60,11 @@ class HostCommunicator::Run {
       case Collective::all_gather_parts: return pull_parts();
       default: break;
     }
-    if (call_.type == DType::f32)
-      owner_->sum<float>(call_, number_);
-    else
-      owner_->sum<double>(call_, number_);
+    switch (call_.type) {
+      case DType::f32: return owner_->sum<float>(call_, number_);
+      case DType::bf16: return owner_->sum<BFloat16>(call_, number_);
+      default: return owner_->sum<double>(call_, number_);
+    }
   }
 
   void* root_data() const { return owner_->board_->data(call_.root, number_); }

@@ -16,6 +16,9 @@ class HostContext : public Context {
   Device device() const override { return device_; }
   bool host_accessible() const override { return !options_.discrete_memory; }
   void bind_thread() override;
+  NormFusion norm_fusion() const override {
+    return options_.norm_fusion == NormFusion::always ? NormFusion::always : NormFusion::never;
+  }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
   std::unique_ptr<Buffer> allocate_for_peers(std::size_t bytes) override;
   // Streams are destroyed before their context.

@@ -199,8 +199,11 @@ void TcpFlow::sum_arrived() {
     const std::size_t before = kHeader + root.out_first, gone = root.out > before ? (root.out - before) / kPiece : 0;
     complete = std::min(complete, gone + kWindow);
   }
-  for (; summed_ < complete; ++summed_)
-    job_->call.type == DType::f32 ? sum_piece<float>(summed_) : sum_piece<double>(summed_);
+  for (; summed_ < complete; ++summed_) switch (job_->call.type) {
+      case DType::f32: sum_piece<float>(summed_); break;
+      case DType::bf16: sum_piece<BFloat16>(summed_); break;
+      default: sum_piece<double>(summed_);
+    }
 }
 
 template <typename T>

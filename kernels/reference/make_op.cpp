@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "kernels/host/fused_host_op.h"
 #include "kernels/reference/reference_ops.h"
 #include "kernels/reference/rounding.h"
 
@@ -55,7 +56,17 @@ class RoundedOp final : public HostOp {
   std::vector<Written> written_;
 };
 
+// Each part rounds for itself.
+template <typename Desc>
+std::unique_ptr<HostOp> in_turn(const Desc& desc) {
+  return std::make_unique<FusedHostOp>(desc, [](const auto& part) { return make_op(part); });
+}
+
 }  // namespace
+
+std::unique_ptr<HostOp> make(const NormConv2dForward& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc) { return in_turn(desc); }
 
 Layout plain_layout(const Shape& shape, DType type) {
   const std::string kind = shape.rank() == 4 ? "nchw" : "plain";

@@ -95,6 +95,7 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
       {{"--dataset", "imagenet"}, 2, {"imagenet", "digits"}},
       {{"--lr-scheduler", "linear"}, 2, {"'linear'", "cosine"}},
       {{"--reduce", "ring"}, 2, {"--reduce", "ring", "allreduce"}},
+      {{"--reduce-dtype", "float16"}, 2, {"--reduce-dtype", "float16", "bfloat16"}},
       {{"--comm", "mpi"}, 2, {"--comm", "host", "--engine ddp"}},
       {{"--comm", "carrier"}, 2, {"--comm", "host"}},
       {{"--loss", "mse"}, 2, {"--loss", "gathered"}},

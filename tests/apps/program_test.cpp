@@ -27,7 +27,7 @@ TEST_CASE("help, version and the list of models") {
   const TemporaryFolder temp;
   const Outcome help = run_dp_train({"--help"}, temp.path());
   CHECK(help.code == 0);
-  for (const char* text : {"Devices:", "Training:", "--batch-size", "--test-only", "Exit codes"})
+  for (const char* text : {"Devices:", "Training:", "--batch-size", "--test-only", "--reduce-dtype", "Exit codes"})
     CHECK(help.out.find(text) != std::string::npos);
   const Outcome version = run_dp_train({"--version"}, temp.path());
   CHECK(version.code == 0);
@@ -56,6 +56,28 @@ TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says s
   CHECK(fs::exists(temp / summary["checkpoint"].get<std::string>()));
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "checkpoints/best"})
     CHECK(fs::exists(fs::path(temp / summary["checkpoint"].get<std::string>()).parent_path().parent_path() / name));
+}
+
+TEST_CASE("sums in bfloat16 are said where the reduction is, and kept in config.toml") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const auto run = [&](std::vector<std::string> flags) {
+    Outcome outcome = run_dp_train(tiny(std::move(flags)), temp.path());
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    return outcome.out;
+  };
+  const std::string out = run({"--max-steps", "2", "--reduce-dtype", "bfloat16", "--output-dir", "low"});
+  CHECK_THAT(out, Catch::Contains("reduce sharded in bfloat16, comm host"));
+  CHECK_THAT(read_text(temp / "low/config.toml"), Catch::Contains("reduce-dtype = \"bfloat16\""));
+  CHECK_THAT(run({"--print-plan", "--reduce-dtype", "bfloat16"}),
+             Catch::Contains("gradients are rounded to bfloat16 for their sum"));
+  CHECK_THAT(run({"--max-steps", "2", "--output-dir", "full"}), !Catch::Contains("bfloat16"));
+  CHECK_THAT(read_text(temp / "full/config.toml"), !Catch::Contains("reduce-dtype"));
+  const Outcome one = run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1",
+                                    "--max-steps", "1", "--dry-run", "--reduce-dtype", "bfloat16"},
+                                   temp.path());
+  CHECK_THAT(one.out, Catch::Contains("reduce master (nothing to sum)"));
 }
 
 TEST_CASE("estimate-memory tells each replica's memory and the largest batch, and makes nothing") {

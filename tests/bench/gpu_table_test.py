@@ -15,15 +15,42 @@ def run(out, *more):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
 
 
+LOG = """\
+conv2d_forward x (8)\town:gemm 64x64\t30.000
+conv2d_forward x (8)\town:mma 128x64\t12.500
+conv2d_forward x (8)\town:mma 64x64\t14.000
+conv2d_forward x (8)\tcudnn:eng12 k2=3\t-
+norm_conv2d_forward x (8)\tin turn: own:gemm 64x64\t40.000
+norm_conv2d_forward x (8)\tin turn: own:mma 128x64\t22.500
+norm_conv2d_forward x (8)\town:mma 128x64 fused\t16.000
+norm_conv2d_forward x (8)\tcudnn:eng2 fused\t15.250
+norm_conv2d_forward x (8)\tcud"""
+
+
+def check_ways():
+    """A log of trials becomes a row for each problem, with the fastest way of each kind."""
+    sys.path.insert(0, str(SOURCE / "benchmarks"))
+    import gpu  # noqa: PLC0415
+
+    plain, fused = gpu.ways_report(LOG)["sections"][0]["rows"]
+    assert (plain["own"], plain["own_tensor"], plain["library"], plain["refused"]) == (30.0, 12.5, None, 1), plain
+    assert plain["fastest"] == "own:mma 128x64", plain
+    assert (fused["in_turn"], fused["own_fused"], fused["library_fused"]) == (22.5, 16.0, 15.25), fused
+    assert fused["fastest"] == "cudnn:eng2 fused", fused
+    lines = gpu.layer_lines({"about": {"network": "a network", "batch": 8, "type": "bf16"}, "report": gpu.ways_report(LOG)})
+    assert any("22.500" in line and "cudnn:eng2 fused" in line for line in lines), lines
+
+
 def main():
+    check_ways()
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "there/record")
-        done = run(out, "--cpu", "1", "--quick", "--batches", "8", "--networks", "MNIST", "--only", "step,layers", "--variants", "plan,dp1",
+        done = run(out, "--cpu", "1", "--quick", "--batches", "8", "--networks", "MNIST", "--only", "step,layers,ways", "--variants", "plan,dp1",
                    "--python", "/nonexistent")
         assert done.returncode == 0, done.stderr
         record, page = json.loads(out.with_suffix(".json").read_text()), out.with_suffix(".md").read_text()
-        assert [result["section"] for result in record["results"]] == ["step", "layers"], record
-        assert not any(result["why"] for result in record["results"]), record
+        assert [result["section"] for result in record["results"]] == ["step", "layers", "ways"], record
+        assert [result["why"] for result in record["results"]] == ["", "", "nothing was tried out"], record  # the last one needs a GPU
         row = next(line for line in page.splitlines() if line.startswith("| MNIST convnet, 28x28 | 8 | fp32"))
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         plan, own, images = float(cells[3]), float(cells[4]), float(cells[5].replace(",", ""))
@@ -36,6 +63,8 @@ def main():
         assert failed.returncode != 0 and "nothing could be measured" in failed.stderr, failed.stderr
         listed = run(pathlib.Path(folder, "list"), "--list")
         assert listed.returncode == 0 and listed.stdout.count("dp_bench step") > 20, listed.stdout
+        sections = [line.split(":")[0] for line in listed.stdout.splitlines()]
+        assert max(i for i, name in enumerate(sections) if name == "virtual") < 20 < len(sections), sections  # before other types' steps
         assert not pathlib.Path(folder, "list.json").exists()
         assert run(pathlib.Path(folder, "bad"), "--only", "speed").returncode == 2
 

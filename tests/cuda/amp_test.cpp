@@ -2,6 +2,7 @@
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
+#include "engine/test_modes.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -85,6 +86,46 @@ TEST_CASE(
 TEST_CASE("mixed precision: a step of a narrow resnet18 in simulation equals the reference's, in every reduction") {
   const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 4});
   for (const int replicas : {1, 2}) check_step(model, 6, replicas);
+}
+
+TEST_CASE("mixed precision: a step whose convolutions take along batch normalisation goes where the reference's does") {
+  const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 8});
+  const auto way = [&](const DataParallelOptions& options, const Batch& batch, kernels::NormFusion mode) {
+    engine::test_modes().norm_fusion = mode;
+    auto weights = stepped(model, options, batch);
+    engine::test_modes().norm_fusion = kernels::NormFusion::measured;
+    return weights;
+  };
+  const auto origin = DataParallel(model, references(1)).weights();
+  {
+    SimulatedGpus machine(1);
+    engine::test_modes().norm_fusion = kernels::NormFusion::always;
+    const std::string plan = DataParallel(model, with(on_gpus(1, 1), Amp::bfloat16)).describe_plan(6);
+    engine::test_modes().norm_fusion = kernels::NormFusion::measured;
+    for (const char* const step :
+         {"layer1.0.conv2 ", "layer1.0.conv2 backward_data ", "layer1.0.conv2 backward_weights "}) {
+      const std::size_t begin = plan.find(step);
+      INFO(step);
+      REQUIRE(begin != std::string::npos);
+      CHECK(plan.substr(begin, plan.find('\n', begin) - begin).find(" fused") != std::string::npos);
+    }
+  }
+  for (const Amp amp : kTypes)
+    for (const int replicas : {1, 2}) {
+      SimulatedGpus machine(replicas);
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      const DataParallelOptions options = with(on_gpus(replicas, replicas), amp);
+      double fused = 1, rounding = 0;  // the least of a few batches, as in check_step; and what 16 bits are about
+      for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+        const Batch batch = random_batch(model, 6, seed);
+        const auto expected = way(with(references(replicas), amp), batch, kernels::NormFusion::never);
+        fused = std::min(fused, apart(way(options, batch, kernels::NormFusion::always), expected, origin));
+        rounding +=
+            apart(way(with(references(replicas), Amp::off), batch, kernels::NormFusion::never), expected, origin) / 4;
+      }
+      INFO(name_of(amp) << " on " << replicas << ": " << fused << " apart, " << rounding << " by rounding");
+      CHECK(fused <= rounding / 100);
+    }
 }
 
 TEST_CASE("mixed precision: gradients and predictions in bfloat16, and clipped and accumulated steps in float16") {

@@ -7,12 +7,17 @@
 
 namespace dp::test {
 
-// Small whole numbers: their sums are exact in any order.
+// Small whole numbers: their sums are exact in any order, also of 16 in bfloat16, which has all up to 256.
 template <typename T>
 std::vector<T> whole_numbers(int i, std::int64_t count) {
   std::vector<T> values(static_cast<std::size_t>(count));
-  for (std::size_t at = 0; at < values.size(); ++at)
-    values[at] = static_cast<T>((static_cast<int>(at) * 7 + i * 13) % 41 - 20);
+  for (std::size_t at = 0; at < values.size(); ++at) {
+    const int whole = static_cast<int>(at) * 7 + i * 13;
+    if constexpr (sizeof(T) == 2)
+      values[at] = kernels::from_float<T>(static_cast<float>(whole % 31 - 15));
+    else
+      values[at] = static_cast<T>(whole % 41 - 20);
+  }
   return values;
 }
 

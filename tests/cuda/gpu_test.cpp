@@ -1,6 +1,7 @@
 // The CUDA backend on a real GPU: the engine against the float64 reference, one result for every number of replicas.
 #include "cuda/collectives.h"
 #include "cuda/narrow_nets.h"
+#include "support/rounded_sums.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -89,6 +90,17 @@ TEST_CASE(
     check_one_result(model, 13, norm);
 }
 
+TEST_CASE("GPU: gradients summed in bfloat16 over p2p, bit for bit what each replica has alone") {
+  const int devices = gpu_count();
+  if (devices == 0) return;
+  for (const int replicas : {2, 4}) {
+    DataParallelOptions options = on_gpus(replicas, devices);
+    options.comm = Comm::p2p;
+    check_rounded_sums(narrow_convnet(), options, 9);
+    check_rounded_training(narrow_convnet(), without_dropout(options), 9);
+  }
+}
+
 // On one GPU a communicator of one rank: that the library is found, understands the calls, and ends.
 TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
   const int devices = gpu_count();
@@ -96,7 +108,10 @@ TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
   try {
     Ranks ranks(first_gpus(std::min(devices, 8)), "nccl");
     for (const std::int64_t count : {std::int64_t{1}, 3 * kernels::kNormBlock + 7, 64 * kernels::kNormBlock})
-      for (const int lanes : {1, 2}) check_all<float>(ranks, count, lanes, whole_numbers<float>);
+      for (const int lanes : {1, 2}) {
+        check_all<float>(ranks, count, lanes, whole_numbers<float>);
+        check_all<kernels::BFloat16>(ranks, count, lanes, whole_numbers<kernels::BFloat16>);
+      }
     check_all<double>(ranks, 3001, 1, whole_numbers<double>);
     check_parts(ranks, ranks.size() - 1);
   } catch (const Error& error) {

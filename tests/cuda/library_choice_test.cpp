@@ -50,7 +50,7 @@ std::string fastest(Tuner& tuner, const LibraryRig& rig, const OpDesc& desc, con
   auto own = std::visit([&](const auto& d) { return make(d, rig.options); }, desc);
   for (Way& way : ways_beside(desc, *own, rig.options))
     if (!way.name.starts_with("own:")) ways.push_back(std::move(way));
-  return tuner.fastest(desc, std::make_unique<Slow>(std::move(own)), ways, variant)->implementation();
+  return as_op(tuner.choose(desc, std::make_unique<Slow>(std::move(own)), {ways, {}, {}}, variant))->implementation();
 }
 
 }  // namespace

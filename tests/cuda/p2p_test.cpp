@@ -13,8 +13,12 @@ namespace {
 void check_machine(const std::vector<int>& devices) {
   Ranks ranks(devices);
   for (const std::int64_t count : {1, 1000, 5000})
-    for (const int lanes : {1, 2}) check_all<float>(ranks, count, lanes, summand_values<float>);
+    for (const int lanes : {1, 2}) {
+      check_all<float>(ranks, count, lanes, summand_values<float>);
+      check_all<BFloat16>(ranks, count, lanes, summand_values<BFloat16>);
+    }
   check_all<float>(ranks, 70001, 1, summand_values<float>);  // above the size for one round
+  check_all<BFloat16>(ranks, 70001, 1, summand_values<BFloat16>);
   check_all<double>(ranks, 3001, 1, summand_values<double>);
   check_parts(ranks, 0);
   check_parts(ranks, ranks.size() - 1);

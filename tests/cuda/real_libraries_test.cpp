@@ -6,6 +6,7 @@
 #include "kernels/cuda/cublaslt_linear.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cudnn_conv.h"
+#include "kernels/cuda/cudnn_norm_conv.h"
 #include "kernels/cuda/libraries.h"
 #include "support/catch.h"
 
@@ -56,7 +57,7 @@ TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by anot
     for (const OpDesc& desc : directions(type, type == DType::f32)) {
       INFO(name_of(desc) << " " << to_string(type));
       const bool is_f32 = type == DType::f32;
-      const auto graph = std::make_shared<const CudnnGraph>(target, *cudnn_convolution(desc));
+      const auto graph = convolution_graph(target, *cudnn_convolution(desc));
       const auto configs = configs_of(target, graph, {.is_f32 = is_f32}, kMostCudnnWays);
       std::set<std::string> names;
       int plans = 0;
@@ -80,6 +81,55 @@ TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by anot
     }
 }
 
+namespace {
+
+// How many of the plans that the heuristics advise for a graph can be made.
+int plans_of(const CudnnTarget& target, const CudnnNormConvolution& c) {
+  int plans = 0;
+  const auto graph = norm_convolution_graph(target, c);
+  for (const auto& config : configs_of(target, graph, {}, kMostCudnnWays)) try {
+      if (CudnnPlan(target, config).workspace_bytes() <= kMostLibraryWorkspace) ++plans;
+    } catch (const CudnnRefusal&) {  // as the run would find out
+    }
+  return plans;
+}
+
+}  // namespace
+
+// The graphs themselves are not refused in either type; whether bfloat16 has engines is known only where there is a driver to compile them.
+TEST_CASE("real cuDNN has engines for float16 convolutions with a batch normalisation beside them on an H200") {
+  if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
+  const auto properties = h200();
+  if (!properties) DP_SKIP("cuDNN " + cudnn_release(*cudnn().api) + " knows no device by its description");
+  const CudnnTarget target{cudnn().api, nullptr, &*properties};
+  for (const DType type : {DType::bf16, DType::f16})
+    for (const int stride : {1, 2}) {
+      INFO(to_string(type) << " stride " << stride);
+      const TensorDesc x = last({64, 64, 32, 32}, type), w = last({64, 64, 3, 3}, type),
+                       y = last({64, 64, 32 / stride, 32 / stride}, type);
+      const Window window{3, stride, 1};
+      const auto plans = [&](CudnnNormConvolution c, CudnnDirection direction) {
+        c.convolution = {direction, x, w, y, window};
+        return plans_of(target, c);
+      };
+      const int forms[] = {plans({.statistics = true}, CudnnDirection::forward),
+                           plans({.norm = true, .statistics = true}, CudnnDirection::forward),
+                           plans({.norm = true}, CudnnDirection::backward_weights),
+                           plans({}, CudnnDirection::backward_data)};
+      if (type == DType::f16)
+        for (const int count : forms) CHECK(count >= 1);
+      CHECK_NOTHROW(plans({.norm = true}, CudnnDirection::forward));
+      for (const bool mask : {false, true})
+        CHECK_NOTHROW(plans({.add = true, .result = mask, .sums = false, .mask = mask}, CudnnDirection::backward_data));
+      if (stride > 1) continue;
+      for (const bool add : {false, true})
+        for (const bool result : {false, true}) {
+          const int count = plans({.add = add, .result = result}, CudnnDirection::backward_data);
+          if (type == DType::f16) CHECK(count >= 1);
+        }
+    }
+}
+
 TEST_CASE("real libraries refuse a host without a GPU, and own kernels serve") {
   if (cuda_backend().probe().count > 0) DP_SKIP("there is a GPU");
   if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
@@ -87,6 +137,8 @@ TEST_CASE("real libraries refuse a host without a GPU, and own kernels serve") {
   options.libraries = std::make_shared<Libraries>();
   CHECK(options.libraries->cudnn_handle() == nullptr);
   for (const OpDesc& desc : directions(DType::f32, true)) CHECK(cudnn_ways(desc, options).empty());
+  const TensorDesc low = last({64, 64, 32, 32}, DType::f16), weights = last({64, 64, 3, 3}, DType::f16);
+  CHECK(cudnn_ways(NormConv2dForward{low, weights, low, {3, 1, 1}, true, true}, options).empty());
   const Shape x{64, 512}, w{10, 512}, y{64, 10};
   const LinearForward linear{{x, DType::f32, plain(x, DType::f32)},
                              {w, DType::f32, plain(w, DType::f32)},

@@ -50,7 +50,7 @@ class FakeTimes final : public Tuner {
   std::string choose(const Conv2dForward& desc = small_convolution()) {
     auto pinned = make(desc, CudaOpOptions{});
     const std::vector<Way> others = ways_beside(desc, *pinned, {});
-    return fastest(desc, std::move(pinned), others)->implementation();
+    return as_op(Tuner::choose(desc, std::move(pinned), {others, {}, {}}))->implementation();
   }
   int tries = 0;
 
@@ -173,6 +173,22 @@ TEST_CASE("tuner: the fastest is taken, tried once, and remembered on disk") {
   CHECK(elsewhere.tries == 1);
 }
 
+TEST_CASE("tuner: a log has what every way took, and which were out") {
+  SimulatedGpus machine(1);
+  const TemporaryFolder folder;
+  const std::string file = folder / "new/log";
+  ::setenv("DP_TUNING_LOG", file.c_str(), 1);
+  FakeTimes("", "a GPU", [](std::size_t i) { return i == 1 ? kUnfit : 3.0 + static_cast<double>(i); }).choose();
+  ::unsetenv("DP_TUNING_LOG");
+  FakeTimes("", "a GPU", third_is_best).choose();  // not in it
+  const std::string problem = problem_of(small_convolution(), *make(small_convolution(), CudaOpOptions{})) + "\t";
+  const std::string text = read_text(file);
+  CHECK(text.starts_with(problem + pinned_name() + "\t3.000\n" + problem + name_of_alternative(1) + "\t-\n" + problem +
+                         name_of_alternative(2) + "\t5.000\n"));
+  const auto ways = make(small_convolution(), CudaOpOptions{})->alternatives().size() + 1;
+  CHECK(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) == ways);
+}
+
 TEST_CASE("tuner: a remembered way that there is no more is tried again, and what fits nowhere is pinned") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
@@ -213,7 +229,7 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
           auto pinned = make(d, CudaOpOptions{});
           const std::vector<Way> others = ways_beside(desc, *pinned, {});
           for (const Way& way : others) CHECK(way.make()->implementation() == way.name);
-          const auto op = tuner.fastest(desc, std::move(pinned), others);
+          const auto op = as_op(tuner.choose(desc, std::move(pinned), {others, {}, {}}));
           INFO(op->implementation());
           CHECK(op->implementation().ends_with(" us"));  // one was tried and agreed
         },
@@ -227,7 +243,9 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
       {"failing", [] { return std::make_unique<FailingOp>(); }},
       {"nothing", [] { return nullptr; }}};
   Tuner tuner("", "a GPU");
-  CHECK(tuner.fastest(desc, make(desc, CudaOpOptions{}), wrong)->implementation().starts_with(pinned_name() + ", "));
+  CHECK(as_op(tuner.choose(desc, make(desc, CudaOpOptions{}), {wrong, {}, {}}))
+            ->implementation()
+            .starts_with(pinned_name() + ", "));
 }
 
 TEST_CASE("tuner: replicas train with the same choices, deterministic runs without any") {
@@ -267,6 +285,12 @@ TEST_CASE("simulated GPUs: the size of buckets is measured once for a set of dev
   CHECK(!backend.remembered(on_gpus(3, 3).devices, what));
   backend.remember(options.devices, what, NAN);
   CHECK(!backend.remembered(options.devices, what));
+  const auto initial = DataParallel(model, options).weights();
+  options.reduce_dtype = DType::bf16;
+  const std::string in_low = what + ", sums in bfloat16";
+  CHECK(!backend.remembered(options.devices, in_low));
+  CHECK(bit_equal(DataParallel(model, options).weights(), initial));  // what is timed lies where they will be
+  CHECK(backend.remembered(options.devices, in_low) == static_cast<double>(bucket_bytes()));
   options.deterministic = true;
   CHECK(bucket_bytes() == fixed);
   engine::test_modes() = {};

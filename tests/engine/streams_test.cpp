@@ -68,6 +68,22 @@ TEST_CASE("S8, S14: batch normalisation and logical shards over asynchronous str
       }
 }
 
+TEST_CASE("S14: sums in bfloat16 over asynchronous streams give the same bits") {
+  const Model model = residual_net();
+  for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
+    for (const int shards : {0, 6}) {
+      DataParallelOptions options = on_cpus(3);
+      options.reduce = reduce;
+      options.reduce_dtype = DType::bf16;
+      options.logical_shards = shards;
+      options.bucket_bytes = 1500;
+      const auto expected = train(model, options);
+      ThreadedStreams threaded(21, true);
+      INFO("reduce " << static_cast<int>(reduce) << ", shards " << shards);
+      CHECK(bit_equal(train(model, options), expected));
+    }
+}
+
 TEST_CASE("the wrapper over asynchronous streams") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 10);

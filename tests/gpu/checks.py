@@ -143,14 +143,32 @@ def replicas(parts, build):
         parts.run(f"{name}: 1, 2, 4 replicas on one GPU", check)
 
 
-def digits(parts, build):
+def digits(parts, build, amp=None):
+    """Trains in float32, or in mixed precision of that type."""
+    flags = ["--amp", "--amp-dtype", amp] if amp else []
+
     def check(part):
-        summary = train(parts, part, build, 90, "--dataset", "digits", "--epochs", 2)
+        summary = train(parts, part, build, 90, "--dataset", "digits", "--epochs", 2, *flags)
         if summary is not None:
             parts.verdict(part, summary["top1"] >= DIGITS_TOP1, f"top-1 {summary['top1']:.4g}, "
                           f"{summary['images_per_second']:.0f} images/s")
 
-    parts.run("digits, two epochs", check)
+    parts.run(f"digits, two epochs{', ' + amp if amp else ''}", check)
+
+
+def graphs(parts, build):
+    def check(part):
+        hashes = []
+        for flags in ([], ["--no-graphs"]):
+            summary = train(parts, part, build, 60, "--model", "resnet18", "--dataset", "synthetic", "-b", "32", "--amp", "--no-autotune",
+                            "--max-steps", 50, *flags)
+            if summary is None:
+                return
+            hashes.append(summary["weights_sha256"])
+        equal = hashes[0] == hashes[1]
+        parts.verdict(part, equal, f"weights {hashes[0][:16]}" if equal else f"weights differ: {hashes}")
+
+    parts.run("resnet18: steps as graphs and one by one", check)
 
 
 def sanitizer_of(parts):

@@ -87,7 +87,9 @@ def main():
         checks.gpu_tests(parts, build)
         checks.op_bits(parts, build)
         checks.replicas(parts, build)
-        checks.digits(parts, build)
+        for amp in (None, "bfloat16", "float16"):
+            checks.digits(parts, build, amp)
+        checks.graphs(parts, build)
         checks.sanitizers(parts, build)
         checks.all_tests(parts, build)
 

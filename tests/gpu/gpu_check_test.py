@@ -82,6 +82,24 @@ class GpuCheck(unittest.TestCase):
     def test_weights_that_do_fail(self):
         self.assertEqual(self.replicas("abc$2"), ["failed"] * 2)
 
+    def graphs(self, weights):
+        words = 'while [ "$1" != --summary ]; do shift; done; file=$2\ncase "$*" in *--no-graphs*) how=eager;; *) how=graphs;; esac\n'
+        self.pretend("apps/dp_train/dp_train", words + f'echo "{{\\"weights_sha256\\": \\"{weights}\\"}}" >"$file"')
+        checks.graphs(self.parts, self.build)
+        return self.only().result
+
+    def test_graphs_of_the_same_weights_pass(self):
+        self.assertEqual(self.graphs("abc"), "passed")
+
+    def test_graphs_of_other_weights_fail(self):
+        self.assertEqual(self.graphs("abc$how"), "failed")
+
+    def test_mixed_precision_is_asked_for_and_named(self):
+        self.pretend("apps/dp_train/dp_train", 'echo "$*" | grep -o "amp-dtype [a-z0-9]*"; exit 4')
+        checks.digits(self.parts, self.build, "float16")
+        part = self.only()
+        self.assertEqual((part.name, part.detail), ("digits, two epochs, float16", "exit status 4: amp-dtype float16"))
+
     def test_training_that_fails_is_quoted(self):
         self.pretend("apps/dp_train/dp_train", "echo 'dp_train: out of memory'; exit 4")
         checks.digits(self.parts, self.build)

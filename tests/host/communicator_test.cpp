@@ -97,6 +97,7 @@ TEST_CASE("every collective gives the tree's bits on every number of ranks") {
     World world(size, mode(threaded));
     check_all<float>(world, count);
     check_all<double>(world, count);
+    check_all<BFloat16>(world, count);
   }
 }
 
@@ -104,6 +105,7 @@ TEST_CASE("large and odd numbers of ranks sum in the tree's order too") {
   for (const int size : {6, 7, 11, 16}) {
     World world(size);
     check_all<float>(world, 3000);
+    check_all<BFloat16>(world, 3000);
   }
 }
 

@@ -121,10 +121,10 @@ void OpRig::download_bytes(void* data, const Buffer& memory, std::size_t bytes) 
   copy(data, const_cast<Buffer&>(memory).data(), bytes);
 }
 
-void OpRig::run(Op& op, std::initializer_list<void*> args) {
+void OpRig::run(Op& op, std::span<void* const> args) {
   const std::size_t bytes = op.workspace_bytes();
   const auto workspace = fenced(bytes, 0xFF);
-  op.run(*stream_, std::span<void* const>(args.begin(), args.size()), workspace->data());
+  op.run(*stream_, args, workspace->data());
   context_->flush();
   stream_->synchronize();
   check_fence(*workspace, bytes, "the workspace");

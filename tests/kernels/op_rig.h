@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -50,7 +51,8 @@ class OpRig {
   std::unique_ptr<kernels::Buffer> upload_bytes(const void* data, std::size_t bytes);
   void download_bytes(void* data, const kernels::Buffer& memory, std::size_t bytes);
 
-  void run(kernels::Op& op, std::initializer_list<void*> args);
+  void run(kernels::Op& op, std::span<void* const> args);
+  void run(kernels::Op& op, std::initializer_list<void*> args) { run(op, std::span(args.begin(), args.size())); }
 
  private:
   void copy(void* dst, const void* src, std::size_t bytes);

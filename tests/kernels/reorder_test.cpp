@@ -1,5 +1,8 @@
+#include <cmath>
 #include <cstring>
+#include <limits>
 
+#include "kernels/low_float.h"
 #include "kernels/op_rig.h"
 #include "support/catch.h"
 
@@ -17,7 +20,65 @@ std::vector<T> narrowed(const HostTensor& tensor) {
   return values;
 }
 
+// Of all sizes, with what rounding meets: ties, subnormal numbers, overflows, NaN.
+std::vector<float> numbers_to_round(std::size_t count) {
+  const float special[] = {0.0f,
+                           -0.0f,
+                           1 + 0x1p-8f,
+                           1 + 3 * 0x1p-8f,
+                           1 + 0x1p-11f,
+                           -65520.0f,
+                           3.4e38f,
+                           1e-40f,
+                           std::numeric_limits<float>::infinity(),
+                           std::numeric_limits<float>::quiet_NaN()};
+  std::vector<float> numbers(count);
+  Random random(21, RandomUse::synthetic);
+  for (std::size_t i = 0; i < count; ++i)
+    numbers[i] = i % 7 == 3 ? special[i / 7 % std::size(special)]
+                            : std::ldexp(random.uniform(-1, 1), static_cast<int>(random.below(60)) - 40);
+  return numbers;
+}
+
+template <typename Low>
+void check_low(OpRig& rig, DType type, std::int64_t count, std::size_t offset) {
+  const Shape shape{count};
+  const auto size = static_cast<std::size_t>(count);
+  const TensorDesc wide{shape, DType::f32, rig.context().plain_layout(shape, DType::f32)};
+  const TensorDesc low{shape, type, rig.context().plain_layout(shape, type)};
+  const std::vector<float> numbers = numbers_to_round(offset + size);
+  std::vector<Low> rounded(offset + size + 8, Low{0xABCD}), expected = rounded;
+  std::vector<float> widened(offset + size + 8, 7), expected_wide = widened;
+  for (std::size_t i = offset; i < offset + size; ++i) {
+    expected[i] = kernels::from_float<Low>(numbers[i]);
+    expected_wide[i] = kernels::to_float(expected[i]);
+  }
+  const auto from = rig.upload_bytes(numbers.data(), numbers.size() * sizeof(float));
+  const auto there = rig.upload_bytes(rounded.data(), rounded.size() * sizeof(Low));
+  const auto back = rig.upload_bytes(widened.data(), widened.size() * sizeof(float));
+  Low* const middle = static_cast<Low*>(there->data()) + offset;
+  rig.run(*rig.context().make_op(Reorder{wide, low}), {static_cast<float*>(from->data()) + offset, middle});
+  rig.run(*rig.context().make_op(Reorder{low, wide}), {middle, static_cast<float*>(back->data()) + offset});
+  rig.download_bytes(rounded.data(), *there, rounded.size() * sizeof(Low));
+  rig.download_bytes(widened.data(), *back, widened.size() * sizeof(float));
+  INFO(to_string(Device{rig.kind(), 0}) << " " << to_string(type) << ", " << count << " from " << offset);
+  CHECK(rounded == expected);
+  CHECK(std::memcmp(widened.data(), expected_wide.data(), widened.size() * sizeof(float)) == 0);
+}
+
 }  // namespace
+
+TEST_CASE("Reorder brings float32 to 16 bits and back, wherever the values begin, and writes nothing beside them") {
+  for (const DeviceKind kind : tested_kinds()) {
+    if (kind == DeviceKind::reference) continue;  // its 16 bits are float64 in memory
+    OpRig rig(kind);
+    for (const std::int64_t count : {1, 3, 4, 1023, 70001})
+      for (const std::size_t offset : {0, 1, 4, 8}) {
+        check_low<kernels::BFloat16>(rig, DType::bf16, count, offset);
+        check_low<kernels::Float16>(rig, DType::f16, count, offset);
+      }
+  }
+}
 
 TEST_CASE("Reorder into a device's favourite layout and back changes no bit, and its padding is zero") {
   Random random(18, RandomUse::synthetic);

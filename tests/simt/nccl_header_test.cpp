@@ -80,6 +80,7 @@ TEST_CASE("NCCL's header has the sizes and numbers that the backend declares") {
   CHECK(static_cast<int>(ncclUint8) == static_cast<int>(NcclType::u8));
   CHECK(static_cast<int>(ncclFloat32) == static_cast<int>(NcclType::f32));
   CHECK(static_cast<int>(ncclFloat64) == static_cast<int>(NcclType::f64));
+  CHECK(static_cast<int>(ncclBfloat16) == static_cast<int>(NcclType::bf16));
   CHECK(static_cast<int>(ncclSum) == static_cast<int>(NcclOp::sum));
   CHECK(static_cast<int>(ncclSuccess) == static_cast<int>(NcclResult::success));
   CHECK(static_cast<int>(ncclInvalidUsage) == static_cast<int>(NcclResult::invalid_usage));

@@ -193,6 +193,17 @@ TEST_CASE("mma: products of bfloat16 and of float16, and what is packed") {
   CHECK(take_reports().empty());
 }
 
+TEST_CASE("pairs of float16 become floats") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const DeviceArray<unsigned> pairs(std::vector<unsigned>{0xc1003c00, 0x00017c00, 0x7bff8000});
+  const DeviceArray<float> values(6);
+  unpack_pairs(pairs, values, 3, stream);
+  stream.finish();
+  CHECK(values.values() == std::vector<float>{1, -2.5f, INFINITY, 0x1p-24f, -0.0f, 65504});
+  CHECK(take_reports().empty());
+}
+
 TEST_CASE("arithmetic that the C library lacks") {
   const FreshSimulation fresh;
   const TestStream stream;

@@ -6,27 +6,54 @@
 
 #include "dp/random.h"
 #include "kernels/communicator.h"
+#include "kernels/low_float.h"
 
 namespace dp::test {
 
 template <typename T>
-constexpr DType kTypeOf = sizeof(T) == 4 ? DType::f32 : DType::f64;
+constexpr DType kTypeOf = sizeof(T) == 2   ? DType::bf16
+                          : sizeof(T) == 4 ? DType::f32
+                                           : DType::f64;
+template <typename T>
+using SumOf = std::conditional_t<sizeof(T) == 2, float, T>;  // what elements are added in
 
 // Different for every summand, with digits that make the order of summation show.
 template <typename T>
 std::vector<T> summand_values(int summand, std::int64_t count) {
   std::vector<T> data(static_cast<std::size_t>(count));
   Random random(static_cast<std::uint64_t>(count), RandomUse::synthetic, static_cast<std::uint64_t>(summand));
-  for (T& x : data) x = static_cast<T>(random.uniform(-1, 1)) * static_cast<T>(random.below(7) == 0 ? 1000 : 1);
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const SumOf<T> value =
+        static_cast<SumOf<T>>(random.uniform(-1, 1)) * static_cast<SumOf<T>>(random.below(7) == 0 ? 1000 : 1);
+    if constexpr (sizeof(T) == 2) {
+      // Float sums of so few digits are exact, but for those that lose small numbers beside large ones: these four take turns.
+      const int turn = i % 3 == 0 ? summand % 4 : 1;
+      data[i] = kernels::from_float<T>(turn == 0 ? 0x1p28f : turn == 2 ? -0x1p28f : value);
+    } else {
+      data[i] = value;
+    }
+  }
   return data;
 }
 
-// Element i of the tree over the summands [begin, end).
+// Element i of the tree over the summands [begin, end), before it is rounded.
+template <typename T>
+SumOf<T> exact_tree_of(const std::vector<std::vector<T>>& all, std::size_t i, int begin, int end) {
+  if (end - begin > 1) {
+    const int middle = kernels::tree_split(begin, end);
+    return exact_tree_of(all, i, begin, middle) + exact_tree_of(all, i, middle, end);
+  }
+  if constexpr (sizeof(T) == 2)
+    return kernels::to_float(all[static_cast<std::size_t>(begin)][i]);
+  else
+    return all[static_cast<std::size_t>(begin)][i];
+}
 template <typename T>
 T tree_of(const std::vector<std::vector<T>>& all, std::size_t i, int begin, int end) {
-  if (end - begin == 1) return all[static_cast<std::size_t>(begin)][i];
-  const int middle = kernels::tree_split(begin, end);
-  return tree_of(all, i, begin, middle) + tree_of(all, i, middle, end);
+  if constexpr (sizeof(T) == 2)
+    return kernels::from_float<T>(exact_tree_of(all, i, begin, end));
+  else
+    return exact_tree_of(all, i, begin, end);
 }
 
 template <typename T>

@@ -52,6 +52,9 @@ TEST_CASE("phases add up replica by replica") {
   const std::string table = dp::phase_table({"cpu", "cuda:1"}, sum);
   CHECK(table.find("replica 1 cuda:1") != std::string::npos);
   CHECK(table.find("1.00") != std::string::npos);
+  CHECK(table.find(" graph") == std::string::npos);
+  sum[1].graph = 0.25;
+  CHECK(dp::phase_table({"cpu", "cuda:1"}, sum).find(" graph") != std::string::npos);
 }
 
 TEST_CASE("summary.json has exactly its keys, in order") {

@@ -105,17 +105,18 @@ TEST_CASE("work of the compute stream has its layer's name") {
 
 TEST_CASE("the bytes of an all_reduce are those of theory: 2 (N-1)/N of the bucket") {
   const std::vector<std::int64_t> elements = sizes_of_buckets();
-  for (const int count : {2, 3}) {
-    const Timeline timeline = trace(replicas(count, Reduce::all_reduce), 3, 1, 2);
-    for (std::size_t bucket = 0; bucket < elements.size(); ++bucket)
-      for (const std::int64_t step : {1, 2}) {
-        std::int64_t sum = 0;
-        for (int replica = 0; replica < count; ++replica)
-          for (const Span& span : timeline.of(replica, "reduce"))
-            if (span.step == step && span.bucket == static_cast<std::int64_t>(bucket)) sum += span.bytes;
-        CHECK(sum == 2 * (count - 1) * elements[bucket] * 4);
-      }
-  }
+  const auto [count, type] = GENERATE(std::pair(2, DType::f32), std::pair(3, DType::f32), std::pair(3, DType::bf16));
+  DataParallelOptions options = replicas(count, Reduce::all_reduce);
+  options.reduce_dtype = type;
+  const Timeline timeline = trace(options, 3, 1, 2);
+  for (std::size_t bucket = 0; bucket < elements.size(); ++bucket)
+    for (const std::int64_t step : {1, 2}) {
+      std::int64_t sum = 0;
+      for (int replica = 0; replica < count; ++replica)
+        for (const Span& span : timeline.of(replica, "reduce"))
+          if (span.step == step && span.bucket == static_cast<std::int64_t>(bucket)) sum += span.bytes;
+      CHECK(sum == 2 * (count - 1) * elements[bucket] * static_cast<std::int64_t>(size_of(type)));
+    }
 }
 
 TEST_CASE("what is not a step is not traced, nor what lies outside the chosen ones") {

@@ -55,6 +55,24 @@ std::string differ(Communicator& comm, BareContext& context) {
   return "a call that differs was not found";
 }
 
+std::string bfloat16(Communicator& comm, BareContext& context) {
+  const auto stream = context.make_stream();
+  std::vector<BFloat16> data = summand_values<BFloat16>(comm.rank(), 20);
+  comm.broadcast(data.data(), 20, DType::bf16, 1, *stream);
+  stream->synchronize();
+  if (!same_bits(data, summand_values<BFloat16>(1, 20))) return "a broadcast of bfloat16";
+  try {
+    comm.all_reduce(data.data(), 20, DType::bf16, *stream);
+    stream->synchronize();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    return error.code() == ErrorCode::usage && text.find("not bfloat16; take tcp or host") != std::string::npos
+               ? ""
+               : "told: " + text;
+  }
+  return "a sum of bfloat16 was not refused";
+}
+
 // Both ranks' calls go on while nobody looks; the library would stand still.
 std::string overlap(Communicator& comm, BareContext& context) {
   const auto stream = context.make_stream(), other = context.make_stream();
@@ -97,7 +115,7 @@ std::string pieces(Mpi& mpi, BareContext& context) {
   WireCommunicator comm(mpi.make_wire(1000), context);
   const auto stream = context.make_stream();
   return check_collectives<float>(comm, *stream, 10007, Sums::rounded) + check_parts(comm, *stream, 0) +
-         check_summands(comm, *stream, 2, 3001, Sums::rounded);
+         check_summands<float>(comm, *stream, 2, 3001, Sums::rounded);
 }
 
 int run(const std::string& what) {
@@ -118,6 +136,7 @@ int run(const std::string& what) {
     const auto comm = join_from_host("mpi", context, world);
     if (what == "conform") wrong = conform(*comm, context);
     if (what == "differ") wrong = differ(*comm, context);
+    if (what == "bfloat16") wrong = bfloat16(*comm, context);
     if (what == "overlap") wrong = overlap(*comm, context);
     if (what == "pieces") wrong = pieces(*mpi, context);
     if (what == "handout" && mpi->broadcast(mpi->rank() == 0 ? "place and token" : "") != "place and token")

@@ -164,6 +164,42 @@ TEST_CASE("ddp: micro-batches, clipping, skipping and dropout as in dp") {
   compare(dropping, on_cpus(1), 1e-4);  // kinks: a value beside one may fall to the other side
 }
 
+TEST_CASE("ddp: gradients summed in bfloat16, the same bits over shared memory and sockets, near those in float32") {
+  const Model model = smooth_convnet();
+  const State origin = DataParallel(model, on_cpus(1)).weights();
+  DataParallelOptions options = on_cpus(1);
+  options.clip_grad_norm = 5;
+  const Trained exact = train_ddp(model, options, 3, 23, 3);
+  options.reduce_dtype = DType::bf16;
+  options.comm = Comm::host;
+  const Trained over_memory = train_ddp(model, options, 3, 23, 3);
+  options.comm = Comm::tcp;
+  options.bucket_bytes = 2000;
+  const Trained over_sockets = train_ddp(model, options, 3, 23, 3);
+  CHECK(bit_equal(over_memory.weights, over_sockets.weights));
+  CHECK_FALSE(bit_equal(over_memory.weights, exact.weights));
+  CHECK(worst_error(over_memory.weights, exact.weights, &origin).error < 0.05);
+  CHECK(over_memory.stats.grad_norm == Approx(exact.stats.grad_norm).epsilon(0.02));
+}
+
+TEST_CASE("ddp: sums in bfloat16 that can not be are refused on every rank") {
+  const Model model = smooth_convnet();
+  const auto refusals = [&](bool by_mpi) {
+    return on_ranks(2, [&](const auto& world) {
+      DataParallelOptions options = in_world(on_cpus(1), world);
+      options.comm = by_mpi ? Comm::mpi : Comm::host;
+      if (by_mpi || world->leads()) options.reduce_dtype = DType::bf16;
+      DataParallel(model, options);
+    });
+  };
+  for (const bool by_mpi : {false, true})
+    for (const RankFailure& failure : refusals(by_mpi)) {
+      CHECK(failure.failed);
+      CHECK(failure.code == ErrorCode::usage);
+      CHECK_THAT(failure.text, Catch::Contains("--reduce-dtype") && Catch::Contains(by_mpi ? "MPI" : "all the same"));
+    }
+}
+
 TEST_CASE("ddp: what rank 0 sets, every rank has") {
   const Model model = residual_net();
   DataParallelOptions options = on_cpus(1);

@@ -132,6 +132,8 @@ const std::map<std::string, Trial> kTrials{
     {"`with net.no_sync():` over k - 1 backwards", {kRanks + "--grad-accum-steps 2"}},
     {"`bucket_cap_mb=25`", {kRanks + "--bucket-mb 25"}},
     {"`clip_grad_norm_(net.parameters(), 1.0)`", {kRanks + "--clip-grad-norm 1.0"}},
+    {"`register_comm_hook(None, bf16_compress_hook)`; FSDP's `MixedPrecision(reduce_dtype=torch.bfloat16)`",
+     {kRanks + "--reduce-dtype bfloat16", trains("--cpu 2 --reduce-dtype bfloat16")}},
     {"`torch.autocast(\"cuda\", torch.bfloat16)`; with `torch.float16` and `GradScaler`", {""}},
     {"`if rank == 0: torch.save(...)`", {kRanks + "--save-every 1 --save-every-steps 1"}},  // with --output-dir as all
     {"`all_reduce` of the validation counts", {kRanks}},
@@ -139,6 +141,7 @@ const std::map<std::string, Trial> kTrials{
     {"`hvd.init(); hvd.rank(); hvd.size()`", {"", a_world_of_mpi}},
     {"`hvd.broadcast_parameters(net.state_dict(), root_rank=0)`", {kRanks}},
     {"`hvd.DistributedOptimizer(opt)`", {kRanks}},
+    {"`DistributedOptimizer(opt, compression=hvd.Compression.fp16)`", {kRanks + "--comm tcp --reduce-dtype bfloat16"}},
     {"`lr * hvd.size()`", {kRanks + "--lr-scale linear"}},
     {"`backward_passes_per_step=k`", {kRanks + "--grad-accum-steps 2"}},
     {"`HOROVOD_FUSION_THRESHOLD`", {kRanks + "--bucket-mb 1"}},

@@ -32,7 +32,7 @@ enum class LossAt { local, gathered };  // on each replica, or on the master fro
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
 // Mixed precision, on GPUs: activations, their gradients, and the weights that layers read are of a 16-bit type; weights, momenta,
-// summed gradients, statistics and all arithmetic stay float32.
+// gradients of weights, statistics and all arithmetic stay float32.
 enum class Amp { off, bfloat16, float16 };  // float16: with a scaled loss
 // Batch normalisation over several replicas. Running statistics live on the master and are brought to every replica before
 // an evaluation.
@@ -49,6 +49,9 @@ struct DataParallelOptions {
   // reads or sets state, the same number of times in the same order.
   std::shared_ptr<World> world{};
   Reduce reduce = Reduce::automatic;
+  // f32, or bf16: then each replica's gradients are rounded to bfloat16 before they travel, and their sum once more; it is float32 again
+  // before norm, clipping and update. Where nothing is summed, nothing is rounded. Not with mpi, nor on reference devices.
+  DType reduce_dtype = DType::f32;
   Comm comm = Comm::automatic;
   LossAt loss = LossAt::local;
   Split split = Split::balanced;
@@ -127,7 +130,7 @@ struct LayerTime {
 
 // Bytes on one device, by what they are for.
 struct MemoryUse {
-  std::size_t weights = 0, gradients = 0;  // weights with what layers read of them in 16 bits
+  std::size_t weights = 0, gradients = 0;  // each with what lies beside it in 16 bits
   std::size_t momenta = 0;                 // this replica's part of the optimizer's state
   std::size_t statistics = 0;              // of batch normalisation
   std::size_t average = 0;                 // the moving average of the weights, on the master
@@ -218,8 +221,8 @@ class DataParallel {
 };
 
 // What memory_use() will say of each replica after prepare(train_batches, eval_batches), without training anything or
-// allocating it; on GPUs but for what brings the inputs (three times a batch, or the images kept there), and for the workspace of ways that
-// only the tuner takes. Errors as for making the DataParallel.
+// allocating it; on GPUs but for what brings the inputs (three times a batch, or the images kept there), and for the workspace of ways and the
+// sizes of buckets that only the tuner finds. Errors as for making the DataParallel.
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
                                        const std::vector<std::int64_t>& eval_batches = {});

@@ -58,6 +58,11 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
+// Brings the line of 128 bytes to the second-level cache, soon; nobody waits for it.
+__device__ __forceinline__ void prefetch_l2(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(line)));
+}
+
 // Four 8x8 matrices of 16-bit values from shared memory: lanes 8 i to 8 i + 7 bring the rows of matrix i, each of 16 bytes, 16-byte
 // aligned; fragments[i] are the two neighbours of row lane / 4 from column lane % 4 * 2 on.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&fragments)[4], const void* row) {
@@ -116,6 +121,15 @@ __device__ __forceinline__ unsigned pack_f16(float low, float high) {
   __trap();
 #endif
   return pair;
+}
+
+// The two float16 of a pair, the lower half first.
+__device__ __forceinline__ float2 unpack_f16(unsigned pair) {
+  float2 values;
+  asm("{\n.reg .f16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+      : "=f"(values.x), "=f"(values.y)
+      : "r"(pair));
+  return values;
 }
 
 }  // namespace dp::kernels::cuda::ptx

@@ -56,7 +56,26 @@ constexpr Rule kRules[] = {
     {K::operation_pointwise, A::operation_pointwise_descriptor, T::descriptor, 1, 1, true, K::pointwise},
     {K::operation_pointwise, A::operation_pointwise_x, T::descriptor, 1, 1, true, K::tensor},
     {K::operation_pointwise, A::operation_pointwise_b, T::descriptor, 1, 1, false, K::tensor},
-    {K::operation_pointwise, A::operation_pointwise_y, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_pointwise, A::operation_pointwise_y, T::descriptor, 1, 1, false, K::tensor},
+    {K::operation_pointwise, A::operation_pointwise_dx, T::descriptor, 1, 1, false, K::tensor},
+    {K::operation_pointwise, A::operation_pointwise_dy, T::descriptor, 1, 1, false, K::tensor},
+    {K::operation_pointwise, A::operation_pointwise_alpha2, T::f32, 1, 1, false},
+    {K::operation_statistics, A::statistics_mode, T::statistics_mode, 1, 1},
+    {K::operation_statistics, A::statistics_math_precision, T::data_type, 1, 1},
+    {K::operation_statistics, A::statistics_x, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_statistics, A::statistics_sum, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_statistics, A::statistics_squares, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_math_precision, T::data_type, 1, 1},
+    {K::operation_norm_backward, A::norm_backward_mean, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_inv_std, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_scale, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_x, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_dy, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_dscale, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_dbias, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_dy_factor, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_x_factor, T::descriptor, 1, 1, true, K::tensor},
+    {K::operation_norm_backward, A::norm_backward_constant, T::descriptor, 1, 1, true, K::tensor},
     {K::operation_graph, A::graph_handle, T::handle, 1, 1},  // needed before 9.8
     {K::operation_graph, A::graph_operations, T::descriptor, 1, kMany},
     {K::variant_pack, A::variant_ids, T::i64, 1, kMany},
@@ -111,7 +130,7 @@ std::string missing_attribute(const CudnnObject& object) {
 bool may_be(A name, K kind) {
   if (name == A::graph_operations)
     return kind == K::operation_forward || kind == K::operation_backward_data || kind == K::operation_backward_filter ||
-           kind == K::operation_pointwise;
+           kind == K::operation_pointwise || kind == K::operation_statistics || kind == K::operation_norm_backward;
   return std::any_of(std::begin(kRules), std::end(kRules), [&](const Rule& rule) {
     return rule.name == name && rule.type == T::descriptor && rule.part == kind;
   });

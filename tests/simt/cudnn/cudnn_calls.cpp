@@ -152,7 +152,7 @@ struct Reading {
 std::vector<CudnnNote> notes_of(CudnnEngine engine, const CudnnProgram& program) {
   if (engine == CudnnEngine::nondeterministic) return {CudnnNote::nondeterministic};
   if (engine == CudnnEngine::winograd) return {CudnnNote::winograd, CudnnNote::winograd_4x4};
-  if (engine == CudnnEngine::tensor_core || program.x.type != CudnnType::f32) return {CudnnNote::tensor_core};
+  if (engine == CudnnEngine::tensor_core || program.x().type != CudnnType::f32) return {CudnnNote::tensor_core};
   return {};
 }
 
@@ -161,9 +161,11 @@ std::vector<CudnnObject> results_of(const CudnnObject& heuristics) {
   const CudnnProgram& program = *heuristics.program;
   const auto mode = heuristics.value<CudnnHeuristics>(CudnnAttribute::heuristics_mode);
   std::vector<CudnnObject> results;
-  if (state.refuses_wide_weight_gradients && program.direction == CudnnDirection::backward_filter &&
-      program.w.type != program.x.type)
+  if (state.refuses_wide_weight_gradients && program.direction() == CudnnDirection::backward_filter &&
+      program.w().type != program.x().type)
     return results;
+  if (state.refuses_norm_sums && program.has(CudnnKind::operation_norm_backward)) return results;
+  if (state.fuses_as_seen && program.fuses_norm() && !fused_as_seen(program)) return results;
   const std::vector<CudnnEngine> engines =
       mode == CudnnHeuristics::fallback ? std::vector{CudnnEngine::plain} : state.engines;
   for (const CudnnEngine engine : engines)
@@ -246,7 +248,7 @@ CudnnStatus execute(CudnnHandle handle, CudnnBackendDescriptor plan, CudnnBacken
     launch = state.launches.back().get();
     static constexpr const char* kDirections[] = {"forward", "backward data", "backward filter"};
     state.runs.push_back("engine " + std::to_string(static_cast<int>(launch->engine)) + ", " +
-                         kDirections[static_cast<int>(launch->program->direction)]);
+                         kDirections[static_cast<int>(launch->program->direction())]);
   }
   return enqueue(handle->stream, ForeignWork{"cuDNN", run_cudnn, launch}) == cudaSuccess
              ? CudnnStatus::success
@@ -282,12 +284,14 @@ SimulatedCudnn::~SimulatedCudnn() {
   const QuietLock lock(state.mutex);
   if (!state.objects.empty()) report("cuDNN: " + std::to_string(state.objects.size()) + " descriptors are left");
   state.objects.clear(), state.handles.clear(), state.launches.clear(), state.runs.clear();
-  state.refuses_devices = state.refuses_wide_weight_gradients = false;
+  state.refuses_devices = state.refuses_wide_weight_gradients = state.fuses_as_seen = state.refuses_norm_sums = false;
   state.variant_packs = state.plans = 0;
 }
 
 void SimulatedCudnn::refuse_devices() { cudnn_state().refuses_devices = true; }
 void SimulatedCudnn::refuse_wide_weight_gradients() { cudnn_state().refuses_wide_weight_gradients = true; }
+void SimulatedCudnn::refuse_norm_sums() { cudnn_state().refuses_norm_sums = true; }
+void SimulatedCudnn::fuse_as_seen() { cudnn_state().fuses_as_seen = true; }
 std::vector<std::string> SimulatedCudnn::runs() const {
   const QuietLock lock(cudnn_state().mutex);
   return cudnn_state().runs;

@@ -30,16 +30,41 @@ struct CudnnTensor {
 
 enum class CudnnDirection { forward, backward_data, backward_filter };
 
-// A graph that has been understood: one convolution, and what is done with its result.
-struct CudnnProgram {
-  CudnnDirection direction{};
-  CudnnTensor x, w, y;  // y: what the graph gives, where it goes forward
-  std::optional<CudnnTensor> bias;
-  bool relu = false;
-  std::vector<std::int64_t> padding, stride;
+// One of a graph. Tensors are named by their ids.
+struct CudnnOperation {
+  CudnnKind kind{};
+  std::map<CudnnAttribute, std::int64_t> tensors{};  // the attributes that are tensors
+  CudnnPointwise mode{};                             // of a pointwise operation
+  float factor = 1;                                  // of its second input
+  std::vector<std::int64_t> padding{}, stride{};     // of a convolution
 
+  std::int64_t operator[](CudnnAttribute name) const { return tensors.at(name); }
+  bool has(CudnnAttribute name) const { return tensors.count(name) > 0; }
+};
+
+// A graph that has been understood: one convolution, and what is done before and behind it.
+struct CudnnProgram {
+  std::vector<CudnnOperation> operations{};  // each behind those whose results it reads
+  std::map<std::int64_t, CudnnTensor> tensors{};
+  std::set<std::int64_t> written{};  // of them
+  std::size_t convolution = 0;       // its place among the operations
+
+  CudnnDirection direction() const;
+  // The tensors of the convolution; x and y are the gradients where the direction says so.
+  const CudnnTensor& x() const;
+  const CudnnTensor& w() const;
+  const CudnnTensor& y() const;
+  bool has(CudnnKind kind) const;
+  bool fuses_norm() const;  // something of a batch normalisation
   std::vector<const CudnnTensor*> in_memory() const;
 };
+struct CudnnConvolutionNames {
+  CudnnAttribute convolution, x, w, y, alpha, beta;
+};
+CudnnConvolutionNames names_of(CudnnKind kind);
+bool is_convolution(CudnnKind kind);
+// What an operation writes.
+std::vector<CudnnAttribute> written_by(const CudnnOperation& operation);
 
 struct CudnnAttributeValue {
   CudnnAttributeType type;
@@ -81,7 +106,7 @@ struct CudnnLaunch {
 struct CudnnState {
   std::mutex mutex;
   std::vector<CudnnEngine> engines;
-  bool refuses_devices = false, refuses_wide_weight_gradients = false;
+  bool refuses_devices = false, refuses_wide_weight_gradients = false, fuses_as_seen = false, refuses_norm_sums = false;
   std::map<const void*, std::unique_ptr<CudnnObject>> objects;
   std::vector<std::unique_ptr<CudnnContext>> handles;
   std::vector<std::unique_ptr<CudnnLaunch>> launches;
@@ -96,6 +121,11 @@ CudnnObject* find(CudnnBackendDescriptor descriptor);  // null, and reported, wh
 
 // Checks a descriptor that is to be finalized, and understands it. With the lock.
 CudnnStatus finalize(CudnnObject& object);
+CudnnStatus understand_graph(CudnnObject& graph);
+// Whether cuDNN 9.19 was seen to have precompiled engines for it, on an H200: docs/decisions/0024.
+bool fused_as_seen(const CudnnProgram& program);
+// Reports, and says that a parameter is bad.
+CudnnStatus wrong_parameter(const std::string& what);
 // Whether a tensor's memory is a device's that a stream of `device` reaches, all of it; else reports.
 bool check_memory(const CudnnTensor& tensor, const void* pointer, int device);
 

@@ -32,8 +32,10 @@ class SimulatedCudnn {
   SimulatedCudnn(const SimulatedCudnn&) = delete;
   SimulatedCudnn& operator=(const SimulatedCudnn&) = delete;
 
-  void refuse_devices();                  // cudnnCreate fails from now on
-  void refuse_wide_weight_gradients();    // float32 from 16 bits
+  void refuse_devices();                // cudnnCreate fails from now on
+  void refuse_wide_weight_gradients();  // float32 from 16 bits
+  void refuse_norm_sums();              // of a batch normalisation's backward pass
+  void fuse_as_seen();  // batch normalisation only where cuDNN 9.19 was seen to have engines for an H200
   std::vector<std::string> runs() const;  // so far: "engine 3, forward"
   int descriptors() const;                // that exist now
   int handles() const;

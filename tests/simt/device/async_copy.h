@@ -35,4 +35,9 @@ DP_SIMT_UNSEEN void cp_async_wait() {
   simt::running_block->async_copies().wait(N, simt::running_block->thread());
 }
 
+// Changes nothing; a line that no array has is a mistake on a device, too.
+DP_SIMT_UNSEEN inline void prefetch_l2(const void* line) {
+  [[maybe_unused]] const volatile char byte = *static_cast<const volatile char*>(line);
+}
+
 }  // namespace dp::kernels::cuda::ptx

@@ -62,6 +62,9 @@ DP_SIMT_UNSEEN inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4
 DP_SIMT_UNSEEN inline unsigned pack_bf16(float low, float high) { return pack<BFloat16>(low, high); }
 DP_SIMT_UNSEEN inline unsigned pack_f16(float low, float high) { return pack<Float16>(low, high); }
 
+// The two float16 of a pair, the lower half first.
+DP_SIMT_UNSEEN inline float2 unpack_f16(unsigned pair) { return {low_at<Float16>(pair, 0), low_at<Float16>(pair, 1)}; }
+
 struct MatrixRows {
   unsigned* fragments;
   const void* row;

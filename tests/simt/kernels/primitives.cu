@@ -121,6 +121,12 @@ __global__ void pack_kernel(bool bfloat, const float* x, unsigned* out) {
   out[t] = bfloat ? ptx::pack_bf16(x[2 * t], x[2 * t + 1]) : ptx::pack_f16(x[2 * t], x[2 * t + 1]);
 }
 
+__global__ void unpack_kernel(const unsigned* pairs, float* out) {
+  const int t = threadIdx.x;
+  const float2 values = ptx::unpack_f16(pairs[t]);
+  out[2 * t] = values.x, out[2 * t + 1] = values.y;
+}
+
 __global__ void math_kernel(float* out) {
   const float values[kMathValues] = {rsqrtf(4.0f),
                                      __expf(1.0f),
@@ -189,6 +195,9 @@ void multiply_matrices(bool bfloat, const unsigned short* a, const unsigned shor
 }
 void pack_pairs(bool bfloat, const float* x, unsigned* out, int pairs, cudaStream_t stream) {
   launch({"pack_kernel", 1, static_cast<unsigned>(pairs), stream}, pack_kernel, bfloat, x, out);
+}
+void unpack_pairs(const unsigned* pairs, float* out, int count, cudaStream_t stream) {
+  launch({"unpack_kernel", 1, static_cast<unsigned>(count), stream}, unpack_kernel, pairs, out);
 }
 void compute_math(float* out, cudaStream_t stream) { launch({"math_kernel", 1, 1, stream}, math_kernel, out); }
 void trap(cudaStream_t stream) { launch({"trap_kernel", 1, 32, stream}, trap_kernel); }

@@ -27,6 +27,7 @@ void load_matrices(const unsigned short* rows, unsigned* out, bool transposed, c
 void multiply_matrices(bool bfloat, const unsigned short* a, const unsigned short* b, float* d, cudaStream_t stream);
 // out[t]: the pair x[2 t], x[2 t + 1] rounded to 16 bits each.
 void pack_pairs(bool bfloat, const float* x, unsigned* out, int pairs, cudaStream_t stream);
+void unpack_pairs(const unsigned* pairs, float* out, int count, cudaStream_t stream);  // of float16
 // out: a list of values that the C library does not have by that name.
 inline constexpr int kMathValues = 24;
 void compute_math(float* out, cudaStream_t stream);

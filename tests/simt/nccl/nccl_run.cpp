@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/low_float.h"
 #include "simt/nccl/nccl_state.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
@@ -28,13 +29,27 @@ std::vector<char> sum_as(const std::vector<const char*>& summands, std::size_t c
   return copy_of(sum.data(), count * sizeof(T));
 }
 
+template <>  // rounded each time
+std::vector<char> sum_as<kernels::BFloat16>(const std::vector<const char*>& summands, std::size_t count) {
+  std::vector<kernels::BFloat16> sum(count);
+  for (const char* const summand : summands)
+    for (std::size_t i = 0; i < count; ++i)
+      sum[i] = kernels::from_float<kernels::BFloat16>(
+          kernels::to_float(sum[i]) + kernels::to_float(reinterpret_cast<const kernels::BFloat16*>(summand)[i]));
+  return copy_of(sum.data(), count * sizeof(kernels::BFloat16));
+}
+
 // Of every rank's call `i`, from element `offset` of what it gives.
 std::vector<char> sum_of(const NcclGroup::Meeting& meeting, std::size_t i, std::size_t offset) {
   const NcclCall& call = meeting.launches.front()->calls[i];
   std::vector<const char*> summands;
   for (const NcclLaunch* const launch : meeting.launches)
     summands.insert(summands.begin(), static_cast<const char*>(launch->calls[i].from) + offset * bytes_of(call.type));
-  return call.type == NcclType::f64 ? sum_as<double>(summands, call.count) : sum_as<float>(summands, call.count);
+  switch (call.type) {
+    case NcclType::f64: return sum_as<double>(summands, call.count);
+    case NcclType::bf16: return sum_as<kernels::BFloat16>(summands, call.count);
+    default: return sum_as<float>(summands, call.count);
+  }
 }
 
 void collect(const NcclGroup::Meeting& meeting, std::size_t i, std::vector<Write>& writes) {
@@ -122,7 +137,15 @@ NcclState& nccl_state() {
   return state;
 }
 
-std::size_t bytes_of(NcclType type) { return type == NcclType::u8 ? 1 : type == NcclType::f32 ? 4 : 8; }
+std::size_t bytes_of(NcclType type) {
+  switch (type) {
+    case NcclType::u8: return 1;
+    case NcclType::bf16: return 2;
+    case NcclType::f32: return 4;
+    case NcclType::f64: break;
+  }
+  return 8;
+}
 bool is_between_two(NcclKind kind) { return kind == NcclKind::send || kind == NcclKind::receive; }
 
 std::string to_string(const NcclCall& call) {
@@ -130,7 +153,12 @@ std::string to_string(const NcclCall& call) {
                                            "all_gather", "send",   "receive"};
   std::string text = kKinds[static_cast<int>(call.kind)];
   text += " of " + std::to_string(call.count);
-  text += call.type == NcclType::u8 ? " bytes" : call.type == NcclType::f32 ? " float32" : " float64";
+  switch (call.type) {
+    case NcclType::u8: text += " bytes"; break;
+    case NcclType::bf16: text += " bfloat16"; break;
+    case NcclType::f32: text += " float32"; break;
+    case NcclType::f64: text += " float64";
+  }
   if (call.other >= 0) text += (is_between_two(call.kind) ? " with " : ", root ") + std::to_string(call.other);
   return text;
 }

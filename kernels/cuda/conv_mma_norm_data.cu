@@ -1,0 +1,113 @@
+// NormConv2dBackwardData on tensor cores: each tile of the data gradient leaves as dz and its share of the sums, which a second kernel
+// adds in order.
+#include "kernels/cuda/batch_norm_sums.h"
+#include "kernels/cuda/conv_geometry.h"
+#include "kernels/cuda/conv_mma_norm_data.h"
+#include "kernels/cuda/conv_mma_op.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// Where there are more tiles than few blocks should add, they are added in groups first.
+constexpr int kMostJoined = 128, kOfGroup = 32, kGroupThreads = 128;
+
+// groups: for each group of tiles the sums of its `numbers` partials, tiles ascending.
+__global__ void __launch_bounds__(kGroupThreads)
+    group_sums_kernel(const double* partials, double* groups, int tiles, int numbers) {
+  const int number = static_cast<int>(blockIdx.y * kGroupThreads + threadIdx.x);
+  const int first = static_cast<int>(blockIdx.x) * kOfGroup, end = min(first + kOfGroup, tiles);
+  if (number >= numbers) return;
+  double sum = 0;
+#pragma unroll 8
+  for (int tile = first; tile < end; ++tile) sum += partials[static_cast<long long>(tile) * numbers + number];
+  groups[static_cast<long long>(blockIdx.x) * numbers + number] = sum;
+}
+
+int tiles_of(MmaTileKind tile, const Windows& windows) {
+  switch (tile) {
+    case MmaTileKind::large: return tiles_of<LargeMmaTile>(windows);
+    case MmaTileKind::tall: return tiles_of<TallMmaTile>(windows);
+    case MmaTileKind::middle: return tiles_of<MiddleMmaTile>(windows);
+    case MmaTileKind::small: return tiles_of<SmallMmaTile>(windows);
+    case MmaTileKind::resident: return tiles_of<ResidentTile>(windows);
+  }
+  return 0;
+}
+
+class MmaNormDataOp final : public CudaOp {
+ public:
+  MmaNormDataOp(const NormConv2dBackwardData& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
+      : desc_(d),
+        product_{.parts = {},
+                 .channels = g.out_channels,
+                 .out_chunks = g.channels / kChunk,
+                 .all_taps = g.kernel_height * g.kernel_width,
+                 .bias = false,
+                 .relu = false,
+                 .dense = g.stride == 1},
+        parts_(g.stride * g.stride),
+        choice_(choice),
+        multiprocessors_(multiprocessors) {
+    for (int part = 0; part < parts_; ++part) {
+      product_.parts[part] = data_windows(g, part);
+      tiles_ += tiles_of(choice.tile, product_.parts[part]);
+    }
+    tensors_ = {d.dy, d.w, d.dx};
+  }
+  std::size_t workspace_bytes() const override {
+    return static_cast<std::size_t>(tiles_ + groups()) * static_cast<std::size_t>(numbers()) * sizeof(double);
+  }
+  std::string implementation() const override { return mma_fused_name(choice_); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    void* const y = desc_.relu && !desc_.renormalize ? args[4] : nullptr;
+    void* const dy2 = desc_.add ? args[2] : nullptr;
+    check_on_16_bytes({args[0], args[1], dy2, args[3], y, args[11]});
+    auto* const partials = static_cast<double*>(workspace);
+    const auto* const stats = static_cast<const double*>(args[5]);
+    const NormDataArgs all{.dy = args[0],
+                           .weights = args[1],
+                           .norm = {.dy2 = static_cast<const uint4*>(dy2),
+                                    .x = static_cast<const uint4*>(args[3]),
+                                    .y = static_cast<const uint4*>(y),
+                                    .stats = stats,
+                                    .weight = desc_.renormalize ? in(args[6]) : nullptr,
+                                    .bias = desc_.renormalize ? in(args[7]) : nullptr,
+                                    .relu = desc_.relu},
+                           .dz = args[11],
+                           .partials = partials};
+    const auto run = tensors_[0].type == DType::bf16 ? enqueue_norm_data<BFloat16> : enqueue_norm_data<Float16>;
+    run(stream, choice_.tile, product_, parts_, multiprocessors_, all);
+
+    const double* joined = partials;
+    if (groups() > 0) {
+      double* const sums = partials + static_cast<std::size_t>(tiles_) * static_cast<std::size_t>(numbers());
+      launch({"group_sums", dim3(static_cast<unsigned>(groups()), blocks_for(numbers(), kGroupThreads)),
+              dim3(kGroupThreads), stream},
+             group_sums_kernel, partials, sums, tiles_, numbers());
+      joined = sums;
+    }
+    enqueue_join_sums(stream, joined, static_cast<unsigned>(groups() > 0 ? groups() : tiles_),
+                      static_cast<unsigned>(numbers() / 2), stats, static_cast<double*>(args[8]), out(args[9]),
+                      out(args[10]));
+  }
+
+ private:
+  int numbers() const { return 2 * product_.out_chunks * kChunk; }  // of a tile's sums
+  int groups() const { return tiles_ > kMostJoined ? static_cast<int>(blocks_for(tiles_, kOfGroup)) : 0; }
+
+  NormConv2dBackwardData desc_;
+  MmaProduct product_;
+  int parts_, tiles_ = 0;
+  MmaChoice choice_;
+  int multiprocessors_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make_mma(const NormConv2dBackwardData& d, const MmaChoice& choice, int multiprocessors) {
+  return std::make_unique<MmaNormDataOp>(d, geometry_of(d.dx, d.w, d.dy, d.window), choice, multiprocessors);
+}
+
+}  // namespace dp::kernels::cuda

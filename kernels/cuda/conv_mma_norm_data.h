@@ -1,0 +1,111 @@
+// The kernels of a data gradient on tensor cores with the sums of the batch normalisation before it.
+#pragma once
+
+#include "kernels/cuda/conv_mma_resident_product.h"
+#include "kernels/cuda/conv_mma_sums.h"
+
+namespace dp::kernels::cuda {
+
+template <typename Tile>
+__host__ __device__ int tiles_of(const Windows& windows) {
+  return (windows.cells + Tile::kRows - 1) / Tile::kRows;
+}
+
+// blockIdx: as of conv_mma_kernel. partials: 2 * channels for each tile of cells.
+template <typename Low, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    conv_mma_norm_data_kernel(const uint4* dy, const uint4* weights, NormGradient norm, uint4* dz, double* partials,
+                              MmaProduct product) {
+  DP_DYNAMIC_SHARED(uint4, ring);
+  DP_SHARED(Tap, taps, [kTapPlaces]);
+  DP_SHARED(NormNumbers<Tile::kCols>, numbers, [1]);
+  const Windows& windows = product.parts[blockIdx.z];
+  const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows;
+  const int first_chunk = static_cast<int>(blockIdx.y) * (Tile::kCols / kChunk);
+  if (first_row >= windows.cells) return;  // the whole block: a part smaller than the largest
+  if (threadIdx.x < kTapPlaces) taps[threadIdx.x] = windows.tap(static_cast<int>(threadIdx.x));
+  set_numbers<Tile>(numbers[0], norm, product.out_chunks * kChunk, first_chunk * kChunk);
+  __syncthreads();
+
+  const int steps = (windows.taps() * windows.chunks * kChunk + Tile::kStep - 1) / Tile::kStep;
+  const WindowRows<Tile> rows(dy, windows, taps, first_row);
+  const WeightColumns<Tile> cols(weights, product, windows, taps, first_chunk);
+  MmaSums<Tile> sums = {};
+  multiply<Low, Tile, true, false>(
+      ring, steps,
+      [&](uint4* stage, int step) {
+        rows.load(stage, step);
+        cols.load(stage + Tile::kChunksA, step);
+      },
+      sums);
+  int tile = static_cast<int>(blockIdx.x);  // among those of all parts
+  for (unsigned part = 0; part < blockIdx.z; ++part) tile += tiles_of<Tile>(product.parts[part]);
+  TileGradient<Low, Tile>(norm, numbers[0], product, windows, first_row, first_chunk)
+      .end(reinterpret_cast<unsigned*>(ring), sums, dz,
+           partials + static_cast<long long>(tile) * 2 * product.out_chunks * kChunk);
+}
+
+// blockIdx: as of conv_mma_resident_kernel. partials: 2 * channels for each run, whichever block has it.
+template <typename Low>
+__global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
+    conv_mma_norm_resident_data_kernel(const uint4* dy, const uint4* weights, NormGradient norm, uint4* dz,
+                                       double* partials, MmaProduct product) {
+  using Tile = ResidentTile;
+  DP_DYNAMIC_SHARED(uint4, shared);
+  DP_SHARED(NormNumbers<Tile::kCols>, numbers, [1]);
+  const int channels = product.out_chunks * kChunk, first_chunk = static_cast<int>(blockIdx.y) * kRowChunks;
+  set_numbers<Tile>(numbers[0], norm, channels, first_chunk * kChunk);
+  const Windows& windows = product.parts[0];
+  const auto end = [&](unsigned* staged, const MmaSums<Tile>& sums, int run) {
+    TileGradient<Low, Tile>(norm, numbers[0], product, windows, run * Tile::kRows, first_chunk)
+        .end(staged, sums, dz, partials + static_cast<long long>(run) * 2 * channels);
+  };
+  // The only block of a multiprocessor reads nothing of the normalisation while it multiplies: the cache may.
+  const auto prefetch = [&](uint4*, int run) {
+    static_assert(Tile::kThreads == Tile::kRows);
+    const int cell = run * Tile::kRows + static_cast<int>(threadIdx.x);
+    if (cell >= windows.cells) return;
+    for (const uint4* const tensor : {norm.x, norm.y, norm.dy2})
+      if (tensor != nullptr) ptx::prefetch_l2(tensor + cell * product.out_chunks + first_chunk);
+  };
+  // The barriers of the first run come before the numbers are read.
+  multiply_runs<Low, true>(shared, dy, weights, product, end, prefetch);
+}
+
+// Of every tile, its kernel and launch; `parts` of the product.
+struct NormDataArgs {
+  const void *dy, *weights;
+  NormGradient norm;
+  void* dz;
+  double* partials;
+};
+
+template <typename Low, typename Tile>
+void enqueue_norm_tiles(cudaStream_t stream, const MmaProduct& product, int parts, const NormDataArgs& args) {
+  int cells = 0;
+  for (int part = 0; part < parts; ++part) cells = std::max(cells, product.parts[part].cells);
+  const dim3 grid(blocks_for(cells, Tile::kRows), blocks_for(product.out_chunks, Tile::kCols / kChunk),
+                  static_cast<unsigned>(parts));
+  launch({"conv_mma_norm_data", grid, dim3(Tile::kThreads), stream, Tile::kSharedBytes},
+         conv_mma_norm_data_kernel<Low, Tile>, static_cast<const uint4*>(args.dy),
+         static_cast<const uint4*>(args.weights), args.norm, static_cast<uint4*>(args.dz), args.partials, product);
+}
+
+template <typename Low>
+void enqueue_norm_data(cudaStream_t stream, MmaTileKind tile, const MmaProduct& product, int parts, int multiprocessors,
+                       const NormDataArgs& args) {
+  switch (tile) {
+    case MmaTileKind::large: return enqueue_norm_tiles<Low, LargeMmaTile>(stream, product, parts, args);
+    case MmaTileKind::tall: return enqueue_norm_tiles<Low, TallMmaTile>(stream, product, parts, args);
+    case MmaTileKind::middle: return enqueue_norm_tiles<Low, MiddleMmaTile>(stream, product, parts, args);
+    case MmaTileKind::small: return enqueue_norm_tiles<Low, SmallMmaTile>(stream, product, parts, args);
+    case MmaTileKind::resident:
+      return launch({"conv_mma_norm_resident_data", resident_grid(product, multiprocessors),
+                     dim3(ResidentTile::kThreads), stream, ResidentRows(product.parts[0].width).bytes()},
+                    conv_mma_norm_resident_data_kernel<Low>, static_cast<const uint4*>(args.dy),
+                    static_cast<const uint4*>(args.weights), args.norm, static_cast<uint4*>(args.dz), args.partials,
+                    product);
+  }
+}
+
+}  // namespace dp::kernels::cuda

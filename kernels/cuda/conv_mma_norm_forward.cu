@@ -1,0 +1,184 @@
+// NormConv2dForward on tensor cores: the kernels of Conv2dForward, which normalise what they have copied and take the moments of what
+// they have stored.
+#include <type_traits>
+
+#include "kernels/cuda/conv_geometry.h"
+#include "kernels/cuda/conv_mma_norm.h"
+#include "kernels/cuda/conv_mma_op.h"
+#include "kernels/cuda/conv_mma_resident_product.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// As conv_mma_kernel. Without stats the image is taken as it lies, without parts nobody wants moments.
+template <typename Low, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    norm_conv_mma_kernel(const uint4* image, const double* stats, const float* scale, const float* offset,
+                         const uint4* weights, uint4* out, double* parts, MmaProduct product) {
+  DP_DYNAMIC_SHARED(uint4, ring);
+  DP_SHARED(Tap, taps, [kTapPlaces]);
+  const Windows& windows = product.parts[0];
+  const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows;
+  const int first_chunk = static_cast<int>(blockIdx.y) * (Tile::kCols / kChunk);
+  const int depth = windows.taps() * windows.chunks, channels = product.out_chunks * kChunk;
+  const ImageNorm norm(reinterpret_cast<float*>(ring + Tile::kStages * Tile::kStageChunks), product.channels);
+  if (threadIdx.x < kTapPlaces) taps[threadIdx.x] = windows.tap(static_cast<int>(threadIdx.x));
+  if (stats != nullptr) norm.find(stats, scale, offset);
+  __syncthreads();
+
+  const WindowRows<Tile> rows(image, windows, taps, first_row);
+  const DenseRows<Tile> cols(weights, channels, depth, first_chunk * kChunk);
+  MmaSums<Tile> sums = {};
+  multiply<Low, Tile, true, true>(
+      ring, (depth * kChunk + Tile::kStep - 1) / Tile::kStep,
+      [&](uint4* stage, int step) {
+        rows.load(stage, step);
+        cols.load(stage + Tile::kChunksA, step);
+      },
+      sums,
+      [&](uint4* stage, int step) {
+        if (stats == nullptr) return;
+        const ImageNorm::OfChunk own = norm.of_chunk(rows.own_chunk(step));
+        rows.change(stage, step, [&](uint4& chunk) { chunk = own.normalized_and_rectified<Low>(chunk); });
+      });
+  auto* const staged = reinterpret_cast<unsigned*>(ring);
+  store_results<Low, Tile>(staged, sums, nullptr, out, product, windows, first_row, first_chunk);
+  if (parts != nullptr)
+    store_moments<Low, Tile>(staged, windows.cells - first_row,
+                             parts + static_cast<long long>(blockIdx.x) * 2 * channels, channels, first_chunk * kChunk);
+}
+
+// As conv_mma_resident_kernel; the same of stats and parts. A part is a run.
+template <typename Low>
+__global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
+    norm_conv_mma_resident_kernel(const uint4* image, const double* stats, const float* scale, const float* offset,
+                                  const uint4* weights, uint4* out, double* parts, MmaProduct product) {
+  using Tile = ResidentTile;
+  DP_DYNAMIC_SHARED(uint4, shared);
+  const Windows& windows = product.parts[0];
+  const int first_chunk = static_cast<int>(blockIdx.y) * kRowChunks, channels = product.out_chunks * kChunk;
+  const int reach = reach_of(windows.width);
+  const ImageNorm norm(reinterpret_cast<float*>(shared + (ResidentRows(windows.width).zeros + 1) * kRowChunks),
+                       kResidentChannels);
+  if (stats != nullptr) {
+    norm.find(stats, scale, offset);
+    __syncthreads();
+  }
+  multiply_runs<Low, false>(
+      shared, image, weights, product,
+      [&](unsigned* staged, const MmaSums<Tile>& sums, int run) {
+        store_results<Low, Tile>(staged, sums, nullptr, out, product, windows, run * Tile::kRows, first_chunk);
+        if (parts != nullptr)
+          store_moments<Low, Tile>(staged, windows.cells - run * Tile::kRows,
+                                   parts + static_cast<long long>(run) * 2 * channels, channels, first_chunk * kChunk);
+      },
+      [&](uint4* cells, int run) {
+        static_assert(Tile::kThreads % kRowChunks == 0);
+        if (stats == nullptr) return;
+        const int own_chunk = static_cast<int>(threadIdx.x) % kRowChunks, first = run * Tile::kRows - reach;
+        const ImageNorm::OfChunk own = norm.of_chunk(own_chunk);
+#pragma unroll 1
+        for (int row = static_cast<int>(threadIdx.x) / kRowChunks; row < Tile::kRows + 2 * reach;
+             row += Tile::kThreads / kRowChunks)
+          if (first + row >= 0 && first + row < windows.cells) {
+            uint4& chunk = cells[swizzled<kRowChunks>(row, own_chunk)];
+            chunk = own.normalized_and_rectified<Low>(chunk);
+          }
+      });
+}
+
+struct Tensors {
+  const void *x, *stats, *scale, *offset, *w;
+  void *y, *parts;
+};
+
+// Calls run.operator()<Tile>().
+template <typename Run>
+auto with_tile(MmaTileKind tile, const Run& run) {
+  switch (tile) {
+    case MmaTileKind::large: return run.template operator()<LargeMmaTile>();
+    case MmaTileKind::tall: return run.template operator()<TallMmaTile>();
+    case MmaTileKind::middle: return run.template operator()<MiddleMmaTile>();
+    case MmaTileKind::small: return run.template operator()<SmallMmaTile>();
+    case MmaTileKind::resident: break;
+  }
+  return run.template operator()<ResidentTile>();
+}
+
+template <typename Low>
+void enqueue_products(cudaStream_t stream, MmaTileKind kind, const MmaProduct& product, int multiprocessors,
+                      const Tensors& t) {
+  const auto run = [&](const Launch& where, auto kernel) {
+    launch(where, kernel, static_cast<const uint4*>(t.x), static_cast<const double*>(t.stats),
+           static_cast<const float*>(t.scale), static_cast<const float*>(t.offset), static_cast<const uint4*>(t.w),
+           static_cast<uint4*>(t.y), static_cast<double*>(t.parts), product);
+  };
+  const std::size_t numbers = t.stats != nullptr ? norm_bytes(product.channels) : 0;
+  const Windows& windows = product.parts[0];
+  with_tile(kind, [&]<typename Tile>() {
+    if constexpr (std::is_same_v<Tile, ResidentTile>)
+      run({"norm_conv_mma_resident", resident_grid(product, multiprocessors), dim3(Tile::kThreads), stream,
+           ResidentRows(windows.width).bytes() + numbers},
+          norm_conv_mma_resident_kernel<Low>);
+    else
+      run({"norm_conv_mma",
+           dim3(blocks_for(windows.cells, Tile::kRows), blocks_for(product.out_chunks, Tile::kCols / kChunk)),
+           dim3(Tile::kThreads), stream, Tile::kSharedBytes + numbers},
+          norm_conv_mma_kernel<Low, Tile>);
+  });
+}
+
+class NormConvOp final : public CudaOp {
+ public:
+  NormConvOp(const NormConv2dForward& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
+      : product_{.parts = {forward_windows(g)},
+                 .channels = g.channels,
+                 .out_chunks = g.out_channels / kChunk,
+                 .all_taps = g.kernel_height * g.kernel_width,
+                 .bias = false,
+                 .relu = false,
+                 .dense = true},
+        choice_(choice),
+        multiprocessors_(multiprocessors),
+        norm_(d.norm),
+        moments_(d.moments) {
+    tensors_ = {d.x, d.w, d.y};
+    parts_.channels = static_cast<unsigned>(g.out_channels);
+    parts_.rows = static_cast<unsigned>(product_.parts[0].cells);
+    parts_.part_rows = with_tile(choice.tile, [&]<typename Tile>() { return static_cast<unsigned>(Tile::kRows); });
+    parts_.parts = blocks_for(parts_.rows, parts_.part_rows);
+  }
+  std::size_t workspace_bytes() const override {
+    return moments_ ? (parts_.parts + join_groups(parts_)) * part_doubles() * sizeof(double) : 0;
+  }
+  std::string implementation() const override { return mma_fused_name(choice_); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    check_on_16_bytes({args[0], args[4], args[5]});
+    auto* const parts = static_cast<double*>(moments_ ? workspace : nullptr);
+    const Tensors tensors = norm_ ? Tensors{args[0], args[1], args[2], args[3], args[4], args[5], parts}
+                                  : Tensors{args[0], nullptr, nullptr, nullptr, args[4], args[5], parts};
+    const auto run = tensors_[0].type == DType::bf16 ? enqueue_products<BFloat16> : enqueue_products<Float16>;
+    run(stream, choice_.tile, product_, multiprocessors_, tensors);
+    if (moments_)
+      enqueue_join_moments(stream, parts, parts + parts_.parts * part_doubles(), static_cast<double*>(args[6]), parts_);
+  }
+
+ private:
+  std::size_t part_doubles() const { return std::size_t{2} * parts_.channels; }
+
+  MmaProduct product_;
+  MmaChoice choice_;
+  int multiprocessors_;
+  bool norm_, moments_;
+  NormCut parts_;  // of y
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make_mma(const NormConv2dForward& d, const MmaChoice& choice, int multiprocessors) {
+  return std::make_unique<NormConvOp>(d, geometry_of(d.x, d.w, d.y, d.window), choice, multiprocessors);
+}
+
+}  // namespace dp::kernels::cuda

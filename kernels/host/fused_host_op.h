@@ -1,0 +1,30 @@
+// Fused ops of host backends: nothing is gained there, so they are their parts in turn.
+#pragma once
+
+#include "kernels/fused_steps.h"
+#include "kernels/host/host_op.h"
+
+namespace dp::kernels {
+
+class FusedHostOp final : public HostOp {
+ public:
+  // make(descriptor) -> HostOp
+  template <FusedConvolution Desc, typename Make>
+  FusedHostOp(const Desc& desc, const Make& make) {
+    std::unique_ptr<HostOp> convolution = make(convolution_of(desc));
+    tensors_ = convolution->tensors();
+    name_ = "in turn: " + convolution->implementation();
+    steps_ = fused_steps(desc, std::move(convolution), make);
+  }
+  std::size_t workspace_bytes() const override { return steps_.workspace_bytes(); }
+  std::string implementation() const override { return name_; }
+  void execute(std::span<void* const> args, void* workspace) override {
+    steps_.run(args, workspace, [](HostOp& op, std::span<void* const> own, void* rest) { op.execute(own, rest); });
+  }
+
+ private:
+  std::string name_;
+  FusedSteps<HostOp> steps_;
+};
+
+}  // namespace dp::kernels
