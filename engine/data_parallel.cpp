@@ -81,6 +81,7 @@ void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batc
 void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, std::int64_t rows, int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
   const int together = replica.lanes_together();
+  replica.make_images();
   for (int first = 0; first < replica.lanes(); first += together) {
     const Lanes lanes{first, first + together};
     forward(replica, exchange, lanes, /*training=*/true);
@@ -266,6 +267,7 @@ void DataParallel::evaluate(const Batch& batch) {
     exchange.wait_for_weights(0);
     replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
     s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false);
+    replica.make_images();
     const int together = replica.lanes_together();
     for (int first = 0; first < replica.lanes(); first += together) {
       const State::Lanes lanes{first, first + together};

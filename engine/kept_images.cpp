@@ -11,20 +11,15 @@ constexpr std::size_t kPiece = 4 << 20;  // of a copy: a stream keeps as much pi
 
 }  // namespace
 
-KeptSets::Kept* KeptSets::find(const ImageSet* set) {
+const KeptSets::Kept* KeptSets::find(const ImageSet* set) const {
   const auto found = std::find_if(sets_.begin(), sets_.end(), [&](const Kept& kept) { return kept.set.get() == set; });
   return found == sets_.end() ? nullptr : &*found;
 }
 
-kernels::Op* KeptSets::find(Kept& kept, std::int64_t rows, bool augment) {
-  for (const Gather& gather : kept.gathers)
-    if (gather.rows == rows && gather.augment == augment) return gather.op.get();
+kernels::Op* KeptSets::gather_of(std::int64_t rows) const {
+  for (const auto& [number, op] : gathers_)
+    if (number == rows) return op.get();
   return nullptr;
-}
-
-// Ops only read them.
-void* KeptSets::bytes_of(Kept& kept) const {
-  return kept.bytes ? kept.bytes->data() : const_cast<void*>(kept.set->images.raw());
 }
 
 std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
@@ -33,8 +28,7 @@ std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
     taken += bytes;
     return context_.allocate(bytes);
   };
-  Kept* kept = find(images.set.get());
-  if (kept == nullptr) {
+  if (find(images.set.get()) == nullptr) {
     if (context_.compute_type() != DType::f32)
       throw Error(ErrorCode::usage,
                   to_string(context_.device()) + " does not make its own images; give it batches of images");
@@ -44,7 +38,7 @@ std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
         set.normalization.std.size() != channels)
       throw Error(ErrorCode::usage,
                   "kept images are bytes, with a mean and a deviation for each channel: take read_images()");
-    Kept fresh{images.set, nullptr, nullptr, {}};
+    Kept fresh{images.set, nullptr, nullptr};
     std::vector<float> statistics = set.normalization.mean;
     statistics.insert(statistics.end(), set.normalization.std.begin(), set.normalization.std.end());
     fresh.statistics = allocate(statistics.size() * sizeof(float));
@@ -56,35 +50,41 @@ std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
                      static_cast<const std::byte*>(set.images.raw()) + at, std::min(kPiece, set.images.bytes() - at));
     }
     if (inputs_ == nullptr) {
-      inputs_ = allocate(sizeof key_);
-      stream_.upload(inputs_->data(), &key_, sizeof key_);
+      inputs_ = allocate(sizeof chosen_);
+      stream_.upload(inputs_->data(), &chosen_, sizeof chosen_);
     }
     stream_.synchronize();
     sets_.push_back(std::move(fresh));
-    kept = &sets_.back();
   }
-  if (find(*kept, rows, images.augment) == nullptr) {
+  if (gather_of(rows) == nullptr) {
     const Shape shape = images.set->images.shape().without_first().prepended(rows);
-    const Augmentation& augmentation = images.set->augmentation;
-    kept->gathers.push_back(
-        {rows, images.augment,
-         context_.make_op(kernels::GatherImages{{shape, DType::f32, context_.plain_layout(shape, DType::f32)},
-                                                augmentation.padding,
-                                                augmentation.flip,
-                                                images.augment})});
+    gathers_.emplace_back(
+        rows, context_.make_op(kernels::GatherImages{{shape, DType::f32, context_.plain_layout(shape, DType::f32)}}));
   }
   return taken;
 }
 
-void KeptSets::gather(const KeptImages& images, const std::int64_t* samples, std::int64_t rows, float* x) {
-  if (images.augment && (images.seed != key_.seed || images.epoch != key_.epoch)) {
-    key_ = {images.seed, images.epoch};
-    stream_.upload(inputs_->data(), &key_, sizeof key_);
+void KeptSets::choose(const KeptImages& images) {
+  const Kept& kept = *find(images.set.get());
+  const ImageSet& set = *kept.set;
+  const void* const bytes = kept.bytes ? kept.bytes->data() : set.images.raw();
+  kernels::GatherInputs inputs{.images = static_cast<const std::uint8_t*>(bytes),
+                               .statistics = static_cast<const float*>(kept.statistics->data())};
+  if (images.augment) {
+    inputs.seed = images.seed;
+    inputs.epoch = images.epoch;
+    inputs.padding = static_cast<std::int32_t>(set.augmentation.padding);
+    inputs.flip = set.augmentation.flip;
+    inputs.augment = 1;
   }
-  Kept& kept = *find(images.set.get());
-  void* const args[] = {bytes_of(kept), const_cast<std::int64_t*>(samples), kept.statistics->data(), inputs_->data(),
-                        x};
-  find(kept, rows, images.augment)->run(stream_, args, nullptr);
+  if (inputs == chosen_) return;
+  chosen_ = inputs;
+  stream_.upload(inputs_->data(), &chosen_, sizeof chosen_);
+}
+
+void KeptSets::gather(const std::int64_t* samples, std::int64_t rows, float* x) {
+  void* const args[] = {const_cast<std::int64_t*>(samples), inputs_->data(), x};
+  gather_of(rows)->run(stream_, args, nullptr);
 }
 
 }  // namespace dp::engine

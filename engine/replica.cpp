@@ -151,11 +151,11 @@ void Replica::keep(const KeptImages& images, std::int64_t rows) {
   at_least(images_, static_cast<std::size_t>(rows * options_.lanes * model_.input().numel()) * sizeof(float));
 }
 
-std::byte* Replica::make_images(const Shard& shard, const std::byte* samples, std::int64_t first) {
-  keep(*shard.kept, shard.rows);
-  float* const x = static_cast<float*>(images_->data()) + first;
-  kept_.gather(*shard.kept, reinterpret_cast<const std::int64_t*>(samples), shard.rows, x);
-  return reinterpret_cast<std::byte*>(x);
+void Replica::make_images() {
+  for (const Lane& lane : lanes_)
+    if (lane.made > 0)
+      kept_.gather(reinterpret_cast<const std::int64_t*>(lane.inputs[2]), lane.made,
+                   reinterpret_cast<float*>(lane.inputs[0]));
 }
 
 void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
@@ -165,6 +165,7 @@ void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
   }
   Lane& bound = lanes_[static_cast<std::size_t>(lane)];
   bound.plan = plan;
+  bound.made = 0;
   if (plan != nullptr) {
     const InputFeed::Parts parts = parts_of(shard);
     if (feed_)
@@ -172,7 +173,13 @@ void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
     else
       for (std::size_t i = 0; i < parts.size(); ++i)
         bound.inputs[i] = static_cast<std::byte*>(const_cast<void*>(parts[i].from));  // ops only read it
-    if (shard.kept) bound.inputs[0] = make_images(shard, bound.inputs[2], rows_bound_ * model_.input().numel());
+    if (shard.kept) {
+      keep(*shard.kept, shard.rows);
+      kept_.choose(*shard.kept);
+      bound.inputs[0] = static_cast<std::byte*>(images_->data()) +
+                        static_cast<std::size_t>(rows_bound_ * model_.input().numel()) * sizeof(float);
+      bound.made = shard.rows;
+    }
     rows_bound_ += shard.rows;
   }
   select(lane);

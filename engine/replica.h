@@ -61,6 +61,9 @@ class Replica {
   // Makes the shard what a lane's steps read, copying it where the device cannot read host memory. A null plan: the lane has
   // no rows. Binds lane 0 first, then the next.
   void bind(int lane, const Plan* plan, const Shard& shard);
+  // Enqueues the making of every lane's images whose shard brought none: behind bind(), before the lanes' steps, and like these the
+  // same at every step of a kind.
+  void make_images();
   // The lane whose memory at() and run() mean.
   const Plan* select(int lane);
   const Plan* plan_of(int lane) const { return lanes_[static_cast<std::size_t>(lane)].plan; }
@@ -177,6 +180,7 @@ class Replica {
   struct Lane {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
+    std::int64_t made = 0;               // rows of images that make_images() makes
     std::size_t next = 0;                // step of the running stage
   };
 
@@ -185,7 +189,6 @@ class Replica {
   int part() const { return options_.rank * options_.lanes + lane_; }
   void reserve(const Plan& plan);
   void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes);
-  std::byte* make_images(const Shard& shard, const std::byte* samples, std::int64_t first);
   void set_base(Space space, void* pointer) {
     base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer);
   }

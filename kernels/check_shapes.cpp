@@ -219,7 +219,6 @@ struct Check {
   void operator()(const GatherImages& d) const {
     check_types(desc, {&d.x});
     if (d.x.shape.rank() != 4) refuse(desc, "the tensor has four dimensions");
-    if (d.padding < 0) refuse(desc, "images cannot be padded by " + std::to_string(d.padding) + " pixels");
   }
 
  private:

@@ -253,15 +253,11 @@ struct GradNormFinish {
 };
 
 // A batch from a dataset that lies on the device, as a loader makes it: x = (byte / 255 - mean) / deviation, each step rounded to
-// float32; when `augment`, of an image padded by `padding` black pixels, cropped to its size at a random place and, when `flip`,
-// flipped by chance, by the key (GatherInputs, sample). Not part of plans: see engine/kept_images.h.
-// Args: dataset (u8, any number of images (C,H,W), row-major), samples (i64, N: rows of the dataset), statistics (f32, 2C: mean,
-// then deviation of each channel), GatherInputs, x.
+// float32; where GatherInputs says so, of an image that is padded with black pixels, cropped to its size at a random place and flipped by
+// chance. Not part of plans: see engine/kept_images.h.
+// Args: samples (i64, N: rows of the dataset), GatherInputs, x.
 struct GatherImages {
   TensorDesc x;
-  std::int64_t padding = 0;
-  bool flip = false;
-  bool augment = false;
 };
 
 using OpDesc =

@@ -45,10 +45,16 @@ struct LossScaler {
   std::uint32_t unused = 0;
 };
 
-// The key of GatherImages.
+// Of what GatherImages makes a batch, and how. It lies on the device: a step that was recorded goes on with other sets and epochs.
 struct GatherInputs {
-  std::uint64_t seed = 0;
-  std::uint64_t epoch = 0;
+  const std::uint8_t* images = nullptr;  // any number of (C,H,W), row-major; the device's, as the next
+  const float* statistics = nullptr;     // 2C: the mean, then the deviation of each channel
+  std::uint64_t seed = 0, epoch = 0;     // with the sample, the key of what is drawn
+  std::int32_t padding = 0;              // black pixels on every side, before the crop; not negative
+  std::uint16_t flip = 0;                // 1: by chance
+  std::uint16_t augment = 0;             // 0: nothing is drawn, and images are left as they are
+
+  bool operator==(const GatherInputs&) const = default;
 };
 
 }  // namespace dp::kernels

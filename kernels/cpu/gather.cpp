@@ -14,23 +14,22 @@ namespace {
 
 class GatherOp : public HostOp {
  public:
-  GatherOp(const GatherImages& d, const CpuOpOptions& options) : desc_(d) {
+  GatherOp(const GatherImages& d, const CpuOpOptions& options) {
     tensors_ = {resolved_plain(d.x)};
     view_ = view_of(tensors_[0]);
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes));
   }
 
   void execute(std::span<void* const> args, void*) override {
-    const auto* dataset = static_cast<const std::uint8_t*>(args[0]);
-    const auto* samples = static_cast<const std::int64_t*>(args[1]);
-    const auto* statistics = static_cast<const float*>(args[2]);
-    const auto& inputs = *static_cast<const GatherInputs*>(args[3]);
-    auto* x = static_cast<float*>(args[4]);
+    const auto* samples = static_cast<const std::int64_t*>(args[0]);
+    const auto& inputs = *static_cast<const GatherInputs*>(args[1]);
+    const float* const statistics = inputs.statistics;
+    auto* x = static_cast<float*>(args[2]);
     parallel_ranges(threads_, view_.n, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
         Random random(inputs.seed, RandomUse::augment, inputs.epoch, static_cast<std::uint64_t>(samples[n]));
-        const Crop crop = desc_.augment ? draw_crop(random, desc_.padding, desc_.flip) : Crop{};
-        const std::uint8_t* image = dataset + samples[n] * view_.c * view_.h * view_.w;
+        const Crop crop = inputs.augment ? draw_crop(random, inputs.padding, inputs.flip) : Crop{};
+        const std::uint8_t* image = inputs.images + samples[n] * view_.c * view_.h * view_.w;
         for (std::int64_t c = 0; c < view_.blocks * view_.block; ++c) {
           float* plane = x + view_.at(n, c / view_.block) + c % view_.block;
           if (c < view_.c)
@@ -54,7 +53,6 @@ class GatherOp : public HostOp {
       }
   }
 
-  GatherImages desc_;
   ActivationView view_;
   int threads_;
 };

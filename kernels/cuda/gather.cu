@@ -13,26 +13,25 @@ constexpr unsigned kThreads = 256, kEach = 16;  // elements of a thread
 struct GatherShape {
   unsigned channels = 1, rows = 1, cols = 1;
   unsigned parts = 1;  // blocks for each image
-  int padding = 0, flip = 0, augment = 0;
 };
 
 template <bool kChannelsLast>
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(const std::uint8_t* dataset, const std::int64_t* samples, const float* statistics,
-                  const GatherInputs* inputs, float* x, GatherShape shape) {
+    gather_kernel(const std::int64_t* samples, const GatherInputs* inputs, float* x, GatherShape shape) {
   DP_SHARED(Crop, crop, [1]);
   const unsigned n = blockIdx.x / shape.parts, part = blockIdx.x % shape.parts;
   const std::int64_t sample = samples[n];
   if (threadIdx.x == 0) {
     DeviceRandom random(inputs->seed, RandomUse::augment, inputs->epoch, static_cast<std::uint64_t>(sample));
-    crop[0] = shape.augment ? draw_crop(random, shape.padding, shape.flip) : Crop{};
+    crop[0] = inputs->augment ? draw_crop(random, inputs->padding, inputs->flip) : Crop{};
   }
   __syncthreads();
   const int down = static_cast<int>(crop[0].down), right = static_cast<int>(crop[0].right);
   const bool flip = crop[0].flip;
   const int rows = static_cast<int>(shape.rows), cols = static_cast<int>(shape.cols);
   const unsigned pixels = shape.rows * shape.cols, count = shape.channels * pixels;
-  const std::uint8_t* const image = dataset + sample * count;
+  const std::uint8_t* const image = inputs->images + sample * count;
+  const float* const statistics = inputs->statistics;
   float* const to = x + static_cast<long long>(n) * count;
   const unsigned end = min(count, (part + 1) * kThreads * kEach);
   for (unsigned i = part * kThreads * kEach + threadIdx.x; i < end; i += kThreads) {
@@ -54,21 +53,15 @@ class GatherOp final : public CudaOp {
     channels_last_ = order_of(x).channels_last;
     if (index_count(x) == 0) return;
     batch_ = static_cast<unsigned>(x.shape[0]);
-    shape_ = {static_cast<unsigned>(x.shape[1]),
-              static_cast<unsigned>(x.shape[2]),
-              static_cast<unsigned>(x.shape[3]),
-              blocks_for(x.shape.without_first().numel(), kThreads * kEach),
-              static_cast<int>(desc.padding),
-              desc.flip,
-              desc.augment};
+    shape_ = {static_cast<unsigned>(x.shape[1]), static_cast<unsigned>(x.shape[2]), static_cast<unsigned>(x.shape[3]),
+              blocks_for(x.shape.without_first().numel(), kThreads * kEach)};
   }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (batch_ == 0) return;
     launch({"gather_images", dim3(batch_ * shape_.parts), dim3(kThreads), stream},
-           channels_last_ ? gather_kernel<true> : gather_kernel<false>, args[0], args[1], args[2], args[3], args[4],
-           shape_);
+           channels_last_ ? gather_kernel<true> : gather_kernel<false>, args[0], args[1], args[2], shape_);
   }
 
  private:

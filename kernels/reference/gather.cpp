@@ -10,22 +10,19 @@ class GatherOp final : public ReferenceOp<GatherImages> {
  public:
   explicit GatherOp(const GatherImages& desc) : ReferenceOp(desc, {desc.x}) {
     require(shape(0).rank() == 4, "writes a tensor of four dimensions");
-    require(desc.padding >= 0, "images cannot be padded by " + std::to_string(desc.padding) + " pixels");
   }
 
   void execute(std::span<void* const> args, void*) override {
-    const auto* dataset = static_cast<const std::uint8_t*>(args[0]);
-    const auto* samples = static_cast<const std::int64_t*>(args[1]);
-    const auto* statistics = static_cast<const float*>(args[2]);
-    const auto& inputs = *static_cast<const GatherInputs*>(args[3]);
-    double* x = f64(args[4]);
+    const auto* samples = static_cast<const std::int64_t*>(args[0]);
+    const auto& inputs = *static_cast<const GatherInputs*>(args[1]);
+    double* x = f64(args[2]);
     const std::int64_t channels = shape(0)[1], rows = shape(0)[2], cols = shape(0)[3];
     for (std::int64_t n = 0; n < shape(0)[0]; ++n) {
       Random random(inputs.seed, RandomUse::augment, inputs.epoch, static_cast<std::uint64_t>(samples[n]));
-      const Crop crop = desc_.augment ? draw_crop(random, desc_.padding, desc_.flip) : Crop{};
+      const Crop crop = inputs.augment ? draw_crop(random, inputs.padding, inputs.flip) : Crop{};
       for (std::int64_t c = 0; c < channels; ++c) {
-        const std::uint8_t* plane = dataset + (samples[n] * channels + c) * rows * cols;
-        const double mean = statistics[c], deviation = statistics[channels + c];
+        const std::uint8_t* plane = inputs.images + (samples[n] * channels + c) * rows * cols;
+        const double mean = inputs.statistics[c], deviation = inputs.statistics[channels + c];
         for (std::int64_t i = 0; i < rows; ++i)
           for (std::int64_t j = 0; j < cols; ++j) {
             const std::int64_t row = i + crop.down, col = (crop.flip ? cols - 1 - j : j) + crop.right;

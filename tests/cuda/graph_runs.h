@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <map>
 
 #include "cuda/narrow_nets.h"
@@ -55,13 +56,15 @@ inline Course course_of(const Model& model, DataParallelOptions options, bool gr
   return course;
 }
 
-// What the streams are told in the fourth and fifth step, by their order among those of their device.
-inline std::map<std::string, std::vector<std::string>> launches_of_steps(const Model& model,
-                                                                         DataParallelOptions options, bool graphs) {
+// What the streams are told in the fourth and fifth step, by their order among those of their device. batch_of(i): that of step i; null:
+// random_batch().
+inline std::map<std::string, std::vector<std::string>> launches_of_steps(
+    const Model& model, DataParallelOptions options, bool graphs,
+    const std::function<Batch(std::uint64_t)>& batch_of = nullptr) {
   options.graphs = graphs;
   DataParallel net(model, options);
   const auto step = [&](std::uint64_t i) {
-    net.train_step(random_batch(model, 8, i), {.lr = 0.05f, .momentum = 0.9f});
+    net.train_step(batch_of ? batch_of(i) : random_batch(model, 8, i), {.lr = 0.05f, .momentum = 0.9f});
   };
   for (std::uint64_t i = 0; i < 3; ++i) step(i);
   simt::take_launches();

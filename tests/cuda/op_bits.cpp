@@ -117,14 +117,20 @@ TEST_CASE("bits: gather") {
   for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
   const std::vector<std::int64_t> samples{3, 0, 11, 3};
   const float statistics[] = {0.49f, 0.48f, 0.45f, 0.25f, 0.24f, 0.26f};
-  const kernels::GatherInputs key{.seed = 0x123456789abcdef0, .epoch = 3};
-  const auto op = rig.context().make_op(
-      kernels::GatherImages{.x = rig.desc({4, 3, 32, 32}), .padding = 4, .flip = true, .augment = true});
+  const auto op = rig.context().make_op(kernels::GatherImages{rig.desc({4, 3, 32, 32})});
   const auto dataset = rig.upload_bytes(bytes.data(), bytes.size());
   const auto rows = rig.upload_bytes(samples.data(), samples.size() * sizeof(std::int64_t));
-  const auto numbers = rig.upload_bytes(statistics, sizeof statistics), inputs = rig.upload_bytes(&key, sizeof key);
+  const auto numbers = rig.upload_bytes(statistics, sizeof statistics);
+  const kernels::GatherInputs how{.images = static_cast<const std::uint8_t*>(dataset->data()),
+                                  .statistics = static_cast<const float*>(numbers->data()),
+                                  .seed = 0x123456789abcdef0,
+                                  .epoch = 3,
+                                  .padding = 4,
+                                  .flip = 1,
+                                  .augment = 1};
+  const auto inputs = rig.upload_bytes(&how, sizeof how);
   const DeviceTensor x = rig.poisoned(op->tensors()[0]);
-  rig.run(*op, {dataset->data(), rows->data(), numbers->data(), inputs->data(), x.data()});
+  rig.run(*op, {rows->data(), inputs->data(), x.data()});
   print("gather_images", "4x3x32x32", rig.download(x).values);
 }
 

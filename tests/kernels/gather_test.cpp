@@ -41,18 +41,21 @@ struct Gathering {
 HostTensor gathered(OpRig& rig, const Images& images, const Gathering& gathering, const kernels::Layout& layout) {
   const Shape& image = images.shape;
   const Shape shape{static_cast<std::int64_t>(gathering.samples.size()), image[0], image[1], image[2]};
-  const auto op = rig.context().make_op(GatherImages{.x = rig.desc(shape, layout),
-                                                     .padding = gathering.augmentation.padding,
-                                                     .flip = gathering.augmentation.flip,
-                                                     .augment = gathering.augment});
+  const auto op = rig.context().make_op(GatherImages{rig.desc(shape, layout)});
   std::vector<float> statistics = images.normalization.mean;
   statistics.insert(statistics.end(), images.normalization.std.begin(), images.normalization.std.end());
   const auto dataset = rig.upload_bytes(images.bytes.data(), images.bytes.size());
   const auto samples = rig.upload_bytes(gathering.samples.data(), gathering.samples.size() * sizeof(std::int64_t));
   const auto numbers = rig.upload_bytes(statistics.data(), statistics.size() * sizeof(float));
-  const auto key = rig.upload_bytes(&gathering.inputs, sizeof gathering.inputs);
+  GatherInputs inputs = gathering.inputs;
+  inputs.images = static_cast<const std::uint8_t*>(dataset->data());
+  inputs.statistics = static_cast<const float*>(numbers->data());
+  inputs.padding = static_cast<std::int32_t>(gathering.augmentation.padding);
+  inputs.flip = gathering.augmentation.flip;
+  inputs.augment = gathering.augment;
+  const auto on_device = rig.upload_bytes(&inputs, sizeof inputs);
   const DeviceTensor x = rig.poisoned(op->tensors()[0]);
-  rig.run(*op, {dataset->data(), samples->data(), numbers->data(), key->data(), x.data()});
+  rig.run(*op, {samples->data(), on_device->data(), x.data()});
   return rig.download(x);
 }
 

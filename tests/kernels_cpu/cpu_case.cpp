@@ -160,9 +160,17 @@ std::vector<CpuCase> every_cpu_op(int threads) {
         {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});
   Tensor rows = samples_memory();
   for (std::int64_t& row : rows.span<std::int64_t>()) row %= 10;
-  c.add(GatherImages{.x = {x, DType::f32, conv[0].layout}, .padding = 2, .flip = true, .augment = true}, {4}, true,
-        {random_memory(static_cast<std::size_t>(10 * x.without_first().numel())), std::move(rows),
-         random_memory(2 * 16 * 4), zeroed(sizeof(GatherInputs)), floats(conv[0])});
+  Tensor dataset = random_memory(static_cast<std::size_t>(10 * x.without_first().numel()));
+  Tensor statistics = random_memory(2 * 16 * 4);
+  const GatherInputs inputs{.images = static_cast<const std::uint8_t*>(dataset.raw()),
+                            .statistics = statistics.data<float>(),
+                            .padding = 2,
+                            .flip = 1,
+                            .augment = 1};
+  Tensor how = zeroed(sizeof inputs);
+  std::memcpy(how.raw(), &inputs, sizeof inputs);
+  c.add(GatherImages{{x, DType::f32, conv[0].layout}}, {2}, true,
+        {std::move(rows), std::move(how), floats(conv[0]), std::move(dataset), std::move(statistics)});
   return std::move(c.cases);
 }
 
