@@ -66,6 +66,7 @@ void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   replica_->bind(0, plan_,
                  {kept ? nullptr : batch.images.data<float>(), batch.labels.data<std::int32_t>(),
                   batch.samples.data<std::int64_t>(), batch.size(), kept ? &batch.kept : nullptr});
+  replica_->make_images();
 }
 
 void BareLoop::update() {
