@@ -3,6 +3,7 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(DP_CCACHE ccache)
   mark_as_advanced(DP_CCACHE)
   if(DP_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${DP_CCACHE})
+    # Without these it keeps nothing that was compiled with a precompiled header.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${DP_CCACHE})
   endif()
 endif()

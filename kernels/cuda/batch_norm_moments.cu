@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kNormThreads) moments_kernel(const T* x, doubl
     for (int k = 0; k < kWidth; ++k) {
       float sum = 0;
       for (int i = 0; i < kChunk; ++i) sum += values[i].v[k];  // zeros behind the last
-      const float middle = sum * per_value;                    // about the mean
+      const float middle = __fmul_rn(sum, per_value);          // about the mean; rounded before it is taken away
       float away = 0, square = 0;
       for (unsigned i = 0; i < kChunk; ++i) {
         const float deviation = i < added ? values[i].v[k] - middle : 0.f;

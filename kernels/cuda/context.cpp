@@ -5,6 +5,7 @@
 #include "dp/error.h"
 #include "kernels/check_shapes.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/compiled_capability.h"
 #include "kernels/cuda/fused_op.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/libraries.h"
@@ -47,11 +48,13 @@ std::string variant_of(const CudaOpOptions& options) {
 }  // namespace
 
 CudaOpOptions options_of_device(int device) {
+  bind_device(device);
   CudaOpOptions options;
   options.multiprocessors = attribute(device, cudaDevAttrMultiProcessorCount, "asking for the multiprocessors");
   options.compute_capability =
       10 * attribute(device, cudaDevAttrComputeCapabilityMajor, "asking for the compute capability") +
       attribute(device, cudaDevAttrComputeCapabilityMinor, "asking for the compute capability");
+  options.compute_capability = std::min(options.compute_capability, compiled_capability());
   options.shared_memory = static_cast<std::size_t>(
       attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for the shared memory"));
   return options;

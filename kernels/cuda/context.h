@@ -14,7 +14,7 @@
 
 namespace dp::kernels::cuda {
 
-// What of them follows from a device.
+// What of them follows from a device, which becomes the thread's current one, and of the code that it runs.
 CudaOpOptions options_of_device(int device);
 
 // Every call makes the device the calling thread's current one.

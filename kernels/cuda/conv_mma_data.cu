@@ -9,17 +9,7 @@ namespace {
 class MmaDataOp final : public CudaOp {
  public:
   MmaDataOp(const Conv2dBackwardData& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
-      : product_{.parts = {},
-                 .channels = g.out_channels,
-                 .out_chunks = g.channels / kChunk,
-                 .all_taps = g.kernel_height * g.kernel_width,
-                 .bias = false,
-                 .relu = false,
-                 .dense = g.stride == 1},
-        parts_(g.stride * g.stride),
-        choice_(choice),
-        multiprocessors_(multiprocessors) {
-    for (int part = 0; part < parts_; ++part) product_.parts[part] = data_windows(g, part);
+      : product_(data_product(g)), choice_(choice), multiprocessors_(multiprocessors) {
     tensors_ = {d.dy, d.w, d.dx};
   }
   std::string implementation() const override { return mma_name(choice_); }
@@ -28,12 +18,11 @@ class MmaDataOp final : public CudaOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     check_on_16_bytes({args[0], args[1], args[2]});
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_mma<BFloat16, true> : enqueue_mma<Float16, true>;
-    run(stream, choice_.tile, product_, parts_, multiprocessors_, args[0], args[1], nullptr, args[2]);
+    run(stream, choice_.tile, product_, multiprocessors_, args[0], args[1], nullptr, args[2]);
   }
 
  private:
   MmaProduct product_;
-  int parts_;
   MmaChoice choice_;
   int multiprocessors_;
 };

@@ -9,15 +9,7 @@ namespace {
 class MmaForwardOp final : public CudaOp {
  public:
   MmaForwardOp(const Conv2dForward& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
-      : product_{.parts = {forward_windows(g)},
-                 .channels = g.channels,
-                 .out_chunks = g.out_channels / kChunk,
-                 .all_taps = g.kernel_height * g.kernel_width,
-                 .bias = d.bias,
-                 .relu = d.relu,
-                 .dense = true},
-        choice_(choice),
-        multiprocessors_(multiprocessors) {
+      : product_(forward_product(g, d.bias, d.relu)), choice_(choice), multiprocessors_(multiprocessors) {
     tensors_ = {d.x, d.w, d.y};
   }
   std::string implementation() const override { return mma_name(choice_); }
@@ -26,7 +18,7 @@ class MmaForwardOp final : public CudaOp {
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     check_on_16_bytes({args[0], args[1], args[3]});
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_mma<BFloat16, false> : enqueue_mma<Float16, false>;
-    run(stream, choice_.tile, product_, 1, multiprocessors_, args[0], args[1], args[2], args[3]);
+    run(stream, choice_.tile, product_, multiprocessors_, args[0], args[1], args[2], args[3]);
   }
 
  private:

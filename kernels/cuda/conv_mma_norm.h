@@ -79,7 +79,8 @@ __device__ __forceinline__ void store_moments(unsigned* staged, int cells, doubl
       sum.x += values.x, sum.y += values.y;
     }
   const float per_value = 1.f / static_cast<float>(max(count, 1));
-  const float2 middle = make_float2(sum.x * per_value, sum.y * per_value);
+  // Rounded before it is taken away.
+  const float2 middle = make_float2(__fmul_rn(sum.x, per_value), __fmul_rn(sum.y, per_value));
   double away[2] = {}, squares[2] = {};
 #pragma unroll 1
   for (int line = 0; line < count; line += kAtOnce) {

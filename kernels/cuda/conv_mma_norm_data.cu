@@ -23,35 +23,12 @@ __global__ void __launch_bounds__(kGroupThreads)
   groups[static_cast<long long>(blockIdx.x) * numbers + number] = sum;
 }
 
-int tiles_of(MmaTileKind tile, const Windows& windows) {
-  switch (tile) {
-    case MmaTileKind::large: return tiles_of<LargeMmaTile>(windows);
-    case MmaTileKind::tall: return tiles_of<TallMmaTile>(windows);
-    case MmaTileKind::middle: return tiles_of<MiddleMmaTile>(windows);
-    case MmaTileKind::small: return tiles_of<SmallMmaTile>(windows);
-    case MmaTileKind::resident: return tiles_of<ResidentTile>(windows);
-  }
-  return 0;
-}
-
 class MmaNormDataOp final : public CudaOp {
  public:
   MmaNormDataOp(const NormConv2dBackwardData& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
-      : desc_(d),
-        product_{.parts = {},
-                 .channels = g.out_channels,
-                 .out_chunks = g.channels / kChunk,
-                 .all_taps = g.kernel_height * g.kernel_width,
-                 .bias = false,
-                 .relu = false,
-                 .dense = g.stride == 1},
-        parts_(g.stride * g.stride),
-        choice_(choice),
-        multiprocessors_(multiprocessors) {
-    for (int part = 0; part < parts_; ++part) {
-      product_.parts[part] = data_windows(g, part);
-      tiles_ += tiles_of(choice.tile, product_.parts[part]);
-    }
+      : desc_(d), product_(data_product(g)), choice_(choice), multiprocessors_(multiprocessors) {
+    for (int part = 0; part < product_.count; ++part)
+      tiles_ += with_tile(choice.tile, [&]<typename Tile>() { return tiles_of<Tile>(product_.parts[part]); });
     tensors_ = {d.dy, d.w, d.dx};
   }
   std::size_t workspace_bytes() const override {
@@ -78,7 +55,7 @@ class MmaNormDataOp final : public CudaOp {
                            .dz = args[11],
                            .partials = partials};
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_norm_data<BFloat16> : enqueue_norm_data<Float16>;
-    run(stream, choice_.tile, product_, parts_, multiprocessors_, all);
+    run(stream, choice_.tile, product_, multiprocessors_, all);
 
     const double* joined = partials;
     if (groups() > 0) {
@@ -99,7 +76,7 @@ class MmaNormDataOp final : public CudaOp {
 
   NormConv2dBackwardData desc_;
   MmaProduct product_;
-  int parts_, tiles_ = 0;
+  int tiles_ = 0;
   MmaChoice choice_;
   int multiprocessors_;
 };

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
   multiply_runs<Low, true>(shared, dy, weights, product, end, prefetch);
 }
 
-// Of every tile, its kernel and launch; `parts` of the product.
+// Of every tile, its kernel and launch.
 struct NormDataArgs {
   const void *dy, *weights;
   NormGradient norm;
@@ -80,32 +80,22 @@ struct NormDataArgs {
   double* partials;
 };
 
-template <typename Low, typename Tile>
-void enqueue_norm_tiles(cudaStream_t stream, const MmaProduct& product, int parts, const NormDataArgs& args) {
-  int cells = 0;
-  for (int part = 0; part < parts; ++part) cells = std::max(cells, product.parts[part].cells);
-  const dim3 grid(blocks_for(cells, Tile::kRows), blocks_for(product.out_chunks, Tile::kCols / kChunk),
-                  static_cast<unsigned>(parts));
-  launch({"conv_mma_norm_data", grid, dim3(Tile::kThreads), stream, Tile::kSharedBytes},
-         conv_mma_norm_data_kernel<Low, Tile>, static_cast<const uint4*>(args.dy),
-         static_cast<const uint4*>(args.weights), args.norm, static_cast<uint4*>(args.dz), args.partials, product);
-}
-
 template <typename Low>
-void enqueue_norm_data(cudaStream_t stream, MmaTileKind tile, const MmaProduct& product, int parts, int multiprocessors,
+void enqueue_norm_data(cudaStream_t stream, MmaTileKind kind, const MmaProduct& product, int multiprocessors,
                        const NormDataArgs& args) {
-  switch (tile) {
-    case MmaTileKind::large: return enqueue_norm_tiles<Low, LargeMmaTile>(stream, product, parts, args);
-    case MmaTileKind::tall: return enqueue_norm_tiles<Low, TallMmaTile>(stream, product, parts, args);
-    case MmaTileKind::middle: return enqueue_norm_tiles<Low, MiddleMmaTile>(stream, product, parts, args);
-    case MmaTileKind::small: return enqueue_norm_tiles<Low, SmallMmaTile>(stream, product, parts, args);
-    case MmaTileKind::resident:
-      return launch({"conv_mma_norm_resident_data", resident_grid(product, multiprocessors),
-                     dim3(ResidentTile::kThreads), stream, ResidentRows(product.parts[0].width).bytes()},
-                    conv_mma_norm_resident_data_kernel<Low>, static_cast<const uint4*>(args.dy),
-                    static_cast<const uint4*>(args.weights), args.norm, static_cast<uint4*>(args.dz), args.partials,
-                    product);
-  }
+  const auto run = [&](const Launch& where, auto kernel) {
+    launch(where, kernel, static_cast<const uint4*>(args.dy), static_cast<const uint4*>(args.weights), args.norm,
+           static_cast<uint4*>(args.dz), args.partials, product);
+  };
+  with_tile(kind, [&]<typename Tile>() {
+    if constexpr (std::is_same_v<Tile, ResidentTile>)
+      run({"conv_mma_norm_resident_data", resident_grid(product, multiprocessors), dim3(Tile::kThreads), stream,
+           ResidentRows(product.parts[0].width).bytes()},
+          conv_mma_norm_resident_data_kernel<Low>);
+    else
+      run({"conv_mma_norm_data", grid_of<Tile>(product), dim3(Tile::kThreads), stream, Tile::kSharedBytes},
+          conv_mma_norm_data_kernel<Low, Tile>);
+  });
 }
 
 }  // namespace dp::kernels::cuda

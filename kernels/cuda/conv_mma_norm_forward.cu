@@ -92,19 +92,6 @@ struct Tensors {
   void *y, *parts;
 };
 
-// Calls run.operator()<Tile>().
-template <typename Run>
-auto with_tile(MmaTileKind tile, const Run& run) {
-  switch (tile) {
-    case MmaTileKind::large: return run.template operator()<LargeMmaTile>();
-    case MmaTileKind::tall: return run.template operator()<TallMmaTile>();
-    case MmaTileKind::middle: return run.template operator()<MiddleMmaTile>();
-    case MmaTileKind::small: return run.template operator()<SmallMmaTile>();
-    case MmaTileKind::resident: break;
-  }
-  return run.template operator()<ResidentTile>();
-}
-
 template <typename Low>
 void enqueue_products(cudaStream_t stream, MmaTileKind kind, const MmaProduct& product, int multiprocessors,
                       const Tensors& t) {
@@ -121,9 +108,7 @@ void enqueue_products(cudaStream_t stream, MmaTileKind kind, const MmaProduct& p
            ResidentRows(windows.width).bytes() + numbers},
           norm_conv_mma_resident_kernel<Low>);
     else
-      run({"norm_conv_mma",
-           dim3(blocks_for(windows.cells, Tile::kRows), blocks_for(product.out_chunks, Tile::kCols / kChunk)),
-           dim3(Tile::kThreads), stream, Tile::kSharedBytes + numbers},
+      run({"norm_conv_mma", grid_of<Tile>(product), dim3(Tile::kThreads), stream, Tile::kSharedBytes + numbers},
           norm_conv_mma_kernel<Low, Tile>);
   });
 }
@@ -131,13 +116,7 @@ void enqueue_products(cudaStream_t stream, MmaTileKind kind, const MmaProduct& p
 class NormConvOp final : public CudaOp {
  public:
   NormConvOp(const NormConv2dForward& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
-      : product_{.parts = {forward_windows(g)},
-                 .channels = g.channels,
-                 .out_chunks = g.out_channels / kChunk,
-                 .all_taps = g.kernel_height * g.kernel_width,
-                 .bias = false,
-                 .relu = false,
-                 .dense = true},
+      : product_(forward_product(g, false, false)),
         choice_(choice),
         multiprocessors_(multiprocessors),
         norm_(d.norm),

@@ -83,14 +83,19 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                            first_chunk);
 }
 
-template <typename Low, typename Tile, bool data>
-void enqueue_mma_tiles(cudaStream_t stream, const MmaProduct& product, int parts, const void* image,
-                       const void* weights, const void* bias, void* out) {
+// Of kernels whose block has a tile of cells, a tile of channels of the result, and a part.
+template <typename Tile>
+dim3 grid_of(const MmaProduct& product) {
   int cells = 0;
-  for (int part = 0; part < parts; ++part) cells = std::max(cells, product.parts[part].cells);
-  const dim3 grid(blocks_for(cells, Tile::kRows), blocks_for(product.out_chunks, Tile::kCols / kChunk),
-                  static_cast<unsigned>(parts));
-  if (cells == 0) return;
+  for (int part = 0; part < product.count; ++part) cells = std::max(cells, product.parts[part].cells);
+  return dim3(blocks_for(cells, Tile::kRows), blocks_for(product.out_chunks, Tile::kCols / kChunk), product.count);
+}
+
+template <typename Low, typename Tile, bool data>
+void enqueue_mma_tiles(cudaStream_t stream, const MmaProduct& product, const void* image, const void* weights,
+                       const void* bias, void* out) {
+  const dim3 grid = grid_of<Tile>(product);
+  if (grid.x == 0) return;
   launch({data ? "conv_mma_data" : "conv_mma_forward", grid, dim3(Tile::kThreads), stream, Tile::kSharedBytes},
          conv_mma_kernel<Low, Tile, data>, static_cast<const uint4*>(image), static_cast<const uint4*>(weights),
          static_cast<const float*>(bias), static_cast<uint4*>(out), product);

@@ -152,4 +152,17 @@ void enqueue_resident(cudaStream_t stream, const MmaProduct& product, int multip
          static_cast<const float*>(bias), static_cast<uint4*>(out), product);
 }
 
+// What names the tile: calls run.operator()<Tile>().
+template <typename Run>
+auto with_tile(MmaTileKind tile, const Run& run) {
+  switch (tile) {
+    case MmaTileKind::large: return run.template operator()<LargeMmaTile>();
+    case MmaTileKind::tall: return run.template operator()<TallMmaTile>();
+    case MmaTileKind::middle: return run.template operator()<MiddleMmaTile>();
+    case MmaTileKind::small: return run.template operator()<SmallMmaTile>();
+    case MmaTileKind::resident: break;
+  }
+  return run.template operator()<ResidentTile>();
+}
+
 }  // namespace dp::kernels::cuda

@@ -63,11 +63,11 @@ struct Windows {
 // Forward or data gradient.
 struct MmaProduct {
   Windows parts[kMostParts];
-  Count channels;          // of the image that the windows look at
-  int out_chunks;          // of the result's channels
-  int all_taps;            // of the weights
-  bool bias, relu, dense;  // dense: cells of the result are numbered as those of the only part
-  unsigned char unused = 0;
+  Count channels;           // of the image that the windows look at
+  int out_chunks;           // of the result's channels
+  int all_taps;             // of the weights
+  bool bias, relu, dense;   // dense: cells of the result are numbered as those of the only part
+  unsigned char count = 1;  // of parts
 };
 // dw.
 struct MmaWeights {
@@ -81,6 +81,7 @@ static_assert(std::has_unique_object_representations_v<MmaWeights>);
 
 // Of a convolution whose channels, both of x and of y, are multiples of kChunk.
 Windows forward_windows(const Geometry& geometry);
-Windows data_windows(const Geometry& geometry, int part);
+MmaProduct forward_product(const Geometry& geometry, bool bias, bool relu);
+MmaProduct data_product(const Geometry& geometry);
 
 }  // namespace dp::kernels::cuda

@@ -46,6 +46,7 @@ enum class CudnnKind : int {  // of a descriptor
 enum class CudnnAttribute : int {
   pointwise_mode = 0,
   pointwise_math_precision = 1,
+  pointwise_nan = 2,
   convolution_compute_type = 100,
   convolution_mode = 101,
   convolution_dilations = 102,
@@ -131,6 +132,7 @@ enum class CudnnAttributeType : int {
   convolution_mode = 7,
   heuristics_mode = 8,
   knob_type = 9,
+  nan_propagation = 10,
   note = 11,
   pointwise_mode = 14,
   descriptor = 15,
@@ -138,6 +140,7 @@ enum class CudnnAttributeType : int {
   character = 24
 };
 enum class CudnnPointwise : int { add = 0, multiply = 1, relu = 100, relu_backward = 200 };
+enum class CudnnNan : int { not_propagated = 0, propagated = 1 };
 enum class CudnnStatistics : int { sum_and_squares = 0 };
 enum class CudnnConvolutionMode : int { cross_correlation = 1 };
 enum class CudnnHeuristics : int { b = 1, fallback = 2, a = 3 };

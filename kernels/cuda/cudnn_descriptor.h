@@ -48,6 +48,8 @@ struct CudnnElement<CudnnHeuristics> : CudnnElementIs<CudnnAttributeType::heuris
 template <>
 struct CudnnElement<CudnnPointwise> : CudnnElementIs<CudnnAttributeType::pointwise_mode> {};
 template <>
+struct CudnnElement<CudnnNan> : CudnnElementIs<CudnnAttributeType::nan_propagation> {};
+template <>
 struct CudnnElement<CudnnStatistics> : CudnnElementIs<CudnnAttributeType::statistics_mode> {};
 template <>
 struct CudnnElement<CudnnKnob> : CudnnElementIs<CudnnAttributeType::knob_type> {};

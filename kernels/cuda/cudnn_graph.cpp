@@ -130,6 +130,8 @@ CudnnDescriptor& CudnnGraphBuilder::pointwise(CudnnPointwise mode) {
   CudnnDescriptor& what = part(CudnnKind::pointwise);
   what.set(CudnnAttribute::pointwise_mode, mode);
   what.set(CudnnAttribute::pointwise_math_precision, CudnnType::f32);
+  if (mode == CudnnPointwise::relu || mode == CudnnPointwise::relu_backward)
+    what.set(CudnnAttribute::pointwise_nan, CudnnNan::propagated);  // else it becomes 0, and a broken run goes on
   what.finalize();
   CudnnDescriptor& operation = part(CudnnKind::operation_pointwise);
   operation.set(CudnnAttribute::operation_pointwise_descriptor, what);

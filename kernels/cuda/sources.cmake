@@ -7,6 +7,7 @@ foreach(name
     batch_norm_moments
     batch_norm_stats
     batch_norm_sums
+    compiled_capability
     conv_bias
     conv_data
     conv_forward

@@ -37,9 +37,7 @@ class Trial {
       memory_.push_back(memory(argument.elements > 0));
       pointers_.push_back(memory_.back().get());
       expected_.push_back(memory(argument.written && argument.elements > 0));
-      if (!argument.written)
-        enqueue_random(stream_.get(), pointers_.back(), argument.type, argument.elements, argument.middle,
-                       static_cast<unsigned>(pointers_.size()));
+      if (!argument.written) draw(pointers_.size() - 1);
     }
   }
 
@@ -51,9 +49,9 @@ class Trial {
         check(cudaMemcpyAsync(expected_[i].get(), pointers_[i], bytes_of(arguments_[i]), cudaMemcpyDeviceToDevice,
                               stream_.get()),
               "copying results of a trial");
-    check(cudaStreamSynchronize(stream_.get()), "a trial");
+    numbers_ = numbers_of_nan(op);
   }
-  // Whether what the op writes is the same but for rounding.
+  // Whether what the op writes is the same but for rounding, and NaN where that is.
   bool agrees(CudaOp& op) {
     write(op);
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
@@ -68,7 +66,7 @@ class Trial {
         begin += piece;
       }
     }
-    return true;
+    return numbers_of_nan(op) == numbers_;
   }
 
   double microseconds_of(CudaOp& op, int runs) {
@@ -83,13 +81,42 @@ class Trial {
 
  private:
   bool is_result(std::size_t i) const { return arguments_[i].written && arguments_[i].elements > 0; }
+  void draw(std::size_t i) {
+    const TrialArgument& argument = arguments_[i];
+    enqueue_random(stream_.get(), pointers_[i], argument.type, argument.elements, argument.middle,
+                   static_cast<unsigned>(i + 1));
+  }
+  void fill_with_nan(std::size_t i) {
+    check(cudaMemsetAsync(pointers_[i], 0xFF, bytes_of(arguments_[i]), stream_.get()), "clearing");
+  }
   void run(CudaOp& op) { op.run_on(stream_.get(), pointers_, workspace_.get()); }
   // Into memory that was full of NaN.
   void write(CudaOp& op) {
     for (std::size_t i = 0; i < arguments_.size(); ++i)
-      if (is_result(i)) check(cudaMemsetAsync(pointers_[i], 0xFF, bytes_of(arguments_[i]), stream_.get()), "clearing");
+      if (is_result(i)) fill_with_nan(i);
     run(op);
     check(cudaStreamSynchronize(stream_.get()), "a trial");
+  }
+  // How many numbers the op writes where what tells NaN holds nothing else.
+  double numbers_of_nan(CudaOp& op) {
+    if (std::ranges::none_of(arguments_, &TrialArgument::tells_nan)) return 0;
+    for (std::size_t i = 0; i < arguments_.size(); ++i)
+      if (arguments_[i].tells_nan) fill_with_nan(i);
+    write(op);
+    double numbers = 0;
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      if (!is_result(i)) continue;
+      auto* const parts = static_cast<double*>(distances_.get());
+      enqueue_numbers(stream_.get(), pointers_[i], arguments_[i].type, arguments_[i].elements, parts);
+      std::array<double, kDistanceParts> sums;
+      check(cudaMemcpyAsync(sums.data(), parts, sizeof sums, cudaMemcpyDeviceToHost, stream_.get()),
+            "comparing results of a trial");
+      check(cudaStreamSynchronize(stream_.get()), "comparing results of a trial");
+      numbers = std::accumulate(sums.begin(), sums.end(), numbers);
+    }
+    for (std::size_t i = 0; i < arguments_.size(); ++i)
+      if (arguments_[i].tells_nan) draw(i);
+    return numbers;
   }
   // The whole by its norm; and each part, so that a wrong tile does not hide in a large tensor, with some room for chance, by its own
   // norm and its share in that of all.
@@ -132,6 +159,7 @@ class Trial {
   std::vector<DeviceMemory> memory_, expected_;
   std::vector<void*> pointers_;
   DeviceMemory workspace_, distances_;
+  double numbers_ = 0;
 };
 
 double median(std::vector<double> values) {
@@ -166,6 +194,10 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
   const auto read = [&](const TensorDesc& t) { return TrialArgument{count(t), t.type, false}; };
   // Whose mean is no accident, so that statistics that leave it out are seen to be wrong.
   const auto uneven = [&](const TensorDesc& t) { return TrialArgument{count(t), t.type, false, 0.5f}; };
+  const auto telling = [](TrialArgument argument) {
+    argument.tells_nan = true;
+    return argument;
+  };
   const auto written = [&](const TensorDesc& t) { return TrialArgument{count(t), t.type, true}; };
   const auto bias = [](bool is, const TensorDesc& weights, bool gradient) {
     return TrialArgument{is ? static_cast<std::size_t>(weights.shape[0]) : 0, DType::f32, gradient};
@@ -184,7 +216,7 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
       [&](const auto& d) -> std::vector<TrialArgument> {
         using Desc = std::decay_t<decltype(d)>;
         if constexpr (std::is_same_v<Desc, Conv2dForward> || std::is_same_v<Desc, LinearForward>)
-          return {read(d.x), read(d.w), bias(d.bias, d.w, false), written(d.y)};
+          return {telling(read(d.x)), read(d.w), bias(d.bias, d.w, false), written(d.y)};
         else if constexpr (std::is_same_v<Desc, Conv2dBackwardData> || std::is_same_v<Desc, LinearBackwardData>)
           return {read(d.dy), read(d.w), written(d.dx)};
         else if constexpr (std::is_same_v<Desc, Conv2dBackwardWeights> || std::is_same_v<Desc, LinearBackwardWeights>)
@@ -192,7 +224,7 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
         else if constexpr (std::is_same_v<Desc, BatchNormForward>)
           return {read(d.x), stats(d.x), channels(d.x), channels(d.x), d.add ? read(d.x) : none, written(d.x)};
         else if constexpr (std::is_same_v<Desc, NormConv2dForward>)
-          return {uneven(d.x),
+          return {telling(uneven(d.x)),
                   d.norm ? stats(d.x) : none,
                   d.norm ? channels(d.x) : none,
                   d.norm ? channels(d.x) : none,

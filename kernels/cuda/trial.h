@@ -16,6 +16,7 @@ struct TrialArgument {
   float middle = 0;                   // of what is drawn
   std::size_t exact = 0;              // of the elements the first ones, which are equal or wrong
   std::vector<std::size_t> pieces{};  // of the others: compared by themselves, one behind the other; none: the whole
+  bool tells_nan = false;             // where it is NaN, so is what depends on it
 };
 // Of the ops that can be tried; empty for the others.
 std::vector<TrialArgument> trial_arguments(const OpDesc& desc);
@@ -25,7 +26,7 @@ bool has_ways(const OpDesc& desc);
 inline constexpr double kUnfit = 1e30;
 
 // Microseconds of one run of each on the current device; kUnfit for those that fail or whose results differ from the first one's by
-// more than rounding, and for all where there is no memory for a trial.
+// more than rounding or lose a NaN, and for all where there is no memory for a trial.
 std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops);
 
 }  // namespace dp::kernels::cuda

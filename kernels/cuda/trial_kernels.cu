@@ -62,6 +62,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    numbers_kernel(const T* a, unsigned long long count, unsigned long long part, double* parts) {
+  const unsigned long long first = blockIdx.x * part, end = first + part < count ? first + part : count;
+  double numbers = 0;
+  for (unsigned long long i = first + threadIdx.x; i < end; i += kThreads) numbers += widened(a[i]) == widened(a[i]);
+  numbers = block_sum<kThreads>(numbers);
+  if (threadIdx.x == 0) parts[blockIdx.x] = numbers;
+}
+
+template <typename T>
 T* typed(void* pointer) {
   return static_cast<T*>(pointer);
 }
@@ -84,6 +94,13 @@ void enqueue_random(cudaStream_t stream, void* to, DType type, std::size_t count
 void enqueue_distance(cudaStream_t stream, const void* a, const void* b, DType type, std::size_t count, double* parts) {
   with_type(type, [&]<typename T>() {
     launch({"distance", dim3(kDistanceParts), dim3(kThreads), stream}, distance_kernel<T>, typed<T>(a), typed<T>(b),
+           static_cast<unsigned long long>(count), static_cast<unsigned long long>(distance_part(count)), parts);
+  });
+}
+
+void enqueue_numbers(cudaStream_t stream, const void* a, DType type, std::size_t count, double* parts) {
+  with_type(type, [&]<typename T>() {
+    launch({"numbers", dim3(kDistanceParts), dim3(kThreads), stream}, numbers_kernel<T>, typed<T>(a),
            static_cast<unsigned long long>(count), static_cast<unsigned long long>(distance_part(count)), parts);
   });
 }

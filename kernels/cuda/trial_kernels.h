@@ -16,4 +16,7 @@ inline constexpr unsigned kDistanceParts = 512;
 constexpr std::size_t distance_part(std::size_t count) { return (count + kDistanceParts - 1) / kDistanceParts; }
 void enqueue_distance(cudaStream_t stream, const void* a, const void* b, DType type, std::size_t count, double* parts);
 
+// Of each run the number of elements that are not NaN, in the first kDistanceParts places.
+void enqueue_numbers(cudaStream_t stream, const void* a, DType type, std::size_t count, double* parts);
+
 }  // namespace dp::kernels::cuda

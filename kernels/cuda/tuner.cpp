@@ -145,7 +145,7 @@ std::string machine_of(int device) {
   check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
   return std::string(properties.name) + "; sm_" + std::to_string(properties.major) + std::to_string(properties.minor) +
          "; " + std::to_string(properties.multiProcessorCount) + " multiprocessors; driver " + std::to_string(driver) +
-         "; runtime " + std::to_string(runtime) + "; " + library_versions() + "; own kernels 2";
+         "; runtime " + std::to_string(runtime) + "; " + library_versions() + "; own kernels 3";
 }
 
 Tuner& tuner_of(int device) {

@@ -14,19 +14,21 @@ using namespace dp::kernels::cuda;
 namespace {
 
 TensorDesc last(const Shape& shape, DType type = DType::f32) { return {shape, type, channels_last(shape, type)}; }
-TensorDesc rows(const Shape& shape) { return {shape, DType::f32, plain(shape, DType::f32)}; }
+TensorDesc rows(const Shape& shape, DType type = DType::f32) { return {shape, type, plain(shape, type)}; }
 
-std::vector<OpDesc> convolution(const Shape& x_shape, std::int64_t out, const Window& window, bool fused) {
+std::vector<OpDesc> convolution(const Shape& x_shape, std::int64_t out, const Window& window, bool fused, DType type) {
   const std::int64_t edge = (x_shape[2] + 2 * window.padding - window.kernel) / window.stride + 1;
-  const TensorDesc x = last(x_shape), w = last({out, x_shape[1], window.kernel, window.kernel}),
-                   y = last({x_shape[0], out, edge, edge});
+  const Shape weights{out, x_shape[1], window.kernel, window.kernel};
+  const TensorDesc x = last(x_shape, type), w = last(weights, type), y = last({x_shape[0], out, edge, edge}, type);
   return {Conv2dForward{x, w, y, window, fused, fused}, Conv2dBackwardData{y, w, x, window},
-          Conv2dBackwardWeights{x, y, w, window, fused}};
+          Conv2dBackwardWeights{x, y, last(weights), window, fused}};
 }
 
-std::vector<OpDesc> linear(std::int64_t batch, std::int64_t features, std::int64_t out, bool relu) {
-  const TensorDesc x = rows({batch, features}), w = rows({out, features}), y = rows({batch, out});
-  return {LinearForward{x, w, y, true, relu}, LinearBackwardData{y, w, x}, LinearBackwardWeights{x, y, w, true}};
+std::vector<OpDesc> linear(std::int64_t batch, std::int64_t features, std::int64_t out, bool relu, DType type) {
+  const Shape weights{out, features};
+  const TensorDesc x = rows({batch, features}, type), w = rows(weights, type), y = rows({batch, out}, type);
+  return {LinearForward{x, w, y, true, relu}, LinearBackwardData{y, w, x},
+          LinearBackwardWeights{x, y, rows(weights), true}};
 }
 
 // Every form of a convolution with a batch normalisation beside it.
@@ -61,22 +63,30 @@ void check_ways(const OpDesc& desc, const CudaOpOptions& options, int& compared,
 
 }  // namespace
 
-TEST_CASE("libraries on a GPU compute what own kernels do, with float32 and with TF32") {
+TEST_CASE("libraries on a GPU compute what own kernels do, in float32, with TF32, in bfloat16 and float16") {
   if (const DeviceProbe probe = cuda_backend().probe(); probe.count == 0) DP_SKIP(probe.reason);
   if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
   CudaOpOptions options;
   options.libraries = std::make_shared<Libraries>();
-  int compared = 0;
-  for (const bool tf32 : {false, true}) {
+  struct Multiplied {
+    DType type;
+    bool tf32;
+  };
+  for (const auto& [type, tf32] :
+       {Multiplied{DType::f32, false}, {DType::f32, true}, {DType::bf16, false}, {DType::f16, false}}) {
+    INFO(to_string(type) << (tf32 ? " as TF32" : ""));
     options.tf32 = tf32;
-    for (const auto& descs :
-         {convolution({64, 64, 32, 32}, 64, {3, 1, 1}, false), convolution({64, 64, 32, 32}, 128, {3, 2, 1}, false),
-          convolution({64, 64, 32, 32}, 128, {1, 2, 0}, false), convolution({64, 512, 4, 4}, 512, {3, 1, 1}, false),
-          convolution({64, 32, 26, 26}, 64, {3, 1, 0}, true), convolution({5, 7, 9, 9}, 13, {3, 2, 1}, true),
-          linear(64, 9216, 128, true), linear(64, 512, 10, false), linear(3, 257, 33, true)})
+    int compared = 0;
+    for (const auto& descs : {convolution({64, 64, 32, 32}, 64, {3, 1, 1}, false, type),
+                              convolution({64, 64, 32, 32}, 128, {3, 2, 1}, false, type),
+                              convolution({64, 64, 32, 32}, 128, {1, 2, 0}, false, type),
+                              convolution({64, 512, 4, 4}, 512, {3, 1, 1}, false, type),
+                              convolution({64, 32, 26, 26}, 64, {3, 1, 0}, true, type),
+                              convolution({5, 7, 9, 9}, 13, {3, 2, 1}, true, type), linear(64, 9216, 128, true, type),
+                              linear(64, 512, 10, false, type), linear(3, 257, 33, true, type)})
       for (const OpDesc& desc : descs) check_ways(desc, options, compared);
+    CHECK(compared > 0);
   }
-  CHECK(compared > 0);
 }
 
 TEST_CASE("cuDNN on a GPU: ways beside a batch normalisation compute what own kernels do") {

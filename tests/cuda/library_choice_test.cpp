@@ -23,8 +23,16 @@ using simt::way_of;
 namespace {
 
 TensorDesc last(const Shape& shape) { return {shape, DType::f32, channels_last(shape, DType::f32)}; }
-Conv2dForward convolution() {
-  return {last({2, 8, 9, 9}), last({40, 8, 3, 3}), last({2, 40, 9, 9}), {3, 1, 1}, true, true};
+Conv2dForward convolution(bool relu = true) {
+  return {last({2, 8, 9, 9}), last({40, 8, 3, 3}), last({2, 40, 9, 9}), {3, 1, 1}, true, relu};
+}
+LinearForward linear(bool relu = true) {
+  const Shape x{3, 20}, w{7, 20}, y{3, 7};
+  return {{x, DType::f32, plain(x, DType::f32)},
+          {w, DType::f32, plain(w, DType::f32)},
+          {y, DType::f32, plain(y, DType::f32)},
+          true,
+          relu};
 }
 
 // An own op that takes long, so that what a library does right always wins.
@@ -71,14 +79,25 @@ TEST_CASE("library ways: where all others are wrong or slow the pinned one stays
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::wrong, CublasLtAlgorithm::slow, CublasLtAlgorithm::fails});
   LibraryRig rig;
   Tuner tuner("", "a GPU");
-  const Shape x{3, 20}, w{7, 20}, y{3, 7};
-  const LinearForward desc{{x, DType::f32, plain(x, DType::f32)},
-                           {w, DType::f32, plain(w, DType::f32)},
-                           {y, DType::f32, plain(y, DType::f32)},
-                           true,
-                           true};
-  CHECK(fastest(tuner, rig, desc).starts_with("pinned, "));
+  CHECK(fastest(tuner, rig, linear()).starts_with("pinned, "));
   CHECK(!cublaslt.runs().empty());
+}
+
+TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run would go on") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  const SimulatedCudnn cudnn({CudnnEngine::loses_nan});
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::loses_nan});
+  LibraryRig rig;
+  Tuner tuner("", "a GPU");
+  for (const bool relu : {true, false}) {
+    INFO("ReLU " << relu);
+    // cuDNN's fallback heuristics have a plain engine, too.
+    const std::string convolved = fastest(tuner, rig, convolution(relu));
+    CHECK(convolved.starts_with("cudnn:"));
+    if (relu) CHECK(!convolved.starts_with(way_of(CudnnEngine::loses_nan)));
+    CHECK(fastest(tuner, rig, linear(relu)).starts_with("cublaslt:") == !relu);
+  }
 }
 
 TEST_CASE("library ways: TF32 may win where it is asked for, and is another problem then") {

@@ -120,7 +120,8 @@ TEST_CASE("tuning cache: a file of anything is read as what of it is right") {
     CHECK(found() >= 3);
     CHECK(found() < 5);
   }
-  write_text(file, std::string(1000, '\0') + "\n" + text);
+  std::string zeros(1000, '\0');
+  write_text(file, zeros.append("\n").append(text));
   CHECK(found() == 5);
   write_text(file, std::string(5 << 20, 'x'));
   CHECK(found() == 0);
@@ -171,6 +172,16 @@ TEST_CASE("tuner: the fastest is taken, tried once, and remembered on disk") {
   FakeTimes elsewhere(folder.path(), "another driver", [](std::size_t i) { return 5.0 - static_cast<double>(i % 2); });
   CHECK(elsewhere.choose() == name_of_alternative(1) + ", 4.0 us");
   CHECK(elsewhere.tries == 1);
+}
+
+TEST_CASE("tuner: code that was compiled for an older device has no tensor cores of a newer one") {
+  SimulatedGpus machine(1);
+  CHECK(options_of_device(0).compute_capability == 90);
+  simt::simulation().compiled_for = 75;
+  CHECK(options_of_device(0).compute_capability == 75);
+  simt::simulation().compiled_for = 90;
+  simt::simulation().compute_capability = 86;
+  CHECK(options_of_device(0).compute_capability == 86);
 }
 
 TEST_CASE("tuner: a log has what every way took, and which were out") {

@@ -33,6 +33,7 @@ struct Simulation {
   int devices = 1;
   std::size_t device_memory = std::size_t{1} << 30;  // of each device, bytes
   int compute_capability = 90;
+  int compiled_for = 90;                             // the compute capability, or of an older device its own
   std::size_t shared_memory_per_block = 227 * 1024;  // static and dynamic together
   ThreadOrder order = ThreadOrder::forward;
   AsyncCopy async_copy = AsyncCopy::eager;

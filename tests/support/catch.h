@@ -17,6 +17,7 @@ namespace dp::test {
 
 // Reports the reason and marks the program as skipped; the caller returns. A program that also failed has failed.
 void mark_skipped(const std::string& reason);
+bool any_skipped();
 
 }  // namespace dp::test
 

@@ -4,22 +4,8 @@
 #endif
 #include "support/catch.h"
 
-#include <cstdio>
-
-namespace dp::test {
-namespace {
-bool skipped = false;
-}
-
-void mark_skipped(const std::string& reason) {
-  skipped = true;
-  std::printf("skipped: %s\n", reason.c_str());
-}
-
-}  // namespace dp::test
-
 int main(int argc, char** argv) {
   const int failed = Catch::Session().run(argc, argv);
   if (failed != 0) return 1;
-  return dp::test::skipped ? 4 : 0;
+  return dp::test::any_skipped() ? 4 : 0;
 }

@@ -9,7 +9,7 @@
 
 namespace dp::test {
 
-// What --timeout 2 may take. A sanitizer's program is slow, also in ending.
+// What --timeout 2 may take where nobody else takes the cores. A sanitizer's program is slow, also in ending.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr double kLongestEnd = 20;
 #else
@@ -18,7 +18,8 @@ inline constexpr double kLongestEnd = 4;
 
 struct Stalled {
   Outcome outcome;
-  double seconds = 0;  // from when the stall began, or a little before it
+  double seconds = 0;  // from when the stall began, or a little before or, where this process did not run, after it
+  double whole = 0;    // from when the program began
 };
 
 // The worker `device` stalls in `phase` of step 2, with --timeout 2.
@@ -43,13 +44,16 @@ inline Stalled run_stalled(const std::vector<std::string>& engine, int device, c
                                      "--threads-per-replica",
                                      "1"};
   arguments.insert(arguments.end(), engine.begin(), engine.end());
+  const auto begin = std::chrono::steady_clock::now();
   Program program(arguments, temp.path(),
                   {"DP_FAIL=stall:" + phase + ":dev" + std::to_string(device) + ":step2:600000ms",
                    "TSAN_OPTIONS=report_thread_leaks=0"});
   program.wait_for("   1/3750]");  // the report of the step before
   const auto start = std::chrono::steady_clock::now();
   Stalled stalled{program.wait()};
-  stalled.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const auto end = std::chrono::steady_clock::now();
+  stalled.seconds = std::chrono::duration<double>(end - start).count();
+  stalled.whole = std::chrono::duration<double>(end - begin).count();
   return stalled;
 }
 

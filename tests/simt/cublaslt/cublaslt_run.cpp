@@ -1,5 +1,6 @@
 // What a product of the stand-in for cuBLASLt does once it runs.
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -39,7 +40,8 @@ void multiply(const CublasLtLaunch& launch) {
       auto value = static_cast<float>(sum);
       if (launch.algorithm == CublasLtAlgorithm::wrong) value *= 1.02f;
       if (reads_bias(desc.epilogue)) value += load(bias_type, desc.bias, static_cast<std::size_t>(row));
-      store(element_of(launch.d.type), launch.d_data, launch.d.place(row, col), relu && value < 0 ? 0 : value);
+      store(element_of(launch.d.type), launch.d_data, launch.d.place(row, col),
+            relu && (value < 0 || (std::isnan(value) && launch.algorithm == CublasLtAlgorithm::loses_nan)) ? 0 : value);
     }
   }
 }

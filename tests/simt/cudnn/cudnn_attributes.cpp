@@ -24,6 +24,7 @@ struct Rule {
 constexpr Rule kRules[] = {
     {K::pointwise, A::pointwise_mode, T::pointwise_mode, 1, 1},
     {K::pointwise, A::pointwise_math_precision, T::data_type, 1, 1},
+    {K::pointwise, A::pointwise_nan, T::nan_propagation, 1, 1, false},
     {K::convolution, A::convolution_compute_type, T::data_type, 1, 1},
     {K::convolution, A::convolution_mode, T::convolution_mode, 1, 1},
     {K::convolution, A::convolution_spatial_dims, T::i64, 1, 1},

@@ -1,5 +1,6 @@
 // What a plan of the stand-in for cuDNN does once it runs.
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <list>
 #include <thread>
@@ -120,6 +121,7 @@ class Execution {
                second = backward                                  ? view(operation, A::operation_pointwise_dy)
                         : operation.has(A::operation_pointwise_b) ? view(operation, A::operation_pointwise_b)
                                                                   : x;
+    const bool propagated = operation.nan == CudnnNan::propagated && launch_.engine != CudnnEngine::loses_nan;
     const bool per_channel = second.size(0) != y.size(0) || second.size(2) != y.size(2) || second.size(3) != y.size(3);
     for_indices(y, [&](std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
       const auto own = static_cast<float>(x.at(x.place(a, b, c, d)));
@@ -129,7 +131,7 @@ class Execution {
       switch (operation.mode) {
         case CudnnPointwise::add: value = own + other * operation.factor; break;
         case CudnnPointwise::multiply: value = own * other; break;
-        case CudnnPointwise::relu: value = own < 0 ? 0 : own; break;
+        case CudnnPointwise::relu: value = own > 0 || (std::isnan(own) && propagated) ? own : 0; break;
         case CudnnPointwise::relu_backward: value = own > 0 ? other : 0; break;
       }
       y.set(y.place(a, b, c, d), value);

@@ -35,6 +35,7 @@ struct CudnnOperation {
   CudnnKind kind{};
   std::map<CudnnAttribute, std::int64_t> tensors{};  // the attributes that are tensors
   CudnnPointwise mode{};                             // of a pointwise operation
+  CudnnNan nan{};                                    // likewise
   float factor = 1;                                  // of its second input
   std::vector<std::int64_t> padding{}, stride{};     // of a convolution
 

@@ -127,6 +127,7 @@ class Understanding {
     if (what == nullptr) return Status::bad_param;
     if (what->value<CudnnType>(A::pointwise_math_precision) != CudnnType::f32) return Status::not_supported;
     operation.mode = what->value<CudnnPointwise>(A::pointwise_mode);
+    if (what->attributes.contains(A::pointwise_nan)) operation.nan = what->value<CudnnNan>(A::pointwise_nan);
     if (object.attributes.count(A::operation_pointwise_alpha2) > 0)
       operation.factor = object.value<float>(A::operation_pointwise_alpha2);
     const bool backward = operation.mode == CudnnPointwise::relu_backward,

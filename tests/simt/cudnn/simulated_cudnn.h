@@ -15,6 +15,7 @@ enum class CudnnEngine {
   needs_workspace,   // a little, and writes all over it
   slow,              // by 30 ms
   wrong,             // by two per cent
+  loses_nan,         // in ReLU, whatever it is told
   hungry,            // for a GiB
   nondeterministic,  // says that it is
   refuses,           // when a plan is made

@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "simt/runtime/capture.h"
@@ -43,6 +44,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(simulation().shared_memory_per_block);
-  attributes->binaryVersion = attributes->ptxVersion = simulation().compute_capability;
+  attributes->binaryVersion = simulation().compute_capability;
+  attributes->ptxVersion = std::min(simulation().compute_capability, simulation().compiled_for);
   return sticky_error(current_device());
 }
