@@ -1,316 +1,257 @@
 #!/usr/bin/env python3
-"""Everything that is to be known of one GPU host, in one run: training steps of both networks at many batch sizes, beside the bare
-plan, virtual replicas, PyTorch and compiled PyTorch; what each layer takes; collectives. It starts `dp_bench` and `dp_train` of the build tree and
-writes one JSON file and one table.
+"""Everything that is to be known of one GPU host: training steps of both networks at many batch sizes, beside the bare plan, virtual replicas,
+PyTorch and compiled PyTorch; the ways to compute each op; what each layer takes; collectives. It starts `dp_bench` of the build tree and writes
+OUT.json and OUT.md anew whenever something was measured, so that a run that is stopped leaves what it had. What it had need not be measured again:
 
-    ./dev bench gpu --out benchmarks/results/gpu-h200-2026-11 --python python3
-    ./dev bench gpu --only step --quick          # the sizes that the goals name
-    ./dev bench gpu --list                       # what would be run
+    ./dev bench gpu --quick --out first                                      # the sizes that the goals name; below 10 minutes
+    ./dev bench gpu --limit 540 --with first.json --out second               # goes on with the others; again and again
+    python3 benchmarks/gpu.py --with a.json b.json --limit 0 --out all       # puts records together, measures nothing
+    ./dev bench gpu --list                                                   # what would be run
 """
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
-import subprocess
+import signal
 import sys
-import tempfile
 import time
+import traceback
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "bench"
-IMAGES_PER_EPOCH = {"resnet18": 50000, "mnist_convnet": 60000}
+import gpu_record
+from gpu_measure import Programs, measured
+from gpu_tables import CIFAR, IMAGENET, MNIST, has_figures, page, reports_of, variants_of, what
 
-# name, model, input, classes, batches of a full run, those of --quick
-NETWORKS = [
-    ("ResNet18, 3x3 stem, 32x32", "resnet18", "3,32,32", 100, [64, 128, 256, 512, 1024], [512]),
-    ("ResNet18, 7x7 stem, 224x224", "resnet18", "3,224,224", 1000, [64, 128, 256], [256]),
-    ("MNIST convnet, 28x28", "mnist_convnet", "1,28,28", 10, [64, 128, 256, 512, 1024], [64, 1024]),
-]
+SECTIONS = ["step", "virtual", "ways", "layers", "comm"]
+SIZES = [64, 128, 256, 512, 1024]
+# name, model, input, classes, batches that the goals name
+NETWORKS = [(CIFAR, "resnet18", "3,32,32", 100, [512]), (IMAGENET, "resnet18", "3,224,224", 1000, [256]), (MNIST, "mnist_convnet", "1,28,28", 10, [64, 1024])]
+QUICK = {"types": "bf16", "limit": 540, "each": 300}
+FULL = {"types": "bf16,fp16,fp32", "limit": 21600, "each": 900}
+LEAST_SECONDS = 20  # with less left nothing is begun: no program on a GPU is ready sooner
 
 
 def arguments(argv=None):
     parser = argparse.ArgumentParser(prog="./dev bench gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", default="all", help="as dp_train's [all]; the first one for what needs one")
     parser.add_argument("--cpu", type=int, default=0, metavar="N", help="N CPU replicas instead: to try this program out")
-    parser.add_argument("--only", default="step,virtual,layers,ways,comm", help="sections, separated by commas [%(default)s]")
-    parser.add_argument("--quick", action="store_true", help="the batch sizes that the goals name, no others")
-    parser.add_argument("--types", default="bf16,fp16,fp32", help="of activations [%(default)s]")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas [%(default)s]")
+    parser.add_argument("--quick", action="store_true", help="the batch sizes that the goals name, in bf16, compiled PyTorch for ResNet18 on CIFAR alone")
+    parser.add_argument("--types", help="of activations [bf16,fp16,fp32; --quick: bf16]")
     parser.add_argument("--batches", type=lambda text: [int(word) for word in text.split(",")], help="batch sizes instead")
     parser.add_argument("--networks", default="", help="only those whose name has this in it")
-    parser.add_argument("--variants", default="plan,dp1,torch-cl,torch-compiled", help="of dp_bench step [%(default)s]")
+    parser.add_argument("--variants", help="of dp_bench step [plan,dp1,torch-cl,torch-compiled]")
     parser.add_argument("--virtual", type=int, default=4, help="replicas on one device [%(default)s]")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a variant in a round [%(default)s]")
-    parser.add_argument("--limit", type=float, default=21600, help="seconds in all; what does not begin in time is not run [%(default)s]")
+    parser.add_argument("--limit", type=float, help="seconds in all; what does not begin in time is not run [21600; --quick: 540]")
+    parser.add_argument("--each", type=float, help="seconds of one case; a variant that takes over half of them to answer is given up [900; --quick: 300]")
+    parser.add_argument("--with", dest="earlier", nargs="+", type=pathlib.Path, default=[], metavar="JSON",
+                        help="records of the same commit and GPUs; what they measured is taken from them")
     parser.add_argument("--python", default="python3", help="one that has PyTorch")
-    parser.add_argument("--build", type=pathlib.Path, default=BUILD, help="where dp_bench and dp_train were built [%(default)s]")
+    parser.add_argument("--build", type=pathlib.Path, default=gpu_record.ROOT / "build" / "bench", help="where dp_bench and dp_train were built [%(default)s]")
+    parser.add_argument("--commit", metavar="HASH", help="what the record says was measured [git's]")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-benchmarks"), help="OUT.json and OUT.md are written")
     parser.add_argument("--list", action="store_true", help="print the commands and leave")
     options = parser.parse_args(argv)
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     options.only = options.only.split(",")
-    options.gpus = ids_of(options.gpus)
     options.types = ["fp32"] if options.cpu else options.types.split(",")
-    unknown = set(options.only) - {"step", "virtual", "layers", "ways", "comm"} | set(options.types) - {"bf16", "fp16", "fp32"}
+    unknown = set(options.only) - set(SECTIONS) | set(options.types) - {"bf16", "fp16", "fp32"}
     if unknown:
         parser.error(f"not known: {', '.join(sorted(unknown))}")
+    if options.each < LEAST_SECONDS:
+        parser.error(f"--each {options.each:g}: no case ends in less than {LEAST_SECONDS} seconds")
+    options.gpus = ids_of(options.gpus)
     return options
 
 
 def ids_of(text):
     """"0,2-3" as ["0", "2", "3"]; all: as many as nvidia-smi lists, or the first one where there is none."""
     if text == "all":
-        return [str(i) for i in range(max(1, len(gpu_facts())))]
+        return [str(i) for i in range(max(1, len(gpu_record.gpus())))]
     bounds = [part.split("-") for part in text.split(",")]
     return [str(i) for bound in bounds for i in range(int(bound[0]), int(bound[-1]) + 1)]
 
 
-def amp_of(kind):
-    return [] if kind == "fp32" else ["--amp", kind]
+# ---- what to run
 
 
-def step_command(options, network, batch, kind, variants, more=()):
-    _, model, shape, classes, _, _ = network
-    where = ["--cpu", str(options.cpu)] if options.cpu else ["--gpus", options.gpus[0]]
-    return [str(options.build / "apps/dp_bench/dp_bench"), "step", "--model", model, "--input", shape, "--classes", str(classes), "-b",
-            str(batch), *where, "--images-on", "device", "--rounds", str(options.rounds), "--seconds", str(options.seconds), "--timeout", "900",
-            "--variants", variants, "--python", options.python, *amp_of(kind), *more]
+class Commands:
+    """Of dp_bench, for these options."""
+
+    def __init__(self, options):
+        self.options = options
+        self.dp_bench = str(options.build / "apps/dp_bench/dp_bench")
+
+    def of_network(self, name, network, batch, kind):
+        amp = [] if kind == "fp32" else ["--amp", kind]
+        return [self.dp_bench, name, "--model", network[1], "--input", network[2], "--classes", str(network[3]), "-b", str(batch), *amp]
+
+    def step(self, network, batch, kind, variants, more=()):
+        o = self.options
+        where = ["--cpu", str(o.cpu)] if o.cpu else ["--gpus", o.gpus[0]]
+        return [*self.of_network("step", network, batch, kind), *where, "--images-on", "device", "--rounds", str(o.rounds), "--seconds", str(o.seconds),
+                "--timeout", f"{o.each / 2:.0f}", "--python", o.python, *more, "--variants", variants]
+
+    def ops(self, network, batch, kind, more):
+        where = [] if self.options.cpu else ["--gpu", self.options.gpus[0]]
+        return [*self.of_network("ops", network, batch, kind), *where, *more]
+
+    def comm(self):
+        where = ["--cpu", str(self.options.cpu)] if self.options.cpu else ["--gpus", ",".join(self.options.gpus)]
+        return [self.dp_bench, "comm", "-b", "8", "-e", "128M", "-f", "2", *where]
 
 
 def cases_of(options):
-    """(section, what it is, command), the most telling first."""
-    cases = []
-    networks = [network for network in NETWORKS if options.networks in network[0]]
+    """(section, what it is, command), the most telling first: a run that is stopped has it."""
+    commands, cases = Commands(options), []
+
+    def add(rank, section, network, batch, kind, command, **more):
+        if section in options.only:
+            about = {"network": network[0], "model": network[1], "batch": batch, "type": kind, **more}
+            # What the goals name comes before further sizes, and the first type before the others.
+            cases.append(((kind != options.types[0], rank), section, about, command))
+
     for kind in options.types:
-        for network in networks:
-            batches = options.batches or (network[5] if options.quick or kind == "fp16" else network[4])
-            for batch in sorted(batches, key=lambda size: size not in network[5]):
-                about = {"network": network[0], "model": network[1], "batch": batch, "type": kind}
-                if "step" in options.only:
-                    cases.append(("step", about, step_command(options, network, batch, kind, options.variants)))
-    kind = options.types[0]
-    for network in networks:
-        batch = max(options.batches or [1024 if network[2] != "3,224,224" else 256])
-        about = {"network": network[0], "model": network[1], "batch": batch, "type": kind}
-        if "virtual" in options.only and not options.cpu:
-            cases.append(("virtual", {**about, "replicas": options.virtual},
-                          step_command(options, network, batch, kind, "dp1,dp-virtual", ["--replicas-per-device", str(options.virtual)])))
-        if "layers" in options.only:
-            where = [] if options.cpu else ["--gpu", options.gpus[0]]
-            cases.append(("layers", about, [str(options.build / "apps/dp_bench/dp_bench"), "ops", "--model", network[1], "--input", network[2],
-                                            "--classes", str(network[3]), "-b", str(batch), *where, "--python", options.python, *amp_of(kind)]))
-    for kind in options.types if "ways" in options.only else []:
-        for network in networks:
-            batch = max(options.batches or network[5])
-            about = {"network": network[0], "model": network[1], "batch": batch, "type": kind}
-            where = [] if options.cpu else ["--gpu", options.gpus[0]]
-            cases.append(("ways", about, [str(options.build / "apps/dp_bench/dp_bench"), "ops", "--model", network[1], "--input", network[2], "--classes",
-                                          str(network[3]), "-b", str(batch), *where, "--rounds", "1", "--steps", "1", "--without-pytorch", *amp_of(kind)]))
+        for network in (network for network in NETWORKS if options.networks in network[0]):
+            goals = network[4]
+            eager = options.quick and network[0] != CIFAR
+            variants = options.variants or ("plan,dp1,torch-cl" if eager else "plan,dp1,torch-cl,torch-compiled")
+            for batch in options.batches or (goals if options.quick else SIZES):
+                add(0 if batch in goals or options.batches else 4, "step", network, batch, kind, commands.step(network, batch, kind, variants))
+            largest = max(options.batches or (goals if options.quick else SIZES))
+            for batch in [largest] if options.batches or options.quick else [256, 1024]:
+                add(2, "ways", network, batch, kind, commands.ops(network, batch, kind, ["--rounds", "1", "--steps", "1", "--without-pytorch"]))
+            if kind != options.types[0]:
+                continue
+            add(3, "layers", network, largest, kind, commands.ops(network, largest, kind, ["--python", options.python]))
+            if not options.cpu and not (options.quick and network[0] != CIFAR):
+                batch = max(options.batches or SIZES)
+                add(1, "virtual", network, batch, kind, commands.step(network, batch, kind, "dp1,dp-virtual", ["--replicas-per-device", str(options.virtual)]),
+                    replicas=options.virtual)
     if "comm" in options.only and (options.cpu > 1 or len(options.gpus) > 1):
-        where = ["--cpu", str(options.cpu)] if options.cpu else ["--gpus", ",".join(options.gpus)]
-        cases.append(("comm", {}, [str(options.build / "apps/dp_bench/dp_bench"), "comm", "-b", "8", "-e", "128M", "-f", "2", *where]))
-    # What the goals name comes before further types: a run that is stopped has it.
-    sections = ["step", "virtual", "layers", "ways", "comm"]
-    return sorted(cases, key=lambda case: (case[1].get("type", options.types[0]) != options.types[0], sections.index(case[0])))
+        cases.append(((False, 5), "comm", {}, commands.comm()))
+    return [case[1:] for case in sorted(cases, key=lambda case: case[0])]
 
 
-def kind_of_way(name):
-    """The column of a way in the table of ways; what a fused op's parts in turn are is a kind of its own."""
-    if name.startswith("in turn: "):
-        return "in_turn"
-    fused = name.split(" tf32")[0].split(" widened")[0].endswith(" fused")
-    if name.startswith(("cudnn:", "cublaslt:")):
-        return "library_fused" if fused else "library"
-    return "own_fused" if fused else "own_tensor" if name.startswith("own:mma") else "own"
+# ---- records
 
 
-WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "parts in turn", "own_fused": "own, fused",
-        "library_fused": "library, fused"}
+def key_of(result):
+    return result["section"], json.dumps(result["about"], sort_keys=True)
 
 
-def ways_report(log):
-    """A log of trials (DP_TUNING_LOG) as a report: for each problem the fastest way of each kind, in microseconds."""
-    best, failed = {}, {}
-    for line in log.splitlines():
-        if line.count("\t") != 2:
-            continue  # torn: the program was stopped
-        problem, way, time = line.split("\t")
-        kinds = best.setdefault(problem, {})
-        if time == "-":
-            failed[problem] = failed.get(problem, 0) + 1
-            continue
-        kind = kind_of_way(way)
-        if kind not in kinds or float(time) < kinds[kind][0]:
-            kinds[kind] = (float(time), way)
-    rows = []
-    for problem, kinds in best.items():
-        chosen = min(kinds.values(), default=(None, "-"))
-        rows.append({"kind": "measured", "problem": problem, **{kind: kinds.get(kind, (None,))[0] for kind in WAYS}, "refused": failed.get(problem, 0),
-                     "fastest": chosen[1]})
-    columns = {"problem": "problem", **{kind: f"{title}, us" for kind, title in WAYS.items()}, "refused": "refused", "fastest": "fastest"}
-    return {"facts": {}, "sections": [{"key": "ways", "title": "Ways to compute each op", "columns": columns, "rows": rows}]}
+def joined(first, second):
+    """What two runs of one case have: the first one's figures, and the other one's of variants that the first lacks."""
+    if not has_figures(first["report"]):
+        return second
+    for key in variants_of(second).keys() - variants_of(first).keys():
+        first["more"][key] = next(report for report in reports_of(second) if key in variants_of({"report": report}))
+    return first
 
 
-def run_ways(command, seconds):
-    """The ways that `command` tries out, with no choices of earlier runs, or why there are none."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = pathlib.Path(folder, "log")
+def earlier_of(paths):
+    """(facts, environment, runs, results) of earlier records, which must be of one commit and one host's GPUs."""
+    facts, environment, runs, results = None, "", [], {}
+    for path in paths:
         try:
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=seconds, check=False,
-                                  env={**os.environ, "DP_TUNING_LOG": str(log), "XDG_CACHE_HOME": folder})
-        except subprocess.TimeoutExpired:
-            return None, f"not finished after {seconds:.0f} s"
-        except OSError as error:
-            return None, str(error)
-        if done.returncode:
-            return None, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return (ways_report(log.read_text()), "") if log.is_file() else (None, "nothing was tried out")
+            record = json.loads(path.read_text())
+            program, here = record["program"], record["facts"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            sys.exit(f"gpu: {path} is not a record ({type(error).__name__}: {error})")
+        if program != "gpu.py" or record.get("schema") != 2:
+            sys.exit(f"gpu: {path} is not a record of this program")
+        facts = facts or here
+        must_agree(facts, here, path)
+        environment = environment or record.get("environment", "")
+        runs += [run for run in record["runs"] if run not in runs]
+        for result in record["results"]:
+            results[key_of(result)] = joined(results.get(key_of(result), result), result)
+    return facts, environment, runs, results
 
 
-def run(command, seconds):
-    """The report of a dp_bench command, or why there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "report.json")
-        try:
-            done = subprocess.run([*command, "--json", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds,
-                                  check=False)
-        except subprocess.TimeoutExpired:
-            return None, f"not finished after {seconds:.0f} s"
-        except OSError as error:
-            return None, str(error)
-        if done.returncode or not path.is_file():
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            return None, lines[-1]
-        return json.loads(path.read_text()), ""
+def must_agree(facts, others, path):
+    for key in sorted({"commit", "driver", *(key for key in {**facts, **others} if key.startswith("GPU "))}):
+        if facts.get(key) != others.get(key):
+            sys.exit(f"gpu: {path} is of another {key}: {others.get(key)}, not {facts.get(key)}; one record is of one commit on one host")
 
 
-def rows_of(report, key):
-    return next((section["rows"] for section in report["sections"] if section["key"] == key), [])
+class Run:
+    def __init__(self, options):
+        self.options, self.begin = options, time.monotonic()
+        self.record = gpu_record.begun("gpu", sys.argv[1:], options.commit)
+        facts, self.record["environment"], runs, earlier = earlier_of(options.earlier)
+        self.variables = {}
+        if options.limit > 0:
+            must_agree(facts or self.record["facts"], self.record["facts"], "what is measured here")
+            self.look_around()
+        elif facts:
+            self.record["facts"] = facts
+        self.run = {"command": self.record["command"], "date": self.record["date"], "seconds": 0.0}
+        self.record["runs"] = [*runs, self.run]
+        cases = {}
+        for section, about, command in cases_of(options):
+            result = {"section": section, "about": about, "command": " ".join(command), "report": None, "why": "the run ended before its turn", "more": {}}
+            cases[key_of(result)] = (result, command)
+        self.todo = [(result, command) for key, (result, command) in cases.items() if not has_figures(earlier.get(key, result)["report"])]
+        results = {key: earlier.get(key, result) for key, (result, _) in cases.items()}
+        self.record["results"] = list({**earlier, **results}.values())
 
+    def look_around(self):
+        """What is on this host: PyTorch, and libraries that only its packages have, which our programs are then told of."""
+        facts, libraries = gpu_record.asked_of(self.options.python)
+        self.variables = gpu_record.library_variables(libraries)
+        self.record["facts"].update({**facts, **self.variables})
+        env = [self.options.build / "apps/dp_train/dp_train", "env"]
+        self.record["environment"] = gpu_record.said(env, 120) or "dp_train env said nothing"
 
-def variants_of(report):
-    return {row["key"]: row for row in rows_of(report, "variants") if row["kind"] == "measured"}
+    def save(self):
+        self.run["seconds"] = time.monotonic() - self.begin
+        gpu_record.write(self.options.out, self.record, page)
 
+    def put(self, result):
+        """In the place of what an earlier record had of the same case."""
+        results = self.record["results"]
+        results[[key_of(other) for other in results].index(key_of(result))] = result
 
-def ratio(report, theirs, ours):
-    """How much longer theirs takes, by the medians of the ratios round by round: (ratio, least, greatest) or None."""
-    titles = {row["key"]: row["variant"] for row in rows_of(report, "variants")}
-    wanted = f"{titles.get(theirs)} / {titles.get(ours)}"
-    found = [row for row in rows_of(report, "ratios") if row["ratio_of"] == wanted]
-    return (found[0]["ratio"], found[0]["low"], found[0]["high"]) if found else None
-
-
-def shown(value, digits=2):
-    if value is None:
-        return "-"
-    if isinstance(value, tuple):
-        return f"{value[0]:.{digits}f} ({value[1]:.{digits}f} to {value[2]:.{digits}f})"
-    return f"{value:,.{digits}f}"
-
-
-def table(heads, rows):
-    return ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *("| " + " | ".join(row) + " |" for row in rows), ""]
-
-
-def step_rows(results):
-    rows = []
-    for result in results:
-        about, report = result["about"], result["report"]
-        begin = [about["network"], str(about["batch"]), about["type"]]
-        if report is None:
-            rows.append([*begin, f"not run: {result['why']}", *[""] * 7])
-            continue
-        variants = variants_of(report)
-        ms = {key: row["ms_per_step"] for key, row in variants.items()}
-        own = ms.get("dp1")
-        images = about["batch"] * 1e3 / own if own else None
-        epoch = IMAGES_PER_EPOCH[about["model"]] / images if own and "224" not in about["network"] else None
-        rows.append([*begin, shown(ms.get("plan"), 3), shown(own, 3), shown(images, 0), shown(epoch, 3), shown(ms.get("torch-cl"), 3),
-                     shown(ms.get("torch-compiled"), 3), shown(ratio(report, "torch-cl", "dp1")), shown(ratio(report, "torch-compiled", "dp1"))])
-    return rows
-
-
-def layer_lines(result):
-    about, report = result["about"], result["report"]
-    lines = [f"### {about['network']}, batch {about['batch']}, {about['type']}", ""]
-    if report is None:
-        return [*lines, f"not run: {result['why']}", ""]
-    section = max(report["sections"], key=lambda section: len(section["rows"]))
-    keys = list(section["columns"])
-    cells = [[shown(row[key], 3) if isinstance(row[key], (int, float)) else str(row[key] or "-") for key in keys] for row in section["rows"]]
-    return [*lines, *table([section["columns"][key] for key in keys], cells)]
-
-
-def markdown(record):
-    facts = next((result["report"]["facts"] for result in record["results"] if result["report"]), {})
-    lines = ["# Measured on one host", "", f"`{record['command']}`", "", f"{record['date']}, {record['seconds']:.0f} s in all.", ""]
-    lines += [f"- {key}: {value}" for key, value in {**facts, **record["facts"]}.items() if key not in ("command", "date")] + [""]
-    of = lambda section: [result for result in record["results"] if result["section"] == section]  # noqa: E731
-    if of("step"):
-        lines += ["## Training steps", "", "Medians of the rounds, all variants in turn, the augmented images made on the device by all. Ratios: the median round by "
-                  "round, with the interval that holds it in 95 of 100 cases.", ""]
-        lines += table(["network", "batch", "type", "bare plan ms", "dp ms", "img/s", "s/epoch", "PyTorch ms", "compiled ms", "PyTorch / dp", "compiled / dp"],
-                       step_rows(of("step")))
-        lines += ["## The engine beside the bare plan", ""]
-        lines += table(["network", "batch", "type", "plan / dp (at least 0.990)"],
-                       [[r["about"]["network"], str(r["about"]["batch"]), r["about"]["type"], shown(ratio(r["report"], "plan", "dp1"), 3)] for r in of("step") if r["report"]])
-    if of("virtual"):
-        lines += ["## Replicas on one device, the same global batch", ""]
-        rows = []
-        for result in of("virtual"):
-            about, report = result["about"], result["report"]
-            value = shown(ratio(report, "dp1", "dp-virtual"), 3) if report else f"not run: {result['why']}"
-            rows.append([about["network"], str(about["batch"]), about["type"], str(about["replicas"]), value])
-        lines += table(["network", "batch", "type", "replicas", "one / several (at least 0.935)"], rows)
-    for section, title in (("layers", "Layers"), ("ways", "Ways to compute each op")):
-        lines += ["## " + title, ""] if of(section) else []
-        for result in of(section):
-            lines += layer_lines(result)
-    for result in of("comm"):
-        lines += ["## Collectives", "", f"not run: {result['why']}", ""] if result["report"] is None else ["## Collectives", ""]
-        for section in result["report"]["sections"] if result["report"] else []:
-            keys = list(section["columns"])
-            lines += [f"### {section['title']}", ""]
-            lines += table([section["columns"][key] for key in keys],
-                           [[shown(row[key]) if isinstance(row[key], float) else str(row[key] if row[key] is not None else "-") for key in keys]
-                            for row in section["rows"]])
-    return "\n".join(lines)
-
-
-def gpu_facts():
-    """What nvidia-smi says of the devices."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory", "--format=csv,noheader"]
-    try:
-        text = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return {f"GPU {i}": line for i, line in enumerate(text.strip().splitlines())}
+    def measure_all(self):
+        programs = Programs({**os.environ, **self.variables})
+        self.save()
+        for result, command in self.todo:
+            left = self.options.limit - (time.monotonic() - self.begin)
+            if left < LEAST_SECONDS:
+                result["why"] = "no time was left" if self.options.limit > 0 else "in none of the records"
+                continue
+            print(f"== {what(result)}, after {time.monotonic() - self.begin:.0f} s", file=sys.stderr, flush=True)
+            self.put(result)
+            result["why"] = "the run ended while it was measured"
+            self.save()
+            try:
+                result.update(measured(programs, result, command, min(left, self.options.each)))
+            except Exception as error:  # the other cases go on
+                traceback.print_exc()
+                result["why"] = f"{type(error).__name__}: {gpu_record.one_line(error)}"
+            times = ", ".join(f"{key} {row['ms_per_step']:.3f}" for key, row in variants_of(result).items() if row["ms_per_step"])
+            print("\n".join(filter(None, [times and f"ms: {times}", result["why"]])), file=sys.stderr, flush=True)
+            self.save()
+        self.save()
 
 
 def main():
     options = arguments()
-    cases = cases_of(options)
     if options.list:
-        for section, _, command in cases:
+        for section, _, command in cases_of(options):
             print(section + ":", " ".join(command))
         return
-    begin = time.monotonic()
-    record = {"program": "gpu.py", "schema": 1, "command": "./dev bench gpu " + " ".join(sys.argv[1:]),
-              "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "facts": gpu_facts(), "results": []}
-    for section, about, command in cases:
-        left = options.limit - (time.monotonic() - begin)
-        print(f"== {section} {about.get('network', '')} {about.get('batch', '')} {about.get('type', '')}", file=sys.stderr, flush=True)
-        report, why = (run_ways if section == "ways" else run)(command, left) if left > 10 else (None, "no time was left")
-        if why:
-            print(why, file=sys.stderr)
-        record["results"].append({"section": section, "about": about, "command": " ".join(command), "report": report, "why": why})
-        record["seconds"] = time.monotonic() - begin
-        options.out.parent.mkdir(parents=True, exist_ok=True)  # after each case: what is there is kept, whatever comes
-        options.out.with_name(options.out.name + ".json").write_text(json.dumps(record))
-        options.out.with_name(options.out.name + ".md").write_text(markdown(record))
-    if not any(result["report"] for result in record["results"]):
-        sys.exit("gpu: nothing could be measured; " + (record["results"][0]["why"] if record["results"] else "nothing was asked for"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what is being measured, too
+    run = Run(options)
+    run.measure_all()
+    results = run.record["results"]
+    if not any(has_figures(result["report"]) for result in results):
+        sys.exit("gpu: nothing could be measured; " + (results[0]["why"] if results else "nothing was asked for"))
     print(f"{options.out}.md")
 
 

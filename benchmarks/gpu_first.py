@@ -1,24 +1,61 @@
 #!/usr/bin/env python3
 """First measurements on a GPU that nobody has measured yet, by PyTorch alone: what copies, graphs and events cost, and how fast cuDNN's
-convolutions are on the shapes of ResNet18. They say what there is to gain before anything of ours has run.
+convolutions are on the shapes of the MNIST convnet and of ResNet18 with both stems. They say what there is to gain before anything of ours has
+run. OUT.json and OUT.md are written anew after each figure.
 
-    ./dev bench gpu_first --out benchmarks/results/first-h200-2026-11
+    ./dev bench gpu_first --out benchmarks/results/first-h200-2026-11        # nothing is built for it; below 10 minutes
 """
 
 import argparse
-import json
 import pathlib
+import signal
 import statistics
 import sys
+import time
 
-# channels, size, out channels, kernel, stride, how many a step has; the 3x3 stem on 32x32
-SHAPES = [(3, 32, 64, 3, 1, 1), (64, 32, 64, 3, 1, 4), (64, 32, 128, 3, 2, 1), (128, 16, 128, 3, 1, 3), (64, 32, 128, 1, 2, 1), (128, 16, 256, 3, 2, 1),
-          (256, 8, 256, 3, 1, 3), (128, 16, 256, 1, 2, 1), (256, 8, 512, 3, 2, 1), (512, 4, 512, 3, 1, 3), (256, 8, 512, 1, 2, 1)]
+import gpu_record
+
 ROUNDS = 7
+ROUND_SECONDS = 0.02
+CYCLED_BYTES = 256 << 20  # of the data that calls in turn work on: more than a cache holds
+NODES = 200
 
 
-def microseconds(torch, work, repeats):
-    """The median over the rounds of one `work()`, by events around `repeats` of them."""
+def residual(stem, size):
+    shapes = [stem, (64, size, 64, 3, 1, 1, 4)]
+    for channels in (64, 128, 256):
+        shapes += [(channels, size, 2 * channels, 3, 2, 1, 1), (channels, size, 2 * channels, 1, 2, 0, 1), (2 * channels, size // 2, 2 * channels, 3, 1, 1, 3)]
+        size //= 2
+    return shapes
+
+
+# channels, size, out channels, kernel, stride, padding, how many a step has; the first one of each needs no data gradient
+NETWORKS = {"ResNet18, 3x3 stem, 32x32": residual((3, 32, 64, 3, 1, 1, 1), 32), "ResNet18, 7x7 stem, 224x224": residual((3, 224, 64, 7, 2, 3, 1), 56),
+            "MNIST convnet, 28x28": [(1, 28, 32, 3, 1, 0, 1), (32, 26, 64, 3, 1, 0, 1)]}
+PASSES = ("forward", "data", "weights")
+
+
+def arguments(argv=None):
+    parser = argparse.ArgumentParser(prog="./dev bench gpu_first", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=lambda text: [int(word) for word in text.split(",")], default=[256, 1024], help="[256,1024]")
+    parser.add_argument("--types", default="bf16,fp16", help="[%(default)s]")
+    parser.add_argument("--networks", default="", help="only those whose name has this in it")
+    parser.add_argument("--limit", type=float, default=540, help="seconds in all; what does not begin in time is not run [%(default)s]")
+    parser.add_argument("--commit", metavar="HASH", help="what the record says was measured [git's]")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-first"), help="OUT.json and OUT.md are written")
+    parser.add_argument("--list", action="store_true", help="print the shapes and leave")
+    options = parser.parse_args(argv)
+    options.types = options.types.split(",")
+    if unknown := set(options.types) - {"bf16", "fp16"}:
+        parser.error(f"not known: {', '.join(sorted(unknown))}")
+    return options
+
+
+# ---- time
+
+
+def rounds_of(torch, work, repeats):
+    """The median over the rounds of the microseconds that `repeats` of `work()` take, by the device's events."""
     times = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -27,105 +64,247 @@ def microseconds(torch, work, repeats):
             work()
         end.record()
         end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end) / repeats)
+        times.append(1e3 * begin.elapsed_time(end))
     return statistics.median(times[1:])
 
 
-def copies(torch):
-    """GB/s: within the device (read and written bytes counted), and to it from pinned and from pageable memory."""
-    size = 256 << 20
-    here, there = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
-    pinned, pageable = torch.empty(size, dtype=torch.uint8).pin_memory(), torch.empty(size, dtype=torch.uint8)
-    yield "copy on the device, GB/s", 2 * size / microseconds(torch, lambda: there.copy_(here), 10) * 1e-3
-    yield "pinned memory to the device, GB/s", size / microseconds(torch, lambda: there.copy_(pinned, non_blocking=True), 3) * 1e-3
-    yield "device to pinned memory, GB/s", size / microseconds(torch, lambda: pinned.copy_(here, non_blocking=True), 3) * 1e-3
-    yield "pageable memory to the device, GB/s", size / microseconds(torch, lambda: there.copy_(pageable), 2) * 1e-3
+def microseconds(torch, work, repeats):
+    return rounds_of(torch, work, repeats) / repeats
 
 
-def graphs(torch):
-    """What a small kernel costs launched by itself and as a node of a graph, and an event that another stream waits for."""
-    x = torch.zeros(32, device="cuda")
-    nodes = 200
-    yield "a kernel launched by PyTorch, us", microseconds(torch, lambda: x.add_(1), nodes)
+def captured(torch, work):
+    """A graph of what `work()` launches."""
     graph = torch.cuda.CUDAGraph()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        x.add_(1)
-    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        for _ in range(nodes):
-            x.add_(1)
-    yield "a kernel as a node of a graph, us", microseconds(torch, graph.replay, 5) / nodes
+        work()
+    return graph
+
+
+def microseconds_in_graph(torch, works):
+    """Of one of `works`, which are called in turn. As nodes of a graph: the host's time to launch is more than many of them take."""
+    for work in works:  # whatever is chosen or loaded at the first call; no part of a graph
+        work()
+    calls = len(works) * -(-8 // len(works))
+
+    def in_turn():
+        for i in range(calls):
+            works[i % len(works)]()  # what it makes is given back: all of it together may be more than the GPU has
+
+    graph = captured(torch, in_turn)
+    once = microseconds(torch, graph.replay, 1)
+    return microseconds(torch, graph.replay, max(1, round(1e6 * ROUND_SECONDS / once))) / calls
+
+
+# ---- costs
+
+
+def costs(torch):
+    """(what, a function that measures it): GB/s count read and written bytes on the device, bytes moved over the bus."""
+    size = 256 << 20
+    memory = {}
+
+    def buffer(name):
+        if name not in memory:
+            memory[name] = torch.empty(size, dtype=torch.uint8, **({"device": "cuda"} if name in "ab" else {"pin_memory": name == "pinned"}))
+        return memory[name]
+
+    def copy(target, source, repeats, factor=1):
+        return factor * size / microseconds(torch, lambda: buffer(target).copy_(buffer(source), non_blocking=True), repeats) * 1e-3
+
+    def product():
+        n = 8192
+        a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        return 2 * n ** 3 / microseconds(torch, lambda: torch.mm(a, b), 5) * 1e-6
+
+    x = torch.zeros(32, device="cuda")
+    x.add_(1)
+
+    def nodes(count, *more):
+        def work():
+            for _ in range(count):
+                for one in (*more, lambda: x.add_(1)):
+                    one()
+        return captured(torch, work)
+
+    def host_time():
+        graph, times = nodes(NODES), []
+        for _ in range(ROUNDS + 1):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            graph.replay()
+            times.append(1e6 * (time.perf_counter() - begin))
+        return statistics.median(times[1:])
+
+    def event_in_graph(act):
+        event = torch.cuda.Event(external=True)  # a node of its own, which other graphs and streams see
+        event.record()
+        graph, plain = nodes(NODES, lambda: getattr(event, act)()), nodes(NODES)
+        return (microseconds(torch, graph.replay, 5) - microseconds(torch, plain.replay, 5)) / NODES
 
     def forth_and_back():
-        event = torch.cuda.Event()
-        event.record()
-        side.wait_event(event)
-        back = torch.cuda.Event()
-        back.record(side)
-        torch.cuda.current_stream().wait_event(back)
-        x.add_(1)
+        side = torch.cuda.Stream()
 
-    yield "a kernel behind events to a second stream and back, us", microseconds(torch, forth_and_back, nodes)
+        def work():
+            there, back = torch.cuda.Event(), torch.cuda.Event()
+            there.record()
+            side.wait_event(there)
+            back.record(side)
+            torch.cuda.current_stream().wait_event(back)
+            x.add_(1)
+        return microseconds(torch, work, NODES)
+
+    return [
+        ("copy on the device, GB/s", lambda: copy("a", "b", 10, 2)),
+        ("pinned memory to the device, GB/s", lambda: copy("a", "pinned", 3)),
+        ("device to pinned memory, GB/s", lambda: copy("pinned", "a", 3)),
+        ("pageable memory to the device, GB/s", lambda: copy("a", "pageable", 2)),
+        ("product of 8192x8192 matrices in bf16, TFLOP/s", product),
+        ("a kernel launched by PyTorch, us", lambda: microseconds(torch, lambda: x.add_(1), NODES)),
+        ("a kernel as a node of a graph, us", lambda: microseconds(torch, nodes(NODES).replay, 5) / NODES),
+        ("a graph of one kernel, one after another, us", lambda: microseconds(torch, nodes(1).replay, NODES)),
+        (f"the host's time to launch a graph of {NODES} kernels, us", host_time),
+        ("an external event recorded in a graph, us more a node", lambda: event_in_graph("record")),
+        ("an external event waited for in a graph, us more a node", lambda: event_in_graph("wait")),
+        ("a kernel behind events to a second stream and back, without a graph, us", forth_and_back),
+    ]
 
 
-def convolutions(torch, batches):
+# ---- convolutions
+
+
+def shape_text(shape):
+    channels, size, out, kernel, stride, padding, _ = shape
+    return f"{channels}x{size}x{size} to {out}, {kernel}x{kernel}, stride {stride}, padding {padding}"
+
+
+def rows_to_measure(options):
+    """Those without figures, the first batch first."""
+    return [{"type": kind, "batch": batch, "network": network, "shape": shape_text(shape), "times": shape[6], "first": shape is shapes[0], "why": "",
+             "geometry": shape[:6]}
+            for batch in options.batches for kind in options.types for network, shapes in NETWORKS.items() if options.networks in network for shape in shapes]
+
+
+def measure_convolution(torch, row):
     """Microseconds and TFLOP/s of forward, data and weight gradient, channels last, the algorithm chosen by cuDNN's own timing."""
-    torch.backends.cudnn.benchmark = True
-    for kind, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        for batch in batches:
-            for channels, size, out, kernel, stride, times in SHAPES:
-                x = torch.randn(batch, channels, size, size, device="cuda", dtype=dtype).contiguous(memory_format=torch.channels_last)
-                w = torch.randn(out, channels, kernel, kernel, device="cuda", dtype=dtype).contiguous(memory_format=torch.channels_last)
-                y = torch.conv2d(x, w, None, stride, kernel // 2)
-                dy = torch.randn_like(y)
-                flops = 2.0 * y.numel() * channels * kernel * kernel
+    channels, size, out, kernel, stride, padding = row["geometry"]
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[row["type"]]
 
-                def backward(mask, x=x, w=w, dy=dy, stride=stride, kernel=kernel):
-                    torch.ops.aten.convolution_backward(dy, x, w, None, [stride] * 2, [kernel // 2] * 2, [1, 1], False, [0, 0], 1, mask)
+    def random(*shape):
+        return torch.randn(*shape, device="cuda", dtype=dtype).contiguous(memory_format=torch.channels_last)
 
-                row = {"type": kind, "batch": batch, "shape": f"{channels}x{size}x{size} to {out}, {kernel}x{kernel}, stride {stride}", "times": times}
-                for name, work in (("forward", lambda x=x, w=w, stride=stride, kernel=kernel: torch.conv2d(x, w, None, stride, kernel // 2)),
-                                   ("data", lambda: backward([True, False, False])), ("weights", lambda: backward([False, True, False]))):
-                    work()
-                    us = microseconds(torch, work, 20)
-                    row[name + "_us"], row[name + "_tflops"] = us, flops / us * 1e-6
-                yield row
+    after = (size + 2 * padding - kernel) // stride + 1
+    w = random(out, channels, kernel, kernel)
+    numbers = row["batch"] * (channels * size * size + 2 * out * after * after)
+    sets = min(16, -(-CYCLED_BYTES // (2 * numbers)))
+    data = [(random(row["batch"], channels, size, size), random(row["batch"], out, after, after)) for _ in range(sets)]
+    flops = 2.0 * row["batch"] * out * after * after * channels * kernel * kernel
+
+    def backward(x, dy, mask):
+        torch.ops.aten.convolution_backward(dy, x, w, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, mask)
+
+    calls = {"forward": lambda x, dy: torch.conv2d(x, w, None, stride, padding), "data": lambda x, dy: backward(x, dy, [True, False, False]),
+             "weights": lambda x, dy: backward(x, dy, [False, True, False])}
+    for name in PASSES:
+        if name == "data" and row["first"]:
+            continue
+        us = microseconds_in_graph(torch, [lambda x=x, dy=dy, call=calls[name]: call(x, dy) for x, dy in data])
+        row[name + "_us"], row[name + "_tflops"] = us, flops / us * 1e-6
 
 
-def markdown(record):
-    lines = ["# First measurements", "", f"`{record['command']}`", "", *(f"- {key}: {value}" for key, value in record["facts"].items()), "",
-             "| what | |", "|---|---|", *(f"| {name} | {value:.2f} |" for name, value in record["costs"].items()), "",
-             "Convolutions, channels last: us (TFLOP/s), medians of seven rounds.", "", "| type | batch | shape | in a step | forward | data | weights |",
-             "|---|---|---|---|---|---|---|"]
+# ---- record
+
+
+def sums(rows):
+    """A line for each network, type and batch: all convolutions of a step, in ms; only where every figure is there."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["network"], row["batch"], row["type"]), []).append(row)
+    lines = []
+    for key, group in groups.items():
+        cells = []
+        for name in PASSES:
+            parts = [row["times"] * row[name + "_us"] if name + "_us" in row else None for row in group if not (name == "data" and row["first"])]
+            cells.append("-" if None in parts else f"{sum(parts) * 1e-3:.3f}")
+        lines.append([*key, *cells])
+    return lines
+
+
+def page(record):
+    lines = ["# First measurements", "", f"`{record['command']}`, {record['date']}, {record['seconds']:.0f} s", "", *gpu_record.fact_lines(record["facts"])]
+    costs_rows = [[row["what"], f"{row['value']:.2f}" if "value" in row else f"not measured: {row['why']}"] for row in record["costs"]]
+    lines += gpu_record.table(["what", "measured"], costs_rows)
+    lines += ["## Convolutions", "", f"us (TFLOP/s), channels last; medians of {ROUNDS} rounds, as nodes of a graph, data in turn beyond the cache. A network's first layer "
+              "needs no data gradient.", ""]
+    rows = []
     for row in record["convolutions"]:
-        cells = [f"{row[name + '_us']:.1f} ({row[name + '_tflops']:.0f})" for name in ("forward", "data", "weights")]
-        lines.append(f"| {row['type']} | {row['batch']} | {row['shape']} | {row['times']} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])
+        cells = [f"{row[name + '_us']:.1f} ({row[name + '_tflops']:.0f})" if name + "_us" in row else "-" for name in PASSES]
+        rows.append([row["network"], row["batch"], row["type"], row["shape"], row["times"], *cells, row["why"]])
+    lines += gpu_record.table(["network", "batch", "type", "shape", "in a step", *PASSES, "not measured"], rows)
+    lines += ["## All convolutions of a step, ms", "", *gpu_record.table(["network", "batch", "type", *PASSES], sums(record["convolutions"]))]
+    return "\n".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", default="256,1024")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-first"), help="OUT.json and OUT.md are written")
-    options = parser.parse_args()
+def torch_with_gpu():
     try:
         import torch
-    except ImportError as error:
-        sys.exit(f"gpu_first: PyTorch is not installed for {sys.executable} ({error})")
+    except (ImportError, OSError) as error:
+        sys.exit(f"gpu_first: PyTorch is not installed for {sys.executable} ({gpu_record.one_line(error)})")
     if not torch.cuda.is_available():
         sys.exit("gpu_first: PyTorch sees no GPU")
     torch.set_grad_enabled(False)
+    torch.backends.cudnn.benchmark = True
+    return torch
+
+
+def main():
+    options = arguments()
+    rows = rows_to_measure(options)
+    if options.list:
+        print("\n".join(f"{row['network']}, batch {row['batch']}, {row['type']}: {row['shape']}" for row in rows))
+        return
+    torch = torch_with_gpu()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    begin = time.monotonic()
+    record = gpu_record.begun("gpu_first", sys.argv[1:], options.commit)
     properties = torch.cuda.get_device_properties(0)
-    record = {"program": "gpu_first.py", "schema": 1, "command": "./dev bench gpu_first " + " ".join(sys.argv[1:]),
-              "facts": {"device": properties.name, "compute capability": f"{properties.major}.{properties.minor}",
-                        "multiprocessors": properties.multi_processor_count, "PyTorch": torch.__version__, "CUDA": torch.version.cuda,
-                        "cuDNN": torch.backends.cudnn.version()}}
-    record["costs"] = {**dict(copies(torch)), **dict(graphs(torch))}
-    record["convolutions"] = list(convolutions(torch, [int(batch) for batch in options.batches.split(",")]))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.with_name(options.out.name + ".json").write_text(json.dumps(record))
-    options.out.with_name(options.out.name + ".md").write_text(markdown(record))
+    record["facts"].update({"device": properties.name, "compute capability": f"{properties.major}.{properties.minor}",
+                            "multiprocessors": properties.multi_processor_count, **gpu_record.torch_facts(torch),
+                            "cuDNN plans tried for each": getattr(torch.backends.cudnn, "benchmark_limit", None) or "all"})
+    record["costs"], record["convolutions"] = [], rows
+    for row in rows:
+        row["why"] = "the run ended before its turn"
+    work = [(cost, measure) for what, measure in costs(torch) for cost in [{"what": what, "why": "the run ended before its turn"}]]
+    record["costs"] = [cost for cost, _ in work]
+
+    def save():
+        record["seconds"] = time.monotonic() - begin
+        gpu_record.write(options.out, record, page)
+
+    def attempt(row, measure):
+        if time.monotonic() - begin > options.limit:
+            row["why"] = "no time was left"
+            return
+        print(f"== {row.get('what') or ' '.join(str(row[key]) for key in ('network', 'batch', 'type', 'shape'))}", file=sys.stderr, flush=True)
+        row["why"] = "the run ended while it was measured"
+        try:
+            measure(row)
+            row["why"] = ""
+        except Exception as error:  # out of memory, a shape that a library refuses: the others go on
+            row["why"] = f"{type(error).__name__}: {gpu_record.one_line(error)}"
+            print(row["why"], file=sys.stderr, flush=True)
+        save()
+
+    save()
+    for cost, measure in work:
+        attempt(cost, lambda row, measure=measure: row.update(value=measure()))
+    work.clear()  # with their buffers
+    for row in rows:
+        attempt(row, lambda row: measure_convolution(torch, row))
+        torch.cuda.empty_cache()
+    save()
+    if all(row["why"] for row in [*record["costs"], *rows]):
+        sys.exit(f"gpu_first: nothing could be measured; {rows[0]['why'] if rows else 'nothing was asked for'}")
     print(f"{options.out}.md")
 
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Convolutions and linear layers in PyTorch, one by one, on the CPU or a GPU: what bench_ops.cpp's are compared with. A server:
 its first input lines name the ops, `op <conv2d_forward|conv2d_backward_data|...> N C H W O kernel stride padding`, then `go`; `run <rounds>`
-is answered with the median seconds of each, of the faster of both memory formats.
+is answered with the median seconds of each, of the faster of both memory formats. On a GPU cuDNN chooses its algorithms by their times.
 """
 
 import argparse
+import functools
 import statistics
 import sys
 import time
+import traceback
 
 
 def say(word, **fields):
@@ -16,25 +18,33 @@ def say(word, **fields):
 
 try:
     import torch
-except ImportError as error:
+except (ImportError, OSError) as error:  # OSError: one of its libraries
     say("absent", reason=f"PyTorch is not installed for {sys.executable} ({error})")
     sys.exit(0)
 
 
+LAUNCH_CYCLES = 400_000  # of the GPU: more than the host takes to launch an op
 TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def make_op(kind, numbers, memory_format, device, dtype):
+@functools.lru_cache(maxsize=None)
+def convolution_tensors(numbers, memory_format, device, dtype):
+    """x, weight and gradient, the same ones for the three passes of a layer: a GPU may not have room for three of each."""
     n, c, h, w, out, kernel, stride, padding = numbers
+    x, weight = (torch.randn(*shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
+                 for shape in ((n, c, h, w), (out, c, kernel, kernel)))
+    y = torch.conv2d(x, weight, None, stride, padding)
+    return x, weight, torch.randn(y.shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
+
+
+def make_op(kind, numbers, memory_format, device, dtype):
+    n, c, _, _, out, _, stride, padding = numbers
     if kind.startswith("linear"):
         x, weight, bias = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((n, c), (out, c), (out,)))
         dy = torch.randn(n, out, device=device, dtype=dtype)
         return {"linear_forward": lambda: torch.addmm(bias, x, weight.t()), "linear_backward_data": lambda: dy.mm(weight),
                 "linear_backward_weights": lambda: (dy.t().mm(x), dy.sum(0))}[kind]
-    x, weight = (torch.randn(*shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
-                 for shape in ((n, c, h, w), (out, c, kernel, kernel)))
-    y = torch.conv2d(x, weight, None, stride, padding)
-    dy = torch.randn(y.shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
+    x, weight, dy = convolution_tensors(numbers, memory_format, device, dtype)
     if kind == "conv2d_forward":
         return lambda: torch.conv2d(x, weight, None, stride, padding)
     mask = [kind == "conv2d_backward_data", kind == "conv2d_backward_weights", False]
@@ -43,7 +53,8 @@ def make_op(kind, numbers, memory_format, device, dtype):
 
 
 def seconds(op, device):
-    if device.type == "cuda":  # by the device: the host's time has launching in it
+    if device.type == "cuda":  # by the device, which is kept busy until everything is launched: else launching is in the time between its events
+        torch.cuda._sleep(LAUNCH_CYCLES)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         op()
@@ -64,13 +75,17 @@ def main():
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     device = torch.device("cuda", int(options.gpu)) if options.gpu else torch.device("cpu")
+    if options.gpu:
+        torch.cuda.set_device(device)  # whose stream is kept busy
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = False  # as ours without --tf32
     cases = []
     for line in sys.stdin:
         words = line.split()
         if words == ["go"]:
             break
         formats = (torch.contiguous_format, torch.channels_last)
-        cases.append([make_op(words[1], [int(word) for word in words[2:]], memory_format, device, TYPES[options.amp])
+        cases.append([make_op(words[1], tuple(int(word) for word in words[2:]), memory_format, device, TYPES[options.amp])
                       for memory_format in formats])
     for case in cases:
         for op in case:
@@ -85,4 +100,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:  # one line that says why: PyTorch's last lines are often advice
+        traceback.print_exc()
+        say("error", message=f"{type(error).__name__}: {' '.join(str(error).split())[:400]}")
+        sys.exit(1)

@@ -11,6 +11,7 @@ import re
 import resource
 import sys
 import time
+import traceback
 
 
 def say(word, **fields):
@@ -22,7 +23,7 @@ try:
     import torch
     from torch import nn
     import torch.nn.functional as F
-except ImportError as error:
+except (ImportError, OSError) as error:  # OSError: one of its libraries
     say("absent", reason=f"PyTorch is not installed for {sys.executable} ({error})")
     sys.exit(0)
 
@@ -202,10 +203,17 @@ def mapped_library(pattern):
 
 def introduce(start_loss, device):
     dnnl = re.search(r"(?:MKL-DNN|oneDNN) v([\d.]+)", torch.__config__.show())
-    say("ready", program="pytorch", start_loss=repr(start_loss), device=device, version__torch=torch.__version__,
+    libraries = {"version__torch's CUDA": torch.version.cuda, "version__torch's cuDNN": torch.backends.cudnn.version()} if device.type == "cuda" else {}
+    say("ready", program="pytorch", start_loss=repr(start_loss), device=device, version__torch=torch.__version__, **libraries,
         **{"version__torch's oneDNN": dnnl.group(1) if dnnl else "none",
            "version__torch's BLAS": mapped_library(r"openblas|libmkl|libblis|libblas"),
            "version__python": sys.version.split()[0]})
+
+
+def use_the_best_convolutions():
+    """cuDNN's algorithms by their times, as ours are chosen; in float32 without TF32, as ours are without --tf32."""
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def wrap(model, options, gpus, device):
@@ -243,6 +251,8 @@ def main():
     rank, world = (int(os.environ.get(name, at)) for name, at in (("RANK", 0), ("WORLD_SIZE", 1)))
     gpus = [int(gpu) for gpu in options.gpus.split(",")] if options.gpus else []
     device = torch.device("cuda", gpus[rank % len(gpus)]) if gpus else torch.device("cpu")
+    if gpus:
+        use_the_best_convolutions()
     shape = tuple(int(size) for size in options.input.split(","))
     try:
         model = MODELS[options.model](shape, options.classes)
@@ -268,4 +278,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:  # one line that says why, for the row of this variant: PyTorch's last lines are often advice
+        traceback.print_exc()
+        say("error", message=f"{type(error).__name__}: {' '.join(str(error).split())[:400]}")
+        sys.exit(1)

@@ -1,5 +1,5 @@
-"""benchmarks/gpu.py, tried out on the CPU: that its commands run, that its tables hold what was measured, and that what can not be
-measured says why. Arguments: the source folder, the build folder."""
+"""benchmarks/gpu.py, tried out on the CPU with the real dp_bench: that its commands run, that its tables hold what was measured, and that what can
+not be measured says why. Arguments: the source folder, the build folder."""
 
 import json
 import pathlib
@@ -30,15 +30,20 @@ norm_conv2d_forward x (8)\tcud"""
 def check_ways():
     """A log of trials becomes a row for each problem, with the fastest way of each kind."""
     sys.path.insert(0, str(SOURCE / "benchmarks"))
-    import gpu  # noqa: PLC0415
+    import gpu_measure  # noqa: PLC0415
+    import gpu_tables  # noqa: PLC0415
 
-    plain, fused = gpu.ways_report(LOG)["sections"][0]["rows"]
+    plain, fused = gpu_measure.ways_report(LOG)["sections"][0]["rows"]
     assert (plain["own"], plain["own_tensor"], plain["library"], plain["refused"]) == (30.0, 12.5, None, 1), plain
     assert plain["fastest"] == "own:mma 128x64", plain
     assert (fused["in_turn"], fused["own_fused"], fused["library_fused"]) == (22.5, 16.0, 15.25), fused
     assert fused["fastest"] == "cudnn:eng2 fused", fused
-    lines = gpu.layer_lines({"about": {"network": "a network", "batch": 8, "type": "bf16"}, "report": gpu.ways_report(LOG)})
+    result = {"about": {"network": "a network", "batch": 8, "type": "bf16"}, "report": gpu_measure.ways_report(LOG), "why": "not finished"}
+    lines = gpu_tables.layer_lines(result)
     assert any("22.500" in line and "cudnn:eng2 fused" in line for line in lines), lines
+    assert any("not finished" in line for line in lines), lines
+    torn = gpu_measure.ways_report("a problem\town:gemm 64x64\t30.5\na problem\town:mma 64x64\t3")["sections"][0]["rows"][0]
+    assert (torn["own"], torn["own_tensor"]) == (30.5, None), torn  # 3 may have been the begin of 31.2
 
 
 def main():
@@ -49,8 +54,8 @@ def main():
                    "--python", "/nonexistent")
         assert done.returncode == 0, done.stderr
         record, page = json.loads(out.with_suffix(".json").read_text()), out.with_suffix(".md").read_text()
-        assert [result["section"] for result in record["results"]] == ["step", "layers", "ways"], record
-        assert [result["why"] for result in record["results"]] == ["", "", "nothing was tried out"], record  # the last one needs a GPU
+        assert [result["section"] for result in record["results"]] == ["step", "ways", "layers"], record
+        assert [result["why"] for result in record["results"]] == ["", "nothing was tried out", ""], record  # ways need a GPU
         row = next(line for line in page.splitlines() if line.startswith("| MNIST convnet, 28x28 | 8 | fp32"))
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         plan, own, images = float(cells[3]), float(cells[4]), float(cells[5].replace(",", ""))
@@ -59,6 +64,7 @@ def main():
         layers = page[page.index("## Layers"):]
         assert "conv2d_backward_weights" in layers and "linear_forward" in layers, page
         assert "plan / dp (at least 0.990)" in page, page
+        assert "- PyTorch: none: " in page and "| ways: MNIST convnet, 28x28, batch 8, fp32 | all | nothing was tried out |" in page, page
         failed = run(pathlib.Path(folder, "none"), "--cpu", "1", "--batches", "0", "--networks", "MNIST", "--only", "step")
         assert failed.returncode != 0 and "nothing could be measured" in failed.stderr, failed.stderr
         listed = run(pathlib.Path(folder, "list"), "--list")

@@ -1,0 +1,145 @@
+"""One case of gpu.py: its programs run within their time, and whatever becomes of them is a result."""
+
+import ctypes
+import json
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+from gpu_record import one_line
+from gpu_tables import has_figures, rows_of
+
+NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")  # what ours, PyTorch and the libraries say
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent():
+    """A run that is killed must not leave its programs on the GPU: dp_bench's end with it in their turn."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Programs:
+    def __init__(self, environment):
+        self.environment = environment
+
+    def run(self, command, seconds, **variables):
+        """Why it failed, with its last words, or nothing."""
+        with tempfile.TemporaryFile() as words:
+            try:
+                done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, timeout=seconds, check=False,
+                                      env={**self.environment, **variables}, preexec_fn=end_with_parent)
+                if done.returncode == 0:
+                    return ""
+                how = f"exit status {done.returncode}" if done.returncode > 0 else f"ended by signal {-done.returncode}"
+            except subprocess.TimeoutExpired:
+                how = f"not finished after {seconds:.0f} s"
+            except OSError as error:
+                return one_line(error)
+            words.seek(0)
+            last = words.read().decode(errors="replace").strip().splitlines()[-1:]
+            return f"{how}: {one_line(last[0])}" if last else how
+
+    def report(self, command, seconds):
+        """(the report of a dp_bench command, why it lacks or has no figures)"""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "report.json")
+            why = self.run([*command, "--json", str(path)], seconds)
+            if why:
+                return None, why
+            try:
+                report = json.loads(path.read_text())
+                return report, "" if has_figures(report) else reason_of(report)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                return None, f"its report can not be read: {one_line(error)}"
+
+    def ways(self, command, seconds):
+        """The ways that `command` tries out, with no choices of earlier runs; those tried so far where it fails."""
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "log")
+            why = self.run(command, seconds, DP_TUNING_LOG=str(log), XDG_CACHE_HOME=folder)
+            report = ways_report(log.read_text(errors="replace")) if log.is_file() else None
+            return (report, why) if has_figures(report) else (None, why or "nothing was tried out")
+
+
+def reason_of(report):
+    return next((row["note"] for section in report["sections"] for row in section["rows"] if row.get("note")), "it measured nothing")
+
+
+def without_memory(report):
+    return [row["key"] for row in rows_of(report, "variants") if row["kind"] != "measured" and any(words in row.get("note", "").lower() for words in NO_MEMORY)]
+
+
+def measured(programs, result, command, seconds):
+    """{report, why, more} of one case. All variants of a step hold their memory at once: those that find none are measured again, each with
+    `dp1` alone beside it, since both sides of a comparison must be of one run."""
+    if result["section"] == "ways":
+        report, why = programs.ways(command, seconds)
+        return {"report": report, "why": why, "more": {}}
+    end = time.monotonic() + seconds
+    report, why = programs.report(in_time(command, seconds), seconds)
+    more = {}
+    asked = set(command[-1].split(","))
+    for key in sorted(without_memory(report), key=lambda key: key != "dp1") if report else []:
+        few = [key] if key == "dp1" else ["dp1", key]
+        left = end - time.monotonic()
+        if set(few) == asked or "dp1" not in asked or left < 1:
+            continue
+        again, _ = programs.report(in_time([*command[:-1], ",".join(few)], left), left)
+        if has_figures(again):
+            more[key] = again
+    if report is not None and more:
+        why = ""
+    return {"report": report, "why": why, "more": more}
+
+
+def in_time(command, seconds):
+    """With less time for each answer where less is left for all: a variant that hangs costs itself, not the others."""
+    if "--timeout" not in command:
+        return command
+    at = command.index("--timeout") + 1
+    return [*command[:at], f"{max(1, min(float(command[at]), seconds / 2)):.0f}", *command[at + 1:]]
+
+
+# ---- ways
+
+
+WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "parts in turn", "own_fused": "own, fused",
+        "library_fused": "library, fused"}
+
+
+def kind_of_way(name):
+    """The column of a way in the table of ways; what a fused op's parts in turn are is a kind of its own."""
+    if name.startswith("in turn: "):
+        return "in_turn"
+    fused = name.split(" tf32")[0].split(" widened")[0].endswith(" fused")
+    if name.startswith(("cudnn:", "cublaslt:")):
+        return "library_fused" if fused else "library"
+    return "own_fused" if fused else "own_tensor" if name.startswith("own:mma") else "own"
+
+
+def ways_report(log):
+    """A log of trials (DP_TUNING_LOG) as a report: for each problem the fastest way of each kind, in microseconds."""
+    best, failed = {}, {}
+    for line in log.split("\n")[:-1]:  # what is behind the last end of a line is torn: the program was stopped
+        try:
+            problem, way, time_text = line.split("\t")
+            microseconds = None if time_text == "-" else float(time_text)
+        except ValueError:
+            continue
+        kinds = best.setdefault(problem, {})
+        if microseconds is None:
+            failed[problem] = failed.get(problem, 0) + 1
+            continue
+        kind = kind_of_way(way)
+        if kind not in kinds or microseconds < kinds[kind][0]:
+            kinds[kind] = (microseconds, way)
+    rows = []
+    for problem, kinds in best.items():
+        chosen = min(kinds.values(), default=(None, "-"))
+        rows.append({"kind": "measured", "problem": problem, **{kind: kinds.get(kind, (None,))[0] for kind in WAYS}, "refused": failed.get(problem, 0),
+                     "fastest": chosen[1]})
+    columns = {"problem": "problem", **{kind: f"{title}, us" for kind, title in WAYS.items()}, "refused": "refused", "fastest": "fastest"}
+    return {"facts": {}, "sections": [{"key": "ways", "title": "Ways to compute each op", "columns": columns, "rows": rows}]}
