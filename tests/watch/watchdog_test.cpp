@@ -51,10 +51,11 @@ void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milli
 }  // namespace
 
 TEST_CASE("F4: a replica that stalls in a step is named, and what all did last") {
+  // The stall ends in the middle between the verdict, after 6 s, and the end of the process, after 9: a busy machine may be late.
   for (const int replicas : {1, 2}) {
     const int last = replicas - 1;
-    FailEnvironment fail("stall:backward:dev" + std::to_string(last) + ":step1:4000ms");
-    DataParallel net(small_convnet(), watched(replicas, 1));
+    FailEnvironment fail("stall:backward:dev" + std::to_string(last) + ":step1:7500ms");
+    DataParallel net(small_convnet(), watched(replicas, 6));
     std::string text;
     ErrorCode code{};
     try {
@@ -65,7 +66,7 @@ TEST_CASE("F4: a replica that stalls in a step is named, and what all did last")
     }
     CHECK(code == ErrorCode::timeout);
     const std::string name = "replica " + std::to_string(last) + " (cpu)";
-    CHECK_THAT(text, Catch::StartsWith(name + " did not move for 1 s: "));
+    CHECK_THAT(text, Catch::StartsWith(name + " did not move for 6 s: "));
     CHECK_THAT(text, Catch::Contains(name + " stands in backward of step 1, last layer 'loss'"));
     if (replicas == 2)
       CHECK_THAT(text,
