@@ -100,9 +100,9 @@ TEST_CASE("between calls nothing is watched, and a watchdog leaves no thread") {
 TEST_CASE("a rank that waits for others lets them say what is wrong first") {
   Scene scene;
   scene.waits = true;
-  engine::Watchdog watchdog(scene.options(2, true));
+  engine::Watchdog watchdog(scene.options(8, true));
   watchdog.begin();
-  sleep_ms(2250);  // its time is up, its patience with the others is not
+  sleep_ms(9000);  // its time is up, its patience with the others, a quarter of it, is not
   CHECK(!scene.abort);
   scene.abort = true;  // somebody else ended the call
   watchdog.end();
@@ -113,19 +113,19 @@ TEST_CASE("a rank that waits for others lets them say what is wrong first") {
 TEST_CASE("a rank that waits in vain ends its call itself") {
   Scene scene;
   scene.waits = true;
-  engine::Watchdog watchdog(scene.options(0.4, true));
+  engine::Watchdog watchdog(scene.options(4, true));
   watchdog.begin();
   wait_for_abort(scene);
   CHECK(scene.abort);
   watchdog.end();
   REQUIRE(watchdog.verdict());
-  CHECK(std::string(watchdog.verdict()->what()) == "nothing moved for 0.4 s: it waits in nothing");
+  CHECK(std::string(watchdog.verdict()->what()) == "nothing moved for 4 s: it waits in nothing");
 }
 
 TEST_CASE("of ranks that all wait, those that do not answer are to blame") {
   Scene scene;
   scene.waits = true;
-  engine::WatchdogOptions options = scene.options(0.4, true);
+  engine::WatchdogOptions options = scene.options(4, true);
   options.silent = [] { return std::string("rank 3"); };
   engine::Watchdog watchdog(options);
   watchdog.begin();
@@ -133,7 +133,7 @@ TEST_CASE("of ranks that all wait, those that do not answer are to blame") {
   watchdog.end();
   REQUIRE(watchdog.verdict());
   CHECK(std::string(watchdog.verdict()->what()) ==
-        "rank 3 did not answer (is its process stopped?), nothing moved for 0.4 s: it waits in nothing");
+        "rank 3 did not answer (is its process stopped?), nothing moved for 4 s: it waits in nothing");
 }
 
 TEST_CASE("every move starts the time anew") {
