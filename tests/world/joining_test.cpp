@@ -112,9 +112,9 @@ TEST_CASE("world: a rank that does not come to an exchange is named") {
         if (world->rank() != 1)
           world->exchange("");
         else
-          std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+          std::this_thread::sleep_for(std::chrono::milliseconds(5000));
       },
-      /*timeout=*/0.7);
+      /*timeout=*/3);
   CHECK(contains(failures[0].text, "rank 1 of 3 did not come to exchange"));
   CHECK(failures[2].code == ErrorCode::timeout);
 }
@@ -150,7 +150,7 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
       [&](const auto& world) {
         if (world->rank() == 0) {
           world->busy(true);
-          std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+          std::this_thread::sleep_for(std::chrono::milliseconds(4000));
           world->busy(false);
         }
         world->exchange("");
@@ -158,9 +158,9 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
         if (world->rank() != 0)
           world->exchange("");  // to which rank 0 does not come
         else
-          std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+          std::this_thread::sleep_for(std::chrono::milliseconds(5000));
       },
-      /*timeout=*/0.5);
+      /*timeout=*/2);
   CHECK(exchanged);
   CHECK(contains(failures[1].text, "rank 0 of 3 did not come to exchange 1 within"));
 }
