@@ -15,9 +15,9 @@ enum class CublasLtAlgorithm : std::int32_t {
   needs_workspace,  // a little, and writes all over it
   slow,             // by 30 ms
   wrong,            // by two per cent
-  loses_nan,        // in ReLU
   splits,           // the sum, and adds up in place
-  fails             // when it runs
+  fails,            // when it runs
+  loses_nan         // in ReLU
 };
 
 // Between its construction and its end cuBLASLt is there. What it has reported is among simt::take_reports().

@@ -15,13 +15,13 @@ enum class CudnnEngine {
   needs_workspace,   // a little, and writes all over it
   slow,              // by 30 ms
   wrong,             // by two per cent
-  loses_nan,         // in ReLU, whatever it is told
   hungry,            // for a GiB
   nondeterministic,  // says that it is
   refuses,           // when a plan is made
   tensor_core,       // float32 is rounded to TF32
   winograd,          // says that it is
-  fails              // when it runs
+  fails,             // when it runs
+  loses_nan          // in ReLU, whatever it is told
 };
 
 // Between its construction and its end cuDNN is there. What it has reported is among simt::take_reports().
