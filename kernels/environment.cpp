@@ -31,29 +31,32 @@ std::string system_name() {
   return std::string(names.sysname) + " " + names.release + " " + names.machine;
 }
 
+// The file that this environment variable names, where it is set.
+const char* named(const char* variable, const char* file) {
+  const char* const other = std::getenv(variable);
+  return other != nullptr && *other != '\0' ? other : file;
+}
+
 // Of a library that may be there: the number that its function gives, or tells through a pointer.
-std::string version_of(std::initializer_list<const char*> files, const char* function, bool through_pointer) {
-  for (const char* const file : files) {
-    void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) continue;
-    std::string text = std::string(file) + " without " + function;
-    if (void* const address = dlsym(library, function)) {
-      int version = 0;
-      if (through_pointer)
-        reinterpret_cast<int (*)(int*)>(address)(&version);
-      else
-        version = static_cast<int>(reinterpret_cast<std::size_t (*)()>(address)());
-      text = std::to_string(version) + " (" + file + ")";
-    }
-    return text;
-  }
-  return "not found";
+std::string version_of(const char* file, const char* function, bool through_pointer) {
+  void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return "not found";
+  void* const address = dlsym(library, function);
+  if (address == nullptr) return std::string(file) + " without " + function;
+  int version = 0;
+  if (through_pointer)
+    reinterpret_cast<int (*)(int*)>(address)(&version);
+  else
+    version = static_cast<int>(reinterpret_cast<std::size_t (*)()>(address)());
+  return std::to_string(version) + " (" + file + ")";
 }
 
 std::string cuda_text() {
   const DeviceProbe probe = probe_devices(DeviceKind::cuda);
-  std::string text = line("driver", version_of({"libcuda.so.1"}, "cuDriverGetVersion", true));
-  if (probe.count == 0) return text + line("CUDA", "not used: " + probe.reason);
+  std::string text = line("driver", version_of("libcuda.so.1", "cuDriverGetVersion", true));
+  if (probe.count == 0)
+    return text + line("CUDA", "not used: " + probe.reason) +
+           line("cuDNN", version_of(named("DP_CUDNN_LIBRARY", "libcudnn.so.9"), "cudnnGetVersion", false));
   text += line("plugin", kernels::cuda_plugin_path());
   return text + kernels::backend(DeviceKind::cuda).describe();
 }
@@ -67,9 +70,7 @@ std::string describe_environment() {
   text += line("compiler", __VERSION__);
   text += kernels::backend(DeviceKind::cpu).describe();
   text += cuda_text();
-  text += line("cuDNN", version_of({"libcudnn.so.9"}, "cudnnGetVersion", false));
-  const char* const nccl = std::getenv("DP_NCCL_LIBRARY");
-  text += line("NCCL", version_of({nccl != nullptr && *nccl != '\0' ? nccl : "libnccl.so.2"}, "ncclGetVersion", true));
+  text += line("NCCL", version_of(named("DP_NCCL_LIBRARY", "libnccl.so.2"), "ncclGetVersion", true));
   const kernels::Mpi* const mpi = kernels::mpi_plugin();
   text += line("MPI", mpi != nullptr ? mpi->version() : "not used: " + kernels::mpi_reason());
   return text;
