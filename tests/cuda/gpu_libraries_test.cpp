@@ -1,5 +1,5 @@
 // On a real GPU: every way that cuDNN, cuBLASLt and our kernels on tensor cores offer for the layers of both networks computes what our
-// ordinary kernels do.
+// ordinary kernels do. Many cases, each of which CTest gives a process of its own: an access that breaks the device hides no other's result.
 #include "kernels/cuda/candidates.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -61,72 +61,149 @@ void check_ways(const OpDesc& desc, const CudaOpOptions& options, int& compared,
   }
 }
 
-}  // namespace
+struct Multiplied {
+  DType type;
+  bool tf32 = false;
+};
 
-TEST_CASE("libraries on a GPU compute what own kernels do, in float32, with TF32, in bfloat16 and float16") {
-  if (const DeviceProbe probe = cuda_backend().probe(); probe.count == 0) DP_SKIP(probe.reason);
-  if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
-  CudaOpOptions options;
-  options.libraries = std::make_shared<Libraries>();
-  struct Multiplied {
-    DType type;
-    bool tf32;
-  };
-  for (const auto& [type, tf32] :
-       {Multiplied{DType::f32, false}, {DType::f32, true}, {DType::bf16, false}, {DType::f16, false}}) {
-    INFO(to_string(type) << (tf32 ? " as TF32" : ""));
-    options.tf32 = tf32;
-    int compared = 0;
-    for (const auto& descs : {convolution({64, 64, 32, 32}, 64, {3, 1, 1}, false, type),
-                              convolution({64, 64, 32, 32}, 128, {3, 2, 1}, false, type),
-                              convolution({64, 64, 32, 32}, 128, {1, 2, 0}, false, type),
-                              convolution({64, 512, 4, 4}, 512, {3, 1, 1}, false, type),
-                              convolution({64, 32, 26, 26}, 64, {3, 1, 0}, true, type),
-                              convolution({5, 7, 9, 9}, 13, {3, 2, 1}, true, type), linear(64, 9216, 128, true, type),
-                              linear(64, 512, 10, false, type), linear(3, 257, 33, true, type)})
-      for (const OpDesc& desc : descs) check_ways(desc, options, compared);
-    CHECK(compared > 0);
-  }
+bool no_gpu() {
+  const DeviceProbe probe = cuda_backend().probe();
+  if (probe.count == 0) dp::test::mark_skipped(probe.reason);
+  return probe.count == 0;
 }
 
-TEST_CASE("cuDNN on a GPU: ways beside a batch normalisation compute what own kernels do") {
-  if (const DeviceProbe probe = cuda_backend().probe(); probe.count == 0) DP_SKIP(probe.reason);
-  if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
+CudaOpOptions with_libraries(bool tf32) {
   CudaOpOptions options;
   options.libraries = std::make_shared<Libraries>();
+  options.tf32 = tf32;
+  return options;
+}
+
+enum Direction { kForward, kData, kWeights };
+
+void check_cudnn(Direction direction, const Multiplied& as) {
+  if (no_gpu()) return;
+  if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
+  const CudaOpOptions options = with_libraries(as.tf32);
   int compared = 0;
-  for (const DType type : {DType::bf16, DType::f16})
-    for (const auto& descs :
-         {beside_norm({64, 64, 32, 32}, 64, {3, 1, 1}, type), beside_norm({64, 64, 32, 32}, 128, {3, 2, 1}, type),
-          beside_norm({64, 64, 32, 32}, 128, {1, 2, 0}, type), beside_norm({64, 512, 4, 4}, 512, {3, 1, 1}, type)})
-      for (const OpDesc& desc : descs) check_ways(desc, options, compared);
+  for (const auto& descs : {convolution({64, 64, 32, 32}, 64, {3, 1, 1}, false, as.type),
+                            convolution({64, 64, 32, 32}, 128, {3, 2, 1}, false, as.type),
+                            convolution({64, 64, 32, 32}, 128, {1, 2, 0}, false, as.type),
+                            convolution({64, 512, 4, 4}, 512, {3, 1, 1}, false, as.type),
+                            convolution({64, 32, 26, 26}, 64, {3, 1, 0}, true, as.type),
+                            convolution({5, 7, 9, 9}, 13, {3, 2, 1}, true, as.type)})
+    check_ways(descs[direction], options, compared);
   CHECK(compared > 0);
 }
 
-TEST_CASE("own kernels on tensor cores compute on a GPU what the ordinary ones do") {
-  if (const DeviceProbe probe = cuda_backend().probe(); probe.count == 0) DP_SKIP(probe.reason);
+void check_cublaslt(const Multiplied& as) {
+  if (no_gpu()) return;
+  if (cublaslt().api == nullptr) DP_SKIP(cublaslt().reason);
+  const CudaOpOptions options = with_libraries(as.tf32);
+  int compared = 0;
+  for (const auto& descs :
+       {linear(64, 9216, 128, true, as.type), linear(64, 512, 10, false, as.type), linear(3, 257, 33, true, as.type)})
+    for (const OpDesc& desc : descs) check_ways(desc, options, compared);
+  CHECK(compared > 0);
+}
+
+void check_cudnn_beside_norm(Direction direction, DType type) {
+  if (no_gpu()) return;
+  if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
+  const auto is_wanted = [&](const OpDesc& desc) {
+    return std::holds_alternative<NormConv2dForward>(desc)        ? direction == kForward
+           : std::holds_alternative<NormConv2dBackwardData>(desc) ? direction == kData
+                                                                  : direction == kWeights;
+  };
+  const CudaOpOptions options = with_libraries(false);
+  int compared = 0;
+  for (const auto& descs :
+       {beside_norm({64, 64, 32, 32}, 64, {3, 1, 1}, type), beside_norm({64, 64, 32, 32}, 128, {3, 2, 1}, type),
+        beside_norm({64, 64, 32, 32}, 128, {1, 2, 0}, type), beside_norm({64, 512, 4, 4}, 512, {3, 1, 1}, type)})
+    for (const OpDesc& desc : descs)
+      if (is_wanted(desc)) check_ways(desc, options, compared);
+  // For bfloat16 cuDNN has to compile kernels, of graphs that it may not know.
+  if (type == DType::f16) CHECK(compared > 0);
+}
+
+constexpr int kLeastWays = 4;  // a tile each
+
+void check_tensor_cores(const Shape& x_shape, std::int64_t out, const Window& window, DType type) {
+  if (no_gpu()) return;
   const CudaOpOptions options = options_of_device(0);
   if (options.compute_capability < 80) DP_SKIP("the first GPU has no compute capability of 8.0 or more");
-  struct Layer {
-    Shape x;
-    std::int64_t out;
-    Window window;
-  };
-  // Cells that stay in shared memory at three widths, cells that fill no whole tile, strides, 1x1, many channels, few.
-  const Layer layers[] = {
-      {{64, 64, 32, 32}, 64, {3, 1, 1}}, {{8, 64, 56, 56}, 64, {3, 1, 1}},   {{2, 64, 112, 112}, 64, {3, 1, 1}},
-      {{5, 64, 9, 9}, 72, {3, 1, 1}},    {{16, 64, 32, 32}, 128, {3, 2, 1}}, {{16, 64, 32, 32}, 128, {1, 2, 0}},
-      {{8, 1024, 4, 4}, 64, {3, 1, 1}},  {{64, 512, 4, 4}, 512, {3, 1, 1}},  {{3, 8, 5, 5}, 8, {3, 1, 1}}};
-  int compared = 0;
-  for (const DType type : {DType::bf16, DType::f16})
-    for (const Layer& layer : layers) {
-      std::vector<OpDesc> descs = beside_norm(layer.x, layer.out, layer.window, type);
-      const auto forward = std::get<NormConv2dForward>(descs.front());
-      const TensorDesc &x = forward.x, &w = forward.w, &y = forward.y;
-      descs.emplace_back(Conv2dForward{x, w, y, layer.window, true, true});
-      descs.emplace_back(Conv2dBackwardData{y, w, x, layer.window});
-      descs.emplace_back(Conv2dBackwardWeights{x, y, last(w.shape), layer.window, true});
-      for (const OpDesc& desc : descs) check_ways(desc, options, compared, /*tensor_cores=*/true);
-    }
-  CHECK(compared >= 400);
+  std::vector<OpDesc> descs = beside_norm(x_shape, out, window, type);
+  const auto forward = std::get<NormConv2dForward>(descs.front());
+  const TensorDesc &x = forward.x, &w = forward.w, &y = forward.y;
+  descs.emplace_back(Conv2dForward{x, w, y, window, true, true});
+  descs.emplace_back(Conv2dBackwardData{y, w, x, window});
+  descs.emplace_back(Conv2dBackwardWeights{x, y, last(w.shape), window, true});
+  for (const OpDesc& desc : descs) {
+    int compared = 0;
+    check_ways(desc, options, compared, /*tensor_cores=*/true);
+    INFO(name_of(desc));
+    CHECK(compared >= kLeastWays);
+  }
 }
+
+}  // namespace
+
+// Names without semicolons: CMake takes those for the end of a name.
+#define DP_IN_EVERY_TYPE(name, ...)        \
+  TEST_CASE(name " in float32") {          \
+    const Multiplied as{DType::f32};       \
+    __VA_ARGS__;                           \
+  }                                        \
+  TEST_CASE(name " in TF32") {             \
+    const Multiplied as{DType::f32, true}; \
+    __VA_ARGS__;                           \
+  }                                        \
+  TEST_CASE(name " in bfloat16") {         \
+    const Multiplied as{DType::bf16};      \
+    __VA_ARGS__;                           \
+  }                                        \
+  TEST_CASE(name " in float16") {          \
+    const Multiplied as{DType::f16};       \
+    __VA_ARGS__;                           \
+  }
+#define DP_IN_16_BITS(name, ...)    \
+  TEST_CASE(name " in bfloat16") {  \
+    const DType type = DType::bf16; \
+    __VA_ARGS__;                    \
+  }                                 \
+  TEST_CASE(name " in float16") {   \
+    const DType type = DType::f16;  \
+    __VA_ARGS__;                    \
+  }
+
+DP_IN_EVERY_TYPE("cuDNN computes what own kernels do: convolutions", check_cudnn(kForward, as))
+DP_IN_EVERY_TYPE("cuDNN computes what own kernels do: data gradients", check_cudnn(kData, as))
+DP_IN_EVERY_TYPE("cuDNN computes what own kernels do: weight gradients", check_cudnn(kWeights, as))
+DP_IN_EVERY_TYPE("cuBLASLt computes what own kernels do: linear layers", check_cublaslt(as))
+
+DP_IN_16_BITS("cuDNN beside a batch normalisation: convolutions", check_cudnn_beside_norm(kForward, type))
+DP_IN_16_BITS("cuDNN beside a batch normalisation: data gradients", check_cudnn_beside_norm(kData, type))
+DP_IN_16_BITS("cuDNN beside a batch normalisation: weight gradients", check_cudnn_beside_norm(kWeights, type))
+
+// Cells that stay in shared memory at three widths, cells that fill no whole tile, strides, 1x1, many channels, few.
+DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 32x32",
+              check_tensor_cores({64, 64, 32, 32}, 64, {3, 1, 1}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 56x56",
+              check_tensor_cores({8, 64, 56, 56}, 64, {3, 1, 1}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 112x112",
+              check_tensor_cores({2, 64, 112, 112}, 64, {3, 1, 1}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 64 to 72 channels of 9x9",
+              check_tensor_cores({5, 64, 9, 9}, 72, {3, 1, 1}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 64 to 128 channels of 32x32, stride 2",
+              check_tensor_cores({16, 64, 32, 32}, 128, {3, 2, 1}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 64 to 128 channels of 32x32, 1x1",
+              check_tensor_cores({16, 64, 32, 32}, 128, {1, 2, 0}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 1024 to 64 channels of 4x4",
+              check_tensor_cores({8, 1024, 4, 4}, 64, {3, 1, 1}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 512 to 512 channels of 4x4",
+              check_tensor_cores({64, 512, 4, 4}, 512, {3, 1, 1}, type))
+// Small: for compute-sanitizer, too.
+DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 8x8",
+              check_tensor_cores({2, 64, 8, 8}, 64, {3, 1, 1}, type))
+DP_IN_16_BITS("own kernels on tensor cores: 8 to 8 channels of 5x5",
+              check_tensor_cores({3, 8, 5, 5}, 8, {3, 1, 1}, type))

@@ -140,3 +140,13 @@ TEST_CASE("GPU: few steps of both narrow networks", "[.sanitizers]") {
   five_steps(narrow_convnet(), options, 6);
   five_steps(narrow_resnet(/*relu=*/true), options, 10);
 }
+
+// Channels in eights, of which the third stage has 64: the kernels on tensor cores, cells that stay in shared memory among them.
+TEST_CASE("GPU: few steps in bfloat16 on tensor cores", "[.sanitizers]") {
+  const int devices = gpu_count();
+  if (devices == 0) return;
+  DataParallelOptions options = on_gpus(2, devices);
+  options.comm = Comm::p2p;
+  options.amp = Amp::bfloat16;
+  five_steps(models::resnet18({.classes = 10, .input = {3, 8, 8}, .width = 16}), options, 10);
+}

@@ -1,7 +1,11 @@
 # cmake -DPROGRAM=dp_train -DFOLDER=<of the simulated plugin, probe and driver> -P: dp_train as it is, on simulated GPUs. One result on
 # one GPU and on two.
 cmake_minimum_required(VERSION 3.25)
-set(ENV{LD_LIBRARY_PATH} ${FOLDER})
+if(DEFINED ENV{LD_LIBRARY_PATH})  # oneDNN may come from there
+  set(ENV{LD_LIBRARY_PATH} "${FOLDER}:$ENV{LD_LIBRARY_PATH}")
+else()
+  set(ENV{LD_LIBRARY_PATH} ${FOLDER})
+endif()
 set(ENV{DP_PLUGIN_PATH} ${FOLDER})
 set(ENV{DP_NCCL_LIBRARY} /nonexistent)
 set(ENV{DP_CUDNN_LIBRARY} /nonexistent)
