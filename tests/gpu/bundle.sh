@@ -3,7 +3,7 @@
 
 # Every host with a compiler has these.
 bundle_assumed='^(libc6|libc6-dev|libgcc-s1|libstdc\+\+6|libgomp1|debconf.*|cdebconf|dpkg|procps|perl.*|python3.*|install-info|media-types)$'
-bundle_limit_mib=60
+bundle_limit_mib=57
 
 # bundle_packages <package>...: these and what they depend on, without what is assumed. Of alternatives the first.
 bundle_packages() {

@@ -1,22 +1,20 @@
-"""What gpu-check runs."""
+"""What gpu-check runs, but for the tests of CTest (ctests.py) and the sanitizers (sanitizer.py)."""
 import json
+import math
 import os
 import pathlib
-import shutil
 import tempfile
-import threading
-import xml.etree.ElementTree
+
+import ctests
+import libraries
 
 CORES = os.cpu_count() or 2
-# Cases of the op tests that reach every kernel with small tensors.
-SANITIZED_OPS = [
-    "accumulate adds*", "an addition adds*", "average pools are means*", "convolutions at the edges*", "dropout drops*",
-    "fill writes*", "gradients may be written over*", "images gathered on a device are*", "in evaluation a max-pool*",
-    "linear layers agree*", "merging skips*", "softmax cross-entropy agrees*", "the first of equal maxima*",
-    "the norm is that*", "the SGD update agrees*", "Reorder into*", "ReLU keeps*",
-]
-SANITIZED_TRAINING = ["GPU: few steps of both narrow networks"]
 DIGITS_TOP1 = 90  # percent, after two epochs
+# What the parts that use the GPU need, and the programs of dp_bench; the simulation and the other tests come later.
+GPU_TARGETS = ["dp_train", "dp_cuda", "test_gpu", "test_real_libraries", "test_ops", "test_golden", "test_mnist_steps", "test_resnet18",
+               "op_bits", "dp_bench", "bench_step", "bench_ops", "bench_comm"]
+# Without them there is nothing to run.
+ESSENTIAL = ["dp_train", "dp_cuda", "test_gpu"]
 
 
 def program(build, name):
@@ -27,7 +25,7 @@ def tested(build, folder, name):
     return build / "tests" / folder / name
 
 
-def build(parts, root, folder, gpus):
+def configure(parts, root, folder, gpus):
     architectures = ";".join(sorted({gpu.architecture for gpu in gpus}))
 
     def check(part):
@@ -35,17 +33,44 @@ def build(parts, root, folder, gpus):
         if status == 0:
             status, output = parts.command(
                 part, ["cmake", "--preset", "release", "-B", folder, "-DDP_CUDA=ON", "-DDP_BUILD_TESTS=ON",
-                       f"-DDP_CUDA_ARCHITECTURES={architectures}"], 120, root)
+                       f"-DDP_TEST_TIMEOUT={ctests.TEST_SECONDS}", f"-DDP_CUDA_ARCHITECTURES={architectures}"], 120, root)
         if status == 0 and "CUDA backend is left out" in output:
             return parts.verdict(part, False, "CMake found no CUDA toolkit that fits: CUDACXX, PATH or /usr/local/cuda/bin must have "
                                  "the nvcc of CUDA 12.4 or newer")
-        if status == 0:
-            status, output = parts.command(part, ["cmake", "--build", folder, "-j", CORES], 360, root)
-        warnings = output.count("warning:")
-        parts.verdict(part, status == 0, f"for sm_{architectures}, {warnings} warnings" if status == 0
-                      else f"exit status {status}")
+        parts.verdict(part, status == 0, f"for sm_{architectures}" if status == 0 else f"exit status {status}")
 
-    return parts.run("build", check)
+    return parts.run("configuring", check)
+
+
+def built(parts, part, root, folder, limit, *targets):
+    # What fails must not keep the rest from being compiled.
+    chosen = ["--target", *targets] if targets else []
+    status, output = parts.command(part, ["nice", "cmake", "--build", folder, "-j", CORES, *chosen, "--", "-k", "0"], limit, root)
+    failed = sum(line.startswith("FAILED: ") for line in output.splitlines())
+    return status, f"{output.count('warning:')} warnings" if status == 0 else f"exit status {status}, {failed} commands failed"
+
+
+def build(parts, root, folder):
+    """Builds what the GPU parts need. Returns whether the rest has something to run: one program that fails does not end the check."""
+    def check(part):
+        status, detail = built(parts, part, root, folder, 300, *GPU_TARGETS)
+        parts.verdict(part, status == 0, detail)
+
+    def has_essentials(part):
+        # Built again, not looked for: what is there may be of an older tree.
+        status, _ = parts.command(part, ["cmake", "--build", folder, "-j", CORES, "--target", *ESSENTIAL], 60, root)
+        parts.verdict(part, status == 0, "the other parts run with what there is" if status == 0 else
+                      f"not all of {', '.join(ESSENTIAL)} could be built: nothing to run")
+
+    return parts.run("build for the GPU parts", check) or parts.run("what is needed at least", has_essentials)
+
+
+def build_the_rest(parts, root, folder):
+    def check(part):
+        status, detail = built(parts, part, root, folder, 240)
+        parts.verdict(part, status == 0, detail)
+
+    parts.run("build of the other tests", check)
 
 
 def environment(parts, build):
@@ -55,37 +80,12 @@ def environment(parts, build):
         status, output = parts.command(part, [program(build, "dp_train"), "env"], 240)  # many GPUs have many pairs to probe
         print(output)
         text.append(output)
-        parts.verdict(part, status == 0, f"exit status {status}")
+        wrong = [f"exit status {status}"] if status != 0 else []
+        wrong += libraries.unused(output, parts.environment)
+        parts.verdict(part, not wrong, "; ".join(wrong))
 
     parts.run("dp_train env", check)
     return "".join(text)
-
-
-def ctest(parts, name, build, limit, jobs, *selection):
-    def check(part):
-        results = build / "logs" / (name.replace(" ", "-") + ".xml")
-        results.unlink(missing_ok=True)
-        status, output = parts.command(
-            part, ["ctest", "--test-dir", build, "--no-tests=error", "--output-on-failure", "-j", jobs, "--timeout", "120",
-                   "--output-junit", results, *selection], limit)
-        cases = xml.etree.ElementTree.parse(results).getroot().findall("testcase")
-        failed = [case.get("name") for case in cases if case.get("status") not in ("run", "notrun", "disabled")]
-        skipped = [case.get("name") for case in cases if case.find("skipped") is not None]
-        part.failed_tests, part.skipped_tests = failed, skipped
-        detail = f"{len(cases) - len(failed) - len(skipped)} passed, {len(failed)} failed, {len(skipped)} skipped"
-        # What a GPU is here for must not be skipped.
-        needed = "-L" in selection and bool(skipped)
-        parts.verdict(part, status == 0 and not failed and not needed, detail)
-
-    parts.run(name, check)
-
-
-def gpu_tests(parts, build):
-    ctest(parts, "GPU tests", build, 150, 2, "-L", "^gpu$")
-
-
-def all_tests(parts, build):
-    ctest(parts, "all tests", build, 240, max(2, CORES // 2), "-LE", "^(slow|simt-slow|gpu|embed)$")
 
 
 def bits_of(output):
@@ -112,18 +112,40 @@ def op_bits(parts, build):
     parts.run("simulated and real bits", check)
 
 
-def train(parts, part, build, limit, *flags):
+def train(parts, part, build, limit, *flags, **variables):
     """Runs dp_train and returns its summary, or None with the part's detail set."""
     with tempfile.TemporaryDirectory() as folder:
         summary = pathlib.Path(folder) / "summary.json"
         status, output = parts.command(
             part, [program(build, "dp_train"), "--gpus", "0", "--quiet", "--summary", summary, "--output-dir",
-                   pathlib.Path(folder) / "run", *flags], limit)
+                   pathlib.Path(folder) / "run", *flags], limit, **variables)
         if status == 0:
             return json.loads(summary.read_text())
         last = (output.strip().splitlines() or ["no output"])[-1]
         parts.verdict(part, False, f"exit status {status}: {last}")
         return None
+
+
+def headline(parts, build, log):
+    """What the goals are about: ResNet18 in bfloat16, every way of every layer tried out anew, whose times are in `log`."""
+    def check(part):
+        log.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory() as cache:
+            summary = train(parts, part, build, 120, "--model", "resnet18", "--dataset", "synthetic", "-b", "256", "--amp", "--max-steps", 50,
+                            DP_TUNING_LOG=log, XDG_CACHE_HOME=cache)
+        if summary is None:
+            return
+        tried = [line.split("\t") for line in log.read_text().splitlines() if line.count("\t") == 2] if log.exists() else []
+        # Where no library's way and none of ours on tensor cores was right, what is fast was not tested.
+        fast = [way for _, way, time in tried if time != "-" and ("mma" in way or way.startswith(("cudnn:", "cublaslt:")))]
+        out = [f"{problem}: {way}" for problem, way, time in tried if time == "-"]
+        part.notes = [f"ways that differed or failed: {'; '.join(out)}"] if out else []
+        loss = summary["train_loss"]
+        finite = isinstance(loss, (int, float)) and math.isfinite(loss)
+        parts.verdict(part, finite and bool(fast), f"loss {loss}, {summary['images_per_second']:.0f} images/s, {len(tried)} ways tried out, "
+                      f"{len(out)} of them no way")
+
+    parts.run("resnet18: bfloat16, tuned, 50 steps", check)
 
 
 def replicas(parts, build):
@@ -169,41 +191,3 @@ def graphs(parts, build):
         parts.verdict(part, equal, f"weights {hashes[0][:16]}" if equal else f"weights differ: {hashes}")
 
     parts.run("resnet18: steps as graphs and one by one", check)
-
-
-def sanitizer_of(parts):
-    path = parts.environment.get("PATH", "")
-    found = shutil.which("compute-sanitizer", path=path)
-    nvcc = parts.environment.get("CUDACXX") or shutil.which("nvcc", path=path) or "/usr/local/cuda/bin/nvcc"
-    beside = pathlib.Path(nvcc).resolve().parent / "compute-sanitizer"
-    return found or (str(beside) if beside.exists() else None)
-
-
-def sanitizers(parts, build):
-    sanitizer = sanitizer_of(parts)
-
-    def check(part, tool):
-        if sanitizer is None:
-            part.result, part.detail = "not run", "no compute-sanitizer in PATH or beside nvcc"
-            return
-        # Cases by name, between commas.
-        runs = ((tested(build, "kernels", "test_ops"), SANITIZED_OPS), (tested(build, "cuda", "test_gpu"), SANITIZED_TRAINING))
-        for words in ([binary, ",".join(names)] for binary, names in runs):
-            status, output = parts.command(
-                part, [sanitizer, "--tool", tool, "--error-exitcode", "9", *words], 150, DP_TESTED_KINDS="cuda",
-                OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"))
-            closing = [line for line in output.splitlines() if "SUMMARY" in line]
-            if status != 0 or not closing or "No tests ran" in output:
-                wrong = [line for line in output.splitlines() if line.startswith("========= ")]
-                first = next((line for line in wrong if "COMPUTE-SANITIZER" not in line), f"exit status {status}")
-                return parts.verdict(part, False, first.strip("= "))
-        parts.verdict(part, True, closing[-1].strip("= "))
-
-    def run(tool):
-        parts.run(f"compute-sanitizer {tool}", lambda part: check(part, tool))
-
-    threads = [threading.Thread(target=run, args=(tool,)) for tool in ("memcheck", "racecheck", "initcheck", "synccheck")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()

@@ -1,16 +1,21 @@
 """./dev gpu-check: builds on a machine with a GPU, runs everything there and writes a report. docs/gpu_check.md."""
 import argparse
 import datetime
+import functools
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import time
 
 import checks
+import ctests
 import gpus
+import libraries
 import report
+import sanitizer
 from parts import Parts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -35,16 +40,6 @@ def environment_of(bundle):
             sys.exit(f"gpu-check: {script} is missing; ./dev bundle DIR makes it")
         shown = subprocess.run(["bash", "-c", '. "$1"; env -0', "bash", str(script)], stdout=subprocess.PIPE, check=True)
         environment = dict(entry.split("=", 1) for entry in shown.stdout.decode().split("\0") if "=" in entry)
-    return with_nccl(environment)
-
-
-def with_nccl(environment):
-    """Names the NCCL of this Python's packages, unless another is named; the loader does not look there."""
-    if "DP_NCCL_LIBRARY" not in environment:
-        libraries = [pathlib.Path(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path]
-        found = [str(library) for library in libraries if library.is_file()]
-        if found:
-            environment["DP_NCCL_LIBRARY"] = found[0]
     return environment
 
 
@@ -60,6 +55,34 @@ def commit_of(given):
         return "unknown"
 
 
+def run_all(parts, build, out, found, facts):
+    """What says most comes first: the time may run out."""
+    if not (checks.configure(parts, ROOT, build, found) and checks.build(parts, ROOT, build)):
+        return
+    parts.environment = libraries.with_libraries(parts.environment)  # not for compilers
+    facts["environment"] = checks.environment(parts, build)
+    ctests.real_libraries(parts, build)
+    ctests.gpu_tests(parts, build)
+    checks.headline(parts, build, out / "tuning.tsv")
+
+    # From here on the GPU and most processors have work of their own.
+    def on_the_gpu():
+        ctests.op_tests(parts, build)
+        checks.replicas(parts, build)
+        for amp in (None, "bfloat16", "float16"):
+            checks.digits(parts, build, amp)
+        checks.graphs(parts, build)
+        for tools in sanitizer.TOOLS:  # two at once
+            parts.side_by_side(*(functools.partial(sanitizer.sanitize, parts, build, tool) for tool in tools))
+
+    def on_the_processors():
+        checks.build_the_rest(parts, ROOT, build)
+        checks.op_bits(parts, build)
+        ctests.all_tests(parts, build)
+
+    parts.side_by_side(on_the_gpu, on_the_processors)
+
+
 def main():
     options = arguments()
     found = gpus.probe()
@@ -70,6 +93,7 @@ def main():
     started_in = os.environ.get("DP_STARTED_IN", os.getcwd())
     out = pathlib.Path(started_in, options.out or os.environ.get("OUT") or ROOT / "build" / "gpu")
     build = ROOT / "build" / "gpu"
+    shutil.rmtree(build / "logs", ignore_errors=True)
     build.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     bundle = pathlib.Path(started_in, options.bundle) if options.bundle else None
@@ -82,20 +106,15 @@ def main():
         "environment": "",
     }
 
-    if checks.build(parts, ROOT, build, found):
-        facts["environment"] = checks.environment(parts, build)
-        checks.gpu_tests(parts, build)
-        checks.op_bits(parts, build)
-        checks.replicas(parts, build)
-        for amp in (None, "bfloat16", "float16"):
-            checks.digits(parts, build, amp)
-        checks.graphs(parts, build)
-        checks.sanitizers(parts, build)
-        checks.all_tests(parts, build)
+    def write(finished=False):
+        facts["finished"] = finished
+        facts["passed"] = finished and all(part.result == "passed" for part in parts.done)
+        facts["seconds"] = round(time.monotonic() - begin)
+        report.write(out, facts, parts.done, parts.logs)
 
-    facts["seconds"] = round(time.monotonic() - begin)
-    facts["passed"] = all(part.result == "passed" for part in parts.done)
-    report.write(out, facts, parts.done)
+    parts.after_each = write
+    run_all(parts, build, out, found, facts)
+    write(finished=True)
     print(f"== {out / 'report.md'}: {'everything passed' if facts['passed'] else 'NOT everything passed'}, "
           f"{facts['seconds']} s")
     return 0 if facts["passed"] else 1

@@ -2,18 +2,47 @@
 import json
 import os
 import pathlib
+import re
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
 import unittest.mock
 
 import checks
+import ctests
+import gpu_check
 import gpus
+import libraries
 import report
+import sanitizer
 from parts import Parts
 
-JUNIT = """<testsuite><testcase name="a" status="run"/><testcase name="b" status="{b}">{inner}</testcase></testsuite>"""
+JUNIT = """<testsuite><testcase name="a" status="run"/><testcase name="{name}" status="{b}">{inner}</testcase></testsuite>"""
+# As CTest 3.25 prints.
+STOPPED = """Test project /x
+    Start 1: a: fine, a name [x]
+    Start 2: b: fails
+1/8 Test #2: b: fails ......................***Failed    0.00 sec
+
+what it printed
+    Start 3: c: skips
+2/8 Test #1: a: fine, a name [x] ...........   Passed    0.00 sec
+    Start 4: d: times out
+3/8 Test #3: c: skips ......................***Skipped   0.00 sec
+    Start 5: e: crashes
+4/8 Test #5: e: crashes ....................***Exception: SegFault  0.00 sec
+
+    Start 6: f: aborts
+5/8 Test #6: f: aborts .....................Subprocess aborted***Exception:   0.00 sec
+
+    Start 7: g: a name that fills the line
+6/8 Test #7: g: a name that fills the line ...***Failed    0.01 sec
+
+    Start 8: h: hangs
+7/8 Test #4: d: times out ..................***Timeout   1.00 sec
+"""
 
 
 class GpuCheck(unittest.TestCase):
@@ -52,7 +81,7 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("no luck", self.parts.done[0].detail)
         self.parts.deadline = time.monotonic()
         self.parts.run("too late", lambda part: self.parts.command(part, ["true"], 10))
-        self.assertEqual(self.parts.done[-1].result, "timed out")
+        self.assertEqual((self.parts.done[-1].result, self.parts.done[-1].detail), ("not run", "no time was left"))
 
     def bits(self, simulated, real):
         self.pretend("tests/cuda/op_bits_simulated", f"printf '{simulated}'")
@@ -105,55 +134,245 @@ class GpuCheck(unittest.TestCase):
         checks.digits(self.parts, self.build)
         self.assertEqual(self.only().detail, "exit status 4: dp_train: out of memory")
 
-    def run_ctest(self, what, b, inner=""):
-        xml = JUNIT.format(b=b, inner=inner)
-        self.pretend("bin/ctest", 'while [ "$1" != --output-junit ]; do shift; done\n' + f"echo '{xml}' >\"$2\"")
+    def run_ctest(self, what, b, inner="", name="b"):
+        xml = JUNIT.format(b=b, inner=inner, name=name)
+        self.pretend("bin/ctest", 'while [ "$1" != --output-junit ]; do shift; done\n' + f"cat >\"$2\" <<'XML'\n{xml}\nXML\n")
         what(self.parts, self.build)
         return self.only()
 
     def test_a_failed_test_is_named(self):
-        part = self.run_ctest(checks.all_tests, "fail", '<failure message="x"/>')
+        part = self.run_ctest(ctests.all_tests, "fail", '<failure message="x"/>')
         self.assertEqual((part.result, part.failed_tests, part.detail), ("failed", ["b"], "1 passed, 1 failed, 0 skipped"))
 
-    def test_skips_pass_but_not_of_gpu_tests(self):
+    def test_skips_pass_but_not_of_what_a_gpu_is_here_for(self):
         skip = '<skipped message="SKIP_RETURN_CODE=4"/>'
-        self.assertEqual(self.run_ctest(checks.all_tests, "notrun", skip).result, "passed")
-        self.parts.done.clear()
-        part = self.run_ctest(checks.gpu_tests, "notrun", skip)
-        self.assertEqual((part.result, part.skipped_tests), ("failed", ["b"]))
+        for what, name, result in ((ctests.all_tests, "b", "passed"), (ctests.gpu_tests, "b", "failed"),
+                                   (ctests.real_libraries, "real_libraries: cuDNN computes", "failed"),
+                                   (ctests.real_libraries, f"real_libraries: {ctests.NEED_NO_GPU} x", "passed"),
+                                   (ctests.op_tests, "ops: b", "failed"), (ctests.op_tests, "resnet18: torchvision's b", "passed")):
+            with self.subTest(what=what.__name__, name=name):
+                self.parts.done.clear()
+                part = self.run_ctest(what, "notrun", skip, name)
+                self.assertEqual((part.result, part.skipped_tests), (result, [name]))
+
+    def test_what_may_be_skipped_of_the_libraries_is_what_needs_no_gpu(self):
+        cuda = pathlib.Path(__file__).resolve().parents[1] / "cuda"
+        for file, may_skip in (("real_libraries_test.cpp", True), ("gpu_libraries_test.cpp", False)):
+            names = re.findall(r'^(?:TEST_CASE|DP_IN_\w+)\("([^"]+)"', (cuda / file).read_text(), re.MULTILINE)
+            self.assertGreater(len(names), 2)
+            self.assertEqual({name.startswith(ctests.NEED_NO_GPU) for name in names}, {may_skip})
+
+    def test_a_ctest_that_leaves_no_results_fails(self):
+        self.pretend("bin/ctest", "echo 'Errors while discovering tests'; exit 8")
+        ctests.gpu_tests(self.parts, self.build)
+        self.assertEqual((self.only().result, self.only().detail), ("failed", "exit status 8, and no results"))
+
+    def test_ops_are_tested_on_the_gpu_alone(self):
+        self.pretend("bin/ctest", 'echo "on $DP_TESTED_KINDS"; exit 1')
+        ctests.op_tests(self.parts, self.build)
+        self.assertIn("on cuda", self.only().output_tail)
+
+    def test_of_tests_that_were_stopped_those_that_ended_are_told(self):
+        self.pretend("bin/ctest", f"cat <<'LOG'\n{STOPPED}LOG\nexec sleep 20")
+        ctests.ctest(self.parts, "slow tests", self.build, 1, 2)
+        part = self.only()
+        self.assertEqual((part.result, part.detail), ("timed out", "stopped after 1 s: 1 passed, 5 failed, 1 skipped, 1 had not ended"))
+        self.assertEqual(part.failed_tests, ["b: fails", "e: crashes", "f: aborts", "g: a name that fills the line", "d: times out"])
+        self.assertEqual((part.skipped_tests, part.unfinished_tests), (["c: skips"], ["h: hangs"]))
+
+    def test_a_test_has_the_limit_that_the_build_is_told(self):
+        lists = pathlib.Path(__file__).resolve().parents[1] / "CMakeLists.txt"
+        self.assertIn("TIMEOUT ${DP_TEST_TIMEOUT}", lists.read_text())
+        self.pretend("root/dev", "")
+        self.pretend("bin/cmake", 'echo "$*"')
+        self.assertTrue(checks.configure(self.parts, self.build / "root", self.build, [gpus.Gpu("H200", "90")]))
+        self.assertIn(f"-DDP_TEST_TIMEOUT={ctests.TEST_SECONDS} ", self.only().output_tail)
+
+    def built(self, script):
+        (self.build / "root").mkdir(exist_ok=True)
+        self.pretend("bin/cmake", script)
+        return checks.build(self.parts, self.build / "root", self.build)
+
+    def test_what_a_gpu_needs_is_built_first_and_no_failure_keeps_the_rest_from_it(self):
+        self.assertTrue(self.built('echo "$*"'))
+        words = self.only().output_tail.split()
+        self.assertIn("--target", words)
+        self.assertEqual(words[-2:], ["-k", "0"])
+        self.assertLessEqual(set(checks.ESSENTIAL), set(words))
+
+    def test_a_build_that_failed_goes_on_if_what_is_needed_was_built(self):
+        fails = 'case "$*" in *"--target dp_train dp_cuda test_gpu") ;; *) echo "FAILED: x.o"; echo "x.cu(3): error: no luck"; exit 1 ;; esac'
+        self.assertTrue(self.built(fails))
+        self.assertEqual([part.result for part in self.parts.done], ["failed", "passed"])
+        self.assertEqual(self.parts.done[0].detail, "exit status 1, 1 commands failed")
+        self.assertEqual(self.parts.done[0].telling, ["FAILED: x.o", "x.cu(3): error: no luck"])
+
+    def test_a_build_that_failed_does_not_go_on_with_what_is_old(self):
+        self.pretend("apps/dp_train/dp_train", "")
+        self.assertFalse(self.built("exit 1"))
+        self.assertEqual([part.result for part in self.parts.done], ["failed", "failed"])
+
+    def packages(self, *files):
+        site = self.build / "site"
+        for file in files:
+            (site / "nvidia" / file).parent.mkdir(parents=True, exist_ok=True)
+            (site / "nvidia" / file).touch()
+        return [str(self.build / "none"), str(site)]
+
+    def test_libraries_of_python_packages_come_before_others(self):
+        path = self.packages("cudnn/lib/libcudnn.so.9", "cu13/lib/libcublasLt.so.13", "empty/lib/__init__.py")
+        nvidia = f"{(self.build / 'site' / 'nvidia').resolve()}"
+        found = f"{nvidia}/cu13/lib:{nvidia}/cudnn/lib"
+        self.assertEqual(libraries.with_libraries({}, path), {"LD_LIBRARY_PATH": found})
+        self.assertEqual(libraries.with_libraries({"LD_LIBRARY_PATH": "/x"}, path), {"LD_LIBRARY_PATH": f"{found}:/x"})
+        self.assertEqual(libraries.with_libraries({"A": "b"}, path[:1]), {"A": "b"})
+
+    def test_a_library_that_is_there_and_not_used_is_told(self):
+        path = self.packages("cudnn/lib/libcudnn.so.9", "cu13/lib/libcublasLt.so.13")
+        used, none = "cuDNN       9.19.0, libcudnn.so.9\n", "cuDNN       none: libcudnn.so.9 was not found\n"
+        blas = "cuBLASLt    13.1.0, libcublasLt.so.13\n"
+        self.assertEqual(libraries.unused(used + blas, {}, path), [])
+        wrong = libraries.unused(none + blas, {}, path)
+        self.assertEqual(len(wrong), 1)
+        self.assertIn("cudnn/lib/libcudnn.so.9 is there", wrong[0])
+        self.assertEqual(len(libraries.unused("no word of them\n", {}, path)), 2)
+        self.assertEqual(libraries.unused(none + blas, {"DP_CUDNN_LIBRARY": "none"}, path), [])
+        self.assertEqual(libraries.unused(none, {}, path[:1]), [])
+
+    def test_dp_train_env_fails_without_a_library_that_is_there(self):
+        self.pretend("apps/dp_train/dp_train", "echo 'cuDNN       none: not found'")
+        path = self.packages("cudnn/lib/libcudnn.so.9")
+        with unittest.mock.patch.object(sys, "path", path), unittest.mock.patch("builtins.print"):
+            self.assertIn("cuDNN", checks.environment(self.parts, self.build))
+        part = self.only()
+        self.assertEqual(part.result, "failed")
+        self.assertIn("cuDNN is not used", part.detail)
+
+    def headline(self, log, loss="2.3"):
+        words = 'while [ "$1" != --summary ]; do shift; done\n'
+        self.pretend("apps/dp_train/dp_train", words + f'printf "{log}" >"$DP_TUNING_LOG"\n'
+                     f'echo \'{{"train_loss": {loss}, "images_per_second": 9.5}}\' >"$2"')
+        checks.headline(self.parts, self.build, self.build / "tuning.tsv")
+        return self.only()
+
+    def test_tuned_training_passes_and_ways_that_are_out_are_told(self):
+        part = self.headline(r"conv\town:64x64\t3\nconv\tcudnn:eng1\t2.5\nconv\town:mma 64x64\t-\n")
+        self.assertEqual((part.result, part.detail), ("passed", "loss 2.3, 10 images/s, 3 ways tried out, 1 of them no way"))
+        self.assertEqual(part.notes, ["ways that differed or failed: conv: own:mma 64x64"])
+
+    def test_tuned_training_without_a_fast_way_or_a_loss_fails(self):
+        for log, loss in ((r"conv\town:64x64\t3\nconv\town:mma 64x64\t-\n", "2.3"), ("", "2.3"), (r"conv\tcudnn:eng1\t2\n", "null")):
+            self.parts.done.clear()
+            self.assertEqual(self.headline(log, loss).result, "failed")
 
     def sanitized(self, script):
         self.pretend("bin/compute-sanitizer", script)
-        checks.sanitizers(self.parts, self.build)
+        for tool in sum(sanitizer.TOOLS, ()):
+            sanitizer.sanitize(self.parts, self.build, tool)
         self.assertEqual(len(self.parts.done), 4)
         return {part.result for part in self.parts.done}
 
     def test_the_cases_for_the_sanitizers_are_there(self):
         tests = pathlib.Path(__file__).resolve().parents[1]
-        for names, files in ((checks.SANITIZED_OPS, "kernels/*_test.cpp"), (checks.SANITIZED_TRAINING, "cuda/gpu_test.cpp")):
+        for names, files in ((sanitizer.OPS, "kernels/*_test.cpp"), (sanitizer.TRAINING, "cuda/gpu_test.cpp"),
+                             (sanitizer.TENSOR_CORES, "cuda/gpu_libraries_test.cpp")):
             sources = "".join(file.read_text() for file in sorted(tests.glob(files)))
             for name in names:
-                self.assertIn(f'TEST_CASE("{name.rstrip("*")}', sources)
+                self.assertRegex(sources, r'(TEST_CASE|DP_IN_16_BITS)\("' + re.escape(name.rstrip("*")))
 
     def test_a_sanitizer_without_errors_passes(self):
         self.assertEqual(self.sanitized("echo '========= ERROR SUMMARY: 0 errors'"), {"passed"})
+        self.parts.done.clear()
+        self.assertEqual(self.sanitized("echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'"), {"passed"})
 
     def test_a_sanitizer_with_errors_fails_and_so_does_one_that_ran_no_test(self):
-        self.assertEqual(self.sanitized("echo '========= ERROR SUMMARY: 2 errors'; exit 9"), {"failed"})
+        self.assertEqual(self.sanitized("echo '========= Invalid __global__ read'; echo '========= ERROR SUMMARY: 2 errors'; exit 9"),
+                         {"failed"})
+        self.assertIn("ERROR SUMMARY: 2 errors; first Invalid __global__ read", self.parts.done[0].detail)
         self.parts.done.clear()
         self.assertEqual(self.sanitized("echo 'No tests ran'; echo '========= ERROR SUMMARY: 0 errors'"), {"failed"})
+        self.parts.done.clear()
+        self.assertEqual(self.sanitized("echo killed"), {"failed"})
+
+    def test_tests_that_fail_under_a_sanitizer_that_finds_nothing_are_the_reason(self):
+        self.assertEqual(self.sanitized("echo 'test cases: 3 | 2 passed | 1 failed'; echo '========= ERROR SUMMARY: 0 errors'; exit 1"),
+                         {"failed"})
+        self.assertIn("tests failed: test cases: 3 | 2 passed | 1 failed", self.parts.done[0].detail)
+
+    def test_kernels_are_loaded_when_needed_but_where_replicas_wait_for_each_other(self):
+        self.sanitized('echo "$CUDA_MODULE_LOADING"; echo "========= ERROR SUMMARY: 0 errors"')
+        for part in self.parts.done:
+            self.assertEqual(["LAZY" in command for command in part.commands], [True, True, False])
+
+    def test_a_program_that_hangs_under_a_sanitizer_does_not_hide_the_next(self):
+        self.pretend("bin/compute-sanitizer", 'case "$*" in *test_real_libraries*) exec sleep 20 ;; esac; echo "ERROR SUMMARY: 0 errors"')
+        command = self.parts.command
+        with unittest.mock.patch.object(self.parts, "command", lambda part, words, limit, **more: command(part, words, 1, **more)):
+            sanitizer.sanitize(self.parts, self.build, "memcheck")
+        part = self.only()
+        self.assertEqual((part.result, part.detail, len(part.commands)), ("failed", "test_real_libraries: stopped after 1 s", 3))
 
     def test_a_sanitizer_that_is_not_there_did_not_pass(self):
-        with unittest.mock.patch.object(checks, "sanitizer_of", lambda parts: None):
-            checks.sanitizers(self.parts, self.build)
-        self.assertEqual({part.result for part in self.parts.done}, {"not run"})
+        with unittest.mock.patch.object(sanitizer, "sanitizer_of", lambda parts: None):
+            sanitizer.sanitize(self.parts, self.build, "memcheck")
+        self.assertEqual(self.only().result, "not run")
+
+    def facts(self, **more):
+        return {"commit": "c0ffee", "date": "today", "gpus": ["H200"], "host": "here", "environment": "driver 1", "seconds": 3,
+                "passed": False, "finished": True, **more}
+
+    def test_logs_and_a_report_are_there_while_parts_still_run(self):
+        self.parts.after_each = lambda: report.write(self.build, self.facts(finished=False), self.parts.done, self.parts.logs)
+        seen = []
+
+        def looks(part):
+            self.parts.command(part, ["echo", "later"], 9)
+            seen.append((self.build / "report.md").read_text())
+            with tarfile.open(self.build / "logs.tar.gz") as archive:
+                seen.append(archive.extractfile("logs/first-1.log").read().decode())
+
+        self.parts.run("first", lambda part: self.parts.verdict(part, self.parts.command(part, ["echo", "hello"], 9)[0] == 0, "fine"))
+        self.parts.run("second", looks)
+        self.assertIn("Not finished", seen[0])
+        self.assertIn("| first | passed |", seen[0])
+        self.assertEqual(seen[1], "hello\n")
+        self.assertEqual((self.parts.done[1].result, self.parts.done[1].detail), ("failed", "it came to no verdict"))
+
+    def order_of(self, broken=""):
+        """The parts in the order of their beginnings, all programs pretending; those of a build whose last word is broken fail."""
+        names = []
+
+        def run(name, check):
+            names.append(name)
+            return name != broken
+
+        with unittest.mock.patch.object(self.parts, "run", run):
+            gpu_check.run_all(self.parts, self.build, self.build, [gpus.Gpu("H200", "90")], {})
+        return names
+
+    def test_what_says_most_comes_first(self):
+        names = self.order_of()
+        self.assertEqual(names[:6], ["configuring", "build for the GPU parts", "dp_train env", "libraries and tensor cores", "GPU tests",
+                                     "resnet18: bfloat16, tuned, 50 steps"])
+        at = names.index
+        self.assertLess(max(at("compute-sanitizer memcheck"), at("compute-sanitizer racecheck")),
+                        min(at("compute-sanitizer initcheck"), at("compute-sanitizer synccheck")))
+        self.assertLess(at("build of the other tests"), min(at("simulated and real bits"), at("all other tests")))
+        self.assertEqual(len(names), len(set(names)))
+
+    def test_without_a_configured_build_nothing_runs(self):
+        self.assertEqual(self.order_of("configuring"), ["configuring"])
+
+    def test_lines_that_name_an_error_are_reported_wherever_they_stand(self):
+        script = "echo 'x.cu(3): error: no luck'; for i in $(seq 999); do echo line $i; done"
+        self.parts.run("long", lambda part: self.parts.verdict(part, self.parts.command(part, ["sh", "-c", script], 9)[0] != 0, ""))
+        report.write(self.build, self.facts(), self.parts.done, self.parts.logs)
+        self.assertIn("x.cu(3): error: no luck", (self.build / "report.md").read_text().split("```")[1].split("\n"))
 
     def test_the_report_has_every_part_and_what_went_wrong(self):
         self.parts.run("good", lambda part: self.parts.verdict(part, True, "fine"))
         self.parts.run("bad", lambda part: self.parts.verdict(part, self.parts.command(part, ["echo", "oops"], 9)[0] == 1, "a|b"))
-        facts = {"commit": "c0ffee", "date": "today", "gpus": ["H200"], "host": "here", "environment": "driver 1", "seconds": 3,
-                 "passed": False}
-        report.write(self.build, facts, self.parts.done)
+        report.write(self.build, self.facts(), self.parts.done, self.parts.logs)
         record = json.loads((self.build / "report.json").read_text())
         self.assertEqual([part["result"] for part in record["parts"]], ["passed", "failed"])
         text = (self.build / "report.md").read_text()

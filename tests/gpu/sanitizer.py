@@ -1,0 +1,71 @@
+"""Parts under NVIDIA's compute-sanitizer."""
+import pathlib
+import shutil
+import subprocess
+
+from checks import program, tested
+
+# Cases of the op tests that reach every kernel of the ops that the networks have, with small tensors, in float32 and 16 bits.
+OPS = [
+    "accumulate adds*", "an addition adds*", "average pools are means*", "convolutions at the edges*",
+    "dropout drops*", "fill writes*", "gradients may be written over*", "images gathered on a device are*", "in evaluation a max-pool*",
+    "linear layers agree*", "merging skips*", "mixed precision: batch*", "mixed precision: convolutions*", "mixed precision: linear*",
+    "mixed precision: the update*", "softmax cross-entropy agrees*", "the first of equal maxima*", "the norm is that*",
+    "the SGD update agrees*", "the statistics of two or three parts*", "running values normalise*", "Reorder into*", "ReLU keeps*",
+]
+# Kernels that a network has only after ways were tried out: with a batch normalisation beside them.
+TENSOR_CORES = ["own kernels on tensor cores: 64 to 64 channels of 8x8*", "own kernels on tensor cores: 8 to 8 channels of 5x5*"]
+TRAINING = ["GPU: few steps of both narrow networks", "GPU: few steps in bfloat16 on tensor cores"]
+TOOLS = (("memcheck", "racecheck"), ("initcheck", "synccheck"))
+
+
+def sanitizer_of(parts):
+    path = parts.environment.get("PATH", "")
+    found = shutil.which("compute-sanitizer", path=path)
+    nvcc = parts.environment.get("CUDACXX") or shutil.which("nvcc", path=path) or "/usr/local/cuda/bin/nvcc"
+    beside = pathlib.Path(nvcc).resolve().parent / "compute-sanitizer"
+    return found or (str(beside) if beside.exists() else None)
+
+
+def reason(status, output):
+    """Why a run under the sanitizer did not pass, or nothing."""
+    lines = output.splitlines()
+    closing = [line.strip("= ") for line in lines if "SUMMARY" in line]
+    if "No tests ran" in output:
+        return "no test ran"
+    if not closing:
+        return f"exit status {status}, without a summary"
+    if not all(": 0 errors" in line or ": 0 hazards" in line for line in closing):
+        found = [line for line in lines if line.startswith("========= ") and "COMPUTE-SANITIZER" not in line and line.strip("= ")]
+        return "; first ".join([closing[-1], *[line.strip("= ") for line in found[:1]]])
+    if status != 0:
+        # Its own errors end with another status: the tests failed.
+        checks = [line.strip() for line in lines if line.startswith("test cases:")]
+        return f"the sanitizer found nothing, but tests failed: {checks[-1] if checks else f'exit status {status}'}"
+    return ""
+
+
+def sanitize(parts, build, tool):
+    def check(part):
+        sanitizer = sanitizer_of(parts)
+        if sanitizer is None:
+            part.result, part.detail = "not run", "no compute-sanitizer in PATH or beside nvcc"
+            return
+        # Each program patches what it loads. Single ops may load their kernels when they need them; a network's replicas could wait for
+        # each other meanwhile.
+        runs = ((tested(build, "cuda", "test_real_libraries"), TENSOR_CORES, {"CUDA_MODULE_LOADING": "LAZY"}),
+                (tested(build, "kernels", "test_ops"), OPS, {"CUDA_MODULE_LOADING": "LAZY"}),
+                (tested(build, "cuda", "test_gpu"), TRAINING, {}))
+        wrong = []
+        for binary, names, variables in runs:
+            try:
+                why = reason(*parts.command(
+                    part, [sanitizer, "--tool", tool, "--error-exitcode", "9", binary, ",".join(names)], 100, DP_TESTED_KINDS="cuda",
+                    OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"), **variables))
+            except subprocess.TimeoutExpired as expired:  # the next program is another matter
+                why = f"stopped after {expired.timeout:.0f} s"
+            if why:
+                wrong.append(f"{binary.name}: {why}")
+        parts.verdict(part, not wrong, "; ".join(wrong) or f"nothing found in {len(runs)} programs")
+
+    parts.run(f"compute-sanitizer {tool}", check)
