@@ -88,6 +88,7 @@ TEST_CASE("simulated GPUs: fused plans train to the same bits") {
 
 TEST_CASE("tuner: all ways of fused ops agree, and a wrong statistic does not") {
   SimulatedGpus machine(1);
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
   for (const OpDesc& desc : fused_ops()) {
     const std::vector<TrialArgument> arguments = trial_arguments(desc);
     const auto pinned = pinned_op(desc);

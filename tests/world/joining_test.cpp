@@ -125,7 +125,7 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   std::vector<std::thread> joining;
   for (const int rank : {0, 1, 3})
     joining.emplace_back([&, rank] {
-      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = World::join(meeting.options(rank, 4, 60));
+      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = World::join(meeting.options(rank, 4, 10));
     });
   world::Connection mute(world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
   mute.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 2, 4, "", ""})});
@@ -137,7 +137,7 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   asking.join();
   CHECK(first == std::vector{2});
   CHECK(last == std::vector{2});
-  CHECK(in_time(begin, 1));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // not by the timeout
   mute.send({world::Kind::here, 1});  // too late for that call, and of no use for the next
   CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
   mute.send({world::Kind::bye});
