@@ -26,22 +26,26 @@ void check_batch(const Batch& batch, const Model& model) {
   if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
   const std::int64_t images = batch.size();
   const Shape& shape = batch.kept.set ? batch.kept.set->images.shape() : batch.images.shape();
-  if (shape.without_first() != model.input())
-    throw Error(ErrorCode::usage, fmt::format("images of shape {} do not fit model '{}', which reads {} per sample",
-                                              to_string(shape), model.name(), to_string(model.input())));
+  check_images(shape, model);
   const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
   if (rows(batch.labels) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} labels", images, rows(batch.labels)));
   if (!batch.samples.empty() && rows(batch.samples) != images)
     throw Error(ErrorCode::usage,
                 fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
-  if (!batch.kept.set) return;
+  if (!batch.kept.set || images == 0) return;
   for (const std::int64_t sample : batch.samples.span<std::int64_t>())
     if (sample < 0 || sample >= shape[0])
       throw Error(ErrorCode::usage, fmt::format("a batch of sample {} of a set of {}", sample, shape[0]));
 }
 
 }  // namespace
+
+void check_images(const Shape& shape, const Model& model) {
+  if (shape.without_first() != model.input())
+    throw Error(ErrorCode::usage, fmt::format("images of shape {} do not fit model '{}', which reads {} per sample",
+                                              to_string(shape), model.name(), to_string(model.input())));
+}
 
 void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   State& s = *state_;
@@ -177,7 +181,9 @@ void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes l
     plant_nan(replica, plan->logits_grad());
   int working = 0;
   for (int lane = 0; lane < replica.lanes(); ++lane) working += replica.plan_of(lane) != nullptr;
-  for (int lane = std::max(lanes.begin, working); lane < lanes.end && !accumulate; ++lane) replica.zero_gradients(lane);
+  // Lanes without rows come last, and the last one with rows hands out the buckets: they must be clear before it.
+  for (int lane = working; lane < replica.lanes() && lanes.begin == 0 && !accumulate; ++lane)
+    replica.zero_gradients(lane);
   run_stage(
       replica, lanes, &Plan::backward, backward_gathers, [](int, const engine::PlanStep&) {},
       [&](int lane, const engine::PlanStep& s) {

@@ -279,6 +279,8 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
                            const std::vector<std::int64_t>& eval_batches, const KeptImages& train_images,
                            const KeptImages& eval_images) {
   State& s = *state_;
+  for (const KeptImages& images : {train_images, eval_images})
+    if (images.set) check_images(images.set->images.shape(), s.model);
   std::vector<State::Placed> batches;
   for (const std::int64_t rows : train_batches)
     s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));

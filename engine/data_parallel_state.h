@@ -30,6 +30,8 @@ DataParallelOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
 std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
 std::string_view communicator_name(Comm comm);                            // as backends know it
+// Error(usage) where a batch or a set of so many images is not of those that the model reads.
+void check_images(const Shape& shape, const Model& model);
 
 // Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
 inline constexpr std::int64_t kLayoutRows = 32;

@@ -1,6 +1,7 @@
 #include "engine/kept_images.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "dp/error.h"
 
@@ -38,6 +39,10 @@ std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
         set.normalization.std.size() != channels)
       throw Error(ErrorCode::usage,
                   "kept images are bytes, with a mean and a deviation for each channel: take read_images()");
+    const auto& deviations = set.normalization.std;
+    if (set.augmentation.padding < 0 || set.augmentation.padding > std::numeric_limits<std::int32_t>::max() ||
+        !std::all_of(deviations.begin(), deviations.end(), [](float value) { return value > 0; }))
+      throw Error(ErrorCode::usage, "kept images are padded by 0 or more pixels and divided by deviations above 0");
     Kept fresh{images.set, nullptr, nullptr};
     std::vector<float> statistics = set.normalization.mean;
     statistics.insert(statistics.end(), set.normalization.std.begin(), set.normalization.std.end());

@@ -65,7 +65,8 @@ struct Arguments {
   int print_freq = 10;
   bool profile = false;
   bool quiet = false, no_progress = false;
-  std::string summary, trace, trace_steps = "10:10";
+  std::string summary, trace;
+  std::optional<std::string> trace_steps;
 };
 
 // Parses the command line. Prints and returns nothing for --help and --version; dp::Error(usage) for what is wrong.

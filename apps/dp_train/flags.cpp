@@ -180,8 +180,7 @@ void add_run(CLI::App& app, Arguments& a) {
   app.add_flag("--no-progress", a.no_progress, "plain lines on a terminal too");
   app.add_option("--trace", a.trace, "write a timeline of some steps to this file, for Perfetto or Chrome");
   app.add_flag("--profile", a.profile, "print what each layer took in some steps, beside the least that it could take");
-  app.add_option("--trace-steps", a.trace_steps, "FIRST:COUNT, of this run's steps, counted from 0")
-      ->capture_default_str();
+  app.add_option("--trace-steps", a.trace_steps, "FIRST:COUNT, of this run's steps, counted from 0 [10:10]");
   app.add_option("--summary", a.summary, "write the result as one JSON object to this file");
 }
 

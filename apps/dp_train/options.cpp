@@ -87,7 +87,10 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.logical_shards = a.logical_shards;
   if (a.model_ema) parallel.ema_decay = a.model_ema_decay;
   parallel.timeout_seconds = a.timeout;
-  if (!a.trace.empty() || a.profile) read_trace_steps(a.trace_steps, parallel);
+  if (!a.trace.empty() || a.profile)
+    read_trace_steps(a.trace_steps.value_or("10:10"), parallel);
+  else if (a.trace_steps)
+    usage("--trace-steps belongs to --trace or --profile; neither is there");
   return parallel;
 }
 

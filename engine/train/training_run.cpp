@@ -299,6 +299,9 @@ RunSummary TrainingRun::summary() const {
   if (folder_.writes()) summary.checkpoint = folder_.checkpoint("last");
   summary.interrupted = interrupted_;
   if (options_.profile) summary.layers = net_.layer_times();
+  if (options_.profile && summary.layers.empty())
+    notice(fmt::format("the profile shows no step: the run ended before step {} of it, where it was to begin",
+                       options_.parallel.trace_first));
   summary.output_dir = folder_.path();
   summary.phases = phases_;
   return summary;

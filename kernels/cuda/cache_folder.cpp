@@ -20,7 +20,7 @@ std::string cache_folder() {
 void append_line(const std::string& file, const std::string& line) {
   std::error_code ignored;
   fs::create_directories(fs::path(file).parent_path(), ignored);
-  const int out = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int out = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (out < 0) return;
   const std::string text = line + "\n";
   [[maybe_unused]] const ssize_t written = ::write(out, text.data(), text.size());

@@ -53,7 +53,12 @@ std::string TuningCache::check_of(const std::string& rest) const { return hex(fn
 
 void TuningCache::read() {
   std::error_code error;
-  if (std::filesystem::file_size(file_, error) > kLongestFile || error) return;
+  const std::uintmax_t bytes = std::filesystem::file_size(file_, error);
+  if (error) return;
+  if (bytes > kLongestFile) {  // no file of ours: begun anew, or nothing would be found in it ever again
+    std::filesystem::remove(file_, error);
+    return;
+  }
   std::ifstream in(file_);
   for (std::string line; std::getline(in, line);) {
     std::string_view rest = line;

@@ -46,6 +46,7 @@ TEST_CASE("numbers on the command line") {
       {{"--grad-accum-steps", "0"}, 2, {"--grad-accum-steps"}},
       {{"--amp", "--cpu", "2"}, 2, {"--amp", "for GPUs", "leave it out"}},
       {{"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype belongs to --amp"}},
+      {{"--trace-steps", "1:2", "--cpu", "1"}, 2, {"--trace-steps belongs to --trace or --profile"}},
       {{"--amp", "--amp-dtype", "float8", "--cpu", "1"}, 2, {"--amp-dtype"}},
       {{"--clip-grad-norm", "0"}, 2, {"--clip-grad-norm", "greater than 0"}},
       {{"--clip-grad-norm", "nan"}, 2, {"--clip-grad-norm"}},

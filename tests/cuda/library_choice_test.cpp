@@ -1,5 +1,8 @@
 // Libraries among the ways that are tried: who wins, what is kept, and that a network trains with them.
 #include "cuda/library_rig.h"
+
+#include <set>
+
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "kernels/cuda/cublaslt_linear.h"
@@ -98,6 +101,21 @@ TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run wo
     if (relu) CHECK(!convolved.starts_with(way_of(CudnnEngine::loses_nan)));
     CHECK(fastest(tuner, rig, linear(relu)).starts_with("cublaslt:") == !relu);
   }
+}
+
+TEST_CASE("library ways: the machine that choices are kept for has the versions of its libraries") {
+  SimulatedGpus machine(1);
+  std::set<std::string> machines{machine_of(0)};
+  {
+    const SimulatedCudnn cudnn({CudnnEngine::plain});
+    machines.insert(machine_of(0));
+    const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
+    machines.insert(machine_of(0));
+  }
+  CHECK(machines.size() == 3);
+  simt::simulation().compute_capability = 86;
+  machines.insert(machine_of(0));
+  CHECK(machines.size() == 4);
 }
 
 TEST_CASE("library ways: TF32 may win where it is asked for, and is another problem then") {

@@ -2,6 +2,7 @@
 // simulation say nothing.
 #include "kernels/cuda/tuner.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -125,6 +126,17 @@ TEST_CASE("tuning cache: a file of anything is read as what of it is right") {
   CHECK(found() == 5);
   write_text(file, std::string(5 << 20, 'x'));
   CHECK(found() == 0);
+  TuningCache(folder.path(), "a GPU").keep("problem 3", {"candidate", 1});
+  CHECK(found() == 1);  // what is too long is begun anew
+}
+
+TEST_CASE("tuning cache: what is no file stops nobody") {
+  const TemporaryFolder folder;
+  TuningCache cache(folder.path(), "a GPU");
+  REQUIRE(::mkfifo(cache.file().c_str(), 0600) == 0);  // which nobody reads
+  cache.keep("problem", {"candidate", 1});
+  CHECK(cache.find("problem"));
+  CHECK(!TuningCache(folder.path(), "a GPU").find("problem"));
 }
 
 TEST_CASE("tuning cache: where nothing can be written it is in memory alone") {

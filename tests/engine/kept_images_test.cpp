@@ -77,6 +77,19 @@ TEST_CASE("images are not kept where that would not be the same") {
   batch.samples.data<std::int64_t>()[1] = 4;
   CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("sample 4 of a set of 4"));
   batch.samples.data<std::int64_t>()[1] = 3;
+  CHECK_THROWS_WITH(net.prepare({1}, {}, {.set = other}, {}), Catch::Contains("do not fit model"));
+  CHECK_THROWS_WITH(net.prepare({}, {1}, {}, {.set = other}), Catch::Contains("do not fit model"));
+  for (const bool padded : {true, false}) {
+    auto wrong_set = std::make_shared<ImageSet>(*batch.kept.set);
+    if (padded)
+      wrong_set->augmentation.padding = -1;
+    else
+      wrong_set->normalization.std.back() = 0;
+    Batch of_it = batch;
+    of_it.kept.set = wrong_set;
+    CHECK_THROWS_WITH(DataParallel(model, on_cpus(1)).train_step(of_it, {}),
+                      Catch::Contains("padded by 0 or more pixels"));
+  }
   auto floats = std::make_shared<ImageSet>(*batch.kept.set);
   floats->images = Tensor(floats->images.shape());
   batch.kept.set = floats;

@@ -91,4 +91,9 @@ TEST_CASE("dp_train --profile prints a row for each layer, and what all take tog
   CHECK(std::abs(sum - all) <= 0.0006 * static_cast<double>(rows));  // rounded to 1 us
   CHECK(outcome.out.find("conv2 backward_weights") != std::string::npos);
   CHECK(run_dp_train({"--profile", "--evaluate", "--init", "x"}, temp.path()).code == 2);
+  const Outcome early = run_dp_train({"--dataset", "synthetic", "--model", "mlp", "--cpu", "1", "-b", "16",
+                                      "--max-steps", "2", "--output-dir", "early", "--profile"},
+                                     temp.path());
+  CHECK(early.code == 0);
+  CHECK((early.out + early.err).find("the profile shows no step: the run ended before step 10") != std::string::npos);
 }
