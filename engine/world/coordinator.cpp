@@ -116,13 +116,20 @@ bool Coordinator::finished() const {
          });
 }
 
-// Of too many strangers the one that has said nothing for longest goes: a rank says at once who it is.
+// Of too many strangers the one that has said nothing for longest goes: a rank says at once who it is. What they have said is heard
+// first, as all may have come since the last look.
 void Coordinator::let_in() {
-  const auto stranger = [](const Guest& guest) { return guest.rank < 0; };
-  while (FileHandle file = accept_from(listener_)) {
-    if (std::count_if(guests_.begin(), guests_.end(), stranger) >= kMostStrangers)
-      guests_.erase(std::find_if(guests_.begin(), guests_.end(), stranger));
+  const auto stranger = [](const Guest& guest) { return guest.rank < 0 && !guest.gone; };
+  const auto too_many = [&] { return std::count_if(guests_.begin(), guests_.end(), stranger) >= kMostStrangers; };
+  while (listener_) {
+    FileHandle file = accept_from(listener_);
+    if (!file) break;
     guests_.push_back({Connection(std::move(file)), now_ + kHelloWithin});
+    if (!too_many()) continue;
+    for (Guest& guest : guests_)
+      if (stranger(guest)) listen_to(guest);
+    if (too_many()) std::find_if(guests_.begin(), guests_.end(), stranger)->gone = true;
+    std::erase_if(guests_, [](const Guest& guest) { return guest.gone && !guest.connection.unsent(); });
   }
 }
 

@@ -195,6 +195,22 @@ TEST_CASE("world: strangers that hang up at once cost nothing") {
   leaving.join();
 }
 
+TEST_CASE("world: a rank that knocks before a crowd of strangers is let in") {
+  Meeting meeting;
+  const auto soon = world::Clock::now() + std::chrono::seconds(20);
+  world::Connection rank(world::connect_to("127.0.0.1", meeting.port, soon));
+  rank.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 1, 2, "", ""})});
+  std::vector<world::Connection> silent, wrong;
+  for (int i = 0; i < 50; ++i) {
+    silent.emplace_back(world::connect_to("127.0.0.1", meeting.port, soon));
+    wrong.emplace_back(world::connect_to("127.0.0.1", meeting.port, soon));
+    wrong.back().send({world::Kind::hello, 0, world::to_text(world::Hello{"wrong", 1, 2, "", ""})});
+  }
+  const auto first = World::join(meeting.options(0, 2));  // looks at its door for the first time
+  CHECK(first->size() == 2);
+  rank.send({world::Kind::bye});
+}
+
 TEST_CASE("world: an exception that ends a rank ends the world") {
   Meeting meeting;
   std::string heard;
