@@ -84,6 +84,31 @@ TEST_CASE("simulated GPUs: the graph's step tells every stream the same in the s
     }
 }
 
+TEST_CASE(
+    "simulated GPUs: so does that of a residual network, in mixed precision, in micro-batches, with shards and "
+    "statistics of all") {
+  const Model model = narrow_resnet(true);
+  for (const Amp amp : {Amp::off, Amp::bfloat16, Amp::float16})
+    for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::sync}) {
+      SimulatedGpus machine(2);
+      simt::simulation().protect_memory = false;  // time
+      DataParallelOptions options = on_gpus(2, 2);
+      options.amp = amp;
+      options.batch_norm = mode;
+      options.clip_grad_norm = 0.5;
+      if (amp == Amp::off)
+        options.logical_shards = 4;
+      else if (mode == BatchNormMode::master)
+        options.grad_accum_steps = 2;
+      INFO("amp " << static_cast<int>(amp) << ", batch normalisation " << static_cast<int>(mode));
+      const auto eager = launches_of_steps(model, options, false), graphs = launches_of_steps(model, options, true);
+      std::size_t launches = 0;
+      for (const auto& [stream, of_stream] : eager) launches += of_stream.size();
+      CHECK(launches > 400);
+      CHECK(eager == graphs);
+    }
+}
+
 TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go on eagerly to the same bits") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
