@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -11,10 +12,12 @@
 
 namespace dp::kernels::cuda {
 
-// Whether four neighbouring channels always lie side by side and aligned, if the tensor does.
-inline bool in_quads(const Strides& s, int channels) {
-  return channels % 4 == 0 && s.channel == 1 && s.image % 4 == 0 && s.row % 4 == 0 && s.col % 4 == 0;
+// Whether every `count` neighbouring channels lie side by side and aligned, if the tensor does.
+inline bool in_chunks(const Strides& s, int channels, int count) {
+  return channels % count == 0 && s.channel == 1 && s.image % count == 0 && s.row % count == 0 && s.col % count == 0;
 }
+inline bool in_quads(const Strides& s, int channels) { return in_chunks(s, channels, 4); }
+inline bool on_16_bytes(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 inline bool input_in_quads(const Geometry& g) { return in_quads(g.x, g.channels); }
 inline bool weights_in_quads(const Geometry& g) { return g.group >= g.channels && in_quads(g.w, g.channels); }
 inline bool output_in_quads(const Geometry& g) { return in_quads(g.y, g.out_channels); }
@@ -33,7 +36,10 @@ GemmShape shape_of(const Geometry& geometry, int parts) {
   return shape;
 }
 
-template <typename Points>
+struct Nothing;
+
+// Beside: what else is done to results (gemm_end.h); with anything, operands are float32.
+template <typename Points, typename Beside = Nothing>
 class Gemm {
  public:
   // type: of the operands. quads_a, quads_b: the operand's neighbours come in quads, if its pointer does.
@@ -50,23 +56,27 @@ class Gemm {
         ending_{choice.splits, bias, relu, quads_a, quads_b} {}
 
   std::size_t workspace_bytes() const {
-    return choice_.splits == 1 ? 0 : static_cast<std::size_t>(choice_.splits * shape_.results) * sizeof(float);
+    const std::int64_t columns = Points::kOfWeights && ending_.bias ? shape_.cols : 0;
+    return choice_.splits == 1 ? 0
+                               : static_cast<std::size_t>(choice_.splits * (shape_.results + columns)) * sizeof(float);
   }
+  int splits() const { return choice_.splits; }
   std::vector<GemmChoice> alternatives() const { return cuda::alternatives(shape_, kAlternatives); }
   std::string name() const { return gemm_name(choice_); }
 
-  // In gemm_enqueue.h. Results have the operands' type, those of WeightsPoints are float.
+  // In gemm_enqueue.h. Results have the operands' type, those of WeightsPoints are float. columns: the gradient of the bias, of
+  // WeightsPoints with `bias`; null otherwise, as `bias` is for them.
   void enqueue(cudaStream_t stream, const char* kernel, const void* a, const void* b, const float* bias, void* out,
-               float* workspace) const;
+               float* columns, float* workspace, const Beside& beside) const;
 
  private:
   static constexpr std::size_t kAlternatives = 7;
   template <typename T>
   void enqueue_in(cudaStream_t stream, const char* kernel, const T* a, const T* b, const float* bias, void* out,
-                  float* workspace) const;
+                  float* columns, float* workspace, const Beside& beside) const;
   template <typename Tile, typename T>
   void enqueue_tiles(cudaStream_t stream, const char* kernel, const T* a, const T* b, const float* bias, void* out,
-                     float* workspace) const;
+                     float* columns, float* workspace, const Beside& beside) const;
 
   DType type_;
   Geometry geometry_;

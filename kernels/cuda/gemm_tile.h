@@ -102,14 +102,16 @@ using ResultOf = std::conditional_t<Points::kOfWeights, float, T>;
 template <typename Tile, typename T>
 inline constexpr int kResidentBlocks = sizeof(T) == 2 && Tile::kBlocks == 2 ? 1 : Tile::kBlocks;
 
-// out: the result, or with splits `splits` times all sums, as float. blockIdx: tile of rows, tile of cols, part * splits + split.
-template <typename Points, typename Tile, typename T>
-__global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
-    gemm_kernel(const T* a, const T* b, const float* bias, void* out, Geometry geometry, Ending ending) {
+// The sums of one tile: blockIdx: tile of rows, tile of cols, part * splits + split. Calls finish(points, sums, row_of, col_of, split) with
+// a thread's sums and the rows and columns that they are of; rows and columns may lie past the last. Not called for a tile without rows.
+// With `column_sums` (of products whose b lies along cols) the first tile of rows also calls add_column(col, sum of b over the split).
+template <typename Points, typename Tile, bool column_sums, typename T, typename Finish, typename AddColumn>
+__device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geometry& geometry, const Ending& ending,
+                                              const Finish& finish, const AddColumn& add_column) {
   using A = Operand<Points::kAlongA, Tile::kRows, T>;
   using B = Operand<Points::kAlongB, Tile::kCols, T>;
-  using Out = ResultOf<Points, T>;
   constexpr int kThreads = Tile::kThreads, kM = Tile::kThreadRows, kN = Tile::kThreadCols;
+  static_assert(!column_sums || (!Points::kAlongB && Tile::kCols <= kThreads));
   DP_SHARED(T, a_tiles, [2][A::kOuter][A::kPitch]);
   DP_SHARED(T, b_tiles, [2][B::kOuter][B::kPitch]);
   DP_SHARED(int4, a_rows, [A::kLines]);
@@ -150,6 +152,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
   const int down = warp / kWarpsAcross * 4 + lane / 8, across = warp % kWarpsAcross * 8 + lane % 8;
 
   float sums[kM][kN] = {};
+  [[maybe_unused]] float column = 0;
   if (steps > 0) {
     find_ks(0);
     find_ks(1);
@@ -161,7 +164,10 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
     __syncthreads();
     if (step + 1 < steps) load(step + 1);
     find_ks(step + 2);  // where those of this step were
-#pragma unroll 1        // more would take more registers than there are
+    if constexpr (column_sums)
+      if (first_row == 0 && thread < Tile::kCols)
+        for (int k = 0; k < kStep; ++k) column += to_float(b_tiles[step % 2][k][thread]);
+#pragma unroll 1  // more would take more registers than there are
     for (int k = 0; k < kStep; k += 4) {
       float as[4][kM], bs[4][4];  // not all of b's: registers
       A::template take<Tile::kDown>(a_tiles[step % 2], down, 0, k, as);
@@ -178,24 +184,54 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
     }
   }
 
+  finish(
+      points, sums, [&](int i) { return first_row + A::template row_of<Tile::kDown>(down, i); },
+      [&](int j) { return first_col + B::template row_of<Tile::kAcross>(across, j); }, split);
+  if constexpr (column_sums)
+    if (first_row == 0 && thread < Tile::kCols && first_col + thread < points.cols())
+      add_column(first_col + thread, column, split);
+}
+
+// out: the result, or with splits `splits` times all sums, as float. columns: the sums of b over k, with the same splits; null without
+// ending.bias of a product that has column sums.
+template <typename Points, typename Tile, typename T, typename Beside>
+__global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
+    gemm_kernel(const T* a, const T* b, const float* bias, void* out, float* columns, Geometry geometry, Ending ending,
+                Beside beside) {
+  using Out = ResultOf<Points, T>;
+  constexpr bool kColumns = Points::kOfWeights;
+  multiply_tile<Points, Tile, kColumns>(
+      a, b, geometry, ending,
+      [&](const auto& points, const auto& sums, const auto& row_of, const auto& col_of, int split) {
 #pragma unroll
-  for (int i = 0; i < kM; ++i) {
-    const int row = first_row + A::template row_of<Tile::kDown>(down, i);
-    if (row >= points.rows()) continue;
-    const int dense = points.dense_row(row);
-    const long long base = points.out_row(dense);
+        for (int i = 0; i < Tile::kThreadRows; ++i) {
+          const int row = row_of(i);
+          if (row >= points.rows()) continue;
+          const int dense = points.dense_row(row);
+          const long long base = points.out_row(dense);
 #pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const int col = first_col + B::template row_of<Tile::kAcross>(across, j);
-      if (col >= points.cols()) continue;
-      if (ending.splits == 1) {
-        static_cast<Out*>(out)[base + points.out_col(col)] = from_float<Out>(ended(sums[i][j], bias, col, ending));
-      } else {
-        const long long sums_before = static_cast<long long>(split) * points.all_rows() * points.cols();
-        static_cast<float*>(out)[sums_before + partial_place(points, dense, col)] = sums[i][j];
-      }
-    }
-  }
+          for (int j = 0; j < Tile::kThreadCols; ++j) {
+            const int col = col_of(j);
+            if (col >= points.cols()) continue;
+            if (ending.splits == 1) {
+              const long long place = base + points.out_col(col);
+              const float value = kColumns ? sums[i][j] : ended(sums[i][j], bias, col, ending);
+              static_cast<Out*>(out)[place] = from_float<Out>(beside(value, dense, col, place));
+            } else {
+              const long long sums_before = split_place(points, split, kColumns && ending.bias);
+              static_cast<float*>(out)[sums_before + partial_place(points, dense, col)] = sums[i][j];
+            }
+          }
+        }
+      },
+      [&](int col, float sum, int split) {
+        if (!ending.bias) return;
+        const Points points(geometry, 0);
+        if (ending.splits == 1)
+          columns[col] = sum;
+        else
+          columns[column_place(points, split, col)] = sum;
+      });
 }
 
 }  // namespace dp::kernels::cuda
