@@ -95,8 +95,11 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   const std::int64_t whole = s.options.world ? (global_batch + s.size() - 1) / s.size() : global_batch;
   const std::int64_t micro = engine::shard_of(whole, 0, s.options.grad_accum_steps, Split::balanced).size();
   s.on_first([&](engine::Replica& replica, engine::Exchange&) {
-    plans = replica.plan(s.plan_options(s.rows_of(micro, replica, 0).size(), true, false)).describe() +
-            replica.plan(s.plan_options(s.rows_of(whole, replica, 0).size(), false, false)).describe();
+    plans =
+        replica
+            .plan(s.plan_options(s.rows_of(micro, replica, 0).size(), true, false, s.options.loss == LossAt::gathered))
+            .describe() +
+        replica.plan(s.plan_options(s.rows_of(whole, replica, 0).size(), false, false, false)).describe();
   });
   return text + plans;
 }

@@ -84,7 +84,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     if (rank != 0) return;
     std::unique_ptr<kernels::Context> untuned;  // nobody runs this plan
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
-    const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false), nullptr,
+    const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false, true), nullptr,
                             norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
     ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
@@ -259,7 +259,7 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
     for (int lane = 0; lane < replica.lanes(); ++lane) {
       const kernels::Range own = rows_of(rows, replica, lane);
       if (own.size() == 0) continue;
-      replica.plan(plan_options(own.size(), batch.training, micro > 0));
+      replica.plan(plan_options(own.size(), batch.training, micro > 0, batch.gathers));
       if (batch.set) replica.keep({batch.set, batch.augment}, own.size());
     }
     if (!batch.gathers || replica.rank() != 0) continue;

@@ -163,7 +163,7 @@ void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& res
   Steps& steps = plan_.forward_;
   const bool conv = node.kind == NodeKind::conv;
   if (conv ? forward_fused(node, x, result) || forward_with_pool(node, x, result)
-           : forward_with_dropout(node, x, result))
+           : forward_with_dropout(node, x, result) || forward_with_loss(node, x, result))
     return;
   TensorDesc in = x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
   const std::int64_t inner = node.input.numel();
@@ -200,6 +200,7 @@ PlanBuilder::Value PlanBuilder::new_mask(const Value& pooled) {
 }
 
 void PlanBuilder::cross_entropy(const Value& logits) {
+  if (!plan_.loss_.empty()) return;  // the last layer's op has computed it
   const std::int64_t batch = plan_.options_.batch;
   Ref grad{};
   if (plan_.options_.training) grad = new_value(logits.desc).where;

@@ -99,6 +99,7 @@ class PlanBuilder {
   Value new_mask(const Value& pooled);
   bool forward_with_pool(const Node& conv, const Value& x, Result& result);
   bool forward_with_dropout(const Node& linear, const Value& x, Result& result);
+  bool forward_with_loss(const Node& linear, const Value& x, Result& result);
   bool backward_with_mask(const Node& conv, const Value& dy, const Result& result);  // the data gradient
   bool backward_with_pool(const Node& linear, const Value& dy, const Result& result);
   bool backward_at_once(const Node& linear, const Value& dy, const Result& result);  // both gradients

@@ -103,6 +103,34 @@ bool PlanBuilder::forward_with_dropout(const Node& node, const Value& x, Result&
   return true;
 }
 
+bool PlanBuilder::forward_with_loss(const Node& node, const Value& x, Result& result) {
+  const PlanOptions& options = plan_.options_;
+  if (!options.joins_loss || &node != &nodes_.back() || mixed()) return false;
+  TensorDesc logits = batched(node.output);
+  logits.layout = context_.plain_layout(logits.shape, logits.type);
+  const LinearLoss desc{{x.desc, any({node.output[0], node.input.numel()}), logits, node.bias >= 0, node.relu},
+                        {options.batch, node.output[0], options.scales_loss}};
+  if (!context_.fuses(desc)) return false;
+  auto op = context_.make_op(desc);
+  const std::vector<TensorDesc> tensors = op->tensors();
+  result.x = as(plan_.forward_, node.name, x, tensors[0]);
+  const Value weight = forward_weight(node, tensors[1]);
+  result.y = new_value(tensors[2]);
+  plan_.logits_grad_ = new_value(tensors[2]).where;
+  add(plan_.loss_, node.name + "+loss", std::move(op),
+      {result.x.where,
+       weight.where,
+       parameter_place(node.bias),
+       result.y.where,
+       {Space::labels},
+       {Space::step_inputs},
+       plan_.logits_grad_,
+       {Space::step_results},
+       {options.scales_loss ? Space::loss_scaler : Space::none}});
+  plan_.loss_.back().reads_entry = node.weight;
+  return true;
+}
+
 bool PlanBuilder::backward_with_mask(const Node& node, const Value& dy, const Result& result) {
   const int before = masked_input(node);
   if (before < 0 || result.x.where.offset != results_[index(before)].y.where.offset) return false;

@@ -197,6 +197,12 @@ struct Check {
     if (d.weights.x.shape != d.data.dx.shape || d.weights.dw.shape != d.data.w.shape)
       refuse(desc, "the two gradients are not those of one layer");
   }
+  void operator()(const LinearLoss& d) const {
+    (*this)(d.linear);
+    (*this)(d.loss);
+    if (d.linear.y.shape != Shape{d.loss.batch, d.loss.classes})
+      refuse(desc, "the loss reads other logits than the layer writes");
+  }
   void operator()(const DropoutApply& d) const {
     of_one_type({&d.x});
     if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor has two or four dimensions");

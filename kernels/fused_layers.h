@@ -84,10 +84,21 @@ auto layer_steps(const LinearReluBackward& d, const Make& make) {
   return layer;
 }
 
+template <typename Make>
+auto layer_steps(const LinearLoss& d, const Make& make) {
+  auto linear = make(d.linear);
+  using T = typename decltype(linear)::element_type;
+  auto loss = make(d.loss);
+  LayerSteps<T> layer{{}, linear->tensors(), linear->implementation() + ", " + loss->implementation()};
+  layer.steps.add(std::move(linear), {0, 1, 2, 3});
+  layer.steps.add(std::move(loss), {3, 4, 5, 6, 7, 8});
+  return layer;
+}
+
 // One of the ops above.
 template <typename Desc>
 concept FusedLayer = std::is_same_v<Desc, LinearDropoutForward> || std::is_same_v<Desc, Conv2dPoolForward> ||
     std::is_same_v<Desc, Conv2dReluBackwardData> || std::is_same_v<Desc, LinearPoolBackwardData> ||
-    std::is_same_v<Desc, LinearReluBackward>;
+    std::is_same_v<Desc, LinearReluBackward> || std::is_same_v<Desc, LinearLoss>;
 
 }  // namespace dp::kernels

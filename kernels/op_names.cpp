@@ -40,6 +40,7 @@ const char* name_of(const OpDesc& desc) {
                                [](const Conv2dReluBackwardData&) { return "conv2d_relu_backward_data"; },
                                [](const LinearPoolBackwardData&) { return "linear_pool_backward_data"; },
                                [](const LinearReluBackward&) { return "linear_relu_backward"; },
+                               [](const LinearLoss&) { return "linear_loss"; },
                                [](const MovingAverage&) { return "moving_average"; },
                                [](const DropoutApply&) { return "dropout"; },
                                [](const SoftmaxCrossEntropy&) { return "softmax_cross_entropy"; },

@@ -234,6 +234,12 @@ struct SoftmaxCrossEntropy {
   std::int64_t classes = 0;
   bool scaled = false;
 };
+// `linear`, whose result are logits, then their loss. Args: x, w, b or null, logits (of the compute type), labels, StepInputs, dlogits or
+// null, StepResults, LossScaler when scaled.
+struct LinearLoss {
+  LinearForward linear;
+  SoftmaxCrossEntropy loss;
+};
 
 // Same elements, another layout or float type: f32 and f64, or with mixed precision the compute type and bf16 or f16. Padding of the
 // destination becomes zero. Args: src, dst.
@@ -298,8 +304,8 @@ using OpDesc =
                  AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge, BatchNormRunning,
                  BatchNormForward, BatchNormBackwardSums, BatchNormBackward, NormConv2dForward, NormConv2dBackwardData,
                  NormConv2dBackwardWeights, LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData,
-                 LinearPoolBackwardData, LinearReluBackward, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill,
-                 Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+                 LinearPoolBackwardData, LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder,
+                 Fill, Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
 

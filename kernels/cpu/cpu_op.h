@@ -44,6 +44,7 @@ std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc, const CpuOpOptions& 
 std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const LinearReluBackward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const DropoutApply& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const Reorder& desc, const CpuOpOptions& options);

@@ -41,6 +41,7 @@ std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc, const CpuOpOpti
 std::unique_ptr<HostOp> make(const LinearReluBackward& desc, const CpuOpOptions& options) {
   return in_turn(desc, options);
 }
+std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options) { return in_turn(desc, options); }
 
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options) {
   check_shapes(desc, LowPrecision::converted);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm_beside.h"
 #include "kernels/cuda/gemm_enqueue.h"
+#include "kernels/cuda/linear_loss.h"
 #include "kernels/fused_layers.h"
 
 namespace dp::kernels::cuda {
@@ -38,7 +39,8 @@ struct Fits {
   bool operator()(const LinearDropoutForward& d) const { return small(d.linear.y, d.linear.w); }
   bool operator()(const Conv2dReluBackwardData& d) const { return small(d.data.dy, d.data.w); }
   bool operator()(const Conv2dPoolForward& d) const {
-    return small(d.conv.y, d.conv.w) && d.conv.x.shape[1] > kThinChannels && halves(d.pool.window) && is_last(d.conv.y) && is_last(d.pool.y);
+    return small(d.conv.y, d.conv.w) && d.conv.x.shape[1] > kThinChannels && halves(d.pool.window) &&
+           is_last(d.conv.y) && is_last(d.pool.y);
   }
   bool operator()(const LinearPoolBackwardData& d) const {
     const Shape &dy = d.pool.dy.shape, &dx = d.pool.dx.shape;
@@ -49,6 +51,7 @@ struct Fits {
     const Shape& x = d.weights.x.shape;
     return small(d.data.dy, d.data.w) && x.rank() == 2 && x[0] <= kMostRows && d.data.w.shape[0] <= kMostOutputs;
   }
+  bool operator()(const LinearLoss& d) const { return is_float(d.linear.y) && !d.linear.relu && fits_one_block(d); }
   static bool small(const TensorDesc& y, const TensorDesc& w) { return is_float(y) && products(y, w) <= kMostProducts; }
 };
 
@@ -323,6 +326,10 @@ std::unique_ptr<CudaOp> make(const LinearPoolBackwardData& d, const CudaOpOption
 std::unique_ptr<CudaOp> make(const LinearReluBackward& d, const CudaOpOptions& options) {
   if (!Fits()(d)) return unfused(d, options);
   return std::make_unique<LinearReluBackwardOp>(d, resolved_linear(d.weights.x, d.weights.dw, d.weights.dy));
+}
+
+std::unique_ptr<CudaOp> make(const LinearLoss& d, const CudaOpOptions& options) {
+  return Fits()(d) ? make_linear_loss(d) : unfused(d, options);
 }
 
 }  // namespace dp::kernels::cuda

@@ -2,6 +2,8 @@
 // block, a large one by many and a second kernel. Compiled without contraction of a*b+c, as update.cu is.
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/linear_loss.h"
+#include "kernels/cuda/linear_tensors.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels::cuda {
@@ -9,6 +11,7 @@ namespace {
 
 constexpr int kThreads = 256, kAloneThreads = 1024;
 constexpr std::int64_t kAloneBatch = 4 * kAloneThreads / 32;  // that one block takes: four samples for each warp
+constexpr std::int64_t kMostWeights = 4096;                   // of a linear layer that one block computes
 
 struct Problem {
   long long batch, classes;
@@ -94,6 +97,28 @@ __global__ void __launch_bounds__(kAloneThreads)
   if (threadIdx.x == 0) add_samples(samples, problem.batch, dlogits != nullptr, *results);
 }
 
+// The same, with the linear layer that makes the logits. One block; a warp makes those of a sample.
+__global__ void __launch_bounds__(kAloneThreads)
+    linear_loss_kernel(const float* x, const float* w, const float* bias, float* logits, const int* labels,
+                       const StepInputs* inputs, const LossScaler* scaler, float* dlogits, StepResults* results,
+                       Problem problem, long long features) {
+  DP_SHARED(SampleResult, samples, [kAloneBatch]);
+  const long long lane = threadIdx.x % 32;
+  for (long long n = threadIdx.x / 32; n < problem.batch; n += kAloneThreads / 32) {
+    for (long long k = 0; k < problem.classes; ++k) {
+      float sum = 0;
+      for (long long i = lane; i < features; i += 32) sum = fmaf(x[n * features + i], w[k * features + i], sum);
+      sum = warp_sum(sum);
+      if (lane == 0) logits[n * problem.classes + k] = bias ? sum + bias[k] : sum;
+    }
+    __syncwarp();  // the logits of a sample are read by the warp that wrote them
+    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
+    if (lane == 0) samples[n] = sample;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) add_samples(samples, problem.batch, dlogits != nullptr, *results);
+}
+
 __global__ void __launch_bounds__(kThreads)
     loss_of_samples_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
                            float* dlogits, SampleResult* samples, Problem problem) {
@@ -143,7 +168,39 @@ class LossOp final : public CudaOp {
   bool scaled_;
 };
 
+class LinearLossOp final : public CudaOp {
+ public:
+  LinearLossOp(const LinearLoss& d, const LinearTensors& t)
+      : problem_{d.loss.batch, d.loss.classes, 1.0 / static_cast<double>(d.loss.classes)},
+        features_(t.x.shape[1]),
+        bias_(d.linear.bias),
+        scaled_(d.loss.scaled) {
+    tensors_ = {t.x, t.w, t.y};
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (problem_.batch == 0) return;
+    launch({"linear_loss", dim3(1), dim3(kAloneThreads), stream}, linear_loss_kernel, in(args[0]), in(args[1]),
+           bias_ ? in(args[2]) : nullptr, out(args[3]), args[4], args[5], scaled_ ? args[8] : nullptr, args[6], args[7],
+           problem_, features_);
+  }
+
+ private:
+  Problem problem_;
+  long long features_;
+  bool bias_, scaled_;
+};
+
 }  // namespace
+
+bool fits_one_block(const LinearLoss& d) {
+  return d.loss.batch <= kAloneBatch && d.linear.x.shape.rank() == 2 &&
+         d.loss.classes * d.linear.x.shape[1] <= kMostWeights;
+}
+std::unique_ptr<CudaOp> make_linear_loss(const LinearLoss& d) {
+  return std::make_unique<LinearLossOp>(d, resolved_linear(d.linear.x, d.linear.w, d.linear.y));
+}
 
 std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions&) {
   return std::make_unique<LossOp>(desc);

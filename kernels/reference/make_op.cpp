@@ -72,6 +72,7 @@ std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc) { return in_turn(des
 std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc) { return in_turn(desc); }
 std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc) { return in_turn(desc); }
 std::unique_ptr<HostOp> make(const LinearReluBackward& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const LinearLoss& desc) { return in_turn(desc); }
 
 Layout plain_layout(const Shape& shape, DType type) {
   const std::string kind = shape.rank() == 4 ? "nchw" : "plain";

@@ -43,6 +43,7 @@ std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc);
 std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc);
 std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc);
 std::unique_ptr<HostOp> make(const LinearReluBackward& desc);
+std::unique_ptr<HostOp> make(const LinearLoss& desc);
 std::unique_ptr<HostOp> make(const DropoutApply& desc);
 std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& desc);
 std::unique_ptr<HostOp> make(const Reorder& desc);
