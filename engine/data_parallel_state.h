@@ -25,8 +25,12 @@
 
 namespace dp {
 
-// Every automatic choice made. Error(usage) for impossible options.
-DataParallelOptions resolved(DataParallelOptions options);
+struct ResolvedOptions {
+  DataParallelOptions options;
+  std::string communicator_reason;  // why options.comm is what it is
+};
+// Every automatic choice made, except of graphs. Error(usage) for impossible options.
+ResolvedOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
 std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
 std::string_view communicator_name(Comm comm);                            // as backends know it
@@ -39,7 +43,7 @@ inline constexpr std::int64_t kLayoutRows = 32;
 struct DataParallel::State {
   using NamedTensor = std::pair<std::string, Tensor>;
 
-  State(const Model& m, const DataParallelOptions& o);
+  State(const Model& m, ResolvedOptions resolved);
   ~State();
 
   // Runs work(replica, exchange) on every worker; a failure says replica, device, phase and step.
@@ -126,6 +130,7 @@ struct DataParallel::State {
   }
 
   void make_graphs();
+  std::string graphs_refusal() const;
   // What keeps the coming step from being a graph: it is watched closely.
   bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }
 
@@ -184,7 +189,8 @@ struct DataParallel::State {
   void wait_for_all();
 
   const Model model;
-  DataParallelOptions options;          // resolved
+  DataParallelOptions options;  // resolved
+  const std::string communicator_reason;
   std::vector<MemoryUse> world_memory;  // of all ranks, as of the last prepare()
   std::vector<std::string> device_names;
   const engine::Failpoints failpoints;

@@ -15,7 +15,7 @@ class Estimate {
  public:
   Estimate(const Model& model, const DataParallelOptions& options)
       : model_(model),
-        options_(resolved(options)),
+        options_(resolved(options).options),
         ranks_(static_cast<int>(options_.devices.size())),
         norms_(model, options_.logical_shards > 0 ? options_.logical_shards : ranks_) {
     kernels::ContextOptions context;

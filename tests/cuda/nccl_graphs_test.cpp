@@ -14,6 +14,7 @@ DataParallelOptions with_nccl(int gpus, Reduce reduce) {
   options.comm = Comm::nccl;
   options.reduce = reduce;
   options.bucket_bytes = 4000;
+  options.graphs = Graphs::always;
   return options;
 }
 
@@ -63,7 +64,7 @@ TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
         DataParallelOptions options = with_nccl(1, Reduce::all_reduce);
         options.devices = gpus({world->rank()});
         options.world = world;
-        options.graphs = graphs;
+        options.graphs = graphs ? Graphs::automatic : Graphs::never;
         DataParallel net(model, options);
         std::uint64_t number = 0;
         const auto part = [&](std::int64_t global) {
@@ -93,18 +94,38 @@ TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
   }
 }
 
-TEST_CASE("nccl: where a rank's recording is refused, all go on eagerly to the same bits") {
+TEST_CASE("nccl: with --graphs always a recording that a rank refuses is an error") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
-  const DataParallelOptions options = with_nccl(2, Reduce::all_reduce);
-  const Course eager = course_of(model, options, false);
   for (const int k : {1, 7, 30}) {
     simt::simulation().fail_capture = k;
-    const Course course = course_of(model, options, true);
+    DataParallel net(model, with_nccl(2, Reduce::all_reduce));
+    const auto step = [&] { net.train_step(random_batch(model, 8), {.lr = 0.05f}); };
+    step();
+    CHECK_THROWS_WITH(step(), Catch::StartsWith("--graphs always: a recording failed: "));
     CHECK(simt::simulation().fail_capture == 0);
-    CHECK(course == eager);
-    CHECK_THAT(course.steps, Catch::Contains("a recording failed"));
   }
   CHECK(in_graphs(nccl, 0) == 0);
+}
+
+TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are demanded") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl;
+  DataParallelOptions options = with_nccl(2, Reduce::sharded);
+  const auto train = [&] {
+    DataParallel net(model, options);
+    for (std::uint64_t i = 0; i < 3; ++i) net.train_step(random_batch(model, 8, i), {.lr = 0.05f});
+    return net.graphs_choice();
+  };
+  options.graphs = Graphs::automatic;
+  const Choice eager = train();
+  CHECK(eager.what == "none");
+  CHECK_THAT(eager.reason, Catch::Contains("NVIDIA warns") && Catch::Contains("Using NCCL with CUDA Graphs") &&
+                               Catch::Contains("one GPU per process"));
+  CHECK(in_graphs(nccl, 0) == 0);
+  options.graphs = Graphs::always;
+  CHECK(train().what == "one per replica");
+  CHECK(in_graphs(nccl, 0) > 0);
 }
