@@ -93,7 +93,8 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
     const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false), nullptr,
                             norms);
-    table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
+    table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type(),
+                                                     bucket_granularity(options));
     ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
     for (const engine::PlanStep& piece : plan.backward()) {
       if (ready_in_leg.empty()) break;
@@ -125,8 +126,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     bucket_comm = backend.make_communicators(communicator_name(options.comm), pointers);
     if (count > 1) io = backend.make_communicators(communicator_name(options.comm), pointers);
   }
-  if (options.bucket_bytes == 0) options.bucket_bytes = usual_bucket_bytes(bucket_comm);
-  const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
+  const std::vector<engine::Bucket> buckets = make_buckets(bucket_comm);
   const LossScaleOptions& scale = options.loss_scale;
   std::optional<kernels::LossScaling> scaling;
   if (scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};

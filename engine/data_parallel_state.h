@@ -34,6 +34,12 @@ ResolvedOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
 std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
 std::string_view communicator_name(Comm comm);                            // as backends know it
+// Elements that buckets, and the arenas, are multiples of. Under nccl each rank's slice of a bucket then has one size, as NCCL's reduce-scatter
+// and all-gather require.
+std::int64_t bucket_granularity(const DataParallelOptions& options);
+// Where options.bucket_bytes was not given.
+std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
+                                              std::size_t bucket_bytes);
 // Error(usage) where a batch or a set of so many images is not of those that the model reads.
 void check_images(const Shape& shape, const Model& model);
 
@@ -165,6 +171,7 @@ struct DataParallel::State {
                  const std::vector<engine::Gather>& gathers, Before&& before, After&& after, Idle&& idle);
   void set_loss_scale(const LossScale& scale);
   // Collective: before the exchanges are made, with their communicators.
+  std::vector<engine::Bucket> make_buckets(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
   std::size_t usual_bucket_bytes(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
   void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);

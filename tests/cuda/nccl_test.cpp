@@ -151,6 +151,30 @@ TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at
             "communicator 1: broadcast of " + block + " float32, root 0 + broadcast of 5 float32, root 1"});
 }
 
+TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, whatever the network") {
+  for (const Model& model : {narrow_convnet(), narrow_resnet(/*relu=*/true)})
+    for (const int gpus : {2, 4, 8}) {
+      SimulatedGpus machine(gpus);
+      simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+      const SimulatedNccl nccl;
+      DataParallelOptions options = with_nccl(gpus, Reduce::sharded);
+      options.bucket_bytes = 4000;
+      DataParallel net(model, options);
+      for (std::uint64_t i = 0; i < 2; ++i) net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});
+      net.take_stats();
+      CHECK(net.replicas_identical());
+      int own = 0, grouped = 0;
+      for (const std::string& launch : nccl.launches(0)) {
+        own += launch.find(": reduce_scatter of") != std::string::npos ||
+               launch.find(": all_gather of") != std::string::npos;
+        grouped += launch.find(" + ") != std::string::npos || launch.find(": reduce of") != std::string::npos;
+      }
+      INFO(model.name() << " on " << gpus << " GPUs");
+      CHECK(own >= 4);
+      CHECK(grouped == 0);
+    }
+}
+
 TEST_CASE("nccl: training gives p2p's weights but for rounding, launched in one order on every device") {
   const Model model = narrow_convnet(), deep = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int gpus : {2, 3})
