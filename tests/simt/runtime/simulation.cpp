@@ -7,6 +7,7 @@
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/graph_exec.h"
 #include "simt/runtime/launch_log.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/stream.h"
@@ -54,6 +55,7 @@ Simulation& simulation() {
 }
 
 void reset() {
+  wait_for_destroyed_graphs();
   forget_captures();
   forget_launches();
   forget_streams_and_events();
