@@ -29,7 +29,8 @@ class CudaContext final : public Context {
   bool host_accessible() const override { return false; }
   void bind_thread() override { bind_device(device_.index); }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
-  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Stream> make_stream(StreamUse use = StreamUse::work) override;
+  void reserve_copies(std::size_t bytes) override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Op> make_op(const OpDesc& desc) override;
   NormFusion norm_fusion() const override;
@@ -56,6 +57,7 @@ class CudaContext final : public Context {
   bool tries() const { return options_.autotune && !options_.deterministic; }
   Tuner& tuner();
   std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) const;
+  void load(const OpDesc& desc, CudaOp& op, bool ran) const;
   Tuner::Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned);
   std::vector<Way> more_ways(const std::string& problem, const OpDesc& desc);
   void resume();
