@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "dp/error.h"
 #include "dp/random.h"
@@ -183,9 +185,22 @@ void DataParallel::State::make_graphs() {
   graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal));
 }
 
+// After a failure a device may wait for another one that is broken. To free memory would then wait for it, so every device gets a while to end its
+// work before anything is freed.
+void DataParallel::State::await_devices() noexcept {
+  for (const auto& replica : replicas) {
+    if (!replica || replica->context().host_accessible()) continue;
+    try {
+      while (!replica->context().idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {  // the device has failed: nothing runs there
+    }
+  }
+}
+
 // What uses a context goes before it; each replica's memory goes with the replica.
 DataParallel::State::~State() {
   watchdog.reset();
+  if (pool.failed()) await_devices();
   graphs.reset();
   logits = {};
   gathered_logits.reset();

@@ -126,6 +126,7 @@ struct DataParallel::State {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
   }
 
+  void await_devices() noexcept;
   void make_graphs();
   // What keeps the coming step from being a graph: it is watched closely.
   bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }

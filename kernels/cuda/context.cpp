@@ -176,7 +176,12 @@ std::optional<double> CudaContext::seconds_of(const OpDesc& desc) {
 bool CudaContext::idle() {
   bind_thread();
   check_all(guards_);
-  return std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); });
+  if (std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); }))
+    return true;
+  if (options_.abort == nullptr || !*options_.abort) return false;
+  if (!working_since_abort_) working_since_abort_ = std::chrono::steady_clock::now();
+  if (std::chrono::steady_clock::now() - *working_since_abort_ > kAbortPatience) handles_abandoned = true;
+  return handles_abandoned;
 }
 
 LabelSeconds CudaContext::take_seconds() {

@@ -1,7 +1,9 @@
 // One replica on one GPU: its memory, its streams, its ops.
 #pragma once
 
+#include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,7 @@ class CudaContext final : public Context {
   Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }
   Layout with_type(const TensorDesc& tensor, DType type) override { return cuda::with_type(tensor, type); }
   void flush() override {}  // streams go on by themselves
+  // After an abort work gets kAbortPatience to end, and then counts as done: it may wait for a device that is broken.
   bool idle() override;
   LabelSeconds take_seconds() override;
   Doing doing() const override { return {.moves = moves_.load(std::memory_order_relaxed)}; }
@@ -68,6 +71,7 @@ class CudaContext final : public Context {
   Staging staging_;
   StreamHandle memory_stream_;  // clears new memory
   StreamList streams_;
+  std::optional<std::chrono::steady_clock::time_point> working_since_abort_;  // when idle() first found that
   Guards guards_;
   CollectiveOrder collective_order_;
   Tuner* tuner_ = nullptr;  // of this kind of device, once it was asked for

@@ -19,7 +19,6 @@ cudaPointerAttributes attributes_of(const void* pointer) {
 }
 
 constexpr std::chrono::microseconds kPause{20};  // between two looks at a stream
-constexpr std::chrono::seconds kPatience{5};     // with work that goes on after an abort
 
 cudaEvent_t handle_of(Event& event) { return static_cast<CudaEvent&>(event).handle.get(); }
 
@@ -49,7 +48,7 @@ CudaStream::~CudaStream() {
     cudaStreamSynchronize(native());
     return;
   }
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kAbortPatience;
   while (!handles_abandoned && cudaStreamQuery(native()) == cudaErrorNotReady) {
     if (std::chrono::steady_clock::now() > end) handles_abandoned = true;
     std::this_thread::sleep_for(kPause);

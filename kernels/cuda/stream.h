@@ -1,6 +1,7 @@
 // Streams and events over CUDA's.
 #pragma once
 
+#include <chrono>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -10,6 +11,9 @@
 #include "kernels/cuda/work_timer.h"
 
 namespace dp::kernels::cuda {
+
+// For work that goes on after an abort.
+inline constexpr std::chrono::seconds kAbortPatience{5};
 
 // Makes `device` the calling thread's current one.
 void bind_device(int device);

@@ -54,7 +54,7 @@ class PeersOfProbe {
  public:
   explicit PeersOfProbe(const char* peers) {
     setenv("DP_SIMULATED_PEERS", peers, 1);
-    setenv("DP_PEER_PROBE_SECONDS", "2", 1);
+    setenv("DP_PEER_PROBE_SECONDS", "5", 1);
   }
   ~PeersOfProbe() { unsetenv("DP_PEER_PROBE_SECONDS"); }
   PeersOfProbe(const PeersOfProbe&) = delete;
