@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "dp/error.h"
 #include "dp/random.h"
@@ -199,9 +201,22 @@ void DataParallel::State::make_graphs() {
   graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
 }
 
+// After a failure a device may wait for another one that is broken. To free memory would then wait for it, so every device gets a while to end its
+// work before anything is freed.
+void DataParallel::State::await_devices() noexcept {
+  for (const auto& replica : replicas) {
+    if (!replica || replica->context().host_accessible()) continue;
+    try {
+      while (!replica->context().idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {  // the device has failed: nothing runs there
+    }
+  }
+}
+
 // What uses a context goes before it; each replica's memory goes with the replica.
 DataParallel::State::~State() {
   watchdog.reset();
+  if (pool.failed()) await_devices();
   graphs.reset();
   logits = {};
   gathered_logits.reset();
@@ -269,6 +284,8 @@ DataParallel::DataParallel(const Model& model, const DataParallelOptions& option
 DataParallel::~DataParallel() = default;
 
 void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
+  const auto row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
+  std::size_t exchanged = buffer_bytes() + norms.moments_bytes();  // by what of io allocates
   for (int micro = 0; micro < batch.micro_batches; ++micro) {
     const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
     if (rows == 0) continue;
@@ -277,18 +294,31 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
       if (own.size() == 0) continue;
       replica.plan(plan_options(own.size(), batch.training, micro > 0));
       if (batch.set) replica.keep({batch.set, batch.augment}, own.size());
+      replica.reserve_copies(own.size(), batch.set != nullptr);
+      replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(own.size()) * row : 0);
     }
-    if (!batch.gathers || replica.rank() != 0) continue;
+    if (!batch.gathers) continue;
+    exchanged = std::max(exchanged, static_cast<std::size_t>(rows) * row);
+    if (replica.rank() != 0) continue;
+    replica.context().reserve_copies(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
     reserve_gather(rows);
     if (options.loss == LossAt::gathered) gathered_loss_op(rows);
   }
+  if (!io.empty()) io_of(replica).reserve(exchanged);
 }
 
-// Memory is made before the replicas begin to wait for each other: a device may give some only when nothing runs, on others either.
+// Memory is allocated on all replicas before one of them enqueues a collective: a device may allocate only when nothing runs, on other
+// devices either, and a collective that waits for this thread runs until then.
 void DataParallel::State::place_new(const Placed& batch) {
-  if (replicas.size() == 1 || placed.contains(batch)) return;
+  if (size() == 1 || placed.contains(batch)) return;
   on_replicas([&](engine::Replica& replica, engine::Exchange&) { place(replica, batch); });
   placed.insert(batch);
+}
+
+void DataParallel::State::place_momenta(const Sgd& sgd) {
+  if (sgd.momentum == 0 || momenta_placed) return;
+  on_replicas([](engine::Replica&, engine::Exchange& exchange) { exchange.ensure_momenta(); });
+  momenta_placed = true;
 }
 
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,

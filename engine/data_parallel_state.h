@@ -129,12 +129,14 @@ struct DataParallel::State {
   }
   void place(engine::Replica& replica, const Placed& batch);
   void place_new(const Placed& batch);  // on all replicas, where it was not done before
+  void place_momenta(const Sgd& sgd);   // likewise, where the update needs them
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
   bool scales_loss() const { return options.amp == Amp::float16; }
   bool update_waits_for_gradient() const {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
   }
 
+  void await_devices() noexcept;
   void make_graphs();
   std::string graphs_refusal() const;
   // What keeps the coming step from being a graph: it is watched closely.
@@ -244,6 +246,7 @@ struct DataParallel::State {
   std::unique_ptr<engine::StepGraphs> graphs;
 
   std::set<Placed> placed;
+  bool momenta_placed = false;
   std::int64_t step = 0;             // optimizer steps done
   std::int64_t batches_tracked = 0;  // training forwards whose statistics the running ones hold
   bool buffers_behind = false;       // the replicas' running statistics are older than the master's

@@ -44,10 +44,13 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
       partial_offset_{0} {
   Context& context = replica.context();
   if (communicator_) {
-    comm_ = context.make_stream();
+    comm_ = context.make_stream(StreamUse::communication);
     comm_->label(replica.label_of(Phase::broadcast));
     if (reduce_dtype == DType::bf16) rounded_.emplace(replica, buckets_);
     communicator_->bring(replica.lanes(), rounded_ ? rounded_->stride() : replica.table().size());
+    std::int64_t largest = 0;
+    for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.range.size());
+    communicator_->reserve(static_cast<std::size_t>(largest) * element_);
   }
   gradients_done_ = context.make_event();
   const int ranks = communicator_ ? communicator_->size() : 1;
@@ -107,7 +110,6 @@ void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
   per_bucket_ = per_bucket;
   momentum_ = momentum;
   next_ = 0;
-  if (momentum) ensure_momenta();
 }
 
 void Exchange::ensure_momenta() {

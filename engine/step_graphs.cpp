@@ -181,6 +181,10 @@ void StepGraphs::run_as_graph(std::size_t replica, std::size_t part, const Work&
   bool recorded = way_ == Way::launch;
   if (way_ == Way::record && !failed_.load(std::memory_order_relaxed)) {
     members_.replicas[replica]->activity().move();
+    // To make a graph ready takes memory and a lock of the driver: nothing runs meanwhile that may wait for a thread of this process.
+    exchange.synchronize();
+    members_.replicas[replica]->compute().synchronize();
+    meeting_.all();
     recorded = joint_ ? record_joint(replica, part, work) : record_own(replica, part, work);
     if (!recorded) {
       failed_.store(true, std::memory_order_relaxed);

@@ -96,6 +96,9 @@ class Op {
   virtual std::string implementation() const = 0;  // "jit:avx2", "plain": for --print-plan
 };
 
+// What a stream is for: a device may run communication before other work that is ready at the same time.
+enum class StreamUse { work, communication };
+
 // Owner of device memory; 64-byte aligned, zeroed.
 class Buffer {
  public:
@@ -143,7 +146,9 @@ class Context {
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;  // Error(device) with bytes asked and free
   // For what communicators carry: memory that the replicas of other processes can reach, where they need to.
   virtual std::unique_ptr<Buffer> allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
-  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Stream> make_stream(StreamUse use = StreamUse::work) = 0;
+  // Allocates what copies of up to `bytes` bytes from ordinary host memory need, so that they allocate nothing.
+  virtual void reserve_copies(std::size_t /*bytes*/) {}
   virtual std::unique_ptr<Event> make_event() = 0;
   // Error(usage) naming op and shapes when they do not fit.
   virtual std::unique_ptr<Op> make_op(const OpDesc& desc) = 0;

@@ -1,7 +1,9 @@
 // One replica on one GPU: its memory, its streams, its ops.
 #pragma once
 
+#include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,8 @@ class CudaContext final : public Context {
   bool host_accessible() const override { return false; }
   void bind_thread() override { bind_device(device_.index); }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
-  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Stream> make_stream(StreamUse use = StreamUse::work) override;
+  void reserve_copies(std::size_t bytes) override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Op> make_op(const OpDesc& desc) override;
   NormFusion norm_fusion() const override;
@@ -38,6 +41,7 @@ class CudaContext final : public Context {
   Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }
   Layout with_type(const TensorDesc& tensor, DType type) override { return cuda::with_type(tensor, type); }
   void flush() override {}  // streams go on by themselves
+  // After an abort work gets kAbortPatience to end, and then counts as done: it may wait for a device that is broken.
   bool idle() override;
   LabelSeconds take_seconds() override;
   Doing doing() const override { return {.moves = moves_.load(std::memory_order_relaxed)}; }
@@ -58,6 +62,7 @@ class CudaContext final : public Context {
   bool tries() const { return options_.autotune && !options_.deterministic; }
   Tuner& tuner();
   std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) const;
+  void load(const OpDesc& desc, CudaOp& op, bool ran) const;
   Tuner::Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned);
   std::vector<Way> more_ways(const std::string& problem, const OpDesc& desc);
   void resume();
@@ -68,6 +73,7 @@ class CudaContext final : public Context {
   Staging staging_;
   StreamHandle memory_stream_;  // clears new memory
   StreamList streams_;
+  std::optional<std::chrono::steady_clock::time_point> working_since_abort_;  // when idle() first found that
   Guards guards_;
   GraphList graphs_;
   CollectiveOrder collective_order_;

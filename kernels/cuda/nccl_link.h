@@ -21,9 +21,9 @@ namespace dp::kernels::cuda {
 
 class NcclLink final : public Guard {
  public:
-  // Owns `comm`. `device`: for texts. `graphs`: those that may hold `comm`; they are dropped before it is aborted. `abort` may be null.
-  NcclLink(const NcclApi& api, NcclComm comm, std::string device, GraphList& graphs, const AbortFlag* abort)
-      : api_(api), comm_(comm), device_(std::move(device)), graphs_(graphs), abort_(abort) {}
+  // Owns `comm`, of that device. `graphs`: those that may hold `comm`; they are dropped before it is aborted. `abort` may be null.
+  NcclLink(const NcclApi& api, NcclComm comm, Device device, GraphList& graphs, const AbortFlag* abort)
+      : api_(api), comm_(comm), device_(device), graphs_(graphs), abort_(abort) {}
   ~NcclLink() override;
 
   // Calls call(comm); throws what ended the link, or Error(device) when the call fails.
@@ -52,7 +52,7 @@ class NcclLink final : public Guard {
 
   const NcclApi& api_;
   NcclComm comm_;
-  const std::string device_;
+  const Device device_;
   GraphList& graphs_;
   const AbortFlag* const abort_;
   std::atomic<bool> inside_{false}, ended_{false};  // inside_: a thread is in a call of NCCL

@@ -256,6 +256,10 @@ bool has_ways(const OpDesc& desc) {
   return !std::holds_alternative<BatchNormForward>(desc) && !trial_arguments(desc).empty();
 }
 
+void run_once(const std::vector<TrialArgument>& arguments, CudaOp& op) {
+  succeeds(op.implementation(), [&] { Trial(arguments, op.workspace_bytes()).microseconds_of(op, 1); });
+}
+
 std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops) {
   std::vector<double> times(ops.size(), kUnfit), once(ops.size(), kUnfit);
   std::vector<std::vector<double>> rounds(ops.size());

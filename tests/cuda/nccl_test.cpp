@@ -143,12 +143,14 @@ TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at
     stream->synchronize();
   });
   const std::string half = std::to_string(2 * kNormBlock), block = std::to_string(kNormBlock);
-  CHECK(nccl.launches(1) ==
-        std::vector<std::string>{
-            "communicator 1: reduce_scatter of " + half + " float32",
-            "communicator 1: all_gather of " + half + " float32",
-            "communicator 1: reduce of " + block + " float32, root 0 + reduce of 5 float32, root 1",
-            "communicator 1: broadcast of " + block + " float32, root 0 + broadcast of 5 float32, root 1"});
+  std::vector<std::string> launches = nccl.launches(1);
+  CHECK_THAT(launches.at(0), Catch::Contains("broadcast of 1 ") && Catch::Contains("all_reduce of 1 "));  // warms up
+  launches.erase(launches.begin());
+  CHECK(launches == std::vector<std::string>{
+                        "communicator 1: reduce_scatter of " + half + " float32",
+                        "communicator 1: all_gather of " + half + " float32",
+                        "communicator 1: reduce of " + block + " float32, root 0 + reduce of 5 float32, root 1",
+                        "communicator 1: broadcast of " + block + " float32, root 0 + broadcast of 5 float32, root 1"});
 }
 
 TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, whatever the network") {
@@ -275,10 +277,10 @@ TEST_CASE("nccl: ranks that make different calls are found") {
   }
   const std::vector<std::string> reports = simt::take_reports();
   REQUIRE(reports.size() == 2);
-  CHECK_THAT(reports[0], Catch::Contains("call 1 of communicator 1") && Catch::Contains("all_reduce of 20 float32") &&
+  CHECK_THAT(reports[0], Catch::Contains("call 2 of communicator 1") && Catch::Contains("all_reduce of 20 float32") &&
                              Catch::Contains("all_reduce of 21 float32"));
   CHECK_THAT(reports[1],
-             Catch::Contains("call 2 of communicator 1") && Catch::Contains("root 0") && Catch::Contains("root 1"));
+             Catch::Contains("call 3 of communicator 1") && Catch::Contains("root 0") && Catch::Contains("root 1"));
 }
 
 // What CollectiveOrder relies on: that every rank makes the calls of all communicators in one order.

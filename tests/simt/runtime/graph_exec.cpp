@@ -94,6 +94,7 @@ using namespace dp::simt;
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (graph == nullptr) return failed(cudaErrorInvalidValue);
+  if (any_stream_works()) log_blocking_call("cudaGraphInstantiate");
   *exec = reinterpret_cast<cudaGraphExec_t>(new GraphExec(*reinterpret_cast<const Graph*>(graph)));
   graphs_changed(1);
   return cudaSuccess;
@@ -127,6 +128,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
   Stream* const stream = as_stream(handle, "cudaGraphUpload");
+  if (any_stream_works()) log_blocking_call("cudaGraphUpload");
   return stream == nullptr ? cudaErrorInvalidResourceHandle : refuse_if_captured(*stream, "cudaGraphUpload");
 }
 
