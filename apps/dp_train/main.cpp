@@ -27,6 +27,8 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
   const bool leads = !world || world->leads();
   const dp::models::Entry& entry = dp::models::find(arguments.model);
   dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, world);
+  if (leads && !devices.warning.empty())
+    std::fprintf(stderr, "dp_train: warning: %s\n", dp::printable(devices.warning).c_str());
   if (arguments.estimate_memory) {
     estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
     return 0;
