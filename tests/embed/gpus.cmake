@@ -37,7 +37,7 @@ set(ENV{DP_SIMULATED_PEERS} all)
 set(ENV{XDG_CACHE_HOME} ${WORK}/cache)
 set(replicas "replica on cuda:0\nreplica on cuda:1\nreplica on cuda:2\nreplica on cuda:3\nloss [0-9.]+\n")
 
-# run(<status> <regex of stdout and stderr> [how]): the program, started in another way than by its absolute path.
+# run(<status> <regex of stdout and stderr> [words before the program]): the program, by a relative path.
 function(run status expected)
   execute_process(COMMAND ${ARGN} ./gpus WORKING_DIRECTORY ${WORK}/build OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE got)
   if(NOT got EQUAL status OR NOT text MATCHES "^${expected}$")
