@@ -1,13 +1,13 @@
 // How far results are apart, on a real GPU by Thrust and in the simulation by its twin. Small whole numbers: every order adds to the same.
 #include "kernels/cuda/trial_distance.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/owner.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/low_float.h"
 #include "support/catch.h"
 
@@ -31,13 +31,6 @@ std::vector<std::byte> stored(const std::vector<float>& values) {
   return bytes;
 }
 
-DeviceMemory uploaded(cudaStream_t stream, const std::vector<std::byte>& bytes) {
-  DeviceMemory memory = device_memory(bytes.size());
-  check(cudaMemcpyAsync(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream), "uploading");
-  check(cudaStreamSynchronize(stream), "uploading");
-  return memory;
-}
-
 template <typename T>
 void check_distances(DType type, std::size_t count) {
   INFO(to_string(type) << ", " << count << " elements");
@@ -48,9 +41,17 @@ void check_distances(DType type, std::size_t count) {
   }
   a[count / 2] = std::numeric_limits<float>::quiet_NaN();
   const std::size_t length = distance_part(count);
-  const StreamHandle stream = make_stream_handle();
-  const DeviceMemory on_a = uploaded(stream.get(), stored<T>(a)), on_b = uploaded(stream.get(), stored<T>(b));
-  const std::vector<Distance> parts = distances(stream.get(), on_a.get(), on_b.get(), type, count);
+  const std::unique_ptr<Context> context = cuda_backend().open({DeviceKind::cuda, 0}, {});
+  context->bind_thread();
+  const std::unique_ptr<Stream> stream = context->make_stream();
+  const auto uploaded = [&](const std::vector<std::byte>& bytes) {
+    std::unique_ptr<Buffer> buffer = context->allocate(bytes.size());
+    stream->copy(buffer->data(), bytes.data(), bytes.size());
+    return buffer;
+  };
+  const auto on_a = uploaded(stored<T>(a)), on_b = uploaded(stored<T>(b));
+  const std::vector<Distance> parts =
+      distances(static_cast<CudaStream&>(*stream).native(), on_a->data(), on_b->data(), type, count);
   REQUIRE(parts.size() == (count + length - 1) / length);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     Distance expected;
