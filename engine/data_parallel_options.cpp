@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dp/default_devices.h"
 #include "dp/error.h"
 #include "engine/data_parallel_state.h"
 #include "engine/world/world_state.h"
@@ -21,12 +22,6 @@ Comm comm_named(std::string_view name) {
   for (const auto& [comm, known] : kCommunicators)
     if (known == name) return comm;
   refuse("no communicator is called '" + std::string(name) + "'");
-}
-
-std::vector<Device> default_devices() {
-  const int count = probe_devices(DeviceKind::cuda).count;
-  if (count == 0) return cpus(2);
-  return gpus(parse_gpu_list("all", count));
 }
 
 }  // namespace
@@ -61,7 +56,8 @@ std::string take(const kernels::CommunicatorChoice& choice, DataParallelOptions&
 std::string resolve_in_world(DataParallelOptions& o) {
   const World& world = *o.world;
   if (o.devices.empty()) {
-    const int count = probe_devices(DeviceKind::cuda).count;
+    const std::vector<Device> all = default_devices();
+    const int count = all.front().kind == DeviceKind::cuda ? static_cast<int>(all.size()) : 0;
     // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
     const int own = count == 1 ? 0 : world.local_rank();
     if (count > 0 && own >= count)

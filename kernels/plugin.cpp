@@ -71,6 +71,10 @@ DeviceProbe probe_cuda(const char* driver_library) {
   return loaded_plugin().backend->probe();
 }
 
+int devices_seen_by_driver(const char* driver_library) {
+  return provided != nullptr ? 0 : ask_driver(driver_library).count;
+}
+
 Backend* cuda_plugin() {
   if (provided != nullptr) return provided;
   return probe_cuda().count > 0 ? loaded_plugin().backend : nullptr;

@@ -12,6 +12,8 @@ struct Arguments {
   std::string model = "mnist_convnet";
   std::optional<std::string> dataset;
   std::string data_path = "./datasets";
+  std::optional<std::string> input;             // of synthetic images
+  std::optional<std::int64_t> classes, images;  // likewise
 
   std::optional<std::string> gpus;
   std::optional<int> num_gpus, cpu;

@@ -14,10 +14,14 @@ void add_what(CLI::App& app, Arguments& a) {
   app.option_defaults()->group("Model and data");
   app.add_option("--model,--arch,-a", a.model, "the network; --list-models names them")->capture_default_str();
   app.add_flag("--list-models", a.list_models, "print the networks and leave");
-  app.add_option(
-      "--dataset", a.dataset,
-      "digits (drawn, always there), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic [by model]");
+  app.add_option("--dataset", a.dataset,
+                 "digits (drawn, always there), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic "
+                 "(random bytes) [by model]");
   app.add_option("--data-path,--data-dir", a.data_path, "where the files are")->capture_default_str();
+  app.add_option("--input", a.input, "synthetic: C,H,W of an image [1,28,28]");
+  app.add_option("--classes,--num-classes", a.classes, "synthetic: number of classes [10]")->check(whole(1, 1 << 20));
+  app.add_option("--images", a.images, "synthetic: number of training images; a sixth as many for the test [60000]")
+      ->check(whole(1, 1 << 26));
 }
 
 void add_devices(CLI::App& app, Arguments& a) {

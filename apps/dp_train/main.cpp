@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "devices.h"
 #include "estimate.h"
+#include "images.h"
 #include "options.h"
 #include "processes.h"
 #include "signals.h"
@@ -27,13 +28,15 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
   const bool leads = !world || world->leads();
   const dp::models::Entry& entry = dp::models::find(arguments.model);
   dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, world);
+  if (leads && !devices.warning.empty())
+    std::fprintf(stderr, "dp_train: warning: %s\n", dp::printable(devices.warning).c_str());
   if (arguments.estimate_memory) {
     estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
     return 0;
   }
   if (leads && !devices.notice.empty() && !arguments.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
 
-  const dp::DatasetPair data = dp::datasets::open(options.dataset_name, arguments.data_path, arguments.seed);
+  const dp::DatasetPair data = open_images(arguments, options.dataset_name);
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
   const OutputFolder folder = leads ? output_folder(arguments) : OutputFolder("");
   options.output_dir = folder.path();

@@ -52,13 +52,13 @@ int start_ranks(const Arguments& a, char* const* argv, const std::atomic<int>& s
 Devices device_of_rank(const Arguments& a, const dp::World& world) {
   if (a.cpu) return {dp::cpus(1), ""};
   Devices devices = choose_devices(a);
-  if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice};
+  if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice, devices.warning};
   // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
   const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(world.local_rank());
   if (at >= devices.list.size())
     usage(std::to_string(world.local_size()) + " ranks share this host, but only " +
           std::to_string(devices.list.size()) + " GPUs are named; start as many ranks as GPUs");
-  return {{devices.list[at]}, devices.notice};
+  return {{devices.list[at]}, devices.notice, devices.warning};
 }
 
 }  // namespace dp_train

@@ -1,26 +1,8 @@
 # cmake -DPROGRAM=dp_train -DFOLDER=<of the simulated plugin, probe and driver> -P: dp_train as it is, on simulated GPUs. One result on
 # one GPU and on two.
 cmake_minimum_required(VERSION 3.25)
-if(DEFINED ENV{LD_LIBRARY_PATH})  # oneDNN may come from there
-  set(ENV{LD_LIBRARY_PATH} "${FOLDER}:$ENV{LD_LIBRARY_PATH}")
-else()
-  set(ENV{LD_LIBRARY_PATH} ${FOLDER})
-endif()
-set(ENV{DP_PLUGIN_PATH} ${FOLDER})
-set(ENV{DP_NCCL_LIBRARY} /nonexistent)
-set(ENV{DP_CUDNN_LIBRARY} /nonexistent)
-set(ENV{DP_CUBLASLT_LIBRARY} /nonexistent)
+include(${CMAKE_CURRENT_LIST_DIR}/simulated_environment.cmake)
 set(ENV{DP_SIMULATED_GPUS} 2)
-set(ENV{DP_SIMULATED_PEERS} all)
-set(ENV{XDG_CACHE_HOME} ${FOLDER}/dp_train_cache)
-
-function(run output)
-  execute_process(COMMAND ${PROGRAM} ${ARGN} OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "dp_train ${ARGN}: exit status ${status}: ${text}${errors}")
-  endif()
-  set(${output} "${text}" PARENT_SCOPE)
-endfunction()
 
 run(text env)
 if(NOT text MATCHES "cuda:1" OR NOT text MATCHES "plugin +${FOLDER}/libdp_cuda.so")
@@ -29,6 +11,20 @@ endif()
 if(NOT text MATCHES "cuDNN +none: /nonexistent was not found\ncuBLASLt +none: /nonexistent was not found\n")
   message(FATAL_ERROR "dp_train env does not tell why there are no libraries: ${text}")
 endif()
+# Without the data set: how to get it, and what does without.
+execute_process(COMMAND ${PROGRAM} --gpus 0,1 --model resnet18 --data-path /nowhere OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)
+if(NOT status EQUAL 3 OR NOT errors MATCHES "cifar10: .*curl -LO .*--dataset synthetic --input 3,32,32 --classes 10")
+  message(FATAL_ERROR "dp_train without its data set: exit status ${status}: ${text}${errors}")
+endif()
+# Without the plugin and without a device flag: a warning that names the places, and the CPU.
+set(ENV{DP_PLUGIN_PATH} /nowhere)
+execute_process(COMMAND ${PROGRAM} --model mlp --dry-run --quiet OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)
+string(CONCAT warning "^dp_train: warning: No usable GPU \\(no CUDA plugin was found \\(looked for /nowhere; DP_PLUGIN_PATH is set, so nothing else "
+              "is searched\\); the driver sees 2 devices\\): training on 2 CPU replicas; --cpu N asks for another number\n$")
+if(NOT status EQUAL 0 OR NOT errors MATCHES "${warning}")
+  message(FATAL_ERROR "dp_train without the plugin: exit status ${status}: ${text}${errors}")
+endif()
+set(ENV{DP_PLUGIN_PATH} ${FOLDER})
 # A profiler is told of steps, phases and layers.
 set(ENV{NVTX_INJECTION64_PATH} ${RECORDER})
 set(ENV{DP_RANGES} ${FOLDER}/dp_train_ranges)
