@@ -1,4 +1,6 @@
 // dp_peer_probe <reader> <owner>: ends with kReadsRight or kReadsWrong; anything else: the probe could not be made.
+#include <sys/prctl.h>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +12,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: dp_peer_probe <reading device> <owning device>\n");
     return 2;
   }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a probe that hangs does not outlive the program that waits for it
   try {
     return dp::kernels::cuda::reads_pattern(std::atoi(argv[1]), std::atoi(argv[2])) ? dp::kernels::cuda::kReadsRight
                                                                                     : dp::kernels::cuda::kReadsWrong;
