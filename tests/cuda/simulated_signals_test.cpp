@@ -83,18 +83,6 @@ TEST_CASE("signals on GPUs: what plans and tunes ends, and leaves no checkpoint"
     }
 }
 
-TEST_CASE("signals on GPUs: ranks that plan and tune end together") {
-  const TemporaryFolder temp;
-  write_tiny_mnist(temp.path());
-  Program program(kResnet + Words{"--engine", "ddp", "--comm", "host", "--print-plan"}, temp.path(), simulated(temp));
-  program.wait_until_signals_are_handled();
-  std::this_thread::sleep_for(std::chrono::seconds(1));
-  ::kill(program.id(), SIGTERM);
-  CHECK(program.ends_within(2));
-  CHECK(program.wait().code == 128 + SIGTERM);
-  CHECK(processes_of(temp, "dp_train") == 0);
-}
-
 TEST_CASE("signals on GPUs: a probe of peers that hangs does not outlive the program") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
