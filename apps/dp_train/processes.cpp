@@ -34,7 +34,7 @@ std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& a, const s
   return options;
 }
 
-int start_ranks(const Arguments& a, char* const* argv, const std::atomic<int>& stop) {
+int start_ranks(const Arguments& a, char* const* argv, Signals& signals) {
   const int here = static_cast<int>(choose_devices(a).list.size());
   dp::LaunchOptions options;
   options.ranks = here;
@@ -42,10 +42,12 @@ int start_ranks(const Arguments& a, char* const* argv, const std::atomic<int>& s
   options.world_size = a.nnodes * here;
   options.address = a.master_addr.value_or("127.0.0.1");
   options.port = a.master_port != 0 ? a.master_port : a.nnodes > 1 ? kDefaultPort : 0;
-  options.stop = &stop;
+  options.stop = &signals.received;
   if (const char* const token = std::getenv("DP_TOKEN")) options.token = token;
   if (a.nnodes > 1 && options.token.empty())
     usage("--nnodes needs a secret that keeps strangers out; set DP_TOKEN to the same text on every host");
+  signals.unsaved = true;                // what the ranks have trained; they decide when to stop
+  signals.announces = a.node_rank != 0;  // elsewhere rank 0 does
   return dp::launch_ranks(options, argv);
 }
 

@@ -13,8 +13,7 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   bool stopped = stop.asked();
   for (std::int64_t done = 0; done < batches && !stopped; ++done) {
     const Batch* batch = test.next();
-    if (batch == nullptr) break;
-    net.evaluate(*batch);
+    if (batch != nullptr) net.evaluate(*batch);
     stopped = stop.asked();
   }
   EvalReport report;

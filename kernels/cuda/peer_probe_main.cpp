@@ -1,5 +1,7 @@
 // dp_peer_probe <reader>:<owner> ...: tries the pairs of devices in this order, and prints how far it is (peer_probe.h). Its reader kills it
 // when a line takes too long. Ends with 0 when all were tried.
+#include <sys/prctl.h>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <set>
@@ -34,6 +36,7 @@ int main(int argc, char** argv) {
     pairs.emplace_back(reader, owner);
     devices.insert({reader, owner});
   }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a probe that hangs does not outlive the program that waits for it
   try {
     for (const int device : devices) {
       bind_device(device);

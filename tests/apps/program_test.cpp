@@ -220,20 +220,6 @@ TEST_CASE("an interrupt at any moment of a single replica harms nothing") {
   }
 }
 
-TEST_CASE("a second interrupt leaves at once") {
-  const TemporaryFolder temp;
-  write_tiny_mnist(temp.path());
-  Program program(tiny({"--output-dir", "run", "-p", "1"}), temp.path(), {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
-  program.wait_for("[1/4]");
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // into the stalled step
-  ::kill(program.id(), SIGTERM);
-  CHECK(program.wait_for_error("once more").find("stopping after this step") != std::string::npos);
-  ::kill(program.id(), SIGINT);
-  const Outcome outcome = program.wait();
-  CHECK(outcome.code == 128 + SIGINT);
-  CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
-}
-
 TEST_CASE("a closed stdout does not end a run") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
