@@ -35,7 +35,7 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
 }
 
 void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
-                       std::span<std::uint8_t> scratch) const {
+                       std::span<std::uint8_t> scratch, const std::atomic<bool>& cancelled) const {
   const bool kept = batch.kept.set != nullptr;
   batch.kept.augment = augment_;
   batch.kept.seed = seed_;
@@ -44,6 +44,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
   auto* labels = batch.labels.data<std::int32_t>();
   auto* indices = batch.samples.data<std::int64_t>();
   for (const std::int64_t sample : samples) {
+    if (cancelled) return;
     const std::int32_t label = dataset_.label(sample);
     if (label < 0 || label >= classes_)
       throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has label " + std::to_string(label) +

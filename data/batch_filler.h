@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,9 +22,10 @@ class BatchFiller {
 
   // Fills batch.labels and .samples for batch.size() == samples.size(), and .images unless they are kept: then it says by which key
   // they are made. `scratch` holds image_bytes() and is
-  // the calling thread's own. Error(data) for a label that contradicts its dataset's class count.
-  void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
-            std::span<std::uint8_t> scratch) const;
+  // the calling thread's own. Returns early, with an incomplete batch, once `cancelled`. Error(data) for a label that contradicts its
+  // dataset's class count.
+  void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch, std::span<std::uint8_t> scratch,
+            const std::atomic<bool>& cancelled) const;
 
  private:
   void copy_image(const std::uint8_t* in, float* out) const;

@@ -58,7 +58,9 @@ Error missing(const Edition& edition, const std::string& folder, const std::stri
   return Error(ErrorCode::data, std::string(edition.name) + ": " + what +
                                     "; get them by these two lines: `curl -LO https://www.cs.toronto.edu/~kriz/" +
                                     archive + "` and `mkdir -p " + folder + " && tar xzf " + archive + " -C " + folder +
-                                    "`, name their folder with --data-path, or train without them: --dataset digits");
+                                    "`, name their folder with --data-path, or train on random images: --dataset "
+                                    "synthetic --input 3,32,32 --classes " +
+                                    std::to_string(edition.classes.back()));
 }
 
 fs::path find_place(const Edition& edition, const std::string& folder) {

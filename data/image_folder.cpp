@@ -84,8 +84,8 @@ bool is_folder(const fs::path& path) {
 Error missing(const std::string& folder, const std::string& what) {
   return Error(ErrorCode::data, "imagefolder: " + what + "; lay the images out as " + folder +
                                     "/train/<class>/<image>.jpg and " + folder +
-                                    "/val/<class>/<image>.jpg, name their folder with --data-path, or train without "
-                                    "them: --dataset digits");
+                                    "/val/<class>/<image>.jpg, name their folder with --data-path, or train on "
+                                    "random images: --dataset synthetic --input 3,224,224 --classes 1000");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "dp/loader.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -15,6 +17,7 @@
 namespace dp {
 namespace {
 
+constexpr auto kTick = std::chrono::milliseconds(50);  // between two questions whether to stop
 constexpr int kHeld = 2;  // batches that stay valid: the one just taken, and the one before
 
 std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
@@ -158,7 +161,7 @@ struct Loader::State {
     const std::vector<std::int64_t>& samples = options.ranks > 1 ? own_samples : order;
     const std::int64_t from = batch * slots.front().full.size();
     filler.fill(into, std::span(samples).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(into.size())),
-                epoch, image);
+                epoch, image, stopping);
   }
 
   std::int64_t padded(std::int64_t samples) const {
@@ -209,13 +212,23 @@ struct Loader::State {
   const Batch* next() {
     std::unique_lock lock(mutex);
     if (run == 0) throw Error(ErrorCode::usage, "no epoch was started; call start() before next()");
-    if (taken == end) return nullptr;
+    if (taken == end || stopping) return nullptr;
     if (taken - kHeld + 1 > released) {
       released = taken - kHeld + 1;
       wake_workers.notify_all();
     }
     Slot& slot = slot_of(taken);
-    wake_consumer.wait(lock, [&] { return slot.ready == taken; });
+    const auto ready = [&] { return slot.ready == taken; };
+    if (!options.stop) wake_consumer.wait(lock, ready);
+    while (options.stop && !wake_consumer.wait_for(lock, kTick, ready)) {
+      lock.unlock();
+      const bool stop = options.stop();
+      lock.lock();
+      if (!stop || ready()) continue;
+      stopping = true;
+      wake_workers.notify_all();
+      return nullptr;
+    }
     if (slot.error) std::rethrow_exception(slot.error);
     return &content(slot, taken++);
   }
@@ -239,7 +252,7 @@ struct Loader::State {
   std::int64_t begin = 0, end = 0;       // tickets of this run
   std::int64_t released = 0, taken = 0;  // the lowest ticket that must stay valid; the next one to hand out
   int busy = 0;
-  bool stopping = false;
+  std::atomic<bool> stopping{false};  // written under the mutex; a worker looks at it between two images
 
   std::vector<std::thread> threads;
 };

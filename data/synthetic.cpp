@@ -1,7 +1,3 @@
-#include <vector>
-
-#include "data/memory_dataset.h"
-#include "data/threads.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
 #include "dp/random.h"
@@ -9,26 +5,46 @@
 namespace dp {
 namespace {
 
-std::shared_ptr<const Dataset> make_part(const Shape& image, std::int64_t classes, std::int64_t count,
-                                         std::uint64_t seed, std::uint64_t part) {
-  const auto bytes = static_cast<std::size_t>(image.numel());
-  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(image.prepended(count).numel()));
-  std::vector<std::int32_t> labels(static_cast<std::size_t>(count));
-  for_ranges(count, 0, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-      Random random(seed, RandomUse::synthetic, i, part);
-      labels[i] = static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(classes)));
-      std::uint32_t word = 0;
-      for (std::size_t byte = 0; byte < bytes; ++byte) {
-        word = byte % 4 == 0 ? random.next() : word >> 8;
-        pixels[i * bytes + byte] = static_cast<std::uint8_t>(word);
-      }
+class Synthetic final : public Dataset {
+ public:
+  Synthetic(const Shape& image, std::int64_t classes, std::int64_t count, std::uint64_t seed, std::uint64_t part)
+      : image_(image), classes_(classes), count_(count), seed_(seed), part_(part) {
+    const auto channels = static_cast<std::size_t>(image[0]);
+    normalization_ = {std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.2887f)};  // uniform bytes
+  }
+
+  std::int64_t size() const override { return count_; }
+  Shape image_shape() const override { return image_; }
+  std::int64_t classes() const override { return classes_; }
+  const Normalization& normalization() const override { return normalization_; }
+  std::int32_t label(std::int64_t index) const override {
+    Random random = stream(index);
+    return draw_label(random);
+  }
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {
+    Random random = stream(index);
+    draw_label(random);
+    std::uint32_t word = 0;
+    for (std::size_t byte = 0; byte < out.size(); ++byte) {
+      word = byte % 4 == 0 ? random.next() : word >> 8;
+      out[byte] = static_cast<std::uint8_t>(word);
     }
-  });
-  const auto channels = static_cast<std::size_t>(image[0]);
-  const Normalization uniform_bytes{std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.2887f)};
-  return std::make_shared<MemoryDataset>(image, classes, uniform_bytes, std::move(pixels), std::move(labels));
-}
+  }
+  bool varies() const override { return false; }
+
+ private:
+  Random stream(std::int64_t index) const {
+    return Random(seed_, RandomUse::synthetic, static_cast<std::uint64_t>(index), part_);
+  }
+  std::int32_t draw_label(Random& random) const {
+    return static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(classes_)));
+  }
+
+  Shape image_;
+  std::int64_t classes_, count_;
+  std::uint64_t seed_, part_;
+  Normalization normalization_;
+};
 
 }  // namespace
 
@@ -43,7 +59,8 @@ DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t tra
     throw Error(ErrorCode::usage, "synthetic: " + std::to_string(classes) + " classes, " + std::to_string(train) +
                                       " and " + std::to_string(test) +
                                       " images can not be made; give 1 to 2147483647 classes and counts of 0 or more");
-  return {make_part(image, classes, train, seed, 0), make_part(image, classes, test, seed, 1)};
+  return {std::make_shared<Synthetic>(image, classes, train, seed, 0),
+          std::make_shared<Synthetic>(image, classes, test, seed, 1)};
 }
 
 }  // namespace datasets

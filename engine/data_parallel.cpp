@@ -53,6 +53,7 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   s.number_rows(batch.size());
   s.forward_rows = 0;
   s.place_new(s.training_batch(batch.size(), batch.kept));
+  s.place_momenta(sgd);
   s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.kept.set != nullptr},
                        s.options.grad_accum_steps, s.step_is_eager());
   s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });

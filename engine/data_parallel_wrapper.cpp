@@ -141,6 +141,7 @@ void DataParallel::step(const Sgd& sgd) {
   State& s = *state_;
   refuse_scaled(s.scales_loss());
   s.forward_rows = 0;
+  s.place_momenta(sgd);
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.wait_for_weights(0);
     replica.upload_inputs(s.step_inputs(1, sgd));

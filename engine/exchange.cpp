@@ -44,10 +44,13 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
       partial_offset_{0} {
   Context& context = replica.context();
   if (communicator_) {
-    comm_ = context.make_stream();
+    comm_ = context.make_stream(StreamUse::communication);
     comm_->label(replica.label_of(Phase::broadcast));
     if (reduce_dtype == DType::bf16) rounded_.emplace(replica, buckets_);
     communicator_->bring(replica.lanes(), rounded_ ? rounded_->stride() : replica.table().size());
+    std::int64_t largest = 0;
+    for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.range.size());
+    communicator_->reserve(static_cast<std::size_t>(largest) * element_);
   }
   gradients_done_ = context.make_event();
   const int ranks = communicator_ ? communicator_->size() : 1;
@@ -107,7 +110,6 @@ void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
   per_bucket_ = per_bucket;
   momentum_ = momentum;
   next_ = 0;
-  if (momentum) ensure_momenta();
 }
 
 void Exchange::ensure_momenta() {
@@ -222,17 +224,20 @@ void Exchange::share_partials(std::size_t bucket) {
   communicator_->broadcast(whole, blocks_of(range.size()), DType::f64, 0, *comm_);
 }
 
+// An entry that two buckets share is there with the later one, which holds its beginning.
 void Exchange::wait_for_weights(int entry) {
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    if (buckets_[bucket].first_entry > entry) continue;
-    if (arriving_[bucket]) replica_.compute().wait(*weights_arrived_[bucket]);
-    arriving_[bucket] = 0;
-    return;
-  }
+  const std::int64_t offset = replica_.table().entry(entry).offset;
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    if (buckets_[bucket].range.begin <= offset) return wait_for_bucket(bucket);
 }
 
 void Exchange::wait_for_all_weights() {
-  for (const Bucket& bucket : buckets_) wait_for_weights(bucket.first_entry);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) wait_for_bucket(bucket);
+}
+
+void Exchange::wait_for_bucket(std::size_t bucket) {
+  if (arriving_[bucket]) replica_.compute().wait(*weights_arrived_[bucket]);
+  arriving_[bucket] = 0;
 }
 
 void Exchange::start_over() {

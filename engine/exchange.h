@@ -34,7 +34,7 @@ class Exchange {
   // From now on tells its stream's work there. The tracer outlives it.
   void trace(Tracer& tracer);
 
-  // How the coming step updates. `per_bucket`: as soon as a bucket is summed; otherwise by update() once all are.
+  // How the coming step updates; with `momentum` only after ensure_momenta(). `per_bucket`: as soon as a bucket is summed; otherwise by update() once all are.
   void begin(std::int64_t step, bool per_bucket, bool momentum);
   // The gradients of `bucket` are complete on this replica and its weights no longer read. In order, each once a step.
   void bucket_ready(std::size_t bucket);
@@ -59,7 +59,7 @@ class Exchange {
   };
   const std::vector<Part>& parts() const { return parts_; }
   std::byte* momenta() { return momenta_ ? static_cast<std::byte*>(momenta_->data()) : nullptr; }
-  void ensure_momenta();
+  void ensure_momenta();  // on all replicas before the first of them begins a step
 
  private:
   kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
@@ -80,6 +80,7 @@ class Exchange {
   void update_bucket(std::size_t bucket);
   void compute_norm();
   void share_partials(std::size_t bucket);
+  void wait_for_bucket(std::size_t bucket);
 
   Replica& replica_;
   std::unique_ptr<kernels::Communicator> communicator_;

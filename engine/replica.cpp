@@ -151,6 +151,13 @@ void Replica::keep(const KeptImages& images, std::int64_t rows) {
   at_least(images_, static_cast<std::size_t>(rows * options_.lanes * model_.input().numel()) * sizeof(float));
 }
 
+void Replica::reserve_copies(std::int64_t rows, bool kept) {
+  const InputFeed::Parts parts = parts_of({.rows = rows});
+  std::size_t largest = 0;
+  for (std::size_t i = kept ? 1 : 0; i < parts.size(); ++i) largest = std::max(largest, parts[i].bytes);
+  if (feed_) context_->reserve_copies(largest);
+}
+
 void Replica::make_images() {
   for (const Lane& lane : lanes_)
     if (lane.made > 0)

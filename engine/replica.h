@@ -58,6 +58,8 @@ class Replica {
   const Plan& plan(const PlanOptions& options);
   // What batches of kept images need, for a lane of so many rows; made on first use.
   void keep(const KeptImages& images, std::int64_t rows);
+  // Room for what is copied from host memory of a shard of so many rows; `kept`: the device makes its images.
+  void reserve_copies(std::int64_t rows, bool kept);
   // Makes the shard what a lane's steps read, copying it where the device cannot read host memory. A null plan: the lane has
   // no rows. Binds lane 0 first, then the next.
   void bind(int lane, const Plan* plan, const Shard& shard);

@@ -96,6 +96,9 @@ class Op {
   virtual std::string implementation() const = 0;  // "jit:avx2", "plain": for --print-plan
 };
 
+// What a stream is for: a device may run communication before other work that is ready at the same time.
+enum class StreamUse { work, communication };
+
 // Owner of device memory; 64-byte aligned, zeroed.
 class Buffer {
  public:
@@ -144,7 +147,9 @@ class Context {
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;  // Error(device) with bytes asked and free
   // For what communicators carry: memory that the replicas of other processes can reach, where they need to.
   virtual std::unique_ptr<Buffer> allocate_for_peers(std::size_t bytes) { return allocate(bytes); }
-  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Stream> make_stream(StreamUse use = StreamUse::work) = 0;
+  // Allocates what copies of up to `bytes` bytes from ordinary host memory need, so that they allocate nothing.
+  virtual void reserve_copies(std::size_t /*bytes*/) {}
   virtual std::unique_ptr<Event> make_event() = 0;
   // Error(usage) naming op and shapes when they do not fit.
   virtual std::unique_ptr<Op> make_op(const OpDesc& desc) = 0;
@@ -184,6 +189,11 @@ class Context {
   virtual Rates rates() { return {}; }
 };
 
+// A communicator's name, and why it is the default.
+struct CommunicatorChoice {
+  std::string name, reason;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -193,11 +203,11 @@ class Backend {
   virtual std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
                                                                         std::span<Context* const> contexts) = 0;
   // `fixed_order`: sums in the order of communicator.h are asked for.
-  virtual std::string_view default_communicator(std::span<const Device> devices, bool fixed_order) const = 0;
+  virtual CommunicatorChoice default_communicator(std::span<const Device> devices, bool fixed_order) const = 0;
   // The handle of this process's context, when every rank of the world is a process with one context of this kind. All ranks
   // call it together. Error(usage) for a name that does not cross processes, or not these.
   virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) = 0;
-  virtual std::string_view default_communicator(const Rendezvous& world) const = 0;
+  virtual CommunicatorChoice default_communicator(const Rendezvous& world) const = 0;
   // A figure that was found by timing on these devices, kept from run to run where this kind of device keeps any.
   virtual std::optional<double> remembered(std::span<const Device>, const std::string&) { return {}; }
   virtual void remember(std::span<const Device>, const std::string&, double) {}

@@ -39,6 +39,8 @@ class Communicator {
   // From now on every rank brings `summands` arrays to each sum, at data, data + stride, data + 2 * stride, ...; the result
   // goes where the first lies, the others stay. The same on every rank.
   virtual void bring(int summands, std::int64_t stride) = 0;
+  // Allocates what calls on up to `bytes` bytes of data need (of sums: of each summand), so that they allocate nothing. After bring().
+  virtual void reserve(std::size_t /*bytes*/) {}
 
   // From now on counts what its calls bring to and from other ranks to the spans of that ring, the one of the stream that they
   // go through. Communicators that count through their streams, or do not know, do nothing here.

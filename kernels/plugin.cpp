@@ -37,8 +37,9 @@ DeviceProbe ask_driver(const char* driver_library) {
   const auto init = find<InitFunction>(library, "cuInit");
   const auto device_count = find<CountFunction>(library, "cuDeviceGetCount");
   if (init == nullptr || device_count == nullptr) return {0, name + " is not an NVIDIA driver (it lacks cuInit)"};
-  // Modules that are loaded when first used wait for what runs, and that may be a collective which waits for this thread.
-  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  // Eager loading takes NCCL, cuDNN and cuBLASLt whole: seconds, and hundreds of MB of each device. What a step runs is loaded before it
+  // (kernels/cuda/launch.h).
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 0);
   int error = init(0);
   if (error != 0) return {0, "the NVIDIA driver does not start: cuInit gives " + describe(library, error)};
   int count = 0;
@@ -68,6 +69,10 @@ DeviceProbe probe_cuda(const char* driver_library) {
     return {0, loaded_plugin().reason + "; the driver sees " + std::to_string(driver.count) +
                    (driver.count == 1 ? " device" : " devices")};
   return loaded_plugin().backend->probe();
+}
+
+int devices_seen_by_driver(const char* driver_library) {
+  return provided != nullptr ? 0 : ask_driver(driver_library).count;
 }
 
 Backend* cuda_plugin() {

@@ -12,6 +12,9 @@ namespace dp::kernels {
 // Looks for the driver library, starts it and asks it for devices; makes no context. Then loads the plugin. Never throws.
 DeviceProbe probe_cuda(const char* driver_library = "libcuda.so.1");
 
+// How many devices the driver sees, whether or not a plugin serves them; 0 where a program provides its own backend. Never throws.
+int devices_seen_by_driver(const char* driver_library = "libcuda.so.1");
+
 // The plugin's backend; null when probe_cuda() has found none. Loaded once for the whole process.
 Backend* cuda_plugin();
 // The file that cuda_plugin() came from; empty when there is none.

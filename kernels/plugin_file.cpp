@@ -1,6 +1,7 @@
 #include "kernels/plugin_file.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,18 +15,57 @@ namespace fs = std::filesystem;
 
 using Entry = void* (*)(const char* abi, const char** own_abi);
 
-// Where the plugin may lie, in the order of trying. A file named in DP_PLUGIN_PATH counts for the plugin of that name; one with
+// The shared library or program that this code was linked into: its file, and the absolute folders of its run path, which is where
+// CMake records the plugin folder of the dp that was linked (CMakeLists.txt).
+struct Holder {
+  fs::path file;
+  std::vector<fs::path> run_path;
+};
+
+std::vector<fs::path> split(const std::string& list) {
+  std::vector<fs::path> entries;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(':', begin), list.size());
+    if (end > begin) entries.emplace_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return entries;
+}
+
+Holder holder_of_this_code(const fs::path& program) {
+  Dl_info info{};
+  void* extra = nullptr;
+  if (dladdr1(reinterpret_cast<const void*>(&holder_of_this_code), &info, &extra, RTLD_DL_LINKMAP) == 0 ||
+      extra == nullptr)
+    return {program, {}};
+  const auto& object = *static_cast<const link_map*>(extra);
+  Holder holder{program, {}};
+  std::error_code error;
+  if (object.l_name != nullptr && *object.l_name != '\0') holder.file = fs::canonical(object.l_name, error);
+  const char* strings = nullptr;
+  for (const ElfW(Dyn)* entry = object.l_ld; entry->d_tag != DT_NULL; ++entry)
+    if (entry->d_tag == DT_STRTAB)  // an address, which some systems leave relative to the object
+      strings =
+          reinterpret_cast<const char*>(entry->d_un.d_ptr + (entry->d_un.d_ptr < object.l_addr ? object.l_addr : 0));
+  for (const ElfW(Dyn)* entry = object.l_ld; strings != nullptr && entry->d_tag != DT_NULL; ++entry)
+    if (entry->d_tag == DT_RUNPATH || entry->d_tag == DT_RPATH)
+      for (const fs::path& folder : split(strings + entry->d_un.d_val))
+        if (folder.is_absolute()) holder.run_path.push_back(folder);
+  return holder;
+}
+
+bool overridden() {
+  const char* const named = std::getenv("DP_PLUGIN_PATH");
+  return named != nullptr && *named != '\0';
+}
+
+// Where the plugin may be, in the order of trying. A file named in DP_PLUGIN_PATH counts for the plugin of that name; one with
 // a name that no plugin of ours has, for each.
 std::vector<fs::path> candidates(const std::string& file) {
   std::vector<fs::path> files;
-  if (const char* const named = std::getenv("DP_PLUGIN_PATH"); named != nullptr && *named != '\0') {
-    const std::string list = named;
-    for (std::size_t begin = 0; begin <= list.size();) {
-      const std::size_t end = std::min(list.find(':', begin), list.size());
-      const fs::path entry = list.substr(begin, end - begin);
-      begin = end + 1;
-      std::error_code error;
-      if (entry.empty()) continue;
+  std::error_code error;
+  if (overridden()) {
+    for (const fs::path& entry : split(std::getenv("DP_PLUGIN_PATH"))) {
       if (fs::is_directory(entry, error)) {
         files.push_back(entry / file);
       } else if (const auto name = entry.filename().string(); name == file || !name.starts_with("libdp_")) {
@@ -34,10 +74,19 @@ std::vector<fs::path> candidates(const std::string& file) {
     }
     return files;
   }
-  std::error_code error;
+  const auto add = [&](const fs::path& folder) {
+    const fs::path path = (folder / file).lexically_normal();
+    if (std::find(files.begin(), files.end(), path) == files.end()) files.push_back(path);
+  };
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (error) return files;
-  return {program.parent_path() / file, program.parent_path().parent_path() / "lib" / "dp" / file};
+  const Holder holder = holder_of_this_code(program);
+  for (const fs::path& folder : holder.run_path) add(folder);
+  for (const fs::path& place : {holder.file, program}) {
+    if (place.empty()) continue;
+    add(place.parent_path());
+    add(place.parent_path().parent_path() / "lib" / "dp");
+  }
+  return files;
 }
 
 std::string listed(const std::vector<fs::path>& files) {
@@ -69,8 +118,9 @@ PluginFile load_plugin_file(const std::string& file, const char* entry, const st
                   abi_hash() + ")"};
     return {interface, path.string(), {}};
   }
-  return {
-      nullptr, {}, "no " + title + " was found (looked for " + listed(files) + "; DP_PLUGIN_PATH names other places)"};
+  const std::string remedy =
+      overridden() ? "; DP_PLUGIN_PATH is set, so nothing else is searched)" : "; DP_PLUGIN_PATH names other places)";
+  return {nullptr, {}, "no " + title + " was found (looked for " + listed(files) + remedy};
 }
 
 }  // namespace dp::kernels

@@ -12,9 +12,10 @@ struct PluginFile {
   void* interface = nullptr;  // what its entry gave
   std::string path, reason;   // reason: why there is no interface
 };
-// Looks for `file` in the folders or files of DP_PLUGIN_PATH (separated by colons), else in the program's own folder and
-// ../lib/dp of it, and calls its `void* entry(const char* abi, const char** own_abi)`, which gives null to another build.
-// `title` is how a person calls it. Never throws; what is loaded stays loaded.
+// Looks for `file` in the folders or files of DP_PLUGIN_PATH (separated by colons) and, where that is set, nowhere else. Otherwise in the
+// absolute folders of the run path of the program or shared library that holds this code, then beside that and in its ../lib/dp, then
+// beside the program and in its ../lib/dp. Calls its `void* entry(const char* abi, const char** own_abi)`, which gives null to another
+// build. `title` is how a person calls it. Never throws; what is loaded stays loaded.
 PluginFile load_plugin_file(const std::string& file, const char* entry, const std::string& title);
 
 }  // namespace dp::kernels

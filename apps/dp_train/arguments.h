@@ -12,6 +12,8 @@ struct Arguments {
   std::string model = "mnist_convnet";
   std::optional<std::string> dataset;
   std::string data_path = "./datasets";
+  std::optional<std::string> input;             // of synthetic images
+  std::optional<std::int64_t> classes, images;  // likewise
 
   std::optional<std::string> gpus;
   std::optional<int> num_gpus, cpu;
@@ -49,6 +51,7 @@ struct Arguments {
   bool amp = false;
   std::optional<std::string> amp_dtype;
   bool deterministic = false, fast_conv = false, tf32 = false, no_autotune = false, no_graphs = false;
+  std::optional<std::string> graphs;
   bool no_augment = false, no_shuffle = false, no_dropout = false, drop_last = false;
   int workers = 0;
   std::string images_on = "auto";

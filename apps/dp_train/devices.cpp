@@ -1,6 +1,8 @@
 #include "devices.h"
 
+#include <dp/default_devices.h>
 #include <dp/error.h>
+#include <utility>
 
 namespace dp_train {
 namespace {
@@ -36,9 +38,15 @@ Devices choose_once(const Arguments& arguments) {
   const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
   if (arguments.gpus) return {dp::gpus(gpu_ids(*arguments.gpus, probe)), ""};
   if (arguments.num_gpus) return {dp::gpus(first_gpus(*arguments.num_gpus, probe)), ""};
-  if (probe.count > 0) return {dp::gpus(dp::parse_gpu_list("all", probe.count)), ""};
-  return {dp::cpus(2),
-          "No usable GPU (" + probe.reason + "): training on 2 CPU replicas; --cpu N asks for another number"};
+  const std::string no_gpu_text =
+      "No usable GPU (" + probe.reason + "): training on 2 CPU replicas; --cpu N asks for another number";
+  try {
+    std::vector<dp::Device> list = dp::default_devices();
+    const bool gpus = list.front().kind == dp::DeviceKind::cuda;
+    return {std::move(list), gpus ? "" : no_gpu_text};
+  } catch (const dp::Error&) {
+    return {dp::cpus(2), "", no_gpu_text};
+  }
 }
 
 }  // namespace

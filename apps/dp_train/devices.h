@@ -11,7 +11,8 @@ namespace dp_train {
 
 struct Devices {
   std::vector<dp::Device> list;  // each repeated --replicas-per-device times
-  std::string notice;            // said to the person when nothing was asked for and no GPU is usable
+  std::string notice;            // printed when no device was named and this host has no GPU
+  std::string warning;           // printed when no device was named and the GPUs of this host can not be used
 };
 
 // dp::Error(usage) for ids that can not be, dp::Error(device) naming the reason when GPUs are asked for and none is

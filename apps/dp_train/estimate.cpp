@@ -1,26 +1,12 @@
 #include "estimate.h"
 
-#include <dp/error.h>
 #include <algorithm>
 #include <cstdio>
 
+#include "images.h"
+
 namespace dp_train {
 namespace {
-
-struct Images {
-  dp::Shape shape;
-  std::int64_t classes;
-};
-
-Images images_of(const std::string& dataset) {
-  if (dataset == "cifar10") return {{3, 32, 32}, 10};
-  if (dataset == "cifar100") return {{3, 32, 32}, 100};
-  if (dataset == "imagefolder") return {{3, 224, 224}, 1000};
-  if (dataset == "digits" || dataset == "mnist" || dataset == "fashion_mnist") return {{1, 28, 28}, 10};
-  throw dp::Error(dp::ErrorCode::usage, "the images of --dataset '" + dataset +
-                                            "' have no fixed shape; estimate with digits, mnist, fashion_mnist, "
-                                            "cifar10, cifar100 or imagefolder");
-}
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
@@ -28,7 +14,7 @@ double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 104857
 
 void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const std::string& dataset, std::int64_t batch,
                      const dp::DataParallelOptions& options) {
-  const Images images = images_of(dataset);
+  const ImageFormat images = image_format(a, dataset);
   const dp::Model model = entry.make(images.shape, images.classes);
   const auto replicas = dp::estimate_memory(model, options, {batch}, {std::max<std::int64_t>(batch, 128)});
   std::printf("%s, %s, global batch %lld, MiB on each replica\n", a.model.c_str(), dataset.c_str(),

@@ -14,10 +14,14 @@ void add_what(CLI::App& app, Arguments& a) {
   app.option_defaults()->group("Model and data");
   app.add_option("--model,--arch,-a", a.model, "the network; --list-models names them")->capture_default_str();
   app.add_flag("--list-models", a.list_models, "print the networks and leave");
-  app.add_option(
-      "--dataset", a.dataset,
-      "digits (drawn, always there), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic [by model]");
+  app.add_option("--dataset", a.dataset,
+                 "digits (drawn, always there), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic "
+                 "(random bytes) [by model]");
   app.add_option("--data-path,--data-dir", a.data_path, "where the files are")->capture_default_str();
+  app.add_option("--input", a.input, "synthetic: C,H,W of an image [1,28,28]");
+  app.add_option("--classes,--num-classes", a.classes, "synthetic: number of classes [10]")->check(whole(1, 1 << 20));
+  app.add_option("--images", a.images, "synthetic: number of training images; a sixth as many for the test [60000]")
+      ->check(whole(1, 1 << 26));
 }
 
 void add_devices(CLI::App& app, Arguments& a) {
@@ -131,7 +135,11 @@ void add_parallel(CLI::App& app, Arguments& a) {
   app.add_option("--logical-shards", a.logical_shards,
                  "equal bits on every number of replicas that divides it; implies --deterministic")
       ->check(whole(1, 4096));
-  app.add_flag("--no-graphs", a.no_graphs, "GPUs: enqueue every step anew instead of launching it as a CUDA graph");
+  app.add_option("--graphs", a.graphs,
+                 "GPUs: launch training steps as CUDA graphs: auto (not with nccl between several GPUs of a process), "
+                 "always (or fail), never [auto]")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+  app.add_flag("--no-graphs", a.no_graphs, "the same as --graphs never");
   app.add_flag("--no-autotune", a.no_autotune,
                "GPUs: take kernels by the shapes alone, without trying which are fastest");
   app.add_flag("--fast-conv", a.fast_conv, "convolutions that round more and take less time (CPU: Winograd)");

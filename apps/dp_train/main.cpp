@@ -1,14 +1,17 @@
 // dp_train: trains a network from the command line.
 #include <dp/dp.h>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <new>
+#include <thread>
 
 #include "arguments.h"
 #include "devices.h"
 #include "estimate.h"
+#include "images.h"
 #include "options.h"
 #include "processes.h"
 #include "signals.h"
@@ -21,61 +24,74 @@ void list_models() {
     std::printf("%-16s %s\n", entry.name.c_str(), entry.summary.c_str());
 }
 
+int code_of(const Signals& signals) { return signals.received.load() == 0 ? 0 : 128 + signals.received.load(); }
+
 // One process's run: all of it, or a rank's part.
 int train(const Arguments& arguments, const Devices& devices, const std::shared_ptr<dp::World>& world,
-          const std::atomic<int>& stop) {
+          Signals& signals) {
   const bool leads = !world || world->leads();
   const dp::models::Entry& entry = dp::models::find(arguments.model);
   dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, world);
+  if (leads && !devices.warning.empty())
+    std::fprintf(stderr, "dp_train: warning: %s\n", dp::printable(devices.warning).c_str());
   if (arguments.estimate_memory) {
     estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
-    return 0;
+    return code_of(signals);
   }
   if (leads && !devices.notice.empty() && !arguments.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
 
-  const dp::DatasetPair data = dp::datasets::open(options.dataset_name, arguments.data_path, arguments.seed);
+  const dp::DatasetPair data = open_images(arguments, options.dataset_name);
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
   const OutputFolder folder = leads ? output_folder(arguments) : OutputFolder("");
   options.output_dir = folder.path();
-  options.stop = &stop;
+  options.stop = &signals.received;
+  options.unsaved = &signals.unsaved;
   dp::Trainer trainer(model, data, options);
   if (arguments.print_plan) {
     if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
-    return 0;
+    return code_of(signals);
   }
   const dp::TrainerCallbacks console =
       dp::console_callbacks({.quiet = arguments.quiet, .progress = !arguments.no_progress});
   const dp::RunSummary summary = arguments.evaluate ? trainer.evaluate(console) : trainer.run(console);
   if (leads) dp::print_summary(summary);
-  return summary.interrupted ? 128 + (stop.load() ? stop.load() : SIGINT) : 0;
+  const int number = signals.received.load();
+  return summary.interrupted ? 128 + (number != 0 ? number : SIGINT) : 0;  // 0: another rank was signalled
+}
+
+// Whether this rank failed because it was interrupted while ranks were missing, or because another rank left when the signal came.
+bool ended_by_signal(const dp::World* world, const Signals& signals) {
+  if (signals.received.load() == 0) return false;
+  if (world == nullptr) return true;
+  // Rank 0's word of a rank that is gone may come after the end of that rank's own connections.
+  constexpr int kLooks = 20;
+  for (int look = 0; look < kLooks && !world->failure(); ++look)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  return world->failure().has_value();
 }
 
 int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World>& world) {
+  Signals& signals = handle_signals();
   if (arguments.list_models) {
     list_models();
-    return 0;
+    return code_of(signals);
   }
   if (arguments.environment) {
     std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
-    return 0;
+    return code_of(signals);
   }
   check_processes(arguments);
-  const std::atomic<int>& stop = watch_signals();
-  if (arguments.engine == "dp") {
-    keep_signals_from_threads();
-    return train(arguments, choose_devices(arguments), nullptr, stop);
-  }
-  const auto rank = rank_of_this_process(arguments, stop);
-  if (!rank) return start_ranks(arguments, argv, stop);
-  keep_signals_from_threads();
-  tell_of_signals(rank->rank == 0);
+  if (arguments.engine == "dp") return train(arguments, choose_devices(arguments), nullptr, signals);
+  const auto rank = rank_of_this_process(arguments, signals.received);
+  if (!rank) return start_ranks(arguments, argv, signals);
+  signals.announces = rank->rank == 0;
   try {
     world = dp::World::join(*rank);
+    return train(arguments, device_of_rank(arguments, *world), world, signals);
   } catch (const dp::Error&) {
-    if (stop.load() == 0) throw;
-    return 128 + stop.load();  // interrupted while ranks were missing
+    if (!ended_by_signal(world.get(), signals)) throw;
+    return code_of(signals);
   }
-  return train(arguments, device_of_rank(arguments, *world), world, stop);
 }
 
 int fail(int code, const std::string& what) {

@@ -34,7 +34,7 @@ std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& a, const s
   return options;
 }
 
-int start_ranks(const Arguments& a, char* const* argv, const std::atomic<int>& stop) {
+int start_ranks(const Arguments& a, char* const* argv, Signals& signals) {
   const int here = static_cast<int>(choose_devices(a).list.size());
   dp::LaunchOptions options;
   options.ranks = here;
@@ -42,23 +42,25 @@ int start_ranks(const Arguments& a, char* const* argv, const std::atomic<int>& s
   options.world_size = a.nnodes * here;
   options.address = a.master_addr.value_or("127.0.0.1");
   options.port = a.master_port != 0 ? a.master_port : a.nnodes > 1 ? kDefaultPort : 0;
-  options.stop = &stop;
+  options.stop = &signals.received;
   if (const char* const token = std::getenv("DP_TOKEN")) options.token = token;
   if (a.nnodes > 1 && options.token.empty())
     usage("--nnodes needs a secret that keeps strangers out; set DP_TOKEN to the same text on every host");
+  signals.unsaved = true;                // what the ranks have trained; they decide when to stop
+  signals.announces = a.node_rank != 0;  // elsewhere rank 0 does
   return dp::launch_ranks(options, argv);
 }
 
 Devices device_of_rank(const Arguments& a, const dp::World& world) {
   if (a.cpu) return {dp::cpus(1), ""};
   Devices devices = choose_devices(a);
-  if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice};
+  if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice, devices.warning};
   // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
   const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(world.local_rank());
   if (at >= devices.list.size())
     usage(std::to_string(world.local_size()) + " ranks share this host, but only " +
           std::to_string(devices.list.size()) + " GPUs are named; start as many ranks as GPUs");
-  return {{devices.list[at]}, devices.notice};
+  return {{devices.list[at]}, devices.notice, devices.warning};
 }
 
 }  // namespace dp_train

@@ -7,6 +7,7 @@
 
 #include "arguments.h"
 #include "devices.h"
+#include "signals.h"
 
 namespace dp_train {
 
@@ -17,7 +18,7 @@ void check_processes(const Arguments& arguments);
 std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& arguments, const std::atomic<int>& stop);
 
 // Starts this host's ranks, one a device, and returns their exit code.
-int start_ranks(const Arguments& arguments, char* const* argv, const std::atomic<int>& stop);
+int start_ranks(const Arguments& arguments, char* const* argv, Signals& signals);
 
 // Of the devices named, the one for this rank: by its number among the ranks of its host.
 Devices device_of_rank(const Arguments& arguments, const dp::World& world);

@@ -1,55 +1,92 @@
 #include "signals.h"
 
 #include <dp/error.h>
+#include <poll.h>
 #include <unistd.h>
+#include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <string_view>
 #include <system_error>
 #include <thread>
 
 namespace dp_train {
 namespace {
 
-std::atomic<int> received{0};
-std::atomic<bool> tells{true};
-static_assert(std::atomic<int>::is_always_lock_free);
+using Clock = std::chrono::steady_clock;
+constexpr auto kSameSignal = std::chrono::seconds(1);
+constexpr auto kUntilLeaving = std::chrono::seconds(1);  // enough for a run that stops by itself
+constexpr timespec kTick{0, 50'000'000};
 
+Signals signals;
+Clock::time_point first_at;  // used by the handler alone
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+void print(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// Runs on the thread of watch(), one at a time.
 void on_signal(int number) {
-  int none = 0;
-  if (!received.compare_exchange_strong(none, number)) ::_exit(128 + number);
-  if (!tells.load()) return;
-  constexpr char text[] = "dp_train: stopping after this step; once more leaves at once\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, sizeof text - 1);
+  const int first = signals.received.load();
+  if (first != 0) {
+    if (number == first && Clock::now() - first_at < kSameSignal) return;
+    ::_exit(128 + number);
+  }
+  first_at = Clock::now();
+  signals.received.store(number);
+  if (!signals.announces.load()) return;
+  print(signals.unsaved.load() ? "dp_train: stopping; training is saved first, a second signal leaves at once\n"
+                               : "dp_train: stopping\n");
+}
+
+// Output that nobody reads is dropped: a pipe with room takes the whole buffer.
+[[noreturn]] void leave(int code) {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 && ::ftrylockfile(stdout) == 0) ::fflush_unlocked(stdout);
+  ::_exit(code);
+}
+
+sigset_t both() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGINT);
+  ::sigaddset(&set, SIGTERM);
+  return set;
+}
+
+// Both signals are blocked but in the waits.
+[[noreturn]] void watch() {
+  sigset_t open;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &open);
+  ::sigdelset(&open, SIGINT);
+  ::sigdelset(&open, SIGTERM);
+  while (signals.received.load() == 0) ::sigsuspend(&open);
+  for (auto leave_at = Clock::now() + kUntilLeaving; Clock::now() < leave_at;) {
+    ::ppoll(nullptr, 0, &kTick, &open);
+    if (signals.unsaved.load()) leave_at = Clock::now() + kUntilLeaving;
+  }
+  leave(128 + signals.received.load());
 }
 
 }  // namespace
 
-void tell_of_signals(bool tell) { tells.store(tell); }
-
-const std::atomic<int>& watch_signals() {
+Signals& handle_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  ::sigemptyset(&action.sa_mask);
+  action.sa_mask = both();
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
-  return received;
-}
-
-void keep_signals_from_threads() {
+  ::pthread_sigmask(SIG_BLOCK, &action.sa_mask, nullptr);
   try {
-    std::thread([] {
-      while (true) ::pause();
-    }).detach();
+    std::thread(watch).detach();
   } catch (const std::system_error& error) {
     throw dp::Error(dp::ErrorCode::device, "the thread for signals could not be started (" + error.code().message() +
                                                "); raise ulimit -u and -v");
   }
-  sigset_t ours;
-  ::sigemptyset(&ours);
-  ::sigaddset(&ours, SIGINT);
-  ::sigaddset(&ours, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &ours, nullptr);
+  return signals;
 }
 
 }  // namespace dp_train

@@ -1,16 +1,22 @@
-// Ctrl-C and termination: the first asks the run to stop after its step, the second leaves at once.
+// What SIGINT and SIGTERM do: the first asks the run to stop, and ends the program where nothing would be lost; the second ends it at once.
 #pragma once
 
 #include <atomic>
 
 namespace dp_train {
 
-// Installs the handlers; the flag holds the number of the signal that came. SIGPIPE is ignored: a closed terminal or
-// pager does not end a training run.
-const std::atomic<int>& watch_signals();
-// From now on no handler runs on a thread that computes: oneDNN's generated code moves the stack pointer into its workspace,
-// and a handler's frame would be written over what lies there. Call it before there are other threads; they inherit it.
-void keep_signals_from_threads();
-void tell_of_signals(bool tell);  // whether a first signal is answered with a line
+struct Signals {
+  std::atomic<int> received{0};       // the number of the first one; 0: none yet
+  std::atomic<bool> unsaved{false};   // while true, only a second signal ends the process
+  std::atomic<bool> announces{true};  // whether the first signal prints a line
+};
+
+// Starts the thread that handles both signals. Once `unsaved` has been false for a second after the first signal, the process exits with
+// 128 + its number, whatever the other threads are doing. The same signal again within a second of the first counts as one: `timeout`, systemd
+// and launchers send it to the process and to its group. SIGPIPE is ignored: a closed terminal or pager does not end a training run.
+//
+// Call it before there are other threads. They inherit the blocked signals: oneDNN's generated code moves the stack pointer into its workspace,
+// and a handler's frame would overwrite that.
+Signals& handle_signals();
 
 }  // namespace dp_train

@@ -1,5 +1,5 @@
 # DP_CUDA: whether the CUDA backend is built; dp_cuda_architectures: for which GPUs.
-option(DP_CUDA "Build the CUDA backend; off where there is no toolkit" ${PROJECT_IS_TOP_LEVEL})
+option(DP_CUDA "Build the CUDA backend; off where there is no toolkit" ON)
 set(DP_CUDA_ARCHITECTURES "all" CACHE STRING "all (that the toolkit knows), native, or a list as 80;90")
 
 if(DP_CUDA)

@@ -8,7 +8,7 @@ install(EXPORT dpTargets NAMESPACE dp:: DESTINATION ${dp_package_dir})
 if(TARGET dp_train)
   install(TARGETS dp_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-# Where the program looks for it: ../lib/dp.
+# Where programs look for it: ../lib/dp, and the run path of what links dp.
 if(TARGET dp_cuda)
   install(TARGETS dp_cuda dp_peer_probe LIBRARY DESTINATION lib/dp RUNTIME DESTINATION lib/dp)
 endif()

@@ -13,8 +13,7 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   bool stopped = stop.asked();
   for (std::int64_t done = 0; done < batches && !stopped; ++done) {
     const Batch* batch = test.next();
-    if (batch == nullptr) break;
-    net.evaluate(*batch);
+    if (batch != nullptr) net.evaluate(*batch);
     stopped = stop.asked();
   }
   EvalReport report;
@@ -37,6 +36,8 @@ RunSummary describe(const DataParallel& net, const TrainerOptions& options) {
   summary.model = net.model().name();
   summary.dataset = options.dataset_name;
   summary.devices = net.device_names();
+  summary.communicator = net.communicator_choice();
+  summary.graphs = net.graphs_choice();
   if (net.options().world) summary.engine = "ddp";
   summary.global_batch = options.batch_size;
   return summary;

@@ -1,4 +1,4 @@
-// Whether somebody asked the run to stop; in a world, whether anybody did, with the same answer on every rank.
+// Whether the run was asked to stop; in a world, whether any rank was, with the same answer on every rank.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,20 @@ class StopRequest {
   // `flag` may be null.
   StopRequest(const std::atomic<int>* flag, std::shared_ptr<World> world) : flag_(flag), world_(std::move(world)) {}
 
-  // In a world every rank asks the same number of times; a wish is heard one question later.
+  // In a world every rank asks the same number of times; a request takes effect one question later.
   bool asked() {
-    const bool here = flag_ != nullptr && flag_->load() != 0;
-    if (!asked_) asked_ = world_ ? world_->agree(here) : here;
+    if (!asked_) asked_ = world_ ? world_->agree(here()) : here();
     return asked_;
   }
+  // The same without the delay: waits for all ranks.
+  bool asked_now() {
+    if (!world_) return asked();
+    if (asked_) return true;
+    for (const std::string& wish : world_->exchange(here() ? "1" : "0")) asked_ = asked_ || wish == "1";
+    return asked_;
+  }
+  // Of this process alone.
+  bool here() const { return flag_ != nullptr && flag_->load() != 0; }
 
  private:
   const std::atomic<int>* flag_;

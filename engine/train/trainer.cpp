@@ -62,8 +62,18 @@ struct Trainer::State {
     return options.images_on == ImagesOn::device ? read_images(part, options.workers) : nullptr;
   }
 
+  // What ends a wait for data. In a world the other ranks may be in a step that needs this rank's batch, and go on without rank 0 alone,
+  // which saves.
+  std::function<bool()> stop() const {
+    const std::shared_ptr<World>& world = options.parallel.world;
+    if (world && !world->leads()) return [world] { return world->failure().has_value(); };
+    if (options.stop == nullptr) return {};
+    return [stop = options.stop] { return stop->load() != 0; };
+  }
+
   Loader test_loader() const {
     LoaderOptions loader = loader_options();
+    if (!options.parallel.world) loader.stop = stop();
     loader.batch_size = eval_batch_size(options);
     loader.shuffle = false;
     loader.kept = kept(*data.test);
@@ -77,6 +87,7 @@ struct Trainer::State {
     loader.augment = options.augment;
     loader.drop_last = options.drop_last;
     loader.pad = true;
+    loader.stop = stop();
     loader.kept = kept(*data.train);
     return Loader(data.train, loader);
   }

@@ -31,7 +31,26 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
   state_.global_batch = options.batch_size;
 }
 
+namespace {
+
+// Nothing is unsaved any more when run() returns or throws.
+class Unsaved {
+ public:
+  explicit Unsaved(std::atomic<bool>* flag) : flag_(flag) {}
+  ~Unsaved() {
+    if (flag_ != nullptr) flag_->store(false);
+  }
+  Unsaved(const Unsaved&) = delete;
+  Unsaved& operator=(const Unsaved&) = delete;
+
+ private:
+  std::atomic<bool>* flag_;
+};
+
+}  // namespace
+
 RunSummary TrainingRun::execute() {
+  const Unsaved unsaved(options_.unsaved);
   begin();
   try {
     train();
@@ -48,7 +67,7 @@ RunSummary TrainingRun::execute() {
     if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
     if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
   }
-  write_trace();
+  if (!alone_) write_trace();
   return result;
 }
 
@@ -129,9 +148,10 @@ void TrainingRun::begin() {
 }
 
 void TrainingRun::train() {
+  interrupted_ = stop_.asked_now();  // planning may have taken long
   while (!finished() && !interrupted_) {
     train_epoch();
-    if (stopped() || !evaluate()) {
+    if (alone_ || stopped() || !evaluate()) {
       interrupted_ = true;
       break;
     }
@@ -142,6 +162,10 @@ void TrainingRun::train() {
   }
   if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // nothing was left to train
   if (unsaved_) save_last(true);
+  if (alone_)
+    world()->fail(
+        Error(ErrorCode::device,
+              fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
 }
 
 void TrainingRun::train_epoch() {
@@ -152,7 +176,10 @@ void TrainingRun::train_epoch() {
   meter_.run();
   while (state_.batch_in_epoch < batches_ && !out_of_steps() && !stopped()) {
     const Batch* batch = train_.next();
-    if (batch == nullptr) throw Error(ErrorCode::data, "the loader ended its epoch early");
+    if (batch == nullptr) {
+      wait_ended();
+      break;
+    }
     train_one_step(*batch);
     const bool last = state_.batch_in_epoch == batches_ || out_of_steps();
     if (meter_.warmup_ends()) {
@@ -162,11 +189,20 @@ void TrainingRun::train_epoch() {
     if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
     if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last) save_last(false);
   }
-  collect();
+  if (!alone_) collect();
   meter_.pause();
 }
 
+// The wait for a batch ended without one. In a world other ranks may have begun the step already: without this rank they can not end it.
+void TrainingRun::wait_ended() {
+  if (world() != nullptr)
+    if (const auto failure = world()->failure()) throw *failure;
+  if (!stop_.here()) throw Error(ErrorCode::data, "the loader ended its epoch early");
+  alone_ = world() != nullptr;
+}
+
 void TrainingRun::train_one_step(const Batch& batch) {
+  if (options_.unsaved != nullptr && !options_.dry_run) options_.unsaved->store(true);
   Sgd sgd = options_.sgd;
   const double per_step = 1.0 / static_cast<double>(batches_);
   lr_ = static_cast<double>(sgd.lr) * options_.schedule.factor(static_cast<double>(state_.step) * per_step, per_step);
@@ -234,7 +270,7 @@ void TrainingRun::report() {
 
 void TrainingRun::save(const std::string& name, bool must) {
   if (!writes_) return;
-  collect();
+  if (!alone_) collect();
   const bool was_running = meter_.running();
   bool saved = false;
   meter_.pause();
@@ -254,7 +290,7 @@ void TrainingRun::save(const std::string& name, bool must) {
     if (must || error.code() != ErrorCode::io) throw;
     notice(std::string("this checkpoint was not written: ") + error.what());
   }
-  if (world() != nullptr) saved = world()->from_first(saved ? "1" : "0") == "1";
+  if (world() != nullptr && !alone_) saved = world()->from_first(saved ? "1" : "0") == "1";
   if (saved && name == "last") unsaved_ = false;
   if (was_running) meter_.run();
 }

@@ -24,6 +24,7 @@ class TrainingRun {
   void begin();
   void train();
   void train_epoch();
+  void wait_ended();
   void train_one_step(const Batch& batch);
   bool evaluate();  // the weights, and their moving average where one is kept; false when stopped
   bool evaluate_once(bool average);
@@ -61,6 +62,8 @@ class TrainingRun {
   std::optional<EvalReport> last_eval_;
   bool unsaved_ = true;
   bool interrupted_ = false;
+  bool alone_ =
+      false;  // rank 0 stops while the others are in a step that needs it: nothing is exchanged with them any more
   bool metrics_failed_ = false;
   double lr_ = 0;
   std::string good_checkpoint_;  // the last one written or resumed from

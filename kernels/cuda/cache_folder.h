@@ -11,4 +11,16 @@ std::string cache_folder();
 // not be written is forgotten.
 void append_line(const std::string& file, const std::string& line);
 
+// Held by one process at a time, for as long as it lives. The file is made where it is missing; where it can not be, nothing is held.
+class FileLock {
+ public:
+  explicit FileLock(const std::string& file);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int file_;
+};
+
 }  // namespace dp::kernels::cuda

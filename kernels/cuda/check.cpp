@@ -10,7 +10,18 @@ std::string extent(const dim3& size) {
   return std::to_string(size.x) + "x" + std::to_string(size.y) + "x" + std::to_string(size.z);
 }
 
+thread_local int loadings = 0;
+
 }  // namespace
+
+KernelLoading::KernelLoading() { ++loadings; }
+KernelLoading::~KernelLoading() { --loadings; }
+bool KernelLoading::active() { return loadings > 0; }
+
+void load_kernel(const void* function, const Launch& launch) {
+  cudaFuncAttributes attributes{};
+  check_launch(cudaFuncGetAttributes(&attributes, function), launch);
+}
 
 std::string describe(cudaError_t error) {
   return std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";

@@ -10,12 +10,13 @@ namespace dp::kernels::cuda {
 
 class CollectiveOrder {
  public:
+  // Before the first collective, with the device bound.
+  void prepare() { done_ = make_event_handle(); }
   // Around what `communicator` enqueues on `stream`, its only one.
   void begin(const void* communicator, CudaStream& stream) {
     if (last_ != nullptr && last_ != communicator) stream.wait(done_.get());
   }
   void end(const void* communicator, CudaStream& stream) {
-    if (!done_) done_ = make_event_handle();
     check(cudaEventRecord(done_.get(), stream.native()), "recording an event");
     last_ = communicator;
   }

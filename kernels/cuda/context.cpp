@@ -8,6 +8,7 @@
 #include "kernels/cuda/compiled_capability.h"
 #include "kernels/cuda/fused_op.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/trial.h"
 #include "kernels/fused_steps.h"
@@ -68,8 +69,11 @@ CudaContext::CudaContext(Device device, const ContextOptions& options) : device_
   op_options_.deterministic = options.deterministic;
   op_options_.tf32 = options.tf32;
   op_options_.fast_convolutions = options.fast_convolutions;
-  op_options_.libraries = std::make_shared<Libraries>();
+  op_options_.libraries = std::make_shared<Libraries>(device.index);
   memory_stream_ = make_stream_handle();
+  collective_order_.prepare();
+  const KernelLoading loading;
+  upload_bytes(nullptr, "", 1, nullptr);
 }
 
 std::unique_ptr<Buffer> CudaContext::allocate(std::size_t bytes) {
@@ -81,9 +85,14 @@ std::unique_ptr<Buffer> CudaContext::allocate(std::size_t bytes) {
   return buffer;
 }
 
-std::unique_ptr<Stream> CudaContext::make_stream() {
+std::unique_ptr<Stream> CudaContext::make_stream(StreamUse use) {
   bind_thread();
-  return std::make_unique<CudaStream>(device_.index, staging_, streams_, guards_);
+  return std::make_unique<CudaStream>(device_.index, use, staging_, streams_, guards_, options_.abort);
+}
+
+void CudaContext::reserve_copies(std::size_t bytes) {
+  bind_thread();
+  staging_.reserve(bytes);
 }
 
 std::unique_ptr<Event> CudaContext::make_event() {
@@ -95,12 +104,26 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   bind_thread();
   check_shapes(desc, LowPrecision::allowed);
   std::unique_ptr<CudaOp> pinned = pinned_op(desc);
-  if (!tries()) return untried(desc, std::move(pinned), op_options_);
-  if (!has_ways(desc)) return pinned;
-  ++moves_;
-  auto op = as_op(choose(desc, std::move(pinned)));
-  ++moves_;
-  return op;
+  Tuner::Choice choice;
+  if (!tries()) {
+    choice.op = untried(desc, std::move(pinned), op_options_);
+  } else if (!has_ways(desc)) {
+    choice.op = std::move(pinned);
+  } else {
+    ++moves_;
+    choice = choose(desc, std::move(pinned));
+    ++moves_;
+  }
+  load(desc, *choice.op, choice.ran);
+  return as_op(std::move(choice));
+}
+
+// What the op runs is on the device before the first collective. A choice from the cache, or from another device's trial, has not run here.
+void CudaContext::load(const OpDesc& desc, CudaOp& op, bool ran) const {
+  if (!op.uses_libraries())
+    op.load_kernels();
+  else if (!ran)
+    run_once(trial_arguments(desc), op);
 }
 
 std::unique_ptr<CudaOp> CudaContext::pinned_op(const OpDesc& desc) const {
@@ -153,7 +176,12 @@ std::optional<double> CudaContext::seconds_of(const OpDesc& desc) {
 bool CudaContext::idle() {
   bind_thread();
   check_all(guards_);
-  return std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); });
+  if (std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); }))
+    return true;
+  if (options_.abort == nullptr || !*options_.abort) return false;
+  if (!working_since_abort_) working_since_abort_ = std::chrono::steady_clock::now();
+  if (std::chrono::steady_clock::now() - *working_since_abort_ > kAbortPatience) handles_abandoned = true;
+  return handles_abandoned;
 }
 
 LabelSeconds CudaContext::take_seconds() {
@@ -180,7 +208,7 @@ std::unique_ptr<Graph> CudaContext::end_graph(Stream* root) {
   bind_thread();
   std::unique_ptr<Graph> graph;
   if (root != nullptr) {
-    auto made = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_);
+    auto made = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_, graphs_);
     made->upload(of_cuda(*root));
     graph = std::move(made);
   }

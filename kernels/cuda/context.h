@@ -1,7 +1,9 @@
 // One replica on one GPU: its memory, its streams, its ops.
 #pragma once
 
+#include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/device_rates.h"
 #include "kernels/cuda/fused_layers.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/ranges.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/tuner.h"
@@ -30,7 +33,8 @@ class CudaContext final : public Context {
   bool host_accessible() const override { return false; }
   void bind_thread() override { bind_device(device_.index); }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
-  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Stream> make_stream(StreamUse use = StreamUse::work) override;
+  void reserve_copies(std::size_t bytes) override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Op> make_op(const OpDesc& desc) override;
   bool fuses(const OpDesc& desc) const override {
@@ -41,6 +45,7 @@ class CudaContext final : public Context {
   Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }
   Layout with_type(const TensorDesc& tensor, DType type) override { return cuda::with_type(tensor, type); }
   void flush() override {}  // streams go on by themselves
+  // After an abort work gets kAbortPatience to end, and then counts as done: it may wait for a device that is broken.
   bool idle() override;
   LabelSeconds take_seconds() override;
   Doing doing() const override { return {.moves = moves_.load(std::memory_order_relaxed)}; }
@@ -54,12 +59,14 @@ class CudaContext final : public Context {
 
   AbortFlag* abort() const { return options_.abort; }
   Guards& guards() { return guards_; }
+  GraphList& graphs() { return graphs_; }
   CollectiveOrder& collective_order() { return collective_order_; }
 
  private:
   bool tries() const { return options_.autotune && !options_.deterministic; }
   Tuner& tuner();
   std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) const;
+  void load(const OpDesc& desc, CudaOp& op, bool ran) const;
   Tuner::Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned);
   std::vector<Way> more_ways(const std::string& problem, const OpDesc& desc);
   void resume();
@@ -70,7 +77,9 @@ class CudaContext final : public Context {
   Staging staging_;
   StreamHandle memory_stream_;  // clears new memory
   StreamList streams_;
+  std::optional<std::chrono::steady_clock::time_point> working_since_abort_;  // when idle() first found that
   Guards guards_;
+  GraphList graphs_;
   CollectiveOrder collective_order_;
   Tuner* tuner_ = nullptr;  // of this kind of device, once it was asked for
   std::map<std::string, std::vector<Way>>

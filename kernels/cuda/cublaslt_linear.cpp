@@ -103,6 +103,7 @@ class CublasLtLinearOp final : public CudaOp {
     return std::max(with_room_to_align(chosen_.workspace_bytes) + with_room_to_align(narrow_bytes_), own);
   }
   std::string implementation() const override { return name_; }
+  bool uses_libraries() const override { return true; }
   bool rounds_to_tf32() const override { return problem_.product.tf32; }
 
  protected:

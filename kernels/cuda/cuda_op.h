@@ -34,11 +34,16 @@ class CudaOp : public Op {
   // Of CudaOpOptions::gemm, that may make it faster on some device.
   virtual std::vector<GemmChoice> alternatives() const { return {}; }
   virtual bool rounds_to_tf32() const { return false; }
+  // Whether it runs kernels of a library, which are loaded when it is first run.
+  virtual bool uses_libraries() const { return false; }
+  // Loads what an op without libraries launches, on the current device and for whatever pointers. In stream.cpp.
+  void load_kernels();
   // As run(), on a stream of the current device that belongs to nobody.
   void run_on(cudaStream_t stream, std::span<void* const> args, void* workspace) { enqueue(stream, args, workspace); }
 
  protected:
-  // Launches on `stream`; allocates nothing and waits for nothing. `args` and `workspace` as Op::run has them.
+  // Launches on `stream`; allocates nothing and waits for nothing. `args` and `workspace` as Op::run has them. Under KernelLoading the
+  // pointers are no memory.
   virtual void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) = 0;
 
   std::vector<TensorDesc> tensors_;  // set by the constructor

@@ -42,6 +42,7 @@ class CudnnConvolutionOp final : public CudaOp {
     return std::max(with_room_to_align(run_.workspace_bytes()) + with_room_to_align(narrow_bytes_), own);
   }
   std::string implementation() const override { return run_.way(); }
+  bool uses_libraries() const override { return true; }
   bool rounds_to_tf32() const override { return tf32_; }
 
  protected:

@@ -12,6 +12,7 @@ class CudnnNormOp : public CudaOp {
  public:
   std::size_t workspace_bytes() const override { return bytes_ + kLibraryAlignment; }
   std::string implementation() const override { return run_.way(); }
+  bool uses_libraries() const override { return true; }
 
  protected:
   CudnnNormOp(const CudnnFused& fused, CudnnRun run)

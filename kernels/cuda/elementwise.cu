@@ -96,7 +96,8 @@ class FillOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    if (bytes_ > 0) check(cudaMemsetAsync(args[0], 0, bytes_, stream), "filling memory with zeros");
+    if (bytes_ > 0 && !KernelLoading::active())
+      check(cudaMemsetAsync(args[0], 0, bytes_, stream), "filling memory with zeros");
   }
 
  private:

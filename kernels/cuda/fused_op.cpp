@@ -8,7 +8,9 @@ namespace {
 class FusedCudaOp final : public CudaOp {
  public:
   FusedCudaOp(const OpDesc& desc, std::unique_ptr<CudaOp> convolution, const CudaOpOptions& options)
-      : name_(name_in_turn(convolution->implementation())), tf32_(convolution->rounds_to_tf32()) {
+      : name_(name_in_turn(convolution->implementation())),
+        tf32_(convolution->rounds_to_tf32()),
+        uses_libraries_(convolution->uses_libraries()) {
     tensors_ = convolution->tensors();
     std::visit(
         [&](const auto& d) {
@@ -20,6 +22,7 @@ class FusedCudaOp final : public CudaOp {
   std::size_t workspace_bytes() const override { return steps_.workspace_bytes(); }
   std::string implementation() const override { return name_; }
   bool rounds_to_tf32() const override { return tf32_; }
+  bool uses_libraries() const override { return uses_libraries_; }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -29,7 +32,7 @@ class FusedCudaOp final : public CudaOp {
 
  private:
   std::string name_;
-  bool tf32_;
+  bool tf32_, uses_libraries_;
   FusedSteps<CudaOp> steps_;
 };
 

@@ -18,6 +18,20 @@ struct Launch {
 // Error(device) naming the kernel, its launch and the device. Nothing where error is cudaSuccess.
 void check_launch(cudaError_t error, const Launch& launch);
 
+// While one exists on a thread, launch() loads its kernel on the current device and does not launch it. With lazy module loading
+// (kernels/plugin.cpp) a kernel is loaded when it is first used, and that may wait for what runs on the device: for a collective, say, that
+// waits for this thread.
+class KernelLoading {
+ public:
+  KernelLoading();
+  ~KernelLoading();
+  KernelLoading(const KernelLoading&) = delete;
+  KernelLoading& operator=(const KernelLoading&) = delete;
+
+  static bool active();
+};
+void load_kernel(const void* function, const Launch& launch);
+
 constexpr unsigned blocks_for(long long count, long long per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "kernels/cuda/owner.h"
+
 namespace dp::kernels::cuda {
 
 std::int64_t sample_alignment(const TensorDesc& tensor) {
@@ -10,6 +12,8 @@ std::int64_t sample_alignment(const TensorDesc& tensor) {
 }
 
 Libraries::~Libraries() {
+  if ((cudnn_handle_ == nullptr && cublaslt_handle_ == nullptr) || handles_abandoned) return;
+  if (cudaSetDevice(device_) != cudaSuccess) cudaGetLastError();
   if (cudnn_handle_ != nullptr) cudnn_->destroy(cudnn_handle_);
   if (cublaslt_handle_ != nullptr) cublaslt_->destroy(cublaslt_handle_);
 }

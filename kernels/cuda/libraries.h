@@ -10,12 +10,12 @@
 
 namespace dp::kernels::cuda {
 
-// Of the device that is current when a handle is first asked for. Used by one thread at a time, as cuDNN demands of its handles;
+// Of one device, which is current when a handle is asked for. Used by one thread at a time, as cuDNN demands of its handles;
 // shared with the ops that run through them.
 class Libraries {
  public:
-  Libraries() = default;
-  ~Libraries();
+  explicit Libraries(int device) : device_(device) {}
+  ~Libraries();  // makes the device the calling thread's current one: libraries free memory of it
   Libraries(const Libraries&) = delete;
   Libraries& operator=(const Libraries&) = delete;
 
@@ -26,6 +26,7 @@ class Libraries {
   CudnnStatus use_stream(cudaStream_t stream);
 
  private:
+  const int device_;
   const CudnnApi* cudnn_ = nullptr;  // that a handle was asked of
   const CublasLtApi* cublaslt_ = nullptr;
   CudnnHandle cudnn_handle_ = nullptr;

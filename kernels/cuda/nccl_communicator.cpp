@@ -75,6 +75,17 @@ void NcclCommunicator::bring(int summands, std::int64_t stride) {
                                       std::to_string(summands));
   summands_ = summands;
   stride_ = stride;
+  context_.bind_thread();
+  if (summands > 1) load_tree_sums(summands);
+}
+
+void NcclCommunicator::reserve(std::size_t bytes) {
+  if (summands_ == 1 || scratch_bytes_ >= bytes) return;
+  context_.bind_thread();
+  if (scratch_) retired_.push_back(std::move(scratch_));
+  scratch_bytes_ = 0;
+  scratch_ = device_memory(bytes);
+  scratch_bytes_ = bytes;
 }
 
 const void* NcclCommunicator::own_sum(void* data, std::int64_t count, DType type, bool may_change, Stream& stream) {
@@ -84,13 +95,7 @@ const void* NcclCommunicator::own_sum(void* data, std::int64_t count, DType type
   bind_device(own.device());
   void* sum = data;
   if (!may_change) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type);
-    if (scratch_bytes_ < bytes) {
-      retired_.push_back(std::move(scratch_));
-      scratch_bytes_ = 0;
-      scratch_ = device_memory(bytes);
-      scratch_bytes_ = bytes;
-    }
+    reserve(static_cast<std::size_t>(count) * size_of(type));
     sum = scratch_.get();
   }
   summed_.clear();

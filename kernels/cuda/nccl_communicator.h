@@ -22,6 +22,7 @@ class NcclCommunicator final : public Communicator {
   std::string name() const override { return "nccl"; }
 
   void bring(int summands, std::int64_t stride) override;
+  void reserve(std::size_t bytes) override;
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) override;

@@ -14,7 +14,9 @@ constexpr std::chrono::milliseconds kPatience{1000};
 }  // namespace
 
 NcclLink::~NcclLink() {
-  if (!ended_) aborted() ? api_.comm_abort(comm_) : api_.comm_destroy(comm_);
+  if (ended_) return;
+  if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
+  aborted() ? api_.comm_abort(comm_) : api_.comm_destroy(comm_);
 }
 
 std::string NcclLink::text_of(NcclResult result) const {
@@ -25,7 +27,7 @@ std::string NcclLink::text_of(NcclResult result) const {
 }
 
 void NcclLink::fail(const char* what, NcclResult result) {
-  throw Error(ErrorCode::device, std::string("NCCL on ") + device_ + ": " + what + " failed: " + text_of(result));
+  throw Error(ErrorCode::device, "NCCL on " + to_string(device_) + ": " + what + " failed: " + text_of(result));
 }
 
 void NcclLink::throw_end() {
@@ -43,6 +45,8 @@ void NcclLink::end(const std::string& reason) {
   const auto patience = std::chrono::steady_clock::now() + kPatience;
   while (inside_ && std::chrono::steady_clock::now() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  graphs_.drop();
+  if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
   api_.comm_abort(comm_);
 }
 
@@ -53,7 +57,7 @@ void NcclLink::poll() {
   const NcclResult asked = api_.comm_get_async_error(comm_, &error);
   if (asked != NcclResult::success) error = asked;
   if (error != NcclResult::success && error != NcclResult::in_progress)
-    end("NCCL on " + device_ + " was ended by an error: " + text_of(error));
+    end("NCCL on " + to_string(device_) + " was ended by an error: " + text_of(error));
 }
 
 NcclWatch::NcclWatch(std::vector<std::unique_ptr<NcclLink>> links)

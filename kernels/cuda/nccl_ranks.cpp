@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "dp/error.h"
@@ -12,7 +13,10 @@
 namespace dp::kernels::cuda {
 namespace {
 
+// NCCL reads its environment when it is first called. By default it connects ranks for an algorithm when a call first takes it, which
+// allocates memory while peers may already wait in a kernel.
 const NcclApi& library() {
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   if (nccl().api == nullptr) throw Error(ErrorCode::usage, "nccl can not be used: " + nccl().reason);
   return *nccl().api;
 }
@@ -22,8 +26,8 @@ void check_nccl(const NcclApi& api, NcclResult result, const char* what) {
     throw Error(ErrorCode::device, std::string("NCCL: ") + what + " failed: " + api.get_error_string(result));
 }
 
-std::unique_ptr<NcclLink> link(const NcclApi& api, NcclComm comm, const CudaContext& context) {
-  return std::make_unique<NcclLink>(api, comm, to_string(context.device()), context.abort());
+std::unique_ptr<NcclLink> link(const NcclApi& api, NcclComm comm, CudaContext& context) {
+  return std::make_unique<NcclLink>(api, comm, context.device(), context.graphs(), context.abort());
 }
 
 // What a rank tells the others: its GPU, an error that keeps it from taking part, and, rank 0, where all meet.
@@ -69,6 +73,67 @@ void check_introductions(const std::vector<Introduction>& all) {
   }
 }
 
+// Calls each kind of collective once with every type, on all ranks of this process, and waits for them. What NCCL loads and allocates at
+// a first call it does here, where a peer that waits in a kernel waits for nobody but this thread.
+void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> contexts, int first_rank, int size) {
+  constexpr NcclType kTypes[] = {NcclType::f32, NcclType::f64, NcclType::bf16, NcclType::u8};
+  struct Rank {
+    std::unique_ptr<Buffer> from, to;
+    std::unique_ptr<Stream> stream;
+  };
+  const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(double);
+  std::vector<Rank> ranks;
+  for (Context* const context : contexts)
+    ranks.push_back({context->allocate(bytes), context->allocate(bytes), context->make_stream()});
+  // As one group: a thread that serves several ranks must launch the calls of all of them at once.
+  const auto group = [&](const auto& calls) {
+    check_nccl(api, api.group_start(), "warming up");
+    NcclResult first = NcclResult::success;
+    const auto keep = [&](NcclResult result) {
+      if (first == NcclResult::success) first = result;
+    };
+    try {
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        contexts[i]->bind_thread();
+        const cudaStream_t stream = of_cuda(*ranks[i].stream).native();
+        watch.link(i).enter("warming up", [&](NcclComm comm) {
+          calls(comm, first_rank + static_cast<int>(i), ranks[i], stream, keep);
+          return NcclResult::success;
+        });
+      }
+    } catch (...) {
+      api.group_end();
+      throw;
+    }
+    keep(api.group_end());
+    check_nccl(api, first, "warming up");
+  };
+  group([&](NcclComm comm, int, Rank& own, cudaStream_t stream, const auto& keep) {
+    void *const from = own.from->data(), *const to = own.to->data();
+    for (const NcclType type : kTypes) {
+      keep(api.broadcast(from, to, 1, type, 0, comm, stream));
+      keep(api.all_gather(from, to, 1, type, comm, stream));
+      if (type == NcclType::u8) continue;
+      keep(api.reduce(from, to, 1, type, NcclOp::sum, 0, comm, stream));
+      keep(api.all_reduce(from, to, 1, type, NcclOp::sum, comm, stream));
+      keep(api.reduce_scatter(from, to, 1, type, NcclOp::sum, comm, stream));
+    }
+  });
+  // Gather and scatter, with any root.
+  group([&](NcclComm comm, int rank, Rank& own, cudaStream_t stream, const auto& keep) {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      keep(api.send(own.from->data(), 1, NcclType::u8, peer, comm, stream));
+      keep(api.receive(static_cast<std::byte*>(own.to->data()) + peer, 1, NcclType::u8, peer, comm, stream));
+    }
+  });
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    contexts[i]->bind_thread();
+    ranks[i].stream->synchronize();
+    watch.link(i).check();
+  }
+}
+
 }  // namespace
 
 std::string nccl_refusal(std::span<const int> devices) {
@@ -104,6 +169,7 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(std::span<Con
   for (std::size_t rank = 0; rank < contexts.size(); ++rank)
     links.push_back(link(api, comms[rank], static_cast<CudaContext&>(*contexts[rank])));
   const auto watch = std::make_shared<NcclWatch>(std::move(links));
+  warm_up(api, *watch, contexts, 0, size);
   std::vector<std::unique_ptr<Communicator>> handles;
   for (std::size_t rank = 0; rank < contexts.size(); ++rank)
     handles.push_back(std::make_unique<NcclCommunicator>(
@@ -128,6 +194,8 @@ std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& world) {
   std::vector<std::unique_ptr<NcclLink>> links;
   links.push_back(link(api, comm, own));
   const auto watch = std::make_shared<NcclWatch>(std::move(links));
+  Context* const contexts[] = {&own};
+  warm_up(api, *watch, contexts, world.rank(), world.size());
   return std::make_unique<NcclCommunicator>(api, watch, watch->link(0), own, world.rank(), world.size());
 }
 

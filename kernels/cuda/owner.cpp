@@ -22,6 +22,14 @@ StreamHandle make_stream_handle() {
   return StreamHandle(stream);
 }
 
+StreamHandle make_urgent_stream_handle() {
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "making a stream");
+  return StreamHandle(stream);
+}
+
 EventHandle make_event_handle() { return event_handle(cudaEventDisableTiming); }
 EventHandle make_timed_event_handle() { return event_handle(cudaEventDefault); }
 

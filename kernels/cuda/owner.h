@@ -3,9 +3,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <utility>
 
 namespace dp::kernels::cuda {
+
+// Set when work on a device did not end although everything was told to stop: from then on handles are not destroyed, since to destroy
+// one can wait for that work for ever. The process can not use its devices any more.
+inline std::atomic<bool> handles_abandoned{false};
 
 // Destroys on the way out; errors of that are not reported. Empty after a move.
 template <typename Handle, cudaError_t (*Destroy)(Handle)>
@@ -19,7 +24,7 @@ class Owner {
     return *this;
   }
   ~Owner() {
-    if (handle_ != Handle{}) Destroy(handle_);
+    if (handle_ != Handle{} && !handles_abandoned) Destroy(handle_);
   }
 
   Handle get() const { return handle_; }
@@ -37,6 +42,8 @@ using GraphExecHandle = Owner<cudaGraphExec_t, cudaGraphExecDestroy>;
 using PinnedMemory = Owner<void*, cudaFreeHost>;
 
 StreamHandle make_stream_handle();
+StreamHandle
+make_urgent_stream_handle();      // its kernels go before those of other streams that wait for room on the device
 EventHandle make_event_handle();  // without timing
 EventHandle make_timed_event_handle();
 DeviceMemory device_memory(std::size_t bytes);  // Error(device) with bytes asked and free

@@ -1,10 +1,10 @@
 #include "kernels/cuda/p2p_communicator.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "dp/error.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/tree_sum.h"
 
 namespace dp::kernels::cuda {
@@ -44,6 +44,7 @@ P2pCommunicator::P2pCommunicator(std::shared_ptr<PostBoard> board, CudaContext& 
   }
   context_.bind_thread();
   for (EventHandle& event : reached_) event = make_event_handle();
+  load_tree_sums(size());
 }
 
 void P2pCommunicator::bring(int summands, std::int64_t stride) {
@@ -52,6 +53,27 @@ void P2pCommunicator::bring(int summands, std::int64_t stride) {
                                       std::to_string(summands * size()));
   summands_ = summands;
   stride_ = stride;
+  context_.bind_thread();
+  load_tree_sums(summands * size());
+}
+
+void P2pCommunicator::reserve(std::size_t bytes) {
+  context_.bind_thread();
+  const auto ranks = static_cast<std::size_t>(size());
+  if (ranks > 1 && bytes >= kOneRound)  // slices are whole blocks, of at most 8 bytes an element
+    scratch(std::min(bytes, (bytes + ranks - 1) / ranks + 8 * static_cast<std::size_t>(kNormBlock)));
+  if (staged_) reserve_copies(bytes * static_cast<std::size_t>(summands_));
+}
+
+// Both: which of them a call's publication goes to, differs from step to step.
+void P2pCommunicator::reserve_copies(std::size_t bytes) {
+  for (PinnedCopy& copy : copies_) {
+    if (copy.bytes >= bytes) continue;
+    PinnedMemory larger = pinned_memory(bytes);
+    if (copy.memory) retired_copies_.push_back(std::move(copy.memory));
+    copy.memory = std::move(larger);
+    copy.bytes = bytes;
+  }
 }
 
 P2pCommunicator::Call P2pCommunicator::begin(Collective kind, std::int64_t count, DType type, int root,
@@ -74,15 +96,7 @@ void P2pCommunicator::publish(const Call& call, const void* data, std::size_t by
   const auto* from = static_cast<const std::byte*>(data);
   PinnedCopy& copy = copies_[posts_ % 2];
   if (staged_ && bytes > 0) {
-    const std::size_t needed = bytes * static_cast<std::size_t>(pieces);
-    // Both: which of them a call's publication goes to, differs from step to step.
-    for (PinnedCopy& own : copies_) {
-      if (own.bytes >= needed) continue;
-      PinnedMemory larger = pinned_memory(needed);
-      if (own.memory) retired_copies_.push_back(std::move(own.memory));
-      own.memory = std::move(larger);
-      own.bytes = needed;
-    }
+    reserve_copies(bytes * static_cast<std::size_t>(pieces));
     for (int piece = 0; piece < pieces; ++piece) {
       const auto at = static_cast<std::size_t>(piece);
       check(cudaMemcpyAsync(bytes_of(copy.memory.get()) + at * bytes, from + at * stride, bytes, cudaMemcpyDeviceToHost,
@@ -265,9 +279,7 @@ std::vector<std::unique_ptr<Communicator>> make_p2p_communicators(std::span<Cont
   std::vector<int> devices;
   for (Context* const context : contexts) devices.push_back(context->device().index);
   const std::vector<std::vector<PeerPath>> paths = connect(devices);
-  std::string detours = describe_detours(devices, paths);
-  if (const std::string refusal = nccl_refusal(devices); devices.size() > 1 && !refusal.empty())
-    detours += (detours.empty() ? "" : "; ") + ("no nccl: " + refusal);
+  const std::string detours = describe_detours(devices, paths);
   const auto board = std::make_shared<PostBoard>(static_cast<int>(contexts.size()));
   std::vector<std::unique_ptr<Communicator>> handles;
   for (std::size_t rank = 0; rank < contexts.size(); ++rank)

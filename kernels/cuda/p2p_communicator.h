@@ -27,6 +27,7 @@ class P2pCommunicator final : public Communicator {
   std::string name() const override { return detours_.empty() ? "p2p" : "p2p; " + detours_; }
 
   void bring(int summands, std::int64_t stride) override;
+  void reserve(std::size_t bytes) override;
   bool joins_graphs() const override { return true; }
   void take_turns(CaptureTurn* turn) override { turn_ = turn; }
   void start_over() override;
@@ -63,6 +64,7 @@ class P2pCommunicator final : public Communicator {
   void sum(const Call& call, Range range, void* out);
   void pull_slices(const Call& call, std::byte* data);  // own slices are published; the others' come to their places
   std::byte* scratch(std::size_t bytes);
+  void reserve_copies(std::size_t bytes);
 
   std::shared_ptr<PostBoard> board_;
   CudaContext& context_;

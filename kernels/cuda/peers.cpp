@@ -1,6 +1,8 @@
 #include "kernels/cuda/peers.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/peer_probe.h"
@@ -15,13 +17,26 @@ bool offered(int reader, int owner) {
   return can != 0;
 }
 
+struct EnabledPeers {
+  std::mutex mutex;
+  std::set<DevicePair> pairs;
+};
+EnabledPeers& enabled_peers() {
+  static EnabledPeers enabled;
+  return enabled;
+}
+
+// Another library of the process may have enabled the pair.
 void enable(int reader, int owner) {
+  const std::scoped_lock lock(enabled_peers().mutex);
+  if (enabled_peers().pairs.contains({reader, owner})) return;
   bind_device(reader);
   const cudaError_t error = cudaDeviceEnablePeerAccess(owner, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled)
     cudaGetLastError();
   else
     check(error, "enabling peer access");
+  enabled_peers().pairs.insert({reader, owner});
 }
 
 }  // namespace
@@ -38,14 +53,25 @@ const char* to_string(PeerPath path) {
   return "unknown";
 }
 
+void forget_enabled_peers() {
+  const std::scoped_lock lock(enabled_peers().mutex);
+  enabled_peers().pairs.clear();
+}
+
 std::vector<std::vector<PeerPath>> peer_paths(const std::vector<int>& devices) {
   std::vector<std::vector<PeerPath>> paths(devices.size(), std::vector<PeerPath>(devices.size(), PeerPath::same));
+  std::vector<DevicePair> pairs;
+  std::vector<PeerPath*> places;
   for (std::size_t reader = 0; reader < devices.size(); ++reader)
     for (std::size_t owner = 0; owner < devices.size(); ++owner) {
       if (devices[reader] == devices[owner]) continue;
-      paths[reader][owner] =
-          offered(devices[reader], devices[owner]) ? probed_path(devices[reader], devices[owner]) : PeerPath::absent;
+      paths[reader][owner] = PeerPath::absent;
+      if (!offered(devices[reader], devices[owner])) continue;
+      pairs.emplace_back(devices[reader], devices[owner]);
+      places.push_back(&paths[reader][owner]);
     }
+  const std::vector<PeerPath> probed = probed_paths(pairs);
+  for (std::size_t i = 0; i < places.size(); ++i) *places[i] = probed[i];
   return paths;
 }
 

@@ -17,9 +17,12 @@ enum class PeerPath {
 const char* to_string(PeerPath path);
 inline bool reads(PeerPath path) { return path == PeerPath::same || path == PeerPath::direct; }
 
-// paths[r][k]: how devices[r] reaches devices[k]'s memory. Enables peer access where the answer is `direct`.
+// paths[r][k]: how devices[r] reaches devices[k]'s memory. Enables peer access where the answer is `direct`, once in a process: to enable a
+// pair again is an error, which memory checkers count.
 std::vector<std::vector<PeerPath>> connect(const std::vector<int>& devices);
-// The same without enabling anything.
+// For tests that change the machine: no peer access is enabled any more.
+void forget_enabled_peers();
+// The same as connect() without enabling anything.
 std::vector<std::vector<PeerPath>> peer_paths(const std::vector<int>& devices);
 
 // "cuda:0 and cuda:1 exchange data through the host (no peer access)"; empty when all read each other.

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstddef>
-#include <vector>
 
 #include "kernels/cuda/owner.h"
 
@@ -12,9 +11,10 @@ namespace dp::kernels::cuda {
 
 class Staging {
  public:
-  // Enqueues the copy of `bytes` from host memory to `dst`. A slot grows when it is too small (in the first steps), and is used again
-  // when its last copy is done: a wait for work kSlots copies old. What a slot had before is kept: freeing pinned memory waits for
-  // every device, and one may be waiting for this thread's next collective.
+  // Makes every slot at least so large. Allocating pinned memory can wait for every device: done while no collective runs.
+  void reserve(std::size_t bytes);
+  // Enqueues the copy of `bytes` from host memory to `dst`. A slot is used again when its last copy is done: a wait for work kSlots
+  // copies old. A copy that is larger than what was reserved makes its slot larger.
   void copy_in(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
 
  private:
@@ -24,9 +24,10 @@ class Staging {
     std::size_t bytes = 0;
     EventHandle copied;
   };
+  static void grow(Slot& slot, std::size_t bytes);
+
   std::array<Slot, kSlots> slots_;
   std::size_t next_ = 0;
-  std::vector<PinnedMemory> retired_;
 };
 
 }  // namespace dp::kernels::cuda

@@ -1,7 +1,13 @@
 #include "kernels/cuda/stream.h"
 
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/launch.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -11,6 +17,8 @@ cudaPointerAttributes attributes_of(const void* pointer) {
   check(cudaPointerGetAttributes(&attributes, pointer), "asking what a pointer is");
   return attributes;
 }
+
+constexpr std::chrono::microseconds kPause{20};  // between two looks at a stream
 
 cudaEvent_t handle_of(Event& event) { return static_cast<CudaEvent&>(event).handle.get(); }
 
@@ -22,15 +30,42 @@ void bind_device(int device) {
   if (current != device) check(cudaSetDevice(device), "choosing a device");
 }
 
-CudaStream::CudaStream(int device, Staging& staging, StreamList& siblings, const Guards& guards)
-    : device_(device), staging_(staging), siblings_(siblings), guards_(guards), handle_(make_stream_handle()) {
+CudaStream::CudaStream(int device, StreamUse use, Staging& staging, StreamList& siblings, const Guards& guards,
+                       const AbortFlag* abort)
+    : device_(device),
+      staging_(staging),
+      siblings_(siblings),
+      guards_(guards),
+      abort_(abort),
+      handle_(use == StreamUse::communication ? make_urgent_stream_handle() : make_stream_handle()) {
   siblings_.push_back(this);
 }
 
 // What is destroyed next is what its work uses, also when an exception is the reason.
 CudaStream::~CudaStream() {
   std::erase(siblings_, this);
-  cudaStreamSynchronize(native());
+  if (!aborted()) {
+    cudaStreamSynchronize(native());
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + kAbortPatience;
+  while (!handles_abandoned && cudaStreamQuery(native()) == cudaErrorNotReady) {
+    if (std::chrono::steady_clock::now() > end) handles_abandoned = true;
+    std::this_thread::sleep_for(kPause);
+  }
+  cudaGetLastError();
+}
+
+template <typename Query>
+void CudaStream::wait_until(const Query& query, const char* what) {
+  for (cudaError_t state; (state = query()) != cudaSuccess; std::this_thread::sleep_for(kPause)) {
+    if (state != cudaErrorNotReady) check(state, what);
+    cudaGetLastError();
+    if (!aborted()) continue;
+    check_all(guards_);
+    throw Aborted();
+  }
+  check_all(guards_);
 }
 
 void CudaStream::record(Event& event) {
@@ -78,14 +113,12 @@ void CudaStream::upload(void* dst, const void* src, std::size_t bytes) {
 
 void CudaStream::synchronize() {
   bind_device(device_);
-  check(cudaStreamSynchronize(native()), "the work of a stream");
-  check_all(guards_);
+  wait_until([&] { return cudaStreamQuery(native()); }, "the work of a stream");
 }
 
 void CudaStream::synchronize(Event& event) {
   bind_device(device_);
-  check(cudaEventSynchronize(handle_of(event)), "the work before an event");
-  check_all(guards_);
+  wait_until([&] { return cudaEventQuery(handle_of(event)); }, "the work before an event");
 }
 
 bool CudaStream::idle() const {
@@ -98,6 +131,19 @@ bool CudaStream::idle() const {
 void CudaStream::take_seconds(LabelSeconds& sum) {
   timer_.pause(native());
   timer_.take(sum);
+}
+
+// Which kernels are launched depends on how the pointers are aligned, and of an update on whether there are momenta (the third).
+void CudaOp::load_kernels() {
+  const KernelLoading loading;
+  const auto pointer = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
+  for (const std::uintptr_t address : {1024, 1028})
+    for (const bool third : {true, false}) {
+      std::array<void*, kMaxOpArgs> args;
+      args.fill(pointer(address));
+      if (!third) args[2] = nullptr;
+      enqueue(nullptr, args, pointer(1024));
+    }
 }
 
 void CudaOp::run(Stream& stream, std::span<void* const> args, void* workspace) {

@@ -1,6 +1,7 @@
 // Streams and events over CUDA's.
 #pragma once
 
+#include <chrono>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -10,6 +11,9 @@
 #include "kernels/cuda/work_timer.h"
 
 namespace dp::kernels::cuda {
+
+// For work that goes on after an abort.
+inline constexpr std::chrono::seconds kAbortPatience{5};
 
 // Makes `device` the calling thread's current one.
 void bind_device(int device);
@@ -23,8 +27,10 @@ using StreamList = std::vector<CudaStream*>;
 
 class CudaStream final : public Stream {
  public:
-  // `staging`, `siblings`, in which the stream is while it lives, and `guards` belong to the context and outlive it.
-  CudaStream(int device, Staging& staging, StreamList& siblings, const Guards& guards);
+  // `staging`, `siblings`, in which the stream is while it lives, and `guards` belong to the context and outlive it. So does `abort`,
+  // which may be null: once it is raised, whoever waits for the stream throws Aborted.
+  CudaStream(int device, StreamUse use, Staging& staging, StreamList& siblings, const Guards& guards,
+             const AbortFlag* abort);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -58,10 +64,17 @@ class CudaStream final : public Stream {
   void take_seconds(LabelSeconds& sum);
 
  private:
+  bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_relaxed); }
+  // Returns when query() gives success. A call that waits inside CUDA would not end where another device, for whose event this stream
+  // waits, is broken.
+  template <typename Query>
+  void wait_until(const Query& query, const char* what);
+
   int device_;
   Staging& staging_;
   StreamList& siblings_;
   const Guards& guards_;
+  const AbortFlag* const abort_;
   StreamHandle handle_;
   WorkTimer timer_;
 };

@@ -166,4 +166,10 @@ void tree_sum(const std::vector<const void*>& summands, void* out, std::int64_t 
   throw Error(ErrorCode::usage, std::string("sums are of float32, float64 and bfloat16, not ") + to_string(type));
 }
 
+void load_tree_sums(int summands) {
+  const KernelLoading loading;
+  for (const DType type : {DType::f32, DType::f64, DType::bf16})
+    tree_sum(std::vector<const void*>(static_cast<std::size_t>(summands)), nullptr, 1, type, nullptr);
+}
+
 }  // namespace dp::kernels::cuda

@@ -1,14 +1,13 @@
 #include "kernels/cuda/trial.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
-#include <numeric>
 #include <set>
 
 #include "dp/error.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/owner.h"
+#include "kernels/cuda/trial_distance.h"
 #include "kernels/cuda/trial_kernels.h"
 
 namespace dp::kernels::cuda {
@@ -30,8 +29,7 @@ class Trial {
         stream_(make_stream_handle()),
         begin_(make_timed_event_handle()),
         end_(make_timed_event_handle()),
-        workspace_(device_memory(std::max<std::size_t>(workspace_bytes, 1))),
-        distances_(device_memory(2 * kDistanceParts * sizeof(double))) {
+        workspace_(device_memory(std::max<std::size_t>(workspace_bytes, 1))) {
     for (const TrialArgument& argument : arguments_) {
       const auto memory = [&](bool is) { return is ? device_memory(bytes_of(argument)) : DeviceMemory(); };
       memory_.push_back(memory(argument.elements > 0));
@@ -106,13 +104,10 @@ class Trial {
     double numbers = 0;
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       if (!is_result(i)) continue;
-      auto* const parts = static_cast<double*>(distances_.get());
-      enqueue_numbers(stream_.get(), pointers_[i], arguments_[i].type, arguments_[i].elements, parts);
-      std::array<double, kDistanceParts> sums;
-      check(cudaMemcpyAsync(sums.data(), parts, sizeof sums, cudaMemcpyDeviceToHost, stream_.get()),
-            "comparing results of a trial");
-      check(cudaStreamSynchronize(stream_.get()), "comparing results of a trial");
-      numbers = std::accumulate(sums.begin(), sums.end(), numbers);
+      const TrialArgument& argument = arguments_[i];
+      for (const Distance& part :
+           distances(stream_.get(), pointers_[i], pointers_[i], argument.type, argument.elements))
+        numbers += part.numbers;
     }
     for (std::size_t i = 0; i < arguments_.size(); ++i)
       if (arguments_[i].tells_nan) draw(i);
@@ -123,21 +118,16 @@ class Trial {
   bool agrees(std::size_t argument, std::size_t first_byte, std::size_t count, double tolerance) {
     if (count == 0) return true;
     const auto from = [&](void* memory) { return static_cast<const std::byte*>(memory) + first_byte; };
-    auto* const parts = static_cast<double*>(distances_.get());
-    enqueue_distance(stream_.get(), from(pointers_[argument]), from(expected_[argument].get()),
-                     arguments_[argument].type, count, parts);
-    std::array<double, 2 * kDistanceParts> sums;
-    check(cudaMemcpyAsync(sums.data(), parts, sizeof sums, cudaMemcpyDeviceToHost, stream_.get()),
-          "comparing results of a trial");
-    check(cudaStreamSynchronize(stream_.get()), "comparing results of a trial");
-    const auto middle = sums.begin() + kDistanceParts;
-    const double apart = std::accumulate(sums.begin(), middle, 0.0), norm = std::accumulate(middle, sums.end(), 0.0);
+    const std::vector<Distance> parts = distances(stream_.get(), from(pointers_[argument]),
+                                                  from(expected_[argument].get()), arguments_[argument].type, count);
+    double apart = 0, norm = 0;
+    for (const Distance& part : parts) apart += part.apart, norm += part.norm;
     if (!(apart <= tolerance * tolerance * norm)) return false;  // NaN differs
-    const std::size_t part = distance_part(count);
-    for (std::size_t i = 0; i * part < count; ++i) {
-      const double share = static_cast<double>(std::min(part, count - i * part)) / static_cast<double>(count);
+    const std::size_t length = distance_part(count);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const double share = static_cast<double>(std::min(length, count - i * length)) / static_cast<double>(count);
       const double wide = kRoomOfParts * tolerance;
-      if (!(sums[i] <= wide * wide * (sums[kDistanceParts + i] + share * norm))) return false;
+      if (!(parts[i].apart <= wide * wide * (parts[i].norm + share * norm))) return false;
     }
     return true;
   }
@@ -158,7 +148,7 @@ class Trial {
   EventHandle begin_, end_;
   std::vector<DeviceMemory> memory_, expected_;
   std::vector<void*> pointers_;
-  DeviceMemory workspace_, distances_;
+  DeviceMemory workspace_;
   double numbers_ = 0;
 };
 
@@ -254,6 +244,10 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
 
 bool has_ways(const OpDesc& desc) {
   return !std::holds_alternative<BatchNormForward>(desc) && !trial_arguments(desc).empty();
+}
+
+void run_once(const std::vector<TrialArgument>& arguments, CudaOp& op) {
+  succeeds(op.implementation(), [&] { Trial(arguments, op.workspace_bytes()).microseconds_of(op, 1); });
 }
 
 std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops) {

@@ -29,4 +29,7 @@ inline constexpr double kUnfit = 1e30;
 // more than rounding or lose a NaN, and for all where there is no memory for a trial.
 std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops);
 
+// Runs the op once on memory of its own, so that libraries load what they run. Where there is no memory for it, they do that later.
+void run_once(const std::vector<TrialArgument>& arguments, CudaOp& op);
+
 }  // namespace dp::kernels::cuda

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/philox.h"
 #include "kernels/low_float.h"
 
@@ -22,14 +21,6 @@ void with_type(DType type, const Use& use) {
 }
 
 template <typename T>
-__device__ __forceinline__ double widened(T value) {
-  if constexpr (std::is_same_v<T, double>)
-    return value;
-  else
-    return to_float(value);
-}
-
-template <typename T>
 __global__ void __launch_bounds__(kThreads)
     random_kernel(T* to, unsigned long long count, float middle, unsigned seed) {
   const unsigned long long step = static_cast<unsigned long long>(gridDim.x) * kThreads;
@@ -45,63 +36,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    distance_kernel(const T* a, const T* b, unsigned long long count, unsigned long long part, double* parts) {
-  const unsigned long long first = blockIdx.x * part, end = first + part < count ? first + part : count;
-  double apart = 0, norm = 0;
-  for (unsigned long long i = first + threadIdx.x; i < end; i += kThreads) {
-    const double value = widened(b[i]), difference = widened(a[i]) - value;
-    apart += difference * difference;
-    norm += value * value;
-  }
-  apart = block_sum<kThreads>(apart);
-  __syncthreads();
-  norm = block_sum<kThreads>(norm);
-  if (threadIdx.x == 0) parts[blockIdx.x] = apart, parts[kDistanceParts + blockIdx.x] = norm;
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    numbers_kernel(const T* a, unsigned long long count, unsigned long long part, double* parts) {
-  const unsigned long long first = blockIdx.x * part, end = first + part < count ? first + part : count;
-  double numbers = 0;
-  for (unsigned long long i = first + threadIdx.x; i < end; i += kThreads) numbers += widened(a[i]) == widened(a[i]);
-  numbers = block_sum<kThreads>(numbers);
-  if (threadIdx.x == 0) parts[blockIdx.x] = numbers;
-}
-
-template <typename T>
-T* typed(void* pointer) {
-  return static_cast<T*>(pointer);
-}
-template <typename T>
-const T* typed(const void* pointer) {
-  return static_cast<const T*>(pointer);
-}
-
 }  // namespace
 
 void enqueue_random(cudaStream_t stream, void* to, DType type, std::size_t count, float middle, unsigned seed) {
   if (count == 0) return;
   const unsigned blocks = std::min(blocks_for(static_cast<long long>(count), kThreads), 4096u);
   with_type(type, [&]<typename T>() {
-    launch({"random", dim3(blocks), dim3(kThreads), stream}, random_kernel<T>, typed<T>(to),
+    launch({"random", dim3(blocks), dim3(kThreads), stream}, random_kernel<T>, static_cast<T*>(to),
            static_cast<unsigned long long>(count), middle, seed);
-  });
-}
-
-void enqueue_distance(cudaStream_t stream, const void* a, const void* b, DType type, std::size_t count, double* parts) {
-  with_type(type, [&]<typename T>() {
-    launch({"distance", dim3(kDistanceParts), dim3(kThreads), stream}, distance_kernel<T>, typed<T>(a), typed<T>(b),
-           static_cast<unsigned long long>(count), static_cast<unsigned long long>(distance_part(count)), parts);
-  });
-}
-
-void enqueue_numbers(cudaStream_t stream, const void* a, DType type, std::size_t count, double* parts) {
-  with_type(type, [&]<typename T>() {
-    launch({"numbers", dim3(kDistanceParts), dim3(kThreads), stream}, numbers_kernel<T>, typed<T>(a),
-           static_cast<unsigned long long>(count), static_cast<unsigned long long>(distance_part(count)), parts);
   });
 }
 

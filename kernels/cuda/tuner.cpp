@@ -118,7 +118,7 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
   auto& best = all[static_cast<std::size_t>(least - times.begin())];
   const std::scoped_lock keeping(mutex_);
   cache_.keep(problem, {best->implementation(), *least});
-  return {std::move(best), *least};
+  return {std::move(best), *least, true};
 }
 
 std::unique_ptr<Op> as_op(Tuner::Choice choice) {

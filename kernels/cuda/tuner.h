@@ -35,6 +35,7 @@ class Tuner {
   struct Choice {
     std::unique_ptr<CudaOp> op;
     std::optional<double> microseconds{};  // of one run; nothing where nothing could be tried
+    bool ran = false;                      // the op has just been run on this device
   };
   // `pinned`, or one of the others. The device is the calling thread's current one. Its memory is asked for and given back. A way
   // that fails, or differs from `pinned` by more than rounding, is none. `variant`: what the others may do that they may not

@@ -52,7 +52,6 @@ void WorkTimer::mark(std::size_t label, cudaStream_t stream) {
     label = kNothing;
   }
   Mark& next = at(written_);
-  if (!next.event) next.event = make_timed_event_handle();
   check(cudaEventRecord(next.event.get(), stream), "recording an event");
   next.label = open_ = label;
   next.recorded = open_is_recorded_ = recorded && label != kNothing;

@@ -21,6 +21,8 @@ class WorkTimer {
  public:
   void label(std::size_t label) { label_ = label; }
   void detail(std::uint64_t detail) { detail_ = detail; }
+  // Makes its events for the current device, so that measuring makes none.
+  WorkTimer() = default;
   // Null ends it. What was recorded before is kept; what has not been reached by now is lost.
   void trace(TraceRing* ring);
 
@@ -59,7 +61,7 @@ class WorkTimer {
   // Of about two steps; what finds no place is not measured.
   static constexpr std::size_t kMarks = 256, kRecordedMarks = 768;
   struct Mark {
-    EventHandle event;         // made when first used
+    EventHandle event = make_timed_event_handle();
     std::size_t label{};       // of the work behind it
     bool recorded = false;     // what follows is of a span, not only of a sum
     std::uint64_t detail = 0;  // of a span

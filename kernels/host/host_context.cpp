@@ -79,7 +79,7 @@ std::unique_ptr<Buffer> HostContext::allocate_for_peers(std::size_t bytes) {
   return options_.peer_processes ? allocate_shared(bytes) : allocate_host(bytes);
 }
 
-std::unique_ptr<Stream> HostContext::make_stream() {
+std::unique_ptr<Stream> HostContext::make_stream(StreamUse) {
   ++streams_made_;
   if (!options_.threaded_streams) return std::make_unique<InlineStream>(group_, inline_streams_);
   return std::make_unique<ThreadedStream>(group_, options_.delay_seed * 0x10001 + streams_made_, options_.threads);

@@ -23,7 +23,7 @@ class HostContext : public Context {
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
   std::unique_ptr<Buffer> allocate_for_peers(std::size_t bytes) override;
   // Streams are destroyed before their context.
-  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Stream> make_stream(StreamUse use = StreamUse::work) override;
   std::unique_ptr<Event> make_event() override;
   void flush() override;
   bool idle() override;

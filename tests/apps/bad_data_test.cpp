@@ -27,10 +27,15 @@ TEST_CASE("missing data") {
   check_bad_input({{"--dataset", "mnist"}, 3, {"datasets", "--data-path"}}, temp.path());
   check_bad_input({{"--dataset", "mnist", "--data-path", "none"}, 3, {"none", "no such folder"}}, temp.path());
   check_bad_input({{"--dataset", "fashion_mnist", "--data-path", "."}, 3, {"--data-path"}}, temp.path());
-  for (const char* name : {"cifar10", "cifar100"})  // with the two lines that get them
-    check_bad_input({{"--dataset", name, "--data-path", "none", "--model", "mlp"}, 3, {"none", "curl -LO", "tar xzf"}},
-                    temp.path());
-  check_bad_input({{"--dataset", "imagefolder", "--data-path", "none"}, 3, {"none/train/<class>"}}, temp.path());
+  for (const char* classes : {"10", "100"})  // with the two lines that get them, and what does without
+    check_bad_input(
+        {{"--dataset", std::string("cifar") + classes, "--data-path", "none", "--model", "mlp"},
+         3,
+         {"none", "curl -LO", "tar xzf", "--dataset synthetic --input 3,32,32 --classes " + std::string(classes)}},
+        temp.path());
+  check_bad_input(
+      {{"--dataset", "imagefolder", "--data-path", "none"}, 3, {"none/train/<class>", "--dataset synthetic"}},
+      temp.path());
   for (const char* name : {kTrainImages, kTrainLabels, kTestImages, kTestLabels}) {
     const TemporaryFolder lacking;
     write_tiny_mnist(lacking.path());

@@ -46,6 +46,10 @@ TEST_CASE("numbers on the command line") {
       {{"--grad-accum-steps", "0"}, 2, {"--grad-accum-steps"}},
       {{"--amp", "--cpu", "2"}, 2, {"--amp", "for GPUs", "leave it out"}},
       {{"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype belongs to --amp"}},
+      {{"--graphs", "always", "--cpu", "2"}, 2, {"--graphs always can not be obeyed: only GPUs have CUDA graphs"}},
+      {{"--graphs", "always", "--no-graphs", "--cpu", "1"}, 2, {"--no-graphs", "--graphs is always", "give one"}},
+      {{"--graphs", "auto", "--no-graphs", "--cpu", "1"}, 2, {"--no-graphs", "--graphs is auto"}},
+      {{"--graphs", "sometimes"}, 2, {"--graphs", "sometimes"}},
       {{"--trace-steps", "1:2", "--cpu", "1"}, 2, {"--trace-steps belongs to --trace or --profile"}},
       {{"--amp", "--amp-dtype", "float8", "--cpu", "1"}, 2, {"--amp-dtype"}},
       {{"--clip-grad-norm", "0"}, 2, {"--clip-grad-norm", "greater than 0"}},
@@ -138,6 +142,33 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
       {{"--experiment", ".."}, 2, {"plain name"}},
       {{"--experiment", "a\nb"}, 2, {"a\\x0ab"}},
   });
+}
+
+TEST_CASE("synthetic images on the command line") {
+  const auto synthetic = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--dataset", "synthetic", "--cpu", "1", "--model", "mlp"});
+    return more;
+  };
+  std::vector<BadInput> table{
+      {{"--input", "3,32,32"}, 2, {"--input requires --dataset synthetic", "digits"}},
+      {{"--dataset", "mnist", "--data-path", ".", "--classes", "5"}, 2, {"--classes requires", "mnist"}},
+      {{"--model", "resnet18", "--images", "5"}, 2, {"--images requires", "cifar10"}},
+      {{"--input", "3,32,32", "estimate-memory"}, 2, {"--input requires --dataset synthetic"}},
+      {synthetic({"--input", "3,32", "estimate-memory"}), 2, {"--input '3,32'", "C,H,W"}},
+      {synthetic({"--input", "4096,4096,4096"}), 2, {"4096,4096,4096", "too large", "67108864 bytes"}},
+      {synthetic({"--input", "67108864,67108864,67108864"}), 2, {"too large"}},
+      {synthetic({"--input", "3,32,32", "--input", "3,32,32"}), 2, {"--input is given 2 times"}},
+      {synthetic({"--classes", "0"}), 2, {"--classes", "'0'", "1 to 1048576"}},
+      {synthetic({"--num-classes", "ten"}), 2, {"--classes", "'ten'"}},
+      {synthetic({"--images", "0"}), 2, {"--images", "'0'"}},
+      {synthetic({"--images", "1e4"}), 2, {"--images", "'1e4'"}},
+      {{"--dataset", "synthetic", "--input", "3,32,32", "--cpu", "1"}, 2, {"mnist_convnet", "(1, 28, 28)"}},
+      {{"--dataset", "imagenet", "estimate-memory"}, 2, {"'imagenet'", "digits", "synthetic"}},
+  };
+  for (const char* bad : {"", "3", "3,32,32,1", "0,32,32", "3,0,32", "3,32,-1", "3x32x32", "3, 32,32", "3,32,32,",
+                          ",3,32", "1e1,2,3", "99999999999999999999,1,1", "67108865,1,1", "a,b,c"})
+    table.push_back({synthetic({"--input", bad}), 2, {"--input '" + std::string(bad) + "'", "3,32,32"}});
+  check_table(table);
 }
 
 TEST_CASE("places that can not be written") {

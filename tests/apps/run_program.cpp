@@ -11,11 +11,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
 #include "apps/idx_files.h"
 #include "support/catch.h"
+#include "support/patience.h"
 #include "support/temporary_folder.h"
 
 extern char** environ;
@@ -108,6 +110,26 @@ std::string Program::wait_for_error(const std::string& text) const {
     seen = read_text(err_file_);
   }
   return seen;
+}
+
+void Program::wait_until_signals_are_handled() const {
+  const std::string threads = "/proc/" + std::to_string(id_) + "/task";
+  for (int tries = 0; tries < 1000; ++tries) {
+    std::error_code gone;
+    if (std::distance(std::filesystem::directory_iterator(threads, gone), {}) > 1) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+bool Program::ends_within(double seconds) const {
+  const auto begin = std::chrono::steady_clock::now();
+  while (in_time(begin, seconds)) {
+    siginfo_t ended{};
+    if (::waitid(P_PID, static_cast<id_t>(id_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == id_)
+      return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
 }
 
 void Program::close_output() {

@@ -27,6 +27,8 @@ class Program {
   std::string wait_for(const std::string& text);  // reads stdout until it holds that text or ends; what was read so far
   std::string wait_for_error(const std::string& text) const;  // polls stderr for that text, ten seconds at most
   void close_output();                                        // as a pager that was quit
+  void wait_until_signals_are_handled() const;                // by the thread for them; ten seconds at most
+  bool ends_within(double seconds) const;                     // and kPatience; without reading what it prints
   Outcome wait();
 
  private:
@@ -35,6 +37,13 @@ class Program {
   std::string read_;
   std::string err_file_;
 };
+
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
 
 Outcome run_dp_train(const std::vector<std::string>& arguments, const std::string& folder);
 // Under `ulimit -v`; the sanitizers' programs can not run so.

@@ -46,6 +46,7 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
       input.insert(input.end(), part.begin(), part.end());
     }
     comm.bring(lanes, count);
+    comm.reserve(static_cast<std::size_t>(count) * sizeof(T));
     const auto expect = [&](std::vector<T> got, std::vector<T> first, const char* what) {
       first.insert(first.end(), input.begin() + count, input.end());  // the other lanes stay
       if (!same_bits(got, first)) wrong[me] += std::string(what) + " ";
@@ -57,15 +58,21 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
 
     OnDevice<T> broadcast(context, *stream, input), reduced(context, *stream, input), all(context, *stream, input),
         slices(context, *stream, input);
+    ranks.meet();
     comm.broadcast(broadcast.data(), count, kTypeOf<T>, root, *stream);
     comm.reduce(reduced.data(), count, kTypeOf<T>, root, *stream);
     comm.all_reduce(all.data(), count, kTypeOf<T>, *stream);
     comm.reduce_scatter(slices.data(), count, kTypeOf<T>, *stream);
+    stream->synchronize();
+    ranks.meet();
     expect(broadcast.content(), summands[static_cast<std::size_t>(root * lanes)], "broadcast");
     expect(reduced.content(), rank == root ? sum : own, "reduce");
     expect(all.content(), sum, "all_reduce");
     expect(slices.content(), scattered, "reduce_scatter");
+    ranks.meet();
     comm.all_gather(slices.data(), count, kTypeOf<T>, *stream);
+    stream->synchronize();
+    ranks.meet();
     expect(slices.content(), sum, "all_gather");
   });
   INFO("ranks " << size << ", count " << count << ", lanes " << lanes << ", " << ranks.name());
@@ -95,9 +102,13 @@ inline void check_parts(Ranks& ranks, int root) {
     std::vector<char> own_part(equal.size());
     std::fill_n(own_part.begin() + rank * 24, 24, static_cast<char>('A' + rank));
     OnDevice<char> parts(context, *stream, own_part);
+    comm.reserve(all.size());
+    ranks.meet();
     comm.gather(part.data(), whole.data(), bytes, root, *stream);
     comm.scatter(whole.data(), back.data(), bytes, root, *stream);
     comm.all_gather_parts(parts.data(), 24, *stream);
+    stream->synchronize();
+    ranks.meet();
     right[me] = (rank != root || whole.content() == all) && back.content() == mine && parts.content() == equal;
   });
   INFO("root " << root << ", " << ranks.name());

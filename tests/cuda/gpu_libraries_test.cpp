@@ -74,7 +74,7 @@ bool no_gpu() {
 
 CudaOpOptions with_libraries(bool tf32) {
   CudaOpOptions options;
-  options.libraries = std::make_shared<Libraries>();
+  options.libraries = std::make_shared<Libraries>(0);
   options.tf32 = tf32;
   return options;
 }

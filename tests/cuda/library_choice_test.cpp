@@ -2,9 +2,12 @@
 #include "cuda/library_rig.h"
 
 #include <set>
+#include <utility>
 
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
+#include "kernels/cuda/cache_folder.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/cublaslt_linear.h"
 #include "kernels/cuda/cudnn_conv.h"
 #include "kernels/cuda/tuner.h"
@@ -223,4 +226,65 @@ TEST_CASE("library ways: a graph runs them as it recorded them, and recording te
     CHECK(rig.download(at_dw).values == gradient.values);
     CHECK(rig.download(at_y).values == result.values);
   }
+}
+
+TEST_CASE("library ways: a choice of an earlier run is run once on each device when its op is made") {
+  SimulatedGpus machine(2);
+  simt::simulation().delays = false;
+  simt::simulation().compute_capability = 87;  // a machine for which this process has made no choice yet
+  const SimulatedCudnn cudnn({CudnnEngine::plain});
+  const OpDesc desc = convolution();
+  const auto own = make(convolution(), options_of_device(0));
+  TuningCache(cache_folder(), machine_of(0)).keep(problem_of(desc, *own), {way_of(CudnnEngine::plain), 5.0});
+  ContextOptions options;
+  options.autotune = true;
+  for (const int device : {0, 1}) {
+    const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, device}, options);
+    CHECK(context->make_op(desc)->implementation().starts_with(way_of(CudnnEngine::plain)));
+    CHECK(cudnn.runs().size() == static_cast<std::size_t>(device + 1));
+  }
+}
+
+namespace {
+
+CudnnApi observed_cudnn;
+CublasLtApi observed_cublaslt;
+decltype(CudnnApi::destroy) destroy_cudnn;
+decltype(CublasLtApi::destroy) destroy_cublaslt;
+std::vector<int> current_at_end;  // the device that is current whenever a handle is destroyed
+
+void note_device() {
+  int device = -1;
+  cudaGetDevice(&device);
+  current_at_end.push_back(device);
+}
+
+}  // namespace
+
+TEST_CASE("library ways: handles are destroyed while their own device is current") {
+  SimulatedGpus machine(3);
+  const SimulatedCudnn cudnn({CudnnEngine::plain});
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
+  observed_cudnn = *kernels::cuda::cudnn().api, observed_cublaslt = *kernels::cuda::cublaslt().api;
+  destroy_cudnn = std::exchange(observed_cudnn.destroy, [](CudnnHandle handle) {
+    note_device();
+    return destroy_cudnn(handle);
+  });
+  destroy_cublaslt = std::exchange(observed_cublaslt.destroy, [](CublasLtHandle handle) {
+    note_device();
+    return destroy_cublaslt(handle);
+  });
+  provide_cudnn({&observed_cudnn, "observed", {}});
+  provide_cublaslt({&observed_cublaslt, "observed", {}});
+  current_at_end.clear();
+  {
+    Libraries one(1), two(2);
+    for (Libraries* const libraries : {&one, &two}) {
+      bind_device(libraries == &one ? 1 : 2);
+      CHECK(libraries->cudnn_handle() != nullptr);
+      CHECK(libraries->cublaslt_handle() != nullptr);
+    }
+    bind_device(0);
+  }
+  CHECK(current_at_end == std::vector<int>{2, 2, 1, 1});
 }

@@ -15,7 +15,7 @@ double tolerance(DType result);
 
 class LibraryRig {
  public:
-  LibraryRig() : rig_(DeviceKind::cuda) { options.libraries = std::make_shared<kernels::cuda::Libraries>(); }
+  LibraryRig() : rig_(DeviceKind::cuda) { options.libraries = std::make_shared<kernels::cuda::Libraries>(0); }
 
   // Row-major values into the layout and type of `desc`.
   DeviceTensor upload(const HostTensor& tensor, const kernels::TensorDesc& desc);

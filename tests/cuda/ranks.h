@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <barrier>
 #include <exception>
 #include <memory>
 #include <string>
@@ -27,9 +28,13 @@ class Ranks {
   int size() const { return static_cast<int>(contexts_.size()); }
   std::string name() const { return handles_.front()->name(); }
   kernels::Context& context(int rank) { return *contexts_[static_cast<std::size_t>(rank)]; }
+  // Called by a body: returns when all ranks have called it, or have ended. Allocating, freeing and copies of ordinary memory may wait for
+  // other ranks' devices: no rank may do any while a collective that it has not called runs on another.
+  void meet() { meeting_->arrive_and_wait(); }
   // body(rank, context, communicator); rethrows the first exception.
   template <typename Body>
   void run(const Body& body) {
+    meeting_ = std::make_unique<std::barrier<>>(size());
     std::vector<std::thread> threads;
     std::vector<std::exception_ptr> failures(contexts_.size());
     for (int rank = 0; rank < size(); ++rank)
@@ -42,6 +47,7 @@ class Ranks {
           failures[me] = std::current_exception();
           abort_ = true;
         }
+        meeting_->arrive_and_drop();
       });
     for (std::thread& thread : threads) thread.join();
     for (const std::exception_ptr& failure : failures)
@@ -50,6 +56,7 @@ class Ranks {
 
  private:
   kernels::AbortFlag abort_{false};
+  std::unique_ptr<std::barrier<>> meeting_;
   std::vector<std::unique_ptr<kernels::Context>> contexts_;
   std::vector<std::unique_ptr<kernels::Communicator>> handles_;
 };

@@ -134,7 +134,7 @@ TEST_CASE("real libraries refuse a host without a GPU, and own kernels serve") {
   if (cuda_backend().probe().count > 0) DP_SKIP("there is a GPU");
   if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
   CudaOpOptions options;
-  options.libraries = std::make_shared<Libraries>();
+  options.libraries = std::make_shared<Libraries>(0);
   CHECK(options.libraries->cudnn_handle() == nullptr);
   for (const OpDesc& desc : directions(DType::f32, true)) CHECK(cudnn_ways(desc, options).empty());
   const TensorDesc low = last({64, 64, 32, 32}, DType::f16), weights = last({64, 64, 3, 3}, DType::f16);

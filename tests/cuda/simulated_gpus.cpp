@@ -5,6 +5,8 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/nccl_api.h"
+#include "kernels/cuda/owner.h"
+#include "kernels/cuda/peers.h"
 #include "kernels/plugin.h"
 #include "support/catch.h"
 #include "support/tested_kinds.h"
@@ -25,6 +27,8 @@ namespace {
 
 SimulatedGpus::SimulatedGpus(int count, simt::Peer peers) {
   simt::reset();
+  kernels::cuda::forget_enabled_peers();
+  kernels::cuda::handles_abandoned = false;
   simt::simulation().devices = count;
   simt::simulation().set_peers(peers);
   // For the probe, which is a process of its own.

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "data/threads.h"
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/patience.h"
 
 using dp::Loader;
 using dp::test::BatchCopy;
@@ -106,6 +108,30 @@ TEST_CASE("a loader can be destroyed at any moment") {
       if (taken >= 0) loader.start(0);
       for (int i = 0; i < taken; ++i) REQUIRE(loader.next());
     }
+}
+
+TEST_CASE("a wait that is stopped ends without a batch, and the loader with the image that is being read") {
+  const auto dataset = std::make_shared<SmallDataset>(4000);
+  for (std::int64_t i = 8; i < 4000; ++i) dataset->slow.insert(i);
+  std::atomic<bool> stop{false};
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    Loader loader(dataset,
+                  {.batch_size = 2000, .shuffle = false, .stop = [&] { return stop.load(); }});  // 40 s a batch
+    loader.start(0);
+    std::thread stopper([&] {
+      let_workers_run();
+      stop = true;
+    });
+    CHECK(loader.next() == nullptr);
+    CHECK(loader.next() == nullptr);
+    stopper.join();
+  }
+  CHECK(dp::test::in_time(begin, 1));
+  Loader ready(dataset, {.batch_size = 4, .shuffle = false, .stop = [] { return true; }});
+  ready.start(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK(ready.next() != nullptr);  // nothing to wait for
 }
 
 TEST_CASE("impossible loaders and starts are refused") {

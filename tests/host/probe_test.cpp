@@ -1,4 +1,7 @@
+#include <dlfcn.h>
+
 #include <cstdlib>
+#include <filesystem>
 
 #include "kernels/plugin.h"
 #include "support/catch.h"
@@ -33,14 +36,44 @@ TEST_CASE("the probe for CUDA says why there is none") {
     CHECK(probe_cuda(library).count == 0);
 }
 
-TEST_CASE("modules are loaded before the first collective, unless the user wants it otherwise") {
+TEST_CASE("the driver's devices are counted whether or not there is a plugin") {
+  const PluginPath nowhere("/no/such/folder");
+  CHECK(dp::kernels::devices_seen_by_driver(DP_FAKE_DRIVER_TWO) == 2);
+  for (const char* library : {"libdp_no_such_driver.so.1", DP_FAKE_DRIVER_BROKEN, DP_FAKE_DRIVER_EMPTY})
+    CHECK(dp::kernels::devices_seen_by_driver(library) == 0);
+}
+
+TEST_CASE("a plugin is sought in the run path of what holds this code, beside that, and beside the program") {
+  void* const library = dlopen(DP_PLUGIN_SEEKER, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library != nullptr);
+  const auto seek = reinterpret_cast<void (*)(char*, unsigned)>(dlsym(library, "seek_plugin"));
+  REQUIRE(seek != nullptr);
+  char text[4096] = "";
+  const auto folder = [](std::filesystem::path path, int up) {
+    for (; up > 0; --up) path = path.parent_path();
+    return path.string();
+  };
+  const std::string file = "/libdp_sought.so", holder = std::filesystem::canonical(DP_PLUGIN_SEEKER).string(),
+                    program = std::filesystem::canonical("/proc/self/exe").string();
+  ::unsetenv("DP_PLUGIN_PATH");
+  seek(text, sizeof text);
+  CHECK(std::string(text) == "no sought plugin was found (looked for /recorded/folder" + file + ", /another" + file +
+                                 ", " + folder(holder, 1) + file + ", " + folder(holder, 2) + "/lib/dp" + file + ", " +
+                                 folder(program, 1) + file + ", " + folder(program, 2) + "/lib/dp" + file +
+                                 "; DP_PLUGIN_PATH names other places)");
+  const PluginPath named("/named");
+  seek(text, sizeof text);
+  CHECK_THAT(text, Catch::EndsWith("(looked for /named; DP_PLUGIN_PATH is set, so nothing else is searched)"));
+}
+
+TEST_CASE("modules are loaded lazily, unless the environment says otherwise") {
   const PluginPath nowhere("/no/such/folder");
   ::unsetenv("CUDA_MODULE_LOADING");
   probe_cuda(DP_FAKE_DRIVER_TWO);
-  CHECK(std::string(std::getenv("CUDA_MODULE_LOADING")) == "EAGER");
-  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-  probe_cuda(DP_FAKE_DRIVER_TWO);
   CHECK(std::string(std::getenv("CUDA_MODULE_LOADING")) == "LAZY");
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  probe_cuda(DP_FAKE_DRIVER_TWO);
+  CHECK(std::string(std::getenv("CUDA_MODULE_LOADING")) == "EAGER");
   ::unsetenv("CUDA_MODULE_LOADING");
 }
 

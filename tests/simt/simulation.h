@@ -44,7 +44,8 @@ struct Simulation {
   int fail_host_allocation = 0;  // the same for pinned memory
   int fail_capture = 0;          // the so-many-th operation that is captured from now on is refused
   bool fail_begin_capture = false;
-  bool log_launches = false;  // for take_launches()
+  bool log_launches = false;        // for take_launches()
+  bool log_blocking_calls = false;  // for take_blocking_calls()
   LeftOutWait left_out_wait;
   std::array<std::array<Peer, kMaxDevices>, kMaxDevices> peers{};  // [from][to]
 
@@ -53,7 +54,8 @@ struct Simulation {
 
 Simulation& simulation();
 
-// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts|hangs,
+// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts|hangs, behind which may
+// stand pairs that differ (DP_SIMULATED_PEERS=all,0-1=hangs,2-0=corrupts; from-to),
 // DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7. Clears the errors
 // of the devices, peer access and reports, and frees what is still allocated. All streams must be idle.
 void reset();
@@ -68,6 +70,7 @@ struct Live {
   std::size_t bytes = 0;
   std::size_t pinned = 0;
   std::size_t streams = 0;
+  std::size_t urgent_streams = 0;  // of the highest priority
   std::size_t events = 0;
   std::size_t graphs = 0;  // and what has been instantiated of them
 };
@@ -76,6 +79,10 @@ Live live();
 // What each stream was told to do while log_launches was set, in order, by its name: "kernel relu 2x1x1 of 128x1x1, 0 bytes", "a copy of 64
 // bytes". What is captured counts at every launch of its graph, on the stream on which it was captured.
 std::map<std::string, std::vector<std::string>> take_launches();
+
+// The calls, while log_blocking_calls was set, that may wait for a device or for a lock of the driver, from the first work on that waits for
+// another device: "cudaMalloc on cuda:0", "loading kernel relu on cuda:1". To make a graph ready counts where a device works meanwhile.
+std::vector<std::string> take_blocking_calls();
 
 bool detects_races();  // whether this program was built with the race detector
 

@@ -1,7 +1,10 @@
 // A run that was stopped and resumed is the run that was not.
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "support/catch.h"
+#include "support/patience.h"
 #include "trainer/expect_error.h"
 #include "trainer/tiny_run.h"
 
@@ -10,10 +13,13 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp;
 using dp::test::expect_error;
+using dp::test::in_time;
 using dp::test::lines_of;
 using dp::test::read_text;
 using dp::test::run_until;
 using dp::test::TemporaryFolder;
+using dp::test::tiny_digits;
+using dp::test::tiny_model;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
@@ -189,6 +195,65 @@ TEST_CASE("a run that stops before its first step can be resumed") {
   options.stop = nullptr;
   options.resume = "auto";
   CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
+}
+
+// From sample `from` on, a read takes `slow` milliseconds.
+class SlowPart final : public Dataset {
+ public:
+  SlowPart(std::shared_ptr<const Dataset> of, std::int64_t from) : of_(std::move(of)), from_(from) {}
+  std::int64_t size() const override { return of_->size(); }
+  Shape image_shape() const override { return of_->image_shape(); }
+  std::int64_t classes() const override { return of_->classes(); }
+  const Normalization& normalization() const override { return of_->normalization(); }
+  std::int32_t label(std::int64_t index) const override { return of_->label(index); }
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
+    if (index >= from_) std::this_thread::sleep_for(std::chrono::milliseconds(slow.load()));
+    of_->read(index, out, random);
+  }
+  std::atomic<int> slow{1000};
+
+ private:
+  std::shared_ptr<const Dataset> of_;
+  std::int64_t from_;
+};
+
+TEST_CASE("a stop ends the wait for a batch, and the run goes on after the steps that were done") {
+  const TemporaryFolder temp;
+  const auto slow = std::make_shared<SlowPart>(tiny_digits().train, 3 * 48);
+  const DatasetPair data{slow, tiny_digits().test};
+  std::atomic<int> stop{0};
+  std::atomic<bool> unsaved{false};
+  bool while_training = false;
+  TrainerOptions options = tiny_options(temp.path());
+  options.shuffle = false;
+  options.stop = &stop;
+  options.unsaved = &unsaved;
+  TrainerCallbacks callbacks;
+  callbacks.on_start = [&](const DataParallel&, const TrainerOptions&) { CHECK_FALSE(unsaved.load()); };
+  std::thread stopper;
+  callbacks.on_step = [&](const StepReport& report) {
+    while_training = unsaved;
+    if (report.step == 3)
+      stopper = std::thread([&] {  // into the wait for the fourth batch, of 48 seconds
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        stop = 2;
+      });
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const RunSummary cut = Trainer(tiny_model(), data, options).run(callbacks);
+  stopper.join();
+  CHECK(in_time(begin, 4));
+  CHECK(cut.interrupted);
+  CHECK(while_training);
+  CHECK_FALSE(unsaved.load());
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 3);
+
+  options.resume = "auto";
+  options.stop = nullptr;
+  slow->slow = 0;
+  TrainerOptions whole = tiny_options();
+  whole.shuffle = false;
+  CHECK(Trainer(tiny_model(), data, options).run().weights_sha256 == tiny_run(whole).weights_sha256);
 }
 
 TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run") {

@@ -166,6 +166,31 @@ TEST_CASE("launchers: an interrupt ends the wait for a rank that does not come")
   CHECK(in_time(begin, 1));
 }
 
+TEST_CASE("launchers: a rank that is signalled alone in an evaluation leaves, and so does the next one") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  REQUIRE(run_dp_train(short_run("run") + Words{"--cpu", "2"}, folder.path()).code == 0);
+  const std::string port = free_port();
+  Words arguments = short_run("run") + Words{"--cpu", "1", "-e", "--resume", "run"};
+  std::vector<Program> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto variables = rank_variables(rank, 2, port);
+    variables.emplace_back("DP_FAIL=stall:forward:dev0:60000ms");
+    ranks.emplace_back(arguments, folder.path(), variables);
+  }
+  ranks[1].wait_until_signals_are_handled();
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  ::kill(ranks[1].id(), SIGTERM);
+  CHECK(ranks[1].ends_within(2));
+  CHECK(ranks[1].wait().code == 143);
+  ::kill(ranks[0].id(), SIGTERM);  // in its stall
+  CHECK(ranks[0].ends_within(2));
+  const Outcome first = ranks[0].wait();
+  INFO(first.err);
+  CHECK(first.code == 143);
+  CHECK_FALSE(has(first.err, "error"));
+}
+
 TEST_CASE("launchers: no rank outlives a killed parent") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());

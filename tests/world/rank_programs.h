@@ -18,13 +18,6 @@
 
 namespace dp::test {
 
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // A few steps on a tiny data set, in `run`.
 inline Words short_run(const std::string& run) {
   return {"--engine",

@@ -86,7 +86,7 @@ DatasetPair cifar100(const std::string& folder);
 // makes them: a random resized crop and a flip for training (augment), a central crop otherwise. Error(data).
 DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
 
-// Random bytes and labels from (seed, index), computed when the set is made.
+// Random bytes and labels from (seed, index), computed when they are read.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,
                       std::uint64_t seed = 42);
 

@@ -4,6 +4,7 @@
 #include "dp/checkpoint.h"
 #include "dp/data_parallel.h"
 #include "dp/dataset.h"
+#include "dp/default_devices.h"
 #include "dp/device.h"
 #include "dp/error.h"
 #include "dp/launch.h"

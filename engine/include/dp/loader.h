@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -47,19 +48,22 @@ struct LoaderOptions {
   bool pad = false;
   // Batches without pixels, for devices that keep this set, read_images() of the dataset; null: batches of images.
   std::shared_ptr<const ImageSet> kept{};
+  // Called every 50 ms while next() waits, on its thread. Once it returns true next() returns null, and nothing more is prepared. Empty:
+  // next() waits.
+  std::function<bool()> stop{};
 };
 
 class Loader {
  public:
   // Error(usage) for an empty dataset, one smaller than the batch under drop_last, or a batch smaller than the number of ranks. Error(device) when a thread can not be started.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
-  ~Loader();
+  ~Loader();  // waits for the images that are being read, not for their batches
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   // Starts `epoch` at its batch number `first_batch` (for a resumed run). Preparing begins at once.
   void start(std::int64_t epoch, std::int64_t first_batch = 0);
-  // The next batch of the started epoch, or null at its end. An exception of a worker is rethrown here.
+  // The next batch of the started epoch, or null at its end or when the wait was stopped. An exception of a worker is rethrown here.
   const Batch* next();
 
   std::int64_t batches_per_epoch() const;

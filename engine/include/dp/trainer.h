@@ -45,10 +45,15 @@ struct TrainerOptions {
   std::string summary_file{};  // a second copy of summary.json; empty: none
   // The timeline of the steps that parallel.trace_steps says is written there when training ends; empty: nowhere.
   std::string trace_file{};
-  bool profile = false;                    // the summary tells what each layer took in those steps
-  bool dry_run = false;                    // one training and one evaluation batch, no files
-  int print_freq = 10;                     // steps between on_step calls; 0: only after the last of an epoch
-  const std::atomic<int>* stop = nullptr;  // non-zero: finish the step, save, return with interrupted set
+  bool profile = false;  // the summary tells what each layer took in those steps
+  bool dry_run = false;  // one training and one evaluation batch, no files
+  int print_freq = 10;   // steps between on_step calls; 0: only after the last of an epoch
+  // Non-zero: finish the step or the evaluation's batch, save what was trained, return with interrupted set. Waits for data end at once;
+  // planning, tuning and reading of files run to their end.
+  const std::atomic<int>* stop = nullptr;
+  // Set by run() from its first training step until it returns. While it is false a process that ends loses no training: a program
+  // that wants to leave during planning, tuning, loading or an evaluation may call _exit. Null: not told.
+  std::atomic<bool>* unsaved = nullptr;
 };
 
 struct StepReport {
@@ -73,6 +78,7 @@ struct EvalReport {
 struct RunSummary {
   std::string model, dataset, engine = "dp";
   std::vector<std::string> devices;
+  Choice communicator, graphs;
   std::int64_t global_batch = 0, epochs = 0, steps = 0;
   double seconds_train = 0, images_per_second = 0;
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;

@@ -29,6 +29,7 @@ void launch(const Launch& where, void (*kernel)(Params...), Args&&... args) {
   constexpr std::size_t kUnasked = 32 * 1024;  // static memory comes on top; both may take 48 KiB without asking
   const void* const function = reinterpret_cast<const void*>(kernel);
   if (where.shared_bytes > kUnasked) allow_shared(function, where);
+  if (KernelLoading::active()) return load_kernel(function, where);
   std::tuple<std::remove_cv_t<Params>...> values(static_cast<Params>(args)...);
   std::apply(
       [&](auto&... value) {

@@ -59,6 +59,7 @@ template <class... P, class... A>
 void launch(const Launch& launch, void (*kernel)(P...), A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");
   static_assert((std::is_trivially_copyable_v<P> && ...), "a kernel's parameters are copied byte by byte");
+  if (KernelLoading::active()) return load_kernel(reinterpret_cast<const void*>(kernel), launch);
   using Arguments = simt::KernelArguments<std::remove_cv_t<P>...>;
   static_assert(sizeof(Arguments) <= simt::kArgumentBytes);
   const Arguments copied{kernel, {static_cast<P>(std::forward<A>(arguments))...}};

@@ -8,6 +8,7 @@
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/launch_log.h"
 #include "simt/runtime/stream.h"
 #include "simt/simulation.h"
 
@@ -35,6 +36,7 @@ cudaError_t cudaGetDevice(int* index) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  log_blocking_call("cudaDeviceSynchronize");
   if (const cudaError_t error = refuse_while_capturing("cudaDeviceSynchronize")) return error;
   wait_for_device(current_device());
   return sticky_error(current_device());
@@ -48,6 +50,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int from, int to) {
 
 cudaError_t cudaDeviceEnablePeerAccess(int to, unsigned int flags) {
   const int from = current_device();
+  log_blocking_call("cudaDeviceEnablePeerAccess");
   if (!exists(to) || to == from) return failed(cudaErrorInvalidDevice);
   if (flags != 0) return failed(cudaErrorInvalidValue);
   if (simulation().peers[from][to] == Peer::none) return failed(cudaErrorPeerAccessUnsupported);

@@ -5,6 +5,7 @@
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
+#include "simt/runtime/launch_log.h"
 #include "simt/runtime/quiet_lock.h"
 
 using namespace dp::simt;
@@ -31,6 +32,7 @@ void observe(Event& event) {
 }  // namespace
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  log_blocking_call("cudaEventCreate");
   if (const cudaError_t error = sticky_error(current_device())) return error;
   *event = handle_of(make_event(current_device(), (flags & cudaEventDisableTiming) == 0));
   return cudaSuccess;
@@ -79,6 +81,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
   Stream* const stream = as_stream(stream_handle, "cudaStreamWaitEvent");
   if (event == nullptr || stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (is_left_out(*stream, *event)) return cudaSuccess;
+  if (event->device != stream->device()) log_exchange();
   cudaError_t result = cudaSuccess;
   announce_read(&event->token, 1);
   if (wait_captured(*stream, *event, result)) return result;

@@ -4,6 +4,7 @@
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/fault_handler.h"
+#include "simt/runtime/launch_log.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/stream.h"
 #include "simt/simulation.h"
@@ -19,6 +20,7 @@ bool is_to_fail(int& countdown) { return countdown > 0 && --countdown == 0; }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   install_fault_handler();
+  log_blocking_call("cudaMalloc");
   const int index = current_device();
   if (const cudaError_t error = refuse_while_capturing("cudaMalloc")) return error;
   if (const cudaError_t error = sticky_error(index)) return error;
@@ -32,6 +34,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 // As CUDA's, it waits for the device.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
+  log_blocking_call("cudaFree");
   const int index = owner_of(memory);
   if (index < 0) return misused(cudaErrorInvalidValue, "cudaFree", "this is no device memory");
   if (const cudaError_t error = refuse_while_capturing("cudaFree")) return error;
@@ -45,6 +48,7 @@ cudaError_t cudaFree(void* memory) {
 }
 
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
+  log_blocking_call("cudaHostAlloc");
   if (const cudaError_t error = refuse_while_capturing("cudaHostAlloc")) return error;
   if (const cudaError_t error = sticky_error(current_device())) return error;
   *memory = nullptr;
@@ -58,6 +62,7 @@ cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaHostAlloc(m
 
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
+  log_blocking_call("cudaFreeHost");
   if (const cudaError_t error = refuse_while_capturing("cudaFreeHost")) return error;
   for (int i = 0; i < simulation().devices; ++i) wait_for_device(i);
   if (!release_pinned(memory))

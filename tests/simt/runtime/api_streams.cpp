@@ -1,19 +1,19 @@
 #include <cuda_runtime_api.h>
 
+#include <string_view>
+
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/fault_handler.h"
 #include "simt/runtime/handles.h"
+#include "simt/runtime/launch_log.h"
 
 using namespace dp::simt;
 
-namespace {
-constexpr int kLowestPriority = 0, kHighestPriority = -5;
-}
-
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int priority) {
   install_fault_handler();
+  log_blocking_call("cudaStreamCreate");
   if (const cudaError_t error = sticky_error(current_device())) return error;
   *stream = handle_of(make_stream(current_device(), priority));
   return cudaSuccess;
@@ -66,6 +66,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 cudaError_t dp::simt::enqueue(cudaStream_t handle, const ForeignWork& work) {
   Stream* const stream = as_stream(handle, work.name);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (std::string_view(work.name) == "NCCL") log_exchange();
   if (const cudaError_t error = submit(*stream, work, work.name)) return error;
   return sticky_error(stream->device());
 }

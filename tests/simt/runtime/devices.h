@@ -5,6 +5,8 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "simt/runtime/device_memory.h"
@@ -16,6 +18,8 @@ struct DeviceState {
   DeviceMemory memory;
   std::atomic<cudaError_t> sticky{cudaSuccess};          // after a failed kernel every call fails with it
   std::array<std::atomic<bool>, kMaxDevices> reaches{};  // peer access has been enabled to
+  std::mutex mutex;                                      // of what follows
+  std::set<const void*> loaded;                          // kernels
 };
 
 DeviceState& device(int index);

@@ -1,6 +1,8 @@
 #include "simt/runtime/graph_exec.h"
 
 #include <algorithm>
+#include <mutex>
+#include <thread>
 
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
@@ -69,20 +71,45 @@ void GraphExec::launch(Stream& stream) {
     if (node.last) stream.enqueue(WaitWork{node.lane, node.position, node.done});
 }
 
+bool GraphExec::runs() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](Stream* lane) { return !lane->reached(lane->enqueued()); });
+}
+
+namespace {
+
+std::mutex destroyed_mutex;
+auto& destroyed = *new std::vector<std::thread>;
+
+}  // namespace
+
+void wait_for_destroyed_graphs() {
+  const std::scoped_lock lock(destroyed_mutex);
+  for (std::thread& thread : destroyed) thread.join();
+  destroyed.clear();
+}
+
 }  // namespace dp::simt
 
 using namespace dp::simt;
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (graph == nullptr) return failed(cudaErrorInvalidValue);
+  if (any_stream_works()) log_blocking_call("cudaGraphInstantiate");
   *exec = reinterpret_cast<cudaGraphExec_t>(new GraphExec(*reinterpret_cast<const Graph*>(graph)));
   graphs_changed(1);
   return cudaSuccess;
 }
 
+// One that runs goes on, and is freed when it has ended; the call does not wait for that.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  delete reinterpret_cast<GraphExec*>(exec);
+  auto* const gone = reinterpret_cast<GraphExec*>(exec);
   graphs_changed(-1);
+  if (gone->runs()) {
+    const std::scoped_lock lock(destroyed_mutex);
+    destroyed.emplace_back([gone] { delete gone; });
+  } else {
+    delete gone;
+  }
   return cudaSuccess;
 }
 
@@ -101,6 +128,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
   Stream* const stream = as_stream(handle, "cudaGraphUpload");
+  if (any_stream_works()) log_blocking_call("cudaGraphUpload");
   return stream == nullptr ? cudaErrorInvalidResourceHandle : refuse_if_captured(*stream, "cudaGraphUpload");
 }
 

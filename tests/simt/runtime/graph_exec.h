@@ -14,6 +14,7 @@ class GraphExec {
   GraphExec& operator=(const GraphExec&) = delete;
 
   void launch(Stream& stream);
+  bool runs() const;
 
  private:
   struct Node {
@@ -32,5 +33,7 @@ class GraphExec {
   std::vector<std::size_t> last_on_lane_;  // nodes
   Event* begun_ = nullptr;
 };
+
+void wait_for_destroyed_graphs();  // that were running then
 
 }  // namespace dp::simt

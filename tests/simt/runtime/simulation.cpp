@@ -1,12 +1,15 @@
 #include "simt/simulation.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #include "simt/emulator/detector.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/graph_exec.h"
 #include "simt/runtime/launch_log.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/stream.h"
@@ -18,11 +21,29 @@ Detector* detector = nullptr;
 namespace {
 
 template <class Choice>
-void choose(const char* variable, Choice& choice, std::initializer_list<std::pair<const char*, Choice>> names) {
+using Names = std::initializer_list<std::pair<const char*, Choice>>;
+
+template <class Choice>
+void choose(const char* variable, Choice& choice, Names<Choice> names) {
   const char* const value = std::getenv(variable);
   if (value == nullptr) return;
   for (const auto& [name, meaning] : names)
     if (std::strcmp(value, name) == 0) choice = meaning;
+}
+
+// "all,0-1=hangs": for all pairs, then from 0 to 1.
+void choose_peers(const char* variable, Simulation& made) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr) return;
+  std::istringstream words(value);
+  for (std::string word; std::getline(words, word, ',');) {
+    int from = -1, to = -1;
+    const std::size_t equal = word.find('=');
+    if (std::sscanf(word.c_str(), "%d-%d=", &from, &to) == 2) word.erase(0, equal + 1);
+    for (const auto& [name, peer] :
+         Names<Peer>{{"all", Peer::works}, {"none", Peer::none}, {"corrupts", Peer::corrupts}, {"hangs", Peer::hangs}})
+      if (word == name) from < 0 ? made.set_peers(peer) : void(made.peers.at(from).at(to) = peer);
+  }
 }
 
 Simulation from_environment() {
@@ -30,10 +51,7 @@ Simulation from_environment() {
   if (const char* const gpus = std::getenv("DP_SIMULATED_GPUS"))
     made.devices = std::min(std::max(std::atoi(gpus), 0), kMaxDevices);
   if (const char* const seed = std::getenv("DP_SIMULATED_SEED")) made.seed = static_cast<unsigned>(std::atoi(seed));
-  Peer peer = Peer::none;
-  choose<Peer>("DP_SIMULATED_PEERS", peer,
-               {{"all", Peer::works}, {"none", Peer::none}, {"corrupts", Peer::corrupts}, {"hangs", Peer::hangs}});
-  made.set_peers(peer);
+  choose_peers("DP_SIMULATED_PEERS", made);
   choose<ThreadOrder>(
       "DP_SIMULATED_ORDER", made.order,
       {{"forward", ThreadOrder::forward}, {"reverse", ThreadOrder::reverse}, {"random", ThreadOrder::random}});
@@ -54,12 +72,14 @@ Simulation& simulation() {
 }
 
 void reset() {
+  wait_for_destroyed_graphs();
   forget_captures();
   forget_launches();
   forget_streams_and_events();
   for (int i = 0; i < kMaxDevices; ++i) {
     device(i).memory.release_all();
     device(i).sticky = cudaSuccess;
+    device(i).loaded.clear();
     for (auto& reaches : device(i).reaches) reaches = false;
   }
   release_all_pinned();
@@ -75,6 +95,7 @@ Live live() {
            .bytes = 0,
            .pinned = pinned_count(),
            .streams = live_streams(),
+           .urgent_streams = live_urgent_streams(),
            .events = live_events(),
            .graphs = live_graphs()};
   for (int i = 0; i < kMaxDevices; ++i) {

@@ -97,8 +97,11 @@ Event* make_event(int device, bool timing);
 void destroy(Stream& stream);
 void destroy(Event& event);
 void wait_for_device(int device);
+bool any_stream_works();
 void forget_streams_and_events();
 std::size_t live_streams();
+std::size_t live_urgent_streams();
+inline constexpr int kLowestPriority = 0, kHighestPriority = -5;
 std::size_t live_events();
 
 }  // namespace dp::simt

@@ -55,6 +55,12 @@ void wait_for_device(int device) {
   }
 }
 
+bool any_stream_works() {
+  const QuietLock lock(registry().mutex);
+  return std::any_of(registry().streams.begin(), registry().streams.end(),
+                     [](const auto& stream) { return stream->alive() && !stream->reached(stream->enqueued()); });
+}
+
 void forget_streams_and_events() {
   const QuietLock lock(registry().mutex);
   for (const auto& stream : registry().streams) stream->finish();
@@ -66,6 +72,12 @@ void forget_streams_and_events() {
 std::size_t live_streams() {
   const QuietLock lock(registry().mutex);
   return std::count_if(registry().streams.begin(), registry().streams.end(), [](const auto& s) { return s->alive(); });
+}
+
+std::size_t live_urgent_streams() {
+  const QuietLock lock(registry().mutex);
+  return std::count_if(registry().streams.begin(), registry().streams.end(),
+                       [](const auto& s) { return s->alive() && s->priority() == kHighestPriority; });
 }
 
 std::size_t live_events() {

@@ -1,0 +1,60 @@
+#include "images.h"
+
+#include <dp/error.h>
+#include <charconv>
+#include <string_view>
+
+namespace dp_train {
+namespace {
+
+constexpr std::int64_t kMostBytes = 1 << 26;  // of an image
+constexpr std::int64_t kImages = 60000;
+
+[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
+
+dp::Shape parse_input(const std::string& text) {
+  std::int64_t sizes[3] = {};
+  const char *at = text.data(), *const end = at + text.size();
+  for (int i = 0; i < 3; ++i) {
+    const auto [next, error] = std::from_chars(at, end, sizes[i]);
+    const bool ends_well = i == 2 ? next == end : next != end && *next == ',';
+    if (error != std::errc() || !ends_well || sizes[i] < 1 || sizes[i] > kMostBytes)
+      usage("--input '" + text + "' is not C,H,W: channels, rows and columns from 1 on, as 3,32,32");
+    at = next + 1;
+  }
+  if (sizes[0] * sizes[1] > kMostBytes || sizes[0] * sizes[1] * sizes[2] > kMostBytes)
+    usage("--input " + text + " is too large: an image has at most " + std::to_string(kMostBytes) + " bytes");
+  return {sizes[0], sizes[1], sizes[2]};
+}
+
+void check_belongs(const Arguments& a, const std::string& dataset) {
+  if (dataset == "synthetic") return;
+  for (const auto& [flag, given] : {std::pair("--input", a.input.has_value()),
+                                    {"--classes", a.classes.has_value()},
+                                    {"--images", a.images.has_value()}})
+    if (given) usage(std::string(flag) + " requires --dataset synthetic, but the data set is " + dataset);
+}
+
+}  // namespace
+
+ImageFormat image_format(const Arguments& a, const std::string& dataset) {
+  check_belongs(a, dataset);
+  if (dataset == "synthetic") return {parse_input(a.input.value_or("1,28,28")), a.classes.value_or(10)};
+  if (dataset == "cifar10") return {{3, 32, 32}, 10};
+  if (dataset == "cifar100") return {{3, 32, 32}, 100};
+  if (dataset == "imagefolder") return {{3, 224, 224}, 1000};
+  if (dataset == "digits" || dataset == "mnist" || dataset == "fashion_mnist") return {{1, 28, 28}, 10};
+  std::string names;
+  for (const std::string& name : dp::datasets::names()) names += (names.empty() ? "" : ", ") + name;
+  usage("no data set is called '" + dataset + "'; choose one of " + names);
+}
+
+dp::DatasetPair open_images(const Arguments& a, const std::string& dataset) {
+  check_belongs(a, dataset);
+  if (dataset != "synthetic") return dp::datasets::open(dataset, a.data_path, a.seed);
+  const ImageFormat format = image_format(a, dataset);
+  const std::int64_t count = a.images.value_or(kImages);
+  return dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, a.seed);
+}
+
+}  // namespace dp_train

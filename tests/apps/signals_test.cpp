@@ -1,0 +1,225 @@
+// The first SIGINT or SIGTERM ends whatever is not a training step within two seconds; a training step is finished and saved.
+#include <signal.h>
+#include <turbojpeg.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp::test;
+const Words kTiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "-b", "16", "--deterministic"};
+const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
+const Words kDdp{"--engine", "ddp", "--cpu", "2"};
+
+// Its standard output is a full pipe that nobody reads: whoever prints waits.
+const Words kFullOutput{"/bin/sh", "-c", "head -c 65536 /dev/zero; exec \"$@\"", "sh"};
+
+void wait_for_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// Signals the program, which ends within two seconds, as interrupted, and never speaks of a step.
+Outcome interrupt(Program& program, int number) {
+  ::kill(program.id(), number);
+  const bool ended = program.ends_within(2);
+  CHECK(ended);
+  if (!ended) ::kill(program.id(), SIGKILL);
+  Outcome outcome = program.wait();
+  UNSCOPED_INFO("stderr: " << outcome.err);
+  CHECK(outcome.signal == 0);
+  CHECK(outcome.code == 128 + number);
+  CHECK(outcome.err.find("stopping") != std::string::npos);
+  CHECK(outcome.err.find("step") == std::string::npos);
+  CHECK(outcome.err.find("error") == std::string::npos);
+  return outcome;
+}
+
+bool has_checkpoint(const TemporaryFolder& temp) { return fs::exists(temp / "run/checkpoints/last/manifest.json"); }
+
+std::int64_t saved_step(const TemporaryFolder& temp) {
+  return nlohmann::json::parse(read_text(temp / "run/checkpoints/last/state.json"))["step"];
+}
+
+std::string weights_of(const TemporaryFolder& temp, const std::string& run) {
+  return nlohmann::json::parse(read_text(temp / (run + "/summary.json")))["weights_sha256"];
+}
+
+std::string jpeg(int width, int height) {
+  std::string pixels(static_cast<std::size_t>(width) * static_cast<std::size_t>(height), '\0');
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<char>((i * 2654435761u) >> 13);
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+  const tjhandle compressor = tjInitCompress();
+  tjCompress2(compressor, reinterpret_cast<const unsigned char*>(pixels.data()), width, 0, height, TJPF_GRAY, &bytes,
+              &size, TJSAMP_GRAY, 95, 0);
+  const std::string out(reinterpret_cast<const char*>(bytes), size);
+  tjFree(bytes);
+  tjDestroy(compressor);
+  return out;
+}
+
+// 8 small images, then 64 that take a good part of a second each to decode.
+void write_slow_images(const std::string& folder) {
+  for (const char* name : {"/train/a", "/train/b", "/val/a", "/val/b"}) fs::create_directories(folder + name);
+  const std::string small = jpeg(64, 64);
+  for (int i = 0; i < 8; ++i) write_text(folder + "/train/a/" + std::to_string(i) + ".jpg", small);
+  write_text(folder + "/val/a/0.jpg", small);
+  write_text(folder + "/val/b/0.jpg", small);
+  write_text(folder + "/train/b/first.jpg", jpeg(6000, 4000));
+  for (int i = 0; i < 63; ++i)
+    fs::create_hard_link(folder + "/train/b/first.jpg", folder + "/train/b/" + std::to_string(i) + ".jpg");
+}
+
+const Words kSlowImages{"--dataset", "imagefolder",  "--data-path",  ".",  "--model", "resnet18",     "-j",
+                        "1",         "--no-shuffle", "--no-augment", "-p", "1",       "--output-dir", "run"};
+
+}  // namespace
+
+TEST_CASE("signals: subcommands and plans end, even where nobody reads what they print") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const std::vector<Words> commands{{"env"},
+                                    {"--list-models"},
+                                    {"--model", "resnet18", "--dataset", "cifar10", "--cpu", "2", "estimate-memory"},
+                                    kTiny + kDp + Words{"--print-plan"},
+                                    kTiny + kDdp + Words{"--print-plan"}};
+  for (const int number : {SIGINT, SIGTERM})
+    for (const Words& command : commands) {
+      INFO(command.front() << " ... " << command.back() << ", signal " << number);
+      Program program(command, temp.path(), {}, kFullOutput);
+      program.wait_until_signals_are_handled();
+      wait_for_seconds(0.7);
+      interrupt(program, number);
+    }
+}
+
+TEST_CASE("signals: planning ends, and so does a plan that is printed") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const Words large{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "-b", "64"};
+  for (const int number : {SIGINT, SIGTERM})
+    for (const Words& engine : {kDp, kDdp})
+      for (const Words& what : {Words{"--print-plan"}, Words{"--output-dir", "run"}}) {
+        INFO(engine.front() << ' ' << what.front() << ", signal " << number);
+        Program program(large + engine + what, temp.path());
+        program.wait_until_signals_are_handled();
+        interrupt(program, number);
+      }
+}
+
+TEST_CASE("signals: an evaluation ends in the middle of a batch") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  REQUIRE(run_dp_train(kTiny + kDp + Words{"--max-steps", "1", "--output-dir", "trained"}, temp.path()).code == 0);
+  for (const int number : {SIGINT, SIGTERM})
+    for (const Words& engine : {kDp, kDdp}) {
+      INFO(engine.front() << ", signal " << number);
+      Program program(kTiny + engine + Words{"-e", "--resume", "trained"}, temp.path(),
+                      {"DP_FAIL=stall:forward:60000ms"});
+      program.wait_until_signals_are_handled();
+      wait_for_seconds(1);
+      interrupt(program, number);
+    }
+}
+
+TEST_CASE("signals: a wait for the first batch ends, and no checkpoint is made of it") {
+  const TemporaryFolder temp;
+  write_slow_images(temp.path());
+  for (const Words& engine : {kDp, kDdp})
+    for (const int number : {SIGINT, SIGTERM}) {
+      INFO(engine.front() << ", signal " << number);
+      Program program(kSlowImages + engine + Words{"-b", "64"}, temp.path());
+      program.wait_until_signals_are_handled();
+      wait_for_seconds(2.5);
+      interrupt(program, number);
+      CHECK_FALSE(has_checkpoint(temp));
+    }
+}
+
+// -b 8: the first batch is there at once, the second takes seconds.
+TEST_CASE("signals: a wait for data in the middle of a run ends, and what was trained is saved") {
+  for (const Words& engine : {kDp, kDdp}) {
+    const TemporaryFolder temp;
+    write_slow_images(temp.path());
+    INFO(engine.front());
+    const Words arguments = kSlowImages + engine + Words{"-b", "8"};
+    Program program(arguments, temp.path());
+    REQUIRE(program.wait_for("[0/9]").find("[0/9]") != std::string::npos);
+    wait_for_seconds(0.3);
+    const Outcome outcome = interrupt(program, SIGTERM);
+    CHECK(outcome.err.find("training is saved first") != std::string::npos);
+    REQUIRE(has_checkpoint(temp));
+    CHECK(saved_step(temp) == 1);
+  }
+}
+
+TEST_CASE("signals: a training step is finished, and the run resumed to the same bits") {
+  for (const Words& engine : {kDp, kDdp})
+    for (const char* stall :
+         {"stall:backward:dev0:step2:2500ms", "stall:forward:dev0:step4:2500ms"}) {  // 4: evaluation
+      INFO(engine.front() << ' ' << stall);
+      const TemporaryFolder temp;
+      write_tiny_mnist(temp.path());
+      const Words arguments = kTiny + engine + Words{"--epochs", "3", "-p", "1"};
+      REQUIRE(run_dp_train(arguments + Words{"--output-dir", "whole"}, temp.path()).code == 0);
+      const Words cut = arguments + Words{"--output-dir", "run", "--save-every", "0", "--resume", "auto"};
+      Program program(cut, temp.path(), {std::string("DP_FAIL=") + stall});
+      const bool evaluating = std::string(stall).find("step4") != std::string::npos;
+      program.wait_for(evaluating ? "[3/4]" : "[1/4]");
+      wait_for_seconds(0.7);  // into the stall
+      ::kill(program.id(), SIGTERM);
+      const Outcome outcome = program.wait();
+      INFO(outcome.err);
+      CHECK(outcome.code == 128 + SIGTERM);
+      CHECK(outcome.err.find("stopping; training is saved first") != std::string::npos);
+      REQUIRE(has_checkpoint(temp));
+      CHECK(saved_step(temp) >= (evaluating ? 4 : 3));
+      CHECK(saved_step(temp) <= 5);
+      const Outcome resumed = run_dp_train(cut, temp.path());
+      INFO(resumed.err);
+      REQUIRE(resumed.code == 0);
+      CHECK(weights_of(temp, "run") == weights_of(temp, "whole"));
+    }
+}
+
+TEST_CASE("signals: a second one leaves at once when it is another, or comes later") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  for (const bool another : {true, false}) {
+    Program program(kTiny + kDp + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
+                    {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
+    program.wait_for("[1/4]");
+    wait_for_seconds(0.5);  // into the stalled step
+    ::kill(program.id(), SIGTERM);
+    CHECK(program.wait_for_error("a second signal leaves at once").find("stopping") != std::string::npos);
+    wait_for_seconds(another ? 0 : 1.2);
+    const int second = another ? SIGINT : SIGTERM;
+    ::kill(program.id(), second);
+    CHECK(program.ends_within(0.5));
+    const Outcome outcome = program.wait();
+    CHECK(outcome.code == 128 + second);
+    CHECK_FALSE(has_checkpoint(temp));
+  }
+}
+
+// `timeout` signals its child, and its process group with the child in it.
+TEST_CASE("signals: timeout's two signals count as one, and a checkpoint is left") {
+  for (const Words& engine : {kDp, kDdp}) {
+    INFO(engine.front());
+    const TemporaryFolder temp;
+    write_tiny_mnist(temp.path());
+    Program program(kTiny + engine + Words{"--epochs", "1000000", "--lr", "0", "--output-dir", "run"}, temp.path(),
+                    {"DP_FAIL=stall:forward:200ms"}, {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "4"},
+                    Program::Group::own);
+    const Outcome outcome = program.wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == 128 + SIGTERM);
+    CHECK(has_checkpoint(temp));
+  }
+}

@@ -1,0 +1,232 @@
+// From the first collective of a run on nothing is called that may wait for a device or for a lock of the driver: no allocation, no copy of
+// ordinary memory, no event or stream made, no kernel loaded.
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "cuda/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
+#include "kernels/cuda/owner.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/plugin.h"
+#include "simt/nccl/nccl_recorder.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::test;
+using simt::SimulatedNccl;
+
+namespace {
+
+constexpr Sgd kMomentum{.lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-3f};
+
+class Logged {
+ public:
+  Logged() { simt::simulation().log_blocking_calls = true; }
+  ~Logged() { simt::simulation().log_blocking_calls = false; }
+  std::vector<std::string> calls() const { return simt::take_blocking_calls(); }
+};
+
+// Of four steps; where the sizes were announced, of those on a smaller batch and an evaluation, too.
+std::vector<std::string> calls_of_steps(const Model& model, const DataParallelOptions& options, bool prepared) {
+  DataParallel net(model, options);
+  if (prepared) net.prepare({8, 5}, {7});
+  const Logged log;
+  for (std::uint64_t step = 0; step < 4; ++step) net.train_step(random_batch(model, 8, step), kMomentum);
+  for (std::uint64_t step = 0; prepared && step < 3; ++step) net.train_step(random_batch(model, 5, step), kMomentum);
+  if (prepared) net.evaluate(random_batch(model, 7));
+  std::vector<std::string> calls = log.calls();
+  CHECK(net.replicas_identical());
+  return calls;
+}
+
+struct Case {
+  const char* name;
+  void (*change)(DataParallelOptions&);
+};
+constexpr Case kCases[] = {
+    {"as they come", [](DataParallelOptions&) {}},
+    {"small buckets", [](DataParallelOptions& o) { o.bucket_bytes = 4000; }},
+    {"clipped", [](DataParallelOptions& o) { o.clip_grad_norm = 0.5; }},
+    {"gathered loss", [](DataParallelOptions& o) { o.loss = LossAt::gathered; }},
+    {"synchronised normalisation", [](DataParallelOptions& o) { o.batch_norm = BatchNormMode::sync; }},
+    {"pooled normalisation", [](DataParallelOptions& o) { o.batch_norm = BatchNormMode::pooled; }},
+    {"bfloat16", [](DataParallelOptions& o) { o.amp = Amp::bfloat16; }},
+    {"float16", [](DataParallelOptions& o) { o.amp = Amp::float16; }},
+    {"sums in bfloat16", [](DataParallelOptions& o) { o.reduce_dtype = DType::bf16; }},
+    {"micro-batches, average", [](DataParallelOptions& o) { o.grad_accum_steps = 2, o.ema_decay = 0.9; }},
+};
+
+void check_case(const Model& model, const Case& one, Comm comm, Reduce reduce, bool prepared) {
+  for (const bool graphs : {false, true}) {
+    DataParallelOptions options = on_gpus(2, 2);
+    options.comm = comm;
+    options.reduce = reduce;
+    options.graphs = graphs;
+    one.change(options);
+    INFO(one.name << ", " << (comm == Comm::nccl ? "nccl" : "p2p") << ", reduce " << static_cast<int>(reduce)
+                  << (graphs ? ", graphs" : "") << (prepared ? ", prepared" : ""));
+    CHECK(calls_of_steps(model, options, prepared) == std::vector<std::string>{});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("blocking calls: none in a step, with p2p and nccl, every reduction, with graphs and without") {
+  const Model model = narrow_convnet();
+  for (const Comm comm : {Comm::p2p, Comm::nccl})
+    for (const Reduce reduce : kReductions)
+      for (const bool prepared : {false, true}) {
+        SimulatedGpus machine(2);
+        simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+        const SimulatedNccl nccl;
+        check_case(model, kCases[0], comm, reduce, prepared);
+      }
+}
+
+TEST_CASE("blocking calls: none in a step, whatever else is in it") {
+  const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
+  bool prepared = false;
+  for (const Comm comm : {Comm::p2p, Comm::nccl})
+    for (const Case& one : kCases) {
+      SimulatedGpus machine(2);
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      const SimulatedNccl nccl;
+      check_case(model, one, comm, prepared ? Reduce::sharded : Reduce::master, prepared);
+      prepared = !prepared;
+    }
+}
+
+TEST_CASE("blocking calls: none where GPUs do not see each other, nor with several shards on a GPU") {
+  const Model model = residual_net();
+  SimulatedGpus machine(2, simt::Peer::none);
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  constexpr Case kShards{"logical shards", [](DataParallelOptions& o) { o.logical_shards = 4; }};
+  for (const Reduce reduce : kReductions) check_case(model, kCases[0], Comm::p2p, reduce, reduce == Reduce::master);
+  check_case(model, kShards, Comm::p2p, Reduce::master, false);
+}
+
+TEST_CASE("blocking calls: none in the steps that users call one by one") {
+  const Model model = residual_net();
+  for (const Comm comm : {Comm::p2p, Comm::nccl}) {
+    SimulatedGpus machine(2);
+    const SimulatedNccl nccl;
+    DataParallelOptions options = on_gpus(2, 2);
+    options.comm = comm;
+    DataParallel net(model, options);
+    const Batch batch = random_batch(model, 8);
+    Tensor grad(model.output().prepended(8));
+    for (float& value : grad.span<float>()) value = 0.01f;
+    const Logged log;
+    for (int step = 0; step < 2; ++step) {
+      net.forward(batch.images);
+      net.backward(grad);
+      CHECK(log.calls() == std::vector<std::string>{});
+      net.step(kMomentum);  // makes the momenta before it exchanges anything
+      CHECK(log.calls() == std::vector<std::string>{});
+    }
+  }
+}
+
+TEST_CASE("blocking calls: the log has what a step would call that it should not") {
+  SimulatedGpus machine(2);
+  const Model model = narrow_convnet();
+  DataParallel net(model, on_gpus(2, 2));
+  net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  const Logged log;
+  net.evaluate(random_batch(model, 16));  // of a size that nobody announced; it exchanges nothing
+  CHECK(log.calls() == std::vector<std::string>{});
+  net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  net.evaluate(random_batch(model, 32));
+  const std::vector<std::string> calls = log.calls();
+  for (const char* const name : {"cudaMalloc on cuda:0", "cudaMalloc on cuda:1", "cudaHostAlloc on cuda:1"}) {
+    INFO(name);
+    CHECK(std::count(calls.begin(), calls.end(), name) > 0);
+  }
+}
+
+TEST_CASE("nccl: ranks are connected when communicators are made, unless the environment says otherwise") {
+  const Model model = narrow_convnet();
+  for (const char* const given : {static_cast<const char*>(nullptr), "1"}) {
+    SimulatedGpus machine(2);
+    const SimulatedNccl nccl;
+    DataParallelOptions options = on_gpus(2, 2);
+    options.comm = Comm::nccl;
+    if (given != nullptr) setenv("NCCL_RUNTIME_CONNECT", given, 1);
+    const DataParallel net(model, options);
+    CHECK(std::string(std::getenv("NCCL_RUNTIME_CONNECT")) == (given != nullptr ? given : "0"));
+    // Every kind of collective, on both communicators, the first of all.
+    for (int device = 0; device < 2; ++device) {
+      int warmed_up = 0;
+      for (const std::string& launch : nccl.launches(device)) {
+        if (launch.find("broadcast of 1 float32, root 0 + all_gather of 1 float32 + reduce of 1 float32, root 0 + "
+                        "all_reduce of 1 float32 + reduce_scatter of 1 float32") == std::string::npos)
+          continue;
+        ++warmed_up;
+        for (const char* const type : {"float64", "bfloat16"})
+          CHECK_THAT(launch, Catch::Contains(std::string("all_reduce of 1 ") + type));
+      }
+      CHECK(warmed_up == 2);
+    }
+    unsetenv("NCCL_RUNTIME_CONNECT");
+  }
+}
+
+TEST_CASE("simulated GPUs: streams of communication have the highest priority, others the lowest") {
+  SimulatedGpus machine(2);
+  {
+    const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, 1}, {});
+    const auto work = context->make_stream(), communication = context->make_stream(StreamUse::communication);
+    const auto priority = [](Stream& stream) {
+      int value = 1;
+      CHECK(cudaStreamGetPriority(cuda::of_cuda(stream).native(), &value) == cudaSuccess);
+      return value;
+    };
+    int lowest = 1, highest = 1;
+    CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest) == cudaSuccess);
+    CHECK(priority(*work) == lowest);
+    CHECK(priority(*communication) == highest);
+  }
+  const DataParallel net(narrow_convnet(), on_gpus(2, 2));
+  CHECK(simt::live().urgent_streams == 2);  // one a replica
+}
+
+// As when a GPU is broken: its work never ends, nor what waits for it on other GPUs.
+TEST_CASE(
+    "simulated GPUs: who waits for a GPU that never answers ends by the abort flag, and leaves what it can not free") {
+  SimulatedGpus machine(2);
+  AbortFlag abort{false};
+  std::atomic<bool> answers{false};
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    ContextOptions options;
+    options.abort = &abort;
+    Backend& cuda = backend(DeviceKind::cuda);
+    const auto broken = cuda.open({DeviceKind::cuda, 1}, options), sound = cuda.open({DeviceKind::cuda, 0}, options);
+    const auto stuck = broken->make_stream(), waiting = sound->make_stream();
+    const auto event = broken->make_event(), behind = sound->make_event();
+    const auto never = [](void* flag) {
+      while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    broken->bind_thread();
+    CHECK(cudaLaunchHostFunc(cuda::of_cuda(*stuck).native(), never, &answers) == cudaSuccess);
+    stuck->record(*event);
+    waiting->wait(*event);
+    waiting->record(*behind);
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      abort = true;
+    });
+    CHECK_THROWS_AS(waiting->synchronize(), Aborted);
+    CHECK_THROWS_AS(waiting->synchronize(*behind), Aborted);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
+    other.join();
+    CHECK(!cuda::handles_abandoned);
+  }
+  CHECK(cuda::handles_abandoned);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // once for all streams
+  CHECK(simt::live().streams > 0);
+  answers = true;
+}

@@ -1,0 +1,103 @@
+// dp_train on simulated GPUs, which plans and tunes for minutes: a signal ends it within two seconds, with every process that it started.
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp::test;
+
+const Words kResnet{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "--gpus", "0-3"};
+
+std::vector<std::string> simulated(const TemporaryFolder& temp, const std::string& peers = "all") {
+  const char* const libraries = std::getenv("LD_LIBRARY_PATH");  // oneDNN may come from there
+  return {"LD_LIBRARY_PATH=" DP_SIMULATED_FOLDER + (libraries ? ":" + std::string(libraries) : std::string()),
+          "DP_PLUGIN_PATH=" DP_SIMULATED_FOLDER,
+          "DP_NCCL_LIBRARY=/nonexistent",
+          "DP_CUDNN_LIBRARY=/nonexistent",
+          "DP_CUBLASLT_LIBRARY=/nonexistent",
+          "DP_SIMULATED_GPUS=4",
+          "DP_SIMULATED_PEERS=" + peers,
+          "XDG_CACHE_HOME=" + temp.path()};
+}
+
+// Processes that run with the variables of this test, the probe of peers among them.
+int processes_of(const TemporaryFolder& temp, const std::string& program) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::error_code gone;
+    const auto text = [&](const char* name) {
+      std::ifstream file(entry.path() / name, std::ios::binary);
+      return std::string((std::istreambuf_iterator<char>(file)), {});
+    };
+    if (!fs::exists(entry.path() / "environ", gone)) continue;
+    const std::string command = text("cmdline");
+    count += text("environ").find("XDG_CACHE_HOME=" + temp.path()) != std::string::npos &&
+             command.substr(0, command.find('\0')).ends_with(program);
+  }
+  return count;
+}
+
+bool becomes(const std::function<bool()>& condition) {
+  for (int tries = 0; tries < 1000; ++tries) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
+}
+
+void check_interrupted(Program& program, int number) {
+  const bool ended = program.ends_within(2);
+  CHECK(ended);
+  if (!ended) ::kill(program.id(), SIGKILL);
+  const Outcome outcome = program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 128 + number);
+  CHECK(outcome.err == "dp_train: stopping\n");
+}
+
+}  // namespace
+
+TEST_CASE("signals on GPUs: what plans and tunes ends, and leaves no checkpoint") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  for (const int number : {SIGINT, SIGTERM})
+    for (const Words& what : {Words{"--print-plan"}, Words{"--output-dir", "run"}, Words{"--dry-run"}}) {
+      INFO(what.front() << ", signal " << number);
+      Program program(kResnet + what, temp.path(), simulated(temp));
+      program.wait_until_signals_are_handled();
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      ::kill(program.id(), number);
+      check_interrupted(program, number);
+      CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
+    }
+}
+
+TEST_CASE("signals on GPUs: a probe of peers that hangs does not outlive the program") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp, "hangs"));
+  REQUIRE(becomes([&] { return processes_of(temp, "dp_peer_probe") > 0; }));
+  ::kill(program.id(), SIGTERM);
+  check_interrupted(program, SIGTERM);
+  CHECK(becomes([&] { return processes_of(temp, "dp_peer_probe") == 0; }));
+}
+
+// As `timeout -s TERM 1 dp_train --gpus 0-3 --model resnet18 --print-plan` in a shell.
+TEST_CASE("signals on GPUs: timeout ends a plan") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp),
+                  {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "1"}, Program::Group::own);
+  check_interrupted(program, SIGTERM);
+}

@@ -1,0 +1,7 @@
+// A library for probe_test.cpp that holds the search for plugins: where it looks.
+#include "kernels/plugin_file.h"
+
+extern "C" void seek_plugin(char* text, unsigned size) {
+  const std::string reason = dp::kernels::load_plugin_file("libdp_sought.so", "entry", "sought plugin").reason;
+  text[reason.copy(text, size - 1)] = '\0';
+}
