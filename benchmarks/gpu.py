@@ -19,7 +19,7 @@ import time
 import traceback
 
 import gpu_record
-from gpu_measure import Programs, measured
+from gpu_measure import Programs, answer_seconds, measured
 from gpu_tables import CIFAR, IMAGENET, MNIST, has_figures, page, reports_of, variants_of, what
 
 SECTIONS = ["step", "virtual", "ways", "layers", "comm"]
@@ -45,7 +45,7 @@ def arguments(argv=None):
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a variant in a round [%(default)s]")
     parser.add_argument("--limit", type=float, help="seconds in all; what does not begin in time is not run [21600; --quick: 540]")
-    parser.add_argument("--each", type=float, help="seconds of one case; a variant that takes over half of them to answer is given up [900; --quick: 300]")
+    parser.add_argument("--each", type=float, help="seconds of one case; a variant that takes over half of them to answer, or all but 90, is given up [900; --quick: 300]")
     parser.add_argument("--with", dest="earlier", nargs="+", type=pathlib.Path, default=[], metavar="JSON",
                         help="records of the same commit and GPUs; what they measured is taken from them")
     parser.add_argument("--python", default="python3", help="one that has PyTorch")
@@ -94,7 +94,7 @@ class Commands:
         o = self.options
         where = ["--cpu", str(o.cpu)] if o.cpu else ["--gpus", o.gpus[0]]
         return [*self.of_network("step", network, batch, kind), *where, "--images-on", "device", "--rounds", str(o.rounds), "--seconds", str(o.seconds),
-                "--timeout", f"{o.each / 2:.0f}", "--python", o.python, *more, "--variants", variants]
+                "--timeout", f"{answer_seconds(o.each):.0f}", "--python", o.python, *more, "--variants", variants]
 
     def ops(self, network, batch, kind, more):
         where = [] if self.options.cpu else ["--gpu", self.options.gpus[0]]
