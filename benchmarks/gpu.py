@@ -26,6 +26,7 @@ SECTIONS = ["step", "virtual", "ways", "layers", "comm"]
 SIZES = [64, 128, 256, 512, 1024]
 # name, model, input, classes, batches that the goals name
 NETWORKS = [(CIFAR, "resnet18", "3,32,32", 100, [512]), (IMAGENET, "resnet18", "3,224,224", 1000, [256]), (MNIST, "mnist_convnet", "1,28,28", 10, [64, 1024])]
+TINY = ("MLP, 8x8", "mlp", "1,8,8", 10, [8])  # only by its whole name: to try programs out, as --cpu
 QUICK = {"types": "bf16", "limit": 540, "each": 300}
 FULL = {"types": "bf16,fp16,fp32", "limit": 21600, "each": 900}
 LEAST_SECONDS = 20  # with less left nothing is begun: no program on a GPU is ready sooner
@@ -116,7 +117,7 @@ def cases_of(options):
             cases.append(((kind != options.types[0], rank), section, about, command))
 
     for kind in options.types:
-        for network in (network for network in NETWORKS if options.networks in network[0]):
+        for network in [TINY] if options.networks == TINY[0] else [network for network in NETWORKS if options.networks in network[0]]:
             goals = network[4]
             eager = options.quick and network[0] != CIFAR
             variants = options.variants or ("plan,dp1,torch-cl" if eager else "plan,dp1,torch-cl,torch-compiled")

@@ -86,7 +86,7 @@ def shared_libraries(files):
 # ---- packing
 
 
-def pack(build, out, commit):
+def pack(build, out, commit, preset=6):
     """Returns the manifest. Raises ValueError where something is missing, or the file becomes too large."""
     build, out = pathlib.Path(build), pathlib.Path(out)
     if missing := [name for name in NEEDED if not (build / name).is_file()]:
@@ -110,7 +110,7 @@ def pack(build, out, commit):
         }
         (stage / "manifest.json").write_text(json.dumps(manifest, indent=1))
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(out, "w:xz", preset=6) as archive:
+        with tarfile.open(out, "w:xz", preset=preset) as archive:
             archive.add(stage, "binaries")
     if out.stat().st_size > LARGEST_MIB << 20:
         raise ValueError(f"{out} has {out.stat().st_size / 2**20:.1f} MiB, more than {LARGEST_MIB}")

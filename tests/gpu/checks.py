@@ -11,6 +11,16 @@ from cases import CASE_SECONDS, tested
 from measures import BATCH, TUNING_SECONDS
 
 CORES = os.cpu_count() or 2
+# What is trained, and of the simulated GPUs of a dry run.
+SIZES = {
+    "headline": ["--model", "resnet18", "--dataset", "synthetic", "-b", BATCH, "--amp", "--max-steps", 50],
+    "replicas": (("mnist_convnet", ["--dataset", "digits", "--max-steps", 20]),
+                 ("resnet18", ["--model", "resnet18", "--dataset", "synthetic", "--bn", "sync", "-b", "32", "--max-steps", 20])),
+    "digits": ["--dataset", "digits", "--epochs", 2],
+    "graphs": ["--model", "resnet18", "--dataset", "synthetic", "-b", "32", "--amp", "--no-autotune", "--max-steps", 50],
+}
+DRY_MLP = ["--model", "mlp", "--dataset", "digits", "-b", 8, "--max-steps", 2, "--images-on", "host"]
+DRY_SIZES = {"headline": [*DRY_MLP, "--amp"], "replicas": (("mlp", DRY_MLP),), "digits": DRY_MLP, "graphs": [*DRY_MLP, "--amp", "--no-autotune"]}
 DIGITS_TOP1 = 90  # percent, after two epochs
 MOST_NAMED = 20   # rejected candidates in a report; the log has all
 # What the parts that use the GPU need, and the programs of dp_bench; the simulation and the other tests come later.
@@ -130,7 +140,7 @@ def headline(parts, build):
 
     def check(part):
         log.unlink(missing_ok=True)
-        summary = train(parts, part, build, 200, "--model", "resnet18", "--dataset", "synthetic", "-b", BATCH, "--amp", "--max-steps", 50,
+        summary = train(parts, part, build, 200, *parts.sizes["headline"],
                         DP_TUNING_LOG=log, DP_TUNING_SECONDS=TUNING_SECONDS)
         if summary is None:
             return
@@ -151,13 +161,11 @@ def headline(parts, build):
 
 
 def replicas(parts, build):
-    for name, flags in (("mnist_convnet", ["--dataset", "digits"]),
-                        ("resnet18", ["--model", "resnet18", "--dataset", "synthetic", "--bn", "sync", "-b", "32"])):
+    for name, flags in parts.sizes["replicas"]:
         def check(part, flags=flags):
             hashes = []
             for count in (1, 2, 4):
-                summary = train(parts, part, build, 60, *flags, "--replicas-per-device", count, "--logical-shards", 4,
-                                "--max-steps", 20)
+                summary = train(parts, part, build, 60, *flags, "--replicas-per-device", count, "--logical-shards", 4)
                 if summary is None:
                     return
                 hashes.append(summary["weights_sha256"])
@@ -172,9 +180,9 @@ def digits(parts, build, amp=None):
     flags = ["--amp", "--amp-dtype", amp] if amp else []
 
     def check(part):
-        summary = train(parts, part, build, 90, "--dataset", "digits", "--epochs", 2, *flags)
+        summary = train(parts, part, build, 90, *parts.sizes["digits"], *flags)
         if summary is not None:
-            parts.verdict(part, summary["top1"] >= DIGITS_TOP1, f"top-1 {summary['top1']:.4g}, "
+            parts.verdict(part, parts.sizes is DRY_SIZES or summary["top1"] >= DIGITS_TOP1, f"top-1 {summary['top1']:.4g}, "
                           f"{summary['images_per_second']:.0f} images/s")
 
     parts.run(f"digits, two epochs{', ' + amp if amp else ''}", check, needs=15)
@@ -184,8 +192,7 @@ def graphs(parts, build):
     def check(part):
         hashes = []
         for flags in ([], ["--no-graphs"]):
-            summary = train(parts, part, build, 60, "--model", "resnet18", "--dataset", "synthetic", "-b", "32", "--amp", "--no-autotune",
-                            "--max-steps", 50, *flags)
+            summary = train(parts, part, build, 60, *parts.sizes["graphs"], *flags)
             if summary is None:
                 return
             hashes.append(summary["weights_sha256"])

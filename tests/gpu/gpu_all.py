@@ -39,6 +39,7 @@ def arguments(argv):
     parser.add_argument("--binaries", metavar="FILE", help=f"programs made by ./dev bundle --binaries [{CARRIED.relative_to(ROOT)}]; none: build here")
     parser.add_argument("--bundle", metavar="DIR", help="libraries to build with, made by ./dev bundle")
     parser.add_argument("--commit", metavar="HASH", help="what the report says was tested [git's]")
+    parser.add_argument("--dry", action="store_true", help="networks and batches for simulated GPUs: to try this program out")
     parser.add_argument("--python", default=sys.executable, help="one that has PyTorch [the one that runs this]")
     return parser.parse_args(argv)
 
@@ -92,6 +93,8 @@ class Call:
         self.parts = Parts(self.logs, environment_of(bundle), begin + options.limit, earlier)
         self.parts.environment.setdefault("XDG_CACHE_HOME", str(self.work / "cache"))
         self.parts.save = self.save
+        self.parts.sizes = checks.DRY_SIZES if options.dry else checks.SIZES
+        self.parts.patience = 10 if options.dry else 1
         self.build, self.is_built_here = self.home, True
 
     def restore(self, folder):
@@ -154,7 +157,7 @@ class Call:
         parts, build = self.parts, self.build
         measures = None
         if not self.options.check:
-            measures = Measures(parts, build, self.work, self.out, self.options.python, self.facts["commit"])
+            measures = Measures(parts, build, self.work, self.out, self.options.python, self.facts["commit"], self.options.dry)
             if self.options.earlier is not None and not parts.planning:
                 measures.restore_compiled(self.out)
         checks.environment(parts, build, self.facts)

@@ -52,6 +52,7 @@ class Pretended(unittest.TestCase):
         (self.build / "logs").mkdir()
         path = f"{self.build}/bin:/usr/bin:/bin"
         self.parts = Parts(self.build / "logs", {"PATH": path}, time.monotonic() + 600)
+        self.parts.sizes = checks.SIZES
         os.environ["PATH"] = path  # where Popen looks
 
     def tearDown(self):

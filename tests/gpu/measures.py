@@ -8,21 +8,25 @@ from parts import CutShort
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NETWORK, BATCH = "3x3 stem", 512
+DRY_NETWORK, DRY_BATCH = "MLP, 8x8", 8
 TUNING_SECONDS = 90  # of trials in a program
 PIECE = 15 << 20     # bytes of a file that is brought back at most
 PIECES = 2           # of the inductor's cache
 
 
 class Measures:
-    def __init__(self, parts, build, work, out, python, commit):
+    def __init__(self, parts, build, work, out, python, commit, dry=False):
         self.parts, self.build, self.out, self.python, self.commit = parts, build, out, python, commit
         self.records = work / "records"
         self.inductor = work / "inductor"
+        self.network = ["--networks", DRY_NETWORK if dry else NETWORK, "--batches", DRY_BATCH if dry else BATCH]
+        if dry:
+            self.network += ["--rounds", 1, "--seconds", 0.01]
         for folder in (self.records, self.inductor):
             folder.mkdir(parents=True, exist_ok=True)
 
     def gpu_py(self, types, *more):
-        return [sys.executable, "-B", ROOT / "benchmarks" / "gpu.py", "--only", "step", "--networks", NETWORK, "--batches", BATCH, "--types", types,
+        return [sys.executable, "-B", ROOT / "benchmarks" / "gpu.py", "--only", "step", *self.network, "--types", types,
                 "--gpus", "0", "--build", self.build, "--python", self.python, "--commit", self.commit, *more]
 
     def step(self, name, kind, theirs, limit, needs):

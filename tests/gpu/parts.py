@@ -72,6 +72,8 @@ class Parts:
         self.planning = False
         self.stopped = False      # the call was told to end
         self.children = set()
+        self.sizes = None         # checks.SIZES or DRY_SIZES
+        self.patience = 1         # times the limits of commands
 
     def plan(self, run):
         """Lists the parts that run() would run, so that a report names those whose turn never comes."""
@@ -160,6 +162,7 @@ class Parts:
         """Runs a program to its end and returns (exit status, output); its output is in logs too. A TimeoutExpired has what there is, as has
         a CutShort."""
         words = [str(word) for word in words]
+        limit *= self.patience
         left = self.left()
         part.commands.append(" ".join([f"{name}={value}" for name, value in variables.items()] + words))
         if left < 1:

@@ -88,7 +88,7 @@ class Host:
         file.chmod(0o755)
 
     def pack(self):
-        return self.carried.pack(self.build, self.home / "binaries.tar.xz", "c0ffee")
+        return self.carried.pack(self.build, self.home / "binaries.tar.xz", "c0ffee", preset=0)
 
     def behave(self, text):
         (self.home / "behaviour").write_text(text)
