@@ -221,4 +221,18 @@ void CudaContext::drop_graph(Stream* root) noexcept {
   resume();
 }
 
+std::vector<std::string> CudaContext::kernels_of(Stream& stream, const std::function<void()>& enqueue) {
+  begin_graph(&stream);
+  LaunchNames launched;
+  try {
+    enqueue();
+  } catch (...) {
+    drop_graph(&stream);
+    throw;
+  }
+  const std::unique_ptr<Graph> graph = end_graph(&stream);
+  launched.names.resize(std::max(launched.names.size(), graph->nodes()), "other");
+  return std::move(launched.names);
+}
+
 }  // namespace dp::kernels::cuda

@@ -1,14 +1,15 @@
-// SoftmaxCrossEntropy: a warp for each sample, in double; then one thread adds the samples in order. A small batch is done by one
-// block, a large one by many and a second kernel. Compiled without contraction of a*b+c, as update.cu is.
+// SoftmaxCrossEntropy: a warp for each sample, in double. Each block adds its samples, the last one adds the blocks', in an order that
+// follows from the batch alone. Compiled without contraction of a*b+c, as update.cu is.
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/last_block.h"
+#include "kernels/cuda/owner.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kAloneThreads = 1024;
-constexpr std::int64_t kAloneBatch = 4 * kAloneThreads / 32;  // that one block takes: four samples for each warp
+constexpr int kThreads = 256, kSamples = kThreads / 32;  // of a block
 
 struct Problem {
   long long batch, classes;
@@ -60,87 +61,77 @@ __device__ __forceinline__ SampleResult one_sample(const float* logits, const in
   return {loss, before};
 }
 
-// By one thread. In training a sample without a finite loss counts as that alone.
-__device__ __forceinline__ void add_samples(const SampleResult* samples, long long batch, bool training,
-                                            StepResults& results) {
-  double loss_sum = results.loss_sum;
-  long long counted = 0, top1 = 0, top5 = 0, nonfinite = 0;
-  for (long long n = 0; n < batch; ++n) {
-    const SampleResult sample = samples[n];
-    const bool finite = sample.loss - sample.loss == 0;
-    nonfinite += !finite;
-    if (training && !finite) continue;
-    loss_sum += sample.loss;
-    ++counted;
-    top1 += sample.before < 1;
-    top5 += sample.before < 5;
+// Of some samples. In training one without a finite loss counts as that alone.
+struct Sums {
+  double loss;
+  long long counted, top1, top5, nonfinite;
+
+  __device__ static Sums of(const SampleResult& sample, bool training) {
+    const bool finite = sample.loss - sample.loss == 0, counts = finite || !training;
+    return {counts ? sample.loss : 0.0, counts, counts && sample.before < 1, counts && sample.before < 5, !finite};
   }
-  results.loss_sum = loss_sum;
-  results.samples += counted;
-  results.top1 += top1;
-  results.top5 += top5;
-  results.nonfinite += nonfinite;
+  __device__ void add(const Sums& other) {
+    loss += other.loss;
+    counted += other.counted, top1 += other.top1, top5 += other.top5, nonfinite += other.nonfinite;
+  }
+};
+
+// `count` of them by a warp, a lane every 32nd, then the lanes in a tree; in lane 0.
+__device__ __forceinline__ Sums added(const Sums* sums, long long count) {
+  Sums own{};
+  for (long long i = threadIdx.x % 32; i < count; i += 32) own.add(sums[i]);
+  for (unsigned distance = 16; distance > 0; distance /= 2) {
+    const auto other = [=](auto value) { return __shfl_down_sync(kFullWarp, value, distance); };
+    own.add({other(own.loss), other(own.counted), other(own.top1), other(own.top5), other(own.nonfinite)});
+  }
+  return own;
 }
 
-__global__ void __launch_bounds__(kAloneThreads)
-    loss_of_small_batch_kernel(const float* logits, const int* labels, const StepInputs* inputs,
-                               const LossScaler* scaler, float* dlogits, StepResults* results, Problem problem) {
-  DP_SHARED(SampleResult, samples, [kAloneBatch]);
-  for (long long n = threadIdx.x / 32; n < problem.batch; n += kAloneThreads / 32) {
+// `blocks`: room for the sums of each. The results are added to.
+__global__ void __launch_bounds__(kThreads)
+    loss_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
+                float* dlogits, StepResults* results, Sums* blocks, unsigned* counter, Problem problem) {
+  DP_SHARED(Sums, samples, [kSamples]);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const long long first = static_cast<long long>(blockIdx.x) * kSamples, n = first + warp;
+  if (n < problem.batch) {
     const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
-    if (threadIdx.x % 32 == 0) samples[n] = sample;
+    if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
   }
   __syncthreads();
-  if (threadIdx.x == 0) add_samples(samples, problem.batch, dlogits != nullptr, *results);
-}
-
-__global__ void __launch_bounds__(kThreads)
-    loss_of_samples_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
-                           float* dlogits, SampleResult* samples, Problem problem) {
-  const long long n = static_cast<long long>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
-  if (n >= problem.batch) return;
-  const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
-  if (threadIdx.x % 32 == 0) samples[n] = sample;
-}
-
-// One block.
-__global__ void __launch_bounds__(kThreads)
-    add_losses_kernel(const SampleResult* samples, StepResults* results, long long batch, bool training) {
-  DP_SHARED(SampleResult, near, [kThreads]);
-  for (long long first = 0; first < batch; first += kThreads) {
-    if (first + threadIdx.x < batch) near[threadIdx.x] = samples[first + threadIdx.x];
-    __syncthreads();
-    if (threadIdx.x == 0) add_samples(near, min(batch - first, static_cast<long long>(kThreads)), training, *results);
-    __syncthreads();
+  if (warp == 0) {
+    const Sums own = added(samples, min(problem.batch - first, static_cast<long long>(kSamples)));
+    if (lane == 0) blocks[blockIdx.x] = own;
   }
+  if (!is_last_block(counter, gridDim.x) || warp != 0) return;
+  const Sums all = added(blocks, gridDim.x);
+  if (lane != 0) return;
+  results->loss_sum += all.loss;
+  results->samples += all.counted;
+  results->top1 += all.top1;
+  results->top5 += all.top5;
+  results->nonfinite += all.nonfinite;
 }
 
 class LossOp final : public CudaOp {
  public:
   explicit LossOp(const SoftmaxCrossEntropy& desc)
-      : problem_{desc.batch, desc.classes, 1.0 / static_cast<double>(desc.classes)}, scaled_(desc.scaled) {}
-  std::size_t workspace_bytes() const override {
-    return alone() ? 0 : static_cast<std::size_t>(problem_.batch) * sizeof(SampleResult);
-  }
+      : problem_{desc.batch, desc.classes, 1.0 / static_cast<double>(desc.classes)},
+        scaled_(desc.scaled),
+        counter_(zeroed_counters(1)) {}
+  std::size_t workspace_bytes() const override { return blocks_for(problem_.batch, kSamples) * sizeof(Sums); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
     if (problem_.batch == 0) return;
-    void* const scaler = scaled_ ? args[5] : nullptr;
-    if (alone())
-      return launch({"loss_of_small_batch", dim3(1), dim3(kAloneThreads), stream}, loss_of_small_batch_kernel, args[0],
-                    args[1], args[2], scaler, args[3], args[4], problem_);
-    launch({"loss_of_samples", dim3(blocks_for(problem_.batch, kThreads / 32)), dim3(kThreads), stream},
-           loss_of_samples_kernel, args[0], args[1], args[2], scaler, args[3], workspace, problem_);
-    launch({"add_losses", dim3(1), dim3(kThreads), stream}, add_losses_kernel, workspace, args[4], problem_.batch,
-           args[3] != nullptr);
+    launch({"loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, loss_kernel, args[0], args[1],
+           args[2], scaled_ ? args[5] : nullptr, args[3], args[4], workspace, counter_.get(), problem_);
   }
 
  private:
-  bool alone() const { return problem_.batch <= kAloneBatch && problem_.batch * problem_.classes <= 16384; }
-
   Problem problem_;
   bool scaled_;
+  DeviceMemory counter_;
 };
 
 }  // namespace

@@ -216,7 +216,8 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
                   d.norm ? channels(d.x) : none,
                   read(d.w),
                   written(d.y),
-                  d.moments ? doubles(1, d.y) : none};
+                  d.moments ? doubles(1, d.y) : none,
+                  d.eps ? doubles(1, d.y) : none};
         else if constexpr (std::is_same_v<Desc, NormConv2dBackwardData>)
           return {uneven(d.dy),
                   read(d.w),
