@@ -19,13 +19,14 @@ import time
 import traceback
 
 import gpu_record
-from gpu_measure import Programs, measured
+from gpu_measure import Programs, answer_seconds, measured
 from gpu_tables import CIFAR, IMAGENET, MNIST, has_figures, page, reports_of, variants_of, what
 
 SECTIONS = ["step", "virtual", "ways", "layers", "comm"]
 SIZES = [64, 128, 256, 512, 1024]
 # name, model, input, classes, batches that the goals name
 NETWORKS = [(CIFAR, "resnet18", "3,32,32", 100, [512]), (IMAGENET, "resnet18", "3,224,224", 1000, [256]), (MNIST, "mnist_convnet", "1,28,28", 10, [64, 1024])]
+TINY = ("MLP, 8x8", "mlp", "1,8,8", 10, [8])  # only by its whole name: to try programs out, as --cpu
 QUICK = {"types": "bf16", "limit": 540, "each": 300}
 FULL = {"types": "bf16,fp16,fp32", "limit": 21600, "each": 900}
 LEAST_SECONDS = 20  # with less left nothing is begun: no program on a GPU is ready sooner
@@ -45,7 +46,7 @@ def arguments(argv=None):
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a variant in a round [%(default)s]")
     parser.add_argument("--limit", type=float, help="seconds in all; what does not begin in time is not run [21600; --quick: 540]")
-    parser.add_argument("--each", type=float, help="seconds of one case; a variant that takes over half of them to answer is given up [900; --quick: 300]")
+    parser.add_argument("--each", type=float, help="seconds of one case; a variant that takes over half of them to answer, or all but 90, is given up [900; --quick: 300]")
     parser.add_argument("--with", dest="earlier", nargs="+", type=pathlib.Path, default=[], metavar="JSON",
                         help="records of the same commit and GPUs; what they measured is taken from them")
     parser.add_argument("--python", default="python3", help="one that has PyTorch")
@@ -94,7 +95,7 @@ class Commands:
         o = self.options
         where = ["--cpu", str(o.cpu)] if o.cpu else ["--gpus", o.gpus[0]]
         return [*self.of_network("step", network, batch, kind), *where, "--images-on", "device", "--rounds", str(o.rounds), "--seconds", str(o.seconds),
-                "--timeout", f"{o.each / 2:.0f}", "--python", o.python, *more, "--variants", variants]
+                "--timeout", f"{answer_seconds(o.each):.0f}", "--python", o.python, *more, "--variants", variants]
 
     def ops(self, network, batch, kind, more):
         where = [] if self.options.cpu else ["--gpu", self.options.gpus[0]]
@@ -116,7 +117,7 @@ def cases_of(options):
             cases.append(((kind != options.types[0], rank), section, about, command))
 
     for kind in options.types:
-        for network in (network for network in NETWORKS if options.networks in network[0]):
+        for network in [TINY] if options.networks == TINY[0] else [network for network in NETWORKS if options.networks in network[0]]:
             goals = network[4]
             eager = options.quick and network[0] != CIFAR
             variants = options.variants or ("plan,dp1,torch-cl" if eager else "plan,dp1,torch-cl,torch-compiled")

@@ -57,7 +57,8 @@ def images_per_second(result):
 
 def epoch_seconds(result):
     speed = images_per_second(result)
-    return IMAGES_PER_EPOCH[result["about"]["model"]] / speed if speed and result["about"]["network"] != IMAGENET else None
+    images = IMAGES_PER_EPOCH.get(result["about"]["model"])
+    return images / speed if images and speed and result["about"]["network"] != IMAGENET else None
 
 
 def what(result):

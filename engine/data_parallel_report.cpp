@@ -100,11 +100,9 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   const std::int64_t whole = s.options.world ? (global_batch + s.size() - 1) / s.size() : global_batch;
   const std::int64_t micro = engine::shard_of(whole, 0, s.options.grad_accum_steps, Split::balanced).size();
   s.on_first([&](engine::Replica& replica, engine::Exchange&) {
-    plans =
-        replica
-            .plan(s.plan_options(s.rows_of(micro, replica, 0).size(), true, false, s.options.loss == LossAt::gathered))
-            .describe() +
-        replica.plan(s.plan_options(s.rows_of(whole, replica, 0).size(), false, false, false)).describe();
+    for (const auto& [rows, training] : {std::pair(micro, true), {whole, false}})
+      plans += replica.describe(replica.plan(s.plan_options(s.rows_of(rows, replica, 0).size(), training, false,
+                                                            training && s.options.loss == LossAt::gathered)));
   });
   return text + plans;
 }

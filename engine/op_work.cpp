@@ -46,11 +46,15 @@ OpWork work_of(const PlanStep& step) {
   work.label = step.name.substr(0, space);
   const std::vector<TensorDesc>& tensors = step.op->tensors();
   int activations = 0;
+  bool norm = false;
   for (int i = 0; i < step.arg_count; ++i) {
     const Space where = step.args[static_cast<std::size_t>(i)].space;
     activations += where == Space::activation || where == Space::input;
+    norm = norm || where == Space::value || where == Space::moments;
   }
-  // Descriptors of batch normalisation and the like name one tensor for all of the same layout.
+  if (norm) activations = std::max(1, activations - 1);
+  // Descriptors of batch normalisation and the like name one tensor for all of the same layout; a normalisation's stats, which lie with
+  // activations, are none of these.
   if (tensors.size() == 1)
     work.bytes = static_cast<double>(tensors.front().layout.bytes) * activations;
   else

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,7 +85,9 @@ class Plan {
   std::size_t workspace_bytes() const { return workspace_bytes_; }  // shared by all steps, at the arena's end
   int reorders() const { return reorders_; }                        // copies that only change a layout or a type
   const std::vector<kernels::Layout>& parameter_layouts() const { return parameter_layouts_; }
-  std::string describe() const;
+  // What a step enqueues: see Context::kernels_of.
+  using KernelsOf = std::function<std::vector<std::string>(const PlanStep&)>;
+  std::string describe(const KernelsOf& kernels_of = {}) const;
 
  private:
   friend class PlanBuilder;

@@ -40,8 +40,7 @@ void PlanBuilder::build(const Model& model) {
     give(static_cast<int>(nodes.size()) - 1, {plan_.logits_grad_, logits.desc}, true);
     for (std::size_t i = nodes.size(); i-- > 0;)
       if (results_[i].needs_gradient) backward_node(nodes[i], results_[i], std::move(gradients_[i]));
-    for (const Node& node : nodes)
-      if (node.kind == NodeKind::norm) update_running(node);
+    update_running();
   }
   finish();
 }

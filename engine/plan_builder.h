@@ -1,6 +1,7 @@
 // Turns the fused nodes of a model into the steps of a Plan. Used by plan.cpp alone.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,7 +75,11 @@ class PlanBuilder {
   void forward_weighted(const Node& node, const Value& x, Result& result);
   void forward_max_pool(const Node& node, const Value& x, Result& result);
   void forward_norm(const Node& node, const Value& x, Result& result);
-  void update_running(const Node& node);
+  void update_running();
+  // Of a normalisation by the statistics of this part alone.
+  std::optional<double> eps_of_part(const Norm& norm) const {
+    return plan_.options_.norm == BatchNormMode::sync ? std::nullopt : std::optional(norm.eps);
+  }
 
   // In plan_fused.cpp.
   const NormNeighbours& neighbours_of(const Node& node) const {

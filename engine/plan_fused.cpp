@@ -38,7 +38,10 @@ bool PlanBuilder::sums_gradient(const Node& conv) const {
 
 NormConv2dForward PlanBuilder::fused_forward(const Node& conv, const TensorDesc& x, bool norm) const {
   const Shape weights{conv.output[0], conv.input[0], conv.window.kernel, conv.window.kernel};
-  return {x, any(weights), batched(conv.output), conv.window, norm, takes_moments(conv)};
+  const bool moments = takes_moments(conv);
+  const auto eps =
+      moments ? eps_of_part(norms_.norm(nodes_[index(neighbours_of(conv).normalizes)].norm)) : std::nullopt;
+  return {x, any(weights), batched(conv.output), conv.window, norm, moments, eps};
 }
 
 bool PlanBuilder::defers(const Node& norm, const TensorDesc& x) {
@@ -82,10 +85,16 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
   const Value weight = forward_weight(node, wanted_w);
   result.x = norm || (mixed() && x.desc.type != from.desc.type) ? from : x;
   result.y = new_value(out);
-  Ref notes{}, scale{}, bias{}, statistics{};
+  Ref notes{}, scale{}, bias{}, statistics{}, stats{};
   if (norm) notes = before->notes.where, scale = parameter_place(norm->weight), bias = parameter_place(norm->bias);
-  if (moments) statistics = own_moments(norms_.norm(nodes_[index(neighbours_of(node).normalizes)].norm));
-  add(steps, node.name, std::move(op), {from.where, notes, scale, bias, weight.where, result.y.where, statistics});
+  if (moments) {
+    const std::size_t behind = index(neighbours_of(node).normalizes);
+    const Norm& own = norms_.norm(nodes_[behind].norm);
+    statistics = own_moments(own);
+    if (eps_of_part(own)) stats = (results_[behind].notes = new_doubles(1 + 2 * own.channels)).where;
+  }
+  add(steps, node.name, std::move(op),
+      {from.where, notes, scale, bias, weight.where, result.y.where, statistics, stats});
   PlanStep& step = steps.back();
   step.reads_entry = norm ? std::min(norm->weight, node.weight) : node.weight;
   step.gathers = moments && plan_.options_.norm == BatchNormMode::sync;

@@ -11,21 +11,20 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   const Norm& norm = norms_.norm(node.norm);
   const bool sync = plan_.options_.norm == BatchNormMode::sync;
   result.x = as(steps, node.name, x, computed(x.desc));
-  result.notes = new_doubles(1 + 2 * norm.channels);
+  const bool taken = node.inputs[0] >= 0 && takes_moments(nodes_[index(node.inputs[0])]);
+  if (!taken || sync) result.notes = new_doubles(1 + 2 * norm.channels);
   const std::size_t element = size_of(context_.compute_type());
   const Ref mean{Space::buffer, static_cast<std::size_t>(norm.mean) * element},
       variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
   if (plan_.options_.training) {
-    const int from = node.inputs[0];
-    if (from < 0 || !takes_moments(nodes_[index(from)])) {
-      add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc}),
-          {result.x.where, own_moments(norm)});
+    if (!taken) {
+      add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc, eps_of_part(norm)}),
+          {result.x.where, own_moments(norm), sync ? Ref{} : result.notes.where});
       steps.back().gathers = sync;
     }
-    const Ref all{Space::moments, norm.moments};
-    add(steps, node.name + " statistics",
-        context_.make_op(BatchNormMerge{norm.channels, sync ? norms_.parts() : 1, norm.eps, norm.momentum}),
-        {sync ? all : own_moments(norm), result.notes.where, {}, {}});
+    if (sync)
+      add(steps, node.name + " statistics", context_.make_op(BatchNormMerge{norm.channels, norms_.parts(), norm.eps}),
+          {{Space::moments, norm.moments}, result.notes.where});
   } else {
     add(steps, node.name + " statistics", context_.make_op(BatchNormRunning{norm.channels, norm.eps}),
         {mean, variance, result.notes.where});
@@ -45,17 +44,16 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   steps.back().reads_entry = node.weight;
 }
 
-void PlanBuilder::update_running(const Node& node) {
-  const Norm& norm = norms_.norm(node.norm);
-  const bool own = plan_.options_.norm == BatchNormMode::master;
-  const std::size_t element = size_of(context_.compute_type());
-  const Ref all{Space::moments, norm.moments};
-  add(plan_.running_, node.name + " running statistics",
-      context_.make_op(BatchNormMerge{norm.channels, own ? 1 : norms_.parts(), norm.eps, norm.momentum}),
-      {own ? own_moments(norm) : all,
-       {},
-       {Space::buffer, static_cast<std::size_t>(norm.mean) * element},
-       {Space::buffer, static_cast<std::size_t>(norm.variance) * element}});
+// Of part 0, or of all parts: the replica that runs it has part 0.
+void PlanBuilder::update_running() {
+  if (norms_.count() == 0) return;
+  BatchNormTrack track{.parts = plan_.options_.norm == BatchNormMode::master ? 1 : norms_.parts()};
+  for (int i = 0; i < norms_.count(); ++i) {
+    const Norm& norm = norms_.norm(i);
+    track.norms.push_back({norm.channels, norm.momentum, static_cast<std::int64_t>(norm.moments / sizeof(double)),
+                           norm.mean, norm.variance});
+  }
+  add(plan_.running_, "running statistics", context_.make_op(track), {{Space::moments}, {Space::buffer}});
 }
 
 void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients) {

@@ -209,6 +209,14 @@ const Plan* Replica::select(int lane) {
   return selected.plan;
 }
 
+std::string Replica::describe(const Plan& plan) {
+  workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
+  const std::string text =
+      plan.describe([this](const PlanStep& step) { return context_->kernels_of(*compute_, [&] { enqueue(step); }); });
+  select(lane_);
+  return text;
+}
+
 void Replica::upload_inputs(const kernels::StepInputs& inputs) {
   compute_->upload(this->inputs(), &inputs, sizeof inputs);
 }

@@ -68,6 +68,8 @@ class Replica {
   void make_images();
   // The lane whose memory at() and run() mean.
   const Plan* select(int lane);
+  // With the kernels of each step, where the device has graphs. Between steps; the plan is this replica's.
+  std::string describe(const Plan& plan);
   const Plan* plan_of(int lane) const { return lanes_[static_cast<std::size_t>(lane)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -179,6 +180,11 @@ class Context {
   virtual void begin_graph(Stream* /*root*/) {}
   virtual std::unique_ptr<Graph> end_graph(Stream* /*root*/) { return nullptr; }  // null for null
   virtual void drop_graph(Stream* /*root*/) noexcept {}  // in place of end_graph, after an error
+  // What `enqueue` puts on the stream, in order: kernels by name, "other" for copies, fills and kernels of libraries. None of it runs.
+  // Empty without graphs.
+  virtual std::vector<std::string> kernels_of(Stream& /*stream*/, const std::function<void()>& /*enqueue*/) {
+    return {};
+  }
 
   // From any thread, at any time. Says nothing where the device does not tell.
   virtual Doing doing() const { return {}; }

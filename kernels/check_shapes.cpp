@@ -149,11 +149,17 @@ struct Check {
     check_avg_pool(desc, d.dx, d.dy, d.window, d.global);
   }
   void operator()(const AddForward& d) const { of_one_type({&d.x}); }
-  void operator()(const BatchNormMoments& d) const { norm(d.x); }
-  void operator()(const BatchNormMerge& d) const {
-    check_channels(desc, d.channels, d.parts, d.eps);
-    if (!(d.momentum >= 0 && d.momentum <= 1))
-      refuse(desc, "the momentum must lie in [0, 1], not " + std::to_string(d.momentum));
+  void operator()(const BatchNormMoments& d) const {
+    norm(d.x);
+    check_channels(desc, d.x.shape[1], 1, d.eps.value_or(0));
+  }
+  void operator()(const BatchNormMerge& d) const { check_channels(desc, d.channels, d.parts, d.eps); }
+  void operator()(const BatchNormTrack& d) const {
+    for (const BatchNormTrack::Norm& one : d.norms) {
+      check_channels(desc, one.channels, d.parts, 0);
+      if (!(one.momentum >= 0 && one.momentum <= 1))
+        refuse(desc, "the momentum must lie in [0, 1], not " + std::to_string(one.momentum));
+    }
   }
   void operator()(const BatchNormRunning& d) const { check_channels(desc, d.channels, 1, d.eps); }
   void operator()(const BatchNormForward& d) const { norm(d.x); }
@@ -165,6 +171,8 @@ struct Check {
   void operator()(const NormConv2dForward& d) const {
     of_one_type({&d.x, &d.w, &d.y});
     check_conv(desc, d.x, d.w, d.y, d.window);
+    if (d.eps && !d.moments) refuse(desc, "there are no stats without moments");
+    check_channels(desc, d.y.shape[1], 1, d.eps.value_or(0));
   }
   void operator()(const NormConv2dBackwardData& d) const {
     of_one_type({&d.dx, &d.w, &d.dy});

@@ -87,7 +87,7 @@ FusedSteps<T> fused_steps(const NormConv2dForward& d, std::unique_ptr<T> convolu
   const TensorDesc x = convolution->tensors()[0], y = convolution->tensors()[2];
   if (d.norm) steps.add_between(make(BatchNormForward{x, true, false}), {0, 1, 2, 3, Steps::kNone, Steps::kBetween}, x);
   steps.add(std::move(convolution), {d.norm ? Steps::kBetween : 0, 4, Steps::kNone, 5});
-  if (d.moments) steps.add(make(BatchNormMoments{y}), {5, 6});
+  if (d.moments) steps.add(make(BatchNormMoments{y, d.eps}), {5, 6, d.eps ? 7 : Steps::kNone});
   return steps;
 }
 template <typename T, typename Make>

@@ -28,6 +28,7 @@ const char* name_of(const OpDesc& desc) {
                                [](const AddForward&) { return "add_forward"; },
                                [](const BatchNormMoments&) { return "batch_norm_moments"; },
                                [](const BatchNormMerge&) { return "batch_norm_merge"; },
+                               [](const BatchNormTrack&) { return "batch_norm_track"; },
                                [](const BatchNormRunning&) { return "batch_norm_running"; },
                                [](const BatchNormForward&) { return "batch_norm_forward"; },
                                [](const BatchNormBackwardSums&) { return "batch_norm_backward_sums"; },

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "kernels/layout.h"
 
@@ -116,18 +117,31 @@ struct AddForward {
 // Moments of one part of a batch: 1 + 2C doubles: count, then each channel's mean, then each channel's sum of squared
 // deviations from that mean. All zero for an empty part. `Stats`: 1 + 2C doubles: count, each channel's mean, each channel's
 // 1/sqrt(biased variance + eps).
-struct BatchNormMoments {  // Args: x, moments.
+// With `eps` also the stats of this part alone. Args: x, moments, stats or null (null without eps).
+struct BatchNormMoments {
   TensorDesc x;
+  std::optional<double> eps{};
 };
-// Merges the moments of `parts` parts (consecutive, 1 + 2C doubles each) in their order, as Chan et al. do for pairs.
-// Running values: r = (1 - momentum) * r + momentum * batch value; the variance is the unbiased one (a single value: 0/0 is
-// taken as 0); running mean and variance are C elements of the compute type, updated in place; nothing is updated when the count is 0.
-// Args: moments, stats or null, running mean or null, running variance or null (both or neither).
+// Merges the moments of `parts` parts (consecutive, 1 + 2C doubles each) in their order, as Chan et al. do for pairs, into stats.
+// Args: moments, stats.
 struct BatchNormMerge {
   std::int64_t channels = 0;
   int parts = 1;
   double eps = 1e-5;
-  double momentum = 0.1;
+};
+// Updates the running values of several normalisations from the moments of `parts` parts each, merged as above.
+// r = (1 - momentum) * r + momentum * batch value; the variance is the unbiased one (a single value: 0/0 is taken as 0). Running
+// mean and variance are C elements of the compute type, updated in place; a channel stays as it is when the count is 0 or its mean or
+// squares are not finite. Args: moments, running values.
+struct BatchNormTrack {
+  struct Norm {
+    std::int64_t channels = 0;
+    double momentum = 0.1;
+    std::int64_t moments = 0;             // doubles from the first argument
+    std::int64_t mean = 0, variance = 0;  // elements from the second argument
+  };
+  std::vector<Norm> norms;
+  int parts = 1;
 };
 // Stats from running values, for evaluation; the count is 0. Args: running mean, running variance, stats.
 struct BatchNormRunning {
@@ -162,13 +176,15 @@ struct BatchNormBackward {
 // Batch normalisation fused with the convolutions beside it: each computes what the ops it names compute one after another, with the
 // same roundings to activations' type, and may keep what is between them out of memory. Where and when plans use them: engine/norm_fusion.h.
 //
-// Conv2dForward without bias and ReLU of z, then BatchNormMoments of y when `moments`. z is x, or when `norm` max(0, x normalised), as
-// BatchNormForward with relu makes it. Args: x, stats, weight, bias (null without norm), w, y, moments or null.
+// Conv2dForward without bias and ReLU of z, then BatchNormMoments of y with `eps` when `moments`. z is x, or when `norm` max(0, x
+// normalised), as BatchNormForward with relu makes it. Args: x, stats, weight, bias (null without norm), w, y, moments or null, stats
+// of y (null without eps).
 struct NormConv2dForward {
   TensorDesc x, w, y;
   Window window;
   bool norm = false;
   bool moments = false;
+  std::optional<double> eps{};
 };
 // Conv2dBackwardData into dx, the gradient of a batch normalisation's result, then its BatchNormBackwardSums: with `add` of dx + dy2, with
 // `relu` only where the result y is positive. With `renormalize` y is not given but made again from x, as NormConv2dForward makes z.
@@ -226,7 +242,7 @@ struct DropoutApply {
 
 // Per sample: loss = cross-entropy with label smoothing; dlogits = loss_scale * (softmax - target); adds loss, counts, top-1,
 // top-5 and non-finite samples to StepResults. A label is in the top k when fewer than k logits are greater (ties: lower
-// class index first). A NaN logit is never right. Samples are summed in order, in double. `scaled`: dlogits are multiplied by
+// class index first). A NaN logit is never right. Samples are summed in a fixed order, in double. `scaled`: dlogits are multiplied by
 // LossScaler::scale, too. Logits and dlogits are of the compute type.
 // Args: logits (N,classes row-major), labels (i32, N), StepInputs, dlogits (or null), StepResults; when scaled LossScaler.
 struct SoftmaxCrossEntropy {
@@ -298,14 +314,14 @@ struct GatherImages {
   TensorDesc x;
 };
 
-using OpDesc =
-    std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
-                 LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
-                 AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge, BatchNormRunning,
-                 BatchNormForward, BatchNormBackwardSums, BatchNormBackward, NormConv2dForward, NormConv2dBackwardData,
-                 NormConv2dBackwardWeights, LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData,
-                 LinearPoolBackwardData, LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder,
-                 Fill, Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+using OpDesc = std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
+                            LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
+                            AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge,
+                            BatchNormTrack, BatchNormRunning, BatchNormForward, BatchNormBackwardSums,
+                            BatchNormBackward, NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights,
+                            LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData,
+                            LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill,
+                            Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
 

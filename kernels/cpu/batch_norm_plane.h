@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/cpu/cpu_layout.h"
@@ -21,6 +22,17 @@ void merge_moments(std::int64_t channels, double before, double* mean, double* s
 
 // The same for a plane's pixels.
 void add_moments(const NormPlane& plane, const float* x, double before, double* mean, double* squares);
+
+// BatchNormMerge's result from merged moments.
+inline void write_stats(std::int64_t channels, double count, const double* mean, const double* squares, double eps,
+                        double* stats) {
+  stats[0] = count;
+  const double divisor = count > 0 ? count : 1;
+  for (std::int64_t c = 0; c < channels; ++c) {
+    stats[1 + c] = mean[c];
+    stats[1 + channels + c] = 1 / std::sqrt(squares[c] / divisor + eps);
+  }
+}
 
 // y = (x - shift) * scale + offset, plus addend unless null, then max(0, y) when relu.
 struct NormCoefficients {  // of a plane: `block` numbers each

@@ -46,7 +46,7 @@ class GroupedSums : public HostOp {
 
 class MomentsOp : public GroupedSums {
  public:
-  MomentsOp(const BatchNormMoments& d, const CpuOpOptions& options) : GroupedSums(d.x, 1, options) {}
+  MomentsOp(const BatchNormMoments& d, const CpuOpOptions& options) : GroupedSums(d.x, 1, options), eps_(d.eps) {}
   std::size_t workspace_bytes() const override { return sums_bytes(); }
 
   void execute(std::span<void* const> args, void* workspace) override {
@@ -64,10 +64,13 @@ class MomentsOp : public GroupedSums {
       merge_moments(view_.c, count_of(begin), mean, squares, count_of(groups_.begin(group + 1) - begin), part,
                     part + channels_);
     }
+    if (eps_) write_stats(view_.c, moments[0], mean, squares, *eps_, static_cast<double*>(args[2]));
   }
 
  private:
   double count_of(std::int64_t samples) const { return static_cast<double>(samples * plane_.pixels); }
+
+  std::optional<double> eps_;
 };
 
 class BackwardSumsOp : public GroupedSums {

@@ -32,6 +32,7 @@ std::unique_ptr<HostOp> make(const AvgPool2dBackward& desc, const CpuOpOptions& 
 std::unique_ptr<HostOp> make(const AddForward& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormMoments& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormMerge& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const BatchNormTrack& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormRunning& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormForward& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc, const CpuOpOptions& options);

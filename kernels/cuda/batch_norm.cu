@@ -101,10 +101,11 @@ __global__ void __launch_bounds__(kNormThreads)
 class ForwardOp final : public NormOp {
  public:
   explicit ForwardOp(const BatchNormForward& desc)
-      : NormOp(desc.x, kChunk, kBlocks), relu_(desc.relu), add_(desc.add) {}
+      : NormOp(desc.x, 4, kChunk, kBlocks, kNormChannels), relu_(desc.relu), add_(desc.add) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (is_empty()) return;
     const bool aligned = take_packs(args[0], args[4], args[5]);
     over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
       launch(over_parts("batch_norm_forward", cut, stream),
@@ -120,10 +121,11 @@ class ForwardOp final : public NormOp {
 class BackwardOp final : public NormOp {
  public:
   explicit BackwardOp(const BatchNormBackward& desc)
-      : NormOp(desc.x, kChunk, kBlocks), relu_(desc.relu), parts_(desc.parts) {}
+      : NormOp(desc.x, 4, kChunk, kBlocks, kNormChannels), relu_(desc.relu), parts_(desc.parts) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (is_empty()) return;
     const bool aligned = take_packs(args[0], args[1], relu_ ? args[2] : nullptr, args[6]);
     over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
       launch(over_parts("batch_norm_backward", cut, stream),

@@ -13,6 +13,8 @@ namespace dp::kernels::cuda {
 inline constexpr unsigned kNormThreads = 256;
 inline constexpr unsigned kNormLanes = 32;                 // at most
 inline constexpr unsigned kNormChannels = 4 * kNormLanes;  // of a block, at most
+// Of a block that reduces, whose last one joins all of theirs: few channels, so that many blocks join at once.
+inline constexpr unsigned kReducedChannels = 32;
 
 struct NormCut {
   unsigned channels = 1, pixels = 1, rows = 0;
@@ -27,20 +29,20 @@ struct NormCut {
 };
 
 // `chunk`: rows that a thread takes at once; a part is a multiple of what its block takes at once. At most `blocks` blocks
-// unless the channels alone need more.
-inline NormCut cut_norm(const TensorDesc& x, int width, unsigned chunk, unsigned blocks) {
+// unless the channels alone need more, each of at most `lanes` packs.
+inline NormCut cut_norm(const TensorDesc& x, int width, unsigned chunk, unsigned blocks, unsigned lanes) {
   NormCut cut;
   cut.channels = static_cast<unsigned>(x.shape[1]);
   cut.pixels = static_cast<unsigned>(x.shape[2] * x.shape[3]);
   cut.rows = index_count(x) / cut.channels;
   const unsigned packs = cut.channels / static_cast<unsigned>(width);
   if (is_channels_last(x))
-    while (cut.lanes < packs && cut.lanes < kNormLanes) cut.lanes *= 2;
+    while (cut.lanes < packs && cut.lanes < lanes) cut.lanes *= 2;
   cut.tiles = std::max(1u, blocks_for(packs, cut.lanes));
   const unsigned step = kNormThreads / cut.lanes * chunk;
   const unsigned wanted = std::max(1u, blocks / cut.tiles);
   cut.part_rows = std::max(1u, blocks_for(blocks_for(cut.rows, wanted), step)) * step;
-  cut.parts = blocks_for(cut.rows, cut.part_rows);
+  cut.parts = std::max(1u, blocks_for(cut.rows, cut.part_rows));
   return cut;
 }
 
@@ -113,12 +115,6 @@ __device__ __forceinline__ float rectified(float x) { return x < 0 ? 0.f : x; } 
 
 inline Launch over_parts(const char* kernel, const NormCut& cut, cudaStream_t stream) {
   return {kernel, dim3(cut.tiles * cut.parts), dim3(kNormThreads), stream};
-}
-
-// A block that brings the parts of some channels together: a thread for each of kJoinChannels x kJoinLanes.
-inline constexpr unsigned kJoinChannels = 8, kJoinLanes = 32, kJoinThreads = kJoinChannels * kJoinLanes;
-inline Launch over_channels(const char* kernel, unsigned channels, cudaStream_t stream) {
-  return {kernel, dim3(blocks_for(channels, kJoinChannels)), dim3(kJoinThreads), stream};
 }
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,6 @@
-// BatchNormMerge and BatchNormRunning: a thread for each channel.
+// BatchNormMerge, BatchNormTrack and BatchNormRunning: a thread for each channel.
+#include <algorithm>
+
 #include "device_code.h"
 #include "kernels/cuda/cuda_op.h"
 
@@ -7,32 +9,56 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// `stats` may be null, and both running values.
-__global__ void __launch_bounds__(kThreads)
-    merge_kernel(const double* moments, double* stats, float* running_mean, float* running_variance, unsigned channels,
-                 int parts, double eps, double momentum) {
-  const unsigned channel = blockIdx.x * kThreads + threadIdx.x;
-  if (channel >= channels) return;
+struct Merged {
   double count = 0, mean = 0, squares = 0;
+};
+// Of one channel; `moments` of `parts` parts.
+__device__ __forceinline__ Merged merged(const double* moments, unsigned channel, unsigned channels, int parts) {
+  Merged all;
   for (int part = 0; part < parts; ++part) {
     const double* const own = moments + static_cast<long long>(part) * (1 + 2 * static_cast<long long>(channels));
     const double added = own[0];
     if (!(added > 0)) continue;
-    const double away = own[1 + channel] - mean, share = added / (count + added);
-    mean += away * share;
-    squares += own[1 + channels + channel] + away * away * count * share;
-    count += added;
+    const double away = own[1 + channel] - all.mean, share = added / (all.count + added);
+    all.mean += away * share;
+    all.squares += own[1 + channels + channel] + away * away * all.count * share;
+    all.count += added;
   }
-  if (stats) {
-    if (channel == 0) stats[0] = count;
-    stats[1 + channel] = mean;
-    stats[1 + channels + channel] = 1 / sqrt(squares / (count > 0 ? count : 1) + eps);
-  }
-  if (running_mean && count > 0 && mean - mean == 0 && squares - squares == 0) {
-    const double variance = squares / (count > 1 ? count - 1 : 1), kept = 1 - momentum;
-    running_mean[channel] = static_cast<float>(kept * running_mean[channel] + momentum * mean);
-    running_variance[channel] = static_cast<float>(kept * running_variance[channel] + momentum * variance);
-  }
+  return all;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    merge_kernel(const double* moments, double* stats, unsigned channels, int parts, double eps) {
+  const unsigned channel = blockIdx.x * kThreads + threadIdx.x;
+  if (channel >= channels) return;
+  const Merged all = merged(moments, channel, channels, parts);
+  if (channel == 0) stats[0] = all.count;
+  stats[1 + channel] = all.mean;
+  stats[1 + channels + channel] = 1 / sqrt(all.squares / (all.count > 0 ? all.count : 1) + eps);
+}
+
+// Of as many normalisations as a launch takes.
+struct Tracked {
+  double momentum;
+  unsigned moments, mean, variance, channels;  // doubles, elements
+};
+constexpr std::size_t kMostTracked = 32;
+struct TrackTable {
+  Tracked norms[kMostTracked];
+};
+
+// blockIdx: channels, normalisation.
+__global__ void __launch_bounds__(kThreads)
+    track_kernel(const double* moments, float* running, TrackTable table, int parts) {
+  const Tracked& norm = table.norms[blockIdx.y];
+  const unsigned channel = blockIdx.x * kThreads + threadIdx.x;
+  if (channel >= norm.channels) return;
+  const Merged all = merged(moments + norm.moments, channel, norm.channels, parts);
+  if (!(all.count > 0) || !(all.mean - all.mean == 0) || !(all.squares - all.squares == 0)) return;
+  const double variance = all.squares / (all.count > 1 ? all.count - 1 : 1), kept = 1 - norm.momentum;
+  float &to_mean = running[norm.mean + channel], &to_variance = running[norm.variance + channel];
+  to_mean = static_cast<float>(kept * to_mean + norm.momentum * all.mean);
+  to_variance = static_cast<float>(kept * to_variance + norm.momentum * variance);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -51,11 +77,36 @@ class MergeOp final : public CudaOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     launch({"batch_norm_merge", dim3(blocks_for(desc_.channels, kThreads)), dim3(kThreads), stream}, merge_kernel,
-           args[0], args[1], args[2], args[3], desc_.channels, desc_.parts, desc_.eps, desc_.momentum);
+           args[0], args[1], desc_.channels, desc_.parts, desc_.eps);
   }
 
  private:
   BatchNormMerge desc_;
+};
+
+class TrackOp final : public CudaOp {
+ public:
+  explicit TrackOp(const BatchNormTrack& desc) : desc_(desc) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    for (std::size_t first = 0; first < desc_.norms.size(); first += kMostTracked) {
+      const std::size_t count = std::min(kMostTracked, desc_.norms.size() - first);
+      TrackTable table{};
+      std::int64_t channels = 0;  // of the largest
+      for (std::size_t i = 0; i < count; ++i) {
+        const BatchNormTrack::Norm& norm = desc_.norms[first + i];
+        table.norms[i] = {norm.momentum, static_cast<unsigned>(norm.moments), static_cast<unsigned>(norm.mean),
+                          static_cast<unsigned>(norm.variance), static_cast<unsigned>(norm.channels)};
+        channels = std::max(channels, norm.channels);
+      }
+      const dim3 grid(blocks_for(channels, kThreads), static_cast<unsigned>(count));
+      launch({"batch_norm_track", grid, dim3(kThreads), stream}, track_kernel, args[0], args[1], table, desc_.parts);
+    }
+  }
+
+ private:
+  BatchNormTrack desc_;
 };
 
 class RunningOp final : public CudaOp {
@@ -76,6 +127,9 @@ class RunningOp final : public CudaOp {
 
 std::unique_ptr<CudaOp> make(const BatchNormMerge& desc, const CudaOpOptions&) {
   return std::make_unique<MergeOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const BatchNormTrack& desc, const CudaOpOptions&) {
+  return std::make_unique<TrackOp>(desc);
 }
 std::unique_ptr<CudaOp> make(const BatchNormRunning& desc, const CudaOpOptions&) {
   return std::make_unique<RunningOp>(desc);

@@ -6,6 +6,8 @@
 namespace dp::kernels::cuda {
 namespace {
 
+thread_local LaunchNames* launch_names = nullptr;
+
 std::string extent(const dim3& size) {
   return std::to_string(size.x) + "x" + std::to_string(size.y) + "x" + std::to_string(size.z);
 }
@@ -38,7 +40,11 @@ void check(cudaError_t error, const char* what) {
   throw Error(ErrorCode::device, std::string(what) + " failed on " + current_device() + ": " + describe(error));
 }
 
+LaunchNames::LaunchNames() { launch_names = this; }
+LaunchNames::~LaunchNames() { launch_names = nullptr; }
+
 void check_launch(cudaError_t error, const Launch& launch) {
+  if (launch_names != nullptr) launch_names->names.emplace_back(launch.kernel);
   if (error == cudaSuccess) return;
   cudaGetLastError();
   throw Error(ErrorCode::device, std::string("kernel ") + launch.kernel + " (grid " + extent(launch.grid) + ", block " +

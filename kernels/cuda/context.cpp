@@ -196,7 +196,7 @@ void CudaContext::begin_graph(Stream* root) {
   bind_thread();
   for (CudaStream* const stream : streams_) stream->suspend_timing();
   collective_order_.restart();
-  if (root != nullptr) begin_capture(of_cuda(*root));
+  if (root != nullptr) begin_capture(of_cuda(*root).native());
 }
 
 void CudaContext::resume() {
@@ -208,7 +208,7 @@ std::unique_ptr<Graph> CudaContext::end_graph(Stream* root) {
   bind_thread();
   std::unique_ptr<Graph> graph;
   if (root != nullptr) {
-    auto made = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_, graphs_);
+    auto made = std::make_unique<CudaGraph>(end_capture(of_cuda(*root).native()), guards_, graphs_);
     made->upload(of_cuda(*root));
     graph = std::move(made);
   }
@@ -217,8 +217,22 @@ std::unique_ptr<Graph> CudaContext::end_graph(Stream* root) {
 }
 
 void CudaContext::drop_graph(Stream* root) noexcept {
-  if (root != nullptr) drop_capture(of_cuda(*root));
+  if (root != nullptr) drop_capture(of_cuda(*root).native());
   resume();
+}
+
+std::vector<std::string> CudaContext::kernels_of(Stream& stream, const std::function<void()>& enqueue) {
+  begin_graph(&stream);
+  LaunchNames launched;
+  try {
+    enqueue();
+  } catch (...) {
+    drop_graph(&stream);
+    throw;
+  }
+  const std::unique_ptr<Graph> graph = end_graph(&stream);
+  launched.names.resize(std::max(launched.names.size(), graph->nodes()), "other");
+  return std::move(launched.names);
 }
 
 }  // namespace dp::kernels::cuda

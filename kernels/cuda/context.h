@@ -56,6 +56,7 @@ class CudaContext final : public Context {
   void begin_graph(Stream* root) override;
   std::unique_ptr<Graph> end_graph(Stream* root) override;
   void drop_graph(Stream* root) noexcept override;
+  std::vector<std::string> kernels_of(Stream& stream, const std::function<void()>& enqueue) override;
 
   AbortFlag* abort() const { return options_.abort; }
   Guards& guards() { return guards_; }

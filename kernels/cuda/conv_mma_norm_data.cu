@@ -1,27 +1,12 @@
-// NormConv2dBackwardData on tensor cores: each tile of the data gradient leaves as dz and its share of the sums, which a second kernel
+// NormConv2dBackwardData on tensor cores: each tile of the data gradient leaves as dz and its share of the sums, which the last block
 // adds in order.
-#include "kernels/cuda/batch_norm_sums.h"
 #include "kernels/cuda/conv_geometry.h"
 #include "kernels/cuda/conv_mma_norm_data.h"
 #include "kernels/cuda/conv_mma_op.h"
+#include "kernels/cuda/owner.h"
 
 namespace dp::kernels::cuda {
 namespace {
-
-// Where there are more tiles than few blocks should add, they are added in groups first.
-constexpr int kMostJoined = 128, kOfGroup = 32, kGroupThreads = 128;
-
-// groups: for each group of tiles the sums of its `numbers` partials, tiles ascending.
-__global__ void __launch_bounds__(kGroupThreads)
-    group_sums_kernel(const double* partials, double* groups, int tiles, int numbers) {
-  const int number = static_cast<int>(blockIdx.y * kGroupThreads + threadIdx.x);
-  const int first = static_cast<int>(blockIdx.x) * kOfGroup, end = min(first + kOfGroup, tiles);
-  if (number >= numbers) return;
-  double sum = 0;
-#pragma unroll 8
-  for (int tile = first; tile < end; ++tile) sum += partials[static_cast<long long>(tile) * numbers + number];
-  groups[static_cast<long long>(blockIdx.x) * numbers + number] = sum;
-}
 
 class MmaNormDataOp final : public CudaOp {
  public:
@@ -29,10 +14,12 @@ class MmaNormDataOp final : public CudaOp {
       : desc_(d), product_(data_product(g)), choice_(choice), multiprocessors_(multiprocessors) {
     for (int part = 0; part < product_.count; ++part)
       tiles_ += with_tile(choice.tile, [&]<typename Tile>() { return tiles_of<Tile>(product_.parts[part]); });
+    const int cols = with_tile(choice.tile, [&]<typename Tile>() { return Tile::kCols; });
+    counters_ = zeroed_counters(static_cast<unsigned>(1 + sum_groups(tiles_)) * blocks_for(numbers() / 2, cols));
     tensors_ = {d.dy, d.w, d.dx};
   }
   std::size_t workspace_bytes() const override {
-    return static_cast<std::size_t>(tiles_ + groups()) * static_cast<std::size_t>(numbers()) * sizeof(double);
+    return static_cast<std::size_t>(tiles_ + sum_groups(tiles_)) * static_cast<std::size_t>(numbers()) * sizeof(double);
   }
   std::string implementation() const override { return mma_fused_name(choice_); }
 
@@ -42,6 +29,7 @@ class MmaNormDataOp final : public CudaOp {
     void* const dy2 = desc_.add ? args[2] : nullptr;
     check_on_16_bytes({args[0], args[1], dy2, args[3], y, args[11]});
     auto* const partials = static_cast<double*>(workspace);
+    double* const groups = partials + static_cast<std::size_t>(tiles_) * static_cast<std::size_t>(numbers());
     const auto* const stats = static_cast<const double*>(args[5]);
     const NormDataArgs all{.dy = args[0],
                            .weights = args[1],
@@ -53,32 +41,24 @@ class MmaNormDataOp final : public CudaOp {
                                     .bias = desc_.renormalize ? in(args[7]) : nullptr,
                                     .relu = desc_.relu},
                            .dz = args[11],
-                           .partials = partials};
+                           .sums = {.partials = partials,
+                                    .groups = groups,
+                                    .counters = static_cast<unsigned*>(counters_.get()),
+                                    .end = {stats, static_cast<double*>(args[8]), out(args[9]), out(args[10])},
+                                    .tiles = tiles_}};
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_norm_data<BFloat16> : enqueue_norm_data<Float16>;
     run(stream, choice_.tile, product_, multiprocessors_, all);
-
-    const double* joined = partials;
-    if (groups() > 0) {
-      double* const sums = partials + static_cast<std::size_t>(tiles_) * static_cast<std::size_t>(numbers());
-      launch({"group_sums", dim3(static_cast<unsigned>(groups()), blocks_for(numbers(), kGroupThreads)),
-              dim3(kGroupThreads), stream},
-             group_sums_kernel, partials, sums, tiles_, numbers());
-      joined = sums;
-    }
-    enqueue_join_sums(stream, joined, static_cast<unsigned>(groups() > 0 ? groups() : tiles_),
-                      static_cast<unsigned>(numbers() / 2), stats, static_cast<double*>(args[8]), out(args[9]),
-                      out(args[10]));
   }
 
  private:
   int numbers() const { return 2 * product_.out_chunks * kChunk; }  // of a tile's sums
-  int groups() const { return tiles_ > kMostJoined ? static_cast<int>(blocks_for(tiles_, kOfGroup)) : 0; }
 
   NormConv2dBackwardData desc_;
   MmaProduct product_;
   int tiles_ = 0;
   MmaChoice choice_;
   int multiprocessors_;
+  DeviceMemory counters_;
 };
 
 }  // namespace

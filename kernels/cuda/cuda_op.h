@@ -68,6 +68,7 @@ std::unique_ptr<CudaOp> make(const AvgPool2dBackward& desc, const CudaOpOptions&
 std::unique_ptr<CudaOp> make(const AddForward& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormMoments& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormMerge& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormTrack& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormRunning& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormForward& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormBackwardSums& desc, const CudaOpOptions& options);

@@ -109,6 +109,7 @@ enum class CudnnAttribute : int {
   variant_workspace = 1003,
   engine_global_index = 1301,
   engine_notes = 1303,
+  engine_behavior = 1305,
   norm_backward_math_precision = 1620,
   norm_backward_mean = 1621,
   norm_backward_inv_std = 1622,
@@ -137,6 +138,7 @@ enum class CudnnAttributeType : int {
   pointwise_mode = 14,
   descriptor = 15,
   statistics_mode = 16,
+  behavior = 19,
   character = 24
 };
 enum class CudnnPointwise : int { add = 0, multiply = 1, relu = 100, relu_backward = 200 };
@@ -157,6 +159,8 @@ enum class CudnnNote : int {  // what may be said of an engine's arithmetic
   winograd_13x13 = 8,
   strict_nan = 9
 };
+
+enum class CudnnBehavior : int { runtime_compilation = 0 };  // what may be said of how an engine works
 
 struct CudnnContext;
 using CudnnHandle = CudnnContext*;

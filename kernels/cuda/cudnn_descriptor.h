@@ -54,6 +54,8 @@ struct CudnnElement<CudnnStatistics> : CudnnElementIs<CudnnAttributeType::statis
 template <>
 struct CudnnElement<CudnnKnob> : CudnnElementIs<CudnnAttributeType::knob_type> {};
 template <>
+struct CudnnElement<CudnnBehavior> : CudnnElementIs<CudnnAttributeType::behavior> {};
+template <>
 struct CudnnElement<CudnnNote> : CudnnElementIs<CudnnAttributeType::note> {};
 
 class CudnnDescriptor {

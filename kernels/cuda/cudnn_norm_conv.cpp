@@ -65,7 +65,9 @@ class ForwardOp final : public CudnnNormOp {
                            {kCudnnSquares, squares}},
                           ours});
     const std::int64_t channels = c.y.shape[1];
-    if (fused_.moments) enqueue_moments_of_sums(stream, sum, squares, c.y.shape.numel() / channels, args[6], channels);
+    if (fused_.moments)
+      enqueue_moments_of_sums(stream, sum, squares, c.y.shape.numel() / channels, args[6],
+                              fused_.eps ? args[7] : nullptr, fused_.eps.value_or(0), channels);
   }
 
  private:
@@ -235,7 +237,7 @@ std::optional<CudnnFused> cudnn_norm_convolution(const OpDesc& desc) {
   };
   if (const auto* const d = std::get_if<NormConv2dForward>(&desc)) {
     if (!d->norm && !d->moments) return std::nullopt;
-    fused.graph.norm = d->norm, fused.graph.statistics = fused.moments = d->moments;
+    fused.graph.norm = d->norm, fused.graph.statistics = fused.moments = d->moments, fused.eps = d->eps;
     return of(low_convolution(CudnnDirection::forward, d->x, d->w, d->y, d->window));
   }
   if (const auto* const d = std::get_if<NormConv2dBackwardData>(&desc)) {

@@ -11,6 +11,7 @@ namespace dp::kernels::cuda {
 struct CudnnFused {
   CudnnNormConvolution graph;  // the first to ask for
   bool moments = false;        // forward: they are a result
+  std::optional<double> eps;   // forward: so are the stats
   bool relu = false;           // data gradient
 };
 // Layouts are resolved as our own ops do it. Nothing for other descriptors, other types, and where there is nothing to fuse.

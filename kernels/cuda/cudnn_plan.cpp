@@ -41,6 +41,8 @@ CudnnConfig::CudnnConfig(std::shared_ptr<const CudnnGraph> graph, CudnnDescripto
   name_ = name_of_config(engines.front(), config_);
   for (const CudnnNote note : engines.front().elements<CudnnNote>(CudnnAttribute::engine_notes, kMostNotes))
     if (static_cast<int>(note) < 32) notes_ |= 1u << static_cast<int>(note);  // later ones we know nothing of
+  const auto behavior = engines.front().elements<CudnnBehavior>(CudnnAttribute::engine_behavior, kMostNotes);
+  compiles_ = std::ranges::find(behavior, CudnnBehavior::runtime_compilation) != behavior.end();
 }
 
 bool CudnnConfig::allowed(const CudnnRules& rules) const {
@@ -57,6 +59,7 @@ std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& ta
                                                            const std::shared_ptr<const CudnnGraph>& graph,
                                                            const CudnnRules& rules, std::size_t most) {
   std::vector<std::shared_ptr<const CudnnConfig>> configs;
+  int compiled = 0;
   const auto known = [&](const std::string& name) {
     return std::any_of(configs.begin(), configs.end(), [&](const auto& other) { return other->name() == name; });
   };
@@ -66,7 +69,9 @@ std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& ta
       if (configs.size() >= most) break;
       try {
         auto config = std::make_shared<const CudnnConfig>(graph, std::move(descriptor));
-        if (config->allowed(rules) && !known(config->name())) configs.push_back(std::move(config));
+        if (!config->allowed(rules) || known(config->name())) continue;
+        if (config->compiles() && compiled++ >= kMostCompiledCudnnWays) continue;
+        configs.push_back(std::move(config));
       } catch (const CudnnRefusal&) {  // one that we can not read
       }
     }

@@ -23,6 +23,7 @@ class CudnnConfig {
   const std::string& name() const { return name_; }
   bool has(CudnnNote note) const { return (notes_ >> static_cast<int>(note) & 1u) != 0; }
   bool allowed(const CudnnRules& rules) const;
+  bool compiles() const { return compiles_; }  // its kernels, when a plan is made: seconds
   const CudnnDescriptor& get() const { return config_; }
 
  private:
@@ -30,9 +31,12 @@ class CudnnConfig {
   CudnnDescriptor config_;
   std::string name_;
   unsigned notes_ = 0;
+  bool compiles_ = false;
 };
 
-// In the order of what the heuristics say is fastest, each once; at most so many.
+inline constexpr int kMostCompiledCudnnWays = 2;
+
+// In the order of what the heuristics say is fastest, each once; at most so many, and kMostCompiledCudnnWays that compile.
 std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& target,
                                                            const std::shared_ptr<const CudnnGraph>& graph,
                                                            const CudnnRules& rules, std::size_t most);

@@ -24,6 +24,8 @@ constexpr double kMostProducts = 1e9;
 constexpr int kMostOutputs = 32, kMostRows = 256, kFeatures = 32, kGroups = 8, kBackwardThreads = kFeatures * kGroups;
 constexpr int kRowsAtOnce = 32;
 
+constexpr std::int64_t kMostWeights = 8192;  // of a linear layer that warps multiply, one for each sample
+
 bool is_float(const TensorDesc& tensor) { return tensor.type == DType::f32; }
 bool is_last(const TensorDesc& tensor) { return tensor.layout.any() || is_channels_last(tensor); }
 bool halves(const Window& window) { return window.kernel == 2 && window.stride == 2 && window.padding == 0; }
@@ -51,17 +53,9 @@ struct Fits {
     const Shape& x = d.weights.x.shape;
     return small(d.data.dy, d.data.w) && x.rank() == 2 && x[0] <= kMostRows && d.data.w.shape[0] <= kMostOutputs;
   }
-  bool operator()(const LinearLoss& d) const { return is_float(d.linear.y) && !d.linear.relu && fits_one_block(d); }
-  static bool small(const TensorDesc& y, const TensorDesc& w) { return is_float(y) && products(y, w) <= kMostProducts; }
-};
-
-class LinearDropoutOp final : public CudaOp {
- public:
-  LinearDropoutOp(const LinearDropoutForward& d, const LinearTensors& t, const Geometry& g,
-                  const CudaOpOptions& options)
-      : gemm_(DType::f32, g, 1, d.linear.bias, d.linear.relu, input_in_quads(g), weights_in_quads(g), options.gemm),
-        dropping_(dropping(d.dropout)) {
-    tensors_ = {t.x, t.w, t.y};
+  bool operator()(const LinearLoss& d) const {
+    return is_float(d.linear.y) && !d.linear.relu && d.linear.x.shape.rank() == 2 &&
+           d.linear.w.shape.numel() <= kMostWeights;
   }
   std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name() + " + dropout"; }

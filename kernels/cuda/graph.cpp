@@ -59,23 +59,23 @@ void CudaGraph::launch(Stream& stream) {
 }
 
 // Thread-local: what other threads do meanwhile (the watcher of NCCL, the loader, another engine) is no business of the capture.
-void begin_capture(const CudaStream& stream) {
-  check(cudaStreamBeginCapture(stream.native(), cudaStreamCaptureModeThreadLocal), "capturing a stream");
+void begin_capture(cudaStream_t stream) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing a stream");
 }
 
-GraphHandle end_capture(const CudaStream& stream) {
+GraphHandle end_capture(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
-  const cudaError_t error = cudaStreamEndCapture(stream.native(), &graph);
+  const cudaError_t error = cudaStreamEndCapture(stream, &graph);
   GraphHandle owned(graph);
   check(error, "capturing a stream");
   return owned;
 }
 
-void drop_capture(const CudaStream& stream) noexcept {
+void drop_capture(cudaStream_t stream) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream.native(), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
     cudaGraph_t graph = nullptr;
-    cudaStreamEndCapture(stream.native(), &graph);
+    cudaStreamEndCapture(stream, &graph);
     const GraphHandle owned(graph);
   }
   cudaGetLastError();

@@ -50,8 +50,8 @@ class CudaGraph final : public Graph {
 };
 
 // From begin to end, on one thread, `stream` and those that wait for events of it are captured. Error(device) from either.
-void begin_capture(const CudaStream& stream);
-GraphHandle end_capture(const CudaStream& stream);
-void drop_capture(const CudaStream& stream) noexcept;  // whatever became of it
+void begin_capture(cudaStream_t stream);
+GraphHandle end_capture(cudaStream_t stream);
+void drop_capture(cudaStream_t stream) noexcept;  // whatever became of it
 
 }  // namespace dp::kernels::cuda

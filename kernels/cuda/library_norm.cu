@@ -1,6 +1,6 @@
 #include "kernels/cuda/library_norm.h"
 
-#include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/batch_norm_join.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {
@@ -26,13 +26,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    moments_of_sums_kernel(const float* sums, const float* squares, double n, double* moments, unsigned channels) {
+    moments_of_sums_kernel(const float* sums, const float* squares, MomentsEnd end, NormCut cut) {
   const unsigned channel = blockIdx.x * kThreads + threadIdx.x;
-  if (channel >= channels) return;
-  const double sum = sums[channel], mean = sum / n, deviations = squares[channel] - sum * mean;
-  if (channel == 0) moments[0] = n;
-  moments[1 + channel] = mean;
-  moments[1 + channels + channel] = deviations < 0 ? 0 : deviations;  // lets NaN through
+  if (channel >= cut.channels) return;
+  const double sum = sums[channel], mean = sum / cut.rows;
+  end.write(cut, channel, {mean, squares[channel] - sum * mean});
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -68,10 +66,12 @@ void enqueue_scale_and_offset(cudaStream_t stream, DType type, const void* stats
 }
 
 void enqueue_moments_of_sums(cudaStream_t stream, const void* sums, const void* squares, std::int64_t n, void* moments,
-                             std::int64_t channels) {
+                             void* stats, double eps, std::int64_t channels) {
+  NormCut cut;
+  cut.channels = static_cast<unsigned>(channels), cut.rows = static_cast<unsigned>(n);
   launch(over_all("moments_of_sums", channels, stream), moments_of_sums_kernel, static_cast<const float*>(sums),
-         static_cast<const float*>(squares), static_cast<double>(n), static_cast<double*>(moments),
-         static_cast<unsigned>(channels));
+         static_cast<const float*>(squares),
+         MomentsEnd{static_cast<double*>(moments), static_cast<double*>(stats), eps}, cut);
 }
 
 void enqueue_backward_numbers(cudaStream_t stream, ReluMask mask, const void* stats, const void* weight,

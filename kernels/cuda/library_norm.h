@@ -13,9 +13,9 @@ namespace dp::kernels::cuda {
 void enqueue_scale_and_offset(cudaStream_t stream, DType type, const void* stats, const void* weight, const void* bias,
                               void* scale, void* offset, std::int64_t channels);
 
-// Of float32 sums of n values and of their squares. Squared deviations are never below 0.
+// Of float32 sums of n values and of their squares; `stats` may be null. Squared deviations are never below 0.
 void enqueue_moments_of_sums(cudaStream_t stream, const void* sums, const void* squares, std::int64_t n, void* moments,
-                             std::int64_t channels);
+                             void* stats, double eps, std::int64_t channels);
 
 // Where a gradient passes a ReLU behind z = (x - mean) * inv_std * scale + offset, plus something.
 enum class ReluMask {

@@ -1,11 +1,10 @@
-// A linear layer with the loss of its result, by one block. In loss.cu.
+// A linear layer with the loss of its result, a warp for each sample. In loss.cu.
 #pragma once
 
 #include "kernels/cuda/cuda_op.h"
 
 namespace dp::kernels::cuda {
 
-bool fits_one_block(const LinearLoss& desc);
-std::unique_ptr<CudaOp> make_linear_loss(const LinearLoss& desc);  // of one that fits
+std::unique_ptr<CudaOp> make_linear_loss(const LinearLoss& desc);  // float32, x of two dimensions
 
 }  // namespace dp::kernels::cuda

@@ -1,17 +1,17 @@
-// SoftmaxCrossEntropy: a warp for each sample, in double; then one thread adds the samples in order. A small batch is done by one
-// block, a large one by many and a second kernel. Compiled without contraction of a*b+c, as update.cu is.
+// SoftmaxCrossEntropy: a warp for each sample, in double. Each block adds its samples, the last one adds the blocks', in an order that
+// follows from the batch alone. Compiled without contraction of a*b+c, as update.cu is.
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/last_block.h"
 #include "kernels/cuda/linear_loss.h"
 #include "kernels/cuda/linear_tensors.h"
+#include "kernels/cuda/owner.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kAloneThreads = 1024;
-constexpr std::int64_t kAloneBatch = 4 * kAloneThreads / 32;  // that one block takes: four samples for each warp
-constexpr std::int64_t kMostWeights = 4096;                   // of a linear layer that one block computes
+constexpr int kThreads = 256, kSamples = kThreads / 32;  // of a block
 
 struct Problem {
   long long batch, classes;
@@ -63,109 +63,106 @@ __device__ __forceinline__ SampleResult one_sample(const float* logits, const in
   return {loss, before};
 }
 
-// By one thread. In training a sample without a finite loss counts as that alone.
-__device__ __forceinline__ void add_samples(const SampleResult* samples, long long batch, bool training,
-                                            StepResults& results) {
-  double loss_sum = results.loss_sum;
-  long long counted = 0, top1 = 0, top5 = 0, nonfinite = 0;
-  for (long long n = 0; n < batch; ++n) {
-    const SampleResult sample = samples[n];
-    const bool finite = sample.loss - sample.loss == 0;
-    nonfinite += !finite;
-    if (training && !finite) continue;
-    loss_sum += sample.loss;
-    ++counted;
-    top1 += sample.before < 1;
-    top5 += sample.before < 5;
+// Of some samples. In training one without a finite loss counts as that alone.
+struct Sums {
+  double loss;
+  long long counted, top1, top5, nonfinite;
+
+  __device__ static Sums of(const SampleResult& sample, bool training) {
+    const bool finite = sample.loss - sample.loss == 0, counts = finite || !training;
+    return {counts ? sample.loss : 0.0, counts, counts && sample.before < 1, counts && sample.before < 5, !finite};
   }
-  results.loss_sum = loss_sum;
-  results.samples += counted;
-  results.top1 += top1;
-  results.top5 += top5;
-  results.nonfinite += nonfinite;
+  __device__ void add(const Sums& other) {
+    loss += other.loss;
+    counted += other.counted, top1 += other.top1, top5 += other.top5, nonfinite += other.nonfinite;
+  }
+};
+
+// `count` of them by a warp, a lane every 32nd, then the lanes in a tree; in lane 0.
+__device__ __forceinline__ Sums added(const Sums* sums, long long count) {
+  Sums own{};
+  for (long long i = threadIdx.x % 32; i < count; i += 32) own.add(sums[i]);
+  for (unsigned distance = 16; distance > 0; distance /= 2) {
+    const auto other = [=](auto value) { return __shfl_down_sync(kFullWarp, value, distance); };
+    own.add({other(own.loss), other(own.counted), other(own.top1), other(own.top5), other(own.nonfinite)});
+  }
+  return own;
 }
 
-__global__ void __launch_bounds__(kAloneThreads)
-    loss_of_small_batch_kernel(const float* logits, const int* labels, const StepInputs* inputs,
-                               const LossScaler* scaler, float* dlogits, StepResults* results, Problem problem) {
-  DP_SHARED(SampleResult, samples, [kAloneBatch]);
-  for (long long n = threadIdx.x / 32; n < problem.batch; n += kAloneThreads / 32) {
-    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
-    if (threadIdx.x % 32 == 0) samples[n] = sample;
-  }
+// After each warp has put its sample into `samples`, of the block. `blocks`: room for the sums of each. The results are added to.
+__device__ __forceinline__ void add_samples(const Sums* samples, long long batch, Sums* blocks, unsigned* counter,
+                                            StepResults* results) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const long long first = static_cast<long long>(blockIdx.x) * kSamples;
   __syncthreads();
-  if (threadIdx.x == 0) add_samples(samples, problem.batch, dlogits != nullptr, *results);
+  if (warp == 0) {
+    const Sums own = added(samples, min(batch - first, static_cast<long long>(kSamples)));
+    if (lane == 0) blocks[blockIdx.x] = own;
+  }
+  if (!is_last_block(counter, gridDim.x) || warp != 0) return;
+  const Sums all = added(blocks, gridDim.x);
+  if (lane != 0) return;
+  results->loss_sum += all.loss;
+  results->samples += all.counted;
+  results->top1 += all.top1;
+  results->top5 += all.top5;
+  results->nonfinite += all.nonfinite;
 }
 
-// The same, with the linear layer that makes the logits. One block; a warp makes those of a sample.
-__global__ void __launch_bounds__(kAloneThreads)
+__global__ void __launch_bounds__(kThreads)
+    loss_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
+                float* dlogits, StepResults* results, Sums* blocks, unsigned* counter, Problem problem) {
+  DP_SHARED(Sums, samples, [kSamples]);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
+  if (n < problem.batch) {
+    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
+    if (threadIdx.x % 32 == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
+  }
+  add_samples(samples, problem.batch, blocks, counter, results);
+}
+
+// The same, with the linear layer that makes the logits: a warp makes those of its sample.
+__global__ void __launch_bounds__(kThreads)
     linear_loss_kernel(const float* x, const float* w, const float* bias, float* logits, const int* labels,
                        const StepInputs* inputs, const LossScaler* scaler, float* dlogits, StepResults* results,
-                       Problem problem, long long features) {
-  DP_SHARED(SampleResult, samples, [kAloneBatch]);
-  const long long lane = threadIdx.x % 32;
-  for (long long n = threadIdx.x / 32; n < problem.batch; n += kAloneThreads / 32) {
+                       Sums* blocks, unsigned* counter, Problem problem, long long features) {
+  DP_SHARED(Sums, samples, [kSamples]);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
+  if (n < problem.batch) {
     for (long long k = 0; k < problem.classes; ++k) {
       float sum = 0;
       for (long long i = lane; i < features; i += 32) sum = fmaf(x[n * features + i], w[k * features + i], sum);
       sum = warp_sum(sum);
       if (lane == 0) logits[n * problem.classes + k] = bias ? sum + bias[k] : sum;
     }
-    __syncwarp();  // the logits of a sample are read by the warp that wrote them
+    __syncwarp();  // the warp reads what its first lane wrote
     const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
-    if (lane == 0) samples[n] = sample;
+    if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
   }
-  __syncthreads();
-  if (threadIdx.x == 0) add_samples(samples, problem.batch, dlogits != nullptr, *results);
-}
-
-__global__ void __launch_bounds__(kThreads)
-    loss_of_samples_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
-                           float* dlogits, SampleResult* samples, Problem problem) {
-  const long long n = static_cast<long long>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
-  if (n >= problem.batch) return;
-  const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
-  if (threadIdx.x % 32 == 0) samples[n] = sample;
-}
-
-// One block.
-__global__ void __launch_bounds__(kThreads)
-    add_losses_kernel(const SampleResult* samples, StepResults* results, long long batch, bool training) {
-  DP_SHARED(SampleResult, near, [kThreads]);
-  for (long long first = 0; first < batch; first += kThreads) {
-    if (first + threadIdx.x < batch) near[threadIdx.x] = samples[first + threadIdx.x];
-    __syncthreads();
-    if (threadIdx.x == 0) add_samples(near, min(batch - first, static_cast<long long>(kThreads)), training, *results);
-    __syncthreads();
-  }
+  add_samples(samples, problem.batch, blocks, counter, results);
 }
 
 class LossOp final : public CudaOp {
  public:
   explicit LossOp(const SoftmaxCrossEntropy& desc)
-      : problem_{desc.batch, desc.classes, 1.0 / static_cast<double>(desc.classes)}, scaled_(desc.scaled) {}
-  std::size_t workspace_bytes() const override {
-    return alone() ? 0 : static_cast<std::size_t>(problem_.batch) * sizeof(SampleResult);
-  }
+      : problem_{desc.batch, desc.classes, 1.0 / static_cast<double>(desc.classes)},
+        scaled_(desc.scaled),
+        counter_(zeroed_counters(1)) {}
+  std::size_t workspace_bytes() const override { return blocks_for(problem_.batch, kSamples) * sizeof(Sums); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
     if (problem_.batch == 0) return;
-    void* const scaler = scaled_ ? args[5] : nullptr;
-    if (alone())
-      return launch({"loss_of_small_batch", dim3(1), dim3(kAloneThreads), stream}, loss_of_small_batch_kernel, args[0],
-                    args[1], args[2], scaler, args[3], args[4], problem_);
-    launch({"loss_of_samples", dim3(blocks_for(problem_.batch, kThreads / 32)), dim3(kThreads), stream},
-           loss_of_samples_kernel, args[0], args[1], args[2], scaler, args[3], workspace, problem_);
-    launch({"add_losses", dim3(1), dim3(kThreads), stream}, add_losses_kernel, workspace, args[4], problem_.batch,
-           args[3] != nullptr);
+    launch({"loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, loss_kernel, args[0], args[1],
+           args[2], scaled_ ? args[5] : nullptr, args[3], args[4], workspace, counter_.get(), problem_);
   }
 
  private:
-  bool alone() const { return problem_.batch <= kAloneBatch && problem_.batch * problem_.classes <= 16384; }
-
   Problem problem_;
   bool scaled_;
+  DeviceMemory counter_;
 };
 
 class LinearLossOp final : public CudaOp {
@@ -174,30 +171,29 @@ class LinearLossOp final : public CudaOp {
       : problem_{d.loss.batch, d.loss.classes, 1.0 / static_cast<double>(d.loss.classes)},
         features_(t.x.shape[1]),
         bias_(d.linear.bias),
-        scaled_(d.loss.scaled) {
+        scaled_(d.loss.scaled),
+        counter_(zeroed_counters(1)) {
     tensors_ = {t.x, t.w, t.y};
   }
+  std::size_t workspace_bytes() const override { return blocks_for(problem_.batch, kSamples) * sizeof(Sums); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
     if (problem_.batch == 0) return;
-    launch({"linear_loss", dim3(1), dim3(kAloneThreads), stream}, linear_loss_kernel, in(args[0]), in(args[1]),
-           bias_ ? in(args[2]) : nullptr, out(args[3]), args[4], args[5], scaled_ ? args[8] : nullptr, args[6], args[7],
-           problem_, features_);
+    launch({"linear_loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, linear_loss_kernel,
+           in(args[0]), in(args[1]), bias_ ? in(args[2]) : nullptr, out(args[3]), args[4], args[5],
+           scaled_ ? args[8] : nullptr, args[6], args[7], workspace, counter_.get(), problem_, features_);
   }
 
  private:
   Problem problem_;
   long long features_;
   bool bias_, scaled_;
+  DeviceMemory counter_;
 };
 
 }  // namespace
 
-bool fits_one_block(const LinearLoss& d) {
-  return d.loss.batch <= kAloneBatch && d.linear.x.shape.rank() == 2 &&
-         d.loss.classes * d.linear.x.shape[1] <= kMostWeights;
-}
 std::unique_ptr<CudaOp> make_linear_loss(const LinearLoss& d) {
   return std::make_unique<LinearLossOp>(d, resolved_linear(d.linear.x, d.linear.w, d.linear.y));
 }

@@ -47,6 +47,19 @@ DeviceMemory device_memory(std::size_t bytes) {
   return DeviceMemory(memory);
 }
 
+DeviceMemory zeroed_counters(unsigned count) {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) {
+    cudaGetLastError();
+    return {};
+  }
+  DeviceMemory memory = device_memory(count * sizeof(unsigned));
+  const StreamHandle stream = make_stream_handle();
+  check(cudaMemsetAsync(memory.get(), 0, count * sizeof(unsigned), stream.get()), "clearing new memory");
+  check(cudaStreamSynchronize(stream.get()), "clearing new memory");
+  return memory;
+}
+
 PinnedMemory pinned_memory(std::size_t bytes) {
   void* memory = nullptr;
   check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "allocating pinned memory");

@@ -47,6 +47,8 @@ make_urgent_stream_handle();      // its kernels go before those of other stream
 EventHandle make_event_handle();  // without timing
 EventHandle make_timed_event_handle();
 DeviceMemory device_memory(std::size_t bytes);  // Error(device) with bytes asked and free
+// Zeros, for is_last_block(), that belong to one op: it runs on one stream at a time. Empty where there is no device, hence no run.
+DeviceMemory zeroed_counters(unsigned count);
 PinnedMemory pinned_memory(std::size_t bytes);  // host memory that every device reaches at the same address
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,4 @@
-// One element, or four that a thread reads and writes at once. In memory they are float32, bfloat16 or float16; in registers float.
+// One element, or several that a thread reads and writes at once. In memory they are float32, bfloat16 or float16; in registers float.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,15 @@ namespace dp::kernels::cuda {
 
 template <int kWidth>
 struct Pack {
-  static_assert(kWidth == 1 || kWidth == 4);
+  static_assert(kWidth == 1 || kWidth == 4 || kWidth == 8);
   float v[kWidth];
 };
 
-// Of four: `from` is aligned to them.
+// Elements of 16 bytes.
+template <typename T>
+inline constexpr int kWidePack = 16 / sizeof(T);
+
+// Of several: `from` is aligned to them.
 template <int kWidth>
 __device__ __forceinline__ Pack<kWidth> load_pack(const float* from) {
   Pack<kWidth> pack;
@@ -30,7 +34,14 @@ __device__ __forceinline__ Pack<kWidth> load_pack(const float* from) {
 template <int kWidth, typename Low>
 __device__ __forceinline__ Pack<kWidth> load_pack(const Low* from) {
   Pack<kWidth> pack;
-  if constexpr (kWidth == 4) {
+  if constexpr (kWidth == 8) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(from);
+    const unsigned pairs[] = {eight.x, eight.y, eight.z, eight.w};
+    for (int i = 0; i < 4; ++i) {
+      pack.v[2 * i] = to_float(Low{static_cast<std::uint16_t>(pairs[i])});
+      pack.v[2 * i + 1] = to_float(Low{static_cast<std::uint16_t>(pairs[i] >> 16)});
+    }
+  } else if constexpr (kWidth == 4) {
     const ushort4 four = *reinterpret_cast<const ushort4*>(from);
     pack.v[0] = to_float(Low{four.x}), pack.v[1] = to_float(Low{four.y});
     pack.v[2] = to_float(Low{four.z}), pack.v[3] = to_float(Low{four.w});
@@ -49,11 +60,14 @@ __device__ __forceinline__ void store_pack(float* to, const Pack<kWidth>& pack) 
 }
 template <int kWidth, typename Low>
 __device__ __forceinline__ void store_pack(Low* to, const Pack<kWidth>& pack) {
-  if constexpr (kWidth == 4) {
-    const auto bits = [&](int k) { return from_float<Low>(pack.v[k]).bits; };
+  const auto bits = [&](int k) { return from_float<Low>(pack.v[k]).bits; };
+  if constexpr (kWidth == 8) {
+    const auto pair = [&](int k) { return static_cast<unsigned>(bits(k)) | static_cast<unsigned>(bits(k + 1)) << 16; };
+    *reinterpret_cast<uint4*>(to) = make_uint4(pair(0), pair(2), pair(4), pair(6));
+  } else if constexpr (kWidth == 4) {
     *reinterpret_cast<ushort4*>(to) = make_ushort4(bits(0), bits(1), bits(2), bits(3));
   } else {
-    *to = from_float<Low>(pack.v[0]);
+    *to = Low{bits(0)};
   }
 }
 
@@ -72,7 +86,7 @@ void in_form(bool packs, bool channels_last, const Run& run) {
   return channels_last ? run.template operator()<1, true>() : run.template operator()<1, false>();
 }
 
-// Whether packs of four may begin at all of these addresses; null is one of them.
+// Whether packs may begin at all of these addresses; null is one of them.
 template <typename... Pointers>
 bool take_packs(Pointers... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);

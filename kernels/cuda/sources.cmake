@@ -83,6 +83,7 @@ foreach(name
     tensor_layout
     trial
     trial_log
+    trial_timer
     tuner
     tuning_cache
     work_timer

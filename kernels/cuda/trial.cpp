@@ -9,6 +9,7 @@
 #include "kernels/cuda/owner.h"
 #include "kernels/cuda/trial_distance.h"
 #include "kernels/cuda/trial_kernels.h"
+#include "kernels/cuda/trial_timer.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -27,8 +28,6 @@ class Trial {
   Trial(const std::vector<TrialArgument>& arguments, std::size_t workspace_bytes)
       : arguments_(arguments),
         stream_(make_stream_handle()),
-        begin_(make_timed_event_handle()),
-        end_(make_timed_event_handle()),
         workspace_(device_memory(std::max<std::size_t>(workspace_bytes, 1))) {
     for (const TrialArgument& argument : arguments_) {
       const auto memory = [&](bool is) { return is ? device_memory(bytes_of(argument)) : DeviceMemory(); };
@@ -39,6 +38,13 @@ class Trial {
     }
   }
 
+  // Runs the op, into memory that was full of NaN.
+  void write(CudaOp& op) {
+    for (std::size_t i = 0; i < arguments_.size(); ++i)
+      if (is_result(i)) fill_with_nan(i);
+    run(op);
+    check(cudaStreamSynchronize(stream_.get()), "a trial");
+  }
   // Others are compared with what this one writes.
   void expect(CudaOp& op) {
     write(op);
@@ -50,31 +56,29 @@ class Trial {
     numbers_ = numbers_of_nan(op);
   }
   // Whether what the op writes is the same but for rounding, and NaN where that is.
-  bool agrees(CudaOp& op) {
+  Verdict compare(CudaOp& op) {
     write(op);
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       if (!is_result(i)) continue;
       const TrialArgument& argument = arguments_[i];
       const double tolerance = tolerance_of(op.rounds_to_tf32());
-      if (!agrees(i, 0, argument.exact, 0)) return false;
+      if (!agrees(i, 0, argument.exact, 0)) return Verdict::differs;
       std::size_t begin = argument.exact;
       for (const std::size_t piece :
            argument.pieces.empty() ? std::vector{argument.elements - begin} : argument.pieces) {
-        if (!agrees(i, begin * size_of(argument.type), piece, tolerance)) return false;
+        if (!agrees(i, begin * size_of(argument.type), piece, tolerance)) return Verdict::differs;
         begin += piece;
       }
     }
-    return numbers_of_nan(op) == numbers_;
+    return numbers_of_nan(op) == numbers_ ? Verdict::fit : Verdict::loses_nan;
   }
 
-  double microseconds_of(CudaOp& op, int runs) {
-    check(cudaEventRecord(begin_.get(), stream_.get()), "recording an event");
-    for (int i = 0; i < runs; ++i) run(op);
-    check(cudaEventRecord(end_.get(), stream_.get()), "recording an event");
-    check(cudaEventSynchronize(end_.get()), "a trial");
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()), "measuring a trial");
-    return 1e3 * static_cast<double>(milliseconds) / runs;
+  cudaStream_t stream() const { return stream_.get(); }
+  void* workspace() const { return workspace_.get(); }
+  std::vector<TrialTimer::Argument> data() const {
+    std::vector<TrialTimer::Argument> all;
+    for (std::size_t i = 0; i < arguments_.size(); ++i) all.push_back({pointers_[i], bytes_of(arguments_[i])});
+    return all;
   }
 
  private:
@@ -88,13 +92,6 @@ class Trial {
     check(cudaMemsetAsync(pointers_[i], 0xFF, bytes_of(arguments_[i]), stream_.get()), "clearing");
   }
   void run(CudaOp& op) { op.run_on(stream_.get(), pointers_, workspace_.get()); }
-  // Into memory that was full of NaN.
-  void write(CudaOp& op) {
-    for (std::size_t i = 0; i < arguments_.size(); ++i)
-      if (is_result(i)) fill_with_nan(i);
-    run(op);
-    check(cudaStreamSynchronize(stream_.get()), "a trial");
-  }
   // How many numbers the op writes where what tells NaN holds nothing else.
   double numbers_of_nan(CudaOp& op) {
     if (std::ranges::none_of(arguments_, &TrialArgument::tells_nan)) return 0;
@@ -145,7 +142,6 @@ class Trial {
 
   const std::vector<TrialArgument>& arguments_;
   StreamHandle stream_;
-  EventHandle begin_, end_;
   std::vector<DeviceMemory> memory_, expected_;
   std::vector<void*> pointers_;
   DeviceMemory workspace_;
@@ -220,7 +216,8 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
                   d.norm ? channels(d.x) : none,
                   read(d.w),
                   written(d.y),
-                  d.moments ? doubles(1, d.y) : none};
+                  d.moments ? doubles(1, d.y) : none,
+                  d.eps ? doubles(1, d.y) : none};
         else if constexpr (std::is_same_v<Desc, NormConv2dBackwardData>)
           return {uneven(d.dy),
                   read(d.w),
@@ -247,42 +244,70 @@ bool has_ways(const OpDesc& desc) {
 }
 
 void run_once(const std::vector<TrialArgument>& arguments, CudaOp& op) {
-  succeeds(op.implementation(), [&] { Trial(arguments, op.workspace_bytes()).microseconds_of(op, 1); });
+  succeeds(op.implementation(), [&] { Trial(arguments, op.workspace_bytes()).write(op); });
 }
 
-std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops) {
-  std::vector<double> times(ops.size(), kUnfit), once(ops.size(), kUnfit);
-  std::vector<std::vector<double>> rounds(ops.size());
+std::string note_of(const TrialResult& result) {
+  switch (result.verdict) {
+    case Verdict::fit: return result.eager ? "timed without a graph" : "";
+    case Verdict::failed: return "failed";
+    case Verdict::differs: return "differs from the baseline";
+    case Verdict::loses_nan: return "loses NaN";
+    case Verdict::untried: return "not tried";
+  }
+  return "";
+}
+
+std::vector<TrialResult> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops,
+                                 const std::function<bool()>& out_of_time) {
+  const auto no_time = [&] { return out_of_time && out_of_time(); };
+  std::vector<TrialResult> results(ops.size());
   std::vector<std::size_t> workspaces;
   for (const CudaOp* const op : ops) workspaces.push_back(op->workspace_bytes());
   const auto try_with = [&](std::size_t workspace) {
     Trial trial(arguments, workspace);
-    for (auto& each : rounds) each.clear();
+    TrialTimer timer(trial.stream(), trial.data());
+    std::vector<std::vector<double>> rounds(ops.size());
+    std::vector<TrialTimer::Runs> runs(ops.size());
+    const auto time = [&](std::size_t i) { return timer.microseconds_of(runs[i], *ops[i], trial.workspace()); };
     trial.expect(*ops.front());
-    for (std::size_t i = 0; i < ops.size(); ++i)
-      if (workspaces[i] <= workspace)
-        succeeds(ops[i]->implementation(), [&] {
-          if (trial.agrees(*ops[i])) once[i] = trial.microseconds_of(*ops[i], 1);
-        });
-    const double least = *std::ranges::min_element(once);
-    for (int round = 0; round < kRounds; ++round)  // in turns, so that a clock that changes meets all of them
+    double least = kUnfit;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      if (workspaces[i] > workspace || (i > 0 && no_time())) continue;
+      const bool ran = succeeds(ops[i]->implementation(), [&] {
+        results[i].verdict = trial.compare(*ops[i]);
+        if (results[i].verdict != Verdict::fit) return;
+        runs[i] = timer.prepare(*ops[i], 1, trial.workspace());
+        results[i] = {Verdict::fit, time(i), !runs[i].graph};
+      });
+      if (!ran) results[i] = {Verdict::failed};
+      least = std::min(least, results[i].microseconds);
+    }
+    for (int round = 0; round < kRounds && !no_time(); ++round)  // in turns: the clock may change meanwhile
       for (std::size_t i = 0; i < ops.size(); ++i) {
-        if (once[i] >= kUnfit || once[i] > kHopeless * least) continue;
-        const int runs = std::clamp(static_cast<int>(kRoundMicroseconds / std::max(once[i], 1.0)), 1, kMostRuns);
-        if (!succeeds(ops[i]->implementation(), [&] { rounds[i].push_back(trial.microseconds_of(*ops[i], runs)); }))
-          once[i] = kUnfit;
+        const double once = results[i].microseconds;
+        if (once >= kUnfit || once > kHopeless * least) continue;
+        const bool ran = succeeds(ops[i]->implementation(), [&] {
+          if (round == 0)
+            runs[i] = timer.prepare(
+                *ops[i], std::clamp(static_cast<int>(kRoundMicroseconds / std::max(once, 1.0)), 1, kMostRuns),
+                trial.workspace());
+          rounds[i].push_back(time(i));
+        });
+        if (!ran) results[i] = {Verdict::failed};
       }
     for (std::size_t i = 0; i < ops.size(); ++i)
-      if (once[i] < kUnfit) times[i] = rounds[i].empty() ? once[i] : median(rounds[i]);
+      if (results[i].verdict == Verdict::fit && !rounds[i].empty())
+        results[i] = {Verdict::fit, median(rounds[i]), !runs[i].graph};
   };
   // Where there is no memory for the ways that want most of it, there may be for the others.
   std::set<std::size_t, std::greater<>> sizes(workspaces.begin(), workspaces.end());
   for (const std::size_t workspace : sizes) {
     if (workspace < workspaces.front()) break;
     if (succeeds("ways to compute an op", [&] { try_with(workspace); })) break;
-    std::ranges::fill(once, kUnfit);
+    std::ranges::fill(results, TrialResult{});
   }
-  return times;
+  return results;
 }
 
 }  // namespace dp::kernels::cuda

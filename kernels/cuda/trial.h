@@ -1,7 +1,9 @@
 // Runs of several ops that should compute the same: whether they do, and how long each takes.
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/cuda_op.h"
@@ -25,9 +27,26 @@ bool has_ways(const OpDesc& desc);
 
 inline constexpr double kUnfit = 1e30;
 
-// Microseconds of one run of each on the current device; kUnfit for those that fail or whose results differ from the first one's by
-// more than rounding or lose a NaN, and for all where there is no memory for a trial.
-std::vector<double> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops);
+// What became of an op that was tried.
+enum class Verdict {
+  fit,
+  failed,
+  differs,    // from the first one, by more than rounding
+  loses_nan,  // its results are right, but it writes numbers where its input is NaN
+  untried,    // there was no time, or no memory for a trial
+};
+struct TrialResult {
+  Verdict verdict = Verdict::untried;
+  double microseconds = kUnfit;  // of one run; kUnfit unless it is fit
+  bool eager = false;            // it cannot be captured: timed by single launches
+};
+// For logs: why there is no time, or how it was measured; empty where nothing is to be said.
+std::string note_of(const TrialResult& result);
+
+// Of each op on the current device, beside the first one; microseconds as TrialTimer has them. Once `out_of_time` returns true, what has
+// not been tried is left untried; the first one always is tried.
+std::vector<TrialResult> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops,
+                                 const std::function<bool()>& out_of_time = {});
 
 // Runs the op once on memory of its own, so that libraries load what they run. Where there is no memory for it, they do that later.
 void run_once(const std::vector<TrialArgument>& arguments, CudaOp& op);

@@ -1,8 +1,9 @@
 #include "kernels/cuda/tuner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
-#include <iterator>
+#include <cstdlib>
 #include <map>
 
 #include "dp/error.h"
@@ -10,29 +11,46 @@
 #include "kernels/cuda/cache_folder.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/libraries.h"
-#include "kernels/cuda/trial.h"
 #include "kernels/cuda/trial_log.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-// The op that was chosen, and what it took.
+// The op that was chosen, what it took, and what was not tried.
 class TunedOp final : public Op {
  public:
-  TunedOp(std::unique_ptr<CudaOp> op, double microseconds) : op_(std::move(op)), microseconds_(microseconds) {}
-  void run(Stream& stream, std::span<void* const> args, void* workspace) override { op_->run(stream, args, workspace); }
-  std::size_t workspace_bytes() const override { return op_->workspace_bytes(); }
-  const std::vector<TensorDesc>& tensors() const override { return op_->tensors(); }
+  explicit TunedOp(Tuner::Choice choice) : choice_(std::move(choice)) {}
+  void run(Stream& stream, std::span<void* const> args, void* workspace) override {
+    choice_.op->run(stream, args, workspace);
+  }
+  std::size_t workspace_bytes() const override { return choice_.op->workspace_bytes(); }
+  const std::vector<TensorDesc>& tensors() const override { return choice_.op->tensors(); }
   std::string implementation() const override {
-    char time[32];
-    std::snprintf(time, sizeof time, ", %.1f us", microseconds_);
-    return op_->implementation() + time;
+    char time[32] = "";
+    if (choice_.microseconds) std::snprintf(time, sizeof time, ", %.1f us", *choice_.microseconds);
+    return choice_.op->implementation() + time + (choice_.note.empty() ? "" : ", " + choice_.note);
   }
 
  private:
-  std::unique_ptr<CudaOp> op_;
-  double microseconds_;
+  Tuner::Choice choice_;
 };
+
+// Seconds that trials may take; nothing: no limit.
+std::optional<double> tuning_limit() {
+  const char* const text = std::getenv("DP_TUNING_SECONDS");
+  if (text == nullptr || *text == '\0') return {};
+  char* end = nullptr;
+  const double limit = std::strtod(text, &end);
+  if (*end != '\0' || !(limit >= 0))
+    throw Error(ErrorCode::usage, std::string("DP_TUNING_SECONDS is '") + text + "'; it takes a number of seconds");
+  return limit;
+}
+
+std::string over(double limit) {
+  char text[64];
+  std::snprintf(text, sizeof text, "the %g s of DP_TUNING_SECONDS are over", limit);
+  return text;
+}
 
 // Null where this device does not have it.
 std::unique_ptr<CudaOp> made(const Way& way) {
@@ -65,20 +83,32 @@ std::string problem_of(const OpDesc& desc, const CudaOp& op) {
 
 Tuner::Known Tuner::look_up(const std::string& problem) {
   const std::scoped_lock lock(mutex_);
-  return {cache_.find(problem), hopeless_.contains(problem)};
+  const auto note = notes_.find(problem);
+  return {cache_.find(problem), hopeless_.contains(problem), note == notes_.end() ? std::string() : note->second};
+}
+
+Tuner::Choice Tuner::untried(const std::string& problem, std::unique_ptr<CudaOp> pinned, const Others& others,
+                             double limit) {
+  auto op = others.untried ? others.untried() : nullptr;
+  if (op == nullptr) op = std::move(pinned);
+  const std::scoped_lock lock(mutex_);
+  if (notes_.emplace(problem, "not tried: " + over(limit)).second)
+    log_untried(problem, op->implementation(), over(limit));
+  return {std::move(op), {}, notes_[problem]};
 }
 
 Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const Others& others,
                             const std::string& variant) {
   const std::string problem = problem_of(desc, *pinned) + variant;
+  const std::optional<double> limit = tuning_limit();
   const auto nothing_tried = [&]() -> Choice {
     auto op = others.untried ? others.untried() : nullptr;
     return {op ? std::move(op) : std::move(pinned)};
   };
-  const auto remembered = [&](const TunedChoice& known, const std::vector<Way>& ways) -> Choice {
+  const auto remembered = [&](const Known& known, const std::vector<Way>& ways) -> Choice {
     for (const Way& way : ways)
-      if (way.name == known.candidate)
-        if (auto op = made(way)) return {std::move(op), known.microseconds};
+      if (way.name == known.choice->candidate)
+        if (auto op = made(way)) return {std::move(op), known.choice->microseconds, known.note};
     return {};
   };
   std::vector<Way> more;
@@ -87,43 +117,58 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
     const Known known = look_up(problem);
     if (known.hopeless) return nothing_tried();
     if (!known.choice) return {};
-    if (known.choice->candidate == pinned->implementation()) return {std::move(pinned), known.choice->microseconds};
-    if (Choice choice = remembered(*known.choice, others.known); choice.op) return choice;
+    if (known.choice->candidate == pinned->implementation())
+      return {std::move(pinned), known.choice->microseconds, known.note};
+    if (Choice choice = remembered(known, others.known); choice.op) return choice;
     if (!asked && others.more) more = others.more(), asked = true;
-    return remembered(*known.choice, more);
+    return remembered(known, more);
   };
   if (Choice choice = known_choice(); choice.op) return choice;
+  if (limit && spent_ >= *limit) return untried(problem, std::move(pinned), others, *limit);
   if (!asked && others.more) more = others.more(), asked = true;
   const std::scoped_lock lock(trying_);
   if (Choice choice = known_choice(); choice.op) return choice;  // another replica was faster
+  const double before = spent_, begin = seconds();
+  const auto out_of_time = [&] { return limit && before + seconds() - begin >= *limit; };
+  if (out_of_time()) return untried(problem, std::move(pinned), others, *limit);
 
   std::vector<std::unique_ptr<CudaOp>> all;
   all.push_back(std::move(pinned));
-  const auto add = [&](const std::vector<Way>& ways) {
-    for (const Way& way : ways)
+  std::size_t offered = 1;
+  for (const std::vector<Way>* const ways : {&others.known, static_cast<const std::vector<Way>*>(&more)})
+    for (const Way& way : *ways) {
+      ++offered;
+      if (out_of_time()) continue;  // a library may compile for seconds
       if (auto op = made(way)) all.push_back(std::move(op));
-  };
-  add(others.known), add(more);
+    }
+  const bool all_made = !out_of_time();
   std::vector<CudaOp*> ops;
   for (const auto& op : all) ops.push_back(op.get());
-  const std::vector<double> times = try_all(desc, ops);
-  log_trial(problem, ops, times);
-  const auto least = std::min_element(times.begin(), times.end());
-  if (*least >= kUnfit) {
+  const std::vector<TrialResult> results = try_all(desc, ops, out_of_time);
+  spent_ = before + seconds() - begin;
+  log_trial(problem, ops, results);
+  const auto least = std::ranges::min_element(results, {}, &TrialResult::microseconds);
+  const std::scoped_lock keeping(mutex_);
+  if (least->microseconds >= kUnfit) {
     pinned = std::move(all.front());
-    const std::scoped_lock keeping(mutex_);
     hopeless_.insert(problem);
     return nothing_tried();
   }
-  auto& best = all[static_cast<std::size_t>(least - times.begin())];
-  const std::scoped_lock keeping(mutex_);
-  cache_.keep(problem, {best->implementation(), *least});
-  return {std::move(best), *least, true};
+  auto& best = all[static_cast<std::size_t>(least - results.begin())];
+  const bool whole = all_made && std::ranges::count(results, Verdict::untried, &TrialResult::verdict) == 0;
+  std::string note;
+  if (limit && !whole && out_of_time()) {
+    const auto tried =
+        std::ranges::count_if(results, [](const TrialResult& r) { return r.verdict != Verdict::untried; });
+    note = notes_[problem] = std::to_string(tried) + " of " + std::to_string(offered) + " tried: " + over(*limit);
+  }
+  cache_.keep(problem, {best->implementation(), least->microseconds}, note.empty());
+  return {std::move(best), least->microseconds, note, true};
 }
 
 std::unique_ptr<Op> as_op(Tuner::Choice choice) {
-  if (!choice.microseconds) return std::move(choice.op);
-  return std::make_unique<TunedOp>(std::move(choice.op), *choice.microseconds);
+  if (!choice.microseconds && choice.note.empty()) return std::move(choice.op);
+  return std::make_unique<TunedOp>(std::move(choice));
 }
 
 std::optional<double> Tuner::known_microseconds(const OpDesc& desc, const CudaOp& pinned, const std::string& variant) {
@@ -133,8 +178,13 @@ std::optional<double> Tuner::known_microseconds(const OpDesc& desc, const CudaOp
   return known->microseconds;
 }
 
-std::vector<double> Tuner::try_all(const OpDesc& desc, std::span<CudaOp* const> ops) {
-  return try_ops(trial_arguments(desc), ops);
+std::vector<TrialResult> Tuner::try_all(const OpDesc& desc, std::span<CudaOp* const> ops,
+                                        const std::function<bool()>& out_of_time) {
+  return try_ops(trial_arguments(desc), ops, out_of_time);
+}
+
+double Tuner::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 std::string machine_of(int device) {
@@ -145,7 +195,8 @@ std::string machine_of(int device) {
   check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
   return std::string(properties.name) + "; sm_" + std::to_string(properties.major) + std::to_string(properties.minor) +
          "; " + std::to_string(properties.multiProcessorCount) + " multiprocessors; driver " + std::to_string(driver) +
-         "; runtime " + std::to_string(runtime) + "; " + library_versions() + "; own kernels 3";
+         "; runtime " + std::to_string(runtime) + "; " + library_versions() +
+         "; own kernels 3; trials in graphs, beyond the cache";
 }
 
 Tuner& tuner_of(int device) {

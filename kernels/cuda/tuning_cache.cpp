@@ -76,9 +76,9 @@ std::optional<TunedChoice> TuningCache::find(const std::string& problem) const {
   return found == choices_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void TuningCache::keep(const std::string& problem, const TunedChoice& choice) {
+void TuningCache::keep(const std::string& problem, const TunedChoice& choice, bool on_disk) {
   choices_[field(problem)] = choice;
-  if (file_.empty()) return;
+  if (file_.empty() || !on_disk) return;
   char time[32];
   std::snprintf(time, sizeof time, "%.3f", choice.microseconds);
   const std::string rest = std::string(time) + "\t" + field(choice.candidate) + "\t" + field(problem);

@@ -24,7 +24,7 @@ class TuningCache {
   TuningCache(const std::string& folder, std::string machine);
 
   std::optional<TunedChoice> find(const std::string& problem) const;
-  void keep(const std::string& problem, const TunedChoice& choice);
+  void keep(const std::string& problem, const TunedChoice& choice, bool on_disk = true);
   const std::string& file() const { return file_; }
 
  private:

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <vector>
 
 #include "kernels/reference/reference_op.h"
 
@@ -27,9 +28,41 @@ class NormOp : public ReferenceOp<Desc> {
   std::int64_t channels_, pixels_;
 };
 
+// Of all parts, by the definition: the mean of all, and the deviations from it.
+struct Merged {
+  double count = 0;
+  std::vector<double> mean, squares;  // of each channel
+};
+Merged merged(const double* moments, std::int64_t channels, int parts) {
+  const std::int64_t stride = 1 + 2 * channels;
+  Merged all;
+  for (int part = 0; part < parts; ++part) all.count += moments[part * stride];
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double mean = 0, squares = 0;
+    for (int part = 0; part < parts && all.count > 0; ++part)
+      mean += moments[part * stride] / all.count * moments[part * stride + 1 + c];
+    for (int part = 0; part < parts; ++part) {
+      const double* own = moments + part * stride;
+      const double away = own[0] > 0 ? own[1 + c] - mean : 0;
+      squares += own[1 + channels + c] + own[0] * away * away;
+    }
+    all.mean.push_back(mean), all.squares.push_back(squares);
+  }
+  return all;
+}
+void write_stats(const Merged& all, double eps, double* stats) {
+  stats[0] = all.count;
+  for (std::size_t c = 0; c < all.mean.size(); ++c) {
+    stats[1 + c] = all.mean[c];
+    stats[1 + all.mean.size() + c] = 1 / std::sqrt((all.count > 0 ? all.squares[c] / all.count : 0) + eps);
+  }
+}
+
 class MomentsOp final : public NormOp<BatchNormMoments> {
  public:
-  explicit MomentsOp(const BatchNormMoments& desc) : NormOp(desc) {}
+  explicit MomentsOp(const BatchNormMoments& desc) : NormOp(desc) {
+    require(desc.eps.value_or(0) >= 0, "eps must not be negative");
+  }
 
   void execute(std::span<void* const> args, void*) override {
     const double* x = f64(args[0]);
@@ -42,6 +75,7 @@ class MomentsOp final : public NormOp<BatchNormMoments> {
       moments[1 + c] = mean;
       moments[1 + channels_ + c] = squares;
     }
+    if (desc_.eps) write_stats(merged(moments, channels_, 1), *desc_.eps, f64(args[2]));
   }
 };
 
@@ -51,34 +85,32 @@ class MergeOp final : public ReferenceOp<BatchNormMerge> {
     require(desc.channels >= 1, "there must be at least one channel, not " + std::to_string(desc.channels));
     require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
     require(desc.eps >= 0, "eps must not be negative");
-    require(desc.momentum >= 0 && desc.momentum <= 1, "the momentum must lie in [0, 1]");
   }
 
-  // By the definition: the mean of all, and the deviations from it.
   void execute(std::span<void* const> args, void*) override {
-    const double* moments = f64(args[0]);
-    double *stats = f64(args[1]), *running_mean = f64(args[2]), *running_variance = f64(args[3]);
-    const std::int64_t stride = 1 + 2 * desc_.channels;
-    double count = 0;
-    for (int part = 0; part < desc_.parts; ++part) count += moments[part * stride];
-    for (std::int64_t c = 0; c < desc_.channels; ++c) {
-      double mean = 0, squares = 0;
-      for (int part = 0; part < desc_.parts && count > 0; ++part)
-        mean += moments[part * stride] / count * moments[part * stride + 1 + c];
-      for (int part = 0; part < desc_.parts; ++part) {
-        const double* own = moments + part * stride;
-        const double away = own[0] > 0 ? own[1 + c] - mean : 0;
-        squares += own[1 + desc_.channels + c] + own[0] * away * away;
-      }
-      const double biased = count > 0 ? squares / count : 0, unbiased = count > 1 ? squares / (count - 1) : 0;
-      if (stats) {
-        stats[0] = count;
-        stats[1 + c] = mean;
-        stats[1 + desc_.channels + c] = 1 / std::sqrt(biased + desc_.eps);
-      }
-      if (running_mean && count > 0 && std::isfinite(mean) && std::isfinite(squares)) {
-        running_mean[c] = (1 - desc_.momentum) * running_mean[c] + desc_.momentum * mean;
-        running_variance[c] = (1 - desc_.momentum) * running_variance[c] + desc_.momentum * unbiased;
+    write_stats(merged(f64(args[0]), desc_.channels, desc_.parts), desc_.eps, f64(args[1]));
+  }
+};
+
+class TrackOp final : public ReferenceOp<BatchNormTrack> {
+ public:
+  explicit TrackOp(const BatchNormTrack& desc) : ReferenceOp(desc, {}) {
+    require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
+    for (const BatchNormTrack::Norm& norm : desc.norms) {
+      require(norm.channels >= 1, "there must be at least one channel, not " + std::to_string(norm.channels));
+      require(norm.momentum >= 0 && norm.momentum <= 1, "the momentum must lie in [0, 1]");
+    }
+  }
+
+  void execute(std::span<void* const> args, void*) override {
+    for (const BatchNormTrack::Norm& norm : desc_.norms) {
+      const Merged all = merged(f64(args[0]) + norm.moments, norm.channels, desc_.parts);
+      double *mean = f64(args[1]) + norm.mean, *variance = f64(args[1]) + norm.variance;
+      for (std::size_t c = 0; c < all.mean.size(); ++c) {
+        if (!(all.count > 0) || !std::isfinite(all.mean[c]) || !std::isfinite(all.squares[c])) continue;
+        const double unbiased = all.count > 1 ? all.squares[c] / (all.count - 1) : 0;
+        mean[c] = (1 - norm.momentum) * mean[c] + norm.momentum * all.mean[c];
+        variance[c] = (1 - norm.momentum) * variance[c] + norm.momentum * unbiased;
       }
     }
   }
@@ -172,6 +204,7 @@ class BackwardOp final : public NormOp<BatchNormBackward> {
 
 std::unique_ptr<HostOp> make(const BatchNormMoments& desc) { return std::make_unique<MomentsOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormMerge& desc) { return std::make_unique<MergeOp>(desc); }
+std::unique_ptr<HostOp> make(const BatchNormTrack& desc) { return std::make_unique<TrackOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormRunning& desc) { return std::make_unique<RunningOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormForward& desc) { return std::make_unique<ForwardOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc) { return std::make_unique<BackwardSumsOp>(desc); }

@@ -31,6 +31,7 @@ std::unique_ptr<HostOp> make(const AvgPool2dBackward& desc);
 std::unique_ptr<HostOp> make(const AddForward& desc);
 std::unique_ptr<HostOp> make(const BatchNormMoments& desc);
 std::unique_ptr<HostOp> make(const BatchNormMerge& desc);
+std::unique_ptr<HostOp> make(const BatchNormTrack& desc);
 std::unique_ptr<HostOp> make(const BatchNormRunning& desc);
 std::unique_ptr<HostOp> make(const BatchNormForward& desc);
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc);

@@ -186,6 +186,7 @@ class WhatBecomesOfIt(Pretended):
 
     def test_a_variant_that_hangs_costs_half_of_what_is_left(self):
         self.assertEqual(gpu_measure.in_time(["a", "--timeout", "150", "b"], 100), ["a", "--timeout", "50", "b"])
+        self.assertEqual(gpu_measure.in_time(["a", "--timeout", "500", "b"], 540), ["a", "--timeout", "450", "b"])
         self.assertEqual(gpu_measure.in_time(["a", "--timeout", "150", "b"], 1000), ["a", "--timeout", "150", "b"])
         self.assertEqual(gpu_measure.in_time(["ops"], 100), ["ops"])
 

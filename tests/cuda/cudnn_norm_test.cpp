@@ -261,9 +261,9 @@ TEST_CASE("cudnn: a fused engine that is wrong is found out, one that is right i
     REQUIRE(ways.size() == 2);
     const auto right = ways[0].make(), wrong = ways[1].make();
     CudaOp* const ops[] = {pinned.get(), right.get(), wrong.get()};
-    const std::vector<double> times = try_ops(trial_arguments(desc), ops);
-    CHECK(times[1] < kUnfit);
-    CHECK(times[2] >= kUnfit);
+    const std::vector<TrialResult> results = try_ops(trial_arguments(desc), ops);
+    CHECK(results[1].verdict == Verdict::fit);
+    CHECK(results[2].verdict == Verdict::differs);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "cuda/judged_candidates.h"
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "kernels/cuda/cache_folder.h"
@@ -104,6 +105,46 @@ TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run wo
     if (relu) CHECK(!convolved.starts_with(way_of(CudnnEngine::loses_nan)));
     CHECK(fastest(tuner, rig, linear(relu)).starts_with("cublaslt:") == !relu);
   }
+}
+
+TEST_CASE("library ways: one that loses NaN is a note, not a failure; an own kernel that does is a failure") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn({CudnnEngine::loses_nan, CudnnEngine::wrong, CudnnEngine::plain});
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::loses_nan});
+  LibraryRig rig;
+  const auto found = [&](const OpDesc& desc) {
+    std::vector<std::unique_ptr<CudaOp>> all;
+    all.push_back(std::visit([&](const auto& d) { return make(d, rig.options); }, desc));
+    for (const Way& way : library_ways(desc, rig.options)) all.push_back(way.make());
+    std::vector<CudaOp*> ops;
+    for (const auto& op : all) ops.push_back(op.get());
+    return judged(ops, try_ops(trial_arguments(desc), ops));
+  };
+  using Lines = std::vector<std::string>;
+  const Judged convolved = found(convolution());
+  CHECK(convolved.notes == Lines{way_of(CudnnEngine::loses_nan) + " loses NaN"});
+  CHECK(convolved.failures == Lines{way_of(CudnnEngine::wrong) + " differs from the baseline"});
+  const Judged multiplied = found(linear());  // the only candidate of the library; our own kernel is fit
+  CHECK(multiplied.notes.size() == 1);
+  CHECK(multiplied.failures.empty());
+  const auto own = make(convolution(), rig.options);
+  CudaOp* const ops[] = {own.get(), own.get()};
+  const std::string name = own->implementation();
+  CHECK(judged(ops, std::vector<TrialResult>{{Verdict::fit, 1}, {Verdict::loses_nan}}).failures ==
+        Lines{name + " loses NaN"});
+  CHECK(judged(ops, std::vector<TrialResult>(2)).failures ==
+        Lines{name + " not tried", name + " not tried", "no candidate is fit"});
+}
+
+TEST_CASE("library ways: of cuDNN's engines that compile kernels two are taken for a problem") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn(
+      {CudnnEngine::compiles, CudnnEngine::compiles_too, CudnnEngine::compiles_as_well, CudnnEngine::plain});
+  LibraryRig rig;
+  std::vector<std::string> names;
+  for (const Way& way : cudnn_ways(convolution(), rig.options)) names.push_back(way.name);
+  CHECK(names ==
+        std::vector{way_of(CudnnEngine::compiles), way_of(CudnnEngine::compiles_too), way_of(CudnnEngine::plain)});
 }
 
 TEST_CASE("library ways: the machine that choices are kept for has the versions of its libraries") {

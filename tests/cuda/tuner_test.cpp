@@ -38,6 +38,18 @@ std::unique_ptr<CudaOp> make_with(const Conv2dForward& desc, const GemmChoice& c
   return make(desc, options);
 }
 
+// An environment variable for as long as this exists.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
 class FailingOp final : public CudaOp {
  protected:
   void enqueue(cudaStream_t, std::span<void* const>, void*) override { throw Error(ErrorCode::device, "it fails"); }
@@ -54,14 +66,22 @@ class FakeTimes final : public Tuner {
     return as_op(Tuner::choose(desc, std::move(pinned), {others, {}, {}}))->implementation();
   }
   int tries = 0;
+  double seconds_a_candidate = 0;
 
  private:
-  std::vector<double> try_all(const OpDesc&, std::span<CudaOp* const> ops) override {
+  double seconds() const override { return now_; }
+  std::vector<TrialResult> try_all(const OpDesc&, std::span<CudaOp* const> ops,
+                                   const std::function<bool()>& out_of_time) override {
     ++tries;
-    std::vector<double> times;
-    for (std::size_t i = 0; i < ops.size(); ++i) times.push_back(time_(i));
-    return times;
+    std::vector<TrialResult> results(ops.size());
+    for (std::size_t i = 0; i < ops.size() && (i == 0 || !out_of_time()); ++i) {
+      now_ += seconds_a_candidate;
+      const double time = time_(i);
+      results[i] = {time < kUnfit ? Verdict::fit : Verdict::differs, time};
+    }
+    return results;
   }
+  double now_ = 0;
   std::function<double(std::size_t)> time_;
 };
 
@@ -200,16 +220,73 @@ TEST_CASE("tuner: a log has what every way took, and which were out") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
   const std::string file = folder / "new/log";
-  ::setenv("DP_TUNING_LOG", file.c_str(), 1);
-  FakeTimes("", "a GPU", [](std::size_t i) { return i == 1 ? kUnfit : 3.0 + static_cast<double>(i); }).choose();
-  ::unsetenv("DP_TUNING_LOG");
+  {
+    const Variable logged("DP_TUNING_LOG", file);
+    FakeTimes("", "a GPU", [](std::size_t i) { return i == 1 ? kUnfit : 3.0 + static_cast<double>(i); }).choose();
+  }
   FakeTimes("", "a GPU", third_is_best).choose();  // not in it
   const std::string problem = problem_of(small_convolution(), *make(small_convolution(), CudaOpOptions{})) + "\t";
   const std::string text = read_text(file);
-  CHECK(text.starts_with(problem + pinned_name() + "\t3.000\n" + problem + name_of_alternative(1) + "\t-\n" + problem +
-                         name_of_alternative(2) + "\t5.000\n"));
+  CHECK(text.starts_with(problem + pinned_name() + "\t3.000\n" + problem + name_of_alternative(1) +
+                         "\t-\tdiffers from the baseline\n" + problem + name_of_alternative(2) + "\t5.000\n"));
   const auto ways = make(small_convolution(), CudaOpOptions{})->alternatives().size() + 1;
   CHECK(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) == ways);
+}
+
+TEST_CASE(
+    "tuner: when the seconds of DP_TUNING_SECONDS are over, the best so far and the default serve the rest of the "
+    "run") {
+  SimulatedGpus machine(1);
+  const TemporaryFolder folder;
+  const std::string log = folder / "log";
+  const Variable limited("DP_TUNING_SECONDS", "11.5"), logged("DP_TUNING_LOG", log);
+  Conv2dForward third = small_convolution();
+  third.window.padding = 0, third.y = tensor({2, 40, 7, 7});
+  const std::size_t candidates = make(small_convolution(), CudaOpOptions{})->alternatives().size() + 1;
+  const std::string over = "the 11.5 s of DP_TUNING_SECONDS are over";
+  {
+    FakeTimes tuner(folder.path(), "a GPU", third_is_best);
+    tuner.seconds_a_candidate = 9.0 / static_cast<double>(candidates);
+    CHECK(tuner.choose() == name_of_alternative(2) + ", 12.3 us");
+    tuner.seconds_a_candidate = 1;
+    const std::string partly = ", 12.3 us, 3 of " + std::to_string(candidates) + " tried: " + over;
+    const std::string best = tuner.choose(small_convolution(/*relu=*/true));
+    CHECK(best.ends_with(partly));
+    CHECK(tuner.choose(small_convolution(/*relu=*/true)) == best);
+    for (int replica = 0; replica < 2; ++replica) CHECK(tuner.choose(third).ends_with(", not tried: " + over));
+    CHECK(tuner.tries == 2);
+    CHECK(tuner.choose() == name_of_alternative(2) + ", 12.3 us");  // what is known stays
+  }
+  const std::string text = read_text(log);
+  CHECK(text.find("\t-\tnot tried\n") != std::string::npos);
+  const std::string last = "\t-\tnot tried: " + over + "\n";
+  CHECK(text.ends_with(last));
+  CHECK(text.find(last) == text.size() - last.size());  // once, for both replicas
+  // A later run goes on from what was measured whole.
+  FakeTimes later(folder.path(), "a GPU", third_is_best);
+  for (const Conv2dForward& desc : {small_convolution(), small_convolution(/*relu=*/true), third}) later.choose(desc);
+  CHECK(later.tries == 2);
+}
+
+TEST_CASE("tuner: DP_TUNING_SECONDS that is no number of seconds is refused, 0 tries nothing") {
+  SimulatedGpus machine(1);
+  FakeTimes tuner("", "a GPU", third_is_best);
+  for (const char* const wrong : {"soon", "-1", "3s", "nan"}) {
+    const Variable limited("DP_TUNING_SECONDS", wrong);
+    CHECK_THROWS_AS(tuner.choose(), Error);
+  }
+  const Variable none("DP_TUNING_SECONDS", "0");
+  CHECK(tuner.choose() == pinned_name() + ", not tried: the 0 s of DP_TUNING_SECONDS are over");
+  CHECK(tuner.tries == 0);
+}
+
+TEST_CASE("tuner: choices made by times of eager launches are those of another machine") {
+  SimulatedGpus machine(1);
+  const std::string now = machine_of(0), added = "; trials in graphs, beyond the cache";
+  REQUIRE(now.ends_with(added));
+  const TemporaryFolder folder;
+  TuningCache(folder.path(), now.substr(0, now.size() - added.size())).keep("a problem", {"candidate", 1});
+  CHECK(!TuningCache(folder.path(), now).find("a problem"));
 }
 
 TEST_CASE("tuner: a remembered way that there is no more is tried again, and what fits nowhere is pinned") {

@@ -1,5 +1,7 @@
 #include "golden/golden_file.h"
 
+#include <cstdlib>
+
 #include "dp/checkpoint.h"
 #include "support/catch.h"
 
@@ -14,8 +16,13 @@ std::vector<double> widened(const Tensor& tensor) {
 
 }  // namespace
 
+std::string golden_folder() {
+  const char* const folder = std::getenv("DP_GOLDEN_FOLDER");
+  return folder != nullptr && *folder != '\0' ? folder : DP_GOLDEN_DIR;
+}
+
 GoldenFile::GoldenFile(const std::string& name) {
-  for (auto& [key, tensor] : read_safetensors(std::string(DP_GOLDEN_DIR) + "/" + name)) tensors_.emplace(key, tensor);
+  for (auto& [key, tensor] : read_safetensors(golden_folder() + "/" + name)) tensors_.emplace(key, tensor);
 }
 
 bool GoldenFile::has_any(const std::string& prefix) const {

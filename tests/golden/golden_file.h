@@ -9,9 +9,12 @@
 
 namespace dp::test {
 
+// Of the committed files: DP_GOLDEN_FOLDER, for programs that have left their tree, or where they were in it.
+std::string golden_folder();
+
 class GoldenFile {
  public:
-  explicit GoldenFile(const std::string& name);  // beside this file, "layers.safetensors"
+  explicit GoldenFile(const std::string& name);  // in golden_folder(), "layers.safetensors"
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
   bool has_any(const std::string& prefix) const;  // a tensor whose name begins so

@@ -6,6 +6,7 @@
 #include "dp/checkpoint.h"
 #include "dp/data_parallel.h"
 #include "dp/models.h"
+#include "golden/golden_file.h"
 #include "golden/resnet_golden.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
@@ -23,7 +24,7 @@ int exchange(const std::string& what, const TemporaryFolder& folder) {
   const std::string python = DP_PYTHON;
   if (python.empty() || python.ends_with("NOTFOUND")) return kNoTorchvision;
   const std::string command =
-      "'" + python + "' -B '" DP_GOLDEN_DIR "/exchange_torchvision.py' " + what + " '" + folder.path() + "'";
+      "'" + python + "' -B '" + golden_folder() + "/exchange_torchvision.py' " + what + " '" + folder.path() + "'";
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }

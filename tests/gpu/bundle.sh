@@ -97,13 +97,40 @@ unset dp_bundle dp_arch
 TEXT
 }
 
+# bundle_binaries [FILE] [--build DIR]: with --build what DIR has; nothing is built.
+bundle_binaries() {
+  local file=build/binaries.tar.xz folder=build/binaries built=0
+  while (($#)); do
+    case $1 in
+      --build) [[ $# -ge 2 ]] || fail "--build needs a folder"; folder=$2; built=1; shift ;;
+      -*) fail "bundle --binaries knows --build, not '$1'" ;;
+      *) file=$1; [[ $file == /* ]] || file=$started_in/$file ;;
+    esac
+    shift
+  done
+  if ((built == 0)); then
+    deps
+    # Programs find the libraries that are packed with them wherever they are unpacked. DT_RPATH, for it counts for libraries of libraries, too.
+    # shellcheck disable=SC2016  # $ORIGIN is the loader's
+    step cmake --preset release -B $folder -DDP_NATIVE=OFF -DDP_CUDA=ON -DDP_CUDA_ARCHITECTURES=90 -DCMAKE_BUILD_RPATH='$ORIGIN/../../lib;$ORIGIN/../lib' \
+      -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags --log-level=WARNING
+    step cmake --build $folder -j "$(jobs)" --target dp_train dp_cuda dp_peer_probe dp_bench bench_step bench_ops bench_comm test_gpu test_real_libraries \
+      test_ops test_golden test_mnist_steps test_resnet18 op_bits op_bits_simulated
+  fi
+  step python3 -B tests/gpu/carried.py "$folder" "$file"
+}
+
 # bundle DIR [--cmake]
 bundle() {
   local prefix='' with_cmake=0 downloads packages wanted file kib
+  if [[ ${1:-} == --binaries ]]; then
+    bundle_binaries "${@:2}"
+    return
+  fi
   while (($#)); do
     case $1 in
       --cmake) with_cmake=1 ;;
-      -*) fail "bundle knows --cmake, not '$1'" ;;
+      -*) fail "bundle knows --cmake and, first, --binaries, not '$1'" ;;
       *) prefix=$1 ;;
     esac
     shift

@@ -1,15 +1,28 @@
-"""What gpu-check runs, but for the tests of CTest (ctests.py) and the sanitizers (sanitizer.py)."""
+"""What is checked, but for test programs (cases.py, ctests.py), the sanitizers (sanitizer.py) and measurements (measures.py)."""
 import json
 import math
 import os
 import pathlib
 import tempfile
+from collections import Counter
 
-import ctests
 import libraries
+from cases import CASE_SECONDS, tested
+from measures import BATCH, TUNING_SECONDS
 
 CORES = os.cpu_count() or 2
+# What is trained, and of the simulated GPUs of a dry run.
+SIZES = {
+    "headline": ["--model", "resnet18", "--dataset", "synthetic", "-b", BATCH, "--amp", "--max-steps", 50],
+    "replicas": (("mnist_convnet", ["--dataset", "digits", "--max-steps", 20]),
+                 ("resnet18", ["--model", "resnet18", "--dataset", "synthetic", "--bn", "sync", "-b", "32", "--max-steps", 20])),
+    "digits": ["--dataset", "digits", "--epochs", 2],
+    "graphs": ["--model", "resnet18", "--dataset", "synthetic", "-b", "32", "--amp", "--no-autotune", "--max-steps", 50],
+}
+DRY_MLP = ["--model", "mlp", "--dataset", "digits", "-b", 8, "--max-steps", 2, "--images-on", "host"]
+DRY_SIZES = {"headline": [*DRY_MLP, "--amp"], "replicas": (("mlp", DRY_MLP),), "digits": DRY_MLP, "graphs": [*DRY_MLP, "--amp", "--no-autotune"]}
 DIGITS_TOP1 = 90  # percent, after two epochs
+MOST_NAMED = 20   # rejected candidates in a report; the log has all
 # What the parts that use the GPU need, and the programs of dp_bench; the simulation and the other tests come later.
 GPU_TARGETS = ["dp_train", "dp_cuda", "test_gpu", "test_real_libraries", "test_ops", "test_golden", "test_mnist_steps", "test_resnet18",
                "op_bits", "dp_bench", "bench_step", "bench_ops", "bench_comm"]
@@ -21,10 +34,6 @@ def program(build, name):
     return build / "apps" / "dp_train" / name
 
 
-def tested(build, folder, name):
-    return build / "tests" / folder / name
-
-
 def configure(parts, root, folder, gpus):
     architectures = ";".join(sorted({gpu.architecture for gpu in gpus}))
 
@@ -33,13 +42,13 @@ def configure(parts, root, folder, gpus):
         if status == 0:
             status, output = parts.command(
                 part, ["cmake", "--preset", "release", "-B", folder, "-DDP_CUDA=ON", "-DDP_BUILD_TESTS=ON",
-                       f"-DDP_TEST_TIMEOUT={ctests.TEST_SECONDS}", f"-DDP_CUDA_ARCHITECTURES={architectures}"], 120, root)
+                       f"-DDP_TEST_TIMEOUT={CASE_SECONDS}", f"-DDP_CUDA_ARCHITECTURES={architectures}"], 120, root)
         if status == 0 and "CUDA backend is left out" in output:
             return parts.verdict(part, False, "CMake found no CUDA toolkit that fits: CUDACXX, PATH or /usr/local/cuda/bin must have "
                                  "the nvcc of CUDA 12.4 or newer")
         parts.verdict(part, status == 0, f"for sm_{architectures}" if status == 0 else f"exit status {status}")
 
-    return parts.run("configuring", check)
+    return parts.run("configuring", check, always=True)
 
 
 def built(parts, part, root, folder, limit, *targets):
@@ -62,7 +71,7 @@ def build(parts, root, folder):
         parts.verdict(part, status == 0, "the other parts run with what there is" if status == 0 else
                       f"not all of {', '.join(ESSENTIAL)} could be built: nothing to run")
 
-    return parts.run("build for the GPU parts", check) or parts.run("what is needed at least", has_essentials)
+    return parts.run("build for the GPU parts", check, always=True) or parts.run("what is needed at least", has_essentials, always=True)
 
 
 def build_the_rest(parts, root, folder):
@@ -70,22 +79,20 @@ def build_the_rest(parts, root, folder):
         status, detail = built(parts, part, root, folder, 240)
         parts.verdict(part, status == 0, detail)
 
-    parts.run("build of the other tests", check)
+    parts.run("build of the other tests", check, always=True)
 
 
-def environment(parts, build):
-    text = []
-
+def environment(parts, build, facts):
+    """What it prints goes to facts["environment"]."""
     def check(part):
         status, output = parts.command(part, [program(build, "dp_train"), "env"], 240)  # many GPUs have many pairs to probe
         print(output)
-        text.append(output)
+        facts["environment"] = output
         wrong = [f"exit status {status}"] if status != 0 else []
         wrong += libraries.unused(output, parts.environment)
         parts.verdict(part, not wrong, "; ".join(wrong))
 
     parts.run("dp_train env", check)
-    return "".join(text)
 
 
 def bits_of(output):
@@ -126,43 +133,46 @@ def train(parts, part, build, limit, *flags, **variables):
         return None
 
 
-def headline(parts, build, log):
-    """What the goals are about: ResNet18 in bfloat16, every way of every layer tried out anew, whose times are in `log`."""
+def headline(parts, build):
+    """What the goals are about: ResNet18 in bfloat16, the candidates of its layers tried first; tuning.tsv among the logs has their times. Their
+    choices stay in the cache for the measurements that follow."""
+    log = parts.logs / "tuning.tsv"
+
     def check(part):
         log.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory() as cache:
-            summary = train(parts, part, build, 120, "--model", "resnet18", "--dataset", "synthetic", "-b", "256", "--amp", "--max-steps", 50,
-                            DP_TUNING_LOG=log, XDG_CACHE_HOME=cache)
+        summary = train(parts, part, build, 200, *parts.sizes["headline"],
+                        DP_TUNING_LOG=log, DP_TUNING_SECONDS=TUNING_SECONDS)
         if summary is None:
             return
-        tried = [line.split("\t") for line in log.read_text().splitlines() if line.count("\t") == 2] if log.exists() else []
-        # Where no library's way and none of ours on tensor cores was right, what is fast was not tested.
-        fast = [way for _, way, time in tried if time != "-" and ("mma" in way or way.startswith(("cudnn:", "cublaslt:")))]
-        out = [f"{problem}: {way}" for problem, way, time in tried if time == "-"]
-        part.notes = [f"ways that differed or failed: {'; '.join(out)}"] if out else []
+        lines = [line.split("\t") for line in log.read_text().splitlines()] if log.exists() else []
+        tried = [(problem, name, time, (note or [""])[0]) for problem, name, time, *note in filter(lambda line: len(line) > 2, lines)]
+        untried = [line for line in tried if line[3].startswith("not tried")]
+        rejected = [line for line in tried if line[2] == "-" and line not in untried]
+        # Where no library's candidate and none of ours on tensor cores was right, what is fast was not tested.
+        fast = [line for line in tried if line[2] != "-" and ("mma" in line[1] or "cudnn:" in line[1] or "cublaslt:" in line[1])]
+        part.notes = [f"{count} candidates: {note or 'rejected'}" for note, count in sorted(Counter(line[3] for line in rejected + untried).items())]
+        part.notes += [f"{problem}: {name} {note}" for problem, name, _, note in rejected[:MOST_NAMED]]
         loss = summary["train_loss"]
         finite = isinstance(loss, (int, float)) and math.isfinite(loss)
-        parts.verdict(part, finite and bool(fast), f"loss {loss}, {summary['images_per_second']:.0f} images/s, {len(tried)} ways tried out, "
-                      f"{len(out)} of them no way")
+        parts.verdict(part, finite and bool(fast), f"loss {loss}, {summary['images_per_second']:.0f} images/s, {len(tried) - len(untried)} candidates tried, "
+                      f"{len(rejected)} rejected")
 
-    parts.run("resnet18: bfloat16, tuned, 50 steps", check)
+    parts.run("resnet18: bfloat16, tuned, 50 steps", check, needs=60)
 
 
 def replicas(parts, build):
-    for name, flags in (("mnist_convnet", ["--dataset", "digits"]),
-                        ("resnet18", ["--model", "resnet18", "--dataset", "synthetic", "--bn", "sync", "-b", "32"])):
+    for name, flags in parts.sizes["replicas"]:
         def check(part, flags=flags):
             hashes = []
             for count in (1, 2, 4):
-                summary = train(parts, part, build, 60, *flags, "--replicas-per-device", count, "--logical-shards", 4,
-                                "--max-steps", 20)
+                summary = train(parts, part, build, 60, *flags, "--replicas-per-device", count, "--logical-shards", 4)
                 if summary is None:
                     return
                 hashes.append(summary["weights_sha256"])
             equal = len(set(hashes)) == 1
             parts.verdict(part, equal, f"weights {hashes[0][:16]}" if equal else f"weights differ: {hashes}")
 
-        parts.run(f"{name}: 1, 2, 4 replicas on one GPU", check)
+        parts.run(f"{name}: 1, 2, 4 replicas on one GPU", check, needs=20)
 
 
 def digits(parts, build, amp=None):
@@ -170,24 +180,23 @@ def digits(parts, build, amp=None):
     flags = ["--amp", "--amp-dtype", amp] if amp else []
 
     def check(part):
-        summary = train(parts, part, build, 90, "--dataset", "digits", "--epochs", 2, *flags)
+        summary = train(parts, part, build, 90, *parts.sizes["digits"], *flags)
         if summary is not None:
-            parts.verdict(part, summary["top1"] >= DIGITS_TOP1, f"top-1 {summary['top1']:.4g}, "
+            parts.verdict(part, parts.sizes is DRY_SIZES or summary["top1"] >= DIGITS_TOP1, f"top-1 {summary['top1']:.4g}, "
                           f"{summary['images_per_second']:.0f} images/s")
 
-    parts.run(f"digits, two epochs{', ' + amp if amp else ''}", check)
+    parts.run(f"digits, two epochs{', ' + amp if amp else ''}", check, needs=15)
 
 
 def graphs(parts, build):
     def check(part):
         hashes = []
         for flags in ([], ["--no-graphs"]):
-            summary = train(parts, part, build, 60, "--model", "resnet18", "--dataset", "synthetic", "-b", "32", "--amp", "--no-autotune",
-                            "--max-steps", 50, *flags)
+            summary = train(parts, part, build, 60, *parts.sizes["graphs"], *flags)
             if summary is None:
                 return
             hashes.append(summary["weights_sha256"])
         equal = hashes[0] == hashes[1]
         parts.verdict(part, equal, f"weights {hashes[0][:16]}" if equal else f"weights differ: {hashes}")
 
-    parts.run("resnet18: steps as graphs and one by one", check)
+    parts.run("resnet18: steps as graphs and one by one", check, needs=20)

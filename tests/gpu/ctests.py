@@ -1,15 +1,11 @@
-"""Parts that are tests of CTest."""
+"""The part that is CTest's: whatever else was built. cases.py has those on the GPU."""
 import os
 import re
 import subprocess
 import xml.etree.ElementTree
 
 CORES = os.cpu_count() or 2
-TEST_SECONDS = 60  # of one test; the build is configured with it, for a test's own limit comes before ctest's --timeout
-# Programs whose tests use the GPUs that are there without the label `gpu`.
-OPS = "^(ops|golden|mnist_steps|resnet18): "
 LIBRARIES = "^real_libraries: "
-NEED_NO_GPU = "real "  # how names of those begin that are about a host without one
 
 
 def outcomes(log):
@@ -22,13 +18,13 @@ def outcomes(log):
     return passed, failed, skipped, list(names.values())
 
 
-def ctest(parts, name, build, limit, jobs, *selection, may_skip=lambda test: False, **variables):
+def all_tests(parts, build, limit=200):
     def check(part):
-        results = parts.logs / (re.sub(r"[^a-z0-9]+", "-", name.lower()) + ".xml")
+        results = parts.logs / "all-other-tests.xml"
         results.unlink(missing_ok=True)
         try:
-            status, _ = parts.command(part, ["ctest", "--test-dir", build, "--no-tests=error", "--output-on-failure", "-j", jobs,
-                                             "--output-junit", results, *selection], limit, **variables)
+            status, _ = parts.command(part, ["ctest", "--test-dir", build, "--no-tests=error", "--output-on-failure", "-j", max(2, CORES // 2),
+                                             "--output-junit", results, "-LE", "^(slow|simt-slow|gpu|embed)$", "-E", LIBRARIES], limit)
         except subprocess.TimeoutExpired as expired:
             passed, part.failed_tests, part.skipped_tests, part.unfinished_tests = outcomes(expired.output or "")
             part.result = "timed out"
@@ -42,26 +38,6 @@ def ctest(parts, name, build, limit, jobs, *selection, may_skip=lambda test: Fal
         skipped = [case.get("name") for case in cases if case.find("skipped") is not None]
         part.failed_tests, part.skipped_tests = failed, skipped
         detail = f"{len(cases) - len(failed) - len(skipped)} passed, {len(failed)} failed, {len(skipped)} skipped"
-        parts.verdict(part, status == 0 and not failed and all(map(may_skip, skipped)), detail)
+        parts.verdict(part, status == 0 and not failed, detail)
 
-    parts.run(name, check)
-
-
-def real_libraries(parts, build):
-    ctest(parts, "libraries and tensor cores", build, 120, 4, "-R", LIBRARIES,
-          may_skip=lambda test: test.startswith("real_libraries: " + NEED_NO_GPU))
-
-
-def gpu_tests(parts, build):
-    ctest(parts, "GPU tests", build, 120, 2, "-L", "^gpu$")
-
-
-def op_tests(parts, build):
-    # On the GPU alone: without one they fail.
-    ctest(parts, "ops and golden figures", build, 90, max(2, CORES // 4), "-R", OPS, may_skip=lambda test: "torchvision" in test,
-          DP_TESTED_KINDS="cuda")
-
-
-def all_tests(parts, build):
-    ctest(parts, "all other tests", build, 200, max(2, CORES // 2), "-LE", "^(slow|simt-slow|gpu|embed)$", "-E", LIBRARIES,
-          may_skip=lambda test: True)
+    parts.run("all other tests", check, needs=60)

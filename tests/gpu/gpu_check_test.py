@@ -1,4 +1,4 @@
-"""gpu-check's own logic, over programs that pretend."""
+"""The logic of single parts of gpu-all and gpu-check, over programs that pretend. gpu_all_test.py has whole calls."""
 import json
 import os
 import pathlib
@@ -10,9 +10,9 @@ import time
 import unittest
 import unittest.mock
 
+import cases
 import checks
 import ctests
-import gpu_check
 import gpus
 import libraries
 import report
@@ -45,13 +45,14 @@ what it printed
 """
 
 
-class GpuCheck(unittest.TestCase):
+class Pretended(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.build = pathlib.Path(self.folder.name)
         (self.build / "logs").mkdir()
         path = f"{self.build}/bin:/usr/bin:/bin"
-        self.parts = Parts(self.build / "logs", {"PATH": path}, time.monotonic() + 60)
+        self.parts = Parts(self.build / "logs", {"PATH": path}, time.monotonic() + 600)
+        self.parts.sizes = checks.SIZES
         os.environ["PATH"] = path  # where Popen looks
 
     def tearDown(self):
@@ -67,6 +68,8 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(len(self.parts.done), 1)
         return self.parts.done[0]
 
+
+class GpuCheck(Pretended):
     def test_without_a_driver_the_reason_is_named(self):
         self.assertIn("libdp_no_such_driver.so.1 not found", gpus.probe("libdp_no_such_driver.so.1"))
 
@@ -81,7 +84,7 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("no luck", self.parts.done[0].detail)
         self.parts.deadline = time.monotonic()
         self.parts.run("too late", lambda part: self.parts.command(part, ["true"], 10))
-        self.assertEqual((self.parts.done[-1].result, self.parts.done[-1].detail), ("not run", "no time was left"))
+        self.assertEqual((self.parts.done[-1].result, self.parts.done[-1].detail), ("not run", "0 s were left, 5 are needed: --continue runs it"))
 
     def bits(self, simulated, real):
         self.pretend("tests/cuda/op_bits_simulated", f"printf '{simulated}'")
@@ -144,37 +147,18 @@ class GpuCheck(unittest.TestCase):
         part = self.run_ctest(ctests.all_tests, "fail", '<failure message="x"/>')
         self.assertEqual((part.result, part.failed_tests, part.detail), ("failed", ["b"], "1 passed, 1 failed, 0 skipped"))
 
-    def test_skips_pass_but_not_of_what_a_gpu_is_here_for(self):
-        skip = '<skipped message="SKIP_RETURN_CODE=4"/>'
-        for what, name, result in ((ctests.all_tests, "b", "passed"), (ctests.gpu_tests, "b", "failed"),
-                                   (ctests.real_libraries, "real_libraries: cuDNN computes", "failed"),
-                                   (ctests.real_libraries, f"real_libraries: {ctests.NEED_NO_GPU} x", "passed"),
-                                   (ctests.op_tests, "ops: b", "failed"), (ctests.op_tests, "resnet18: torchvision's b", "passed")):
-            with self.subTest(what=what.__name__, name=name):
-                self.parts.done.clear()
-                part = self.run_ctest(what, "notrun", skip, name)
-                self.assertEqual((part.result, part.skipped_tests), (result, [name]))
-
-    def test_what_may_be_skipped_of_the_libraries_is_what_needs_no_gpu(self):
-        cuda = pathlib.Path(__file__).resolve().parents[1] / "cuda"
-        for file, may_skip in (("real_libraries_test.cpp", True), ("gpu_libraries_test.cpp", False)):
-            names = re.findall(r'^(?:TEST_CASE|DP_IN_\w+)\("([^"]+)"', (cuda / file).read_text(), re.MULTILINE)
-            self.assertGreater(len(names), 2)
-            self.assertEqual({name.startswith(ctests.NEED_NO_GPU) for name in names}, {may_skip})
+    def test_of_all_other_tests_any_may_be_skipped(self):
+        part = self.run_ctest(ctests.all_tests, "notrun", '<skipped message="SKIP_RETURN_CODE=4"/>')
+        self.assertEqual((part.result, part.skipped_tests), ("passed", ["b"]))
 
     def test_a_ctest_that_leaves_no_results_fails(self):
         self.pretend("bin/ctest", "echo 'Errors while discovering tests'; exit 8")
-        ctests.gpu_tests(self.parts, self.build)
+        ctests.all_tests(self.parts, self.build)
         self.assertEqual((self.only().result, self.only().detail), ("failed", "exit status 8, and no results"))
-
-    def test_ops_are_tested_on_the_gpu_alone(self):
-        self.pretend("bin/ctest", 'echo "on $DP_TESTED_KINDS"; exit 1')
-        ctests.op_tests(self.parts, self.build)
-        self.assertIn("on cuda", self.only().output_tail)
 
     def test_of_tests_that_were_stopped_those_that_ended_are_told(self):
         self.pretend("bin/ctest", f"cat <<'LOG'\n{STOPPED}LOG\nexec sleep 20")
-        ctests.ctest(self.parts, "slow tests", self.build, 1, 2)
+        ctests.all_tests(self.parts, self.build, limit=1)
         part = self.only()
         self.assertEqual((part.result, part.detail), ("timed out", "stopped after 1 s: 1 passed, 5 failed, 1 skipped, 1 had not ended"))
         self.assertEqual(part.failed_tests, ["b: fails", "e: crashes", "f: aborts", "g: a name that fills the line", "d: times out"])
@@ -186,7 +170,7 @@ class GpuCheck(unittest.TestCase):
         self.pretend("root/dev", "")
         self.pretend("bin/cmake", 'echo "$*"')
         self.assertTrue(checks.configure(self.parts, self.build / "root", self.build, [gpus.Gpu("H200", "90")]))
-        self.assertIn(f"-DDP_TEST_TIMEOUT={ctests.TEST_SECONDS} ", self.only().output_tail)
+        self.assertIn(f"-DDP_TEST_TIMEOUT={cases.CASE_SECONDS} ", self.only().output_tail)
 
     def built(self, script):
         (self.build / "root").mkdir(exist_ok=True)
@@ -243,7 +227,9 @@ class GpuCheck(unittest.TestCase):
         self.pretend("apps/dp_train/dp_train", "echo 'cuDNN       none: not found'")
         path = self.packages("cudnn/lib/libcudnn.so.9")
         with unittest.mock.patch.object(sys, "path", path), unittest.mock.patch("builtins.print"):
-            self.assertIn("cuDNN", checks.environment(self.parts, self.build))
+            facts = {}
+            checks.environment(self.parts, self.build, facts)
+        self.assertIn("cuDNN", facts["environment"])
         part = self.only()
         self.assertEqual(part.result, "failed")
         self.assertIn("cuDNN is not used", part.detail)
@@ -251,17 +237,19 @@ class GpuCheck(unittest.TestCase):
     def headline(self, log, loss="2.3"):
         words = 'while [ "$1" != --summary ]; do shift; done\n'
         self.pretend("apps/dp_train/dp_train", words + f'printf "{log}" >"$DP_TUNING_LOG"\n'
-                     f'echo \'{{"train_loss": {loss}, "images_per_second": 9.5}}\' >"$2"')
-        checks.headline(self.parts, self.build, self.build / "tuning.tsv")
+                     f'echo "{{\\"train_loss\\": {loss}, \\"images_per_second\\": $DP_TUNING_SECONDS.5}}" >"$2"')
+        checks.headline(self.parts, self.build)
         return self.only()
 
-    def test_tuned_training_passes_and_ways_that_are_out_are_told(self):
-        part = self.headline(r"conv\town:64x64\t3\nconv\tcudnn:eng1\t2.5\nconv\town:mma 64x64\t-\n")
-        self.assertEqual((part.result, part.detail), ("passed", "loss 2.3, 10 images/s, 3 ways tried out, 1 of them no way"))
-        self.assertEqual(part.notes, ["ways that differed or failed: conv: own:mma 64x64"])
+    def test_tuned_training_passes_and_rejected_candidates_are_told(self):
+        part = self.headline(r"conv\town:64x64\t3\nconv\tcudnn:eng1\t2.5\ttimed without a graph\nconv\town:mma 64x64\t-\tloses NaN\n"
+                             r"fc\town:64x64\t-\tnot tried: the 90 s of DP_TUNING_SECONDS are over\n")
+        self.assertEqual((part.result, part.detail), ("passed", "loss 2.3, 90 images/s, 3 candidates tried, 1 rejected"))
+        self.assertEqual(part.notes, ["1 candidates: loses NaN", "1 candidates: not tried: the 90 s of DP_TUNING_SECONDS are over",
+                                      "conv: own:mma 64x64 loses NaN"])
 
-    def test_tuned_training_without_a_fast_way_or_a_loss_fails(self):
-        for log, loss in ((r"conv\town:64x64\t3\nconv\town:mma 64x64\t-\n", "2.3"), ("", "2.3"), (r"conv\tcudnn:eng1\t2\n", "null")):
+    def test_tuned_training_without_a_fast_candidate_or_a_loss_fails(self):
+        for log, loss in ((r"conv\town:64x64\t3\nconv\town:mma 64x64\t-\tfailed\n", "2.3"), ("", "2.3"), (r"conv\tcudnn:eng1\t2\n", "null")):
             self.parts.done.clear()
             self.assertEqual(self.headline(log, loss).result, "failed")
 
@@ -318,11 +306,11 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.only().result, "not run")
 
     def facts(self, **more):
-        return {"commit": "c0ffee", "date": "today", "gpus": ["H200"], "host": "here", "environment": "driver 1", "seconds": 3,
+        return {"commit": "c0ffee", "date": "today", "gpus": ["H200"], "host": "here", "title": "GPU check", "programs": "built here", "environment": "driver 1", "seconds": 3,
                 "passed": False, "finished": True, **more}
 
     def test_logs_and_a_report_are_there_while_parts_still_run(self):
-        self.parts.after_each = lambda: report.write(self.build, self.facts(finished=False), self.parts.done, self.parts.logs)
+        self.parts.save = lambda: report.write(self.build, self.facts(finished=False), self.parts.done, self.parts.logs)
         seen = []
 
         def looks(part):
@@ -338,30 +326,12 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(seen[1], "hello\n")
         self.assertEqual((self.parts.done[1].result, self.parts.done[1].detail), ("failed", "it came to no verdict"))
 
-    def order_of(self, broken=""):
-        """The parts in the order of their beginnings, all programs pretending; those of a build whose last word is broken fail."""
-        names = []
-
-        def run(name, check):
-            names.append(name)
-            return name != broken
-
-        with unittest.mock.patch.object(self.parts, "run", run):
-            gpu_check.run_all(self.parts, self.build, self.build, [gpus.Gpu("H200", "90")], {})
-        return names
-
-    def test_what_says_most_comes_first(self):
-        names = self.order_of()
-        self.assertEqual(names[:6], ["configuring", "build for the GPU parts", "dp_train env", "libraries and tensor cores", "GPU tests",
-                                     "resnet18: bfloat16, tuned, 50 steps"])
-        at = names.index
-        self.assertLess(max(at("compute-sanitizer memcheck"), at("compute-sanitizer racecheck")),
-                        min(at("compute-sanitizer initcheck"), at("compute-sanitizer synccheck")))
-        self.assertLess(at("build of the other tests"), min(at("simulated and real bits"), at("all other tests")))
-        self.assertEqual(len(names), len(set(names)))
-
-    def test_without_a_configured_build_nothing_runs(self):
-        self.assertEqual(self.order_of("configuring"), ["configuring"])
+    def test_of_a_long_log_the_begin_and_the_end_are_packed(self):
+        (self.build / "logs/long.log").write_bytes(b"begin" + b"x" * (3 << 20) + b"end")
+        report.write(self.build, self.facts(), [], self.parts.logs)
+        with tarfile.open(self.build / "logs.tar.gz") as archive:
+            content = archive.extractfile("logs/long.log").read()
+        self.assertTrue(content.startswith(b"begin") and content.endswith(b"end") and len(content) < 2.1 * 2**20)
 
     def test_lines_that_name_an_error_are_reported_wherever_they_stand(self):
         script = "echo 'x.cu(3): error: no luck'; for i in $(seq 999); do echo line $i; done"

@@ -12,14 +12,14 @@ def probe(library="libcuda.so.1"):
     try:
         driver = ctypes.CDLL(library)
     except OSError:
-        return f"no NVIDIA driver here ({library} not found); gpu-check needs a GPU"
+        return f"no NVIDIA driver here ({library} not found); a GPU is needed"
     if (error := driver.cuInit(0)) != 0:
-        return f"the NVIDIA driver does not start (cuInit gives error {error}); gpu-check needs a GPU"
+        return f"the NVIDIA driver does not start (cuInit gives error {error}); a GPU is needed"
     count = ctypes.c_int()
     if (error := driver.cuDeviceGetCount(ctypes.byref(count))) != 0:
-        return f"the NVIDIA driver does not list its devices (error {error}); gpu-check needs a GPU"
+        return f"the NVIDIA driver does not list its devices (error {error}); a GPU is needed"
     if count.value == 0:
-        return "the NVIDIA driver sees no device; gpu-check needs a GPU"
+        return "the NVIDIA driver sees no device; a GPU is needed"
     return [gpu(driver, index) for index in range(count.value)]
 
 
@@ -32,3 +32,13 @@ def gpu(driver, index):
         driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
         digits += str(number.value)
     return Gpu(name.value.decode(errors="replace"), digits)
+
+
+def driver_version(library="libcuda.so.1"):
+    """The CUDA version that the driver is for: 13000 for 13.0; 0 where it does not say."""
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL(library).cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return 0
+    return number.value

@@ -1,4 +1,5 @@
-"""Parts of the check: commands with a time limit, whose results are kept whatever they are."""
+"""Parts of a check: commands with a time limit, whose results are kept whatever they are, and left out where an earlier call has them."""
+import ctypes
 import os
 import pathlib
 import re
@@ -12,6 +13,11 @@ import time
 TELLING = re.compile(r"\berror\b|^FAILED:|undefined reference|cannot open shared object|terminate called|\*\*\*(Failed|Timeout|Exception)",
                      re.IGNORECASE)
 MOST_TELLING = 40
+SETTLED = ("passed", "failed", "timed out")  # what --continue does not repeat
+LISTS = ("failed_tests", "skipped_tests", "unfinished_tests", "notes")
+LEAST_SECONDS = 5  # with less left no part begins
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
 def say(line):
@@ -19,90 +25,176 @@ def say(line):
     sys.stdout.flush()
 
 
-class NoTimeLeft(Exception):
-    pass
+class CutShort(Exception):
+    """The time of the whole call ended, not that of the part."""
 
 
 class Part:
     def __init__(self, name):
         self.name = name
-        self.result = "running"  # in the end: passed, failed, timed out, not run
-        self.detail = ""         # one line
+        self.result = "not run"  # then interrupted, while it runs; in the end passed, failed, timed out, not run, interrupted
+        self.detail = "its turn had not come"  # one line
         self.seconds = 0.0
         self.commands = []
         self.output_tail = ""    # of the last command; kept for the report when the part did not pass
         self.telling = []        # its first lines that name an error
 
+    @staticmethod
+    def of_record(record):
+        part = Part(record["name"])
+        for key, value in record.items():
+            setattr(part, key, value)
+        return part
+
+    def record(self):
+        record = {"name": self.name, "result": self.result, "detail": self.detail, "seconds": self.seconds, "commands": list(self.commands)}
+        record.update({key: getattr(self, key) for key in LISTS if hasattr(self, key)})
+        if self.result != "passed":
+            record.update(telling=self.telling, output_tail=self.output_tail)
+        return record
+
+
+def end_with_parent():
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
 
 class Parts:
-    def __init__(self, logs, environment, deadline):
+    def __init__(self, logs, environment, deadline, earlier=()):
+        """`earlier`: records of the parts of an earlier call."""
         self.logs = pathlib.Path(logs)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.environment = environment
         self.deadline = deadline  # on time.monotonic(), of all parts
-        self.done = []            # in the order of their beginnings
-        self.after_each = lambda: None
-        self.lock = threading.Lock()
+        self.earlier = {record["name"]: record for record in earlier if record["result"] in SETTLED}
+        self.done = []            # in the order of the plan
+        self.save = lambda: None
+        self.lock = threading.RLock()
+        self.planning = False
+        self.stopped = False      # the call was told to end
+        self.children = set()
+        self.sizes = None         # checks.SIZES or DRY_SIZES
+        self.patience = 1         # times the limits of commands
 
-    def run(self, name, check):
-        """check(part) sets result and detail; what it throws fails the part. Returns whether it passed."""
-        part = Part(name)
+    def plan(self, run):
+        """Lists the parts that run() would run, so that a report names those whose turn never comes."""
+        self.planning = True
+        run()
+        self.planning = False
+
+    def part(self, name):
+        found = next((part for part in self.done if part.name == name), None)
+        if found is None:
+            found = Part.of_record(self.earlier[name]) if name in self.earlier else Part(name)
+            self.done.append(found)
+        return found
+
+    def run(self, name, check, needs=LEAST_SECONDS, always=False):
+        """check(part) sets result and detail; what it throws fails the part. Returns whether it passed. A part does not begin with less than
+        `needs` seconds left; one that an earlier call has settled is not run again, unless `always`."""
         with self.lock:
-            self.done.append(part)
+            part = self.part(name)
+        if self.planning:
+            return True
+        if self.stopped:
+            return False
+        if part.result in SETTLED and not always:
+            say(f"== {name}: {part.result} in an earlier call")
+            return part.result == "passed"
         begin = time.monotonic()
+        left = self.left()
+        part.__init__(name)
+        if left < needs:
+            part.detail = f"{max(0, left):.0f} s were left, {needs} are needed: --continue runs it"
+            self.written()
+            return False
+        part.result, part.detail = "interrupted", "it had not ended when this was written"
+        self.written()
         say(f"== {name}")
         try:
             check(part)
+            if part.result == "interrupted":
+                part.result, part.detail = "failed", "it came to no verdict"
         except subprocess.TimeoutExpired as expired:
             part.result, part.detail = "timed out", f"stopped after {expired.timeout:.0f} s"
-        except NoTimeLeft:
-            part.result, part.detail = "not run", "no time was left" if len(part.commands) == 1 else "no time was left for all of it"
+        except CutShort:
+            part.result, part.detail = "interrupted", "the time of this call was over: --continue runs it again"
         except Exception as error:  # a part must not stop the others
             part.result, part.detail = "failed", f"{type(error).__name__}: {error}"
-        if part.result == "running":
-            part.result, part.detail = "failed", "it came to no verdict"
-        part.seconds = round(time.monotonic() - begin, 1)
+        finally:
+            if self.stopped:
+                part.result, part.detail = "interrupted", "the call was told to end"
+            part.seconds = round(time.monotonic() - begin, 1)
+            self.written()
         say(f"== {name}: {part.result}{', ' if part.detail else ''}{part.detail}, {part.seconds} s")
-        with self.lock:
-            try:
-                self.after_each()
-            except OSError as error:
-                say(f"== the report: {error}")
         return part.result == "passed"
 
-    @staticmethod
-    def side_by_side(*runs):
+    def left(self):
+        return self.deadline - time.monotonic()
+
+    def written(self):
+        with self.lock:
+            try:
+                self.save()
+            except OSError as error:
+                say(f"== the report: {error}")
+
+    def side_by_side(self, *runs):
         """Calls each in a thread of its own, and ends when all have."""
-        threads = [threading.Thread(target=run) for run in runs]
+        if self.planning:
+            for run in runs:
+                run()
+            return
+        threads = [threading.Thread(target=run, daemon=True) for run in runs]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
+    def stop(self):
+        self.stopped = True
+        for process in list(self.children):
+            try:
+                os.killpg(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
     def command(self, part, words, limit, folder=None, **variables):
-        """Runs a program to its end and returns (exit status, output); its output is in logs too. A TimeoutExpired has what there is."""
+        """Runs a program to its end and returns (exit status, output); its output is in logs too. A TimeoutExpired has what there is, as has
+        a CutShort."""
         words = [str(word) for word in words]
-        limit = min(limit, self.deadline - time.monotonic())
+        limit *= self.patience
+        left = self.left()
         part.commands.append(" ".join([f"{name}={value}" for name, value in variables.items()] + words))
-        if limit < 1:
-            raise NoTimeLeft
+        if left < 1:
+            raise CutShort
         log = self.logs / (re.sub(r"[^a-z0-9]+", "-", part.name.lower()).strip("-") + f"-{len(part.commands)}.log")
+        try:
+            status = self.launched(words, log, min(limit, left), folder, **variables)
+        except subprocess.TimeoutExpired as expired:
+            if left < limit:
+                raise CutShort from None
+            expired.output = log.read_text(errors="replace")
+            raise
+        finally:
+            output = log.read_text(errors="replace") if log.exists() else ""
+            part.output_tail = output[-6000:]
+            part.telling = [line[:300] for line in output.splitlines() if TELLING.search(line)][:MOST_TELLING]
+        return status, output
+
+    def launched(self, words, log, limit, folder=None, **variables):
+        """The exit status of a program, whose output goes to the file `log`."""
         environment = {**self.environment, **{name: str(value) for name, value in variables.items()}}
         with open(log, "wb") as file:
-            process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                       cwd=folder, env=environment, start_new_session=True)
-            try:
-                process.wait(timeout=limit)
-            except subprocess.TimeoutExpired as expired:
+            process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=folder, env=environment,
+                                       start_new_session=True, preexec_fn=end_with_parent)
+        self.children.add(process.pid)
+        try:
+            return process.wait(timeout=limit)
+        finally:
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                expired.output = log.read_text(errors="replace")
-                raise
-            finally:
-                output = log.read_text(errors="replace")
-                part.output_tail = output[-6000:]
-                part.telling = [line[:300] for line in output.splitlines() if TELLING.search(line)][:MOST_TELLING]
-        return process.returncode, output
+            self.children.discard(process.pid)
 
     def verdict(self, part, passed, detail):
         part.result, part.detail = "passed" if passed else "failed", detail

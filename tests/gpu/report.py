@@ -1,27 +1,30 @@
-"""report.json and report.md, and all output as logs.tar.gz. Written after every part: what there is survives whatever comes."""
+"""report.json and report.md, and all output as logs.tar.gz. Written around every part: what there is survives whatever comes."""
+import io
 import json
 import os
 import tarfile
 
+LONGEST_LOG = 2 << 20  # of a longer one the begin and the end are packed
+
 
 def write(out, facts, parts, logs):
-    records = []
-    for part in parts:
-        record = {"name": part.name, "result": part.result, "detail": part.detail, "seconds": part.seconds,
-                  "commands": list(part.commands)}
-        for extra in ("failed_tests", "skipped_tests", "unfinished_tests", "notes"):
-            if hasattr(part, extra):
-                record[extra] = getattr(part, extra)
-        if part.result != "passed":
-            record["telling"] = part.telling
-            record["output_tail"] = part.output_tail
-        records.append(record)
+    records = [part.record() for part in parts]
     replace(out / "report.json", (json.dumps({**facts, "parts": records}, indent=1) + "\n").encode())
     replace(out / "report.md", readable(facts, records).encode())
     packed = out / "logs.tar.gz.new"
     with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
-        archive.add(logs, "logs")
+        for log in sorted(logs.iterdir()):
+            archive.addfile(*entry("logs/" + log.name, log))
     os.replace(packed, out / "logs.tar.gz")
+
+
+def entry(name, log):
+    content = log.read_bytes()
+    if len(content) > LONGEST_LOG:
+        content = content[:LONGEST_LOG // 2] + b"\n[...]\n" + content[-LONGEST_LOG // 2:]
+    about = tarfile.TarInfo(name)
+    about.size = len(content)
+    return about, io.BytesIO(content)
 
 
 def replace(file, content):
@@ -38,10 +41,10 @@ def verdict_of(facts):
 
 def readable(facts, records):
     lines = [
-        "# GPU check", "",
+        f"# {facts['title']}", "",
         f"**{verdict_of(facts)}**, in {facts['seconds']} s.", "",
         f"- commit: {facts['commit']}", f"- date: {facts['date']}", f"- GPUs: {', '.join(facts['gpus'])}",
-        f"- host: {facts['host']}", "",
+        f"- host: {facts['host']}", f"- programs: {facts['programs']}", "",
         "| part | result | seconds | |", "|---|---|---|---|",
     ]
     for record in records:
@@ -54,7 +57,7 @@ def readable(facts, records):
             if record.get(f"{what}_tests"):
                 lines += ["", f"{record['name']}, {what}: " + "; ".join(record[f"{what}_tests"]) + "."]
     for record in records:
-        if record["result"] in ("passed", "running"):
+        if record["result"] in ("passed", "not run") or not record["commands"]:
             continue
         lines += ["", f"## {record['name']}: {record['result']}", ""]
         lines += [f"- {name}" for name in record.get("failed_tests", [])]

@@ -3,7 +3,8 @@ import pathlib
 import shutil
 import subprocess
 
-from checks import program, tested
+from cases import tested
+from checks import program
 
 # Cases of the op tests that reach every kernel of the ops that the networks have, with small tensors, in float32 and 16 bits.
 OPS = [
@@ -68,4 +69,4 @@ def sanitize(parts, build, tool):
                 wrong.append(f"{binary.name}: {why}")
         parts.verdict(part, not wrong, "; ".join(wrong) or f"nothing found in {len(runs)} programs")
 
-    parts.run(f"compute-sanitizer {tool}", check)
+    parts.run(f"compute-sanitizer {tool}", check, needs=60)

@@ -183,6 +183,56 @@ TEST_CASE("running values move as PyTorch's do: by the momentum, towards the unb
   });
 }
 
+TEST_CASE("one op updates the running values of many normalisations, each as if it were alone") {
+  Random random(59, RandomUse::synthetic);
+  constexpr int kNorms = 70, kParts = 2;
+  std::vector<Doubles> moments;
+  std::vector<HostTensor> means, variances;
+  for (std::int64_t i = 0; i < kNorms; ++i) {
+    const std::int64_t channels = i == 3 ? 300 : 1 + i % 5;
+    Doubles own;
+    for (int part = 0; part < kParts; ++part) {
+      own.push_back(static_cast<double>(part + i));  // the first of all: an empty part
+      const Doubles values = random_tensor({2 * channels}, random).values;
+      for (const double value : values) own.push_back(own[0] + std::abs(value));
+    }
+    moments.push_back(own);
+    means.push_back(random_tensor({channels}, random));
+    variances.push_back(random_tensor({channels}, random));
+  }
+  everywhere([&](OpRig& rig, bool) {
+    std::vector<HostTensor> mean = means, variance = variances;
+    std::vector<NormRunning> all;
+    for (std::size_t i = 0; i < kNorms; ++i)
+      all.push_back({0.1 + 0.01 * static_cast<double>(i), moments[i], &mean[i], &variance[i]});
+    batch_norm_track(rig, all, kParts);
+    for (std::size_t i = 0; i < kNorms; ++i) {
+      INFO("normalisation " << i);
+      HostTensor own_mean = means[i], own_variance = variances[i];
+      const NormRunning one{all[i].momentum, moments[i], &own_mean, &own_variance};
+      batch_norm_track(rig, {&one, 1}, kParts);
+      CHECK(mean[i].values == own_mean.values);
+      CHECK(variance[i].values == own_variance.values);
+      CHECK(mean[i].values != means[i].values);
+    }
+  });
+}
+
+TEST_CASE("moments come with the stats of their part, bit for bit those of merging it alone") {
+  Random random(60, RandomUse::synthetic);
+  for (const Shape& shape : {Shape{3, 20, 5, 7}, {2, 64, 20, 19}, {1, 132, 8, 9}, {0, 3, 4, 4}}) {
+    const HostTensor x = random_tensor(shape, random);
+    everywhere([&](OpRig& rig, bool preferred) {
+      INFO(to_string(shape));
+      const kernels::Layout layout = preferred ? rig.preferred(shape) : rig.plain(shape);
+      Doubles stats;
+      const Doubles moments = batch_norm_moments(rig, x, layout, 0.25, &stats);
+      CHECK(moments == batch_norm_moments(rig, x, layout));
+      CHECK(stats == batch_norm_merge(rig, {.channels = shape[1], .eps = 0.25}, moments));
+    });
+  }
+}
+
 TEST_CASE("running values do not take what is not finite") {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   everywhere([&](OpRig& rig, bool) {

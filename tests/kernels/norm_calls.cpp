@@ -27,25 +27,55 @@ std::size_t of_channels(const HostTensor& x) { return static_cast<std::size_t>(2
 
 }  // namespace
 
-Doubles batch_norm_moments(OpRig& rig, const HostTensor& x, const Layout& layout) {
-  const auto op = rig.context().make_op(BatchNormMoments{rig.desc(x.shape, layout)});
-  const auto moments = poisoned_doubles(rig, 1 + of_channels(x));
-  rig.run(*op, {rig.upload(x, op->tensors()[0]).data(), moments->data()});
-  return download_doubles(rig, *moments, 1 + of_channels(x));
+Doubles batch_norm_moments(OpRig& rig, const HostTensor& x, const Layout& layout, std::optional<double> eps,
+                           Doubles* stats_of_part) {
+  const auto op = rig.context().make_op(BatchNormMoments{rig.desc(x.shape, layout), eps});
+  const std::size_t count = 1 + of_channels(x);
+  const auto moments = poisoned_doubles(rig, count), stats = poisoned_doubles(rig, count);
+  rig.run(*op, {rig.upload(x, op->tensors()[0]).data(), moments->data(), eps ? stats->data() : nullptr});
+  if (eps) *stats_of_part = download_doubles(rig, *stats, count);
+  return download_doubles(rig, *moments, count);
 }
 
 Doubles batch_norm_merge(OpRig& rig, const NormMerge& merge, const Doubles& moments, HostTensor* mean,
                          HostTensor* variance, bool stats) {
-  const auto op = rig.context().make_op(BatchNormMerge{merge.channels, merge.parts, merge.eps, merge.momentum});
   const std::size_t count = 1 + 2 * static_cast<std::size_t>(merge.channels);
   REQUIRE(moments.size() == count * static_cast<std::size_t>(merge.parts));
+  if (mean) {
+    NormRunning running{merge.momentum, moments, mean, variance};
+    batch_norm_track(rig, {&running, 1}, merge.parts);
+  }
+  if (!stats) return {};
+  const auto op = rig.context().make_op(BatchNormMerge{merge.channels, merge.parts, merge.eps});
   const auto parts = upload_doubles(rig, moments), result = poisoned_doubles(rig, count);
-  std::optional<DeviceTensor> running_mean, running_variance;
-  if (mean) running_mean = upload_plain(rig, *mean), running_variance = upload_plain(rig, *variance);
-  rig.run(*op, {parts->data(), stats ? result->data() : nullptr, mean ? running_mean->data() : nullptr,
-                mean ? running_variance->data() : nullptr});
-  if (mean) *mean = rig.download(*running_mean), *variance = rig.download(*running_variance);
-  return stats ? download_doubles(rig, *result, count) : Doubles{};
+  rig.run(*op, {parts->data(), result->data()});
+  return download_doubles(rig, *result, count);
+}
+
+void batch_norm_track(OpRig& rig, std::span<const NormRunning> norms, int parts) {
+  BatchNormTrack track{.parts = parts};
+  Doubles moments;
+  HostTensor values{{0}, {}};
+  for (const NormRunning& norm : norms) {
+    const auto at = static_cast<std::int64_t>(values.values.size());
+    const std::int64_t channels = norm.mean->shape.numel();
+    track.norms.push_back(
+        {channels, norm.momentum, static_cast<std::int64_t>(moments.size()), at + channels, at});  // the variance first
+    moments.insert(moments.end(), norm.moments.begin(), norm.moments.end());
+    for (const HostTensor* const own : {norm.variance, norm.mean})
+      values.values.insert(values.values.end(), own->values.begin(), own->values.end());
+  }
+  values.shape = {static_cast<std::int64_t>(values.values.size())};
+  const auto op = rig.context().make_op(track);
+  const DeviceTensor running = upload_plain(rig, values);
+  rig.run(*op, {upload_doubles(rig, moments)->data(), running.data()});
+  const Doubles updated = rig.download(running).values;
+  auto next = updated.begin();
+  for (const NormRunning& norm : norms)
+    for (HostTensor* const own : {norm.variance, norm.mean}) {
+      std::copy_n(next, own->values.size(), own->values.begin());
+      next += static_cast<std::ptrdiff_t>(own->values.size());
+    }
 }
 
 Doubles batch_norm_running(OpRig& rig, const HostTensor& mean, const HostTensor& variance, double eps) {

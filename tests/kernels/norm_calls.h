@@ -1,13 +1,17 @@
 // Batch normalisation and its pieces, from host values to host values.
 #pragma once
 
+#include <span>
+
 #include "kernels/op_rig.h"
 
 namespace dp::test {
 
 using Doubles = std::vector<double>;  // moments, stats, sums: as kernels/ops.h lays them out
 
-Doubles batch_norm_moments(OpRig& rig, const HostTensor& x, const kernels::Layout& layout);
+// With `eps` also the stats of this part, in `stats_of_part`.
+Doubles batch_norm_moments(OpRig& rig, const HostTensor& x, const kernels::Layout& layout,
+                           std::optional<double> eps = {}, Doubles* stats_of_part = nullptr);
 
 struct NormMerge {
   std::int64_t channels = 1;
@@ -17,6 +21,13 @@ struct NormMerge {
 // Updates `mean` and `variance` unless they are null. No stats when they are not asked for.
 Doubles batch_norm_merge(OpRig& rig, const NormMerge& merge, const Doubles& moments, HostTensor* mean = nullptr,
                          HostTensor* variance = nullptr, bool stats = true);
+// Several at once: the moments of one's parts, and its running values, which are updated.
+struct NormRunning {
+  double momentum;
+  Doubles moments;
+  HostTensor *mean, *variance;
+};
+void batch_norm_track(OpRig& rig, std::span<const NormRunning> norms, int parts);
 Doubles batch_norm_running(OpRig& rig, const HostTensor& mean, const HostTensor& variance, double eps = 1e-5);
 
 HostTensor batch_norm_forward(OpRig& rig, const HostTensor& x, const Doubles& stats, const HostTensor& weight,

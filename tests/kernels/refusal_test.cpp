@@ -125,7 +125,10 @@ TEST_CASE("normalisations of other tensors than images, of no part or no channel
   check_refused([&](OpRig& rig) -> OpDesc { return BatchNormBackward{rig.desc({2, 3, 4, 4}), 0}; }, "part, not 0");
   check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 0}; }, "channel, not 0");
   check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .parts = 0}; }, "part, not 0");
-  check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .momentum = 1.5}; }, "momentum");
+  check_refused([](OpRig&) -> OpDesc { return BatchNormTrack{.norms = {{.channels = 3, .momentum = 1.5}}}; },
+                "momentum");
+  check_refused([](OpRig&) -> OpDesc { return BatchNormTrack{.norms = {{.channels = 0}}}; }, "channel, not 0");
+  check_refused([](OpRig& rig) -> OpDesc { return BatchNormMoments{rig.desc({2, 3, 4, 5}), -1.0}; }, "eps");
   check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .eps = -1}; }, "eps");
   check_refused([](OpRig&) -> OpDesc { return BatchNormRunning{.channels = -1}; }, "channel, not -1");
   check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = -1}; }, "negative");

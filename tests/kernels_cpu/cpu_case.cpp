@@ -98,7 +98,9 @@ void add_norms(Cases& c, const TensorDesc& x) {
   const auto stats = [&] { return stats_memory(channels, static_cast<double>(x.shape.numel() / channels)); };
   const auto doubles = [&](std::int64_t count) { return zeroed(static_cast<std::size_t>(count) * 8); };
   c.add(BatchNormMoments{x}, {1}, true, {floats(), doubles(1 + 2 * channels)});
-  c.add(BatchNormMerge{channels, 1}, {1, 2, 3}, true, {stats(), doubles(1 + 2 * channels), vector(), vector()});
+  c.add(BatchNormMerge{channels, 1}, {1}, true, {stats(), doubles(1 + 2 * channels)});
+  c.add(BatchNormTrack{{{.channels = channels, .variance = channels}}}, {1}, true,
+        {stats(), random_memory(static_cast<std::size_t>(2 * channels) * 4)});
   c.add(BatchNormRunning{channels}, {2}, true, {vector(), vector(), doubles(1 + 2 * channels)});
   c.add(BatchNormForward{x, true, true}, {5}, true, {floats(), stats(), vector(), vector(), floats(), floats()});
   c.add(BatchNormBackwardSums{x, true}, {5, 6, 7, 8}, true,

@@ -161,6 +161,9 @@ static_assert(equal(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CudnnAttribute::varia
 static_assert(equal(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CudnnAttribute::variant_workspace));
 static_assert(equal(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CudnnAttribute::engine_global_index));
 static_assert(equal(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CudnnAttribute::engine_notes));
+static_assert(equal(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CudnnAttribute::engine_behavior));
+static_assert(equal(CUDNN_TYPE_BEHAVIOR_NOTE, CudnnAttributeType::behavior));
+static_assert(equal(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION, CudnnBehavior::runtime_compilation));
 static_assert(equal(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CudnnAttribute::device_properties_json));
 static_assert(equal(CUDNN_TYPE_HANDLE, CudnnAttributeType::handle));
 static_assert(equal(CUDNN_TYPE_DATA_TYPE, CudnnAttributeType::data_type));

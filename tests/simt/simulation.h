@@ -35,6 +35,7 @@ struct Simulation {
   int compute_capability = 90;
   int compiled_for = 90;                             // the compute capability, or of an older device its own
   std::size_t shared_memory_per_block = 227 * 1024;  // static and dynamic together
+  std::size_t l2_cache = 256 * 1024;                 // bytes; small, for trials overwrite it before each time they take
   ThreadOrder order = ThreadOrder::forward;
   AsyncCopy async_copy = AsyncCopy::eager;
   unsigned seed = 1;

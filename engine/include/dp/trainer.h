@@ -52,7 +52,7 @@ struct TrainerOptions {
   // planning, tuning and reading of files run to their end.
   const std::atomic<int>* stop = nullptr;
   // Set by run() from its first training step until it returns. While it is false a process that ends loses no training: a program
-  // that wants to leave during planning, tuning, loading or an evaluation may call _exit. Null: not told.
+  // that wants to leave during planning, tuning, loading or an evaluation may call _exit. Null: not reported.
   std::atomic<bool>* unsaved = nullptr;
 };
 

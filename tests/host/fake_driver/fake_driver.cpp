@@ -1,4 +1,6 @@
-// A driver library for probe_test.cpp that answers as compiled.
+// A driver library that answers as compiled: for probe_test.cpp, and for programs on simulated GPUs.
+#include <cstdio>
+
 extern "C" int cuInit(unsigned) { return DP_FAKE_INIT; }
 extern "C" int cuDeviceGetCount(int* count) {
   *count = DP_FAKE_COUNT;
@@ -7,4 +9,22 @@ extern "C" int cuDeviceGetCount(int* count) {
 extern "C" int cuGetErrorString(int error, const char** text) {
   *text = error == 100 ? "no CUDA-capable device is detected" : nullptr;
   return error == 100 ? 0 : 1;
+}
+// What tests/gpu/gpus.py asks besides: a device of compute capability 9.0, a driver for CUDA 13.0.
+extern "C" int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+extern "C" int cuDeviceGet(int* device, int index) {
+  *device = index;
+  return 0;
+}
+extern "C" int cuDeviceGetName(char* name, int length, int device) {
+  std::snprintf(name, static_cast<std::size_t>(length), "simulated GPU %d", device);
+  return 0;
+}
+extern "C" int cuDeviceGetAttribute(int* value, int attribute, int) {
+  constexpr int kMajor = 75;
+  *value = attribute == kMajor ? 9 : 0;
+  return 0;
 }

@@ -188,6 +188,10 @@ CudnnStatus read(const CudnnObject& object, CudnnAttribute name, const Reading& 
       return reading.give(CudnnAttributeType::i64, std::vector{static_cast<std::int64_t>(object.engine)});
     case CudnnAttribute::engine_notes:
       return reading.give(CudnnAttributeType::note, notes_of(object.engine, *object.program));
+    case CudnnAttribute::engine_behavior:
+      return reading.give(CudnnAttributeType::behavior, object.engine >= CudnnEngine::compiles
+                                                            ? std::vector{CudnnBehavior::runtime_compilation}
+                                                            : std::vector<CudnnBehavior>{});
     case CudnnAttribute::plan_workspace_size:
       return reading.give(CudnnAttributeType::i64, std::vector{static_cast<std::int64_t>(workspace_of(object.engine))});
     default: return wrong(CudnnStatus::bad_param, "an attribute is read that none here reads");

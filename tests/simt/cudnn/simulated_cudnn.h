@@ -21,7 +21,10 @@ enum class CudnnEngine {
   tensor_core,       // float32 is rounded to TF32
   winograd,          // says that it is
   fails,             // when it runs
-  loses_nan          // in ReLU, whatever it is told
+  loses_nan,         // in ReLU, whatever it is told
+  compiles,          // says that plans compile kernels; the next ones likewise
+  compiles_too,
+  compiles_as_well
 };
 
 // Between its construction and its end cuDNN is there. What it has reported is among simt::take_reports().

@@ -42,7 +42,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   properties->streamPrioritiesSupported = 1;
   properties->canMapHostMemory = 1;
   properties->memoryBusWidth = 4096;
-  properties->l2CacheSize = 32 << 20;
+  properties->l2CacheSize = static_cast<int>(simulation().l2_cache);
   return cudaSuccess;
 }
 

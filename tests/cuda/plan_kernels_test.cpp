@@ -1,0 +1,64 @@
+// How many kernels a step of ResNet18 enqueues, as --print-plan counts them, on a simulated GPU that runs none of them.
+#include <set>
+#include <sstream>
+
+#include "cuda/simulated_gpus.h"
+#include "engine/test_modes.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::test;
+
+namespace {
+
+// Of a training step but for its inputs and the update, by name: the first table of describe_plan().
+std::map<std::string, int> kernels_of_step(const Model& model, NormFusion fusion, std::int64_t batch) {
+  engine::test_modes().norm_fusion = fusion;
+  const DataParallel net(model, {.devices = gpus({0}), .autotune = false, .amp = Amp::bfloat16});
+  const std::string plan = net.describe_plan(batch);
+  engine::test_modes().norm_fusion = NormFusion::measured;
+  std::map<std::string, int> kernels;
+  std::istringstream lines(plan.substr(plan.find(" kernels\n") + std::string(" kernels\n").size()));
+  for (std::string line; std::getline(lines, line) && line.starts_with("    ");) {
+    std::istringstream words(line);
+    int count = 0;
+    std::string name;
+    words >> count >> name;
+    kernels[name] = count;
+  }
+  return kernels;
+}
+
+// All but convolutions, products and passes over a whole activation.
+int small_ones(const std::map<std::string, int>& kernels) {
+  const std::set<std::string> passes{"avg_pool_backward",    "batch_norm_backward", "batch_norm_backward_sums",
+                                     "batch_norm_forward",   "batch_norm_moments",  "global_avg_pool",
+                                     "reorder_few_channels", "add_forward"};
+  int count = 0;
+  for (const auto& [name, times] : kernels)
+    if (name.find("conv") == std::string::npos && !name.starts_with("linear_") && !passes.contains(name))
+      count += times;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
+  SimulatedGpus machine(1);
+  simt::simulation().protect_memory = false;  // time
+  const Model model = models::resnet18({.classes = 10, .input = {3, 32, 32}});
+  for (const NormFusion fusion : {NormFusion::never, NormFusion::always}) {
+    const std::map<std::string, int> kernels = kernels_of_step(model, fusion, 64);
+    std::string text;
+    for (const auto& [name, count] : kernels) text += std::to_string(count) + " " + name + "\n";
+    INFO(text);
+    CHECK(small_ones(kernels) <= 40);
+    CHECK(kernels.contains("batch_norm_forward"));
+    CHECK(kernels.contains("batch_norm_track"));
+    CHECK(kernels.contains("conv_mma_norm_data") == (fusion == NormFusion::always));
+    CHECK(kernels.at("loss") == 1);
+    CHECK(kernels.at("batch_norm_track") == 1);
+    CHECK_FALSE(kernels.contains("batch_norm_merge"));
+  }
+}

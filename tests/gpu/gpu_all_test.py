@@ -1,0 +1,245 @@
+"""Whole calls of gpu_all.py on a host that pretends: their order, limits, kills at each part, and what --continue makes of them."""
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+import unittest.mock
+
+import carried
+import gpus
+from pretended_host import Host
+
+# Parts in their order, each with words that a command of it has; those of one line may begin in any order.
+PARTS = [("programs brought along", ""), ("dp_train env", "dp_train env"), ("resnet18: bfloat16, tuned, 50 steps", "--amp --max-steps 50"),
+         ("steps, bf16, beside eager PyTorch", "--amp bf16"), ("steps, fp16, beside eager PyTorch", "--amp fp16"),
+         ("libraries and tensor cores", "test_real_libraries"), ("GPU tests", "test_gpu"), ("ops and golden figures", "test_ops"),
+         ("mnist_convnet: 1, 2, 4 replicas on one GPU", "--gpus 0 --quiet --summary"), ("resnet18: 1, 2, 4 replicas on one GPU", "--bn sync"),
+         ("digits, two epochs", "--epochs 2"), ("digits, two epochs, bfloat16", "--amp-dtype bfloat16"), ("digits, two epochs, float16", "--amp-dtype float16"),
+         ("resnet18: steps as graphs and one by one", "--no-autotune"), ("compute-sanitizer memcheck", "--tool memcheck"),
+         ("compute-sanitizer racecheck", "--tool racecheck"), ("compute-sanitizer initcheck", "--tool initcheck"),
+         ("compute-sanitizer synccheck", "--tool synccheck"), ("simulated and real bits", "op_bits"),
+         ("steps, bf16, beside compiled PyTorch", "torch-compiled")]
+NAMES = [name for name, _ in PARTS]
+BESIDE = NAMES[NAMES.index("ops and golden figures"):NAMES.index("steps, bf16, beside compiled PyTorch")]  # those run beside "simulated and real bits"
+
+
+class Calls(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.host = Host(self.folder.name)
+        self.host.pack()
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def check_files(self, out):
+        """What a host brings back: few files, none large, with plain names."""
+        files = list((self.host.home / out).iterdir())
+        self.assertLessEqual(len(files), 8)
+        for file in files:
+            self.assertRegex(file.name, r"^[A-Za-z0-9._-]+$")
+            self.assertTrue(file.is_file() and file.stat().st_size < 16 << 20, file)
+
+    def test_a_call_runs_everything_in_order_and_one_more_repeats_nothing(self):
+        status, output = self.host.call("--out", "a")
+        self.assertEqual(status, 0, output)
+        record = self.host.record("a")
+        self.assertEqual([part["name"] for part in record["parts"]], NAMES)
+        self.assertEqual((record["finished"], record["passed"], record["programs"]), (True, True, "brought along, of commit c0ffee, for sm_90"))
+        began = re.findall(r"^== ([^:\n]+(?:: [^:\n]+)?)$", output, re.MULTILINE)
+        order = [name for name in began if name in NAMES]
+        self.assertEqual(order[:7], NAMES[:7])
+        self.assertEqual(order[-1], NAMES[-1])
+        at = order.index
+        self.assertLess(max(at(f"compute-sanitizer {tool}") for tool in ("memcheck", "racecheck")),
+                        min(at(f"compute-sanitizer {tool}") for tool in ("initcheck", "synccheck")))
+        details = {part["name"]: part["detail"] for part in record["parts"]}
+        self.assertEqual(details["steps, fp16, beside eager PyTorch"], "dp 6.000 ms, 85,333 images/s; torch-cl 9.000 ms, 1.50 times as long")
+        self.assertIn("torch-compiled 6.600 ms, 1.10 times", details["steps, bf16, beside compiled PyTorch"])
+        page = (self.host.home / "a/measured.md").read_text()
+        self.assertIn("| the same in bf16, compiled PyTorch / dp | 1.1 | 1.3 | 1.5 | 1.10", page)
+        self.assertIn("| the same in bf16, eager PyTorch / dp | 1.4 | 1.7 | 2.0 | 1.50", page)
+        self.check_files("a")
+        self.host.behave("")
+        status, output = self.host.call("--out", "a", "--continue")
+        self.assertEqual((status, self.host.asked()), (0, ""), output)
+        self.assertEqual(self.host.record("a")["parts"][1:], record["parts"][1:])
+
+    def test_a_call_killed_at_each_part_in_turn_leaves_a_true_report_and_the_next_goes_on(self):
+        out, words = "begin", []
+        for number, (name, command) in enumerate(PARTS[1:], 1):
+            if name in BESIDE and name != BESIDE[0] and name != "compute-sanitizer memcheck":
+                continue  # they are of one kind, and their order is chance
+            last = name == NAMES[-1]
+            self.host.behave(f"{command} {'stop' if last else 'kill'}-call\n" if " " not in command else "")
+            if " " in command:  # a word of the file ends at a blank
+                self.host.behave(command.split()[-1] + f" {'stop' if last else 'kill'}-call\n")
+            process = self.host.start("--out", out, *words)
+            if last:
+                self.reached()
+                process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 143 if last else -signal.SIGKILL, output)
+            results, record = self.host.results(out), self.host.record(out)
+            self.assertEqual(list(results), NAMES)
+            self.assertEqual((record["finished"], record["passed"]), (False, False))
+            self.assertIn("**Not finished", (self.host.home / out / "report.md").read_text())
+            self.assertEqual({results[other] for other in NAMES[:number] if other not in BESIDE}, {"passed"}, (name, results))
+            self.assertEqual(results[name], "interrupted", (name, results))
+            for other in NAMES[number + 1:]:
+                if other not in BESIDE:
+                    self.assertEqual(results[other], "not run", (name, other))
+            self.check_files(out)
+            words, out = ["--continue", out], f"after-{number}"
+        self.host.behave("")
+        status, output = self.host.call("--out", out, *words)
+        self.assertEqual(status, 0, output)
+        self.assertEqual(set(self.host.results(out).values()), {"passed"})
+        asked = self.host.asked()
+        self.assertEqual([line.split()[0] for line in asked.splitlines() if "nvidia-smi" not in line], ["dp_train", "dp_bench"], asked)
+        self.assertIn("dp_train env", asked)  # benchmarks/gpu.py asks, for its record
+        self.assertIn("torch-compiled", asked)
+        kept = self.host.kept(out)
+        self.assertEqual(sum("--amp --max-steps 50" in line and "512" in line for line in kept["cache/dp/tuning-1"].splitlines()), 1)
+        self.assertEqual(sum(name.startswith("records/") and name.endswith(".json") for name in kept), 3)
+        self.assertIn("eager PyTorch / dp | 1.4 | 1.7 | 2.0 | 1.50", (self.host.home / out / "measured.md").read_text())
+
+    def reached(self):
+        end = time.monotonic() + 60
+        while not (self.host.home / "reached").exists():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+    def test_what_pytorch_compiled_before_a_stop_is_there_in_the_next_call(self):
+        self.host.pretend(self.host.build / "apps/dp_bench/dp_bench", 'case "$line" in *torch-compiled*) ls "$TORCHINDUCTOR_CACHE_DIR" >>$home/asked; '
+                          ': >"$TORCHINDUCTOR_CACHE_DIR/kernel"; [ -f $home/again ] || {{ : >$home/again; : >$home/reached; exec sleep 20; }} ;; esac\n'
+                          'exec {python} $home/bench.py "$@"\n')
+        self.host.pack()
+        process = self.host.start("--out", "a")
+        self.reached()
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(60), 143)
+        process.stdout.close()
+        self.assertEqual(self.host.results("a")[NAMES[-1]], "interrupted")
+        self.host.behave("")
+        status, output = self.host.call("--out", "b", "--continue", "a")
+        self.assertEqual(status, 0, output)
+        self.assertIn("kernel", self.host.asked().splitlines())
+        self.check_files("b")
+
+    def test_parts_that_do_not_fit_are_left_for_the_next_call(self):
+        status, output = self.host.call("--out", "a", "--limit", "58")
+        self.assertEqual(status, 1, output)
+        record = self.host.record("a")
+        left = [part["name"] for part in record["parts"] if part["result"] != "passed"]
+        self.assertEqual(left, [name for name in NAMES if "steps" in name and "one by one" not in name or "sanitizer" in name])
+        for part in record["parts"]:
+            if part["name"] in left:
+                self.assertRegex(part["detail"], r"^\d+ s were left, (60|300) are needed: --continue runs it$")
+        self.assertIn(f"go on with --continue {self.host.home}/a", output)
+        self.host.behave("")
+        self.assertEqual(self.host.call("--out", "a", "--continue")[0], 0)
+        self.assertNotIn("test_gpu a case", self.host.asked())
+
+    def test_compiled_pytorch_needs_much_time_or_a_call_of_its_own(self):
+        self.assertEqual(self.host.call("--out", "a", "--limit", "250")[0], 1)
+        results = self.host.results("a")
+        self.assertEqual([name for name in NAMES if results[name] != "passed"], [NAMES[-1]])
+        self.assertEqual(self.host.call("--out", "a", "--continue", "--limit", "250")[0], 0)
+
+    def test_a_part_cut_by_the_end_of_the_call_is_run_again(self):
+        self.host.behave("--tool hang\n--replicas-per-device hang\n")
+        status, output = self.host.call("--out", "a", "--limit", "75")
+        results = self.host.results("a")
+        self.assertEqual((status, results["mnist_convnet: 1, 2, 4 replicas on one GPU"]), (1, "timed out"), output)  # its own limit
+        self.assertIn(results["resnet18: 1, 2, 4 replicas on one GPU"], ("interrupted", "not run"))
+
+    def test_a_program_that_is_killed_fails_its_part_alone(self):
+        self.host.behave("--no-graphs die\nfp16 die\n")
+        status, output = self.host.call("--out", "a")
+        self.assertEqual(status, 1, output)
+        results = self.host.results("a")
+        self.assertEqual([name for name in NAMES if results[name] != "passed"], ["steps, fp16, beside eager PyTorch", "resnet18: steps as graphs and one by one"])
+        page = (self.host.home / "a/report.md").read_text()
+        self.assertIn("**Not everything passed**", page)
+        self.assertIn("ended by signal 9", page)
+
+    def test_what_an_earlier_call_left_must_be_of_this_commit(self):
+        self.assertEqual(self.host.call("--out", "a", "--limit", "58")[0], 1)
+        status, output = self.host.call("--commit", "other", "--out", "b", "--continue", "a")
+        self.assertNotEqual(status, 0)
+        self.assertIn("a is of another commit: abc, not other", output)
+        status, output = self.host.call("--out", "b", "--continue", "nothing")
+        self.assertIn("nothing has no report to go on from", output)
+
+    def test_programs_that_do_not_fit_are_built_here_and_the_report_says_why(self):
+        (self.host.build / "CMakeCache.txt").write_text("DP_NATIVE:BOOL=OFF\nDP_CUDA_ARCHITECTURES:STRING=80\n")
+        self.host.pack()
+        (self.host.home / "bin/cmake").write_text("#!/bin/sh\nexit 3\n")
+        (self.host.home / "bin/cmake").chmod(0o755)
+        status, output = self.host.call("--out", "a")
+        self.assertEqual(status, 1, output)
+        parts = {part["name"]: part for part in self.host.record("a")["parts"]}
+        self.assertEqual(parts["programs brought along"]["detail"], "not used: they are for sm_80, H100 is sm_90")
+        self.assertEqual((parts["configuring"]["result"], parts["GPU tests"]["result"]), ("failed", "not run"))
+
+
+class Carried(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.host = Host(self.folder.name)
+        self.manifest = self.host.pack()
+        self.file = self.host.home / "binaries.tar.xz"
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def why(self, gpu="90", driver=13000, **other):
+        return carried.unfit({**self.manifest, **other}, [gpus.Gpu("GPU", gpu)], driver)
+
+    def test_programs_fit_what_they_were_built_for(self):
+        self.assertEqual(self.why(), "")
+        self.assertEqual(self.why(architectures=["80"], gpu="86"), "")
+        for words, changed in (("other sources", {"sources": "x"}), ("are for riscv", {"machine": "riscv"}), ("need glibc 99.1", {"glibc": "99.1"}),
+                               ("lacks avx4096", {"processor": ["avx4096"]}), ("are for sm_90, GPU is sm_80", {"gpu": "80"}), ("GPU is sm_100", {"gpu": "100"}),
+                               ("are for sm_86, GPU is sm_80", {"architectures": ["86"], "gpu": "80"}),
+                               ("need a driver for CUDA 13, this one is for 12.9", {"cuda": "13.0.88", "driver": 12090})):
+            self.assertIn(words, self.why(**changed))
+
+    def test_a_changed_source_is_another_program(self):
+        root = pathlib.Path(self.folder.name, "tree")
+        (root / "kernels").mkdir(parents=True)
+        (root / "kernels/a.cu").write_text("1")
+        first = carried.digest_of_sources(root)
+        (root / "kernels/notes.md").write_text("1")
+        self.assertEqual(carried.digest_of_sources(root), first)
+        (root / "kernels/a.cu").write_text("2")
+        self.assertNotEqual(carried.digest_of_sources(root), first)
+
+    def test_a_file_that_is_torn_or_changed_is_not_used(self):
+        def unpacked():
+            return carried.unpacked(self.file, self.host.home / "there", [gpus.Gpu("GPU", "90")], 13000)
+
+        programs, manifest, why = unpacked()
+        self.assertEqual((why, manifest["commit"], (programs / "apps/dp_train/dp_train").is_file()), ("", "c0ffee", True))
+        with unittest.mock.patch.object(carried, "sha256", lambda file: "x"):
+            self.assertIn("has changed since it was packed", unpacked()[2])
+        content = self.file.read_bytes()
+        self.file.write_bytes(content[:len(content) // 2])
+        self.assertNotEqual(unpacked()[2], "")
+        self.assertIsNone(unpacked()[0])
+
+    def test_a_pack_that_lacks_a_program_or_is_too_large_is_refused(self):
+        with unittest.mock.patch.object(carried, "LARGEST_MIB", 0), self.assertRaisesRegex(ValueError, "more than 0"):
+            self.host.pack()
+        (self.host.build / carried.NEEDED[1]).unlink()
+        with self.assertRaisesRegex(ValueError, "lacks apps/dp_train/libdp_cuda.so"):
+            self.host.pack()
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    unittest.main()
