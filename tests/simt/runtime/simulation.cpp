@@ -55,7 +55,7 @@ Simulation& simulation() {
 }
 
 void reset() {
-  wait_for_destroyed_graphs();
+  free_destroyed_graphs(true);
   forget_captures();
   forget_launches();
   forget_streams_and_events();
@@ -73,6 +73,7 @@ void reset() {
 }
 
 Live live() {
+  free_destroyed_graphs(false);
   Live now{.allocations = 0,
            .bytes = 0,
            .pinned = pinned_count(),
