@@ -201,8 +201,8 @@ void DataParallel::State::make_graphs() {
   graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
 }
 
-// After a failure a device may wait for another one that is broken. To free memory would then wait for it, so every device gets a while to end its
-// work before anything is freed.
+// After a failure a device may wait for another one that is broken, and freeing memory would wait for it. So every device gets a while to end
+// its work before anything is freed.
 void DataParallel::State::await_devices() noexcept {
   for (const auto& replica : replicas) {
     if (!replica || replica->context().host_accessible()) continue;
@@ -285,7 +285,7 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
   const auto row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
-  std::size_t exchanged = buffer_bytes() + norms.moments_bytes();  // by what of io allocates
+  std::size_t exchanged = buffer_bytes() + norms.moments_bytes();  // bytes, by the largest call of io
   for (int micro = 0; micro < batch.micro_batches; ++micro) {
     const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
     if (rows == 0) continue;

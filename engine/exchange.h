@@ -34,7 +34,8 @@ class Exchange {
   // From now on tells its stream's work there. The tracer outlives it.
   void trace(Tracer& tracer);
 
-  // How the coming step updates; with `momentum` only after ensure_momenta(). `per_bucket`: as soon as a bucket is summed; otherwise by update() once all are.
+  // How the coming step updates. `per_bucket`: as soon as a bucket is summed; otherwise by update() once all are. `momentum`: only after
+  // ensure_momenta().
   void begin(std::int64_t step, bool per_bucket, bool momentum);
   // The gradients of `bucket` are complete on this replica and its weights no longer read. In order, each once a step.
   void bucket_ready(std::size_t bucket);

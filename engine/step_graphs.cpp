@@ -181,10 +181,6 @@ void StepGraphs::run_as_graph(std::size_t replica, std::size_t part, const Work&
   bool recorded = way_ == Way::launch;
   if (way_ == Way::record && !failed_.load(std::memory_order_relaxed)) {
     members_.replicas[replica]->activity().move();
-    // To make a graph ready takes memory and a lock of the driver: nothing runs meanwhile that may wait for a thread of this process.
-    exchange.synchronize();
-    members_.replicas[replica]->compute().synchronize();
-    meeting_.all();
     recorded = joint_ ? record_joint(replica, part, work) : record_own(replica, part, work);
     if (!recorded) {
       failed_.store(true, std::memory_order_relaxed);
@@ -202,13 +198,15 @@ void StepGraphs::run_as_graph(std::size_t replica, std::size_t part, const Work&
 bool StepGraphs::record_own(std::size_t number, std::size_t part, const Work& work) {
   Replica& replica = *members_.replicas[number];
   auto& graph = kind_->graphs[part][number];
-  const bool well = attempt([&] {
-    Recording recording(replica.context(), &replica.compute(), nullptr);
-    recording.begin();
-    work();
-    members_.exchanges[number]->wait_for_all_weights();
-    graph = recording.end();
-  });
+  Recording recording(replica.context(), &replica.compute(), nullptr);
+  // No replica makes a graph ready before all have ended what they did: that may wait for their devices, which may wait for this thread.
+  bool well = meeting_.all(attempt([&] { recording.begin(); }));
+  well = well && attempt([&] {
+           work();
+           members_.exchanges[number]->wait_for_all_weights();
+           graph = recording.end();
+         });
+  recording.drop();
   if (agreed(well)) return true;
   graph.reset();
   return false;

@@ -191,10 +191,12 @@ LabelSeconds CudaContext::take_seconds() {
   return seconds;
 }
 
+// To make a graph ready takes memory and a lock of the driver: nothing runs on the device meanwhile.
 // The order of collectives begins anew on either side: an event from outside can not be waited for inside, nor the other way round.
 void CudaContext::begin_graph(Stream* root) {
   bind_thread();
   for (CudaStream* const stream : streams_) stream->suspend_timing();
+  for (CudaStream* const stream : streams_) stream->synchronize();
   collective_order_.restart();
   if (root != nullptr) begin_capture(of_cuda(*root).native());
 }

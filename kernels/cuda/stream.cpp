@@ -133,15 +133,16 @@ void CudaStream::take_seconds(LabelSeconds& sum) {
   timer_.take(sum);
 }
 
-// Which kernels are launched depends on how the pointers are aligned, and of an update on whether there are momenta (the third).
+// Which kernels are launched depends on how the pointers are aligned, and of some ops on whether the second or third is null: momenta, a
+// second gradient.
 void CudaOp::load_kernels() {
   const KernelLoading loading;
   const auto pointer = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
   for (const std::uintptr_t address : {1024, 1028})
-    for (const bool third : {true, false}) {
+    for (const std::size_t null : {0, 1, 2}) {  // 0: none
       std::array<void*, kMaxOpArgs> args;
       args.fill(pointer(address));
-      if (!third) args[2] = nullptr;
+      if (null != 0) args[null] = nullptr;
       enqueue(nullptr, args, pointer(1024));
     }
 }

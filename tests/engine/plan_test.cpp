@@ -3,6 +3,7 @@
 #include "dp/error.h"
 #include "dp/models.h"
 #include "engine/bucket_tuning.h"
+#include "engine/data_parallel_state.h"
 #include "engine/fusion.h"
 #include "engine/placement.h"
 #include "support/catch.h"
@@ -101,6 +102,12 @@ TEST_CASE("parameters: the bucket that becomes ready last holds a MiB at most, h
     }
     for (std::size_t i = 0; i + 2 < capped.size(); ++i) CHECK(capped[i].range == usual[i].range);
   }
+  DataParallelOptions options;
+  options.devices = gpus({0, 1});
+  const auto automatic = [&] { return automatic_buckets(options, table, std::size_t{8} << 20).back().range; };
+  CHECK(automatic() == table.buckets(std::size_t{8} << 20, kLastBucket).back().range);
+  options.devices = cpus(2);
+  CHECK(automatic() == table.buckets(std::size_t{8} << 20).back().range);
   const ParameterTable large = table_of(models::mlp({.input = {1, 28, 28}, .classes = 10}), 1);
   CHECK(large.buckets(std::size_t{1} << 30, 16).back().range.end == large.entry(1).offset);  // never less than an entry
 }

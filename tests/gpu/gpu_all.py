@@ -27,6 +27,7 @@ from parts import Parts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOTAL_SECONDS = 570  # such hosts end a command after ten minutes
+TUNING_SECONDS, DRY_TUNING_SECONDS = 90, 3  # of trials in a program
 CARRIED = ROOT / "build" / "binaries.tar.xz"
 
 
@@ -92,6 +93,7 @@ class Call:
             earlier = self.restore(started_in / options.earlier if options.earlier else self.out)
         self.parts = Parts(self.logs, environment_of(bundle), begin + options.limit, earlier)
         self.parts.environment.setdefault("XDG_CACHE_HOME", str(self.work / "cache"))
+        self.parts.environment.setdefault("DP_TUNING_SECONDS", str(DRY_TUNING_SECONDS if options.dry else TUNING_SECONDS))
         self.parts.save = self.save
         self.parts.sizes = checks.DRY_SIZES if options.dry else checks.SIZES
         self.parts.patience = 10 if options.dry else 1

@@ -51,7 +51,7 @@ class Pretended(unittest.TestCase):
         self.build = pathlib.Path(self.folder.name)
         (self.build / "logs").mkdir()
         path = f"{self.build}/bin:/usr/bin:/bin"
-        self.parts = Parts(self.build / "logs", {"PATH": path}, time.monotonic() + 600)
+        self.parts = Parts(self.build / "logs", {"PATH": path, "DP_TUNING_SECONDS": "90"}, time.monotonic() + 600)
         self.parts.sizes = checks.SIZES
         os.environ["PATH"] = path  # where Popen looks
 

@@ -9,7 +9,6 @@ from parts import CutShort
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NETWORK, BATCH = "3x3 stem", 512
 DRY_NETWORK, DRY_BATCH = "MLP, 8x8", 8
-TUNING_SECONDS = 90  # of trials in a program
 PIECE = 15 << 20     # bytes of a file that is brought back at most
 PIECES = 2           # of the inductor's cache
 
@@ -36,7 +35,7 @@ class Measures:
             seconds = min(limit, self.parts.left() - 15)
             _, output = self.parts.command(
                 part, self.gpu_py(kind, "--variants", f"plan,dp1,{theirs}", "--limit", f"{seconds:.0f}", "--each", f"{max(seconds, 20):.0f}", "--out", record),
-                seconds + 15, DP_TUNING_SECONDS=TUNING_SECONDS, TORCHINDUCTOR_CACHE_DIR=self.inductor)
+                seconds + 15, TORCHINDUCTOR_CACHE_DIR=self.inductor)
             self.join()
             part.result, part.detail = self.judged(record.with_name(record.name + ".json"), theirs, output)
             if part.result == "failed" and seconds < limit:

@@ -1,8 +1,9 @@
 #include "simt/runtime/graph_exec.h"
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
-#include <thread>
+#include <vector>
 
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
@@ -78,14 +79,13 @@ bool GraphExec::runs() const {
 namespace {
 
 std::mutex destroyed_mutex;
-auto& destroyed = *new std::vector<std::thread>;
+auto& destroyed = *new std::vector<std::unique_ptr<GraphExec>>;
 
 }  // namespace
 
-void wait_for_destroyed_graphs() {
+void free_destroyed_graphs(bool wait) {
   const std::scoped_lock lock(destroyed_mutex);
-  for (std::thread& thread : destroyed) thread.join();
-  destroyed.clear();
+  std::erase_if(destroyed, [&](const auto& graph) { return wait || !graph->runs(); });
 }
 
 }  // namespace dp::simt
@@ -102,14 +102,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 
 // One that runs goes on, and is freed when it has ended; the call does not wait for that.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  auto* const gone = reinterpret_cast<GraphExec*>(exec);
+  std::unique_ptr<GraphExec> gone(reinterpret_cast<GraphExec*>(exec));
   graphs_changed(-1);
-  if (gone->runs()) {
-    const std::scoped_lock lock(destroyed_mutex);
-    destroyed.emplace_back([gone] { delete gone; });
-  } else {
-    delete gone;
-  }
+  if (!gone->runs()) return cudaSuccess;
+  const std::scoped_lock lock(destroyed_mutex);
+  destroyed.push_back(std::move(gone));
   return cudaSuccess;
 }
 

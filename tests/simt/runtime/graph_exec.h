@@ -34,6 +34,7 @@ class GraphExec {
   Event* begun_ = nullptr;
 };
 
-void wait_for_destroyed_graphs();  // that were running then
+// Of graphs that were destroyed while they ran: frees those that have ended, or waits for all.
+void free_destroyed_graphs(bool wait);
 
 }  // namespace dp::simt

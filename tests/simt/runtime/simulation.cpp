@@ -72,7 +72,7 @@ Simulation& simulation() {
 }
 
 void reset() {
-  wait_for_destroyed_graphs();
+  free_destroyed_graphs(true);
   forget_captures();
   forget_launches();
   forget_streams_and_events();
@@ -91,6 +91,7 @@ void reset() {
 }
 
 Live live() {
+  free_destroyed_graphs(false);
   Live now{.allocations = 0,
            .bytes = 0,
            .pinned = pinned_count(),
