@@ -119,7 +119,7 @@ class MmaNormWeightsOp final : public CudaOp {
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_weights<BFloat16> : enqueue_weights<Float16>;
     run(stream, choice_.tile, weights_, from, out(whole ? args[5] : workspace));
     if (!whole)
-      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[5]), nullptr, geometry_,
+      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[5]), geometry_,
                                  {choice_.splits, false, false, false, false});
   }
 

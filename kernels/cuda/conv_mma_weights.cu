@@ -60,7 +60,7 @@ class MmaWeightsOp final : public CudaOp {
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_weights<BFloat16> : enqueue_weights<Float16>;
     run(stream, choice_.tile, weights_, args[0], args[1], out(whole ? args[2] : workspace));
     if (!whole)
-      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[2]), nullptr, geometry_,
+      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[2]), geometry_,
                                  {choice_.splits, false, false, false, false});
     if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
   }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_end.h"
+#include "kernels/cuda/last_block.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -82,12 +83,15 @@ constexpr int kColumns = 32;                                                  //
 constexpr int kBatch = 64;                                                    // cells in shared memory at a time
 constexpr int kLeastCells = 512;                                              // of a chunk
 constexpr int kBlocks = 1024;
+constexpr int kEndChunks = 32;  // whose sums one block adds
 
 // blockIdx: chunk of cells, channels of y, `taps` rows of the product (kernel row, kernel col, channel). Sums as in the
-// partial sums of gemm_end_kernel; with `bias` those of dy, too.
+// partial sums of gemm_kernel; with `bias` those of dy, too. The last block of a group of chunks adds them in order, the last group's
+// the groups. counters: one for each group, one for all, all 0.
 template <int taps, typename T>
 __global__ void __launch_bounds__(kWeightsThreads)
-    thin_weights_kernel(const T* x, const T* dy, float* partials, Geometry geometry, int chunk, bool bias) {
+    thin_weights_kernel(const T* x, const T* dy, float* partials, float* dw, float* db, unsigned* counters,
+                        Geometry geometry, int chunk, bool bias) {
   DP_SHARED(float, patches, [kBatch][taps]);
   DP_SHARED(Point, tap_points, [taps]);
   DP_SHARED(Point, cell_points, [kBatch]);
@@ -157,9 +161,31 @@ __global__ void __launch_bounds__(kWeightsThreads)
     const float sum = add_lanes(sums[0][tap], sums[1][tap]);
     if (writes && first_row + tap < points.rows()) own[partial_place(points, first_row + tap, col)] = sum;
   }
-  if (!bias || blockIdx.z != 0) return;
-  const float sum = add_lanes(columns[0], columns[1]);
-  if (writes) partials[column_place(points, static_cast<int>(blockIdx.x), col)] = sum;
+  if (bias && blockIdx.z == 0) {
+    const float sum = add_lanes(columns[0], columns[1]);
+    if (writes) partials[column_place(points, static_cast<int>(blockIdx.x), col)] = sum;
+  }
+
+  const int results = points.rows() * points.cols(), all = results + (bias ? points.cols() : 0);
+  const auto add = [&](int first, int count, int step, bool ends) {
+    for (int at = thread; at < all; at += kWeightsThreads) {
+      float sum = 0;
+      for (int k = 0; k < count; ++k) sum += partials[split_place(points, first + k * step, bias) + at];
+      if (!ends)
+        partials[split_place(points, first, bias) + at] = sum;
+      else if (at >= results)
+        db[at - results] = sum;
+      else
+        dw[points.out_row(at % points.rows()) + points.out_col(at / points.rows())] = sum;
+    }
+  };
+  const int chunks = static_cast<int>(gridDim.x), groups = (chunks - 1) / kEndChunks + 1;
+  const int group = static_cast<int>(blockIdx.x) / kEndChunks, first = group * kEndChunks;
+  const int members = min(kEndChunks, chunks - first);
+  if (!is_last_block(counters + group, static_cast<unsigned>(members) * gridDim.y * gridDim.z)) return;
+  add(first, members, 1, groups == 1);
+  if (groups == 1 || !is_last_block(counters + groups, static_cast<unsigned>(groups))) return;
+  add(0, groups, kEndChunks, true);
 }
 
 // Rows of the product that a block has.
@@ -189,6 +215,7 @@ ThinWeights::ThinWeights(DType type, const Geometry& geometry, bool bias)
   const WeightsPoints points(geometry_, 0);
   const int tiles = over(points.cols(), kColumns) * over(points.rows(), taps_of(points));
   chunks_ = std::max(1, std::min(kBlocks / tiles, points.depth() / kLeastCells));
+  counters_ = zeroed_counters(static_cast<unsigned>(over(chunks_, kEndChunks) + 1));
 }
 
 std::size_t ThinWeights::workspace_bytes() const {
@@ -206,9 +233,9 @@ void ThinWeights::enqueue(cudaStream_t stream, const void* x, const void* dy, fl
     const auto kernel = taps == 12   ? thin_weights_kernel<12, T>
                         : taps == 28 ? thin_weights_kernel<28, T>
                                      : thin_weights_kernel<32, T>;
-    launch(where, kernel, static_cast<const T*>(x), static_cast<const T*>(dy), workspace, geometry_, chunk, bias_);
+    launch(where, kernel, static_cast<const T*>(x), static_cast<const T*>(dy), workspace, dw, db,
+           static_cast<unsigned*>(counters_.get()), geometry_, chunk, bias_);
   });
-  enqueue_end<WeightsPoints>(stream, workspace, nullptr, dw, db, geometry_, {chunks_, bias_, false, false, false});
 }
 
 }  // namespace dp::kernels::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_geometry.h"
+#include "kernels/cuda/owner.h"
 #include "kernels/ops.h"
 
 namespace dp::kernels::cuda {
@@ -37,6 +38,7 @@ class ThinWeights {
   Geometry geometry_;
   bool bias_;
   int chunks_;  // of the cells of y, each with sums of its own in the workspace
+  DeviceMemory counters_;
 };
 
 }  // namespace dp::kernels::cuda

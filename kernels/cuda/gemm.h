@@ -9,6 +9,7 @@
 #include "dp/shape.h"
 #include "kernels/cuda/gemm_choice.h"
 #include "kernels/cuda/gemm_geometry.h"
+#include "kernels/cuda/owner.h"
 
 namespace dp::kernels::cuda {
 
@@ -38,6 +39,16 @@ GemmShape shape_of(const Geometry& geometry, int parts) {
 
 struct Nothing;
 
+// Splits that one block adds; their sums are added by another one. One block reads 100 GB/s or so, all together many times that.
+inline constexpr int kEndGroup = 8;
+inline int end_groups(int splits) { return (splits + kEndGroup - 1) / kEndGroup; }
+// Of gemm_kernel, whatever the tile.
+inline unsigned counters_of(const GemmShape& shape, int splits) {
+  constexpr int kLeastTile = 32;
+  return blocks_for(shape.rows, kLeastTile) * blocks_for(shape.cols, kLeastTile) * static_cast<unsigned>(shape.parts) *
+         static_cast<unsigned>(end_groups(splits) + 1);
+}
+
 // Beside: what else is done to results (gemm_end.h); with anything, operands are float32.
 template <typename Points, typename Beside = Nothing>
 class Gemm {
@@ -53,14 +64,15 @@ class Gemm {
         geometry_(geometry),
         shape_(shape_of<Points>(geometry, parts)),
         choice_(choice),
-        ending_{choice.splits, bias, relu, quads_a, quads_b} {}
+        ending_{choice.splits, bias, relu, quads_a, quads_b} {
+    if (choice.splits > 1) counters_ = zeroed_counters(counters_of(shape_, choice.splits));
+  }
 
   std::size_t workspace_bytes() const {
     const std::int64_t columns = Points::kOfWeights && ending_.bias ? shape_.cols : 0;
     return choice_.splits == 1 ? 0
                                : static_cast<std::size_t>(choice_.splits * (shape_.results + columns)) * sizeof(float);
   }
-  int splits() const { return choice_.splits; }
   std::vector<GemmChoice> alternatives() const { return cuda::alternatives(shape_, kAlternatives); }
   std::string name() const { return gemm_name(choice_); }
 
@@ -83,6 +95,7 @@ class Gemm {
   GemmShape shape_;
   GemmChoice choice_;
   Ending ending_;
+  DeviceMemory counters_;  // as gemm_kernel has them; null without splits
 };
 
 using ForwardGemm = Gemm<ForwardPoints>;

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                      Dropping dropping, bool pool_relu) {
   multiply_tile<WindowPoints, Tile, false>(
       a, b, geometry, ending,
-      [&](const auto& points, const auto& sums, const auto& row_of, const auto& col_of, int) {
+      [&](const auto& points, const auto& sums, const auto& row_of, const auto& col_of, int, float) {
         // The four lanes with equal columns have the cells of one window (multiply_tile: a warp is 4 threads down and 8 across).
         const int own = static_cast<int>(threadIdx.x) % 32 / 8;
 #pragma unroll
@@ -97,8 +97,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
             if (mask != nullptr) mask[at] = static_cast<std::uint8_t>(cell);
           }
         }
-      },
-      [](int, float, int) {});
+      });
 }
 
 // The data gradient of a linear layer that read a pool's result, as the gradient of what was pooled. Both images lie channels last.
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                        Ending ending, PooledImage pooled, float scale) {
   multiply_tile<DataPoints, Tile, false>(
       a, b, geometry, ending,
-      [&](const auto& points, const auto& sums, const auto& row_of, const auto& col_of, int) {
+      [&](const auto& points, const auto& sums, const auto& row_of, const auto& col_of, int, float) {
 #pragma unroll
         for (int i = 0; i < Tile::kThreadRows; ++i) {
           const int image = row_of(i);
@@ -128,8 +127,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
             }
           }
         }
-      },
-      [](int, float, int) {});
+      });
 }
 
 }  // namespace dp::kernels::cuda

@@ -25,13 +25,12 @@ __device__ long long partial_place(const Points& points, int dense_row, int col)
                             : static_cast<long long>(col) * points.all_rows() + dense_row;
 }
 
-// Sums of one split among those of all: each split has those of all results, then with `columns` those of all columns.
+// The sums of a split: those of all results, then with `columns` those of all columns.
 template <typename Points>
 __device__ __forceinline__ long long split_place(const Points& points, int split, bool columns) {
   return static_cast<long long>(split) *
          (static_cast<long long>(points.all_rows()) * points.cols() + (columns ? points.cols() : 0));
 }
-
 template <typename Points>
 __device__ __forceinline__ long long column_place(const Points& points, int split, int col) {
   return split_place(points, split, true) + static_cast<long long>(points.all_rows()) * points.cols() + col;
@@ -39,17 +38,15 @@ __device__ __forceinline__ long long column_place(const Points& points, int spli
 
 inline constexpr int kEndThreads = 256;
 
-// Adds the partial sums of every `lanes`-th split in order, then the lanes' in order. columns: as gemm_kernel has them.
-template <typename Points, int lanes, typename Out, typename Beside>
+// Adds the partial sums of every `lanes`-th split in order, then the lanes' in order.
+template <typename Points, int lanes, typename Out>
 __global__ void __launch_bounds__(kEndThreads)
-    gemm_end_kernel(const float* partials, const float* bias, Out* out, float* columns, Geometry geometry,
-                    Ending ending, Beside beside) {
+    gemm_end_kernel(const float* partials, const float* bias, Out* out, Geometry geometry, Ending ending) {
   constexpr int kResults = kEndThreads / lanes;
   DP_SHARED(float, sums, [lanes][kResults]);
   const Points points(geometry, 0);
   const int result = static_cast<int>(threadIdx.x) % kResults, lane = static_cast<int>(threadIdx.x) / kResults;
-  const int at = static_cast<int>(blockIdx.x) * kResults + result, results = points.all_rows() * points.cols();
-  const int all = results + (Points::kOfWeights && ending.bias ? points.cols() : 0);
+  const int at = static_cast<int>(blockIdx.x) * kResults + result, all = points.all_rows() * points.cols();
   float sum = 0;
   if (at < all)
     for (int split = lane; split < ending.splits; split += lanes)
@@ -58,28 +55,21 @@ __global__ void __launch_bounds__(kEndThreads)
   __syncthreads();
   if (lane != 0 || at >= all) return;
   for (int other = 1; other < lanes; ++other) sum += sums[other][result];
-  if (at >= results) {
-    columns[at - results] = sum;
-    return;
-  }
   const int inner = Points::kColsInner ? points.cols() : points.all_rows();
   const int row = Points::kColsInner ? at / inner : at % inner, col = Points::kColsInner ? at % inner : at / inner;
-  const long long place = points.out_row(row) + points.out_col(col);
-  const float value = Points::kOfWeights ? sum : ended(sum, bias, col, ending);
-  out[place] = from_float<Out>(beside(value, row, col, place));
+  out[points.out_row(row) + points.out_col(col)] = from_float<Out>(ended(sum, bias, col, ending));
 }
 
-template <typename Points, typename Out, typename Beside = Nothing>
-void enqueue_end(cudaStream_t stream, const float* partials, const float* bias, Out* out, float* columns,
-                 const Geometry& geometry, const Ending& ending, const Beside& beside = {}) {
+template <typename Points, typename Out>
+void enqueue_end(cudaStream_t stream, const float* partials, const float* bias, Out* out, const Geometry& geometry,
+                 const Ending& ending) {
   const Points points(geometry, 0);
-  const long long results = static_cast<long long>(points.all_rows()) * points.cols() +
-                            (Points::kOfWeights && ending.bias ? points.cols() : 0);
+  const long long results = static_cast<long long>(points.all_rows()) * points.cols();
   const bool few = ending.splits <= 8;
   const Launch where{"gemm_end", dim3(blocks_for(results, few ? kEndThreads : kEndThreads / 8)), dim3(kEndThreads),
                      stream};
-  launch(where, few ? gemm_end_kernel<Points, 1, Out, Beside> : gemm_end_kernel<Points, 8, Out, Beside>, partials, bias,
-         out, columns, geometry, ending, beside);
+  launch(where, few ? gemm_end_kernel<Points, 1, Out> : gemm_end_kernel<Points, 8, Out>, partials, bias, out, geometry,
+         ending);
 }
 
 }  // namespace dp::kernels::cuda

@@ -11,17 +11,12 @@ template <typename Tile, typename T>
 void Gemm<Points, Beside>::enqueue_tiles(cudaStream_t stream, const char* kernel, const T* a, const T* b,
                                          const float* bias, void* out, float* columns, float* workspace,
                                          const Beside& beside) const {
-  const bool whole = ending_.splits == 1;
   Ending ending = ending_;
   ending.quads_a = ending.quads_a && on_16_bytes(a), ending.quads_b = ending.quads_b && on_16_bytes(b);
   const dim3 grid(blocks_for(shape_.rows, Tile::kRows), blocks_for(shape_.cols, Tile::kCols),
                   static_cast<unsigned>(shape_.parts * ending.splits));
-  launch({kernel, grid, dim3(Tile::kThreads), stream}, gemm_kernel<Points, Tile, T, Beside>, a, b, bias,
-         whole ? out : static_cast<void*>(workspace), whole || columns == nullptr ? columns : workspace, geometry_,
-         ending, beside);
-  if (!whole)
-    enqueue_end<Points>(stream, workspace, bias, static_cast<ResultOf<Points, T>*>(out), columns, geometry_, ending,
-                        beside);
+  launch({kernel, grid, dim3(Tile::kThreads), stream}, gemm_kernel<Points, Tile, T, Beside>, a, b, bias, out, columns,
+         ending.splits == 1 ? nullptr : workspace, static_cast<unsigned*>(counters_.get()), geometry_, ending, beside);
 }
 
 template <typename Points, typename Beside>

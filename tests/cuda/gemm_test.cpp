@@ -144,7 +144,7 @@ std::vector<float> on_device(const Geometry& g, int parts, bool quads_a, bool qu
   const TestStream stream;
   const DeviceArray<float> device_a(a), device_b(b), out(std::vector<float>(results, NAN));
   const DeviceArray<float> workspace(std::vector<float>(gemm.workspace_bytes() / sizeof(float) + 1, NAN));
-  gemm.enqueue(stream, "product", device_a, device_b, nullptr, out, workspace);
+  gemm.enqueue(stream, "product", device_a, device_b, nullptr, out, nullptr, workspace, {});
   stream.finish();
   return out.values();
 }
