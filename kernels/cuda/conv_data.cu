@@ -5,7 +5,7 @@
 
 namespace dp::kernels::cuda {
 
-template class Gemm<DataPoints>;
+template class Gemm<DataPoints, Nothing>;
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 namespace dp::kernels::cuda {
 
-template class Gemm<ForwardPoints>;
+template class Gemm<ForwardPoints, Nothing>;
 
 namespace {
 

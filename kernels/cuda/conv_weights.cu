@@ -6,7 +6,7 @@
 
 namespace dp::kernels::cuda {
 
-template class Gemm<WeightsPoints>;
+template class Gemm<WeightsPoints, Nothing>;
 
 namespace {
 

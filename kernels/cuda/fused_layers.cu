@@ -57,6 +57,17 @@ struct Fits {
     return is_float(d.linear.y) && !d.linear.relu && d.linear.x.shape.rank() == 2 &&
            d.linear.w.shape.numel() <= kMostWeights;
   }
+  static bool small(const TensorDesc& y, const TensorDesc& w) { return is_float(y) && products(y, w) <= kMostProducts; }
+};
+
+class LinearDropoutOp final : public CudaOp {
+ public:
+  LinearDropoutOp(const LinearDropoutForward& d, const LinearTensors& t, const Geometry& g,
+                  const CudaOpOptions& options)
+      : gemm_(DType::f32, g, 1, d.linear.bias, d.linear.relu, input_in_quads(g), weights_in_quads(g), options.gemm),
+        dropping_(dropping(d.dropout)) {
+    tensors_ = {t.x, t.w, t.y};
+  }
   std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name() + " + dropout"; }
 

@@ -50,7 +50,7 @@ inline unsigned counters_of(const GemmShape& shape, int splits) {
 }
 
 // Beside: what else is done to results (gemm_end.h); with anything, operands are float32.
-template <typename Points, typename Beside = Nothing>
+template <typename Points, typename Beside>
 class Gemm {
  public:
   // type: of the operands. quads_a, quads_b: the operand's neighbours come in quads, if its pointer does.
@@ -98,8 +98,8 @@ class Gemm {
   DeviceMemory counters_;  // as gemm_kernel has them; null without splits
 };
 
-using ForwardGemm = Gemm<ForwardPoints>;
-using DataGemm = Gemm<DataPoints>;
-using WeightsGemm = Gemm<WeightsPoints>;
+using ForwardGemm = Gemm<ForwardPoints, Nothing>;
+using DataGemm = Gemm<DataPoints, Nothing>;
+using WeightsGemm = Gemm<WeightsPoints, Nothing>;
 
 }  // namespace dp::kernels::cuda
