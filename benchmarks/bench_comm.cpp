@@ -132,8 +132,7 @@ void run_threads(const Options& options, const std::vector<dp::Device>& devices)
     contexts.push_back(backend.open(devices[static_cast<std::size_t>(rank)], context_options(options, rank, ranks)));
     pointers.push_back(contexts.back().get());
   }
-  const std::string name =
-      options.comm.empty() ? std::string(backend.default_communicator(devices, true)) : options.comm;
+  const std::string name = options.comm.empty() ? backend.default_communicator(devices, true).name : options.comm;
   const auto handles = backend.make_communicators(name, pointers);
   Threads peers(ranks);
   std::vector<std::thread> threads;
@@ -155,7 +154,7 @@ void run_rank(const Options& options, const std::vector<dp::Device>& devices) {
   Backend& backend = dp::kernels::backend(devices[at].kind);
   const auto context = backend.open(devices[at], context_options(options, world->local_rank(), world->local_size()));
   Rendezvous& rendezvous = world->state();
-  const std::string name = options.comm.empty() ? std::string(backend.default_communicator(rendezvous)) : options.comm;
+  const std::string name = options.comm.empty() ? backend.default_communicator(rendezvous).name : options.comm;
   const auto handle = backend.join(name, *context, rendezvous);
   Processes peers(*world);
   work(options, *context, *handle, peers);

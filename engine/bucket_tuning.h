@@ -20,6 +20,9 @@ SumCost cost_of(std::size_t small_bytes, double small_seconds, std::size_t large
 // size leaves twice as much to move when backward has ended. 1 to 25 MiB, in whole MiB.
 std::size_t bucket_bytes_for(const SumCost& cost);
 
+// The most that the last bucket holds: nothing is left to hide its sum and update behind. PyTorch's first bucket has this size, too.
+inline constexpr std::size_t kLastBucket = std::size_t{1} << 20;
+
 // Whether there is anything to tune: small networks are one bucket.
 bool worth_tuning(const ParameterTable& table);
 // Collective: all replicas call it, with the communicator of their buckets. Sums their gradients, which are zero, as `reduce_dtype`; bytes are

@@ -8,6 +8,24 @@
 
 namespace dp {
 
+std::int64_t bucket_granularity(const DataParallelOptions& options) {
+  if (options.comm != Comm::nccl || options.reduce != Reduce::sharded) return 1;
+  return static_cast<std::int64_t>(options.devices.size()) * kernels::kNormBlock;
+}
+
+std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
+                                              std::size_t bucket_bytes) {
+  const bool overlaps = options.devices.front().kind == DeviceKind::cuda && engine::worth_tuning(table);
+  return table.buckets(bucket_bytes, overlaps ? engine::kLastBucket : 0);
+}
+
+std::vector<engine::Bucket> DataParallel::State::make_buckets(
+    std::span<const std::unique_ptr<kernels::Communicator>> communicators) {
+  if (options.bucket_bytes != 0) return table->buckets(options.bucket_bytes);
+  options.bucket_bytes = usual_bucket_bytes(communicators);
+  return automatic_buckets(options, *table, options.bucket_bytes);
+}
+
 // On GPUs by what a sum costs there, measured once for a set of devices; elsewhere, and where nothing may depend on timing, a fixed size.
 std::size_t DataParallel::State::usual_bucket_bytes(
     std::span<const std::unique_ptr<kernels::Communicator>> communicators) {
@@ -24,7 +42,7 @@ std::size_t DataParallel::State::usual_bucket_bytes(
     return value;
   };
   kernels::Backend& backend = kernels::backend(DeviceKind::cuda);
-  const std::string name = communicators.front()->name();  // "p2p; no nccl: why"
+  const std::string name = communicators.front()->name();  // "p2p; cuda:0 and cuda:1 through the host (why)"
   std::string what = "bucket bytes, " + name.substr(0, name.find(';')) + ", " + std::to_string(size()) + " ranks";
   if (options.reduce_dtype != DType::f32) what += std::string(", sums in ") + to_string(options.reduce_dtype);
   double bytes = of_first(leads ? backend.remembered(options.devices, what).value_or(0) : 0);

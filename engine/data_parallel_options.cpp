@@ -48,8 +48,17 @@ std::optional<DType> activations_of(const DataParallelOptions& options) {
 
 namespace {
 
-// What a rank of a world does otherwise.
-void resolve_in_world(DataParallelOptions& o) {
+constexpr const char* kAskedFor = "chosen with --comm";
+constexpr double kGpuTimeout = 300;  // seconds, as dp_train's
+
+// Takes a backend's default communicator, and returns its reason.
+std::string take(const kernels::CommunicatorChoice& choice, DataParallelOptions& o) {
+  o.comm = comm_named(choice.name);
+  return choice.reason;
+}
+
+// What a rank of a world does otherwise. Returns why o.comm was chosen.
+std::string resolve_in_world(DataParallelOptions& o) {
   const World& world = *o.world;
   if (o.devices.empty()) {
     const int count = probe_devices(DeviceKind::cuda).count;
@@ -66,13 +75,14 @@ void resolve_in_world(DataParallelOptions& o) {
   if (o.loss == LossAt::gathered) refuse("the ranks of a world compute their own losses: choose loss local");
   if (o.logical_shards > 0) refuse("logical shards belong to one process");
   o.reduce = Reduce::all_reduce;
-  if (o.comm == Comm::automatic) {
-    o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator(o.world->state()));
-    if (o.comm == Comm::mpi && o.reduce_dtype == DType::bf16) o.comm = Comm::tcp;  // MPI does not sum it
-  }
   if (o.threads_per_replica == 0)
     o.threads_per_replica =
         std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, world.local_size()));
+  if (o.comm != Comm::automatic) return kAskedFor;
+  const std::string reason = take(kernels::backend(o.devices.front().kind).default_communicator(o.world->state()), o);
+  if (o.comm != Comm::mpi || o.reduce_dtype != DType::bf16) return reason;
+  o.comm = Comm::tcp;
+  return "the ranks run on several hosts, and MPI sums no bfloat16";
 }
 
 void check_rounded_sums(const DataParallelOptions& o) {
@@ -89,8 +99,9 @@ void check_rounded_sums(const DataParallelOptions& o) {
 
 }  // namespace
 
-DataParallelOptions resolved(DataParallelOptions o) {
-  if (o.world) resolve_in_world(o);
+ResolvedOptions resolved(DataParallelOptions o) {
+  std::string communicator_reason = kAskedFor;
+  if (o.world) communicator_reason = resolve_in_world(o);
   if (!o.world && (o.comm == Comm::tcp || o.comm == Comm::mpi))
     refuse(fmt::format("--comm {} joins processes: it needs --engine ddp; leave it out, or take host or p2p",
                        communicator_name(o.comm)));
@@ -112,7 +123,8 @@ DataParallelOptions resolved(DataParallelOptions o) {
   if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
   if (o.ema_decay && !(*o.ema_decay >= 0 && *o.ema_decay < 1)) refuse("ema_decay must lie in [0, 1)");
   if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
-  if (!(o.timeout_seconds >= 0)) refuse("timeout_seconds must not be negative");
+  if (!o.timeout_seconds) o.timeout_seconds = o.devices.front().kind == DeviceKind::cuda ? kGpuTimeout : 0;
+  if (!(*o.timeout_seconds >= 0)) refuse("timeout_seconds must not be negative");
   if (o.trace_first < 0 || o.trace_steps < 0) refuse("trace_first and trace_steps must not be negative");
   if (o.logical_shards < 0) refuse("logical_shards must not be negative");
   if (o.logical_shards > 0) {
@@ -124,7 +136,8 @@ DataParallelOptions resolved(DataParallelOptions o) {
     if (o.threads_per_replica == 0) o.threads_per_replica = 1;
   }
   if (o.comm == Comm::automatic)
-    o.comm = comm_named(kernels::backend(o.devices.front().kind).default_communicator(o.devices, o.logical_shards > 0));
+    communicator_reason =
+        take(kernels::backend(o.devices.front().kind).default_communicator(o.devices, o.logical_shards > 0), o);
   if (o.comm == Comm::nccl && o.logical_shards > 0)
     refuse("logical shards are summed in one order, which nccl does not promise: choose comm p2p");
   if (o.reduce_dtype != DType::f32) check_rounded_sums(o);
@@ -133,7 +146,7 @@ DataParallelOptions resolved(DataParallelOptions o) {
   if (o.threads_per_replica == 0)
     o.threads_per_replica =
         std::max(1, static_cast<int>(kernels::usable_cores().size()) / static_cast<int>(o.devices.size()));
-  return o;
+  return {std::move(o), std::move(communicator_reason)};
 }
 
 }  // namespace dp

@@ -59,9 +59,14 @@ std::vector<std::string> DataParallel::device_names() const { return state_->dev
 
 std::string DataParallel::communicator() const {
   if (!state_->io.empty()) return state_->io.front()->name();
-  const std::vector<Device>& devices = state_->options.devices;
-  return std::string(kernels::backend(devices.front().kind).default_communicator(devices, true));
+  return std::string(communicator_name(state_->options.comm));
 }
+
+Choice DataParallel::communicator_choice() const {
+  return {std::string(communicator_name(state_->options.comm)), state_->communicator_reason};
+}
+
+Choice DataParallel::graphs_choice() const { return state_->graphs->choice(); }
 
 MemoryUse DataParallel::memory_use(int replica) const {
   const auto at = static_cast<std::size_t>(replica);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 #include "dp/error.h"
@@ -16,6 +17,11 @@ namespace dp {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
+
+constexpr const char* kNcclInGraphs =
+    "NVIDIA warns that NCCL in CUDA graphs may deadlock where one process drives several GPUs, and recommends one GPU "
+    "per "
+    "process, as with --engine ddp (NCCL manual, \"Using NCCL with CUDA Graphs\")";
 
 // One core for each thread of each replica of this host; none when there are not enough.
 std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
@@ -39,9 +45,10 @@ float draw(const Init& init, Random& random) {
 
 }  // namespace
 
-DataParallel::State::State(const Model& m, const DataParallelOptions& o)
+DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     : model(m),
-      options(resolved(o)),
+      options(std::move(resolved.options)),
+      communicator_reason(std::move(resolved.communicator_reason)),
       norms(m, options.logical_shards > 0 ? options.logical_shards : ranks_of(options)),
       pool(static_cast<int>(options.devices.size())) {
   if (options.batch_norm == BatchNormMode::sync) {
@@ -88,7 +95,8 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
     const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false), nullptr,
                             norms);
-    table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type());
+    table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type(),
+                                                     bucket_granularity(options));
     ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
     for (const engine::PlanStep& piece : plan.backward()) {
       if (ready_in_leg.empty()) break;
@@ -120,8 +128,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
     bucket_comm = backend.make_communicators(communicator_name(options.comm), pointers);
     if (count > 1) io = backend.make_communicators(communicator_name(options.comm), pointers);
   }
-  if (options.bucket_bytes == 0) options.bucket_bytes = usual_bucket_bytes(bucket_comm);
-  const std::vector<engine::Bucket> buckets = table->buckets(options.bucket_bytes);
+  const std::vector<engine::Bucket> buckets = make_buckets(bucket_comm);
   const LossScaleOptions& scale = options.loss_scale;
   std::optional<kernels::LossScaling> scaling;
   if (scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
@@ -133,7 +140,7 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   if (scaling) set_loss_scale({options.loss_scale.initial, 0});
   make_graphs();
   if (options.trace_steps > 0) trace();
-  if (options.timeout_seconds > 0) watch();
+  if (*options.timeout_seconds > 0) watch();
 
   std::vector<NamedTensor> initial;
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
@@ -154,6 +161,16 @@ DataParallel::State::State(const Model& m, const DataParallelOptions& o)
   restart_average();
 }
 
+// Why no step runs as a graph, as far as this process decides; empty: graphs are used.
+std::string DataParallel::State::graphs_refusal() const {
+  if (!replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
+  if (options.graphs == Graphs::never) return "turned off (--graphs never)";
+  const bool may_deadlock = options.comm == Comm::nccl && replicas.size() > 1;
+  if (may_deadlock && options.graphs == Graphs::automatic) return kNcclInGraphs;
+  if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);
+  return {};
+}
+
 void DataParallel::State::make_graphs() {
   engine::StepGraphs::Members members;
   for (std::size_t r = 0; r < replicas.size(); ++r) {
@@ -161,18 +178,16 @@ void DataParallel::State::make_graphs() {
     members.exchanges.push_back(exchanges[r].get());
     if (!io.empty()) members.io.push_back(io[r].get());
   }
-  std::string refusal;
-  if (!replicas.front()->context().has_graphs())
-    refusal = "this kind of device has no graphs";
-  else if (!options.graphs)
-    refusal = "no graphs are wanted";
+  std::string refusal = graphs_refusal();
+  bool required = options.graphs == Graphs::always;
   if (options.world && size() > 1) {
     // What a rank does differently from the others it must not do as a graph.
     struct Wish {
-      std::int64_t graphs, trace_first, trace_steps;
+      std::int64_t graphs, required, trace_first, trace_steps;
     };
     const std::vector<Wish> wishes =
-        of_all_ranks(Wish{refusal.empty() && failpoints.empty(), options.trace_first, options.trace_steps});
+        of_all_ranks(Wish{refusal.empty() && failpoints.empty(), required, options.trace_first, options.trace_steps});
+    for (const Wish& wish : wishes) required = required || wish.required != 0;
     for (const Wish& wish : wishes)
       if (refusal.empty() && (wish.graphs == 0 || wish.trace_first != wishes.front().trace_first ||
                               wish.trace_steps != wishes.front().trace_steps))
@@ -182,7 +197,8 @@ void DataParallel::State::make_graphs() {
       return std::count(all.begin(), all.end(), char{1}) == size();
     };
   }
-  graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal));
+  if (required && !refusal.empty()) refuse("--graphs always can not be obeyed: " + refusal);
+  graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
 }
 
 // After a failure a device may wait for another one that is broken, and freeing memory would wait for it. So every device gets a while to end
@@ -264,7 +280,7 @@ engine::Shard DataParallel::State::shard_of(const Batch& batch, kernels::Range r
 }
 
 DataParallel::DataParallel(const Model& model, const DataParallelOptions& options)
-    : state_(std::make_unique<State>(model, options)) {}
+    : state_(std::make_unique<State>(model, resolved(options))) {}
 DataParallel::~DataParallel() = default;
 
 void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {

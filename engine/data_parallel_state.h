@@ -25,11 +25,21 @@
 
 namespace dp {
 
-// Every automatic choice made. Error(usage) for impossible options.
-DataParallelOptions resolved(DataParallelOptions options);
+struct ResolvedOptions {
+  DataParallelOptions options;
+  std::string communicator_reason;  // why options.comm is what it is
+};
+// Every automatic choice made, except of graphs. Error(usage) for impossible options.
+ResolvedOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
 std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
 std::string_view communicator_name(Comm comm);                            // as backends know it
+// Elements that buckets, and the arenas, are multiples of. Under nccl each rank's slice of a bucket then has one size, as NCCL's reduce-scatter
+// and all-gather require.
+std::int64_t bucket_granularity(const DataParallelOptions& options);
+// Where options.bucket_bytes was not given.
+std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
+                                              std::size_t bucket_bytes);
 // Error(usage) where a batch or a set of so many images is not of those that the model reads.
 void check_images(const Shape& shape, const Model& model);
 
@@ -39,7 +49,7 @@ inline constexpr std::int64_t kLayoutRows = 32;
 struct DataParallel::State {
   using NamedTensor = std::pair<std::string, Tensor>;
 
-  State(const Model& m, const DataParallelOptions& o);
+  State(const Model& m, ResolvedOptions resolved);
   ~State();
 
   // Runs work(replica, exchange) on every worker; a failure says replica, device, phase and step.
@@ -128,6 +138,7 @@ struct DataParallel::State {
 
   void await_devices() noexcept;
   void make_graphs();
+  std::string graphs_refusal() const;
   // What keeps the coming step from being a graph: it is watched closely.
   bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }
 
@@ -162,6 +173,7 @@ struct DataParallel::State {
                  const std::vector<engine::Gather>& gathers, Before&& before, After&& after, Idle&& idle);
   void set_loss_scale(const LossScale& scale);
   // Collective: before the exchanges are made, with their communicators.
+  std::vector<engine::Bucket> make_buckets(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
   std::size_t usual_bucket_bytes(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
   void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);
@@ -186,7 +198,8 @@ struct DataParallel::State {
   void wait_for_all();
 
   const Model model;
-  DataParallelOptions options;          // resolved
+  DataParallelOptions options;  // resolved
+  const std::string communicator_reason;
   std::vector<MemoryUse> world_memory;  // of all ranks, as of the last prepare()
   std::vector<std::string> device_names;
   const engine::Failpoints failpoints;

@@ -18,7 +18,7 @@ constexpr auto kUntilSent = std::chrono::milliseconds(200);
 
 void DataParallel::State::watch() {
   engine::WatchdogOptions o;
-  o.seconds = options.timeout_seconds;
+  o.seconds = *options.timeout_seconds;
   o.replicas = static_cast<int>(replicas.size());
   o.abort = pool.abort_flag();
   o.others = options.world && size() > 1;

@@ -15,7 +15,7 @@ class Estimate {
  public:
   Estimate(const Model& model, const DataParallelOptions& options)
       : model_(model),
-        options_(resolved(options)),
+        options_(resolved(options).options),
         ranks_(static_cast<int>(options_.devices.size())),
         norms_(model, options_.logical_shards > 0 ? options_.logical_shards : ranks_) {
     kernels::ContextOptions context;
@@ -25,9 +25,10 @@ class Estimate {
     context.activations = activations_of(options_);
     context_ = kernels::backend(options_.devices.front().kind).open(options_.devices.front(), context);
     const Plan layouts(model_, *context_, plan_options(kLayoutRows, true, false), nullptr, norms_);
-    table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type());
-    if (options_.bucket_bytes == 0) options_.bucket_bytes = engine::default_bucket_bytes(*table_);
-    buckets_ = table_->buckets(options_.bucket_bytes);
+    table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type(),
+                                                      bucket_granularity(options_));
+    buckets_ = options_.bucket_bytes != 0 ? table_->buckets(options_.bucket_bytes)
+                                          : automatic_buckets(options_, *table_, engine::default_bucket_bytes(*table_));
   }
 
   std::vector<MemoryUse> of(const std::vector<std::int64_t>& train, const std::vector<std::int64_t>& eval) {

@@ -224,17 +224,20 @@ void Exchange::share_partials(std::size_t bucket) {
   communicator_->broadcast(whole, blocks_of(range.size()), DType::f64, 0, *comm_);
 }
 
+// An entry that two buckets share is there with the later one, which holds its beginning.
 void Exchange::wait_for_weights(int entry) {
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    if (buckets_[bucket].first_entry > entry) continue;
-    if (arriving_[bucket]) replica_.compute().wait(*weights_arrived_[bucket]);
-    arriving_[bucket] = 0;
-    return;
-  }
+  const std::int64_t offset = replica_.table().entry(entry).offset;
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    if (buckets_[bucket].range.begin <= offset) return wait_for_bucket(bucket);
 }
 
 void Exchange::wait_for_all_weights() {
-  for (const Bucket& bucket : buckets_) wait_for_weights(bucket.first_entry);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) wait_for_bucket(bucket);
+}
+
+void Exchange::wait_for_bucket(std::size_t bucket) {
+  if (arriving_[bucket]) replica_.compute().wait(*weights_arrived_[bucket]);
+  arriving_[bucket] = 0;
 }
 
 void Exchange::start_over() {

@@ -81,6 +81,7 @@ class Exchange {
   void update_bucket(std::size_t bucket);
   void compute_norm();
   void share_partials(std::size_t bucket);
+  void wait_for_bucket(std::size_t bucket);
 
   Replica& replica_;
   std::unique_ptr<kernels::Communicator> communicator_;

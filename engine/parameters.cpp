@@ -2,24 +2,45 @@
 
 namespace dp::engine {
 
-ParameterTable::ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type)
-    : type_(type) {
+namespace {
+
+std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+ParameterTable::ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
+                               std::int64_t granularity)
+    : type_(type), granularity_(granularity) {
   constexpr std::int64_t kAlign = 16;
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
     const ParameterSpec& spec = model.parameters()[i];
     const auto count = static_cast<std::int64_t>(layouts[i].bytes / size_of(type));
     entries_.push_back({spec.name, spec.shape, layouts[i], size_, count});
-    size_ += (count + kAlign - 1) / kAlign * kAlign;
+    size_ += round_up(count, kAlign);
   }
+  size_ = round_up(size_, granularity_);
 }
 
-std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes) const {
+std::int64_t ParameterTable::begin_of(int index) const { return round_up(entry(index).offset, granularity_); }
+
+std::int64_t ParameterTable::last_end(std::size_t last_bytes) const {
+  std::int64_t end = 0;
+  for (int i = 1; i < static_cast<int>(entries_.size()); ++i)
+    if (end == 0 || static_cast<std::size_t>(begin_of(i)) * size_of(type_) <= last_bytes) end = begin_of(i);
+  return end;
+}
+
+std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_t last_bytes) const {
   std::vector<Bucket> buckets;
+  const std::int64_t cut = last_bytes == 0 ? 0 : last_end(last_bytes);
   std::int64_t end = size_;
   for (int i = static_cast<int>(entries_.size()) - 1; i >= 0; --i) {
-    const std::int64_t begin = entry(i).offset;
+    const std::int64_t begin = begin_of(i);
+    if (begin >= end) continue;  // entries below the granularity
     const bool full = static_cast<std::size_t>(end - begin) * size_of(type_) >= bucket_bytes;
-    if (full || i == 0) {
+    if (full || begin == cut || i == 0) {
       buckets.push_back({{begin, end}, i});
       end = begin;
     }

@@ -22,13 +22,16 @@ struct ParameterEntry {
 // A range of the arenas that is reduced, updated and broadcast as one.
 struct Bucket {
   kernels::Range range;  // elements
-  int first_entry = 0;   // the gradients of entries >= first_entry are ready when the bucket is
+  int first_entry =
+      0;  // holds the range's first element; the bucket is ready when the gradients of entries >= first_entry are
 };
 
 class ParameterTable {
  public:
-  // `layouts` has one per parameter of the model, in its order.
-  ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type);
+  // `layouts` has one per parameter of the model, in its order. `granularity`: in elements; the arenas' size is a multiple of it, padded
+  // with zeros, and buckets begin and end at multiples, in the middle of an entry where need be.
+  ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
+                 std::int64_t granularity = 1);
 
   const std::vector<ParameterEntry>& entries() const { return entries_; }
   const ParameterEntry& entry(int index) const { return entries_[static_cast<std::size_t>(index)]; }
@@ -36,13 +39,18 @@ class ParameterTable {
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(type_); }
   DType type() const { return type_; }
 
-  // Buckets in the order in which they become ready: the first lies at the arena's end.
-  std::vector<Bucket> buckets(std::size_t bucket_bytes) const;
+  // Buckets in the order in which they become ready: the first lies at the arena's end. `last_bytes`: the most that the last one holds,
+  // unless the first entry is larger; 0: no limit.
+  std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0) const;
 
  private:
+  std::int64_t begin_of(int index) const;  // of a bucket whose first whole entry is `index`
+  std::int64_t last_end(std::size_t last_bytes) const;
+
   std::vector<ParameterEntry> entries_;
   std::int64_t size_ = 0;
   DType type_;
+  std::int64_t granularity_;
 };
 
 // The bucket size used when none is asked for: large enough that the cost of a collective is small beside its

@@ -71,9 +71,10 @@ class StepGraphs::Turn {
   const std::vector<kernels::Communicator*> communicators_;
 };
 
-StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal)
+StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal, bool required)
     : members_(std::move(members)),
       refusal_(std::move(refusal)),
+      required_(required),
       meeting_(static_cast<int>(members_.replicas.size()), abort) {
   if (!refusal_.empty()) return;
   const kernels::Communicator* const buckets = members_.exchanges.front()->communicator();
@@ -143,6 +144,7 @@ void StepGraphs::end_step() {
   if (failed_.exchange(false)) {
     refusal_ = "a recording failed: " + (failure_.empty() ? "that of another rank" : failure_);
     kinds_.clear();
+    if (required_) throw Error(ErrorCode::device, "--graphs always: " + refusal_);
     if (!failure_.empty())
       std::fprintf(stderr, "dp: warning: training steps go on without graphs: %s\n", failure_.c_str());
     return;
@@ -261,6 +263,12 @@ void StepGraphs::launch(std::size_t number, std::size_t part) {
   }
   meeting_.all();
   if (!leads) compute.wait(*done_);
+}
+
+Choice StepGraphs::choice() const {
+  if (!refusal_.empty()) return {"none", refusal_};
+  if (joint_) return {"one of all replicas", "the replicas wait for each other's streams"};
+  return {"one per replica", members_.replicas.size() > 1 ? "--graphs always" : "this process drives one replica"};
 }
 
 std::string StepGraphs::describe() const {

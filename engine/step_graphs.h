@@ -37,10 +37,11 @@ class StepGraphs {
     // In a world of several ranks: whether all of them say yes; all call it together. Null: there are no other processes.
     std::function<bool(bool)> all_ranks;
   };
-  // `refusal`: why there shall be no graphs; empty: there shall.
-  StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal);
+  // `refusal`: why no step runs as a graph; empty: graphs are used. `required`: a recording that fails is an error.
+  StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal, bool required);
 
   // Around each training step, on the caller's thread, while no worker runs; end_step() only after one that did not fail.
+  // Error(device) from end_step() where a recording was required and failed; the step was done eagerly.
   // `eagerly`: this step is no graph, whatever its kind.
   void begin_step(const StepKind& kind, int parts, bool eagerly);
   void end_step();
@@ -60,6 +61,7 @@ class StepGraphs {
       run_as_graph(replica, part, {[](void* self) { (*static_cast<Own*>(self))(); }, &work});
   }
 
+  Choice choice() const;         // as DataParallel::graphs_choice()
   std::string describe() const;  // "CUDA graphs": how many nodes, or why not; a line
 
  private:
@@ -93,6 +95,7 @@ class StepGraphs {
 
   const Members members_;
   std::string refusal_;
+  const bool required_;
   bool joint_ = false;
   Meeting meeting_;
   kernels::CaptureTurn turn_;

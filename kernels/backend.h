@@ -186,6 +186,11 @@ class Context {
   virtual Rates rates() { return {}; }
 };
 
+// A communicator's name, and why it is the default.
+struct CommunicatorChoice {
+  std::string name, reason;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -195,11 +200,11 @@ class Backend {
   virtual std::vector<std::unique_ptr<Communicator>> make_communicators(std::string_view name,
                                                                         std::span<Context* const> contexts) = 0;
   // `fixed_order`: sums in the order of communicator.h are asked for.
-  virtual std::string_view default_communicator(std::span<const Device> devices, bool fixed_order) const = 0;
+  virtual CommunicatorChoice default_communicator(std::span<const Device> devices, bool fixed_order) const = 0;
   // The handle of this process's context, when every rank of the world is a process with one context of this kind. All ranks
   // call it together. Error(usage) for a name that does not cross processes, or not these.
   virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) = 0;
-  virtual std::string_view default_communicator(const Rendezvous& world) const = 0;
+  virtual CommunicatorChoice default_communicator(const Rendezvous& world) const = 0;
   // A figure that was found by timing on these devices, kept from run to run where this kind of device keeps any.
   virtual std::optional<double> remembered(std::span<const Device>, const std::string&) { return {}; }
   virtual void remember(std::span<const Device>, const std::string&, double) {}

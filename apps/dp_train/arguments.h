@@ -49,6 +49,7 @@ struct Arguments {
   bool amp = false;
   std::optional<std::string> amp_dtype;
   bool deterministic = false, fast_conv = false, tf32 = false, no_autotune = false, no_graphs = false;
+  std::optional<std::string> graphs;
   bool no_augment = false, no_shuffle = false, no_dropout = false, drop_last = false;
   int workers = 0;
   std::string images_on = "auto";

@@ -131,7 +131,11 @@ void add_parallel(CLI::App& app, Arguments& a) {
   app.add_option("--logical-shards", a.logical_shards,
                  "equal bits on every number of replicas that divides it; implies --deterministic")
       ->check(whole(1, 4096));
-  app.add_flag("--no-graphs", a.no_graphs, "GPUs: enqueue every step anew instead of launching it as a CUDA graph");
+  app.add_option("--graphs", a.graphs,
+                 "GPUs: launch training steps as CUDA graphs: auto (not with nccl between several GPUs of a process), "
+                 "always (or fail), never [auto]")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+  app.add_flag("--no-graphs", a.no_graphs, "the same as --graphs never");
   app.add_flag("--no-autotune", a.no_autotune,
                "GPUs: take kernels by the shapes alone, without trying which are fastest");
   app.add_flag("--fast-conv", a.fast_conv, "convolutions that round more and take less time (CPU: Winograd)");

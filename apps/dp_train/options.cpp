@@ -52,6 +52,13 @@ void read_trace_steps(const std::string& text, dp::DataParallelOptions& parallel
   usage("--trace-steps '" + text + "' is not FIRST:COUNT, as 10:10");
 }
 
+dp::Graphs graphs_of(const Arguments& a) {
+  if (a.no_graphs && a.graphs.value_or("never") != "never")
+    usage("--no-graphs is the same as --graphs never, but --graphs is " + *a.graphs + "; give one of them");
+  if (a.no_graphs || a.graphs == "never") return dp::Graphs::never;
+  return a.graphs == "always" ? dp::Graphs::always : dp::Graphs::automatic;
+}
+
 dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<dp::Device>& devices) {
   dp::DataParallelOptions parallel;
   parallel.devices = devices;
@@ -73,7 +80,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.fast_convolutions = a.fast_conv;
   parallel.tf32 = a.tf32;
   parallel.autotune = !a.no_autotune;
-  parallel.graphs = !a.no_graphs;
+  parallel.graphs = graphs_of(a);
   parallel.dropout = !a.no_dropout;
   parallel.label_smoothing = a.label_smoothing;
   parallel.grad_accum_steps = a.grad_accum_steps;

@@ -45,15 +45,18 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
         fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, printable(devices[at]), rows(replica),
                     cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
-  out += fmt::format("global batch {}, reduce {}{}, comm {}, loss {}, split {}, bn {}, seed {}{}{}{}\n",
-                     options.batch_size, name_of(chosen.reduce),
+  out += fmt::format("global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
+                     name_of(chosen.reduce),
                      chosen.reduce_dtype == DType::f32 ? ""
                      : replicas * lanes > 1            ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
                                                        : " (nothing to sum)",
-                     net.communicator(), name_of(chosen.loss), name_of(chosen.split), name_of(chosen.batch_norm),
-                     chosen.seed, chosen.deterministic ? ", deterministic" : "",
+                     name_of(chosen.loss), name_of(chosen.split), name_of(chosen.batch_norm), chosen.seed,
+                     chosen.deterministic ? ", deterministic" : "",
                      chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name_of(chosen.amp)),
                      chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  const Choice graphs = net.graphs_choice();
+  out += fmt::format("comm {}: {}\ngraphs {}: {}\n", net.communicator(), net.communicator_choice().reason, graphs.what,
+                     graphs.reason);
   if (!options.output_dir.empty() && !options.dry_run)
     out += fmt::format("run folder {}\n", printable(options.output_dir));
   return out;

@@ -34,6 +34,14 @@ const char* name_of(Amp amp) {
   }
   return "unknown";
 }
+const char* name_of(Graphs graphs) {
+  switch (graphs) {
+    case Graphs::automatic: return "auto";
+    case Graphs::always: return "always";
+    case Graphs::never: return "never";
+  }
+  return "unknown";
+}
 const char* name_of(BatchNormMode mode) {
   switch (mode) {
     case BatchNormMode::master: return "master";

@@ -12,5 +12,6 @@ const char* name_of(Split split);
 const char* name_of(OnNonfinite on_nonfinite);
 const char* name_of(BatchNormMode mode);
 const char* name_of(Amp amp);
+const char* name_of(Graphs graphs);
 
 }  // namespace dp

@@ -37,6 +37,8 @@ RunSummary describe(const DataParallel& net, const TrainerOptions& options) {
   summary.model = net.model().name();
   summary.dataset = options.dataset_name;
   summary.devices = net.device_names();
+  summary.communicator = net.communicator_choice();
+  summary.graphs = net.graphs_choice();
   if (net.options().world) summary.engine = "ddp";
   summary.global_batch = options.batch_size;
   return summary;

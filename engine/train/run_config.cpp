@@ -64,7 +64,7 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   json["fast-conv"] = parallel.fast_convolutions;
   json["tf32"] = parallel.tf32;
   json["no-autotune"] = !parallel.autotune;
-  json["no-graphs"] = !parallel.graphs;
+  json["graphs"] = name_of(parallel.graphs);
   json["no-dropout"] = !parallel.dropout;
   json["no-shuffle"] = !options.shuffle;
   json["no-augment"] = !options.augment;

@@ -11,6 +11,10 @@ std::string to_json(const RunSummary& summary) {
   json["dataset"] = summary.dataset;
   json["engine"] = summary.engine;
   json["devices"] = summary.devices;
+  json["communicator"] = summary.communicator.what;
+  json["communicator_reason"] = summary.communicator.reason;
+  json["graphs"] = summary.graphs.what;
+  json["graphs_reason"] = summary.graphs.reason;
   json["global_batch"] = summary.global_batch;
   json["epochs"] = summary.epochs;
   json["steps"] = summary.steps;

@@ -210,7 +210,7 @@ std::unique_ptr<Graph> CudaContext::end_graph(Stream* root) {
   bind_thread();
   std::unique_ptr<Graph> graph;
   if (root != nullptr) {
-    auto made = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_);
+    auto made = std::make_unique<CudaGraph>(end_capture(of_cuda(*root)), guards_, graphs_);
     made->upload(of_cuda(*root));
     graph = std::move(made);
   }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/collective_order.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/device_rates.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/ranges.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/tuner.h"
@@ -54,6 +55,7 @@ class CudaContext final : public Context {
 
   AbortFlag* abort() const { return options_.abort; }
   Guards& guards() { return guards_; }
+  GraphList& graphs() { return graphs_; }
   CollectiveOrder& collective_order() { return collective_order_; }
 
  private:
@@ -73,6 +75,7 @@ class CudaContext final : public Context {
   StreamList streams_;
   std::optional<std::chrono::steady_clock::time_point> working_since_abort_;  // when idle() first found that
   Guards guards_;
+  GraphList graphs_;
   CollectiveOrder collective_order_;
   Tuner* tuner_ = nullptr;  // of this kind of device, once it was asked for
   std::map<std::string, std::vector<Way>>

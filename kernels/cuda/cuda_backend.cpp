@@ -6,6 +6,7 @@
 #include "kernels/cuda/describe_devices.h"
 #include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/p2p_communicator.h"
+#include "kernels/cuda/peers.h"
 #include "kernels/cuda/remembered.h"
 
 namespace dp::kernels::cuda {
@@ -22,10 +23,7 @@ class CudaBackend final : public Backend {
   }
 
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
-    const DeviceProbe found = probe();
-    if (device.index < 0 || device.index >= found.count)
-      throw Error(ErrorCode::usage,
-                  to_string(device) + " does not exist: there are " + std::to_string(found.count) + " GPUs");
+    require_device(device);
     return std::make_unique<CudaContext>(device, options);
   }
 
@@ -41,18 +39,27 @@ class CudaBackend final : public Backend {
 
   std::string describe() const override { return describe_devices(probe().count); }
 
-  std::string_view default_communicator(std::span<const Device> devices, bool fixed_order) const override {
-    if (devices.size() < 2 || fixed_order) return "p2p";
+  // NCCL in one process with several GPUs cannot be part of a graph without the risk of a deadlock, p2p can. Where p2p would go through the
+  // host, NCCL is preferred even with eager steps (docs/decisions/0027).
+  CommunicatorChoice default_communicator(std::span<const Device> devices, bool fixed_order) const override {
+    if (devices.size() < 2) return {"p2p", "one replica exchanges nothing"};
+    if (fixed_order) return {"p2p", "logical shards are summed in one order, which nccl does not promise"};
     std::vector<int> indices;
-    for (const Device& device : devices) indices.push_back(device.index);
-    return nccl_refusal(indices).empty() ? "nccl" : "p2p";
+    for (const Device& device : devices) require_device(device), indices.push_back(device.index);
+    const std::string detours = describe_detours(indices, peer_paths(indices));
+    if (detours.empty()) return {"p2p", "every pair of GPUs has direct access that was checked"};
+    const std::string refusal = nccl_refusal(indices);
+    if (refusal.empty()) return {"nccl", "p2p would send " + detours};
+    return {"p2p", "nccl can not be used: " + refusal};
   }
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
     if (name == "nccl") return join_nccl(context, world);
     throw Error(ErrorCode::usage,
                 "GPUs of several processes exchange data through nccl, not through '" + std::string(name) + "'");
   }
-  std::string_view default_communicator(const Rendezvous&) const override { return "nccl"; }
+  CommunicatorChoice default_communicator(const Rendezvous&) const override {
+    return {"nccl", "each rank is a process with one GPU"};
+  }
 
   std::optional<double> remembered(std::span<const Device> devices, const std::string& what) override {
     return cuda::remembered(devices, what);
@@ -66,6 +73,14 @@ class CudaBackend final : public Backend {
     bind_device(device.index);
     check(cudaMemGetInfo(&free, &total), "asking for free memory");
     return free;
+  }
+
+ private:
+  void require_device(const Device& device) const {
+    const DeviceProbe found = probe();
+    if (device.index < 0 || device.index >= found.count)
+      throw Error(ErrorCode::usage,
+                  to_string(device) + " does not exist: there are " + std::to_string(found.count) + " GPUs");
   }
 };
 

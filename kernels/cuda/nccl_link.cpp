@@ -46,6 +46,7 @@ void NcclLink::end(const std::string& reason) {
   while (inside_ && std::chrono::steady_clock::now() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
+  graphs_.drop();
   api_.comm_abort(comm_);
 }
 

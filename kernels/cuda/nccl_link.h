@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/guard.h"
 #include "kernels/cuda/nccl_api.h"
 
@@ -20,9 +21,9 @@ namespace dp::kernels::cuda {
 
 class NcclLink final : public Guard {
  public:
-  // Owns `comm`, of that device. `abort` may be null.
-  NcclLink(const NcclApi& api, NcclComm comm, Device device, const AbortFlag* abort)
-      : api_(api), comm_(comm), device_(device), abort_(abort) {}
+  // Owns `comm`, of that device. `graphs`: those that may hold `comm`; they are dropped before it is aborted. `abort` may be null.
+  NcclLink(const NcclApi& api, NcclComm comm, Device device, GraphList& graphs, const AbortFlag* abort)
+      : api_(api), comm_(comm), device_(device), graphs_(graphs), abort_(abort) {}
   ~NcclLink() override;
 
   // Calls call(comm); throws what ended the link, or Error(device) when the call fails.
@@ -52,6 +53,7 @@ class NcclLink final : public Guard {
   const NcclApi& api_;
   NcclComm comm_;
   const Device device_;
+  GraphList& graphs_;
   const AbortFlag* const abort_;
   std::atomic<bool> inside_{false}, ended_{false};  // inside_: a thread is in a call of NCCL
   std::mutex mutex_;                                // of what follows

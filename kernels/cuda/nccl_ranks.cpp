@@ -26,8 +26,8 @@ void check_nccl(const NcclApi& api, NcclResult result, const char* what) {
     throw Error(ErrorCode::device, std::string("NCCL: ") + what + " failed: " + api.get_error_string(result));
 }
 
-std::unique_ptr<NcclLink> link(const NcclApi& api, NcclComm comm, const CudaContext& context) {
-  return std::make_unique<NcclLink>(api, comm, context.device(), context.abort());
+std::unique_ptr<NcclLink> link(const NcclApi& api, NcclComm comm, CudaContext& context) {
+  return std::make_unique<NcclLink>(api, comm, context.device(), context.graphs(), context.abort());
 }
 
 // What a rank tells the others: its GPU, an error that keeps it from taking part, and, rank 0, where all meet.

@@ -5,7 +5,6 @@
 
 #include "dp/error.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/nccl_communicator.h"
 #include "kernels/cuda/tree_sum.h"
 
 namespace dp::kernels::cuda {
@@ -280,9 +279,7 @@ std::vector<std::unique_ptr<Communicator>> make_p2p_communicators(std::span<Cont
   std::vector<int> devices;
   for (Context* const context : contexts) devices.push_back(context->device().index);
   const std::vector<std::vector<PeerPath>> paths = connect(devices);
-  std::string detours = describe_detours(devices, paths);
-  if (const std::string refusal = nccl_refusal(devices); devices.size() > 1 && !refusal.empty())
-    detours += (detours.empty() ? "" : "; ") + ("no nccl: " + refusal);
+  const std::string detours = describe_detours(devices, paths);
   const auto board = std::make_shared<PostBoard>(static_cast<int>(contexts.size()));
   std::vector<std::unique_ptr<Communicator>> handles;
   for (std::size_t rank = 0; rank < contexts.size(); ++rank)

@@ -14,11 +14,13 @@ class HostBackend : public Backend {
                                                                 std::span<Context* const> contexts) override {
     return make_host_communicators(name, contexts);
   }
-  std::string_view default_communicator(std::span<const Device>, bool) const override { return "host"; }
+  CommunicatorChoice default_communicator(std::span<const Device>, bool) const override {
+    return {"host", "the replicas of one process share the host's memory"};
+  }
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
     return join_from_host(name, context, world);
   }
-  std::string_view default_communicator(const Rendezvous& world) const override { return default_for(world); }
+  CommunicatorChoice default_communicator(const Rendezvous& world) const override { return default_for(world); }
   std::string describe() const override { return {}; }
   std::size_t free_memory(Device) const override { return free_host_memory(); }
 };

@@ -46,10 +46,11 @@ std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, 
 }  // namespace
 
 // Shared memory is the fastest where it reaches all; MPI knows the ways between the hosts that it was started on.
-std::string_view default_for(const Rendezvous& world) {
-  if (world.one_host()) return "host";
+CommunicatorChoice default_for(const Rendezvous& world) {
+  if (world.one_host()) return {"host", "all ranks run on one host and share its memory"};
   Mpi* const mpi = mpi_plugin();
-  return mpi != nullptr && mpi->started() ? "mpi" : "tcp";
+  if (mpi != nullptr && mpi->started()) return {"mpi", "the ranks run on several hosts and were started by MPI"};
+  return {"tcp", "the ranks run on several hosts, without MPI"};
 }
 
 std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world) {

@@ -9,7 +9,7 @@
 namespace dp::kernels {
 
 // What Backend::join promises, for contexts of host backends.
-std::string_view default_for(const Rendezvous& world);
+CommunicatorChoice default_for(const Rendezvous& world);
 std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world);
 
 }  // namespace dp::kernels

@@ -53,9 +53,27 @@ TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says s
   const auto summary = nlohmann::json::parse(read_text(temp / "s.json"));
   CHECK(summary["devices"].size() == 2);
   CHECK(summary["steps"] == 1);
+  CHECK(summary["communicator"] == "host");
+  CHECK(summary["communicator_reason"] == "the replicas of one process share the host's memory");
+  CHECK(summary["graphs"] == "none");
+  CHECK(summary["graphs_reason"] == "only GPUs have CUDA graphs");
+  CHECK_THAT(run.out, Catch::Contains("comm host: the replicas of one process share the host's memory\n"
+                                      "graphs none: only GPUs have CUDA graphs\n"));
   CHECK(fs::exists(temp / summary["checkpoint"].get<std::string>()));
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "checkpoints/best"})
     CHECK(fs::exists(fs::path(temp / summary["checkpoint"].get<std::string>()).parent_path().parent_path() / name));
+}
+
+TEST_CASE("graphs may be turned off by either flag, and are kept in config.toml") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--no-graphs"}, {"--graphs", "never"}, {"--no-graphs", "--graphs", "never"}}) {
+    std::vector<std::string> words{"--max-steps", "1", "--output-dir", "run" + std::to_string(flags.size()) + flags[0]};
+    words.insert(words.end(), flags.begin(), flags.end());
+    CHECK(run_dp_train(tiny(words), temp.path()).code == 0);
+    CHECK_THAT(read_text(temp / words[3] + "/config.toml"), Catch::Contains("\ngraphs = \"never\"\n"));
+  }
 }
 
 TEST_CASE("sums in bfloat16 are said where the reduction is, and kept in config.toml") {
@@ -68,7 +86,7 @@ TEST_CASE("sums in bfloat16 are said where the reduction is, and kept in config.
     return outcome.out;
   };
   const std::string out = run({"--max-steps", "2", "--reduce-dtype", "bfloat16", "--output-dir", "low"});
-  CHECK_THAT(out, Catch::Contains("reduce sharded in bfloat16, comm host"));
+  CHECK_THAT(out, Catch::Contains("reduce sharded in bfloat16, loss local"));
   CHECK_THAT(read_text(temp / "low/config.toml"), Catch::Contains("reduce-dtype = \"bfloat16\""));
   CHECK_THAT(run({"--print-plan", "--reduce-dtype", "bfloat16"}),
              Catch::Contains("gradients are rounded to bfloat16 for their sum"));

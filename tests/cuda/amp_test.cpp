@@ -287,7 +287,7 @@ TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager ones, ov
       std::optional<LossScale> scales[2];
       std::int64_t skipped[2];
       for (const bool graphs : {false, true}) {
-        options.graphs = graphs;
+        options.graphs = graphs ? Graphs::always : Graphs::never;
         DataParallel net(model, options);
         for (std::uint64_t i = 0; i < 12; ++i)
           net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});

@@ -91,6 +91,30 @@ TEST_CASE("simulated GPUs: whichever pinned allocation fails, nothing stays behi
   CHECK(failed > 2);
 }
 
+TEST_CASE("simulated GPUs: unless told otherwise a call in which nothing moves ends after 300 s, on CPUs it does not") {
+  SimulatedGpus machine(2);
+  const auto timeout = [](const DataParallelOptions& options) {
+    return DataParallel(small_convnet(), options).options().timeout_seconds;
+  };
+  DataParallelOptions options = on_gpus(2, 2);
+  CHECK(timeout(options) == 300);
+  options.timeout_seconds = 0;
+  CHECK(timeout(options) == 0);
+  options.devices = cpus(2);
+  CHECK(timeout(options) == 0);
+  options.timeout_seconds = {};
+  CHECK(timeout(options) == 0);
+  // The stall ends between the verdict, after 6 s, and the end of the process, after 9.
+  options = on_gpus(2, 2);
+  options.timeout_seconds = 6;
+  setenv("DP_FAIL", "stall:backward:dev1:step1:7500ms", 1);
+  ErrorCode code{};
+  CHECK_THAT(failure_of(options, code), Catch::Contains("replica 1 (cuda:1) did not move for 6 s"));
+  unsetenv("DP_FAIL");
+  CHECK(code == ErrorCode::timeout);
+  check_nothing_left();
+}
+
 TEST_CASE("simulated GPUs: a device that does not exist is refused") {
   SimulatedGpus machine(2);
   DataParallelOptions options;

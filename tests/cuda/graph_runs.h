@@ -30,7 +30,7 @@ inline void keep(const Stats& stats, std::vector<std::uint64_t>& metrics) {
 
 // Two epochs whose last batch is smaller, rates that change, an evaluation between, a checkpoint loaded, steps without momentum.
 inline Course course_of(const Model& model, DataParallelOptions options, bool graphs) {
-  options.graphs = graphs;
+  if (!graphs) options.graphs = Graphs::never;
   DataParallel net(model, options);
   Course course;
   std::uint64_t number = 0;
@@ -61,7 +61,7 @@ inline Course course_of(const Model& model, DataParallelOptions options, bool gr
 inline std::map<std::string, std::vector<std::string>> launches_of_steps(
     const Model& model, DataParallelOptions options, bool graphs,
     const std::function<Batch(std::uint64_t)>& batch_of = nullptr) {
-  options.graphs = graphs;
+  if (!graphs) options.graphs = Graphs::never;
   DataParallel net(model, options);
   const auto step = [&](std::uint64_t i) {
     net.train_step(batch_of ? batch_of(i) : random_batch(model, 8, i), {.lr = 0.05f, .momentum = 0.9f});

@@ -50,7 +50,7 @@ TEST_CASE(
       options.logical_shards = shards;
       const auto sets = two_sets(model);
       const auto train = [&](bool graphs, bool keeps) {
-        options.graphs = graphs;
+        options.graphs = graphs ? Graphs::always : Graphs::never;
         auto net = std::make_unique<DataParallel>(model, options);
         for (std::uint64_t i = 0; i < 12; ++i)
           net->train_step(keeps ? kept_batch(model, sets, i) : random_batch(model, 8, i),

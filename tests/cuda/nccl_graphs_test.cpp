@@ -1,7 +1,14 @@
 // Training steps as graphs whose collectives are NCCL's: every replica has one of its own.
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <thread>
+
 #include "cuda/graph_runs.h"
 #include "cuda/simulated_gpus.h"
 #include "simt/nccl/nccl_recorder.h"
+#include "simt/nccl/nccl_state.h"
+#include "support/patience.h"
 #include "world/world_ranks.h"
 
 using namespace dp;
@@ -14,6 +21,7 @@ DataParallelOptions with_nccl(int gpus, Reduce reduce) {
   options.comm = Comm::nccl;
   options.reduce = reduce;
   options.bucket_bytes = 4000;
+  options.graphs = Graphs::always;
   return options;
 }
 
@@ -24,7 +32,69 @@ std::size_t in_graphs(const simt::SimulatedNccl& nccl, int device) {
   return count;
 }
 
+// NCCL whose abort notes the graphs that exist. Since NCCL 2.26 ncclCommAbort waits until none is left that holds the communicator.
+class AbortRecorder {
+ public:
+  AbortRecorder() {
+    real = kernels::cuda::nccl().api;
+    static kernels::cuda::NcclApi api;
+    api = *real;
+    api.comm_abort = [](kernels::cuda::NcclComm comm) {
+      const std::scoped_lock lock(mutex);
+      devices.insert(comm->device);
+      graphs.push_back({devices.size(), simt::live().graphs});
+      return real->comm_abort(comm);
+    };
+    kernels::cuda::provide_nccl({&api, "recorded", {}});
+    devices.clear();
+    graphs.clear();
+  }
+
+  struct Abort {
+    std::size_t devices;  // with an abort so far, this one among them
+    std::size_t graphs;   // of all devices
+  };
+  static std::vector<Abort> aborts() {
+    const std::scoped_lock lock(mutex);
+    return graphs;
+  }
+
+ private:
+  inline static const kernels::cuda::NcclApi* real = nullptr;
+  inline static std::mutex mutex;
+  inline static std::set<int> devices;
+  inline static std::vector<Abort> graphs;
+};
+
 }  // namespace
+
+TEST_CASE("nccl: graphs that hold a communicator are dropped before it is aborted, also while they run") {
+  const Model model = narrow_convnet();
+  for (const bool running : {false, true}) {
+    SimulatedGpus machine(2);
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::SimulatedNccl nccl;
+    const AbortRecorder recorder;
+    {
+      DataParallel net(model, with_nccl(2, Reduce::sharded));
+      const auto step = [&] { net.train_step(random_batch(model, 8), {.lr = 0.05f, .momentum = 0.9f}); };
+      for (int i = 0; i < 3; ++i) step();
+      if (!running) net.take_stats();
+      CHECK(simt::live().graphs == 2);
+      nccl.break_rank(1, kernels::cuda::NcclResult::remote_error);
+      const auto train = [&] {
+        for (int i = 0; i < 50; ++i) step(), net.take_stats();
+      };
+      CHECK_THROWS_WITH(train(), Catch::Contains("NCCL on cuda:1 was ended by an error"));
+      // Before anything of the engine is destroyed. The last abort may still be on its way.
+      const auto begin = std::chrono::steady_clock::now();
+      while (recorder.aborts().size() < 4 && in_time(begin, 10)) std::this_thread::yield();
+      CHECK(recorder.aborts().size() == 4);  // two communicators
+    }
+    for (const AbortRecorder::Abort& abort : recorder.aborts()) CHECK(abort.graphs <= 2 - abort.devices);
+    CHECK(nccl.handles() == 0);
+  }
+}
 
 TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every device the same collectives in it") {
   const Model model = narrow_convnet(), deep = residual_net(/*relu=*/true, /*dropout=*/true);
@@ -63,7 +133,7 @@ TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
         DataParallelOptions options = with_nccl(1, Reduce::all_reduce);
         options.devices = gpus({world->rank()});
         options.world = world;
-        options.graphs = graphs;
+        options.graphs = graphs ? Graphs::automatic : Graphs::never;
         DataParallel net(model, options);
         std::uint64_t number = 0;
         const auto part = [&](std::int64_t global) {
@@ -93,18 +163,38 @@ TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
   }
 }
 
-TEST_CASE("nccl: where a rank's recording is refused, all go on eagerly to the same bits") {
+TEST_CASE("nccl: with --graphs always a recording that a rank refuses is an error") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
-  const DataParallelOptions options = with_nccl(2, Reduce::all_reduce);
-  const Course eager = course_of(model, options, false);
   for (const int k : {1, 7, 30}) {
     simt::simulation().fail_capture = k;
-    const Course course = course_of(model, options, true);
+    DataParallel net(model, with_nccl(2, Reduce::all_reduce));
+    const auto step = [&] { net.train_step(random_batch(model, 8), {.lr = 0.05f}); };
+    step();
+    CHECK_THROWS_WITH(step(), Catch::StartsWith("--graphs always: a recording failed: "));
     CHECK(simt::simulation().fail_capture == 0);
-    CHECK(course == eager);
-    CHECK_THAT(course.steps, Catch::Contains("a recording failed"));
   }
   CHECK(in_graphs(nccl, 0) == 0);
+}
+
+TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are demanded") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl;
+  DataParallelOptions options = with_nccl(2, Reduce::sharded);
+  const auto train = [&] {
+    DataParallel net(model, options);
+    for (std::uint64_t i = 0; i < 3; ++i) net.train_step(random_batch(model, 8, i), {.lr = 0.05f});
+    return net.graphs_choice();
+  };
+  options.graphs = Graphs::automatic;
+  const Choice eager = train();
+  CHECK(eager.what == "none");
+  CHECK_THAT(eager.reason, Catch::Contains("NVIDIA warns") && Catch::Contains("Using NCCL with CUDA Graphs") &&
+                               Catch::Contains("one GPU per process"));
+  CHECK(in_graphs(nccl, 0) == 0);
+  options.graphs = Graphs::always;
+  CHECK(train().what == "one per replica");
+  CHECK(in_graphs(nccl, 0) > 0);
 }

@@ -52,6 +52,7 @@ TEST_CASE("nccl: sums in bfloat16, steps as graphs have the bits of eager ones")
     const simt::SimulatedNccl nccl;
     DataParallelOptions options = with_nccl(2, reduce);
     options.reduce_dtype = DType::bf16;
+    options.graphs = Graphs::always;
     if (reduce == Reduce::master) options.amp = Amp::float16, options.loss_scale.initial = 512;
     const Course eager = course_of(narrow_convnet(), options, false),
                  graphs = course_of(narrow_convnet(), options, true);

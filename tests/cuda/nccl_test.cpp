@@ -153,6 +153,30 @@ TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at
                         "communicator 1: broadcast of " + block + " float32, root 0 + broadcast of 5 float32, root 1"});
 }
 
+TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, whatever the network") {
+  for (const Model& model : {narrow_convnet(), narrow_resnet(/*relu=*/true)})
+    for (const int gpus : {2, 4, 8}) {
+      SimulatedGpus machine(gpus);
+      simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+      const SimulatedNccl nccl;
+      DataParallelOptions options = with_nccl(gpus, Reduce::sharded);
+      options.bucket_bytes = 4000;
+      DataParallel net(model, options);
+      for (std::uint64_t i = 0; i < 2; ++i) net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});
+      net.take_stats();
+      CHECK(net.replicas_identical());
+      int own = 0, grouped = 0;
+      for (const std::string& launch : nccl.launches(0)) {
+        own += launch.find(": reduce_scatter of") != std::string::npos ||
+               launch.find(": all_gather of") != std::string::npos;
+        grouped += launch.find(" + ") != std::string::npos || launch.find(": reduce of") != std::string::npos;
+      }
+      INFO(model.name() << " on " << gpus << " GPUs");
+      CHECK(own >= 4);
+      CHECK(grouped == 0);
+    }
+}
+
 TEST_CASE("nccl: training gives p2p's weights but for rounding, launched in one order on every device") {
   const Model model = narrow_convnet(), deep = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int gpus : {2, 3})
@@ -183,19 +207,38 @@ TEST_CASE("nccl: training gives p2p's weights but for rounding, launched in one 
     }
 }
 
-TEST_CASE("nccl: auto is nccl on distinct GPUs, else p2p, which says why") {
-  const Model model = narrow_convnet();
+TEST_CASE("nccl: auto is p2p where every pair of GPUs is direct") {
   SimulatedGpus machine(2);
+  const SimulatedNccl nccl;
+  for (const int replicas : {1, 2, 4}) {
+    const DataParallel net(narrow_convnet(), on_gpus(replicas, 2));
+    CHECK(net.options().comm == Comm::p2p);
+    CHECK(net.communicator() == "p2p");
+    CHECK(net.communicator_choice().what == "p2p");
+    CHECK(net.communicator_choice().reason ==
+          (replicas == 1 ? "one replica exchanges nothing" : "every pair of GPUs has direct access that was checked"));
+    CHECK(net.graphs_choice().what == (replicas == 1 ? "one per replica" : "one of all replicas"));
+  }
+  CHECK(nccl.communicators() == 0);
+}
+
+TEST_CASE(
+    "nccl: auto is nccl with eager steps where a pair of distinct GPUs is not direct, else p2p through the host") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2, simt::Peer::none);
+  const std::string detour = "cuda:0 and cuda:1 through the host (no peer access)";
   {
     const SimulatedNccl nccl;
     const DataParallel two(model, on_gpus(2, 2));
     CHECK(two.options().comm == Comm::nccl);
     CHECK(two.options().reduce == Reduce::sharded);
     CHECK(two.communicator() == "nccl");
+    CHECK(two.communicator_choice().reason == "p2p would send " + detour);
+    CHECK(two.graphs_choice().what == "none");
     const DataParallel shared(model, on_gpus(4, 2));
     CHECK(shared.options().comm == Comm::p2p);
-    CHECK(shared.communicator() == "p2p; no nccl: replicas 0 and 2 share cuda:0");
-    CHECK(DataParallel(model, on_gpus(1, 1)).communicator() == "p2p");
+    CHECK(shared.communicator() == "p2p; " + detour);
+    CHECK(shared.communicator_choice().reason == "nccl can not be used: replicas 0 and 2 share cuda:0");
     DataParallelOptions shards = on_gpus(2, 2);
     shards.logical_shards = 4;
     CHECK(DataParallel(model, shards).options().comm == Comm::p2p);
@@ -211,7 +254,9 @@ TEST_CASE("nccl: auto is nccl on distinct GPUs, else p2p, which says why") {
       CHECK_THAT(error.what(), Catch::Contains("nccl can not be used: replicas 0 and 1 share cuda:0"));
     }
   }
-  CHECK(DataParallel(model, on_gpus(2, 2)).communicator() == std::string("p2p") + kNoNccl);
+  const DataParallel without(model, on_gpus(2, 2));
+  CHECK(without.communicator() == "p2p; " + detour);
+  CHECK(without.communicator_choice().reason == "nccl can not be used: it is not simulated here");
   CHECK_THROWS_WITH(DataParallel(model, with_nccl(2)),
                     Catch::Contains("nccl can not be used: it is not simulated here"));
 }
@@ -318,7 +363,7 @@ TEST_CASE("nccl: ranks of several processes meet by what their world exchanges")
   });
   CHECK(failures == std::vector<std::string>(3));
   SharedTable table(1);
-  CHECK(backend(DeviceKind::cuda).default_communicator(TableWorld(table, 0)) == "nccl");
+  CHECK(backend(DeviceKind::cuda).default_communicator(TableWorld(table, 0)).name == "nccl");
 }
 
 TEST_CASE("nccl: a rank without NCCL, or with another's GPU, is told to all") {

@@ -31,7 +31,7 @@ TEST_CASE("p2p: every collective gives the bits of the fixed tree, on 1 to 8 GPU
     SimulatedGpus machine(size);
     std::vector<int> devices;
     for (int i = 0; i < size; ++i) devices.push_back(i);
-    CHECK(Ranks(devices).name() == std::string("p2p") + (size > 1 ? kNoNccl : ""));
+    CHECK(Ranks(devices).name() == "p2p");
     check_machine(devices);
   }
 }
@@ -39,13 +39,12 @@ TEST_CASE("p2p: every collective gives the bits of the fixed tree, on 1 to 8 GPU
 TEST_CASE("p2p: GPUs that do not see each other exchange through the host, and say so") {
   SimulatedGpus machine(3, simt::Peer::none);
   check_machine({0, 1, 2});
-  CHECK(Ranks({0, 2}).name() == std::string("p2p; cuda:0 and cuda:2 through the host (no peer access)") + kNoNccl);
+  CHECK(Ranks({0, 2}).name() == "p2p; cuda:0 and cuda:2 through the host (no peer access)");
 }
 
 TEST_CASE("p2p: S18, a pair whose peer access returns wrong data is found out once and goes through the host") {
   SimulatedGpus machine(2, simt::Peer::corrupts);
-  const std::string verdict =
-      std::string("p2p; cuda:0 and cuda:1 through the host (peer access that returns wrong data)") + kNoNccl;
+  const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that returns wrong data)";
   CHECK(Ranks({0, 1}).name() == verdict);
   check_machine({0, 1});
   setenv("DP_SIMULATED_PEERS", "all", 1);  // a new probe would find nothing wrong: the verdict is kept
@@ -56,7 +55,7 @@ TEST_CASE(
     "p2p: S18, a pair whose peer access hangs is found out by a process that is killed, and goes through the host") {
   SimulatedGpus machine(2, simt::Peer::hangs);
   setenv("DP_PEER_PROBE_SECONDS", "0.3", 1);
-  const std::string verdict = std::string("p2p; cuda:0 and cuda:1 through the host (peer access that hangs)") + kNoNccl;
+  const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that hangs)";
   CHECK(Ranks({0, 1}).name() == verdict);
   unsetenv("DP_PEER_PROBE_SECONDS");
   check_machine({0, 1});

@@ -27,7 +27,7 @@ LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
   simt::simulation().delays = simt::simulation().protect_memory = false;  // time
   DataParallelOptions options = on_gpus(2, 2);
   options.reduce = reduce;
-  options.graphs = false;
+  options.graphs = Graphs::never;
   const Model model = narrow_convnet();  // more than one block of weights: both replicas have a slice
   DataParallel net(model, options);
   std::uint64_t number = 0;

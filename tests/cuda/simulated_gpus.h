@@ -19,7 +19,4 @@ class SimulatedGpus {
   TemporaryFolder cache_;  // of what the probe of peer access finds
 };
 
-// What the name of p2p ends with while no NCCL is simulated.
-inline constexpr const char* kNoNccl = "; no nccl: it is not simulated here";
-
 }  // namespace dp::test

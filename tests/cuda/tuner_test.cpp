@@ -289,6 +289,17 @@ TEST_CASE("tuner: replicas train with the same choices, deterministic runs witho
   CHECK(DataParallel(model, options).describe_plan(8).find(" us") == std::string::npos);
 }
 
+TEST_CASE(
+    "simulated GPUs: the last of automatic buckets is 1 MiB at most, those of a size that was asked for are not cut") {
+  SimulatedGpus machine(2);
+  const Model model = models::mlp({.hidden = {256, 1024, 2048}});  // 0.8, 1, 8 and 0.1 MiB
+  DataParallelOptions options = on_gpus(2, 2);
+  CHECK_THAT(DataParallel(model, options).describe_plan(8),
+             Catch::Contains("from fc3.weight") && Catch::Contains("0.77 MiB  from fc1.weight"));
+  options.bucket_bytes = 4 << 20;
+  CHECK_THAT(DataParallel(model, options).describe_plan(8), Catch::Contains("1.77 MiB  from fc1.weight"));
+}
+
 TEST_CASE("simulated GPUs: the size of buckets is measured once for a set of devices, and remembered") {
   SimulatedGpus machine(3);
   const Model model = narrow_convnet();

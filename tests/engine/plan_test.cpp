@@ -2,6 +2,8 @@
 
 #include "dp/error.h"
 #include "dp/models.h"
+#include "engine/bucket_tuning.h"
+#include "engine/data_parallel_state.h"
 #include "engine/fusion.h"
 #include "engine/placement.h"
 #include "support/catch.h"
@@ -71,6 +73,74 @@ TEST_CASE("parameters: aligned, in forward order, and buckets cover them from th
     CHECK(begin == 0);
     CHECK(entry == 0);
   }
+}
+
+namespace {
+
+ParameterTable table_of(const Model& model, std::int64_t granularity) {
+  auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
+  const NormTable norms(model, 1);
+  return {model, Plan(model, *context, {.batch = 2}, nullptr, norms).parameter_layouts(), DType::f32, granularity};
+}
+
+}  // namespace
+
+TEST_CASE("parameters: the bucket that becomes ready last holds a MiB at most, however large the others are") {
+  const ParameterTable table = table_of(models::resnet18({.classes = 100, .input = {3, 32, 32}}), 1);
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{25} << 20}) {
+    const std::vector<Bucket> usual = table.buckets(bytes), capped = table.buckets(bytes, kLastBucket);
+    CHECK(static_cast<std::size_t>(capped.back().range.size()) * 4 <= kLastBucket);
+    CHECK(capped.back().range.size() * 4 > 512 << 10);
+    CHECK(capped.back().range.begin == 0);
+    if (bytes > kLastBucket) CHECK(usual.back().range.size() > capped.back().range.size());
+    std::int64_t begin = table.size();
+    for (const Bucket& bucket : capped) {
+      CHECK(bucket.range.end == begin);
+      CHECK(bucket.range.size() > 0);
+      CHECK(table.entry(bucket.first_entry).offset == bucket.range.begin);
+      begin = bucket.range.begin;
+    }
+    for (std::size_t i = 0; i + 2 < capped.size(); ++i) CHECK(capped[i].range == usual[i].range);
+  }
+  DataParallelOptions options;
+  options.devices = gpus({0, 1});
+  const auto automatic = [&] { return automatic_buckets(options, table, std::size_t{8} << 20).back().range; };
+  CHECK(automatic() == table.buckets(std::size_t{8} << 20, kLastBucket).back().range);
+  options.devices = cpus(2);
+  CHECK(automatic() == table.buckets(std::size_t{8} << 20).back().range);
+  const ParameterTable large = table_of(models::mlp({.input = {1, 28, 28}, .classes = 10}), 1);
+  CHECK(large.buckets(std::size_t{1} << 30, 16).back().range.end == large.entry(1).offset);  // never less than an entry
+}
+
+TEST_CASE(
+    "parameters: with a granularity the slices of every bucket are even, and buckets wait for all that they hold") {
+  for (const Model& model : {models::resnet18({.classes = 100, .input = {3, 32, 32}}), models::mnist_convnet(),
+                             models::resnet18({.classes = 10, .input = {3, 8, 8}, .width = 8})})
+    for (const int ranks : {2, 3, 4, 8}) {
+      const std::int64_t granularity = ranks * kernels::kNormBlock;
+      const ParameterTable table = table_of(model, granularity);
+      CHECK(table.size() >= table.entries().back().offset + table.entries().back().count);
+      CHECK(table.size() - table.entries().back().offset - table.entries().back().count < granularity + 16);
+      for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20, std::size_t{8} << 20})
+        for (const std::size_t last : {std::size_t{0}, kLastBucket}) {
+          std::int64_t begin = table.size();
+          int entry = static_cast<int>(table.entries().size());
+          for (const Bucket& bucket : table.buckets(bytes, last)) {
+            CHECK(bucket.range.end == begin);
+            CHECK(bucket.range.size() > 0);
+            for (int rank = 0; rank < ranks; ++rank)
+              CHECK(kernels::slice_of(bucket.range.size(), rank, ranks).size() * ranks == bucket.range.size());
+            const ParameterEntry& first = table.entry(bucket.first_entry);
+            CHECK(first.offset <= bucket.range.begin);
+            CHECK((bucket.range.begin == first.offset ||
+                   bucket.range.begin < first.offset + (first.count + 15) / 16 * 16));
+            CHECK(bucket.first_entry <= entry);  // two buckets may share one
+            begin = bucket.range.begin;
+            entry = bucket.first_entry;
+          }
+          CHECK(begin == 0);
+        }
+    }
 }
 
 TEST_CASE("a plan tells its steps, its memory and its reorders") {

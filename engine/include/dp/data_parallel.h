@@ -31,6 +31,9 @@ enum class Comm { automatic, host, p2p, nccl, tcp, mpi };
 enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
+// Whether training steps run as CUDA graphs. automatic: on GPUs, except with nccl between several GPUs of one process, where NVIDIA warns of
+// deadlocks; a step that cannot be recorded runs eagerly. always: what prevents graphs is an error. (docs/cuda_graphs.md)
+enum class Graphs { automatic, always, never };
 // Mixed precision, on GPUs: activations, their gradients, and the weights that layers read are of a 16-bit type; weights, momenta,
 // gradients of weights, statistics and all arithmetic stay float32.
 enum class Amp { off, bfloat16, float16 };  // float16: with a scaled loss
@@ -69,9 +72,8 @@ struct DataParallelOptions {
   // On GPUs: of several ways to compute a layer each is tried once, and the fastest taken; choices are kept in $XDG_CACHE_HOME/dp.
   // Not with deterministic, nor on CPUs.
   bool autotune = true;
-  // On GPUs: a training step is recorded as a CUDA graph when it is met for the second time, and launched as a whole from then on
-  // (docs/cuda_graphs.md). The result is the same.
-  bool graphs = true;
+  // A training step is recorded when its kind occurs for the second time, and launched as a whole from then on. Results are the same.
+  Graphs graphs = Graphs::automatic;
   // Bit-identical weights for every number of replicas that divides it: the batch is split into so many shards, each computed
   // by its own calls, and everything is summed over them in one order. 0: as many shards as replicas. Needs LossAt::local; the
   // seven steps one by one are not offered with it. threads_per_replica is then 1 unless given: it must be the same at every N.
@@ -88,9 +90,9 @@ struct DataParallelOptions {
   std::optional<double> ema_decay{};
   bool check_replicas = false;  // after every step, verify that the replicas are bit-identical
   // A call in which no replica does anything for so long is ended by Error(timeout), which says what each did last; 0: never.
-  // A thread that does not come back even then, because it stands inside the device or the system, can not be ended: the error
+  // Empty: 300 on GPUs, 0 elsewhere. A thread that does not come back even then, because it stands inside the device or the system, can not be ended: the error
   // is printed and the process exits with status 6, within twice the time.
-  double timeout_seconds = 0;
+  std::optional<double> timeout_seconds{};
   // So many training steps are timed for write_trace(), from number trace_first of this object's on; 0: none.
   std::int64_t trace_first = 0, trace_steps = 0;
 };
@@ -126,6 +128,11 @@ struct LayerTime {
   std::string implementation;  // of a layer's op
   double seconds = 0;          // in a step, the median of those traced
   double floor_seconds = 0;  // arithmetic or memory traffic at the device's rates, whichever takes longer; 0: not known
+};
+
+// What was chosen, and why: {"nccl", "cuda:0 and cuda:1 have no direct path (no peer access)"}.
+struct Choice {
+  std::string what, reason;
 };
 
 // Bytes on one device, by what they are for.
@@ -207,10 +214,13 @@ class DataParallel {
 
   // --- what was chosen ---------------------------------------------------------------------------------------
   const Model& model() const;
-  const DataParallelOptions& options() const;     // with every automatic choice resolved
-  int size() const;                               // replicas, in a world of all ranks
+  const DataParallelOptions& options()
+      const;         // with every automatic choice resolved, except graphs: see graphs_choice()
+  int size() const;  // replicas, in a world of all ranks
   std::vector<std::string> device_names() const;  // of every replica; with the host's name where there are several
-  std::string communicator() const;         // what carries data between the replicas, and what it cannot do directly
+  std::string communicator() const;    // what carries data between the replicas, and what it cannot do directly
+  Choice communicator_choice() const;  // "host", "p2p", "nccl", "tcp", "mpi"
+  Choice graphs_choice() const;  // "none", "one per replica", "one of all replicas"; changes when a recording fails
   MemoryUse memory_use(int replica) const;  // held on that device; in a world as of the last prepare()
   std::string describe_steps() const;       // for a person, a line: whether training steps run as graphs, or why not
   std::string describe_plan(std::int64_t global_batch) const;  // for a person: steps, buffers, reorders, buckets

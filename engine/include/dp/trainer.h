@@ -73,6 +73,7 @@ struct EvalReport {
 struct RunSummary {
   std::string model, dataset, engine = "dp";
   std::vector<std::string> devices;
+  Choice communicator, graphs;
   std::int64_t global_batch = 0, epochs = 0, steps = 0;
   double seconds_train = 0, images_per_second = 0;
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;

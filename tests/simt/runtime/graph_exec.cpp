@@ -1,6 +1,9 @@
 #include "simt/runtime/graph_exec.h"
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
@@ -69,6 +72,22 @@ void GraphExec::launch(Stream& stream) {
     if (node.last) stream.enqueue(WaitWork{node.lane, node.position, node.done});
 }
 
+bool GraphExec::runs() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](Stream* lane) { return !lane->reached(lane->enqueued()); });
+}
+
+namespace {
+
+std::mutex destroyed_mutex;
+auto& destroyed = *new std::vector<std::unique_ptr<GraphExec>>;
+
+}  // namespace
+
+void free_destroyed_graphs(bool wait) {
+  const std::scoped_lock lock(destroyed_mutex);
+  std::erase_if(destroyed, [&](const auto& graph) { return wait || !graph->runs(); });
+}
+
 }  // namespace dp::simt
 
 using namespace dp::simt;
@@ -81,9 +100,13 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   return cudaSuccess;
 }
 
+// One that runs goes on, and is freed when it has ended; the call does not wait for that.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  delete reinterpret_cast<GraphExec*>(exec);
+  std::unique_ptr<GraphExec> gone(reinterpret_cast<GraphExec*>(exec));
   graphs_changed(-1);
+  if (!gone->runs()) return cudaSuccess;
+  const std::scoped_lock lock(destroyed_mutex);
+  destroyed.push_back(std::move(gone));
   return cudaSuccess;
 }
 

@@ -14,6 +14,7 @@ class GraphExec {
   GraphExec& operator=(const GraphExec&) = delete;
 
   void launch(Stream& stream);
+  bool runs() const;
 
  private:
   struct Node {
@@ -32,5 +33,8 @@ class GraphExec {
   std::vector<std::size_t> last_on_lane_;  // nodes
   Event* begun_ = nullptr;
 };
+
+// Of graphs that were destroyed while they ran: frees those that have ended, or waits for all.
+void free_destroyed_graphs(bool wait);
 
 }  // namespace dp::simt

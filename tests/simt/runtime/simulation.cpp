@@ -9,6 +9,7 @@
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/graph_exec.h"
 #include "simt/runtime/launch_log.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/stream.h"
@@ -71,6 +72,7 @@ Simulation& simulation() {
 }
 
 void reset() {
+  free_destroyed_graphs(true);
   forget_captures();
   forget_launches();
   forget_streams_and_events();
@@ -89,6 +91,7 @@ void reset() {
 }
 
 Live live() {
+  free_destroyed_graphs(false);
   Live now{.allocations = 0,
            .bytes = 0,
            .pinned = pinned_count(),
