@@ -60,6 +60,7 @@ constexpr Case kCases[] = {
 };
 
 void check_case(const Model& model, const Case& one, Comm comm, Reduce reduce, bool prepared) {
+  simt::SimulatedNccl::allow_a_graph_for_each_replica();
   for (const bool graphs : {false, true}) {
     DataParallelOptions options = on_gpus(2, 2);
     options.comm = comm;
