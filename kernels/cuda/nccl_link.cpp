@@ -45,8 +45,8 @@ void NcclLink::end(const std::string& reason) {
   const auto patience = std::chrono::steady_clock::now() + kPatience;
   while (inside_ && std::chrono::steady_clock::now() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  graphs_.drop();
   if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
+  graphs_.drop();
   api_.comm_abort(comm_);
 }
 

@@ -60,11 +60,12 @@ constexpr Case kCases[] = {
 };
 
 void check_case(const Model& model, const Case& one, Comm comm, Reduce reduce, bool prepared) {
+  simt::SimulatedNccl::allow_a_graph_for_each_replica();
   for (const bool graphs : {false, true}) {
     DataParallelOptions options = on_gpus(2, 2);
     options.comm = comm;
     options.reduce = reduce;
-    options.graphs = graphs;
+    options.graphs = graphs ? Graphs::always : Graphs::never;
     one.change(options);
     INFO(one.name << ", " << (comm == Comm::nccl ? "nccl" : "p2p") << ", reduce " << static_cast<int>(reduce)
                   << (graphs ? ", graphs" : "") << (prepared ? ", prepared" : ""));

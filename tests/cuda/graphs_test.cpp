@@ -140,6 +140,31 @@ TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go 
   }
 }
 
+TEST_CASE(
+    "simulated GPUs: where a graph can not be instantiated or uploaded steps go on eagerly, and a failed launch is an "
+    "error") {
+  const Model model = narrow_convnet();
+  for (const int gpus : {1, 2}) {
+    SimulatedGpus machine(gpus);
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    const DataParallelOptions options = on_gpus(gpus, gpus);
+    const Course eager = course_of(model, options, false);
+    for (int simt::Simulation::*const control : {&simt::Simulation::fail_instantiate, &simt::Simulation::fail_upload}) {
+      simt::simulation().*control = 1;
+      const Course course = course_of(model, options, true);
+      CHECK(simt::simulation().*control == 0);
+      CHECK(course == eager);
+      CHECK_THAT(course.steps, Catch::Contains("a recording failed") && Catch::Contains("cudaErrorMemoryAllocation"));
+      CHECK(simt::live().graphs == 0);
+    }
+    simt::simulation().fail_graph_launch = 2;
+    CHECK_THROWS_WITH(course_of(model, options, true), Catch::Contains("launching a graph failed on cuda:0: "
+                                                                       "cudaErrorMemoryAllocation"));
+    CHECK(simt::live().graphs == 0);
+    CHECK(simt::live().streams == 0);
+  }
+}
+
 TEST_CASE("simulated GPUs: steps that are traced, or under failpoints, are no graphs, and the others are") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();

@@ -74,6 +74,7 @@ TEST_CASE("nccl: graphs that hold a communicator are dropped before it is aborte
     SimulatedGpus machine(2);
     simt::simulation().protect_memory = simt::simulation().delays = false;  // time
     simt::SimulatedNccl nccl;
+    simt::SimulatedNccl::allow_a_graph_for_each_replica();
     const AbortRecorder recorder;
     {
       DataParallel net(model, with_nccl(2, Reduce::sharded));
@@ -104,6 +105,7 @@ TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every dev
       SimulatedGpus machine(gpus);
       simt::simulation().protect_memory = simt::simulation().delays = false;  // time
       const simt::SimulatedNccl nccl;
+      simt::SimulatedNccl::allow_a_graph_for_each_replica();
       DataParallelOptions options = with_nccl(gpus, reduce);
       const Course eager = course_of(model, options, false);
       CHECK(in_graphs(nccl, 0) == 0);
@@ -167,6 +169,7 @@ TEST_CASE("nccl: with --graphs always a recording that a rank refuses is an erro
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
+  simt::SimulatedNccl::allow_a_graph_for_each_replica();
   for (const int k : {1, 7, 30}) {
     simt::simulation().fail_capture = k;
     DataParallel net(model, with_nccl(2, Reduce::all_reduce));
@@ -182,6 +185,7 @@ TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are deman
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
+  simt::SimulatedNccl::allow_a_graph_for_each_replica();
   DataParallelOptions options = with_nccl(2, Reduce::sharded);
   const auto train = [&] {
     DataParallel net(model, options);

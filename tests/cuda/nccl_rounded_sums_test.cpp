@@ -50,6 +50,7 @@ TEST_CASE("nccl: sums in bfloat16, steps as graphs have the bits of eager ones")
     SimulatedGpus machine(2);
     simt::simulation().protect_memory = simt::simulation().delays = false;  // time
     const simt::SimulatedNccl nccl;
+    simt::SimulatedNccl::allow_a_graph_for_each_replica();
     DataParallelOptions options = with_nccl(2, reduce);
     options.reduce_dtype = DType::bf16;
     options.graphs = Graphs::always;

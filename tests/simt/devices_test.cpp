@@ -1,6 +1,9 @@
 // Several devices: peers, what they say of themselves, and failures that stick.
+#include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "simt/kernels/primitives.h"
 #include "simt/planted/kernels.h"
@@ -85,7 +88,10 @@ TEST_CASE("peer access: a matrix, to be enabled once") {
   CHECK(cudaDeviceEnablePeerAccess(2, 0) == cudaErrorPeerAccessUnsupported);
   ok(cudaDeviceEnablePeerAccess(1, 0));
   CHECK(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorPeerAccessAlreadyEnabled);
-  cudaGetLastError();
+  cudaGetLastError();  // as compute-sanitizer does, the simulation has counted it nevertheless
+  CHECK(take_reports() ==
+        std::vector<std::string>{"cudaDeviceEnablePeerAccess returned cudaErrorPeerAccessUnsupported",
+                                 "cudaDeviceEnablePeerAccess returned cudaErrorPeerAccessAlreadyEnabled"});
   ok(cudaSetDevice(1));
   const DeviceArray<float> x(std::vector<float>(kCount, 1));
   ok(cudaSetDevice(0));
@@ -126,6 +132,40 @@ TEST_CASE("a failed kernel leaves its device with an error, and the others alone
   CHECK(cudaGetLastError() == cudaErrorLaunchFailure);  // it sticks
   CHECK(take_reports().size() == 1);
   CHECK(cudaStreamSynchronize(other) == cudaSuccess);
+}
+
+TEST_CASE("what waits for a device that has failed never ends, and who waits for that is reported") {
+  const FreshSimulation fresh(3);
+  const TestStream first;
+  const auto event = kernels::cuda::make_event_handle();
+  const DeviceArray<float> x(std::vector<float>(kCount, 0));
+  ok(cudaSetDevice(1));
+  const auto second = std::make_unique<TestStream>();
+  const auto behind = kernels::cuda::make_event_handle();
+  ok(cudaSetDevice(2));
+  const TestStream third;
+  ok(cudaSetDevice(0));
+  add_one(x, x, kCount, first);
+  ok(cudaEventRecord(event.get(), first));
+  ok(cudaStreamSynchronize(first));
+  simulation().failing_kernel = {.device = 0, .number = 1};
+  ok(cudaStreamWaitEvent(*second, event.get(), 0));  // for what was done before
+  second->finish();
+  add_one(x, x, kCount, first);
+  cudaEventRecord(event.get(), first);
+  CHECK(cudaStreamSynchronize(first) == cudaErrorIllegalAddress);
+  CHECK(cudaEventSynchronize(event.get()) == cudaErrorIllegalAddress);
+  ok(cudaStreamWaitEvent(*second, event.get(), 0));
+  ok(cudaEventRecord(behind.get(), *second));
+  ok(cudaStreamWaitEvent(third, behind.get(), 0));
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  CHECK(cudaStreamQuery(third) == cudaErrorNotReady);
+  CHECK(cudaEventQuery(behind.get()) == cudaErrorNotReady);
+  CHECK(take_reports().empty());
+  ok(cudaStreamSynchronize(third));  // would not come back
+  const std::vector<std::string> reports = take_reports();
+  REQUIRE(reports.size() == 1);
+  CHECK_THAT(reports.front(), Catch::Contains("of cuda:2, which waits for cuda:0: that has failed"));
 }
 
 TEST_CASE("a simulation that is reset has forgotten all") {

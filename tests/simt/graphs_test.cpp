@@ -204,6 +204,49 @@ TEST_CASE("graphs: work that nobody waits for, and a stream of another capture, 
   CHECK(live().graphs == 0);
 }
 
+TEST_CASE("graphs: a stream that joins a capture without work must come back, too, with its last wait") {
+  const FreshSimulation fresh;
+  const TestStream first, second;
+  const Event fork = event(), again = event(), join = event();
+  const DeviceArray<float> x(filled(0));
+  for (const int missing : {0, 1, 2}) {
+    begin(first);
+    add_one(x, x, kCount, first);
+    order(first, second, fork);
+    if (missing != 1) order(second, first, join);
+    add_one(x, x, kCount, first);
+    if (missing == 2) order(first, second, again);
+    if (missing == 0)
+      ok(cudaGraphDestroy(end(first)));
+    else
+      CHECK(ended(first) == cudaErrorStreamCaptureUnjoined);
+  }
+}
+
+TEST_CASE("graphs: a graph can fail to be instantiated, uploaded, or launched") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const DeviceArray<float> x(filled(0));
+  begin(stream);
+  add_one(x, x, kCount, stream);
+  cudaGraph_t graph = end(stream);
+  cudaGraphExec_t exec = nullptr;
+  simulation().fail_instantiate = 1;
+  CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaErrorMemoryAllocation);
+  ok(cudaGraphInstantiate(&exec, graph, 0));
+  simulation().fail_upload = 1;
+  CHECK(cudaGraphUpload(exec, stream) == cudaErrorMemoryAllocation);
+  ok(cudaGraphUpload(exec, stream));
+  simulation().fail_graph_launch = 2;
+  ok(cudaGraphLaunch(exec, stream));
+  CHECK(cudaGraphLaunch(exec, stream) == cudaErrorMemoryAllocation);
+  stream.finish();
+  CHECK(x.values() == filled(1));
+  ok(cudaGraphExecDestroy(exec));
+  ok(cudaGraphDestroy(graph));
+  CHECK(take_reports().empty());
+}
+
 TEST_CASE("graphs: what asks the host to wait, to allocate or to read ordinary memory spoils a capture") {
   const FreshSimulation fresh;
   const TestStream stream, aside;

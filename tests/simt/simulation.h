@@ -28,7 +28,13 @@ struct LeftOutWait {
   int number = 0;
 };
 
-// Changed only while no operation runs.
+// The `number`-th kernel from now on that `device` begins fails as one does that reads where it may not; then number is 0.
+struct FailingKernel {
+  int device = 0;
+  int number = 0;
+};
+
+// Changed only while no operation runs. What a control makes fail is no report.
 struct Simulation {
   int devices = 1;
   std::size_t device_memory = std::size_t{1} << 30;  // of each device, bytes
@@ -45,6 +51,11 @@ struct Simulation {
   int fail_host_allocation = 0;  // the same for pinned memory
   int fail_capture = 0;          // the so-many-th operation that is captured from now on is refused
   bool fail_begin_capture = false;
+  // The so-many-th of these calls from now on fails.
+  int fail_instantiate = 0;
+  int fail_upload = 0;
+  int fail_graph_launch = 0;
+  FailingKernel failing_kernel;
   bool log_launches = false;        // for take_launches()
   bool log_blocking_calls = false;  // for take_blocking_calls()
   LeftOutWait left_out_wait;

@@ -1,7 +1,10 @@
 // The functions of NCCL that the backend calls.
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <map>
 
+#include "simt/driver_lock.h"
 #include "simt/nccl/nccl_recorder.h"
 #include "simt/nccl/nccl_state.h"
 #include "simt/runtime/devices.h"
@@ -36,20 +39,33 @@ void* begin_launch(void* data) {
   const Comm comm = asked.rank;
   state.launches.push_back(std::make_unique<NcclLaunch>(asked));
   NcclLaunch* const made = state.launches.back().get();
-  const std::string text = text_of(made->calls) + (made->captured ? " in a graph" : "");
+  const std::string text = text_of(made->calls) + (made->capture != 0 ? " in a graph" : "");
   if (comm->aborted || comm->destroyed) report("NCCL: a call with a communicator that is gone: " + text);
   ++comm->launched;
-  if (is_between_two(made->calls.front().kind)) return made;
+  if (made->capture != 0) check_graph(*made);
+  if (is_between_two(made->calls.front().kind)) {
+    note_launch(*made);
+    return made;
+  }
   NcclGroup& group = *comm->group;
   const std::string name = "communicator " + std::to_string(group.number);
   made->number = comm->collectives++;
   state.log[comm->device].push_back(name + ": " + text);
   const auto [first, is_first] = group.first.try_emplace(made->number, comm->rank, text);
+  note_launch(*made);
   if (first->second.second != text)
     report("NCCL: call " + std::to_string(made->number) + " of " + name + ": rank " +
            std::to_string(first->second.first) + " makes " + first->second.second + ", rank " +
            std::to_string(comm->rank) + " makes " + text);
   return made;
+}
+
+// A graph, or one fewer.
+void held(void* data, int by) {
+  NcclState& state = nccl_state();
+  const QuietLock lock(state.mutex);
+  static_cast<NcclLaunch*>(data)->rank->graphs += by;
+  state.changed.notify_all();
 }
 
 NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
@@ -69,19 +85,21 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
     const bool between_two = is_between_two(calls.front().kind);
     for (const NcclCall& one : calls)
       if (is_between_two(one.kind) != between_two) report("NCCL: a group of collectives and sends: " + text_of(calls));
-    cudaStreamCaptureStatus captured{};
-    cudaStreamIsCapturing(stream, &captured);
-    state.launches.push_back(
-        std::make_unique<NcclLaunch>(NcclLaunch{comm, 0, std::move(calls), captured != cudaStreamCaptureStatusNone}));
+    state.launches.push_back(std::make_unique<NcclLaunch>(NcclLaunch{comm, 0, std::move(calls), capture_of(stream)}));
     made = state.launches.back().get();
+    if (made->capture != 0) group.captured[made->capture].insert(comm->rank);
   }
-  return enqueue(stream, ForeignWork{"NCCL", run_launch, made, begin_launch}) == cudaSuccess
+  return enqueue(stream, ForeignWork{"NCCL", run_launch, made, begin_launch, drop_launch, held}) == cudaSuccess
              ? NcclResult::success
              : NcclResult::unhandled_cuda_error;
 }
 
 NcclResult call(Comm comm, cudaStream_t stream, const NcclCall& one) {
-  if (depth == 0) return launch(comm, stream, {one});
+  if (depth == 0) {
+    for (const bool waits : {false, true})
+      if (!connect(*comm, {one}, waits)) return NcclResult::remote_error;
+    return launch(comm, stream, {one});
+  }
   pending.push_back({comm, stream, one});
   return NcclResult::success;
 }
@@ -111,8 +129,14 @@ NcclResult comm_init_rank(Comm* comm, int ranks, NcclId id, int rank) {
     if (other != nullptr && other->device == current_device()) return NcclResult::invalid_usage;  // as NCCL does
   auto& place = group.ranks.at(static_cast<std::size_t>(rank));
   if (place != nullptr) return NcclResult::invalid_argument;
-  state.ranks.push_back(
-      std::make_unique<NcclRank>(NcclRank{.group = &group, .rank = rank, .device = current_device()}));
+  if (!state.connects_at_init) {
+    const char* const at_use = std::getenv("NCCL_RUNTIME_CONNECT");
+    state.connects_at_init = at_use != nullptr && std::string(at_use) == "0";
+  }
+  group.connected = *state.connects_at_init || ranks == 1;
+  state.ranks.push_back(std::make_unique<NcclRank>(
+      NcclRank{.group = &group, .rank = rank, .device = current_device(), .process = std::this_thread::get_id()}));
+  spinners_changed(1);
   place = *comm = state.ranks.back().get();
   state.changed.notify_all();
   if (depth > 0) return NcclResult::success;
@@ -127,6 +151,11 @@ NcclResult comm_destroy(Comm comm) {
   if (comm->aborted || comm->destroyed) report("NCCL: a communicator is destroyed twice");
   if (comm->finished != comm->launched) report("NCCL: a communicator is destroyed while its calls run");
   comm->destroyed = true;
+  note_end(*comm);
+  spinners_changed(-1);
+  lock.get().unlock();
+  wait_for_graphs(*comm, "ncclCommDestroy");
+  lock.get().lock();
   return NcclResult::success;
 }
 
@@ -135,7 +164,12 @@ NcclResult comm_abort(Comm comm) {
   const QuietLock lock(state.mutex);
   if (comm->aborted || comm->destroyed) report("NCCL: a communicator is aborted that is gone");
   comm->aborted = true;
+  note_end(*comm);
+  spinners_changed(-1);
   state.changed.notify_all();
+  lock.get().unlock();
+  wait_for_graphs(*comm, "ncclCommAbort");
+  lock.get().lock();
   return NcclResult::success;
 }
 
@@ -177,12 +211,26 @@ NcclResult receive(void* to, std::size_t count, NcclType type, int peer, Comm co
   return call(comm, stream, {NcclKind::receive, nullptr, to, count, type, peer});
 }
 
+// Of all communicators of the group at once.
+bool connect_pending() {
+  std::map<Comm, std::vector<NcclCall>> calls;
+  for (const Pending& one : pending) calls[one.comm].push_back(one.call);
+  for (const bool waits : {false, true})
+    for (const auto& [comm, of_comm] : calls)
+      if (!connect(*comm, of_comm, waits)) return false;
+  return true;
+}
+
 NcclResult group_start() {
   ++depth;
   return NcclResult::success;
 }
 NcclResult group_end() {
   if (--depth > 0) return NcclResult::success;
+  if (!connect_pending()) {
+    pending.clear();
+    return NcclResult::remote_error;
+  }
   while (!pending.empty()) {
     const Comm comm = pending.front().comm;
     const cudaStream_t stream = pending.front().stream;
@@ -208,6 +256,7 @@ const NcclApi& api() {
 
 SimulatedNccl::SimulatedNccl(std::chrono::milliseconds patience) {
   nccl_state().patience = patience;
+  nccl_state().graphs_apart = false;
   provide_nccl({&api(), "simulated", {}});
 }
 
@@ -217,8 +266,23 @@ SimulatedNccl::~SimulatedNccl() {
   const QuietLock lock(state.mutex);
   for (auto& log : state.log) log.clear();
   state.launches.clear();
+  for (const auto& rank : state.ranks) spinners_changed(rank->aborted || rank->destroyed ? 0 : -1);
+  for (const auto& group : state.groups) set_spinning(group.get(), {});
   state.ranks.clear();
   state.groups.clear();
+  state.connects_at_init.reset();
+  state.graphs_apart = false;
+  state.connections = 0;
+}
+
+void SimulatedNccl::allow_a_graph_for_each_replica() {
+  const QuietLock lock(nccl_state().mutex);
+  nccl_state().graphs_apart = true;
+}
+
+int SimulatedNccl::late_connections() const {
+  const QuietLock lock(nccl_state().mutex);
+  return nccl_state().connections;
 }
 
 std::vector<std::string> SimulatedNccl::launches(int device) const {

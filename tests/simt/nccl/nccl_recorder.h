@@ -1,6 +1,4 @@
-// A stand-in for NCCL over the simulated CUDA. It does the work, and is stricter than NCCL: it reports ranks of a communicator
-// that make different calls, or the same on some of them in a graph, and it runs one collective at a time on a device, so that two communicators that two devices
-// begin in different orders wait for each other for ever, which is reported too.
+// A stand-in for NCCL over the simulated CUDA. It does the work, and is stricter than NCCL: docs/simulated_cuda.md has the rules.
 #pragma once
 
 #include <chrono>
@@ -24,8 +22,11 @@ class SimulatedNccl {
   std::vector<std::string> launches(int device) const;
   // From now on the asynchronous error of the ranks on this device, whose collectives do not end.
   void break_rank(int device, kernels::cuda::NcclResult error);
-  int communicators() const;  // made so far
-  int handles() const;        // ranks' handles that exist now
+  // From now on several ranks of a process may be captured in graphs of their own, which NVIDIA's manual warns of.
+  static void allow_a_graph_for_each_replica();
+  int late_connections() const;  // that were made at a first use, counted for each rank
+  int communicators() const;     // made so far
+  int handles() const;           // ranks' handles that exist now
 };
 
 }  // namespace dp::simt

@@ -148,10 +148,14 @@ std::size_t bytes_of(NcclType type) {
 }
 bool is_between_two(NcclKind kind) { return kind == NcclKind::send || kind == NcclKind::receive; }
 
-std::string to_string(const NcclCall& call) {
+const char* to_string(NcclKind kind) {
   static constexpr const char* kKinds[] = {"broadcast",  "reduce", "all_reduce", "reduce_scatter",
                                            "all_gather", "send",   "receive"};
-  std::string text = kKinds[static_cast<int>(call.kind)];
+  return kKinds[static_cast<int>(kind)];
+}
+
+std::string to_string(const NcclCall& call) {
+  std::string text = to_string(call.kind);
   text += " of " + std::to_string(call.count);
   switch (call.type) {
     case NcclType::u8: text += " bytes"; break;
@@ -161,6 +165,12 @@ std::string to_string(const NcclCall& call) {
   }
   if (call.other >= 0) text += (is_between_two(call.kind) ? " with " : ", root ") + std::to_string(call.other);
   return text;
+}
+
+void drop_launch(const ForeignWork& work) {
+  NcclState& state = nccl_state();
+  const QuietLock lock(state.mutex);
+  ++static_cast<NcclLaunch*>(work.data)->rank->finished;
 }
 
 void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
@@ -174,11 +184,15 @@ void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
       report("NCCL: rank " + std::to_string(rank.rank) + " of communicator " + std::to_string(group.number) +
              " waits for ever " + where + " in its call " + std::to_string(launch.number));
     };
+    const auto ended = [&] { return rank.aborted || dp::simt::device(device).sticky != cudaSuccess; };
     // False when it was for ever.
     const auto wait = [&](const auto& ready, const char* where) {
-      const bool came = state.changed.wait_for(lock.get(), state.patience, [&] { return rank.aborted || ready(); });
-      if (!came) stuck(where);
-      return came;
+      constexpr std::chrono::milliseconds kLook{5};  // at the device
+      const auto end = std::chrono::steady_clock::now() + state.patience;
+      while (std::chrono::steady_clock::now() < end)
+        if (state.changed.wait_for(lock.get(), kLook, [&] { return ended() || ready(); })) return true;
+      stuck(where);
+      return false;
     };
     wait([&] { return !state.busy[device]; }, "for its device");
     state.busy[device] = true;
@@ -188,18 +202,18 @@ void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
       pair_up(group, launch);
       state.changed.notify_all();
       const bool came = wait([&] { return launch.met == launch.calls.size(); }, "for the other ranks");
-      if (!came || rank.aborted) forget(group, launch);
+      if (!came || ended()) forget(group, launch);
     } else {
       NcclGroup::Meeting& meeting = group.meetings[launch.number];
       meeting.launches.resize(static_cast<std::size_t>(group.size));
       meeting.launches[static_cast<std::size_t>(rank.rank)] = &launch;
-      if (++meeting.arrived == group.size) {
-        if (!meeting.given_up) move_data(meeting);
+      if (++meeting.arrived == group.size && !meeting.given_up) {
+        move_data(meeting);
         meeting.done = true;
         state.changed.notify_all();
       }
       const bool came = wait([&] { return meeting.done; }, "for the other ranks");
-      if (!came || rank.aborted) meeting.given_up = true;
+      if (!came || ended()) meeting.given_up = true;
     }
     ++rank.finished;
     state.busy[device] = false;

@@ -18,5 +18,6 @@ const std::vector<PlantedBug>& planted_bugs();
 std::vector<PlantedBug> planted_kernel_bugs();
 std::vector<PlantedBug> planted_stream_bugs();
 std::vector<PlantedBug> planted_memory_bugs();
+std::vector<PlantedBug> planted_driver_bugs();
 
 }  // namespace dp::simt::test

@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
 const std::vector<PlantedBug>& dp::simt::test::planted_bugs() {
   static const std::vector<PlantedBug> all = [] {
     std::vector<PlantedBug> bugs = planted_kernel_bugs();
-    for (const auto& more : {planted_stream_bugs(), planted_memory_bugs()})
+    for (const auto& more : {planted_stream_bugs(), planted_memory_bugs(), planted_driver_bugs()})
       bugs.insert(bugs.end(), more.begin(), more.end());
     return bugs;
   }();

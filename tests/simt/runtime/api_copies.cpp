@@ -3,13 +3,13 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "simt/driver_lock.h"
 #include "simt/emulator/detector.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/default_clock.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
-#include "simt/runtime/launch_log.h"
 #include "simt/runtime/pinned_memory.h"
 
 using namespace dp::simt;
@@ -78,7 +78,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   CopyWork work{to, from, bytes, -1, -1};
   if (const cudaError_t error = prepare(work, "cudaMemcpyAsync", kind)) return error;
   if ((work.to_device < 0 && !is_pinned(to)) || (work.from_device < 0 && !is_pinned(from)))
-    log_blocking_call("a copy of pageable memory");
+    may_block("a copy of pageable memory");
   for (const int side : {work.to_device, work.from_device})
     if (side >= 0 && side != stream->device() && !device(stream->device()).reaches[side])
       return misused(
@@ -108,7 +108,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
 // Done when it returns, and ordered after nothing but what the host has waited for.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const int index = current_device();
-  log_blocking_call("cudaMemcpy");
+  may_block("cudaMemcpy");
   if (const cudaError_t error = refuse_while_capturing("cudaMemcpy")) return error;
   if (const cudaError_t error = sticky_error(index)) return error;
   if (bytes == 0) return cudaSuccess;

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <thread>
 
+#include "simt/driver_lock.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
-#include "simt/runtime/launch_log.h"
 #include "simt/runtime/stream.h"
 #include "simt/simulation.h"
 
@@ -36,7 +36,7 @@ cudaError_t cudaGetDevice(int* index) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  log_blocking_call("cudaDeviceSynchronize");
+  may_block("cudaDeviceSynchronize");
   if (const cudaError_t error = refuse_while_capturing("cudaDeviceSynchronize")) return error;
   wait_for_device(current_device());
   return sticky_error(current_device());
@@ -50,7 +50,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int from, int to) {
 
 cudaError_t cudaDeviceEnablePeerAccess(int to, unsigned int flags) {
   const int from = current_device();
-  log_blocking_call("cudaDeviceEnablePeerAccess");
+  may_block("cudaDeviceEnablePeerAccess");
   if (!exists(to) || to == from) return failed(cudaErrorInvalidDevice);
   if (flags != 0) return failed(cudaErrorInvalidValue);
   if (simulation().peers[from][to] == Peer::none) return failed(cudaErrorPeerAccessUnsupported);
@@ -61,6 +61,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int to, unsigned int flags) {
 
 cudaError_t cudaDeviceDisablePeerAccess(int to) {
   if (!exists(to)) return failed(cudaErrorInvalidDevice);
+  may_block("cudaDeviceDisablePeerAccess");
   wait_for_device(current_device());
   device(current_device()).reaches[to] = false;
   return sticky_error(current_device());

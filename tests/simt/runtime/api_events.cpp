@@ -1,11 +1,11 @@
 #include <cuda_runtime_api.h>
 
+#include "simt/driver_lock.h"
 #include "simt/emulator/detector.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
-#include "simt/runtime/launch_log.h"
 #include "simt/runtime/quiet_lock.h"
 
 using namespace dp::simt;
@@ -32,7 +32,7 @@ void observe(Event& event) {
 }  // namespace
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
-  log_blocking_call("cudaEventCreate");
+  may_block("cudaEventCreate");
   if (const cudaError_t error = sticky_error(current_device())) return error;
   *event = handle_of(make_event(current_device(), (flags & cudaEventDisableTiming) == 0));
   return cudaSuccess;

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "simt/driver_lock.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
 #include "simt/runtime/kernel_call.h"
-#include "simt/runtime/launch_log.h"
 #include "simt/runtime/quiet_lock.h"
 
 namespace dp::simt {
@@ -31,8 +31,7 @@ cudaError_t enqueue(const KernelCall& call) {
                    "launched on " + stream->name() + " while " + device_name(current_device()) + " is current");
   if (const std::string problem = check_shape(call.grid); !problem.empty())
     return misused(cudaErrorInvalidConfiguration, call.grid.kernel, "can not be launched with " + problem);
-  if (is_loaded_now(stream->device(), call.function))
-    log_blocking_call(std::string("loading kernel ") + call.grid.kernel);
+  if (is_loaded_now(stream->device(), call.function)) may_block(std::string("loading kernel ") + call.grid.kernel);
   KernelWork work{.grid = call.grid, .pointers = call.pointers, .pointer_count = call.pointer_count, .arguments = {}};
   work.grid.device = stream->device();
   std::memcpy(work.arguments.data(), call.arguments, call.argument_bytes);
@@ -45,7 +44,7 @@ using namespace dp::simt;
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   if (function == nullptr) return failed(cudaErrorInvalidValue);
-  log_blocking_call("cudaFuncSetAttribute");
+  may_block("cudaFuncSetAttribute");
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
       (value < 0 || static_cast<std::size_t>(value) > simulation().shared_memory_per_block))
     return failed(cudaErrorInvalidValue);
@@ -55,7 +54,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 // The simulation knows no registers: what can be said is what every kernel has.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   if (function == nullptr) return failed(cudaErrorInvalidValue);
-  if (is_loaded_now(current_device(), function)) log_blocking_call("loading a kernel that is asked about");
+  if (is_loaded_now(current_device(), function)) may_block("loading a kernel that is asked about");
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(simulation().shared_memory_per_block);

@@ -1,10 +1,10 @@
 #include <cuda_runtime_api.h>
 
+#include "simt/driver_lock.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/fault_handler.h"
-#include "simt/runtime/launch_log.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/stream.h"
 #include "simt/simulation.h"
@@ -20,13 +20,13 @@ bool is_to_fail(int& countdown) { return countdown > 0 && --countdown == 0; }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   install_fault_handler();
-  log_blocking_call("cudaMalloc");
+  may_block("cudaMalloc");
   const int index = current_device();
   if (const cudaError_t error = refuse_while_capturing("cudaMalloc")) return error;
   if (const cudaError_t error = sticky_error(index)) return error;
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
-  if (is_to_fail(simulation().fail_allocation)) return failed(cudaErrorMemoryAllocation);
+  if (is_to_fail(simulation().fail_allocation)) return unreported(cudaErrorMemoryAllocation);
   *memory = device(index).memory.allocate(bytes, simulation().device_memory);
   return *memory == nullptr ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -34,7 +34,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 // As CUDA's, it waits for the device.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
-  log_blocking_call("cudaFree");
+  may_block("cudaFree");
   const int index = owner_of(memory);
   if (index < 0) return misused(cudaErrorInvalidValue, "cudaFree", "this is no device memory");
   if (const cudaError_t error = refuse_while_capturing("cudaFree")) return error;
@@ -48,12 +48,12 @@ cudaError_t cudaFree(void* memory) {
 }
 
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
-  log_blocking_call("cudaHostAlloc");
+  may_block("cudaHostAlloc");
   if (const cudaError_t error = refuse_while_capturing("cudaHostAlloc")) return error;
   if (const cudaError_t error = sticky_error(current_device())) return error;
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
-  if (is_to_fail(simulation().fail_host_allocation)) return failed(cudaErrorMemoryAllocation);
+  if (is_to_fail(simulation().fail_host_allocation)) return unreported(cudaErrorMemoryAllocation);
   *memory = allocate_pinned(bytes);
   return *memory == nullptr ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -62,7 +62,7 @@ cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaHostAlloc(m
 
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
-  log_blocking_call("cudaFreeHost");
+  may_block("cudaFreeHost");
   if (const cudaError_t error = refuse_while_capturing("cudaFreeHost")) return error;
   for (int i = 0; i < simulation().devices; ++i) wait_for_device(i);
   if (!release_pinned(memory))

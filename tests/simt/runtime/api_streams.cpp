@@ -2,18 +2,18 @@
 
 #include <string_view>
 
+#include "simt/driver_lock.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/fault_handler.h"
 #include "simt/runtime/handles.h"
-#include "simt/runtime/launch_log.h"
 
 using namespace dp::simt;
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int priority) {
   install_fault_handler();
-  log_blocking_call("cudaStreamCreate");
+  may_block("cudaStreamCreate");
   if (const cudaError_t error = sticky_error(current_device())) return error;
   *stream = handle_of(make_stream(current_device(), priority));
   return cudaSuccess;

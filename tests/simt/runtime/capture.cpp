@@ -45,9 +45,16 @@ class Recording {
   Capture& capture_;
 };
 
+void move(Capture& capture, Stream& stream) {
+  capture.moves.push_back(stream.last_moves());
+  stream.last_moves() = {capture.moves.size() - 1};
+}
+
 void add(Capture& capture, Stream& stream, const Work& work) {
   capture.graph->nodes.push_back({work, &stream, stream.heads()});
+  held_by_graph(work, 1);
   stream.heads() = {capture.graph->nodes.size() - 1};
+  move(capture, stream);
 }
 
 void merge(std::vector<std::size_t>& heads, const std::vector<std::size_t>& more) {
@@ -55,14 +62,13 @@ void merge(std::vector<std::size_t>& heads, const std::vector<std::size_t>& more
     if (std::find(heads.begin(), heads.end(), node) == heads.end()) heads.push_back(node);
 }
 
-// Whether everything in the graph comes before the origin's last work.
+// Whether the origin's last move follows all moves of all streams: a stream that only waits for the capture must come back, too.
 bool all_joined(const Capture& capture) {
-  const std::vector<GraphNode>& nodes = capture.graph->nodes;
-  std::vector<char> before(nodes.size());
-  for (const std::size_t head : capture.origin->heads()) before[head] = 1;
-  for (std::size_t i = nodes.size(); i-- > 0;)
+  std::vector<char> before(capture.moves.size());
+  for (const std::size_t last : capture.origin->last_moves()) before[last] = 1;
+  for (std::size_t i = before.size(); i-- > 0;)
     if (before[i])
-      for (const std::size_t earlier : nodes[i].after) before[earlier] = 1;
+      for (const std::size_t earlier : capture.moves[i]) before[earlier] = 1;
   return std::count(before.begin(), before.end(), 0) == 0;
 }
 
@@ -82,9 +88,11 @@ cudaError_t submit(Stream& stream, const Work& work, const char* call) {
   }
   const Recording recording(*capture);
   const QuietLock lock(captures().mutex);
-  if (capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
-  if (simulation().fail_capture > 0 && --simulation().fail_capture == 0)
-    return spoil(*capture, cudaErrorStreamCaptureUnsupported, call, "refused, as the test wants it");
+  if (capture->invalid) return unreported(cudaErrorStreamCaptureInvalidated);
+  if (simulation().fail_capture > 0 && --simulation().fail_capture == 0) {
+    capture->invalid = true;
+    return unreported(cudaErrorStreamCaptureUnsupported);
+  }
   if (const auto* copy = std::get_if<CopyWork>(&work))
     for (const void* const side : {static_cast<const void*>(copy->to), copy->from})
       if (owner_of(side) < 0 && !is_pinned(side))
@@ -104,12 +112,13 @@ bool record_captured(Stream& stream, Event& event, cudaError_t& result) {
   }
   const Recording recording(*capture);
   const QuietLock lock(captures().mutex);
-  result = capture->invalid ? failed(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
+  result = capture->invalid ? unreported(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
   if (result != cudaSuccess) return true;
   capture->threads.insert(std::this_thread::get_id());
   const QuietLock event_lock(event.mutex);
   event.capture = capture;
   event.nodes = stream.heads();
+  event.moves = stream.last_moves();
   return true;
 }
 
@@ -136,16 +145,19 @@ bool wait_captured(Stream& stream, Event& event, cudaError_t& result) {
     result = spoil(*mine, cudaErrorStreamCaptureMerge, "cudaStreamWaitEvent", "the event belongs to another capture");
     return true;
   }
-  result = theirs->invalid ? failed(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
+  result = theirs->invalid ? unreported(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
   if (result != cudaSuccess) return true;
   theirs->threads.insert(std::this_thread::get_id());
   const QuietLock event_lock(event.mutex);
   if (mine == nullptr) {
     stream.capture(theirs);
     stream.heads().clear();
+    stream.last_moves().clear();
     theirs->streams.insert(&stream);
   }
   merge(stream.heads(), event.nodes);
+  merge(stream.last_moves(), event.moves);
+  move(*theirs, stream);
   return true;
 }
 
@@ -174,6 +186,21 @@ cudaError_t refuse_while_capturing(const char* call) {
   return result;
 }
 
+Graph::~Graph() {
+  for (const GraphNode& node : nodes) held_by_graph(node.work, -1);
+}
+
+void held_by_graph(const Work& work, int by) {
+  if (const auto* foreign = std::get_if<ForeignWork>(&work); foreign != nullptr && foreign->held != nullptr)
+    foreign->held(foreign->data, by);
+}
+
+std::uint64_t capture_of(cudaStream_t handle) {
+  const Stream* const stream = as_stream(handle, "capture_of");
+  const std::shared_ptr<Capture> capture = stream == nullptr ? nullptr : stream->capture();
+  return capture == nullptr ? 0 : capture->number;
+}
+
 std::size_t live_graphs() { return static_cast<std::size_t>(graphs.load()); }
 void graphs_changed(int by) { graphs += by; }
 
@@ -193,8 +220,10 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
   if (const cudaError_t error = sticky_error(stream->device())) return error;
   if (stream->capture() != nullptr)
     return misused(cudaErrorIllegalState, "cudaStreamBeginCapture", stream->name() + " is being captured already");
-  if (simulation().fail_begin_capture) return failed(cudaErrorNotSupported);
+  if (simulation().fail_begin_capture) return unreported(cudaErrorNotSupported);
+  static std::atomic<std::uint64_t> captures_begun{0};
   const auto capture = std::make_shared<Capture>();
+  capture->number = ++captures_begun;
   capture->origin = stream;
   capture->thread = std::this_thread::get_id();
   capture->mode = mode;
@@ -204,6 +233,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
   const QuietLock lock(captures().mutex);
   captures().running.push_back(capture);
   stream->heads().clear();
+  stream->last_moves().clear();
   stream->capture(capture);
   return cudaSuccess;
 }
@@ -227,11 +257,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   capture->ended = true;
   for (Stream* const member : capture->streams) member->capture(nullptr);
   std::erase(captures().running, capture);
-  if (capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
+  std::unique_ptr<Graph> made = std::move(capture->graph);  // events may hold the capture for long
+  if (capture->invalid) return unreported(cudaErrorStreamCaptureInvalidated);
   if (!joined)
     return misused(cudaErrorStreamCaptureUnjoined, "cudaStreamEndCapture",
-                   "work of another stream is not waited for by " + stream->name());
-  *graph = reinterpret_cast<cudaGraph_t>(capture->graph.release());
+                   "another stream that joined the capture is not waited for by " + stream->name());
+  *graph = reinterpret_cast<cudaGraph_t>(made.release());
   graphs_changed(1);
   return cudaSuccess;
 }

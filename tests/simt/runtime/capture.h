@@ -22,15 +22,24 @@ struct GraphNode {
 
 // What a cudaGraph_t stands for.
 struct Graph {
+  Graph() = default;
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
   std::vector<GraphNode> nodes;
 };
+void held_by_graph(const Work& work, int by);  // one more graph, or instance of one, holds it; -1: one fewer
 
 struct Capture {
+  std::uint64_t number = 0;  // among all captures
   Stream* origin = nullptr;
   std::thread::id thread;
   cudaStreamCaptureMode mode{};
   bool ended = false, invalid = false;
   std::unique_ptr<Graph> graph;
+  // Of every piece of work and every wait of a captured stream, in the order of the calls: the earlier ones that it follows.
+  std::vector<std::vector<std::size_t>> moves;
   std::set<Stream*> streams;
   std::set<std::thread::id> threads;  // that have recorded something
   std::atomic<bool> busy{false};      // a thread is recording just now

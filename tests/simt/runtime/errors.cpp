@@ -38,17 +38,23 @@ void print(const std::string& text) { std::fprintf(stderr, "simulated CUDA: %s\n
 
 }  // namespace
 
-cudaError_t failed(cudaError_t error) {
+cudaError_t unreported(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
 }
 
-cudaError_t misused(cudaError_t error, const std::string& call, const std::string& what) {
-  print(call + ": " + what);
-  return failed(error);
+cudaError_t failed(cudaError_t error, const char* call) {
+  const bool designed = error == cudaErrorNotReady || error == cudaErrorNoDevice || error == cudaErrorMemoryAllocation;
+  if (error != cudaSuccess && !designed) report(std::string(call) + " returned " + cudaGetErrorName(error));
+  return unreported(error);
 }
 
-cudaError_t sticky_error(int index) { return failed(device(index).sticky); }
+cudaError_t misused(cudaError_t error, const std::string& call, const std::string& what) {
+  report(call + " returned " + cudaGetErrorName(error) + ": " + what);
+  return unreported(error);
+}
+
+cudaError_t sticky_error(int index) { return unreported(device(index).sticky); }
 
 void report(const std::string& text) {
   static const int registered = std::atexit(fail_at_exit);

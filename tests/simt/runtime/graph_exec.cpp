@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "simt/driver_lock.h"
 #include "simt/runtime/errors.h"
 #include "simt/runtime/handles.h"
 #include "simt/runtime/launch_log.h"
+#include "simt/simulation.h"
 
 namespace dp::simt {
 
@@ -24,6 +27,7 @@ GraphExec::GraphExec(const Graph& graph) {
       if (before.done == nullptr) before.done = make_event(before.lane->device(), false);
       node.on_other_lanes.push_back(earlier);
     }
+    held_by_graph(node.work, 1);
     nodes_.push_back(std::move(node));
   }
   for (Node& node : nodes_)
@@ -50,8 +54,10 @@ Stream* GraphExec::lane_for(const Graph& graph, std::size_t number) {
 
 GraphExec::~GraphExec() {
   for (Stream* const lane : lanes_) destroy(*lane);
-  for (const Node& node : nodes_)
+  for (const Node& node : nodes_) {
     if (node.done != nullptr) destroy(*node.done);
+    held_by_graph(node.work, -1);
+  }
   if (begun_ != nullptr) destroy(*begun_);
 }
 
@@ -92,9 +98,16 @@ void free_destroyed_graphs(bool wait) {
 
 using namespace dp::simt;
 
+namespace {
+
+bool is_to_fail(int& countdown) { return countdown > 0 && --countdown == 0; }
+
+}  // namespace
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (graph == nullptr) return failed(cudaErrorInvalidValue);
-  if (any_stream_works()) log_blocking_call("cudaGraphInstantiate");
+  if (any_stream_works()) may_block("cudaGraphInstantiate");
+  if (is_to_fail(simulation().fail_instantiate)) return unreported(cudaErrorMemoryAllocation);
   *exec = reinterpret_cast<cudaGraphExec_t>(new GraphExec(*reinterpret_cast<const Graph*>(graph)));
   graphs_changed(1);
   return cudaSuccess;
@@ -123,10 +136,15 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t handle) {
   Stream* const stream = as_stream(handle, "cudaGraphUpload");
-  if (any_stream_works()) log_blocking_call("cudaGraphUpload");
-  return stream == nullptr ? cudaErrorInvalidResourceHandle : refuse_if_captured(*stream, "cudaGraphUpload");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (exec == nullptr) return failed(cudaErrorInvalidValue);
+  if (const cudaError_t error = refuse_if_captured(*stream, "cudaGraphUpload")) return error;
+  if (any_stream_works()) may_block("cudaGraphUpload");
+  if (is_to_fail(simulation().fail_upload)) return unreported(cudaErrorMemoryAllocation);
+  reinterpret_cast<GraphExec*>(exec)->uploaded = true;
+  return sticky_error(stream->device());
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
@@ -135,6 +153,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
   if (exec == nullptr) return failed(cudaErrorInvalidValue);
   if (const cudaError_t error = refuse_if_captured(*stream, "cudaGraphLaunch")) return error;
   if (const cudaError_t error = sticky_error(stream->device())) return error;
-  reinterpret_cast<GraphExec*>(exec)->launch(*stream);
+  GraphExec& graph = *reinterpret_cast<GraphExec*>(exec);
+  if (!std::exchange(graph.uploaded, true)) may_block("cudaGraphLaunch of a graph that was not uploaded");
+  if (is_to_fail(simulation().fail_graph_launch)) return unreported(cudaErrorMemoryAllocation);
+  graph.launch(*stream);
   return cudaSuccess;
 }

@@ -16,6 +16,8 @@ class GraphExec {
   void launch(Stream& stream);
   bool runs() const;
 
+  bool uploaded = false;
+
  private:
   struct Node {
     Work work;

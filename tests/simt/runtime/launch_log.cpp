@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "simt/runtime/devices.h"
 #include "simt/runtime/quiet_lock.h"
 #include "simt/simulation.h"
 
@@ -12,8 +11,6 @@ namespace {
 struct Log {
   std::mutex mutex;
   std::map<std::string, std::vector<std::string>> launches;
-  bool exchanges = false;  // work that waits for another device has been enqueued
-  std::vector<std::string> blocking_calls;
 };
 Log& log() {
   static auto& one = *new Log;
@@ -43,26 +40,6 @@ void log_launch(const Stream& stream, const Work& work) {
 void forget_launches() {
   const QuietLock lock(log().mutex);
   log().launches.clear();
-  log().blocking_calls.clear();
-  log().exchanges = false;
-}
-
-void log_exchange() {
-  if (!simulation().log_blocking_calls) return;
-  const QuietLock lock(log().mutex);
-  log().exchanges = true;
-}
-
-void log_blocking_call(const std::string& call) {
-  if (!simulation().log_blocking_calls) return;
-  const QuietLock lock(log().mutex);
-  if (log().exchanges) log().blocking_calls.push_back(call + " on " + device_name(current_device()));
-}
-
-std::vector<std::string> take_blocking_calls() {
-  const QuietLock lock(log().mutex);
-  log().exchanges = false;
-  return std::exchange(log().blocking_calls, {});
 }
 
 std::map<std::string, std::vector<std::string>> take_launches() {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "simt/driver_lock.h"
 #include "simt/emulator/detector.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
@@ -86,6 +87,7 @@ void reset() {
   if (detector != nullptr) detector->forget();
   set_current_device(0);
   forget_reports();
+  forget_driver();
   cudaGetLastError();
   simulation() = from_environment();
 }

@@ -1,7 +1,10 @@
 #include "simt/runtime/stream.h"
 
+#include <atomic>
+
 #include "simt/emulator/detector.h"
 #include "simt/runtime/devices.h"
+#include "simt/runtime/errors.h"
 #include "simt/runtime/fault_handler.h"
 #include "simt/runtime/quiet_lock.h"
 
@@ -14,6 +17,14 @@ struct Overloads : F... {
 };
 template <class... F>
 Overloads(F...) -> Overloads<F...>;
+
+constexpr std::chrono::milliseconds kLook{5};  // at what no condition variable is told of
+
+// Whether this kernel is the one that a control wants to fail.
+bool is_to_fail(int device) {
+  FailingKernel& failing = simulation().failing_kernel;
+  return failing.device == device && std::atomic_ref(failing.number) > 0 && --std::atomic_ref(failing.number) == 0;
+}
 
 }  // namespace
 
@@ -39,9 +50,21 @@ void Stream::capture(std::shared_ptr<Capture> capture) {
   capture_ = std::move(capture);
 }
 
+// The host, which may have to wait for ever.
+template <typename Ready>
+void Stream::await(const QuietLock& lock, const Ready& ready) {
+  for (;;) {
+    changed_.wait(lock.get(), [&] { return ready() || (stuck_on_ >= 0 && !stuck_are_released()); });
+    if (ready()) return;
+    report("the host waits for " + name() + ", which waits for " + device_name(stuck_on_) +
+           ": that has failed, so both wait for ever");
+    release_stuck();
+  }
+}
+
 std::uint64_t Stream::enqueue(const Work& work) {
   const QuietLock lock(mutex_);
-  changed_.wait(lock.get(), [&] { return enqueued_ - done_ < kSlots; });
+  await(lock, [&] { return enqueued_ - done_ < kSlots; });
   Slot& slot = slots_[enqueued_ % kSlots];
   slot.work = work;
   if (detector != nullptr) {
@@ -67,7 +90,11 @@ void Stream::work_loop() {
     {
       const QuietLock lock(mutex_);
       changed_.wait(lock.get(), [&] { return done_ < enqueued_ || closing_; });
-      if (done_ == enqueued_) return;
+      if (done_ == enqueued_) {
+        ended_ = true;
+        changed_.notify_all();
+        return;
+      }
       slot = &slots_[done_ % kSlots];
     }
     acquire(slot);
@@ -75,13 +102,19 @@ void Stream::work_loop() {
     release(this);
     const QuietLock lock(mutex_);
     ++done_;
+    lost_ = lost_ || has_failed();
+    if (!lost_) sound_ = done_;
     changed_.notify_all();
   }
 }
 
+bool Stream::has_failed() const { return dp::simt::device(device_).sticky != cudaSuccess; }
+
 void Stream::run_slot(Slot& slot) {
   maybe_sleep();
-  const bool works = dp::simt::device(device_).sticky == cudaSuccess;
+  if (std::holds_alternative<KernelWork>(slot.work) && is_to_fail(device_))
+    dp::simt::device(device_).sticky = cudaErrorIllegalAddress;
+  const bool works = !has_failed() && !dropped_;
   std::visit(Overloads{[](std::monostate) {},
                        [&](KernelWork& work) {
                          if (works) run(work, device_, slot.operation);
@@ -99,12 +132,17 @@ void Stream::run_slot(Slot& slot) {
                          }
                          release(&work.event->token);
                        },
-                       [](WaitWork& work) {
-                         work.stream->wait_until(work.position);
+                       [&](WaitWork& work) {
+                         follow(*work.stream, work.position);
                          acquire(&work.event->token);
                        },
                        [](CallWork& work) { work.function(work.data); },
-                       [&](ForeignWork& work) { work.run(work, device_, slot.operation); }},
+                       [&](ForeignWork& work) {
+                         if (works)
+                           work.run(work, device_, slot.operation);
+                         else if (work.dropped != nullptr && !dropped_)
+                           work.dropped(work);
+                       }},
              slot.work);
 }
 
@@ -115,9 +153,41 @@ void Stream::maybe_sleep() {
   if (simulation().delays && drawn % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(drawn / 4 % 128));
 }
 
+Stream::Progress Stream::progress(std::uint64_t position, bool same_device, int& failed) {
+  const QuietLock lock(mutex_);
+  const auto done = [&] { return (same_device ? done_ : sound_) >= position; };
+  changed_.wait_for(lock.get(), kLook, [&] { return done() || stuck_on_ >= 0 || (lost_ && !same_device); });
+  if (done()) return Progress::done;
+  if (stuck_on_ >= 0) failed = stuck_on_;
+  if (lost_ && !same_device) failed = device_;
+  return failed >= 0 ? Progress::never : Progress::open;
+}
+
+void Stream::follow(Stream& other, std::uint64_t position) {
+  for (int failed = -1;; failed = -1) {
+    const Progress progress = other.progress(position, other.device_ == device_, failed);
+    if (progress == Progress::done || has_failed()) break;
+    const QuietLock lock(mutex_);
+    if (progress == Progress::open) continue;
+    stuck_on_ = failed;
+    changed_.notify_all();
+    changed_.wait_for(lock.get(), kLook, [] { return false; });
+    if (!stuck_are_released()) continue;
+    dropped_ = streams_are_forgotten();
+    break;
+  }
+  const QuietLock lock(mutex_);
+  stuck_on_ = -1;
+}
+
 void Stream::wait_until(std::uint64_t position) {
   const QuietLock lock(mutex_);
-  changed_.wait(lock.get(), [&] { return done_ >= position; });
+  await(lock, [&] { return done_ >= position; });
+}
+
+bool Stream::ended() {
+  const QuietLock lock(mutex_);
+  return ended_;
 }
 
 bool Stream::reached(std::uint64_t position) {
@@ -136,16 +206,18 @@ void Stream::observe() {
 }
 
 void Stream::finish() {
-  if (!alive_) return;
+  if (!thread_.joinable()) return;
   {
     const QuietLock lock(mutex_);
     closing_ = true;
     changed_.notify_all();
+    alive_ = false;
+    changed_.wait(lock.get(), [&] { return ended_ || (stuck_on_ >= 0 && !stuck_are_released()); });
+    if (!ended_) return;
   }
   ignore_sync_begin();
   thread_.join();
   ignore_sync_end();
-  alive_ = false;
   const QuietAccesses quiet;
   slots_.reset();
   if (detector != nullptr) detector->stream_destroyed(clock_);

@@ -13,6 +13,7 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Event>> events;
+  std::atomic<bool> released{false}, forgotten{false};
 };
 Registry& registry() {
   static auto& all = *new Registry;
@@ -47,11 +48,11 @@ void wait_for_device(int device) {
   {
     const QuietLock lock(registry().mutex);
     for (const auto& stream : registry().streams)
-      if (stream->alive() && stream->device() == device) streams.push_back(stream.get());
+      if (stream->device() == device && !stream->ended()) streams.push_back(stream.get());
   }
   for (Stream* const stream : streams) {
     stream->wait_until(stream->enqueued());
-    stream->observe();
+    if (stream->alive()) stream->observe();
   }
 }
 
@@ -60,13 +61,19 @@ bool any_stream_works() {
   return std::any_of(registry().streams.begin(), registry().streams.end(),
                      [](const auto& stream) { return stream->alive() && !stream->reached(stream->enqueued()); });
 }
+bool streams_are_forgotten() { return registry().forgotten; }
+bool stuck_are_released() { return registry().released; }
+void release_stuck() { registry().released = true; }
 
 void forget_streams_and_events() {
   const QuietLock lock(registry().mutex);
+  registry().forgotten = true;
+  release_stuck();
   for (const auto& stream : registry().streams) stream->finish();
   const QuietAccesses quiet;
   registry().streams.clear();
   registry().events.clear();
+  registry().released = registry().forgotten = false;
 }
 
 std::size_t live_streams() {
