@@ -37,8 +37,6 @@ GemmShape shape_of(const Geometry& geometry, int parts) {
   return shape;
 }
 
-struct Nothing;
-
 // Splits that one block adds; their sums are added by another one. One block reads 100 GB/s or so, all together many times that.
 inline constexpr int kEndGroup = 8;
 inline int end_groups(int splits) { return (splits + kEndGroup - 1) / kEndGroup; }
@@ -49,7 +47,7 @@ inline unsigned counters_of(const GemmShape& shape, int splits) {
          static_cast<unsigned>(end_groups(splits) + 1);
 }
 
-// Beside: what else is done to results (gemm_end.h); with anything, operands are float32.
+// Beside: what else is done to results (gemm_geometry.h); with anything, operands are float32.
 template <typename Points, typename Beside>
 class Gemm {
  public:

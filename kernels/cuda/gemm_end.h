@@ -12,12 +12,6 @@ __device__ __forceinline__ float ended(float sum, const float* bias, int col, co
   return ending.relu && value < 0 ? 0.f : value;  // lets NaN through
 }
 
-// What else is done to a result, here nothing: `row` counts cells (samples) densely, `place` is the result's in its tensor. Structs of this
-// kind are passed to kernels byte by byte: no padding.
-struct Nothing {
-  __device__ float operator()(float value, int, int, long long) const { return value; }
-};
-
 // Where a sum lies among those of its split.
 template <typename Points>
 __device__ long long partial_place(const Points& points, int dense_row, int col) {
