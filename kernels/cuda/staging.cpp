@@ -12,6 +12,7 @@ void Staging::grow(Slot& slot, std::size_t bytes) {
   if (!slot.copied) slot.copied = make_event_handle();
   if (slot.bytes >= bytes) return;
   PinnedMemory larger = pinned_memory(bytes);
+  if (slot.memory) retired_.push_back(std::move(slot.memory));
   slot.memory = std::move(larger);
   slot.bytes = bytes;
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 #include "kernels/cuda/owner.h"
 
@@ -24,10 +25,11 @@ class Staging {
     std::size_t bytes = 0;
     EventHandle copied;
   };
-  static void grow(Slot& slot, std::size_t bytes);
+  void grow(Slot& slot, std::size_t bytes);
 
   std::array<Slot, kSlots> slots_;
   std::size_t next_ = 0;
+  std::vector<PinnedMemory> retired_;  // of slots that have grown: to free pinned memory waits for every device
 };
 
 }  // namespace dp::kernels::cuda

@@ -42,7 +42,7 @@ Found find_out(int devices) {
   return {std::move(paths), probe_programs_started() - before};
 }
 
-std::vector<std::string> lines_of(const std::string& file) {
+std::vector<std::string> verdict_lines(const std::string& file) {
   std::vector<std::string> lines;
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
@@ -73,7 +73,7 @@ TEST_CASE("peers: one program tries all pairs of 8 GPUs, once") {
   const Found first = find_out(8);
   CHECK(first.programs == 1);
   CHECK(first.paths == all_direct(8));
-  CHECK(lines_of(verdict_file()).size() == 56);
+  CHECK(verdict_lines(verdict_file()).size() == 56);
   CHECK(find_out(8).programs == 0);
   CHECK(find_out(2).paths == all_direct(2));
 }
@@ -99,7 +99,7 @@ TEST_CASE("peers: a pair that returns wrong data is named; one at which the prog
     expected[1][0] = PeerPath::unchecked;
     CHECK(found.paths == expected);
     CHECK(found.programs == 2);
-    const std::vector<std::string> lines = lines_of(verdict_file());
+    const std::vector<std::string> lines = verdict_lines(verdict_file());
     CHECK(lines.size() == 5);  // what could not be tried is tried again by the next process
     CHECK(std::count(lines.begin(), lines.end(), line_of(2, 0, PeerPath::lying)) == 1);
   }
