@@ -64,7 +64,7 @@ void check_case(const Model& model, const Case& one, Comm comm, Reduce reduce, b
     DataParallelOptions options = on_gpus(2, 2);
     options.comm = comm;
     options.reduce = reduce;
-    options.graphs = graphs;
+    options.graphs = graphs ? Graphs::always : Graphs::never;
     one.change(options);
     INFO(one.name << ", " << (comm == Comm::nccl ? "nccl" : "p2p") << ", reduce " << static_cast<int>(reduce)
                   << (graphs ? ", graphs" : "") << (prepared ? ", prepared" : ""));
