@@ -6,6 +6,7 @@
 #include "dp/error.h"
 #include "kernels/layer_calls.h"
 #include "simt/cublaslt/simulated_cublaslt.h"
+#include "simt/runtime/devices.h"
 
 using namespace dp;
 using namespace dp::kernels;
@@ -204,9 +205,9 @@ TEST_CASE("cublaslt: a handle that is destroyed while another device is current 
   const CublasLtApi& api = *cuda::cublaslt().api;
   CublasLtHandle handle = nullptr;
   REQUIRE(api.create(&handle) == CublasStatus::success);
-  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  simt::set_current_device(1);
   CHECK(api.destroy(handle) == CublasStatus::success);
-  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  simt::set_current_device(0);
   CHECK(simt::take_reports() ==
         std::vector<std::string>{"cuBLASLt: a handle of cuda:0 is destroyed while cuda:1 is current"});
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/owner.h"
 #include "kernels/layer_calls.h"
 #include "simt/cudnn/simulated_cudnn.h"
+#include "simt/runtime/devices.h"
 
 using namespace dp;
 using namespace dp::kernels;
@@ -227,10 +228,10 @@ TEST_CASE("cudnn: a handle that is used or destroyed while another device is cur
   CudnnHandle handle = nullptr;
   REQUIRE(api.create(&handle) == CudnnStatus::success);
   const StreamHandle stream = make_stream_handle();
-  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  simt::set_current_device(1);
   CHECK(api.set_stream(handle, stream.get()) == CudnnStatus::success);
   CHECK(api.destroy(handle) == CudnnStatus::success);
-  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  simt::set_current_device(0);
   CHECK(simt::take_reports() ==
         std::vector<std::string>{"cuDNN: a handle of cuda:0 gets a stream while cuda:1 is current",
                                  "cuDNN: a handle of cuda:0 is destroyed while cuda:1 is current"});
