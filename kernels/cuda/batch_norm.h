@@ -13,7 +13,7 @@ namespace dp::kernels::cuda {
 inline constexpr unsigned kNormThreads = 256;
 inline constexpr unsigned kNormLanes = 32;                 // at most
 inline constexpr unsigned kNormChannels = 4 * kNormLanes;  // of a block, at most
-// Of a block that reduces, whose last one joins all of theirs: few channels, so that many blocks join at once.
+// Of a block that reduces; the last of a tile joins all parts: few channels, so that many blocks join at once.
 inline constexpr unsigned kReducedChannels = 32;
 
 struct NormCut {

@@ -11,7 +11,7 @@ namespace {
 constexpr int kChunk = 8;          // values that are summed in float
 constexpr unsigned kBlocks = 512;  // about four for each multiprocessor of a large device
 
-// `counters`: of each tile of channels, whose last block joins the parts.
+// `counters`: of each tile of channels; the last block of a tile joins its parts.
 template <typename T, int kWidth, bool kChannelsLast>
 // Two blocks a multiprocessor: left to itself ptxas spills for four on sm_75. Packs of eight take more registers than two leave.
 __global__ void __launch_bounds__(kNormThreads, (kWidth == 8 ? 1 : 2))

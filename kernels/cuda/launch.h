@@ -32,6 +32,10 @@ class KernelLoading {
 };
 void load_kernel(const void* function, const Launch& launch);
 
+// Before a launch: where it asks for much dynamic shared memory, lets the function have as much as there is on the current device.
+// In native/allow_shared.cpp.
+void allow_shared(const void* function, const Launch& where);
+
 constexpr unsigned blocks_for(long long count, long long per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }

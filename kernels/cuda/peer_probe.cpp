@@ -19,6 +19,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "kernels/cuda/cache_folder.h"
@@ -152,11 +153,15 @@ using Verdicts = std::map<std::string, PeerPath>;
 Verdicts read_verdicts(const std::string& file) {
   Verdicts verdicts;
   std::ifstream in(file);
-  std::string reader, owner;
-  for (int verdict = 0; in >> reader >> owner >> verdict;)
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string reader, owner;
+    int verdict = 0;
+    if (!(words >> reader >> owner >> verdict)) continue;
     if (verdict == static_cast<int>(PeerPath::direct) || verdict == static_cast<int>(PeerPath::lying) ||
         verdict == static_cast<int>(PeerPath::hanging))
       verdicts[reader + " " + owner] = static_cast<PeerPath>(verdict);
+  }
   return verdicts;
 }
 

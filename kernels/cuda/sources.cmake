@@ -68,6 +68,7 @@ foreach(name
     graph
     libraries
     library_file
+    native/allow_shared
     owner
     nccl_api
     nccl_communicator

@@ -1,6 +1,9 @@
-# cmake -DPROGRAM=op_bits_simulated -P: one result, whatever the order of threads.
+# cmake -DPROGRAM=op_bits_simulated -P: one result, whatever the order of threads and blocks.
 foreach(order forward random)
   set(ENV{DP_SIMULATED_ORDER} ${order})
+  if(order STREQUAL "random")
+    set(ENV{DP_SIMULATED_RESIDENT_BLOCKS} 4)
+  endif()
   execute_process(COMMAND ${PROGRAM} OUTPUT_VARIABLE ${order} RESULT_VARIABLE status)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "${PROGRAM}: exit status ${status} with threads in order '${order}': ${${order}}")

@@ -6,6 +6,7 @@
 #include "dp/error.h"
 #include "kernels/layer_calls.h"
 #include "simt/cublaslt/simulated_cublaslt.h"
+#include "simt/runtime/devices.h"
 
 using namespace dp;
 using namespace dp::kernels;
@@ -196,4 +197,17 @@ TEST_CASE("cublaslt: a failure at run time says what failed where, and how to go
   }
   CHECK_THROWS_WITH(rig.run(*ways[1].make(), {x.data(), static_cast<std::byte*>(w.data()) + 4, b.data(), y.data()}),
                     Catch::Contains("does not lie on a multiple of 16 bytes"));
+}
+
+TEST_CASE("cublaslt: a handle that is destroyed while another device is current is reported") {
+  const SimulatedGpus gpus(2);
+  const SimulatedCublasLt library;
+  const CublasLtApi& api = *cuda::cublaslt().api;
+  CublasLtHandle handle = nullptr;
+  REQUIRE(api.create(&handle) == CublasStatus::success);
+  simt::set_current_device(1);
+  CHECK(api.destroy(handle) == CublasStatus::success);
+  simt::set_current_device(0);
+  CHECK(simt::take_reports() ==
+        std::vector<std::string>{"cuBLASLt: a handle of cuda:0 is destroyed while cuda:1 is current"});
 }

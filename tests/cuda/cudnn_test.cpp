@@ -4,8 +4,10 @@
 #include "cuda/library_rig.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
+#include "kernels/cuda/owner.h"
 #include "kernels/layer_calls.h"
 #include "simt/cudnn/simulated_cudnn.h"
+#include "simt/runtime/devices.h"
 
 using namespace dp;
 using namespace dp::kernels;
@@ -217,4 +219,20 @@ TEST_CASE("cudnn: a failure at run time says what failed where, and how to go on
   }
   CHECK_THROWS_WITH(rig.run(*ways[1].make(), {static_cast<std::byte*>(x.data()) + 4, w.data(), nullptr, y.data()}),
                     Catch::Contains("does not lie on a multiple of 16 bytes"));
+}
+
+TEST_CASE("cudnn: a handle that is used or destroyed while another device is current is reported") {
+  const SimulatedGpus gpus(2);
+  const SimulatedCudnn library;
+  const CudnnApi& api = *cuda::cudnn().api;
+  CudnnHandle handle = nullptr;
+  REQUIRE(api.create(&handle) == CudnnStatus::success);
+  const StreamHandle stream = make_stream_handle();
+  simt::set_current_device(1);
+  CHECK(api.set_stream(handle, stream.get()) == CudnnStatus::success);
+  CHECK(api.destroy(handle) == CudnnStatus::success);
+  simt::set_current_device(0);
+  CHECK(simt::take_reports() ==
+        std::vector<std::string>{"cuDNN: a handle of cuda:0 gets a stream while cuda:1 is current",
+                                 "cuDNN: a handle of cuda:0 is destroyed while cuda:1 is current"});
 }

@@ -137,6 +137,7 @@ TEST_CASE("race detector: steps over nccl, two communicators at once") {
   const simt::SimulatedNccl nccl;
   for (const Reduce reduce : kReductions) {
     DataParallelOptions options = on_gpus(2, 2);
+    options.comm = Comm::nccl;
     options.reduce = reduce;
     options.batch_norm = BatchNormMode::sync;
     options.bucket_bytes = 4000;

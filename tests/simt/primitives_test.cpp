@@ -193,6 +193,51 @@ TEST_CASE("mma: products of bfloat16 and of float16, and what is packed") {
   CHECK(take_reports().empty());
 }
 
+TEST_CASE("mma: sums are cut off as on tensor cores of sm_80 and sm_90, or float32's") {
+  struct Case {
+    int capability;
+    MmaSums sums;
+    float units;  // of 2^-23, beside 1
+  };
+  // 1 and 15 times 3 * 2^-25. sm_90 adds all exactly, 1 + 45 * 2^-25, and cuts off at 2^-23. sm_80 cuts each small one off to 2^-24: 7
+  // of them give 3.5 units, 8 more give 4. In float32 each is rounded up to a unit.
+  for (const Case& c :
+       {Case{90, MmaSums::as_measured, 11}, Case{100, MmaSums::as_measured, 11}, Case{80, MmaSums::as_measured, 7},
+        Case{89, MmaSums::as_measured, 7}, Case{90, MmaSums::in_order, 15}})
+    for (const float sign : {1.0f, -1.0f}) {
+      const FreshSimulation fresh;
+      simulation().compute_capability = c.capability;
+      simulation().mma_sums = c.sums;
+      std::vector<unsigned short> a(16 * 16, kernels::from_float<kernels::BFloat16>(sign * 0x3p-25f).bits);
+      for (int row = 0; row < 16; ++row) a[row * 16] = kernels::from_float<kernels::BFloat16>(sign).bits;
+      const std::vector<unsigned short> b(8 * 16, kernels::from_float<kernels::BFloat16>(1).bits);
+      const TestStream stream;
+      const DeviceArray<unsigned short> device_a(a), device_b(b);
+      const DeviceArray<float> d(16 * 8);
+      multiply_matrices(true, device_a, device_b, d, stream);
+      stream.finish();
+      INFO("sm_" << c.capability);
+      CHECK(d.values() == std::vector<float>(16 * 8, sign * (1 + c.units * 0x1p-23f)));
+    }
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("mma: infinities, NaN and products beyond float32 come out as they do of additions") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const auto bits = [](float x) { return kernels::from_float<kernels::BFloat16>(x).bits; };
+  for (const float large : {INFINITY, -INFINITY, 0x1p127f}) {
+    std::vector<unsigned short> a(16 * 16, bits(1)), b(8 * 16, bits(4));
+    a[3 * 16 + 5] = bits(large);
+    const DeviceArray<unsigned short> device_a(a), device_b(b);
+    const DeviceArray<float> d(16 * 8);
+    multiply_matrices(true, device_a, device_b, d, stream);
+    stream.finish();
+    const auto values = d.values();
+    for (int i = 0; i < 16 * 8; ++i) CHECK(values[i] == (i / 8 == 3 ? large * 4 : 64));
+  }
+}
+
 TEST_CASE("pairs of float16 become floats") {
   const FreshSimulation fresh;
   const TestStream stream;

@@ -62,14 +62,15 @@ class TestStream {
 struct Schedule {
   ThreadOrder order;
   AsyncCopy copies;
+  unsigned resident_blocks;
   unsigned seed = 1;
 };
-// The crossings of thread orders and forms of cp.async.
+// The crossings of thread orders and forms of cp.async, with one block at a time or several that take turns.
 inline const std::vector<Schedule>& schedules() {
   static const std::vector<Schedule> all{
-      {ThreadOrder::forward, AsyncCopy::eager}, {ThreadOrder::forward, AsyncCopy::lazy},
-      {ThreadOrder::reverse, AsyncCopy::eager}, {ThreadOrder::reverse, AsyncCopy::lazy},
-      {ThreadOrder::random, AsyncCopy::random}, {ThreadOrder::random, AsyncCopy::random, 2},
+      {ThreadOrder::forward, AsyncCopy::eager, 2}, {ThreadOrder::forward, AsyncCopy::lazy, 1},
+      {ThreadOrder::reverse, AsyncCopy::eager, 3}, {ThreadOrder::reverse, AsyncCopy::lazy, 1},
+      {ThreadOrder::random, AsyncCopy::random, 2}, {ThreadOrder::random, AsyncCopy::random, 4, 2},
   };
   return all;
 }
@@ -77,6 +78,7 @@ inline void use(const Schedule& schedule) {
   simulation().order = schedule.order;
   simulation().async_copy = schedule.copies;
   simulation().seed = schedule.seed;
+  simulation().resident_blocks = schedule.resident_blocks;
 }
 
 }  // namespace dp::simt::test

@@ -11,7 +11,7 @@ namespace dp::simt {
 
 inline constexpr int kMaxDevices = 8;
 
-enum class ThreadOrder { forward, reverse, random };  // of the threads of a block, and of the blocks
+enum class ThreadOrder { forward, reverse, random };  // of the threads of a block, of the blocks, and of their turns
 enum class AsyncCopy { eager, lazy, random };         // cp.async: done where it is issued, or where it is waited for
 enum class Peer {
   none,
@@ -19,6 +19,9 @@ enum class Peer {
   corrupts,  // says that it works; what is copied arrives changed
   hangs,     // says that it works; enabling it never returns
 };
+
+// How mma adds: as tensor cores of the compute capability were measured to, or one product after the other in float32.
+enum class MmaSums { as_measured, in_order };
 
 // A wait that a program lacks: the `number`-th cudaStreamWaitEvent from now on, by a stream of `device`, for an event of that
 // device or of another, is left out; then number is 0.
@@ -39,10 +42,13 @@ struct Simulation {
   int devices = 1;
   std::size_t device_memory = std::size_t{1} << 30;  // of each device, bytes
   int compute_capability = 90;
-  int compiled_for = 90;                             // the compute capability, or of an older device its own
-  std::size_t shared_memory_per_block = 227 * 1024;  // static and dynamic together
-  std::size_t l2_cache = 256 * 1024;                 // bytes; small, for trials overwrite it before each time they take
+  int compiled_for = 90;                    // the compute capability, or of an older device its own
+  std::size_t shared_memory_per_block = 0;  // static and dynamic together, bytes; 0: as the compute capability has
+  std::size_t l2_cache = 256 * 1024;        // bytes; small, for trials overwrite it before each time they take
   ThreadOrder order = ThreadOrder::forward;
+  unsigned resident_blocks = 2;  // of a grid, at most; they take turns
+  MmaSums mma_sums = MmaSums::as_measured;
+  double spin_seconds = 10;  // of processor time, after which a kernel without progress ends the process
   AsyncCopy async_copy = AsyncCopy::eager;
   unsigned seed = 1;
   bool delays = true;            // operations start late by random times, copies take a while
@@ -61,15 +67,16 @@ struct Simulation {
   LeftOutWait left_out_wait;
   std::array<std::array<Peer, kMaxDevices>, kMaxDevices> peers{};  // [from][to]
 
-  void set_peers(Peer peer);  // between all pairs
+  void set_peers(Peer peer);               // between all pairs
+  std::size_t most_shared_memory() const;  // of a block, when it is asked for
 };
 
 Simulation& simulation();
 
 // Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts|hangs, behind which may
 // stand pairs that differ (DP_SIMULATED_PEERS=all,0-1=hangs,2-0=corrupts; from-to),
-// DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7. Clears the errors
-// of the devices, peer access and reports, and frees what is still allocated. All streams must be idle.
+// DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7,
+// DP_SIMULATED_RESIDENT_BLOCKS=2, DP_SIMULATED_MMA=as_measured|in_order. Clears the errors of the devices, peer access and reports, and frees what is still allocated. All streams must be idle.
 void reset();
 
 // What was found wrong since the last call, each once: errors inside kernels, and in a race build races, accesses outside

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "simt/emulator/launch_bounds.h"
 #include "simt/kernels/primitives.h"
 #include "simt/planted/kernels.h"
 #include "simt/rig.h"
@@ -178,6 +179,49 @@ TEST_CASE("launches that no device could run throw and name the kernel") {
   CHECK_THROWS_WITH(write_places(out, dim3(1, 65536), dim3(1), stream), Catch::Contains("InvalidConfiguration"));
   CHECK_THROWS_AS(reverse_in_shared(nullptr, nullptr, 100000, stream), Error);
   for (const std::string& report : take_reports()) CHECK_THAT(report, Catch::Contains("InvalidConfiguration"));
+}
+
+TEST_CASE("shared memory beyond 48 KiB is asked for, by function and device, up to what the device has") {
+  const FreshSimulation fresh(2);
+  constexpr std::size_t kMuch = 48 * 1024 + 64;
+  const DeviceArray<float> y(kRow);
+  const TestStream stream;
+  CHECK(use_dynamic_shared(false, kMuch, y, stream) == cudaErrorInvalidValue);
+  CHECK(use_dynamic_shared(true, kMuch, y, stream) == cudaSuccess);
+  CHECK(use_dynamic_shared(false, 227 * 1024, y, stream) == cudaSuccess);
+  CHECK(use_dynamic_shared(false, 227 * 1024 + 4, y, stream) == cudaErrorInvalidValue);
+  stream.finish();
+  ok(cudaSetDevice(1));
+  const DeviceArray<float> other_y(kRow);
+  const TestStream other;
+  CHECK(use_dynamic_shared(false, kMuch, other_y, other) == cudaErrorInvalidValue);
+  static const char function = 0;
+  const auto allow = [](int bytes) {
+    return cudaFuncSetAttribute(&function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  };
+  const std::pair<int, int> most[] = {{75, 64}, {80, 163}, {86, 99}, {89, 99}, {90, 227}, {100, 227}, {120, 99}};
+  for (const auto& [capability, kib] : most) {
+    simulation().compute_capability = capability;
+    CHECK(allow(kib * 1024) == cudaSuccess);
+    CHECK(allow(kib * 1024 + 1) == cudaErrorInvalidValue);
+  }
+  cudaGetLastError();
+  take_reports();
+}
+
+TEST_CASE("static shared memory is an attribute of its function, once a block has declared it") {
+  const FreshSimulation fresh;
+  const DeviceArray<float> y(kRow);
+  const TestStream stream;
+  use_both_shared(false, y, stream);
+  stream.finish();
+  CHECK(static_shared_of_both() == sizeof(float));
+}
+
+TEST_CASE("launch bounds are an attribute of their function") {
+  if (!kKnowsLaunchBounds) return;
+  CHECK((threads_of(true) == kRow || threads_of(true) == kRow + 32));  // to the next 32, or 64
+  CHECK(threads_of(false) == 1024);
 }
 
 TEST_CASE("priorities") {

@@ -7,10 +7,10 @@
 
 namespace dp::kernels::cuda {
 
-void allow_shared(const void* function, const Launch& where);
-
 // Always the most, never a launch's own: the limit belongs to the function, and another thread may be about to launch it with more.
 void allow_shared(const void* function, const Launch& where) {
+  constexpr std::size_t kUnasked = 32 * 1024;  // static memory comes on top; both may take 48 KiB without asking
+  if (where.shared_bytes <= kUnasked) return;
   thread_local std::set<std::pair<int, const void*>> allowed;
   int device = 0, most = 0;
   check_launch(cudaGetDevice(&device), where);

@@ -19,16 +19,12 @@
 
 namespace dp::kernels::cuda {
 
-// Lets the function have as much dynamic shared memory as there is, on the current device. In allow_shared.cpp.
-void allow_shared(const void* function, const Launch& where);
-
 // Enqueues; the arguments are copied. Error(device) naming kernel and device when it cannot be launched.
 template <typename... Params, typename... Args>
 void launch(const Launch& where, void (*kernel)(Params...), Args&&... args) {
   static_assert(sizeof...(Params) == sizeof...(Args), "a kernel takes as many arguments as it has parameters");
-  constexpr std::size_t kUnasked = 32 * 1024;  // static memory comes on top; both may take 48 KiB without asking
   const void* const function = reinterpret_cast<const void*>(kernel);
-  if (where.shared_bytes > kUnasked) allow_shared(function, where);
+  allow_shared(function, where);
   if (KernelLoading::active()) return load_kernel(function, where);
   std::tuple<std::remove_cv_t<Params>...> values(static_cast<Params>(args)...);
   std::apply(

@@ -39,6 +39,7 @@ CublasStatus create(CublasLtHandle* handle) {
 CublasStatus destroy(CublasLtHandle handle) {
   const QuietLock lock(cublaslt_state().mutex);
   if (handle->destroyed) return wrong("a handle is destroyed twice");
+  must_be_current(handle->device, "cuBLASLt: a handle", "is destroyed");
   handle->destroyed = true;
   return CublasStatus::success;
 }
@@ -134,6 +135,7 @@ CublasStatus get_heuristic(CublasLtHandle handle, CublasLtMatmulDesc* desc, Cubl
   const QuietLock lock(cublaslt_state().mutex);
   *count = 0;
   if (handle->destroyed || !exists(preference)) return CublasStatus::invalid_value;
+  must_be_current(handle->device, "cuBLASLt: a handle", "searches algorithms");
   if (const CublasStatus status = check(desc, a, b, c, d); status != CublasStatus::success) return status;
   if (!is_supported(*desc, *a, *b, *d)) return CublasStatus::not_supported;
   for (const std::uint32_t alignment : preference->alignment)
@@ -178,8 +180,9 @@ CublasStatus matmul(CublasLtHandle handle, CublasLtMatmulDesc* desc, const void*
   CublasLtLaunch* launch = nullptr;
   {
     const QuietLock lock(state.mutex);
-    if (handle->destroyed || device_of(stream) != handle->device || current_device() != handle->device)
-      return wrong("a product on a handle's device that is not the stream's and the current one");
+    if (handle->destroyed || device_of(stream) != handle->device)
+      return wrong("a product with a handle that is gone, or of another device than the stream's");
+    must_be_current(handle->device, "cuBLASLt: a handle", "multiplies");
     if (const CublasStatus status = check(desc, a_matrix, b_matrix, c_matrix, d_matrix);
         status != CublasStatus::success)
       return status;

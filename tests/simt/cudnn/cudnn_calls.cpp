@@ -44,6 +44,7 @@ CudnnStatus create(CudnnHandle* handle) {
 CudnnStatus destroy(CudnnHandle handle) {
   const QuietLock lock(cudnn_state().mutex);
   if (handle->destroyed) return wrong(CudnnStatus::bad_param, "a handle is destroyed twice");
+  must_be_current(handle->device, "cuDNN: a handle", "is destroyed");
   handle->destroyed = true;
   return CudnnStatus::success;
 }
@@ -51,6 +52,7 @@ CudnnStatus destroy(CudnnHandle handle) {
 CudnnStatus set_stream(CudnnHandle handle, cudaStream_t stream) {
   const QuietLock lock(cudnn_state().mutex);
   if (handle->destroyed) return wrong(CudnnStatus::bad_param, "a stream for a handle that is gone");
+  must_be_current(handle->device, "cuDNN: a handle", "gets a stream");
   if (device_of(stream) != handle->device)
     return wrong(CudnnStatus::bad_param,
                  "a handle of " + device_name(handle->device) + " gets a stream of " + device_name(device_of(stream)));
@@ -238,9 +240,7 @@ CudnnStatus execute(CudnnHandle handle, CudnnBackendDescriptor plan, CudnnBacken
       return wrong(CudnnStatus::bad_param, "an execution with another handle than the plan's");
     for (const CudnnAttribute part : {CudnnAttribute::plan_config})
       if (find(how->value<CudnnBackendDescriptor>(part)) == nullptr) return CudnnStatus::bad_param;
-    if (handle->device != current_device())
-      report("cuDNN: an execution on " + device_name(handle->device) + " while " + device_name(current_device()) +
-             " is current");
+    must_be_current(handle->device, "cuDNN: a handle", "executes a plan");
     if (how->engine == CudnnEngine::fails) return CudnnStatus::execution_failed;
     CudnnLaunch made{how->program, how->engine, {}, what->value<void*>(CudnnAttribute::variant_workspace)};
     const auto ids = what->values<std::int64_t>(CudnnAttribute::variant_ids);

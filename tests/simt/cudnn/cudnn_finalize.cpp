@@ -83,6 +83,7 @@ Status finalize(CudnnObject& object) {
     case CudnnKind::operation_graph: return understand_graph(object);
     case CudnnKind::heuristics: return take_program(A::heuristics_graph);
     case CudnnKind::plan: {
+      must_be_current(object.value<CudnnHandle>(A::plan_handle)->device, "cuDNN: a handle", "makes a plan");
       const Status status = take_program(A::plan_config);
       return status == Status::success && object.engine == CudnnEngine::refuses ? Status::not_supported : status;
     }

@@ -1,4 +1,4 @@
-// What one block knows of others through __threadfence and an atomic counter: the last block to count reads what all have written.
+// What one block has seen of others through __threadfence and an atomic counter: the last block to count reads what all have written.
 #pragma once
 
 #include <array>
@@ -10,31 +10,37 @@
 
 namespace dp::simt {
 
-class Fences {
+struct Published {
+  std::uint32_t block, epoch;
+  std::uint16_t thread;
+};
+
+// What a block that has begun and not ended has done and seen.
+class BlockFences {
  public:
-  void new_operation() { published_.clear(); }
-  void new_block() {
-    fenced_.fill(false);
-    known_.clear();
-  }
   void fence(unsigned thread) { fenced_[thread] = true; }
-  void atomic(const void* place, const Accessed& access);
-  // Whether `later`, of the running block, comes after `earlier`, of another one.
+  bool has_fenced(unsigned thread) const { return fenced_[thread]; }
+  void see(const Published& by, const Accessed& access);
+  // Whether `later`, of this block, comes after `earlier`, of another one.
   bool ordered(const Accessed& earlier, const Accessed& later) const;
 
  private:
-  struct Published {
-    std::uint32_t block, epoch;
-    std::uint16_t thread;
-  };
   struct Known {
     Published by;
     std::uint32_t epoch;  // since when, in this block
     std::uint16_t thread;
   };
   std::array<bool, 1024> fenced_{};
+  std::unordered_map<std::uint32_t, std::vector<Known>> known_;  // by block, each later than the one before
+};
+
+class Fences {
+ public:
+  void new_operation() { published_.clear(); }
+  void atomic(BlockFences& block, const void* place, const Accessed& access);
+
+ private:
   std::unordered_map<const void*, std::vector<Published>> published_;
-  std::unordered_map<std::uint32_t, Known> known_;  // by block
 };
 
 }  // namespace dp::simt

@@ -40,25 +40,33 @@ void for_cells(const void* address, std::size_t bytes, Visit visit) {
 
 }  // namespace
 
-RaceDetector::RaceDetector() : shared_(SharedMemory::kBytes / kCellBytes) {}
-
 void RaceDetector::begin(std::uint32_t operation) {
   operation_ = operation;
   last_ordered_ = 0;
-  block_entered_ = false;
+  resident_ = nullptr;
   fences_.new_operation();
   const std::lock_guard lock(extents_mutex_);
   for (const Extent& extent : freed_extents_) global_.forget(extent.begin, extent.end - extent.begin);
   freed_extents_.clear();
 }
 
-void RaceDetector::enter_block(const Block& block) {
-  if (block_entered_ && block_ == block.number()) return;
-  block_entered_ = true;
-  block_ = block.number();
-  ++block_run_;
-  fences_.new_block();
+RaceDetector::Resident& RaceDetector::enter_block(const Block& block) {
+  if (resident_ != nullptr && resident_->number == block.number()) return *resident_;
+  while (residents_.size() <= block.slot()) {
+    residents_.emplace_back();
+    residents_.back().shared.resize(SharedMemory::kBytes / kCellBytes);
+  }
+  resident_ = &residents_[block.slot()];
+  if (resident_->operation != operation_ || resident_->number != block.number()) {
+    resident_->operation = operation_;
+    resident_->number = block.number();
+    resident_->run = ++block_run_;
+    resident_->fences = {};
+  }
+  return *resident_;
 }
+
+void RaceDetector::fence(unsigned thread) { enter_block(*running_block).fences.fence(thread); }
 
 void RaceDetector::access(const void* address, unsigned bytes, Access kind, unsigned thread, const void* code) {
   Block* const block = running_block;
@@ -71,11 +79,11 @@ void RaceDetector::access(const void* address, unsigned bytes, Access kind, unsi
                   .kind = kind,
                   .bytes = 0,
                   .code = code};
-  enter_block(*block);
-  if (kind == Access::atomic) fences_.atomic(address, access);
+  Resident& resident = enter_block(*block);
+  if (kind == Access::atomic) fences_.atomic(resident.fences, address, access);
   if (block->shared().holds(address)) {
     if (!block->shared().inside_array(address, bytes)) refuse(*block, address, bytes, kind, code);
-    access.life = block_run_;
+    access.life = resident.run;
     access_shared(*block, address, bytes, access);
   } else if (inside_allocation(address, bytes)) {
     const int owner = owner_of(address);
@@ -97,14 +105,14 @@ void RaceDetector::range(const void* begin, std::size_t bytes, Access kind) {
 bool RaceDetector::conflict(const Accessed& earlier, const Accessed& later, bool shared) const {
   if (earlier.life != later.life || (earlier.bytes & later.bytes) == 0) return false;
   if (earlier.kind == Access::atomic && later.kind == Access::atomic) return false;
-  if (earlier.block != later.block) return !shared && !fences_.ordered(earlier, later);
+  if (earlier.block != later.block) return !shared && !resident_->fences.ordered(earlier, later);
   if (earlier.thread == later.thread || earlier.epoch != later.epoch) return false;
   return earlier.thread / kWarp != later.thread / kWarp || earlier.warp_epoch == later.warp_epoch;
 }
 
 void RaceDetector::access_shared(Block& block, const void* address, unsigned bytes, const Accessed& access) {
   for_cells(address, bytes, [&](const void* at, std::uint8_t set) {
-    Cell& cell = shared_[block.shared().offset(at) / kCellBytes];
+    Cell& cell = resident_->shared[block.shared().offset(at) / kCellBytes];
     Accessed now = access;
     now.bytes = set;
     const auto place = [&] {

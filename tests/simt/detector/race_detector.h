@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,8 @@ namespace dp::simt {
 
 class RaceDetector final : public Detector {
  public:
-  RaceDetector();
-
   void access(const void* address, unsigned bytes, Access kind, unsigned thread, const void* code) override;
-  void fence(unsigned thread) override { fences_.fence(thread); }
+  void fence(unsigned thread) override;
   void range(const void* begin, std::size_t bytes, Access kind) override;
   void allocated(const void* begin, std::size_t bytes) override;
   void freed(const void* begin, std::size_t bytes) override;
@@ -55,7 +54,16 @@ class RaceDetector final : public Detector {
     const void* address;
   };
 
-  void enter_block(const Block& block);
+  // A block that has begun and not ended; several of a grid take turns.
+  struct Resident {
+    std::uint32_t operation = 0;
+    std::uint32_t number = 0;
+    std::uint32_t run = 0;  // the life of accesses to its shared memory
+    BlockFences fences;
+    std::vector<Cell> shared;
+  };
+
+  Resident& enter_block(const Block& block);
   void access_shared(Block& block, const void* address, unsigned bytes, const Accessed& access);
   void access_global(const void* address, unsigned bytes, const Accessed& access);
   void touch_global(Cell& cell, const Accessed& access, const void* address);
@@ -75,12 +83,11 @@ class RaceDetector final : public Detector {
 
   Clocks clocks_;
   Shadow global_;
-  std::vector<Cell> shared_;
+  std::deque<Resident> residents_;  // by slot
+  Resident* resident_ = nullptr;    // the block that takes its turn; null outside a kernel
   Fences fences_;
-  std::uint32_t operation_ = 0;  // the running one
-  std::uint32_t block_run_ = 0;  // counts blocks that have run
-  std::uint32_t block_ = 0;
-  bool block_entered_ = false;
+  std::uint32_t operation_ = 0;     // the running one
+  std::uint32_t block_run_ = 0;     // counts blocks that have run
   std::uint32_t last_ordered_ = 0;  // an operation found to be before the running one
   std::vector<Race> races_;         // told at the end of the operation
   std::vector<MissingWait> missing_;

@@ -35,6 +35,7 @@ DP_SIMT_UNSEEN T atomic_update(T* place, Update update) {
     const T new_value = update(old_value);
     std::memcpy(&new_word, &new_value, sizeof(T));
   } while (!__atomic_compare_exchange_n(word, &old_word, new_word, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  if (!running_block->shared().holds(place)) running_block->yield();
   return old_value;
 }
 

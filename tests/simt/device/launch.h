@@ -54,9 +54,9 @@ void add_pointers(KernelCall&, T) {}
 
 namespace dp::kernels::cuda {
 
-// Copies the arguments and returns; the kernel runs in the order of the stream.
+// What cudaLaunchKernel does. Copies the arguments and returns; the kernel runs in the order of the stream.
 template <class... P, class... A>
-void launch(const Launch& launch, void (*kernel)(P...), A&&... arguments) {
+cudaError_t launch_kernel(const Launch& launch, void (*kernel)(P...), A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");
   static_assert((std::is_trivially_copyable_v<P> && ...), "a kernel's parameters are copied byte by byte");
   if (KernelLoading::active()) return load_kernel(reinterpret_cast<const void*>(kernel), launch);
@@ -68,13 +68,20 @@ void launch(const Launch& launch, void (*kernel)(P...), A&&... arguments) {
                                  .grid = launch.grid,
                                  .block = launch.block,
                                  .shared_bytes = launch.shared_bytes,
+                                 .shared_limit = 0,
                                  .call = &Arguments::run},
                         .stream = launch.stream,
                         .function = reinterpret_cast<const void*>(kernel),
                         .arguments = &copied,
                         .argument_bytes = sizeof copied};
   std::apply([&](const P&... value) { (simt::add_pointers(call, value), ...); }, copied.values);
-  check_launch(simt::enqueue(call), launch);
+  return simt::enqueue(call);
+}
+
+template <class... P, class... A>
+void launch(const Launch& where, void (*kernel)(P...), A&&... arguments) {
+  allow_shared(reinterpret_cast<const void*>(kernel), where);
+  check_launch(launch_kernel(where, kernel, std::forward<A>(arguments)...), where);
 }
 
 }  // namespace dp::kernels::cuda

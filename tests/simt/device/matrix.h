@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/low_float.h"
 #include "simt/emulator/block.h"
 #include "simt/emulator/detector.h"
+#include "simt/emulator/tensor_core.h"
 
 namespace dp::kernels::cuda::ptx {
 
@@ -28,25 +30,25 @@ DP_SIMT_UNSEEN unsigned pack(float low, float high) {
 template <class Low>
 DP_SIMT_UNSEEN void combine_mma(void* const* lanes, unsigned mask, simt::Block& block, simt::Site site) {
   if (mask != simt::kFullWarp) block.fail("mma at %s:%d needs a whole warp", site.name(), site.line);
-  float a[16][16], b[16][8], d[16][8] = {};
+  simt::MmaOperands m;
+  m.smallest_exponent = std::is_same_v<Low, Float16> ? -14 : -126;
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = *static_cast<const MmaFragments*>(lanes[lane]);
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 4; ++i) a[group + i % 2 * 8][pair + half + i / 2 * 8] = low_at<Low>(f.a[i], half);
-      for (int i = 0; i < 2; ++i) b[pair + half + i * 8][group] = low_at<Low>(f.b[i], half);
+      for (int i = 0; i < 4; ++i) m.a[group + i % 2 * 8][pair + half + i / 2 * 8] = low_at<Low>(f.a[i], half);
+      for (int i = 0; i < 2; ++i) m.b[pair + half + i * 8][group] = low_at<Low>(f.b[i], half);
     }
+    for (int i = 0; i < 4; ++i) m.d[group + i / 2 * 8][pair + i % 2] = f.d[i];
   }
-  for (int row = 0; row < 16; ++row)
-    for (int k = 0; k < 16; ++k)
-      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+  simt::multiply_and_add(m);
   for (int lane = 0; lane < 32; ++lane) {
     float* const out = static_cast<const MmaFragments*>(lanes[lane])->d;
-    for (int i = 0; i < 4; ++i) out[i] += d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    for (int i = 0; i < 4; ++i) out[i] = m.d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
   }
 }
 
-// d += a b, products added in float32: a 16x16 by rows, b 16x8 by columns.
+// d += a b, added as simt/emulator/tensor_core.h has it: a 16x16 by rows, b 16x8 by columns.
 DP_SIMT_UNSEEN inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                                              DP_SIMT_CALLER) {
   MmaFragments fragments{d, a, b};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "simt/emulator/block.h"
+#include "simt/emulator/launch_bounds.h"
 
 #undef __global__
 #undef __device__
@@ -13,7 +14,7 @@
 #define __device__
 #define __host__
 #define __constant__ static const
-#define __launch_bounds__(...)
+#define __launch_bounds__(...) DP_SIMT_LAUNCH_BOUNDS(__VA_ARGS__)
 #define __shared__ static_assert(false, "shared memory is declared by DP_SHARED or DP_DYNAMIC_SHARED");
 
 #define threadIdx (::dp::simt::thread_index)

@@ -16,9 +16,10 @@
 
 inline void __syncthreads(DP_SIMT_CALLER) { dp::simt::running_block->barrier(DP_SIMT_SITE); }
 
-// Memory is sequentially consistent here; what counts is that the race detector knows of the fence.
+// Memory is sequentially consistent here; the race detector records the fence.
 DP_SIMT_UNSEEN inline void __threadfence() {
   if (dp::simt::detector != nullptr) dp::simt::detector->fence(dp::simt::running_block->thread());
+  dp::simt::running_block->yield();
 }
 DP_SIMT_UNSEEN inline void __threadfence_block() {}
 [[noreturn]] DP_SIMT_UNSEEN inline void __trap(DP_SIMT_CALLER) {

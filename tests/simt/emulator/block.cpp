@@ -8,6 +8,7 @@
 
 #include "simt/emulator/detector.h"
 #include "simt/emulator/sanitizer.h"
+#include "simt/emulator/spin_watch.h"
 #include "simt/simulation.h"
 
 namespace dp::simt {
@@ -23,27 +24,53 @@ const char* Site::name() const {
 
 // ---- running a block
 
-Failure Block::run(const Grid& grid, unsigned number) {
+void Block::start(const Grid& grid, unsigned number, unsigned slot, bool shares) {
   grid_ = &grid;
   number_ = number;
+  slot_ = slot;
+  shares_ = shares;
   failure_ = {};
   message_[0] = 0;
   random_ = (simulation().seed * 2654435761u ^ number * 40503u) | 1;
-  block_index = {number % grid.grid.x, number / grid.grid.x % grid.grid.y, number / (grid.grid.x * grid.grid.y)};
+  index_ = {number % grid.grid.x, number / grid.grid.x % grid.grid.y, number / (grid.grid.x * grid.grid.y)};
   start_threads(grid.block);
-  shared_.start(grid.shared_bytes, simulation().shared_memory_per_block);
+  shared_.start(grid.shared_bytes, grid.shared_limit);
+}
+
+bool Block::resume() {
   Block* const outer = running_block;
   running_block = this;
-  resume_next(caller_, false);
-  current_ = nullptr;
+  block_index = index_;
+  if (current_ == nullptr) {
+    resume_next(caller_, false);
+  } else {
+    thread_index = current_->index;
+    go(caller_, current_stack_->context, false);
+  }
   running_block = outer;
+  if (yielded_) {
+    yielded_ = false;
+    return false;
+  }
+  current_ = nullptr;
   if (message_[0] != 0) {
     failure_.text = message_;
     reclaim_stacks();
   } else if (const char* const name = shared_.damaged()) {
-    failure_.text = "block " + std::to_string(number) + ": out-of-bounds write to shared memory beside " + name;
+    failure_.text = "block " + std::to_string(number_) + ": out-of-bounds write to shared memory beside " + name;
   }
-  return failure_;
+  return true;
+}
+
+void Block::abandon() {
+  current_ = nullptr;
+  reclaim_stacks();
+}
+
+void Block::yield() {
+  if (!shares_) return;
+  yielded_ = true;
+  go(current_->stack->context, caller_, false);
 }
 
 void Block::start_threads(dim3 block) {
@@ -82,6 +109,7 @@ void Block::fiber_main() {
     const Thread& self = *block->current_;
     block->current_->state = State::done;
     ++block->done_;
+    kernel_progress();
     block->warps_[self.linear / kWarp].alive &= ~(1u << self.linear % kWarp);
     block->last_exit_ = static_cast<int>(self.linear);
     if (block->at_barrier_ > 0)
@@ -144,6 +172,8 @@ void Block::wait(State state, Site site) {
   self.site = site;
   resume_next(self.stack->context, false);
   self.state = State::ready;
+  // Blocks change places not only where they have passed a barrier.
+  if (shares_ && simulation().order == ThreadOrder::random && draw() % 16 == 0) yield();
 }
 
 Block::Thread* Block::pick() {
@@ -198,9 +228,9 @@ void Block::fail(const char* format, ...) {
   leave();
 }
 
-void Block::fail_address(const char* text, const void* code) {
+void Block::fail_address(const char* text, const void* code, cudaError_t error) {
   failure_.code = code;
-  failure_.illegal_address = true;
+  failure_.error = error;
   fail("%s", text);
 }
 
@@ -235,6 +265,7 @@ void Block::barrier(Site site) {
   if (++at_barrier_ == thread_count_) {
     release_barrier();
     forget_ready(current_->linear);
+    yield();
   } else {
     wait(State::at_barrier, site);
   }
@@ -243,6 +274,7 @@ void Block::barrier(Site site) {
 void Block::release_barrier() {
   at_barrier_ = 0;
   ++epoch_;
+  kernel_progress();
   for (unsigned w = 0; w < warp_count_; ++w) wake(w, warps_[w].alive);
   if (detector != nullptr)
     for (unsigned i = 0; i < thread_count_; ++i) threads_[i].copies.announce_unfinished(i);
@@ -275,6 +307,7 @@ void Block::collective(unsigned mask, void* arguments, Combine combine, Site sit
   meeting.arrived |= 1u << lane;
   if (meeting.arrived == mask) {
     meeting.arrived = 0;
+    kernel_progress();
     warp.busy &= ~(1u << first);
     combine(meeting.arguments, mask, *this, site);
     wake(number, mask & ~(1u << lane));
@@ -293,8 +326,10 @@ void Block::warp_fence(unsigned mask) {
 void* Block::shared_array(const void* key, std::size_t bytes, const char* name) {
   void* const array = shared_.array(key, bytes, name);
   if (array == nullptr)
-    fail("no shared memory is left for %s: at most 48 KiB in 63 arrays, and with the dynamic part what a block has",
-         name);
+    fail(
+        "no shared memory is left for %s: at most 48 KiB in 63 arrays, and with the dynamic part what the launch may "
+        "take",
+        name);
   return array;
 }
 

@@ -1,4 +1,6 @@
-// Runs the threads of one block: each is a fiber that runs until it waits, at a barrier or for the other lanes of its warp.
+// Runs the threads of one block: each is a fiber that runs until it waits, at a barrier or for the other lanes of its warp. Where
+// several blocks of a grid are resident they take turns: each stops where it has passed a barrier, at fences and at atomic updates
+// of global memory.
 #pragma once
 
 #include <vector_types.h>
@@ -44,8 +46,12 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Runs block `number` to its end; the text of what went wrong.
-  Failure run(const Grid& grid, unsigned number);
+  // Block `number` of the grid, which other blocks share the device with or not. `slot`: which of the resident blocks it is.
+  void start(const Grid& grid, unsigned number, unsigned slot, bool shares);
+  // Runs it until it ends or another block may take a turn. Whether it has ended.
+  bool resume();
+  const Failure& failure() const { return failure_; }  // once it has ended
+  void abandon();                                      // it is never resumed
 
   // For the primitives, called on a fiber.
   void barrier(Site site);
@@ -53,9 +59,10 @@ class Block {
   using Combine = void (*)(void* const* arguments, unsigned mask, Block& block, Site site);
   void collective(unsigned mask, void* arguments, Combine combine, Site site);
   void warp_fence(unsigned mask);
+  void yield();  // other resident blocks take their turns
   [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 2, 3)));
-  // As fail, for an address that is none; `code`: of the access.
-  [[noreturn]] void fail_address(const char* text, const void* code);
+  // As fail, for an address that is none, or not aligned; `code`: of the access.
+  [[noreturn]] void fail_address(const char* text, const void* code, cudaError_t error = cudaErrorIllegalAddress);
 
   SharedMemory& shared() { return shared_; }
   void* shared_array(const void* key, std::size_t bytes, const char* name);
@@ -63,6 +70,7 @@ class Block {
   bool copies_late();  // whether the next cp.async is done at its wait
   unsigned thread() const { return current_->linear; }
   unsigned number() const { return number_; }
+  unsigned slot() const { return slot_; }
   unsigned epoch() const { return epoch_; }                                            // barriers so far
   unsigned warp_epoch(unsigned thread) const { return warps_[thread / kWarp].epoch; }  // __syncwarp so far
   const Grid& grid() const { return *grid_; }
@@ -118,7 +126,9 @@ class Block {
   std::array<Warp, kMaxThreads / kWarp> warps_;
 
   const Grid* grid_ = nullptr;
-  unsigned number_ = 0, thread_count_ = 0, warp_count_ = 0;
+  unsigned number_ = 0, slot_ = 0, thread_count_ = 0, warp_count_ = 0;
+  bool shares_ = false, yielded_ = false;
+  uint3 index_{};
   unsigned done_ = 0, at_barrier_ = 0, epoch_ = 0;
   unsigned ready_warps_ = 0, current_warp_ = 0;
   unsigned random_ = 1;

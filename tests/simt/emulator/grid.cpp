@@ -1,5 +1,6 @@
 #include "simt/emulator/grid.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "simt/emulator/block.h"
+#include "simt/emulator/spin_watch.h"
 #include "simt/runtime/quiet_lock.h"
 #include "simt/simulation.h"
 
@@ -38,6 +40,35 @@ BlockPool& pool() {
   return blocks;
 }
 
+// The blocks that have begun and not ended.
+class Residents {
+ public:
+  explicit Residents(std::size_t most) { blocks_.reserve(most); }
+  ~Residents() {
+    for (auto& block : blocks_) {
+      block->abandon();
+      pool().give_back(std::move(block));
+    }
+  }
+  Residents(const Residents&) = delete;
+  Residents& operator=(const Residents&) = delete;
+
+  bool empty() const { return blocks_.empty(); }
+  std::size_t size() const { return blocks_.size(); }
+  Block& operator[](std::size_t i) { return *blocks_[i]; }
+  Block& add() {
+    blocks_.push_back(pool().take());
+    return *blocks_.back();
+  }
+  void remove(std::size_t i) {
+    pool().give_back(std::move(blocks_[i]));
+    blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
 std::vector<unsigned> block_order(unsigned count) {
   std::vector<unsigned> order(count);
   std::iota(order.begin(), order.end(), 0u);
@@ -64,22 +95,43 @@ std::string check_shape(const Grid& grid) {
     return "a block of " + shape(b) + " threads";
   if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535)
     return "a grid of " + shape(g) + " blocks";
-  if (grid.shared_bytes > simulation().shared_memory_per_block)
-    return std::to_string(grid.shared_bytes) + " bytes of dynamic shared memory";
   return {};
 }
 
-Failure run_grid(const Grid& grid) {
-  auto block = pool().take();
+Failure run_grid(const Grid& grid, std::size_t& static_bytes) {
+  const SpinWatch watch(grid.kernel, grid.device);
   block_shape = grid.block;
   grid_shape = grid.grid;
-  Failure failure;
-  for (const unsigned number : block_order(grid.grid.x * grid.grid.y * grid.grid.z)) {
-    failure = block->run(grid, number);
-    if (!failure.text.empty()) break;
+  const unsigned count = grid.grid.x * grid.grid.y * grid.grid.z;
+  const std::vector<unsigned> order = block_order(count);
+  const std::size_t window = std::min<std::size_t>(count, simulation().resident_blocks);
+  Residents residents(window);
+  std::uint32_t random = simulation().seed * 2891336453u + count;
+  unsigned next = 0;
+  std::size_t turn = 0;
+  while (next < count || !residents.empty()) {
+    const std::size_t open = std::min(window, residents.size() + (next < count ? 1 : 0));
+    if (simulation().order == ThreadOrder::random && open > 1) {
+      random = random * 1664525u + 1013904223u;
+      turn = (random >> 8) % open;
+    }
+    if (turn >= open) turn = 0;
+    if (turn == residents.size()) residents.add().start(grid, order[next++], static_cast<unsigned>(turn), window > 1);
+    Block& block = residents[turn];
+    if (!block.resume()) {
+      ++turn;
+      continue;
+    }
+    static_bytes = std::max(static_bytes, block.shared().static_bytes());
+    if (!block.failure().text.empty()) return block.failure();
+    // The next block takes the place, so that blocks that never stop leave the others' memory untouched.
+    if (next < count) {
+      block.start(grid, order[next++], block.slot(), window > 1);
+    } else {
+      residents.remove(turn);
+    }
   }
-  pool().give_back(std::move(block));
-  return failure;
+  return {};
 }
 
 }  // namespace dp::simt

@@ -1,6 +1,7 @@
-// One launch of a kernel, run to its end on the calling thread.
+// One launch of a kernel, run to its end on the calling thread: a few of its blocks at once, in turns.
 #pragma once
 
+#include <driver_types.h>
 #include <vector_types.h>
 
 #include <cstddef>
@@ -14,6 +15,7 @@ struct Grid {
   dim3 grid;
   dim3 block;
   std::size_t shared_bytes;         // dynamic
+  std::size_t shared_limit;         // static and dynamic together
   void (*call)(const void*);        // runs the kernel for the current thread
   const void* arguments = nullptr;  // of call
 };
@@ -22,10 +24,11 @@ struct Grid {
 std::string check_shape(const Grid& grid);
 
 struct Failure {
-  std::string text;              // empty: it went well
-  bool illegal_address = false;  // else something that CUDA calls a launch failure
-  const void* code = nullptr;    // where in the program, if known
+  std::string text;  // empty: it went well
+  cudaError_t error = cudaErrorLaunchFailure;
+  const void* code = nullptr;  // where in the program, if known
 };
-Failure run_grid(const Grid& grid);
+// `static_bytes`: what its static shared arrays take at least.
+Failure run_grid(const Grid& grid, std::size_t& static_bytes);
 
 }  // namespace dp::simt

@@ -28,6 +28,7 @@ class SharedMemory {
   std::size_t offset_in_array(const void* address) const;
   // How far from the start; for the shadow of the race detector.
   std::size_t offset(const void* address) const { return static_cast<const char*>(address) - memory_; }
+  std::size_t static_bytes() const { return static_bytes_; }  // of this block so far
 
   static constexpr std::size_t kBytes = 320 * 1024;  // with red zones
   static constexpr std::size_t kStaticLimit = 48 * 1024;

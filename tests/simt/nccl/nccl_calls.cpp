@@ -79,6 +79,7 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
     }
     NcclGroup& group = *comm->group;
     const std::string name = "communicator " + std::to_string(group.number);
+    must_be_current(comm->device, "NCCL: a communicator", "is called");
     if (device_of(stream) != comm->device)
       report("NCCL: rank " + std::to_string(comm->rank) + " of " + name + " lives on " + device_name(comm->device) +
              ", its call is on a stream of " + device_name(device_of(stream)));
@@ -150,6 +151,7 @@ NcclResult comm_destroy(Comm comm) {
   const QuietLock lock(state.mutex);
   if (comm->aborted || comm->destroyed) report("NCCL: a communicator is destroyed twice");
   if (comm->finished != comm->launched) report("NCCL: a communicator is destroyed while its calls run");
+  must_be_current(comm->device, "NCCL: a communicator", "is destroyed");
   comm->destroyed = true;
   note_end(*comm);
   spinners_changed(-1);

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "simt/driver_lock.h"
+#include "simt/emulator/launch_bounds.h"
 #include "simt/runtime/capture.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/functions.h"
 #include "simt/runtime/handles.h"
 #include "simt/runtime/kernel_call.h"
 #include "simt/runtime/quiet_lock.h"
@@ -22,6 +25,31 @@ bool is_loaded_now(int index, const void* function) {
 
 }  // namespace
 
+namespace {
+
+// Why the function cannot be launched so; empty if it can. nvcc gives a kernel no more registers than its launch bounds leave to a
+// thread, and up to 255 without bounds: a multiprocessor has them for 256 threads.
+std::string check_threads(const Grid& grid, const FunctionLimits& limits) {
+  constexpr unsigned kAlways = 256;
+  const unsigned threads = grid.block.x * grid.block.y * grid.block.z;
+  if (!kKnowsLaunchBounds || threads <= static_cast<unsigned>(limits.most_threads)) return {};
+  const std::string text = "a block of " + std::to_string(threads) + " threads; ";
+  if (limits.most_threads > 0) return text + "its launch bounds are " + std::to_string(limits.most_threads);
+  return threads <= kAlways ? "" : text + "without launch bounds it may have too many registers for more than 256";
+}
+
+std::string check_shared(const Grid& grid, const FunctionLimits& limits, int device) {
+  if (grid.shared_bytes <= limits.dynamic_limit(device) &&
+      grid.shared_bytes + limits.static_bytes <= limits.shared_limit(device))
+    return {};
+  return std::to_string(grid.shared_bytes) + " bytes of dynamic shared memory, " + std::to_string(limits.static_bytes) +
+         " static ones; it may have " + std::to_string(limits.dynamic_limit(device)) + " dynamic ones, and " +
+         std::to_string(limits.shared_limit(device)) + " of both" +
+         (limits.allowed[device] < 0 ? ", until cudaFuncSetAttribute allows more on " + device_name(device) : "");
+}
+
+}  // namespace
+
 cudaError_t enqueue(const KernelCall& call) {
   Stream* const stream = as_stream(call.stream, call.grid.kernel);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -29,11 +57,24 @@ cudaError_t enqueue(const KernelCall& call) {
   if (stream->device() != current_device())
     return misused(cudaErrorInvalidResourceHandle, call.grid.kernel,
                    "launched on " + stream->name() + " while " + device_name(current_device()) + " is current");
+  const auto refuse = [&](cudaError_t error, const std::string& problem) {
+    return misused(error, call.grid.kernel, "can not be launched with " + problem);
+  };
+  const FunctionLimits limits = limits_of(call.function);
   if (const std::string problem = check_shape(call.grid); !problem.empty())
-    return misused(cudaErrorInvalidConfiguration, call.grid.kernel, "can not be launched with " + problem);
+    return refuse(cudaErrorInvalidConfiguration, problem);
+  if (const std::string problem = check_threads(call.grid, limits); !problem.empty())
+    return refuse(cudaErrorLaunchOutOfResources, problem);
+  if (const std::string problem = check_shared(call.grid, limits, stream->device()); !problem.empty())
+    return refuse(cudaErrorInvalidValue, problem);
   if (is_loaded_now(stream->device(), call.function)) may_block(std::string("loading kernel ") + call.grid.kernel);
-  KernelWork work{.grid = call.grid, .pointers = call.pointers, .pointer_count = call.pointer_count, .arguments = {}};
+  KernelWork work{.grid = call.grid,
+                  .function = call.function,
+                  .pointers = call.pointers,
+                  .pointer_count = call.pointer_count,
+                  .arguments = {}};
   work.grid.device = stream->device();
+  work.grid.shared_limit = limits.shared_limit(stream->device());
   std::memcpy(work.arguments.data(), call.arguments, call.argument_bytes);
   return submit(*stream, work, call.grid.kernel);
 }
@@ -45,19 +86,23 @@ using namespace dp::simt;
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   if (function == nullptr) return failed(cudaErrorInvalidValue);
   may_block("cudaFuncSetAttribute");
-  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
-      (value < 0 || static_cast<std::size_t>(value) > simulation().shared_memory_per_block))
+  if (const cudaError_t error = sticky_error(current_device())) return error;
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  if (value < 0 || value + limits_of(function).static_bytes > simulation().most_shared_memory())
     return failed(cudaErrorInvalidValue);
-  return sticky_error(current_device());
+  allow_dynamic(function, current_device(), value);
+  return cudaSuccess;
 }
 
-// The simulation knows no registers: what can be said is what every kernel has.
+// Registers are nvcc's to say. Static shared memory is known from the first block that has run.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   if (function == nullptr) return failed(cudaErrorInvalidValue);
   if (is_loaded_now(current_device(), function)) may_block("loading a kernel that is asked about");
+  const FunctionLimits limits = limits_of(function);
   *attributes = {};
-  attributes->maxThreadsPerBlock = 1024;
-  attributes->maxDynamicSharedSizeBytes = static_cast<int>(simulation().shared_memory_per_block);
+  attributes->sharedSizeBytes = limits.static_bytes;
+  attributes->maxThreadsPerBlock = limits.most_threads > 0 ? limits.most_threads : 1024;
+  attributes->maxDynamicSharedSizeBytes = static_cast<int>(limits.dynamic_limit(current_device()));
   attributes->binaryVersion = simulation().compute_capability;
   attributes->ptxVersion = std::min(simulation().compute_capability, simulation().compiled_for);
   return sticky_error(current_device());

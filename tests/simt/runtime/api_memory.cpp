@@ -60,11 +60,12 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
 
 cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, cudaHostAllocDefault); }
 
+// It may wait for all devices of the process, which may_block() stands for; here threads may stand for processes, whose devices it may not.
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   may_block("cudaFreeHost");
   if (const cudaError_t error = refuse_while_capturing("cudaFreeHost")) return error;
-  for (int i = 0; i < simulation().devices; ++i) wait_for_device(i);
+  wait_for_device(current_device());
   if (!release_pinned(memory))
     return misused(cudaErrorInvalidValue, "cudaFreeHost", "this is no pinned memory, or it has been freed");
   return sticky_error(current_device());

@@ -20,8 +20,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   properties->uuid.bytes[0] = static_cast<char>(index + 1);
   properties->totalGlobalMem = simulation().device_memory;
   properties->sharedMemPerBlock = 48 * 1024;
-  properties->sharedMemPerBlockOptin = simulation().shared_memory_per_block;
-  properties->sharedMemPerMultiprocessor = simulation().shared_memory_per_block + 1024;
+  properties->sharedMemPerBlockOptin = simulation().most_shared_memory();
+  properties->sharedMemPerMultiprocessor = simulation().most_shared_memory() + 1024;
   properties->reservedSharedMemPerBlock = 1024;
   properties->regsPerBlock = properties->regsPerMultiprocessor = kRegisters;
   properties->warpSize = 32;

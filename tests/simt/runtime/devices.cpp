@@ -1,5 +1,6 @@
 #include "simt/runtime/devices.h"
 
+#include "simt/runtime/errors.h"
 #include "simt/runtime/kernel_call.h"
 
 namespace dp::simt {
@@ -22,6 +23,12 @@ int owner_of(const void* address) {
 }
 
 bool is_device_address(const void* address) { return owner_of(address) >= 0; }
+
+void must_be_current(int index, const char* what, const char* how) {
+  if (index != current_device())
+    report(std::string(what) + " of " + device_name(index) + " " + how + " while " + device_name(current_device()) +
+           " is current");
+}
 
 std::string device_name(int index) { return "cuda:" + std::to_string(index); }
 

@@ -28,6 +28,8 @@ void set_current_device(int index);
 
 int owner_of(const void* address);  // the device in whose range it lies, or -1
 std::string device_name(int index);
+// Reports that `what` of device `index`, "cuDNN: a handle", is used while another device is current; `how`: "is destroyed".
+void must_be_current(int index, const char* what, const char* how);
 
 // The memory of a device, and of the peers that it reaches, is open while this lives.
 class OpenMemory {

@@ -43,6 +43,9 @@ constexpr std::array kNames{
               "operation not permitted on an event last recorded in a capturing stream"},
     ErrorName{cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
               "attempt to terminate a thread-local capture sequence from another thread"},
+    ErrorName{cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
+              "too many resources requested for launch"},
+    ErrorName{cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
     ErrorName{cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
 

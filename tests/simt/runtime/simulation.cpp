@@ -58,6 +58,10 @@ Simulation from_environment() {
       {{"forward", ThreadOrder::forward}, {"reverse", ThreadOrder::reverse}, {"random", ThreadOrder::random}});
   choose<AsyncCopy>("DP_SIMULATED_ASYNC_COPY", made.async_copy,
                     {{"eager", AsyncCopy::eager}, {"lazy", AsyncCopy::lazy}, {"random", AsyncCopy::random}});
+  if (const char* const blocks = std::getenv("DP_SIMULATED_RESIDENT_BLOCKS"))
+    made.resident_blocks = static_cast<unsigned>(std::max(std::atoi(blocks), 1));
+  choose<MmaSums>("DP_SIMULATED_MMA", made.mma_sums,
+                  {{"as_measured", MmaSums::as_measured}, {"in_order", MmaSums::in_order}});
   return made;
 }
 
@@ -65,6 +69,15 @@ Simulation from_environment() {
 
 void Simulation::set_peers(Peer peer) {
   for (auto& row : peers) row.fill(peer);
+}
+
+// As the CUDA programming guide has it by compute capability: what a multiprocessor has, less 1 KiB from sm_80 on.
+std::size_t Simulation::most_shared_memory() const {
+  if (shared_memory_per_block != 0) return shared_memory_per_block;
+  if (compute_capability < 75) return 96 * 1024;
+  if (compute_capability < 80) return 64 * 1024;
+  if (compute_capability == 86 || compute_capability == 89 || compute_capability >= 120) return 99 * 1024;
+  return (compute_capability < 90 ? 163 : 227) * 1024;
 }
 
 Simulation& simulation() {

@@ -9,6 +9,7 @@
 #include "simt/emulator/detector.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/functions.h"
 #include "simt/runtime/pinned_memory.h"
 #include "simt/runtime/quiet_lock.h"
 #include "simt/runtime/source_line.h"
@@ -118,9 +119,11 @@ void run(KernelWork& work, int index, std::uint32_t operation) {
   }
   const QuietAccesses quiet;
   const OpenMemory open(reachable_from(index));
-  const Failure failure = run_grid(work.grid);
+  std::size_t static_bytes = 0;
+  const Failure failure = run_grid(work.grid, static_bytes);
+  note_static(work.function, static_bytes);
   if (failure.text.empty()) return;
-  fail_device(index, failure.illegal_address ? cudaErrorIllegalAddress : cudaErrorLaunchFailure,
+  fail_device(index, failure.error,
               std::string("kernel ") + work.grid.kernel + " on " + device_name(index) + ": " + failure.text +
                   source_line(failure.code));
 }

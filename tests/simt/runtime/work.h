@@ -19,6 +19,7 @@ struct Event;
 
 struct KernelWork {
   Grid grid;
+  const void* function;
   std::array<KernelPointer, kMaxPointers> pointers;
   std::size_t pointer_count;
   alignas(16) std::array<std::byte, kArgumentBytes> arguments;
