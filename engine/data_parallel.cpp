@@ -72,7 +72,7 @@ void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batc
   exchange.begin(step, !update_waits_for_gradient(), sgd.momentum != 0);
   for (int micro = 0; micro < options.grad_accum_steps; ++micro) {
     const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
-    scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0);
+    scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0, options.loss == LossAt::gathered);
     bring_labels(replica, batch, rows);
     graphs->run(local(replica), static_cast<std::size_t>(micro),
                 [&] { train_micro_batch(replica, exchange, rows.size(), micro); });
@@ -93,7 +93,7 @@ void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange
     if (options.loss == LossAt::gathered)
       gathered_loss(replica, rows);
     else
-      local_loss(replica, lanes);
+      local_loss(replica, exchange, lanes);
     check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
     backward(replica, exchange, lanes, accumulate, last);
   }
@@ -104,12 +104,14 @@ void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange
 }
 
 // Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
-void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate) {
+void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate,
+                                  bool gathers) {
   replica.enter(Phase::scatter);
   failpoints.hit(Phase::scatter, replica.rank(), step);
   for (int lane = 0; lane < replica.lanes(); ++lane) {
     const Range own = rows_of(rows.size(), replica, lane);
-    const Plan* plan = own.size() > 0 ? &replica.plan(plan_options(own.size(), training, accumulate)) : nullptr;
+    const Plan* plan =
+        own.size() > 0 ? &replica.plan(plan_options(own.size(), training, accumulate, gathers)) : nullptr;
     replica.bind(lane, plan, shard_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
   }
 }
@@ -168,10 +170,15 @@ void DataParallel::State::update_running_statistics(Replica& replica) {
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
 }
 
-void DataParallel::State::local_loss(Replica& replica, Lanes lanes) {
+void DataParallel::State::local_loss(Replica& replica, Exchange& exchange, Lanes lanes) {
   replica.enter(Phase::loss);
-  for (int lane = lanes.begin; lane < lanes.end; ++lane)
-    if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
+  for (int lane = lanes.begin; lane < lanes.end; ++lane) {
+    const Plan* plan = replica.select(lane);
+    if (plan == nullptr) continue;
+    for (const engine::PlanStep& s : plan->loss())
+      if (s.reads_entry >= 0) exchange.wait_for_weights(s.reads_entry);
+    replica.run(plan->loss());
+  }
 }
 
 // Hands every bucket to the exchange as soon as its gradients are complete in every lane.
@@ -273,13 +280,13 @@ void DataParallel::evaluate(const Batch& batch) {
   s.on_replicas([&](Replica& replica, Exchange& exchange) {
     exchange.wait_for_weights(0);
     replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
-    s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false);
+    s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
     replica.make_images();
     const int together = replica.lanes_together();
     for (int first = 0; first < replica.lanes(); first += together) {
       const State::Lanes lanes{first, first + together};
       s.forward(replica, exchange, lanes, /*training=*/false);
-      s.local_loss(replica, lanes);
+      s.local_loss(replica, exchange, lanes);
     }
     replica.context().flush();
     replica.bound_queue();

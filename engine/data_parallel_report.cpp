@@ -101,7 +101,8 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   const std::int64_t micro = engine::shard_of(whole, 0, s.options.grad_accum_steps, Split::balanced).size();
   s.on_first([&](engine::Replica& replica, engine::Exchange&) {
     for (const auto& [rows, training] : {std::pair(micro, true), {whole, false}})
-      plans += replica.describe(replica.plan(s.plan_options(s.rows_of(rows, replica, 0).size(), training, false)));
+      plans += replica.describe(replica.plan(s.plan_options(s.rows_of(rows, replica, 0).size(), training, false,
+                                                            training && s.options.loss == LossAt::gathered)));
   });
   return text + plans;
 }

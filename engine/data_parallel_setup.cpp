@@ -93,7 +93,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     if (rank != 0) return;
     std::unique_ptr<kernels::Context> untuned;  // nobody runs this plan
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
-    const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false), nullptr,
+    const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false, true), nullptr,
                             norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type(),
                                                      bucket_granularity(options));
@@ -292,7 +292,7 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
     for (int lane = 0; lane < replica.lanes(); ++lane) {
       const kernels::Range own = rows_of(rows, replica, lane);
       if (own.size() == 0) continue;
-      replica.plan(plan_options(own.size(), batch.training, micro > 0));
+      replica.plan(plan_options(own.size(), batch.training, micro > 0, batch.gathers));
       if (batch.set) replica.keep({batch.set, batch.augment}, own.size());
       replica.reserve_copies(own.size(), batch.set != nullptr);
       replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(own.size()) * row : 0);

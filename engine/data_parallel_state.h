@@ -102,8 +102,15 @@ struct DataParallel::State {
   std::size_t local(const engine::Replica& replica) const {
     return static_cast<std::size_t>(replica.rank() - replicas.front()->rank());
   }
-  engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
-    return {rows, training, accumulate, options.dropout, options.batch_norm, scales_loss()};
+  // `gathers`: the logits are needed by themselves. So they are where a failpoint may plant a NaN in them.
+  engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate, bool gathers) const {
+    return {rows,
+            training,
+            accumulate,
+            options.dropout,
+            options.batch_norm,
+            scales_loss(),
+            training && !gathers && failpoints.empty()};
   }
   int lanes() const { return replicas.front()->lanes(); }
   int shards() const { return size() * lanes(); }
@@ -147,12 +154,13 @@ struct DataParallel::State {
   // From forward to backward, and where it is the step's last, to the new weights: nothing in it comes from host memory.
   void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, std::int64_t rows, int micro);
   // `rows` of the batch, split over replicas and lanes.
-  void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate);
+  void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate,
+               bool gathers);
   struct Lanes {
     int begin = 0, end = 1;
   };
   void forward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool training);
-  void local_loss(engine::Replica& replica, Lanes lanes);
+  void local_loss(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes);
   void bring_labels(engine::Replica& replica, const Batch& batch,
                     kernels::Range rows);  // to where gathered_loss reads them
   void gathered_loss(engine::Replica& replica, std::int64_t rows);

@@ -87,7 +87,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     exchange.wait_for_weights(0);
     replica.upload_inputs(step_inputs(rows, {}));
-    scatter(replica, batch, {0, rows}, training, /*accumulate=*/false);
+    scatter(replica, batch, {0, rows}, training, /*accumulate=*/false, /*gathers=*/true);
     forward(replica, exchange, Lanes{}, training);
     gather_logits(replica, rows);
     if (replica.rank() == 0) offset = replica.plan_of(0)->logits().offset;

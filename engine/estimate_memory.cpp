@@ -43,7 +43,13 @@ class Estimate {
 
  private:
   engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
-    return {rows, training, accumulate, options_.dropout, options_.batch_norm, scales_loss()};
+    return {rows,
+            training,
+            accumulate,
+            options_.dropout,
+            options_.batch_norm,
+            scales_loss(),
+            training && options_.loss == LossAt::local};
   }
   bool scales_loss() const { return options_.amp == Amp::float16; }
   std::size_t lanes() const { return static_cast<std::size_t>(norms_.parts() / ranks_); }

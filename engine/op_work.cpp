@@ -59,19 +59,22 @@ OpWork work_of(const PlanStep& step) {
     work.bytes = static_cast<double>(tensors.front().layout.bytes) * activations;
   else
     for (const TensorDesc& tensor : tensors) work.bytes += static_cast<double>(tensor.layout.bytes);
-  if (tensors.size() == 3 && step.arg_count > kPlainArguments) {
+  if (tensors.size() == 3 && tensors[1].shape.rank() == 4 && step.arg_count > kPlainArguments) {
     // Fused with parts of a batch normalisation: more is done than a convolution, and a data gradient also reads what was normalised.
     const Shape& w = layer_of(work.kind, tensors).w.shape;
     work.flops =
         2.0 * static_cast<double>(layer_of(work.kind, tensors).y.shape.numel()) * static_cast<double>(w.numel() / w[0]);
     if (work.kind.ends_with("data")) work.bytes += static_cast<double>(tensors[2].layout.bytes) * read_beside(step);
     work.kind = "norm_conv2d_" + work.kind;
-  } else if (tensors.size() == 3) {  // convolutions and linear layers alone have weights
+  } else if (tensors.size() >= 3) {  // convolutions and linear layers alone have weights
     const Layer layer = layer_of(work.kind, tensors);
     const Shape& w = layer.w.shape;
     work.kind = (w.rank() == 4 ? "conv2d_" : "linear_") + work.kind;
     work.convolution = numbers_of(layer);
     work.flops = 2.0 * static_cast<double>(layer.y.shape.numel()) * static_cast<double>(w.numel() / w[0]);
+    if (step.name.ends_with(" backward")) work.flops *= 2;  // both gradients
+    // A convolution with its pool, a data gradient with the pool's: what is between is not in memory.
+    if (tensors.size() == 4) work.bytes -= static_cast<double>(tensors[2].layout.bytes);
   }
   work.shape = work.kind + " " + step.op->implementation() + " " + std::to_string(work.bytes);
   for (const TensorDesc& tensor : tensors) work.shape += " " + to_string(tensor.shape) + tensor.layout.name;

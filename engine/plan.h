@@ -62,6 +62,8 @@ struct PlanOptions {
   bool dropout = true;
   BatchNormMode norm = BatchNormMode::master;
   bool scales_loss = false;  // the gradient is that of the loss times LossScaler::scale
+  bool joins_loss =
+      false;  // training: one op may make logits and loss; logits are there after loss(), not after forward()
 };
 
 class Plan {

@@ -44,14 +44,15 @@ PlanBuilder::Value PlanBuilder::in_place_or_new(const Gradient& from) {
 
 void PlanBuilder::backward_node(const Node& node, const Result& result, std::vector<Gradient> gradients) {
   if (node.kind == NodeKind::norm) return backward_norm(node, result, std::move(gradients));
+  if (result.unpooled) return give(node.inputs[0], gradients.front().value, true);
   Steps& steps = plan_.backward_;
   Gradient dy = sum(node, result, std::move(gradients));
   const Value& from = dy.value;
-  const bool folded_relu = node.relu && node.kind != NodeKind::max_pool;
+  const bool folded_relu = node.relu && node.kind != NodeKind::max_pool && !result.masked;
   if (folded_relu || node.kind == NodeKind::relu) {
     const Value to = in_place_or_new(dy);
     add(steps, node.name + (node.kind == NodeKind::relu ? " backward" : " relu_backward"),
-        context_.make_op(ReluBackward{from.desc}), {from.where, result.y.where, to.where});
+        context_.make_op(ReluBackward{from.desc, result.scale}), {from.where, result.y.where, to.where});
     dy = {to, true};
   }
   switch (node.kind) {
@@ -75,6 +76,7 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
       return give(node.inputs[1], dy.value, dy.owned && !both);
     }
     case NodeKind::dropout: {
+      if (result.joined) return give(node.inputs[0], dy.value, dy.owned);
       const Value to = in_place_or_new(dy);
       add(steps, node.name + " backward", context_.make_op(DropoutApply{from.desc, *node.dropout}),
           {from.where, to.where, {Space::samples}, {Space::step_inputs}});
@@ -93,6 +95,7 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
   const TensorDesc w = any(weights), full_w = any_full(weights);
   const TensorDesc any_dy = any(dy.desc.shape);
 
+  if (!conv && backward_at_once(node, dy, result)) return;
   {
     const Node* const norm = conv ? deferred_norm(node) : nullptr;
     auto op = norm   ? fused_backward_weights(node, x, dy.desc)
@@ -115,15 +118,13 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
   }
 
   if (conv && sums_gradient(node)) return backward_data_and_sums(node, dy);
-  if (needs_gradient(node.inputs[0])) {
+  const bool fused = conv ? backward_with_mask(node, dy, result) : backward_with_pool(node, dy, result);
+  if (!fused && needs_gradient(node.inputs[0])) {
     auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardData{any_dy, w, x, node.window})
                                     : OpDesc(LinearBackwardData{any_dy, w, x}));
     const TensorDesc wanted_dy = op->tensors()[0], wanted_w = op->tensors()[1], produced = op->tensors()[2];
     const Value grad = as(steps, node.name + " backward_data", dy, wanted_dy);
-    // Without a table only the forward decides how parameters lie, and nothing here will run.
-    const Value weight = table_ == nullptr
-                             ? Value{{Space::value, 0}, wanted_w}
-                             : parameter(steps, node.name + " backward_data weight", node.weight, wanted_w);
+    const Value weight = backward_weight(node, wanted_w);
     const Value dx = new_value(produced);
     add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, dx.where});
     give(node.inputs[0], dx, true);

@@ -122,6 +122,7 @@ PlanBuilder::Value PlanBuilder::parameter(Steps& steps, const std::string& reade
 }
 
 void PlanBuilder::forward_node(const Node& node, Result& result) {
+  if (result.joined) return;
   Steps& steps = plan_.forward_;
   const Value& x = result_of(node.inputs[0]);
   switch (node.kind) {
@@ -160,7 +161,9 @@ void PlanBuilder::forward_node(const Node& node, Result& result) {
 void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const bool conv = node.kind == NodeKind::conv;
-  if (conv && forward_fused(node, x, result)) return;
+  if (conv ? forward_fused(node, x, result) || forward_with_pool(node, x, result)
+           : forward_with_dropout(node, x, result) || forward_with_loss(node, x, result))
+    return;
   TensorDesc in = x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
   const std::int64_t inner = node.input.numel();
   const TensorDesc w = any(conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
@@ -170,13 +173,11 @@ void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& res
   auto op = context_.make_op(desc);
   const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
   const Value from = as(steps, node.name, x, wanted_x);
-  const Value weight = parameter(steps, node.name + " weight", node.weight, wanted_w);
-  const bool reordered = weight.where.space == Space::activation;
+  const Value weight = forward_weight(node, wanted_w);
   result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // images are cast once
   result.y = new_value(out);
   add(steps, node.name, std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
   steps.back().reads_entry = node.weight;
-  if (reordered) steps[steps.size() - 2].reads_entry = node.weight;
 }
 
 void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& result) {
@@ -186,17 +187,19 @@ void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& res
       MaxPool2dForward{computed(x.desc), batched(node.output), node.window, node.relu, training, node.dropout});
   result.x = as(steps, node.name, x, op->tensors()[0]);
   result.y = new_value(op->tensors()[1]);
-  if (training) {
-    const std::size_t bytes = result.y.desc.layout.bytes / context_.element_bytes(result.y.desc.type);
-    result.notes =
-        new_value({result.y.desc.shape, DType::u8, {"mask of " + result.y.desc.layout.name, bytes, nullptr}});
-  }
+  if (training) result.notes = new_mask(result.y);
   const Ref samples{node.dropout ? Space::samples : Space::none},
       inputs{node.dropout ? Space::step_inputs : Space::none};
   add(steps, node.name, std::move(op), {result.x.where, result.y.where, result.notes.where, samples, inputs});
 }
 
+PlanBuilder::Value PlanBuilder::new_mask(const Value& pooled) {
+  const std::size_t bytes = pooled.desc.layout.bytes / context_.element_bytes(pooled.desc.type);
+  return new_value({pooled.desc.shape, DType::u8, {"mask of " + pooled.desc.layout.name, bytes, nullptr}});
+}
+
 void PlanBuilder::cross_entropy(const Value& logits) {
+  if (!plan_.loss_.empty()) return;  // the last layer's op has computed it
   const std::int64_t batch = plan_.options_.batch;
   Ref grad{};
   if (plan_.options_.training) grad = new_value(logits.desc).where;

@@ -31,6 +31,10 @@ class PlanBuilder {
     bool needs_gradient = false;
     bool deferred = false;  // of a normalisation: y is nowhere, its reader makes it of x
     bool summed = false;    // ...: its gradient comes with ReLU's mask and the sums
+    bool joined = false;    // an op of the node before wrote y
+    bool masked = false;    // its gradient comes with ReLU's mask, and what `scale` stands for
+    bool unpooled = false;  // of a pool: its gradient comes as that of what was pooled
+    float scale = 1;        // of a ReLU: that of the dropout joined to it
   };
   // The gradient of a node's result: the sum of what its readers gave. `owned`: nobody else reads that memory later.
   struct Gradient {
@@ -91,6 +95,19 @@ class PlanBuilder {
   std::unique_ptr<kernels::Op> fused_backward_weights(const Node& node, const kernels::TensorDesc& x,
                                                       const kernels::TensorDesc& dy);
   void backward_data_and_sums(const Node& node, const Value& dy);
+
+  // In plan_layers.cpp: layers with what is beside them in one op. Each returns false where that is not to be.
+  int sole_reader(const Node& node) const;   // or -1
+  int masked_input(const Node& node) const;  // the layer with a ReLU whose result only `node` reads, or -1
+  Value forward_weight(const Node& node, const kernels::TensorDesc& wanted);
+  Value backward_weight(const Node& node, const kernels::TensorDesc& wanted);
+  Value new_mask(const Value& pooled);
+  bool forward_with_pool(const Node& conv, const Value& x, Result& result);
+  bool forward_with_dropout(const Node& linear, const Value& x, Result& result);
+  bool forward_with_loss(const Node& linear, const Value& x, Result& result);
+  bool backward_with_mask(const Node& conv, const Value& dy, const Result& result);  // the data gradient
+  bool backward_with_pool(const Node& linear, const Value& dy, const Result& result);
+  bool backward_at_once(const Node& linear, const Value& dy, const Result& result);  // both gradients
 
   void backward_all(const Value& logits_grad);
   void backward_node(const Node& node, const Result& result, std::vector<Gradient> gradients);

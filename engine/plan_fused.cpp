@@ -82,8 +82,7 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
   auto op = context_.make_op(fused_forward(node, in, norm != nullptr));
   const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
   const Value from = norm ? before->x : as(steps, node.name, x, wanted_x);
-  const Value weight = parameter(steps, node.name + " weight", node.weight, wanted_w);
-  const bool reordered = weight.where.space == Space::activation;
+  const Value weight = forward_weight(node, wanted_w);
   result.x = norm || (mixed() && x.desc.type != from.desc.type) ? from : x;
   result.y = new_value(out);
   Ref notes{}, scale{}, bias{}, statistics{}, stats{};
@@ -99,7 +98,6 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
   PlanStep& step = steps.back();
   step.reads_entry = norm ? std::min(norm->weight, node.weight) : node.weight;
   step.gathers = moments && plan_.options_.norm == BatchNormMode::sync;
-  if (reordered) steps[steps.size() - 2].reads_entry = node.weight;
   return true;
 }
 
@@ -123,8 +121,7 @@ void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
       NormConv2dBackwardData{any(dy.desc.shape), w, result.x.desc, node.window, before.relu, adds, result.deferred});
   const TensorDesc wanted_dy = op->tensors()[0], wanted_w = op->tensors()[1];
   const Value grad = as(steps, name, dy, wanted_dy);
-  const Value weight = table_ == nullptr ? Value{{Space::value, 0}, wanted_w}
-                                         : parameter(steps, name + " weight", node.weight, wanted_w);
+  const Value weight = backward_weight(node, wanted_w);
   Value second;
   if (adds) second = as(steps, name, others.front().value, result.x.desc);
   const TensorDesc channels = channels_desc(norm.channels);

@@ -98,7 +98,7 @@ const Plan& Replica::plan(const PlanOptions& options) {
   const auto same = [&](const std::unique_ptr<Plan>& plan) {
     const PlanOptions& o = plan->options();
     return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
-           o.dropout == options.dropout && o.norm == options.norm;
+           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss;
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   if (known != plans_.end()) return **known;

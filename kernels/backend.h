@@ -110,8 +110,9 @@ class Buffer {
   virtual void read(void* dst, const void* src, std::size_t bytes) const = 0;
 };
 
-// Whether plans take the fused ops of batch normalisation (NormConv2dForward and its like) in place of the ops that those name.
-enum class NormFusion { measured, always, never };  // measured: where ops are tried out, and by what they take
+// Whether plans take fused ops in place of the ops that those name: of batch normalisation (NormConv2dForward and its like) and of small
+// layers (Context::fuses). measured: those of batch normalisation where ops are tried out, and by what they take.
+enum class NormFusion { measured, always, never };
 
 struct ContextOptions {
   int threads = 1;         // CPU: of this replica
@@ -153,6 +154,8 @@ class Context {
   virtual std::unique_ptr<Event> make_event() = 0;
   // Error(usage) naming op and shapes when they do not fit.
   virtual std::unique_ptr<Op> make_op(const OpDesc& desc) = 0;
+  // Whether a plan takes this op of fused_layers.h in place of its members.
+  virtual bool fuses(const OpDesc&) const { return false; }
   virtual NormFusion norm_fusion() const { return NormFusion::never; }
   // Of one run of the op that make_op would make, by itself; nothing where ops are not tried out.
   virtual std::optional<double> seconds_of(const OpDesc&) { return {}; }

@@ -184,6 +184,33 @@ struct Check {
     check_types(desc, {&d.dw});
     check_conv(desc, d.x, d.dw, d.dy, d.window);
   }
+  void operator()(const LinearDropoutForward& d) const {
+    (*this)(d.linear);
+    check_dropout(desc, d.dropout);
+  }
+  void operator()(const Conv2dPoolForward& d) const {
+    (*this)(d.conv);
+    (*this)(d.pool);
+    if (d.conv.y.shape != d.pool.x.shape) refuse(desc, "the pool reads another shape than the convolution writes");
+  }
+  void operator()(const Conv2dReluBackwardData& d) const { (*this)(d.data); }
+  void operator()(const LinearPoolBackwardData& d) const {
+    (*this)(d.data);
+    (*this)(d.pool);
+    if (d.data.dx.shape != d.pool.dy.shape) refuse(desc, "the layer reads another shape than the pool writes");
+  }
+  void operator()(const LinearReluBackward& d) const {
+    (*this)(d.weights);
+    (*this)(d.data);
+    if (d.weights.x.shape != d.data.dx.shape || d.weights.dw.shape != d.data.w.shape)
+      refuse(desc, "the two gradients are not those of one layer");
+  }
+  void operator()(const LinearLoss& d) const {
+    (*this)(d.linear);
+    (*this)(d.loss);
+    if (d.linear.y.shape != Shape{d.loss.batch, d.loss.classes})
+      refuse(desc, "the loss reads other logits than the layer writes");
+  }
   void operator()(const DropoutApply& d) const {
     of_one_type({&d.x});
     if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor has two or four dimensions");
@@ -240,26 +267,36 @@ struct Check {
 
 void check_shapes(const OpDesc& desc, LowPrecision low) { std::visit(Check{desc, low}, desc); }
 
-std::string shapes_of(const OpDesc& desc) {
-  std::string text;
+namespace {
+
+template <typename Desc>
+void add_shapes(std::string& text, const Desc& d) {
   const auto add = [&](const char* name, const TensorDesc& t) {
     text += std::string(" ") + name + " " + to_string(t.shape);
   };
-  std::visit(
-      [&](const auto& d) {
-        if constexpr (requires { d.x; }) add("x", d.x);
-        if constexpr (requires { d.dy; }) add("dy", d.dy);
-        if constexpr (requires { d.w; }) add("w", d.w);
-        if constexpr (requires { d.y; }) add("y", d.y);
-        if constexpr (requires { d.dx; }) add("dx", d.dx);
-        if constexpr (requires { d.dw; }) add("dw", d.dw);
-        if constexpr (requires { d.src; }) add("src", d.src), add("dst", d.dst);
-        if constexpr (requires { d.channels; }) text += " " + std::to_string(d.channels) + " channels";
-        if constexpr (requires { d.window; })
-          text += " window " + std::to_string(d.window.kernel) + " stride " + std::to_string(d.window.stride) +
-                  " padding " + std::to_string(d.window.padding);
-      },
-      desc);
+  if constexpr (requires { d.linear; }) add_shapes(text, d.linear);
+  if constexpr (requires { d.conv; }) add_shapes(text, d.conv);
+  if constexpr (requires { d.weights; }) add_shapes(text, d.weights);
+  if constexpr (requires { d.data; }) add_shapes(text, d.data);
+  if constexpr (requires { d.pool; }) add_shapes(text, d.pool);
+  if constexpr (requires { d.x; }) add("x", d.x);
+  if constexpr (requires { d.dy; }) add("dy", d.dy);
+  if constexpr (requires { d.w; }) add("w", d.w);
+  if constexpr (requires { d.y; }) add("y", d.y);
+  if constexpr (requires { d.dx; }) add("dx", d.dx);
+  if constexpr (requires { d.dw; }) add("dw", d.dw);
+  if constexpr (requires { d.src; }) add("src", d.src), add("dst", d.dst);
+  if constexpr (requires { d.channels; }) text += " " + std::to_string(d.channels) + " channels";
+  if constexpr (requires { d.window; })
+    text += " window " + std::to_string(d.window.kernel) + " stride " + std::to_string(d.window.stride) + " padding " +
+            std::to_string(d.window.padding);
+}
+
+}  // namespace
+
+std::string shapes_of(const OpDesc& desc) {
+  std::string text;
+  std::visit([&](const auto& d) { add_shapes(text, d); }, desc);
   return text;
 }
 

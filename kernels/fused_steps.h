@@ -19,7 +19,7 @@ namespace dp::kernels {
 template <typename T>
 class FusedSteps {
  public:
-  static constexpr int kNone = -1, kNormalized = -2;  // no argument; the normalised tensor, in the workspace
+  static constexpr int kNone = -1, kBetween = -2;  // no argument; what one op leaves for the next, in the workspace
 
   // `args` of `op`: numbers of the fused op's own, or the above.
   void add(std::unique_ptr<T> op, std::initializer_list<int> args) {
@@ -28,23 +28,23 @@ class FusedSteps {
     workspace_ = std::max(workspace_, step.op->workspace_bytes());
     steps_.push_back(std::move(step));
   }
-  // The op that normalises again; its result is `tensor`.
-  void add_normalized(std::unique_ptr<T> op, std::initializer_list<int> args, const TensorDesc& tensor) {
-    normalized_ = (tensor.layout.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  // The op whose result, `tensor`, stays in the workspace.
+  void add_between(std::unique_ptr<T> op, std::initializer_list<int> args, const TensorDesc& tensor) {
+    between_ = (tensor.layout.bytes + kAlignment - 1) / kAlignment * kAlignment;
     add(std::move(op), args);
   }
 
-  std::size_t workspace_bytes() const { return normalized_ + workspace_; }
+  std::size_t workspace_bytes() const { return between_ + workspace_; }
   // Calls run(op, args, workspace) for each in order.
   template <typename Run>
   void run(std::span<void* const> args, void* workspace, const Run& run) const {
-    void* const rest = static_cast<std::byte*>(workspace) + normalized_;
+    void* const rest = static_cast<std::byte*>(workspace) + between_;
     for (const Step& step : steps_) {
       std::array<void*, kMaxOpArgs> own{};
       for (std::size_t i = 0; i < step.count; ++i)
-        own[i] = step.args[i] == kNormalized ? workspace
-                 : step.args[i] == kNone     ? nullptr
-                                             : args[static_cast<std::size_t>(step.args[i])];
+        own[i] = step.args[i] == kBetween ? workspace
+                 : step.args[i] == kNone  ? nullptr
+                                          : args[static_cast<std::size_t>(step.args[i])];
       run(*step.op, std::span<void* const>(own.data(), step.count), rest);
     }
   }
@@ -57,7 +57,7 @@ class FusedSteps {
     std::size_t count;
   };
   std::vector<Step> steps_;
-  std::size_t normalized_ = 0, workspace_ = 0;
+  std::size_t between_ = 0, workspace_ = 0;
 };
 
 // The convolution within.
@@ -85,9 +85,8 @@ FusedSteps<T> fused_steps(const NormConv2dForward& d, std::unique_ptr<T> convolu
   using Steps = FusedSteps<T>;
   Steps steps;
   const TensorDesc x = convolution->tensors()[0], y = convolution->tensors()[2];
-  if (d.norm)
-    steps.add_normalized(make(BatchNormForward{x, true, false}), {0, 1, 2, 3, Steps::kNone, Steps::kNormalized}, x);
-  steps.add(std::move(convolution), {d.norm ? Steps::kNormalized : 0, 4, Steps::kNone, 5});
+  if (d.norm) steps.add_between(make(BatchNormForward{x, true, false}), {0, 1, 2, 3, Steps::kNone, Steps::kBetween}, x);
+  steps.add(std::move(convolution), {d.norm ? Steps::kBetween : 0, 4, Steps::kNone, 5});
   if (d.moments) steps.add(make(BatchNormMoments{y, d.eps}), {5, 6, d.eps ? 7 : Steps::kNone});
   return steps;
 }
@@ -97,8 +96,8 @@ FusedSteps<T> fused_steps(const NormConv2dBackwardData& d, std::unique_ptr<T> co
   Steps steps;
   const TensorDesc x = convolution->tensors()[2];
   if (d.renormalize)
-    steps.add_normalized(make(BatchNormForward{x, true, false}), {3, 5, 6, 7, Steps::kNone, Steps::kNormalized}, x);
-  const int y = !d.relu ? Steps::kNone : d.renormalize ? Steps::kNormalized : 4, dy2 = d.add ? 2 : Steps::kNone;
+    steps.add_between(make(BatchNormForward{x, true, false}), {3, 5, 6, 7, Steps::kNone, Steps::kBetween}, x);
+  const int y = !d.relu ? Steps::kNone : d.renormalize ? Steps::kBetween : 4, dy2 = d.add ? 2 : Steps::kNone;
   const bool masks = d.relu || d.add;
   steps.add(std::move(convolution), {0, 1, 11});
   steps.add(make(BatchNormBackwardSums{x, d.relu}), {11, dy2, 3, y, 5, 8, 9, 10, masks ? 11 : Steps::kNone});
@@ -109,8 +108,8 @@ FusedSteps<T> fused_steps(const NormConv2dBackwardWeights&, std::unique_ptr<T> c
   using Steps = FusedSteps<T>;
   Steps steps;
   const TensorDesc x = convolution->tensors()[0];
-  steps.add_normalized(make(BatchNormForward{x, true, false}), {0, 1, 2, 3, Steps::kNone, Steps::kNormalized}, x);
-  steps.add(std::move(convolution), {Steps::kNormalized, 4, 5, Steps::kNone});
+  steps.add_between(make(BatchNormForward{x, true, false}), {0, 1, 2, 3, Steps::kNone, Steps::kBetween}, x);
+  steps.add(std::move(convolution), {Steps::kBetween, 4, 5, Steps::kNone});
   return steps;
 }
 

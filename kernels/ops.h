@@ -61,9 +61,11 @@ struct LinearBackwardWeights {  // Args: x, dy, dw, db or null.
 struct ReluForward {
   TensorDesc x;
 };
-// dx = y > 0 ? dy : 0; may run in place on dy. Args: dy, y, dx. All in x's layout.
+// dx = y > 0 ? dy * scale : 0; may run in place on dy. Args: dy, y, dx. All in x's layout. With the scale of a dropout behind the ReLU, and
+// y what that left, this is the gradient of both.
 struct ReluBackward {
   TensorDesc x;
+  float scale = 1;
 };
 
 struct DropoutSpec {
@@ -201,6 +203,36 @@ struct NormConv2dBackwardWeights {
   Window window;
 };
 
+// Layers fused with what stands beside them, for devices on which a launch costs as much as a small layer (Context::fuses_layers): each
+// computes what its members compute one after another, with the same roundings to activations' type. Members name the layouts of all
+// tensors; what only one member writes for the next need not exist in memory. Meaning for every backend: kernels/fused_layers.h.
+
+// `linear`, then DropoutApply in place on y. Args: x, w, b or null, y, samples (i64, N), StepInputs.
+struct LinearDropoutForward {
+  LinearForward linear;
+  DropoutSpec dropout;
+};
+// `conv`, then the pool of its result: pool.x is conv.y. Args: x, w, b or null, y (pool.y), mask, samples, StepInputs, the last three as
+// MaxPool2dForward has them.
+struct Conv2dPoolForward {
+  Conv2dForward conv;
+  MaxPool2dForward pool;
+};
+// `data`, then ReluBackward of dx by the layer's input x, which has dx's layout. Args: dy, w, x, dx.
+struct Conv2dReluBackwardData {
+  Conv2dBackwardData data;
+};
+// `data`, then the gradient of the pool whose result the layer read: pool.dy is data.dx. Args: dy, w, mask, dx (pool.dx).
+struct LinearPoolBackwardData {
+  LinearBackwardData data;
+  MaxPool2dBackward pool;
+};
+// Both gradients of a layer, then ReluBackward of dx by x with `scale`. Args: x, dy, w, dw, db or null, dx.
+struct LinearReluBackward {
+  LinearBackwardWeights weights;
+  LinearBackwardData data;
+  float scale = 1;
+};
 // y = kept ? x/(1-p) : 0, kept as dp::dropout_words says (element order C,H,W of the sample). Applied to dy it is its own gradient.
 // May run in place. Args: x, y, samples (i64, N), StepInputs.
 struct DropoutApply {
@@ -217,6 +249,12 @@ struct SoftmaxCrossEntropy {
   std::int64_t batch = 0;
   std::int64_t classes = 0;
   bool scaled = false;
+};
+// `linear`, whose result are logits, then their loss. Args: x, w, b or null, logits (of the compute type), labels, StepInputs, dlogits or
+// null, StepResults, LossScaler when scaled.
+struct LinearLoss {
+  LinearForward linear;
+  SoftmaxCrossEntropy loss;
 };
 
 // Same elements, another layout or float type: f32 and f64, or with mixed precision the compute type and bf16 or f16. Padding of the
@@ -276,13 +314,14 @@ struct GatherImages {
   TensorDesc x;
 };
 
-using OpDesc =
-    std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
-                 LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
-                 AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge, BatchNormTrack,
-                 BatchNormRunning, BatchNormForward, BatchNormBackwardSums, BatchNormBackward, NormConv2dForward,
-                 NormConv2dBackwardData, NormConv2dBackwardWeights, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill,
-                 Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+using OpDesc = std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
+                            LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
+                            AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge,
+                            BatchNormTrack, BatchNormRunning, BatchNormForward, BatchNormBackwardSums,
+                            BatchNormBackward, NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights,
+                            LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData,
+                            LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill,
+                            Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
 

@@ -40,6 +40,12 @@ std::unique_ptr<HostOp> make(const BatchNormBackward& desc, const CpuOpOptions& 
 std::unique_ptr<HostOp> make(const NormConv2dForward& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearDropoutForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearReluBackward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const DropoutApply& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const Reorder& desc, const CpuOpOptions& options);

@@ -26,6 +26,22 @@ std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc, const CpuOpOpti
 std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc, const CpuOpOptions& options) {
   return in_turn(desc, options);
 }
+std::unique_ptr<HostOp> make(const LinearDropoutForward& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
+std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
+std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
+std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
+std::unique_ptr<HostOp> make(const LinearReluBackward& desc, const CpuOpOptions& options) {
+  return in_turn(desc, options);
+}
+std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options) { return in_turn(desc, options); }
 
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options) {
   check_shapes(desc, LowPrecision::converted);

@@ -11,7 +11,8 @@ namespace {
 // Both work on the memory as it lies, padding included: zero stays zero.
 class ReluOp : public HostOp {
  public:
-  ReluOp(const TensorDesc& x, bool backward, const CpuOpOptions& options) : backward_(backward) {
+  ReluOp(const TensorDesc& x, bool backward, float scale, const CpuOpOptions& options)
+      : backward_(backward), scale_(scale) {
     tensors_ = {resolved_plain(x)};
     count_ = static_cast<std::int64_t>(tensors_[0].layout.bytes / sizeof(float));
     threads_ = threads_for(options.threads, count_ * 4);
@@ -22,22 +23,25 @@ class ReluOp : public HostOp {
     const float* in = static_cast<const float*>(args[0]);
     const float* kept = backward_ ? static_cast<const float*>(args[1]) : nullptr;
     float* out = static_cast<float*>(args[backward_ ? 2 : 1]);
-    parallel_ranges(threads_, count_, 16, [=, backward = backward_](std::int64_t begin, std::int64_t end) {
-      if (backward) {
+    parallel_ranges(threads_, count_, 16,
+                    [=, backward = backward_, scale = scale_](std::int64_t begin, std::int64_t end) {
+                      if (backward) {
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) {
-          const float gradient = in[i];  // read in any case, or the loop is not vectorised
-          out[i] = kept[i] > 0 ? gradient : 0.f;
-        }
-      } else {
+                        for (std::int64_t i = begin; i < end; ++i) {
+                          const float gradient = in[i];  // read in any case, or the loop is not vectorised
+                          out[i] = kept[i] > 0 ? gradient * scale : 0.f;
+                        }
+                      } else {
 #pragma omp simd
-        for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] < 0 ? 0.f : in[i];  // lets NaN through
-      }
-    });
+                        for (std::int64_t i = begin; i < end; ++i)
+                          out[i] = in[i] < 0 ? 0.f : in[i];  // lets NaN through
+                      }
+                    });
   }
 
  private:
   bool backward_;
+  float scale_;
   std::int64_t count_ = 0;
   int threads_ = 1;
 };
@@ -45,10 +49,10 @@ class ReluOp : public HostOp {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const ReluForward& d, const CpuOpOptions& options) {
-  return std::make_unique<ReluOp>(d.x, false, options);
+  return std::make_unique<ReluOp>(d.x, false, 1, options);
 }
 std::unique_ptr<HostOp> make(const ReluBackward& d, const CpuOpOptions& options) {
-  return std::make_unique<ReluOp>(d.x, true, options);
+  return std::make_unique<ReluOp>(d.x, true, d.scale, options);
 }
 
 }  // namespace dp::kernels

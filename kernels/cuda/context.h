@@ -10,6 +10,7 @@
 #include "kernels/cuda/collective_order.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/device_rates.h"
+#include "kernels/cuda/fused_layers.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/ranges.h"
 #include "kernels/cuda/stream.h"
@@ -36,6 +37,9 @@ class CudaContext final : public Context {
   void reserve_copies(std::size_t bytes) override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Op> make_op(const OpDesc& desc) override;
+  bool fuses(const OpDesc& desc) const override {
+    return options_.norm_fusion != NormFusion::never && cuda::fuses(desc);
+  }
   NormFusion norm_fusion() const override;
   std::optional<double> seconds_of(const OpDesc& desc) override;
   Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }

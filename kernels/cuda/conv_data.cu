@@ -5,7 +5,7 @@
 
 namespace dp::kernels::cuda {
 
-template class Gemm<DataPoints>;
+template class Gemm<DataPoints, Nothing>;
 
 namespace {
 
@@ -21,7 +21,7 @@ class Conv2dBackwardDataOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_backward_data", args[0], args[1], nullptr, args[2], out(workspace));
+    gemm_.enqueue(stream, "conv2d_backward_data", args[0], args[1], nullptr, args[2], nullptr, out(workspace), {});
   }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace dp::kernels::cuda {
 
-template class Gemm<ForwardPoints>;
+template class Gemm<ForwardPoints, Nothing>;
 
 namespace {
 
@@ -39,7 +39,7 @@ class Conv2dForwardOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_forward", args[0], args[1], in(args[2]), args[3], out(workspace));
+    gemm_.enqueue(stream, "conv2d_forward", args[0], args[1], in(args[2]), args[3], nullptr, out(workspace), {});
   }
 
  private:

@@ -2,17 +2,25 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_end.h"
+#include "kernels/cuda/last_block.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kMostChannels = 3, kMostDepth = 160;  // of x, and times the cells of the window
+constexpr int kMostDepth = 160;  // channels of x times the cells of the window
+
+// Elements that a thread stores at once.
+template <typename T, int count>
+struct alignas(count * sizeof(T)) Chunk {
+  T v[count];
+};
 
 constexpr int kForwardThreads = 128, kCells = 2, kOutputs = 32;  // of a thread: cells of y, channels of y
 
-// blockIdx: cells of y, channels of y.
-template <typename T>
+// blockIdx: cells of y, channels of y. `kChunk`: neighbouring channels that are stored at once: 16 bytes, or one.
+template <typename T, int kChunk>
 __global__ void __launch_bounds__(kForwardThreads)
     thin_forward_kernel(const T* x, const T* w, const float* bias, T* y, Geometry geometry, Ending ending) {
   DP_SHARED(float, weights, [kMostDepth][kOutputs]);
@@ -59,9 +67,14 @@ __global__ void __launch_bounds__(kForwardThreads)
     if (rows[i] >= points.rows()) continue;
     T* const cell = y + points.out_row(rows[i]);
 #pragma unroll
-    for (int j = 0; j < kOutputs; ++j)
-      if (first_col + j < points.cols())
-        cell[points.out_col(first_col + j)] = from_float<T>(ended(sums[i][j], bias, first_col + j, ending));
+    for (int j = 0; j < kOutputs; j += kChunk) {
+      const int col = first_col + j;
+      if (col >= points.cols()) continue;
+      Chunk<T, kChunk> chunk;
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k) chunk.v[k] = from_float<T>(ended(sums[i][j + k], bias, col + k, ending));
+      *reinterpret_cast<Chunk<T, kChunk>*>(cell + points.out_col(col)) = chunk;
+    }
   }
 }
 
@@ -70,12 +83,15 @@ constexpr int kColumns = 32;                                                  //
 constexpr int kBatch = 64;                                                    // cells in shared memory at a time
 constexpr int kLeastCells = 512;                                              // of a chunk
 constexpr int kBlocks = 1024;
+constexpr int kEndChunks = 32;  // whose sums one block adds
 
 // blockIdx: chunk of cells, channels of y, `taps` rows of the product (kernel row, kernel col, channel). Sums as in the
-// partial sums of gemm_end_kernel.
+// partial sums of gemm_kernel; with `bias` those of dy, too. The last block of a group of chunks adds them in order, the last group's
+// the groups. counters: one for each group, one for all, all 0.
 template <int taps, typename T>
 __global__ void __launch_bounds__(kWeightsThreads)
-    thin_weights_kernel(const T* x, const T* dy, float* partials, Geometry geometry, int chunk) {
+    thin_weights_kernel(const T* x, const T* dy, float* partials, float* dw, float* db, unsigned* counters,
+                        Geometry geometry, int chunk, bool bias) {
   DP_SHARED(float, patches, [kBatch][taps]);
   DP_SHARED(Point, tap_points, [taps]);
   DP_SHARED(Point, cell_points, [kBatch]);
@@ -89,7 +105,7 @@ __global__ void __launch_bounds__(kWeightsThreads)
   if (thread < taps)
     tap_points[thread] = first_row + thread < points.rows() ? points.a_row(first_row + thread) : nowhere;
 
-  float sums[2][taps] = {};
+  float sums[2][taps] = {}, columns[2] = {};
   for (int first = begin; first < end; first += kBatch) {
     __syncthreads();
     if (thread < kBatch) {
@@ -111,6 +127,7 @@ __global__ void __launch_bounds__(kWeightsThreads)
         const int col = first_col + j * kAcross + across;
         const bool inside = first + cell < end && col < points.cols();
         grads[j] = inside ? to_float(dy[dy_cells[cell] + points.b_row(col).offset]) : 0.f;
+        columns[j] += grads[j];
       }
 #pragma unroll
       for (int tap = 0; tap < taps; tap += 4) {
@@ -126,19 +143,49 @@ __global__ void __launch_bounds__(kWeightsThreads)
     }
   }
 
-  const long long results = static_cast<long long>(points.rows()) * points.cols();
+  const auto add_lanes = [&](float first, float second) {  // the sum of column `thread` in the first kColumns threads
+    __syncthreads();
+    lanes[lane][across] = first;
+    lanes[lane][kAcross + across] = second;
+    __syncthreads();
+    float sum = 0;
+    if (thread < kColumns)
+      for (int other = 0; other < kLanes; ++other) sum += lanes[other][thread];
+    return sum;
+  };
+  const int col = first_col + thread;
+  const bool writes = thread < kColumns && col < points.cols();
+  float* const own = partials + split_place(points, static_cast<int>(blockIdx.x), bias);
 #pragma unroll
   for (int tap = 0; tap < taps; ++tap) {
-    __syncthreads();
-    lanes[lane][across] = sums[0][tap];
-    lanes[lane][kAcross + across] = sums[1][tap];
-    __syncthreads();
-    const int col = first_col + thread, row = first_row + tap;
-    if (thread >= kColumns || col >= points.cols() || row >= points.rows()) continue;
-    float sum = 0;
-    for (int other = 0; other < kLanes; ++other) sum += lanes[other][thread];
-    partials[static_cast<long long>(blockIdx.x) * results + static_cast<long long>(col) * points.rows() + row] = sum;
+    const float sum = add_lanes(sums[0][tap], sums[1][tap]);
+    if (writes && first_row + tap < points.rows()) own[partial_place(points, first_row + tap, col)] = sum;
   }
+  if (bias && blockIdx.z == 0) {
+    const float sum = add_lanes(columns[0], columns[1]);
+    if (writes) partials[column_place(points, static_cast<int>(blockIdx.x), col)] = sum;
+  }
+
+  const int results = points.rows() * points.cols(), all = results + (bias ? points.cols() : 0);
+  const auto add = [&](int first, int count, int step, bool ends) {
+    for (int at = thread; at < all; at += kWeightsThreads) {
+      float sum = 0;
+      for (int k = 0; k < count; ++k) sum += partials[split_place(points, first + k * step, bias) + at];
+      if (!ends)
+        partials[split_place(points, first, bias) + at] = sum;
+      else if (at >= results)
+        db[at - results] = sum;
+      else
+        dw[points.out_row(at % points.rows()) + points.out_col(at / points.rows())] = sum;
+    }
+  };
+  const int chunks = static_cast<int>(gridDim.x), groups = (chunks - 1) / kEndChunks + 1;
+  const int group = static_cast<int>(blockIdx.x) / kEndChunks, first = group * kEndChunks;
+  const int members = min(kEndChunks, chunks - first);
+  if (!is_last_block(counters + group, static_cast<unsigned>(members) * gridDim.y * gridDim.z)) return;
+  add(first, members, 1, groups == 1);
+  if (groups == 1 || !is_last_block(counters + groups, static_cast<unsigned>(groups))) return;
+  add(0, groups, kEndChunks, true);
 }
 
 // Rows of the product that a block has.
@@ -148,30 +195,36 @@ int over(int count, int each) { return (count + each - 1) / each; }
 
 }  // namespace
 
-bool is_thin(const Geometry& g) { return g.channels <= kMostChannels && ForwardPoints(g, 0).depth() <= kMostDepth; }
+bool is_thin(const Geometry& g) { return g.channels <= kThinChannels && ForwardPoints(g, 0).depth() <= kMostDepth; }
 
 void ThinForward::enqueue(cudaStream_t stream, const void* x, const void* w, const float* bias, void* y) const {
   const ForwardPoints points(geometry_, 0);
   if (points.rows() == 0) return;
   const dim3 grid(blocks_for(points.rows(), kForwardThreads * kCells), blocks_for(points.cols(), kOutputs));
   in_type(type_, [&]<typename T>() {
-    launch({"conv2d_forward", grid, dim3(kForwardThreads), stream}, thin_forward_kernel<T>, static_cast<const T*>(x),
+    constexpr int kWhole = 16 / sizeof(T);
+    const bool whole = in_chunks(geometry_.y, points.cols(), kWhole) && on_16_bytes(y);
+    launch({"conv2d_forward", grid, dim3(kForwardThreads), stream},
+           whole ? thin_forward_kernel<T, kWhole> : thin_forward_kernel<T, 1>, static_cast<const T*>(x),
            static_cast<const T*>(w), bias, static_cast<T*>(y), geometry_, ending_);
   });
 }
 
-ThinWeights::ThinWeights(DType type, const Geometry& geometry) : type_(type), geometry_(geometry) {
+ThinWeights::ThinWeights(DType type, const Geometry& geometry, bool bias)
+    : type_(type), geometry_(geometry), bias_(bias) {
   const WeightsPoints points(geometry_, 0);
   const int tiles = over(points.cols(), kColumns) * over(points.rows(), taps_of(points));
   chunks_ = std::max(1, std::min(kBlocks / tiles, points.depth() / kLeastCells));
+  counters_ = zeroed_counters(static_cast<unsigned>(over(chunks_, kEndChunks) + 1));
 }
 
 std::size_t ThinWeights::workspace_bytes() const {
   const WeightsPoints points(geometry_, 0);
-  return static_cast<std::size_t>(chunks_) * points.rows() * points.cols() * sizeof(float);
+  return static_cast<std::size_t>(chunks_) * (points.rows() + bias_) * points.cols() * sizeof(float);
 }
 
-void ThinWeights::enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* workspace) const {
+void ThinWeights::enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* db,
+                          float* workspace) const {
   const WeightsPoints points(geometry_, 0);
   const int taps = taps_of(points), chunk = over(points.depth(), chunks_);
   const dim3 grid(static_cast<unsigned>(chunks_), blocks_for(points.cols(), kColumns), blocks_for(points.rows(), taps));
@@ -180,9 +233,9 @@ void ThinWeights::enqueue(cudaStream_t stream, const void* x, const void* dy, fl
     const auto kernel = taps == 12   ? thin_weights_kernel<12, T>
                         : taps == 28 ? thin_weights_kernel<28, T>
                                      : thin_weights_kernel<32, T>;
-    launch(where, kernel, static_cast<const T*>(x), static_cast<const T*>(dy), workspace, geometry_, chunk);
+    launch(where, kernel, static_cast<const T*>(x), static_cast<const T*>(dy), workspace, dw, db,
+           static_cast<unsigned*>(counters_.get()), geometry_, chunk, bias_);
   });
-  enqueue_end<WeightsPoints>(stream, workspace, nullptr, dw, geometry_, {chunks_, false, false, false, false});
 }
 
 }  // namespace dp::kernels::cuda

@@ -2,11 +2,13 @@
 // thread reads the image where it lies.
 #pragma once
 
-#include "kernels/cuda/conv_bias.h"
 #include "kernels/cuda/gemm_geometry.h"
+#include "kernels/cuda/owner.h"
+#include "kernels/ops.h"
 
 namespace dp::kernels::cuda {
 
+inline constexpr int kThinChannels = 3;  // of x, at most
 bool is_thin(const Geometry& geometry);
 
 class ThinForward {
@@ -24,15 +26,19 @@ class ThinForward {
 
 class ThinWeights {
  public:
-  ThinWeights(DType type, const Geometry& geometry);  // type: of x and dy
+  ThinWeights(DType type, const Geometry& geometry,
+              bool bias);  // type: of x and dy; bias: with the gradient of the bias
 
   std::size_t workspace_bytes() const;
-  void enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* workspace) const;
+  // db: null without bias.
+  void enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* db, float* workspace) const;
 
  private:
   DType type_;
   Geometry geometry_;
+  bool bias_;
   int chunks_;  // of the cells of y, each with sums of its own in the workspace
+  DeviceMemory counters_;
 };
 
 }  // namespace dp::kernels::cuda

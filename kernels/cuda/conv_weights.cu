@@ -1,8 +1,4 @@
 // Conv2dBackwardWeights.
-#include <algorithm>
-#include <optional>
-
-#include "kernels/cuda/conv_bias.h"
 #include "kernels/cuda/conv_geometry.h"
 #include "kernels/cuda/conv_thin.h"
 #include "kernels/cuda/cuda_op.h"
@@ -10,56 +6,47 @@
 
 namespace dp::kernels::cuda {
 
-template class Gemm<WeightsPoints>;
+template class Gemm<WeightsPoints, Nothing>;
 
 namespace {
 
 class ThinWeightsOp final : public CudaOp {
  public:
-  ThinWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g) : thin_(d.x.type, g) {
+  ThinWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g) : thin_(d.x.type, g, d.bias) {
     tensors_ = {d.x, d.dy, d.dw};
-    if (d.bias) bias_.emplace(d.dy.type, g);
   }
 
-  std::size_t workspace_bytes() const override {
-    return std::max(thin_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
-  }
+  std::size_t workspace_bytes() const override { return thin_.workspace_bytes(); }
   std::string implementation() const override { return "own:thin"; }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    thin_.enqueue(stream, args[0], args[1], out(args[2]), out(workspace));
-    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
+    thin_.enqueue(stream, args[0], args[1], out(args[2]), out(args[3]), out(workspace));
   }
 
  private:
   ThinWeights thin_;
-  std::optional<BiasGradient> bias_;
 };
 
 class Conv2dBackwardWeightsOp final : public CudaOp {
  public:
   Conv2dBackwardWeightsOp(const Conv2dBackwardWeights& d, const Geometry& g, const CudaOpOptions& options)
-      : gemm_(d.x.type, g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
+      : gemm_(d.x.type, g, 1, d.bias, false, input_in_quads(g), output_in_quads(g), options.gemm) {
     tensors_ = {d.x, d.dy, d.dw};
-    if (d.bias) bias_.emplace(d.dy.type, g);
   }
 
-  std::size_t workspace_bytes() const override {
-    return std::max(gemm_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
-  }
+  std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name(); }
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_backward_weights", args[0], args[1], nullptr, args[2], out(workspace));
-    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
+    gemm_.enqueue(stream, "conv2d_backward_weights", args[0], args[1], nullptr, args[2], out(args[3]), out(workspace),
+                  {});
   }
 
  private:
   WeightsGemm gemm_;
-  std::optional<BiasGradient> bias_;
 };
 
 }  // namespace

@@ -76,6 +76,12 @@ std::unique_ptr<CudaOp> make(const BatchNormBackward& desc, const CudaOpOptions&
 std::unique_ptr<CudaOp> make(const NormConv2dForward& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const NormConv2dBackwardData& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const NormConv2dBackwardWeights& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearDropoutForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dPoolForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dReluBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearPoolBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearReluBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearLoss& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const DropoutApply& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const Reorder& desc, const CudaOpOptions& options);

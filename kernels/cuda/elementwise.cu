@@ -14,8 +14,9 @@ __global__ void __launch_bounds__(kElementThreads) relu_forward_kernel(const T* 
 
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kElementThreads)
-    relu_backward_kernel(const T* dy, const T* y, T* dx, long long count) {
-  map_elements<kWidth>(dy, y, dx, count, [](float gradient, float value) { return value > 0 ? gradient : 0.f; });
+    relu_backward_kernel(const T* dy, const T* y, T* dx, long long count, float scale) {
+  map_elements<kWidth>(dy, y, dx, count,
+                       [=](float gradient, float value) { return value > 0 ? gradient * scale : 0.f; });
 }
 
 template <int kWidth, typename T>
@@ -50,7 +51,9 @@ class ReluForwardOp final : public CudaOp {
 
 class ReluBackwardOp final : public CudaOp {
  public:
-  explicit ReluBackwardOp(const ReluBackward& desc) { tensors_ = {resolved_channels_last(desc.x)}; }
+  explicit ReluBackwardOp(const ReluBackward& desc) : scale_(desc.scale) {
+    tensors_ = {resolved_channels_last(desc.x)};
+  }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
@@ -59,9 +62,12 @@ class ReluBackwardOp final : public CudaOp {
     if (count == 0) return;
     in_type(tensors_[0].type, [&]<typename T>() {
       launch(over_elements("relu_backward", count, packs, stream),
-             packs ? relu_backward_kernel<4, T> : relu_backward_kernel<1, T>, args[0], args[1], args[2], count);
+             packs ? relu_backward_kernel<4, T> : relu_backward_kernel<1, T>, args[0], args[1], args[2], count, scale_);
     });
   }
+
+ private:
+  float scale_;
 };
 
 class AddOp final : public CudaOp {

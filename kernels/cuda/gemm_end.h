@@ -19,6 +19,17 @@ __device__ long long partial_place(const Points& points, int dense_row, int col)
                             : static_cast<long long>(col) * points.all_rows() + dense_row;
 }
 
+// The sums of a split: those of all results, then with `columns` those of all columns.
+template <typename Points>
+__device__ __forceinline__ long long split_place(const Points& points, int split, bool columns) {
+  return static_cast<long long>(split) *
+         (static_cast<long long>(points.all_rows()) * points.cols() + (columns ? points.cols() : 0));
+}
+template <typename Points>
+__device__ __forceinline__ long long column_place(const Points& points, int split, int col) {
+  return split_place(points, split, true) + static_cast<long long>(points.all_rows()) * points.cols() + col;
+}
+
 inline constexpr int kEndThreads = 256;
 
 // Adds the partial sums of every `lanes`-th split in order, then the lanes' in order.

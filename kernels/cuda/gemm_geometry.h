@@ -87,6 +87,12 @@ struct Ending {
   bool quads_a, quads_b;
 };
 
+// What else is done to a result, here nothing: `row` counts cells (samples) densely, `place` is the result's in its tensor. Structs of this
+// kind are passed to kernels byte by byte: no padding.
+struct Nothing {
+  __device__ float operator()(float value, int, int, long long) const { return value; }
+};
+
 // The three products. Each: rows() x cols() sums of depth() products a(row, k) * b(col, k).
 //   kAlongA, kAlongB   neighbours in memory along k, or else along rows (of a) and cols (of b)
 //   kColsInner         neighbours in the result along cols

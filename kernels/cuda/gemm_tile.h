@@ -3,8 +3,10 @@
 #pragma once
 
 #include "device_code.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_end.h"
 #include "kernels/cuda/gemm_geometry.h"
+#include "kernels/cuda/last_block.h"
 #include "ptx.h"
 
 namespace dp::kernels::cuda {
@@ -102,14 +104,17 @@ using ResultOf = std::conditional_t<Points::kOfWeights, float, T>;
 template <typename Tile, typename T>
 inline constexpr int kResidentBlocks = sizeof(T) == 2 && Tile::kBlocks == 2 ? 1 : Tile::kBlocks;
 
-// out: the result, or with splits `splits` times all sums, as float. blockIdx: tile of rows, tile of cols, part * splits + split.
-template <typename Points, typename Tile, typename T>
-__global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
-    gemm_kernel(const T* a, const T* b, const float* bias, void* out, Geometry geometry, Ending ending) {
+// The sums of one tile: blockIdx: tile of rows, tile of cols, part * splits + split. Calls finish(points, sums, row_of, col_of, split,
+// column) with a thread's sums and the rows and columns that they are of; rows and columns may lie past the last. Not called for a tile
+// without rows. column: with `column_sums` (of products whose b lies along cols), in the first tile of rows, in thread i: the sum of b over
+// the split, of the tile's column i.
+template <typename Points, typename Tile, bool column_sums, typename T, typename Finish>
+__device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geometry& geometry, const Ending& ending,
+                                              const Finish& finish) {
   using A = Operand<Points::kAlongA, Tile::kRows, T>;
   using B = Operand<Points::kAlongB, Tile::kCols, T>;
-  using Out = ResultOf<Points, T>;
   constexpr int kThreads = Tile::kThreads, kM = Tile::kThreadRows, kN = Tile::kThreadCols;
+  static_assert(!column_sums || (!Points::kAlongB && Tile::kCols <= kThreads));
   DP_SHARED(T, a_tiles, [2][A::kOuter][A::kPitch]);
   DP_SHARED(T, b_tiles, [2][B::kOuter][B::kPitch]);
   DP_SHARED(int4, a_rows, [A::kLines]);
@@ -150,6 +155,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
   const int down = warp / kWarpsAcross * 4 + lane / 8, across = warp % kWarpsAcross * 8 + lane % 8;
 
   float sums[kM][kN] = {};
+  [[maybe_unused]] float column = 0;
   if (steps > 0) {
     find_ks(0);
     find_ks(1);
@@ -161,7 +167,10 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
     __syncthreads();
     if (step + 1 < steps) load(step + 1);
     find_ks(step + 2);  // where those of this step were
-#pragma unroll 1        // more would take more registers than there are
+    if constexpr (column_sums)
+      if (first_row == 0 && thread < Tile::kCols)
+        for (int k = 0; k < kStep; ++k) column += to_float(b_tiles[step % 2][k][thread]);
+#pragma unroll 1  // more would take more registers than there are
     for (int k = 0; k < kStep; k += 4) {
       float as[4][kM], bs[4][4];  // not all of b's: registers
       A::template take<Tile::kDown>(a_tiles[step % 2], down, 0, k, as);
@@ -178,24 +187,76 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
     }
   }
 
+  finish(
+      points, sums, [&](int i) { return first_row + A::template row_of<Tile::kDown>(down, i); },
+      [&](int j) { return first_col + B::template row_of<Tile::kAcross>(across, j); }, split, column);
+}
+
+// columns: the sums of b over k, of a product that has column sums; null without ending.bias. With splits: partials: room for all sums, as
+// float; counters: end_groups(splits) + 1 for each tile and part, all 0. The last block of a group of splits adds them in order, the last
+// group's the groups.
+template <typename Points, typename Tile, typename T, typename Beside>
+__global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
+    gemm_kernel(const T* a, const T* b, const float* bias, void* out, float* columns, float* partials,
+                unsigned* counters, Geometry geometry, Ending ending, Beside beside) {
+  using Out = ResultOf<Points, T>;
+  constexpr bool kColumns = Points::kOfWeights;
+  multiply_tile<Points, Tile, kColumns>(
+      a, b, geometry, ending,
+      [&](const auto& points, const auto& sums, const auto& row_of, const auto& col_of, int split, float column) {
+        const int own_col = static_cast<int>(blockIdx.y * Tile::kCols + threadIdx.x);
+        const bool has_column =
+            kColumns && ending.bias && blockIdx.x == 0 && threadIdx.x < Tile::kCols && own_col < points.cols();
+        const auto each = [&](const auto& take) {
 #pragma unroll
-  for (int i = 0; i < kM; ++i) {
-    const int row = first_row + A::template row_of<Tile::kDown>(down, i);
-    if (row >= points.rows()) continue;
-    const int dense = points.dense_row(row);
-    const long long base = points.out_row(dense);
+          for (int i = 0; i < Tile::kThreadRows; ++i) {
+            const int row = row_of(i);
+            if (row >= points.rows()) continue;
+            const int dense = points.dense_row(row);
 #pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const int col = first_col + B::template row_of<Tile::kAcross>(across, j);
-      if (col >= points.cols()) continue;
-      if (ending.splits == 1) {
-        static_cast<Out*>(out)[base + points.out_col(col)] = from_float<Out>(ended(sums[i][j], bias, col, ending));
-      } else {
-        const long long sums_before = static_cast<long long>(split) * points.all_rows() * points.cols();
-        static_cast<float*>(out)[sums_before + partial_place(points, dense, col)] = sums[i][j];
-      }
-    }
-  }
+            for (int j = 0; j < Tile::kThreadCols; ++j)
+              if (const int col = col_of(j); col < points.cols()) take(sums[i][j], dense, col);
+          }
+        };
+        const auto end = [&](float sum, int dense, int col) {
+          const long long place = points.out_row(dense) + points.out_col(col);
+          const float value = kColumns ? sum : ended(sum, bias, col, ending);
+          static_cast<Out*>(out)[place] = from_float<Out>(beside(value, dense, col, place));
+        };
+        if (ending.splits == 1) {
+          each(end);
+          if (has_column) columns[own_col] = column;
+          return;
+        }
+        const bool with_columns = kColumns && ending.bias;
+        const auto of_split = [&](int which) { return partials + split_place(points, which, with_columns); };
+        each([&](float sum, int dense, int col) { of_split(split)[partial_place(points, dense, col)] = sum; });
+        if (has_column) partials[column_place(points, split, own_col)] = column;
+        // Of `count` splits, every `step`-th from `first` on; to the first one's place, or the end.
+        const auto add = [&](int first, int count, int step, bool ends) {
+          each([&](float, int dense, int col) {
+            const long long at = partial_place(points, dense, col);
+            float sum = 0;
+            for (int k = 0; k < count; ++k) sum += of_split(first + k * step)[at];
+            if (ends)
+              end(sum, dense, col);
+            else
+              of_split(first)[at] = sum;
+          });
+          if (!has_column) return;
+          float sum = 0;
+          for (int k = 0; k < count; ++k) sum += partials[column_place(points, first + k * step, own_col)];
+          (ends ? columns[own_col] : partials[column_place(points, first, own_col)]) = sum;
+        };
+        const int group = split / kEndGroup, groups = (ending.splits - 1) / kEndGroup + 1;
+        const int first = group * kEndGroup, members = min(kEndGroup, ending.splits - first);
+        const unsigned tile = (blockIdx.z / ending.splits * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+        unsigned* const counter = counters + tile * (groups + 1);
+        if (!is_last_block(counter + group, members)) return;
+        add(first, members, 1, groups == 1);
+        if (groups == 1 || !is_last_block(counter + groups, groups)) return;
+        add(0, groups, kEndGroup, true);
+      });
 }
 
 }  // namespace dp::kernels::cuda

@@ -1,8 +1,6 @@
 // LinearForward, LinearBackwardData, LinearBackwardWeights: convolutions of one cell.
-#include <algorithm>
 #include <optional>
 
-#include "kernels/cuda/conv_bias.h"
 #include "kernels/cuda/conv_geometry.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm.h"
@@ -23,7 +21,7 @@ class LinearForwardOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_forward", args[0], args[1], in(args[2]), args[3], out(workspace));
+    gemm_.enqueue(stream, "linear_forward", args[0], args[1], in(args[2]), args[3], nullptr, out(workspace), {});
   }
 
  private:
@@ -43,7 +41,7 @@ class LinearBackwardDataOp final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_backward_data", args[0], args[1], nullptr, args[2], out(workspace));
+    gemm_.enqueue(stream, "linear_backward_data", args[0], args[1], nullptr, args[2], nullptr, out(workspace), {});
   }
 
  private:
@@ -53,26 +51,22 @@ class LinearBackwardDataOp final : public CudaOp {
 class LinearBackwardWeightsOp final : public CudaOp {
  public:
   LinearBackwardWeightsOp(const LinearTensors& t, const Geometry& g, bool bias, const CudaOpOptions& options)
-      : gemm_(t.x.type, g, 1, false, false, input_in_quads(g), output_in_quads(g), options.gemm) {
+      : gemm_(t.x.type, g, 1, bias, false, input_in_quads(g), output_in_quads(g), options.gemm) {
     tensors_ = {t.x, t.y, t.w};
-    if (bias) bias_.emplace(t.y.type, g);
   }
 
-  std::size_t workspace_bytes() const override {
-    return std::max(gemm_.workspace_bytes(), bias_ ? bias_->workspace_bytes() : 0);
-  }
+  std::size_t workspace_bytes() const override { return gemm_.workspace_bytes(); }
   std::string implementation() const override { return gemm_.name(); }
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_backward_weights", args[0], args[1], nullptr, args[2], out(workspace));
-    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
+    gemm_.enqueue(stream, "linear_backward_weights", args[0], args[1], nullptr, args[2], out(args[3]), out(workspace),
+                  {});
   }
 
  private:
   WeightsGemm gemm_;
-  std::optional<BiasGradient> bias_;
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/last_block.h"
+#include "kernels/cuda/linear_loss.h"
+#include "kernels/cuda/linear_tensors.h"
 #include "kernels/cuda/owner.h"
 #include "kernels/step_state.h"
 
@@ -87,20 +89,14 @@ __device__ __forceinline__ Sums added(const Sums* sums, long long count) {
   return own;
 }
 
-// `blocks`: room for the sums of each. The results are added to.
-__global__ void __launch_bounds__(kThreads)
-    loss_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
-                float* dlogits, StepResults* results, Sums* blocks, unsigned* counter, Problem problem) {
-  DP_SHARED(Sums, samples, [kSamples]);
+// After each warp has put its sample into `samples`, of the block. `blocks`: room for the sums of each. The results are added to.
+__device__ __forceinline__ void add_samples(const Sums* samples, long long batch, Sums* blocks, unsigned* counter,
+                                            StepResults* results) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const long long first = static_cast<long long>(blockIdx.x) * kSamples, n = first + warp;
-  if (n < problem.batch) {
-    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
-    if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
-  }
+  const long long first = static_cast<long long>(blockIdx.x) * kSamples;
   __syncthreads();
   if (warp == 0) {
-    const Sums own = added(samples, min(problem.batch - first, static_cast<long long>(kSamples)));
+    const Sums own = added(samples, min(batch - first, static_cast<long long>(kSamples)));
     if (lane == 0) blocks[blockIdx.x] = own;
   }
   if (!is_last_block(counter, gridDim.x) || warp != 0) return;
@@ -111,6 +107,41 @@ __global__ void __launch_bounds__(kThreads)
   results->top1 += all.top1;
   results->top5 += all.top5;
   results->nonfinite += all.nonfinite;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    loss_kernel(const float* logits, const int* labels, const StepInputs* inputs, const LossScaler* scaler,
+                float* dlogits, StepResults* results, Sums* blocks, unsigned* counter, Problem problem) {
+  DP_SHARED(Sums, samples, [kSamples]);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
+  if (n < problem.batch) {
+    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
+    if (threadIdx.x % 32 == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
+  }
+  add_samples(samples, problem.batch, blocks, counter, results);
+}
+
+// The same, with the linear layer that makes the logits: a warp makes those of its sample.
+__global__ void __launch_bounds__(kThreads)
+    linear_loss_kernel(const float* x, const float* w, const float* bias, float* logits, const int* labels,
+                       const StepInputs* inputs, const LossScaler* scaler, float* dlogits, StepResults* results,
+                       Sums* blocks, unsigned* counter, Problem problem, long long features) {
+  DP_SHARED(Sums, samples, [kSamples]);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
+  if (n < problem.batch) {
+    for (long long k = 0; k < problem.classes; ++k) {
+      float sum = 0;
+      for (long long i = lane; i < features; i += 32) sum = fmaf(x[n * features + i], w[k * features + i], sum);
+      sum = warp_sum(sum);
+      if (lane == 0) logits[n * problem.classes + k] = bias ? sum + bias[k] : sum;
+    }
+    __syncwarp();  // the warp reads what its first lane wrote
+    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
+    if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
+  }
+  add_samples(samples, problem.batch, blocks, counter, results);
 }
 
 class LossOp final : public CudaOp {
@@ -134,7 +165,38 @@ class LossOp final : public CudaOp {
   DeviceMemory counter_;
 };
 
+class LinearLossOp final : public CudaOp {
+ public:
+  LinearLossOp(const LinearLoss& d, const LinearTensors& t)
+      : problem_{d.loss.batch, d.loss.classes, 1.0 / static_cast<double>(d.loss.classes)},
+        features_(t.x.shape[1]),
+        bias_(d.linear.bias),
+        scaled_(d.loss.scaled),
+        counter_(zeroed_counters(1)) {
+    tensors_ = {t.x, t.w, t.y};
+  }
+  std::size_t workspace_bytes() const override { return blocks_for(problem_.batch, kSamples) * sizeof(Sums); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    if (problem_.batch == 0) return;
+    launch({"linear_loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, linear_loss_kernel,
+           in(args[0]), in(args[1]), bias_ ? in(args[2]) : nullptr, out(args[3]), args[4], args[5],
+           scaled_ ? args[8] : nullptr, args[6], args[7], workspace, counter_.get(), problem_, features_);
+  }
+
+ private:
+  Problem problem_;
+  long long features_;
+  bool bias_, scaled_;
+  DeviceMemory counter_;
+};
+
 }  // namespace
+
+std::unique_ptr<CudaOp> make_linear_loss(const LinearLoss& d) {
+  return std::make_unique<LinearLossOp>(d, resolved_linear(d.linear.x, d.linear.w, d.linear.y));
+}
 
 std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions&) {
   return std::make_unique<LossOp>(desc);

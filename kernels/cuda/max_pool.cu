@@ -6,8 +6,6 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr std::uint8_t kStopped = 255;  // in a mask: no gradient passes
-
 template <int kWidth>
 __device__ __forceinline__ void store_mask(std::uint8_t* mask, const int (&cells)[kWidth]) {
   const auto byte = [&](int k) { return static_cast<std::uint8_t>(cells[k]); };
@@ -57,14 +55,14 @@ __global__ void __launch_bounds__(kPoolThreads)
     }
   }
   for (int k = 0; k < kWidth; ++k)
-    if (relu && best.v[k] <= 0) best.v[k] = 0, cells[k] = kStopped;
+    if (relu && best.v[k] <= 0) best.v[k] = 0, cells[k] = kPoolStopped;
   if constexpr (kDropout) {
     const std::int64_t sample = samples[cell.sample];
     for (int k = 0; k < kWidth; ++k) {
       const unsigned element = ((cell.channel + k) * pool.pooled.rows + cell.row) * pool.pooled.cols + cell.col;
       const bool kept = dropout_keeps(*inputs, dropping, sample, element);
       best.v[k] = kept ? best.v[k] * dropping.scale : 0.f;
-      if (!kept) cells[k] = kStopped;
+      if (!kept) cells[k] = kPoolStopped;
     }
   }
   const long long at = place<kChannelsLast>(pool.pooled, cell);

@@ -7,6 +7,7 @@
 namespace dp::kernels::cuda {
 
 inline constexpr int kPoolThreads = 256;
+inline constexpr std::uint8_t kPoolStopped = 255;  // in a mask: no gradient passes
 
 struct Image {
   unsigned channels = 1, rows = 1, cols = 1;

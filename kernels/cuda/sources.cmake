@@ -24,6 +24,7 @@ foreach(name
     conv_weights
     dropout
     elementwise
+    fused_layers
     gather
     library_kernels
     library_norm

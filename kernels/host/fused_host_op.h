@@ -1,7 +1,7 @@
 // Fused ops of host backends: nothing is gained there, so they are their parts in turn.
 #pragma once
 
-#include "kernels/fused_steps.h"
+#include "kernels/fused_layers.h"
 #include "kernels/host/host_op.h"
 
 namespace dp::kernels {
@@ -15,6 +15,13 @@ class FusedHostOp final : public HostOp {
     tensors_ = convolution->tensors();
     name_ = "in turn: " + convolution->implementation();
     steps_ = fused_steps(desc, std::move(convolution), make);
+  }
+  template <FusedLayer Desc, typename Make>
+  FusedHostOp(const Desc& desc, const Make& make) {
+    LayerSteps<HostOp> layer = layer_steps(desc, make);
+    tensors_ = std::move(layer.tensors);
+    name_ = "in turn: " + layer.name;
+    steps_ = std::move(layer.steps);
   }
   std::size_t workspace_bytes() const override { return steps_.workspace_bytes(); }
   std::string implementation() const override { return name_; }

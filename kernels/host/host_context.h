@@ -16,6 +16,7 @@ class HostContext : public Context {
   Device device() const override { return device_; }
   bool host_accessible() const override { return !options_.discrete_memory; }
   void bind_thread() override;
+  bool fuses(const OpDesc&) const override { return options_.norm_fusion == NormFusion::always; }
   NormFusion norm_fusion() const override {
     return options_.norm_fusion == NormFusion::always ? NormFusion::always : NormFusion::never;
   }

@@ -24,7 +24,7 @@ class ReluBackwardOp final : public ReferenceOp<ReluBackward> {
   void execute(std::span<void* const> args, void*) override {
     const double *dy = f64(args[0]), *y = f64(args[1]);
     double* dx = f64(args[2]);
-    for (std::int64_t i = 0; i < shape(0).numel(); ++i) dx[i] = y[i] > 0 ? dy[i] : 0;
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) dx[i] = y[i] > 0 ? dy[i] * static_cast<double>(desc_.scale) : 0;
   }
 };
 

@@ -67,6 +67,12 @@ std::unique_ptr<HostOp> in_turn(const Desc& desc) {
 std::unique_ptr<HostOp> make(const NormConv2dForward& desc) { return in_turn(desc); }
 std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc) { return in_turn(desc); }
 std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const LinearDropoutForward& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const LinearReluBackward& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const LinearLoss& desc) { return in_turn(desc); }
 
 Layout plain_layout(const Shape& shape, DType type) {
   const std::string kind = shape.rank() == 4 ? "nchw" : "plain";

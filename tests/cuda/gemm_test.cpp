@@ -140,11 +140,11 @@ std::vector<float> weights(const Layer& l, const Tensors& t, int splits) {
 template <typename Points>
 std::vector<float> on_device(const Geometry& g, int parts, bool quads_a, bool quads_b, const std::vector<float>& a,
                              const std::vector<float>& b, std::size_t results, const GemmChoice& choice) {
-  const Gemm<Points> gemm(DType::f32, g, parts, false, false, quads_a, quads_b, choice);
+  const Gemm<Points, Nothing> gemm(DType::f32, g, parts, false, false, quads_a, quads_b, choice);
   const TestStream stream;
   const DeviceArray<float> device_a(a), device_b(b), out(std::vector<float>(results, NAN));
   const DeviceArray<float> workspace(std::vector<float>(gemm.workspace_bytes() / sizeof(float) + 1, NAN));
-  gemm.enqueue(stream, "product", device_a, device_b, nullptr, out, workspace);
+  gemm.enqueue(stream, "product", device_a, device_b, nullptr, out, nullptr, workspace, {});
   stream.finish();
   return out.values();
 }
