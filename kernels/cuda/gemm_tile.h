@@ -187,9 +187,12 @@ __device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geom
     }
   }
 
+  // Found again, so that they take no registers before.
   finish(
-      points, sums, [&](int i) { return first_row + A::template row_of<Tile::kDown>(down, i); },
-      [&](int j) { return first_col + B::template row_of<Tile::kAcross>(across, j); }, split, column);
+      Points(geometry, static_cast<int>(blockIdx.z) / ending.splits), sums,
+      [&](int i) { return static_cast<int>(blockIdx.x) * Tile::kRows + A::template row_of<Tile::kDown>(down, i); },
+      [&](int j) { return static_cast<int>(blockIdx.y) * Tile::kCols + B::template row_of<Tile::kAcross>(across, j); },
+      static_cast<int>(blockIdx.z) % ending.splits, column);
 }
 
 // columns: the sums of b over k, of a product that has column sums; null without ending.bias. With splits: partials: room for all sums, as
@@ -232,19 +235,31 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
         const auto of_split = [&](int which) { return partials + split_place(points, which, with_columns); };
         each([&](float sum, int dense, int col) { of_split(split)[partial_place(points, dense, col)] = sum; });
         if (has_column) partials[column_place(points, split, own_col)] = column;
-        // Of `count` splits, every `step`-th from `first` on; to the first one's place, or the end.
+        // Of `count` splits, every `step`-th from `first` on; to the first one's place, or the end. In loops: unrolled, they would be
+        // most of the kernel.
         const auto add = [&](int first, int count, int step, bool ends) {
-          each([&](float, int dense, int col) {
-            const long long at = partial_place(points, dense, col);
-            float sum = 0;
-            for (int k = 0; k < count; ++k) sum += of_split(first + k * step)[at];
-            if (ends)
-              end(sum, dense, col);
-            else
-              of_split(first)[at] = sum;
-          });
+#pragma unroll 1
+          for (int i = 0; i < Tile::kThreadRows; ++i) {
+            const int row = row_of(i);
+            if (row >= points.rows()) continue;
+            const int dense = points.dense_row(row);
+#pragma unroll 1
+            for (int j = 0; j < Tile::kThreadCols; ++j) {
+              const int col = col_of(j);
+              if (col >= points.cols()) continue;
+              const long long at = partial_place(points, dense, col);
+              float sum = 0;
+#pragma unroll 1
+              for (int k = 0; k < count; ++k) sum += of_split(first + k * step)[at];
+              if (ends)
+                end(sum, dense, col);
+              else
+                of_split(first)[at] = sum;
+            }
+          }
           if (!has_column) return;
           float sum = 0;
+#pragma unroll 1
           for (int k = 0; k < count; ++k) sum += partials[column_place(points, first + k * step, own_col)];
           (ends ? columns[own_col] : partials[column_place(points, first, own_col)]) = sum;
         };
@@ -252,10 +267,14 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
         const int first = group * kEndGroup, members = min(kEndGroup, ending.splits - first);
         const unsigned tile = (blockIdx.z / ending.splits * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
         unsigned* const counter = counters + tile * (groups + 1);
-        if (!is_last_block(counter + group, members)) return;
-        add(first, members, 1, groups == 1);
-        if (groups == 1 || !is_last_block(counter + groups, groups)) return;
-        add(0, groups, kEndGroup, true);
+#pragma unroll 1
+        for (int level = 0; level < 2; ++level) {
+          const bool of_groups = level == 1;
+          if (!is_last_block(counter + (of_groups ? groups : group), of_groups ? groups : members)) return;
+          const bool ends = of_groups || groups == 1;
+          add(of_groups ? 0 : first, of_groups ? groups : members, of_groups ? kEndGroup : 1, ends);
+          if (ends) return;
+        }
       });
 }
 

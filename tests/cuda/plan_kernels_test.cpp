@@ -1,4 +1,4 @@
-// How many kernels a step of ResNet18 enqueues, as --print-plan counts them, on a simulated GPU that runs none of them.
+// How many kernels a training step enqueues, as --print-plan counts them, on a simulated GPU that runs none of them.
 #include <set>
 #include <sstream>
 
@@ -13,9 +13,9 @@ using namespace dp::test;
 namespace {
 
 // Of a training step but for its inputs and the update, by name: the first table of describe_plan().
-std::map<std::string, int> kernels_of_step(const Model& model, NormFusion fusion, std::int64_t batch) {
+std::map<std::string, int> kernels_of_step(const Model& model, NormFusion fusion, std::int64_t batch, Amp amp) {
   engine::test_modes().norm_fusion = fusion;
-  const DataParallel net(model, {.devices = gpus({0}), .autotune = false, .amp = Amp::bfloat16});
+  const DataParallel net(model, {.devices = gpus({0}), .autotune = false, .amp = amp});
   const std::string plan = net.describe_plan(batch);
   engine::test_modes().norm_fusion = NormFusion::measured;
   std::map<std::string, int> kernels;
@@ -49,7 +49,7 @@ TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
   simt::simulation().protect_memory = false;  // time
   const Model model = models::resnet18({.classes = 10, .input = {3, 32, 32}});
   for (const NormFusion fusion : {NormFusion::never, NormFusion::always}) {
-    const std::map<std::string, int> kernels = kernels_of_step(model, fusion, 64);
+    const std::map<std::string, int> kernels = kernels_of_step(model, fusion, 64, Amp::bfloat16);
     std::string text;
     for (const auto& [name, count] : kernels) text += std::to_string(count) + " " + name + "\n";
     INFO(text);
@@ -61,4 +61,22 @@ TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
     CHECK(kernels.at("batch_norm_track") == 1);
     CHECK_FALSE(kernels.contains("batch_norm_merge"));
   }
+}
+
+TEST_CASE("simulated GPUs: a step of mnist_convnet has ten kernels, beside those that make the batch and update") {
+  SimulatedGpus machine(1);
+  simt::simulation().protect_memory = false;  // time
+  const Model model = models::mnist_convnet();
+  const auto count = [&](NormFusion fusion) {
+    int sum = 0;
+    std::string text;
+    for (const auto& [name, times] : kernels_of_step(model, fusion, 64, Amp::off)) {
+      text += std::to_string(times) + " " + name + "\n";
+      sum += times;
+    }
+    UNSCOPED_INFO(text);
+    return sum;
+  };
+  CHECK(count(NormFusion::measured) <= 10);
+  CHECK(count(NormFusion::never) > 10);
 }
