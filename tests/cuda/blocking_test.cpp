@@ -1,7 +1,5 @@
 // From the first collective of a run on nothing is called that may wait for a device or for a lock of the driver: no allocation, no copy of
 // ordinary memory, no event or stream made, no kernel loaded.
-#include <cuda_runtime_api.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -11,7 +9,9 @@
 #include "kernels/cuda/owner.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/plugin.h"
+#include "simt/calls.h"
 #include "simt/nccl/nccl_recorder.h"
+#include "simt/sleep.h"
 
 using namespace dp;
 using namespace dp::kernels;
@@ -180,15 +180,10 @@ TEST_CASE("simulated GPUs: streams of communication have the highest priority, o
   {
     const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, 1}, {});
     const auto work = context->make_stream(), communication = context->make_stream(StreamUse::communication);
-    const auto priority = [](Stream& stream) {
-      int value = 1;
-      CHECK(cudaStreamGetPriority(cuda::of_cuda(stream).native(), &value) == cudaSuccess);
-      return value;
-    };
-    int lowest = 1, highest = 1;
-    CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest) == cudaSuccess);
-    CHECK(priority(*work) == lowest);
-    CHECK(priority(*communication) == highest);
+    const auto [lowest, highest] = simt::stream_priorities();
+    CHECK(highest < lowest);
+    CHECK(simt::priority_of(cuda::of_cuda(*work).native()) == lowest);
+    CHECK(simt::priority_of(cuda::of_cuda(*communication).native()) == highest);
   }
   const DataParallel net(narrow_convnet(), on_gpus(2, 2));
   CHECK(simt::live().urgent_streams == 2);  // one a replica
@@ -208,11 +203,8 @@ TEST_CASE(
     const auto broken = cuda.open({DeviceKind::cuda, 1}, options), sound = cuda.open({DeviceKind::cuda, 0}, options);
     const auto stuck = broken->make_stream(), waiting = sound->make_stream();
     const auto event = broken->make_event(), behind = sound->make_event();
-    const auto never = [](void* flag) {
-      while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    };
     broken->bind_thread();
-    CHECK(cudaLaunchHostFunc(cuda::of_cuda(*stuck).native(), never, &answers) == cudaSuccess);
+    simt::hold(cuda::of_cuda(*stuck).native(), answers);
     stuck->record(*event);
     waiting->wait(*event);
     waiting->record(*behind);
@@ -230,4 +222,5 @@ TEST_CASE(
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // once for all streams
   CHECK(simt::live().streams > 0);
   answers = true;
+  answers.notify_all();
 }

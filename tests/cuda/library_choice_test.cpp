@@ -14,6 +14,7 @@
 #include "kernels/cuda/tuner.h"
 #include "simt/cublaslt/simulated_cublaslt.h"
 #include "simt/cudnn/simulated_cudnn.h"
+#include "simt/runtime/devices.h"
 #include "simt/sleep.h"
 #include "support/temporary_folder.h"
 
@@ -294,11 +295,7 @@ decltype(CudnnApi::destroy) destroy_cudnn;
 decltype(CublasLtApi::destroy) destroy_cublaslt;
 std::vector<int> current_at_end;  // the device that is current whenever a handle is destroyed
 
-void note_device() {
-  int device = -1;
-  cudaGetDevice(&device);
-  current_at_end.push_back(device);
-}
+void note_device() { current_at_end.push_back(simt::current_device()); }
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/trial_timer.h"
+#include "simt/calls.h"
 #include "simt/sleep.h"
 
 using namespace dp;
@@ -32,8 +33,8 @@ class Copy final : public CudaOp {
     sources.insert(args[0]);
     if (kind_ == slow_to_launch) std::this_thread::sleep_for(std::chrono::milliseconds(6));
     if (kind_ == slow) simt::sleep_in(stream, 3);
-    check(cudaMemcpyAsync(args[1], args[0], kBytes, cudaMemcpyDeviceToDevice, stream), "copying");
-    if (kind_ == waits) check(cudaStreamSynchronize(stream), "waiting");
+    check(simt::copy_in(stream, args[1], args[0], kBytes), "copying");
+    if (kind_ == waits) check(simt::wait_for(stream), "waiting");
   }
 
  public:

@@ -70,7 +70,7 @@ std::vector<double> loaded(const Images& images, const Gathering& gathering) {
   Batch batch{Tensor({batch_size, image[0], image[1], image[2]}, DType::f32), Tensor({batch_size}, DType::i32),
               Tensor({batch_size}, DType::i64)};
   std::vector<std::uint8_t> scratch(filler.image_bytes());
-  filler.fill(batch, gathering.samples, static_cast<std::int64_t>(gathering.inputs.epoch), scratch);
+  filler.fill(batch, gathering.samples, static_cast<std::int64_t>(gathering.inputs.epoch), scratch, {});
   const auto values = batch.images.span<float>();
   return {values.begin(), values.end()};
 }

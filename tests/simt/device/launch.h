@@ -59,7 +59,6 @@ template <class... P, class... A>
 cudaError_t launch_kernel(const Launch& launch, void (*kernel)(P...), A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");
   static_assert((std::is_trivially_copyable_v<P> && ...), "a kernel's parameters are copied byte by byte");
-  if (KernelLoading::active()) return load_kernel(reinterpret_cast<const void*>(kernel), launch);
   using Arguments = simt::KernelArguments<std::remove_cv_t<P>...>;
   static_assert(sizeof(Arguments) <= simt::kArgumentBytes);
   const Arguments copied{kernel, {static_cast<P>(std::forward<A>(arguments))...}};
@@ -80,7 +79,9 @@ cudaError_t launch_kernel(const Launch& launch, void (*kernel)(P...), A&&... arg
 
 template <class... P, class... A>
 void launch(const Launch& where, void (*kernel)(P...), A&&... arguments) {
-  allow_shared(reinterpret_cast<const void*>(kernel), where);
+  const void* const function = reinterpret_cast<const void*>(kernel);
+  allow_shared(function, where);
+  if (KernelLoading::active()) return load_kernel(function, where);
   check_launch(launch_kernel(where, kernel, std::forward<A>(arguments)...), where);
 }
 
