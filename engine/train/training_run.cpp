@@ -162,10 +162,6 @@ void TrainingRun::train() {
   }
   if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // nothing was left to train
   if (unsaved_) save_last(true);
-  if (alone_)
-    world()->fail(
-        Error(ErrorCode::device,
-              fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
 }
 
 void TrainingRun::train_epoch() {
@@ -340,6 +336,11 @@ RunSummary TrainingRun::summary() const {
                        options_.parallel.trace_first));
   summary.output_dir = folder_.path();
   summary.phases = phases_;
+  // The last thing: the other ranks then end, and this one's calls with them.
+  if (alone_)
+    world()->fail(
+        Error(ErrorCode::device,
+              fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
   return summary;
 }
 

@@ -30,7 +30,7 @@ Outcome check_interrupted(Program& program, int number) {
   CHECK(ended);
   if (!ended) ::kill(program.id(), SIGKILL);
   Outcome outcome = program.wait();
-  UNSCOPED_INFO("stderr: " << outcome.err);
+  INFO("stderr: " << outcome.err);
   CHECK(outcome.signal == 0);
   CHECK(outcome.code == 128 + number);
   CHECK(outcome.err.find("stopping") != std::string::npos);
@@ -68,7 +68,7 @@ std::string jpeg(int width, int height) {
   return out;
 }
 
-// 8 small images, then 64 that take a good part of a second each to decode.
+// 8 small images, then many that take a tenth of a second or more each to decode.
 void write_slow_images(const std::string& folder) {
   for (const char* name : {"/train/a", "/train/b", "/val/a", "/val/b"}) fs::create_directories(folder + name);
   const std::string small = jpeg(64, 64);
@@ -76,7 +76,7 @@ void write_slow_images(const std::string& folder) {
   write_text(folder + "/val/a/0.jpg", small);
   write_text(folder + "/val/b/0.jpg", small);
   write_text(folder + "/train/b/first.jpg", jpeg(6000, 4000));
-  for (int i = 0; i < 63; ++i)
+  for (int i = 0; i < 1015; ++i)
     fs::create_hard_link(folder + "/train/b/first.jpg", folder + "/train/b/" + std::to_string(i) + ".jpg");
 }
 
@@ -112,7 +112,8 @@ TEST_CASE("signals: planning ends, and so does a plan that is printed") {
   const Words large{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "-b", "64"};
   for (const int number : {SIGINT, SIGTERM})
     for (const Words& engine : {kDp, kDdp})
-      for (const Words& what : {Words{"--print-plan"}, Words{"--output-dir", "run"}}) {
+      for (const Words& what :
+           {Words{"--print-plan"}, Words{"--output-dir", engine.front() + std::to_string(number)}}) {
         INFO(engine.front() << ' ' << what.front() << ", signal " << number);
         Program program(large + engine + what, temp.path());
         program.wait_until_signals_are_handled();
@@ -140,7 +141,7 @@ TEST_CASE("signals: a wait for the first batch ends, and no checkpoint is made o
   write_slow_images(temp.path());
   for (const int number : {SIGINT, SIGTERM}) {
     INFO("signal " << number);
-    Program program(kSlowImages + (number == SIGINT ? kDp : kDdp) + Words{"-b", "64"}, temp.path());
+    Program program(kSlowImages + (number == SIGINT ? kDp : kDdp) + Words{"-b", "1024"}, temp.path());
     program.wait_until_signals_are_handled();
     wait_for_seconds(2.5);
     interrupt(program, number);
@@ -156,7 +157,7 @@ TEST_CASE("signals: a wait for data in the middle of a run ends, and what was tr
     INFO(engine.front());
     const Words arguments = kSlowImages + engine + Words{"-b", "8"};
     Program program(arguments, temp.path());
-    REQUIRE(program.wait_for("[0/9]").find("[0/9]") != std::string::npos);
+    REQUIRE(program.wait_for("0/128]").find("0/128]") != std::string::npos);
     wait_for_seconds(0.3);
     const Outcome outcome = interrupt(program, SIGTERM);
     CHECK(outcome.err.find("training is saved first") != std::string::npos);

@@ -108,7 +108,7 @@ TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run wo
   }
 }
 
-TEST_CASE("library ways: one that loses NaN is a note, not a failure; an own kernel that does is a failure") {
+TEST_CASE("library ways: one that loses NaN is a note, not a failure, an own kernel that does is a failure") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::loses_nan, CudnnEngine::wrong, CudnnEngine::plain});
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::loses_nan});

@@ -89,7 +89,7 @@ TEST_CASE("peers: a pair that hangs is named, and a second program goes on with 
   CHECK(describe_detours({0, 1, 2, 3}, found.paths) == "cuda:1 and cuda:2 through the host (peer access that hangs)");
 }
 
-TEST_CASE("peers: a pair that returns wrong data is named; one at which the program fails is left out") {
+TEST_CASE("peers: a pair that returns wrong data is named, one at which the program fails is left out") {
   SimulatedGpus machine(3);
   {
     const PeersOfProbe peers("all,0-2=corrupts,1-0=none");  // what comes from 0 to 2; 1 may not enable 0
@@ -105,7 +105,7 @@ TEST_CASE("peers: a pair that returns wrong data is named; one at which the prog
   }
 }
 
-TEST_CASE("peers: verdicts are read back; what is no verdict is not") {
+TEST_CASE("peers: verdicts are read back, what is no verdict is not") {
   SimulatedGpus machine(3);
   append_line(verdict_file(), "a line of something else");
   append_line(verdict_file(), line_of(0, 1, PeerPath::hanging));

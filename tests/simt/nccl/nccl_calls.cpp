@@ -79,7 +79,6 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
     }
     NcclGroup& group = *comm->group;
     const std::string name = "communicator " + std::to_string(group.number);
-    must_be_current(comm->device, "NCCL: a communicator", "is called");
     if (device_of(stream) != comm->device)
       report("NCCL: rank " + std::to_string(comm->rank) + " of " + name + " lives on " + device_name(comm->device) +
              ", its call is on a stream of " + device_name(device_of(stream)));
@@ -96,6 +95,7 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
 }
 
 NcclResult call(Comm comm, cudaStream_t stream, const NcclCall& one) {
+  must_be_current(comm->device, "NCCL: a communicator", "is called");
   if (depth == 0) {
     for (const bool waits : {false, true})
       if (!connect(*comm, {one}, waits)) return NcclResult::remote_error;
