@@ -9,6 +9,7 @@
 #include "simt/nccl/nccl_state.h"
 #include "simt/runtime/devices.h"
 #include "simt/runtime/errors.h"
+#include "simt/runtime/graph_exec.h"
 #include "simt/runtime/quiet_lock.h"
 
 namespace dp::simt {
@@ -261,6 +262,7 @@ SimulatedNccl::SimulatedNccl(std::chrono::milliseconds patience) {
 }
 
 SimulatedNccl::~SimulatedNccl() {
+  free_destroyed_graphs(/*wait=*/true);  // they hold launches of this
   provide_nccl({nullptr, {}, "it is not simulated here"});
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);
