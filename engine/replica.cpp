@@ -71,8 +71,7 @@ std::size_t Replica::low_bytes(const ParameterTable& table, const kernels::Conte
 
 kernels::LossScaler Replica::read_scaler() {
   kernels::LossScaler copy;
-  compute_->copy(&copy, scaler(), sizeof copy);
-  compute_->synchronize();
+  compute_->download(&copy, scaler(), sizeof copy);
   return copy;
 }
 
@@ -291,10 +290,9 @@ void Replica::end_timing() {
 
 std::vector<kernels::StepResults> Replica::take_results() {
   std::vector<kernels::StepResults> copies(lanes_.size());
-  compute_->copy(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
+  compute_->download(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
   const kernels::StepResults empty{};
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
-  compute_->synchronize();
   return copies;
 }
 
@@ -319,8 +317,7 @@ void Replica::export_entry(int index, const std::byte* arena, Tensor& to) {
   const std::byte* source = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
   void* const args[] = {const_cast<std::byte*>(source), staged->data()};
   reorder->run(*compute_, args, workspace->data());
-  compute_->copy(to.raw(), staged->data(), to.bytes());
-  compute_->synchronize();
+  compute_->download(to.raw(), staged->data(), to.bytes());
 }
 
 }  // namespace dp::engine

@@ -49,7 +49,10 @@ class Stream {
   // are told to do only when it is done: a further call with the same ring waits for that.
   virtual void trace(TraceRing*) {}
   virtual void copy(void* dst, const void* src,
-                    std::size_t bytes) = 0;  // host or device on either side; src must stay valid
+                    std::size_t bytes) = 0;  // from the host or the device to the device; src must stay valid
+  // From the device to the host, after all earlier work: done when it returns, as synchronize() returns. Where that throws, nothing is
+  // written to dst any more.
+  virtual void download(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void upload(void* dst, const void* src,
                       std::size_t bytes) = 0;  // src is read before the call returns; at most 256 bytes
   virtual void synchronize() = 0;              // returns when all work is done; throws the first exception of that work

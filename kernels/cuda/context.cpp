@@ -72,6 +72,7 @@ CudaContext::CudaContext(Device device, const ContextOptions& options) : device_
   op_options_.libraries = std::make_shared<Libraries>(device.index);
   memory_stream_ = make_stream_handle();
   collective_order_.prepare();
+  staging_.prepare();
   const KernelLoading loading;
   upload_bytes(nullptr, "", 1, nullptr);
 }

@@ -1,8 +1,11 @@
 #include "kernels/cuda/stream.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <thread>
 
 #include "kernels/cuda/check.h"
@@ -102,6 +105,21 @@ void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
   else
     check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, work()), "copying");
   worked();
+}
+
+void CudaStream::download(void* dst, const void* src, std::size_t bytes) {
+  bind_device(device_);
+  if (bytes == 0) synchronize();
+  for (std::size_t at = 0; at < bytes;) {
+    const std::span<std::byte> piece = staging_.out().first(std::min(bytes - at, staging_.out().size()));
+    check(cudaMemcpyAsync(piece.data(), static_cast<const std::byte*>(src) + at, piece.size(), cudaMemcpyDeviceToHost,
+                          work()),
+          "copying from the device");
+    worked();
+    synchronize();
+    std::memcpy(static_cast<std::byte*>(dst) + at, piece.data(), piece.size());
+    at += piece.size();
+  }
 }
 
 void CudaStream::upload(void* dst, const void* src, std::size_t bytes) {

@@ -40,9 +40,10 @@ class CudaStream final : public Stream {
   void label(std::size_t label) override { timer_.label(label); }
   void detail(std::uint64_t detail) override { timer_.detail(detail); }
   void trace(TraceRing* ring) override;
-  // From ordinary host memory through pinned slots: `src` is read before the call returns. To ordinary host memory: returns when
-  // it is done.
+  // From ordinary host memory through pinned slots: `src` is read before the call returns.
   void copy(void* dst, const void* src, std::size_t bytes) override;
+  // Through pinned memory: CUDA itself waits for all earlier work in a copy to ordinary memory, also where that never ends.
+  void download(void* dst, const void* src, std::size_t bytes) override;
   void upload(void* dst, const void* src, std::size_t bytes) override;  // as a kernel's argument
   void synchronize() override;
   void synchronize(Event& event) override;

@@ -86,6 +86,11 @@ void HostStream::copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes > 0 && dst != src) submit(Task(CopyCall{dst, src, bytes}));
 }
 
+void HostStream::download(void* dst, const void* src, std::size_t bytes) {
+  synchronize();
+  if (bytes > 0) std::memcpy(dst, src, bytes);
+}
+
 void HostStream::upload(void* dst, const void* src, std::size_t bytes) {
   if (bytes > kMaxUploadBytes)
     throw Error(ErrorCode::usage, "an upload of " + std::to_string(bytes) + " bytes is longer than " +

@@ -39,6 +39,7 @@ class HostStream : public Stream {
   void detail(std::uint64_t detail) override { detail_ = detail; }
   void trace(TraceRing* ring) override { trace_ = ring; }
   void copy(void* dst, const void* src, std::size_t bytes) override;
+  void download(void* dst, const void* src, std::size_t bytes) override;
   void upload(void* dst, const void* src, std::size_t bytes) override;
 
  protected:

@@ -74,8 +74,7 @@ class OnDevice {
   T* data() { return static_cast<T*>(buffer_->data()); }
   std::vector<T> content() {
     std::vector<T> copy(count_);
-    stream_.copy(copy.data(), buffer_->data(), count_ * sizeof(T));
-    stream_.synchronize();
+    stream_.download(copy.data(), buffer_->data(), count_ * sizeof(T));
     return copy;
   }
 

@@ -85,6 +85,25 @@ TEST_CASE("an upload reads its source before it returns, a copy when it runs") {
   CHECK_THROWS_AS(stream->upload(uploaded, source, kMaxUploadBytes + 1), Error);
 }
 
+TEST_CASE("a download is done when it returns, after all earlier work; where that failed nothing is written") {
+  const bool threaded = GENERATE(false, true);
+  BareContext context(mode(threaded));
+  const auto stream = context.make_stream();
+  int source = 1, changed = 2, seen = 0;
+  stream->copy(&source, &changed, sizeof changed);
+  stream->download(&seen, &source, sizeof seen);
+  CHECK(seen == 2);
+  LambdaOp fails([] { throw std::runtime_error("planted"); });
+  changed = 3;
+  const auto download_after_failure = [&] {
+    run(fails, *stream);
+    stream->copy(&source, &changed, sizeof changed);
+    stream->download(&seen, &source, sizeof seen);
+  };
+  CHECK_THROWS_WITH(download_after_failure(), "planted");
+  CHECK(seen == 2);
+}
+
 TEST_CASE("a wait holds back later work until the latest record before it, and no other") {
   const bool threaded = GENERATE(false, true);
   BareContext context(mode(threaded));

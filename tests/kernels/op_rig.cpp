@@ -118,7 +118,7 @@ std::unique_ptr<Buffer> OpRig::upload_bytes(const void* data, std::size_t bytes)
 }
 
 void OpRig::download_bytes(void* data, const Buffer& memory, std::size_t bytes) {
-  copy(data, const_cast<Buffer&>(memory).data(), bytes);
+  stream_->download(data, const_cast<Buffer&>(memory).data(), bytes);
 }
 
 void OpRig::run(Op& op, std::span<void* const> args) {
