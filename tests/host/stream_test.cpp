@@ -85,7 +85,7 @@ TEST_CASE("an upload reads its source before it returns, a copy when it runs") {
   CHECK_THROWS_AS(stream->upload(uploaded, source, kMaxUploadBytes + 1), Error);
 }
 
-TEST_CASE("a download is done when it returns, after all earlier work; where that failed nothing is written") {
+TEST_CASE("a download is done when it returns, after all earlier work, and writes nothing where that failed") {
   const bool threaded = GENERATE(false, true);
   BareContext context(mode(threaded));
   const auto stream = context.make_stream();
