@@ -67,7 +67,7 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
 
 void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batch& batch, const Sgd& sgd) {
   replica.begin_timing(step);
-  exchange.wait_for_weights(0);
+  exchange.wait_for_weights();
   replica.upload_inputs(step_inputs(batch.global_size(), sgd));
   exchange.begin(step, !update_waits_for_gradient(), sgd.momentum != 0);
   for (int micro = 0; micro < options.grad_accum_steps; ++micro) {
@@ -89,11 +89,11 @@ void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange
   replica.make_images();
   for (int first = 0; first < replica.lanes(); first += together) {
     const Lanes lanes{first, first + together};
-    forward(replica, exchange, lanes, /*training=*/true);
+    forward(replica, lanes, /*training=*/true);
     if (options.loss == LossAt::gathered)
       gathered_loss(replica, rows);
     else
-      local_loss(replica, exchange, lanes);
+      local_loss(replica, lanes);
     check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
     backward(replica, exchange, lanes, accumulate, last);
   }
@@ -118,16 +118,14 @@ void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range ro
 
 // One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet. idle(leg) is called
 // on a replica without rows, before it meets the others at the leg's end.
-template <typename Before, typename After, typename Idle>
+template <typename After, typename Idle>
 void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
                                     const std::vector<engine::PlanStep>& (Plan::*stage)() const,
-                                    const std::vector<engine::Gather>& gathers, Before&& before, After&& after,
-                                    Idle&& idle) {
+                                    const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle) {
   for (std::size_t leg = 0; leg <= gathers.size(); ++leg) {
     for (int lane = lanes.begin; lane < lanes.end; ++lane) {
       if (const Plan* plan = replica.select(lane))
-        replica.run_leg((plan->*stage)(), leg == 0, [&](const engine::PlanStep& s) { before(lane, s); },
-                        [&](const engine::PlanStep& s) { after(lane, s); });
+        replica.run_leg((plan->*stage)(), leg == 0, [&](const engine::PlanStep& s) { after(lane, s); });
       else if (leg < gathers.size())
         replica.zero_part(gathers[leg]);
     }
@@ -138,17 +136,13 @@ void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
   }
 }
 
-// Each step that reads weights waits until the last update has brought them.
-void DataParallel::State::forward(Replica& replica, Exchange& exchange, Lanes lanes, bool training) {
+void DataParallel::State::forward(Replica& replica, Lanes lanes, bool training) {
   replica.enter(Phase::forward);
   const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
   static const std::vector<engine::Gather> none;
   run_stage(
-      replica, lanes, &Plan::forward, training ? forward_gathers : none,
-      [&](int, const engine::PlanStep& s) {
-        if (s.reads_entry >= 0) exchange.wait_for_weights(s.reads_entry);
-      },
-      [](int, const engine::PlanStep&) {}, [](std::size_t) {});
+      replica, lanes, &Plan::forward, training ? forward_gathers : none, [](int, const engine::PlanStep&) {},
+      [](std::size_t) {});
   if (training && lanes.end == replica.lanes()) update_running_statistics(replica);
   if (const Plan* plan = replica.select(lanes.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
 }
@@ -170,15 +164,10 @@ void DataParallel::State::update_running_statistics(Replica& replica) {
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
 }
 
-void DataParallel::State::local_loss(Replica& replica, Exchange& exchange, Lanes lanes) {
+void DataParallel::State::local_loss(Replica& replica, Lanes lanes) {
   replica.enter(Phase::loss);
-  for (int lane = lanes.begin; lane < lanes.end; ++lane) {
-    const Plan* plan = replica.select(lane);
-    if (plan == nullptr) continue;
-    for (const engine::PlanStep& s : plan->loss())
-      if (s.reads_entry >= 0) exchange.wait_for_weights(s.reads_entry);
-    replica.run(plan->loss());
-  }
+  for (int lane = lanes.begin; lane < lanes.end; ++lane)
+    if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
 }
 
 // Hands every bucket to the exchange as soon as its gradients are complete in every lane.
@@ -193,7 +182,7 @@ void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes l
   for (int lane = working; lane < replica.lanes() && lanes.begin == 0 && !accumulate; ++lane)
     replica.zero_gradients(lane);
   run_stage(
-      replica, lanes, &Plan::backward, backward_gathers, [](int, const engine::PlanStep&) {},
+      replica, lanes, &Plan::backward, backward_gathers,
       [&](int lane, const engine::PlanStep& s) {
         if (last && lane + 1 == working && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
       },
@@ -278,15 +267,15 @@ void DataParallel::evaluate(const Batch& batch) {
   s.graphs->evaluated(batch.global_size(), batch.kept.set != nullptr);
   s.bring_buffers();
   s.on_replicas([&](Replica& replica, Exchange& exchange) {
-    exchange.wait_for_weights(0);
+    exchange.wait_for_weights();
     replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
     s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
     replica.make_images();
     const int together = replica.lanes_together();
     for (int first = 0; first < replica.lanes(); first += together) {
       const State::Lanes lanes{first, first + together};
-      s.forward(replica, exchange, lanes, /*training=*/false);
-      s.local_loss(replica, exchange, lanes);
+      s.forward(replica, lanes, /*training=*/false);
+      s.local_loss(replica, lanes);
     }
     replica.context().flush();
     replica.bound_queue();

@@ -31,7 +31,7 @@ void DataParallel::State::restart_average() {
 
 void DataParallel::State::update_average(Replica& replica, Exchange& exchange) {
   if (!options.ema_decay || replica.rank() != 0) return;
-  exchange.wait_for_all_weights();
+  exchange.wait_for_weights();
   void* const values[] = {replica.values(), average_values->data()};
   average_values_op->run(replica.compute(), values, nullptr);
   if (!average_buffers) return;

@@ -13,6 +13,11 @@ std::int64_t bucket_granularity(const DataParallelOptions& options) {
   return static_cast<std::int64_t>(options.devices.size()) * kernels::kNormBlock;
 }
 
+// Layers read weights in 16 bits, biases and normalisation in 32: apart, the weights of others can come in 16.
+bool vectors_first(const DataParallelOptions& options) {
+  return options.amp != Amp::off && options.reduce == Reduce::sharded && ranks_of(options) > 1;
+}
+
 std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
                                               std::size_t bucket_bytes) {
   const bool overlaps = options.devices.front().kind == DeviceKind::cuda && engine::worth_tuning(table);

@@ -67,11 +67,10 @@ std::vector<NamedTensor> DataParallel::State::export_buffers() {
         *tensor.data<std::int64_t>() = batches_tracked;
       } else {
         const std::size_t offset = static_cast<std::size_t>(place_of(norms, buffer)) * size_of(table->type());
-        master.compute().copy(tensor.raw(), master.buffers() + offset, tensor.bytes());
+        master.compute().download(tensor.raw(), master.buffers() + offset, tensor.bytes());
       }
       tensors.emplace_back(buffer.name, std::move(tensor));
     }
-    master.compute().synchronize();
   });
   return tensors;
 }

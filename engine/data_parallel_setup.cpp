@@ -96,7 +96,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false, true), nullptr,
                             norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type(),
-                                                     bucket_granularity(options));
+                                                     bucket_granularity(options), vectors_first(options));
     ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
     for (const engine::PlanStep& piece : plan.backward()) {
       if (ready_in_leg.empty()) break;
@@ -135,7 +135,8 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
-                                                      failpoints, options.reduce_dtype, scaling);
+                                                      failpoints, options.reduce_dtype, scaling,
+                                                      options.ema_decay.has_value());
   });
   if (scaling) set_loss_scale({options.loss_scale.initial, 0});
   make_graphs();
@@ -197,7 +198,7 @@ void DataParallel::State::make_graphs() {
       return std::count(all.begin(), all.end(), char{1}) == size();
     };
   }
-  if (required && !refusal.empty()) refuse("--graphs always can not be obeyed: " + refusal);
+  if (required && !refusal.empty()) refuse("--graphs always is not possible: " + refusal);
   graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
 }
 

@@ -37,6 +37,7 @@ std::string_view communicator_name(Comm comm);                            // as 
 // Elements that buckets, and the arenas, are multiples of. Under nccl each rank's slice of a bucket then has one size, as NCCL's reduce-scatter
 // and all-gather require.
 std::int64_t bucket_granularity(const DataParallelOptions& options);
+bool vectors_first(const DataParallelOptions& options);  // as the table of parameters means it
 // Where options.bucket_bytes was not given.
 std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
                                               std::size_t bucket_bytes);
@@ -159,8 +160,8 @@ struct DataParallel::State {
   struct Lanes {
     int begin = 0, end = 1;
   };
-  void forward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool training);
-  void local_loss(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes);
+  void forward(engine::Replica& replica, Lanes lanes, bool training);
+  void local_loss(engine::Replica& replica, Lanes lanes);
   void bring_labels(engine::Replica& replica, const Batch& batch,
                     kernels::Range rows);  // to where gathered_loss reads them
   void gathered_loss(engine::Replica& replica, std::int64_t rows);
@@ -175,10 +176,10 @@ struct DataParallel::State {
   // In a world: the ranks' values, in rank order.
   template <typename T>
   std::vector<T> of_all_ranks(const T& mine) const;
-  template <typename Before, typename After, typename Idle>
+  template <typename After, typename Idle>
   void run_stage(engine::Replica& replica, Lanes lanes,
                  const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
-                 const std::vector<engine::Gather>& gathers, Before&& before, After&& after, Idle&& idle);
+                 const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle);
   void set_loss_scale(const LossScale& scale);
   // Collective: before the exchanges are made, with their communicators.
   std::vector<engine::Bucket> make_buckets(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
@@ -204,6 +205,7 @@ struct DataParallel::State {
   void import_arena(Arena arena, const std::vector<NamedTensor>& tensors);
   std::unique_ptr<kernels::Buffer> assemble(engine::Replica& master, Arena arena);
   void wait_for_all();
+  void gather_values();
 
   const Model model;
   DataParallelOptions options;  // resolved

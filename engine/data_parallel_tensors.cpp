@@ -30,6 +30,14 @@ void DataParallel::State::wait_for_all() {
   });
 }
 
+// What of the weights the last step left with the replicas that updated it, to all.
+void DataParallel::State::gather_values() {
+  on_replicas([](Replica& replica, Exchange& exchange) {
+    exchange.gather_values();
+    replica.context().flush();
+  });
+}
+
 // The whole arena in one buffer of the master, from the replicas that hold its parts.
 std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, Arena arena) {
   auto whole = master.context().allocate(table->bytes());
@@ -53,6 +61,7 @@ std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, 
 
 std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
   wait_for_all();
+  if (arena == Arena::value) gather_values();
   std::vector<NamedTensor> tensors;
   on_first([&](Replica& master, Exchange&) {
     std::unique_ptr<kernels::Buffer> assembled;
@@ -99,6 +108,7 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
   forward_rows = 0;
   wait_for_all();
   if (arena == Arena::value) {
+    gather_values();  // the import may bring some of them only
     on_first([&](Replica& master, Exchange&) {
       for (const auto& [index, tensor] : found) master.import_entry(index, *tensor, master.values());
       for (const auto& [buffer, tensor] : buffers) import_buffer(master, *buffer, *tensor);
@@ -162,11 +172,15 @@ void DataParallel::set_step_count(std::int64_t steps) { state_->step = steps; }
 bool DataParallel::replicas_identical() const {
   State& s = *state_;
   s.wait_for_all();
-  std::vector<std::vector<std::byte>> copies(s.replicas.size(), std::vector<std::byte>(s.table->bytes()));
+  s.gather_values();
+  // With mixed precision also what layers read.
+  const std::size_t low = engine::Replica::low_bytes(*s.table, s.replicas.front()->context());
+  const std::size_t bytes = s.table->bytes();
+  std::vector<std::vector<std::byte>> copies(s.replicas.size(), std::vector<std::byte>(bytes + low));
   s.on_replicas([&](Replica& replica, Exchange&) {
     auto& copy = copies[s.local(replica)];
-    replica.compute().copy(copy.data(), replica.values(), copy.size());
-    replica.compute().synchronize();
+    replica.compute().download(copy.data(), replica.values(), bytes);
+    if (low != 0) replica.compute().download(copy.data() + bytes, replica.low_value(0), low);
   });
   if (s.options.world) {
     const auto digests = s.of_all_ranks(crc32c(copies.front()));

@@ -85,10 +85,10 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   place_new({rows, training, /*gathers=*/true, /*micro_batches=*/1});
   if (!training) bring_buffers();
   on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    exchange.wait_for_weights(0);
+    exchange.wait_for_weights();
     replica.upload_inputs(step_inputs(rows, {}));
     scatter(replica, batch, {0, rows}, training, /*accumulate=*/false, /*gathers=*/true);
-    forward(replica, exchange, Lanes{}, training);
+    forward(replica, Lanes{}, training);
     gather_logits(replica, rows);
     if (replica.rank() == 0) offset = replica.plan_of(0)->logits().offset;
     replica.context().flush();
@@ -143,7 +143,7 @@ void DataParallel::step(const Sgd& sgd) {
   s.forward_rows = 0;
   s.place_momenta(sgd);
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    exchange.wait_for_weights(0);
+    exchange.wait_for_weights();
     replica.upload_inputs(s.step_inputs(1, sgd));
     exchange.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
     exchange.update(s.update_waits_for_gradient());

@@ -26,7 +26,7 @@ class Estimate {
     context_ = kernels::backend(options_.devices.front().kind).open(options_.devices.front(), context);
     const Plan layouts(model_, *context_, plan_options(kLayoutRows, true, false), nullptr, norms_);
     table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type(),
-                                                      bucket_granularity(options_));
+                                                      bucket_granularity(options_), vectors_first(options_));
     buckets_ = options_.bucket_bytes != 0 ? table_->buckets(options_.bucket_bytes)
                                           : automatic_buckets(options_, *table_, engine::default_bucket_bytes(*table_));
   }

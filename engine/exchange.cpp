@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace dp::engine {
 
@@ -32,7 +33,7 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
 
 Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
                    std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
-                   std::optional<LossScaling> scaling)
+                   std::optional<LossScaling> scaling, bool keeps_values)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
@@ -41,6 +42,7 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
       element_(size_of(replica.table().type())),
       type_(replica.table().type()),
       scaling_(scaling),
+      keeps_values_(keeps_values),
       partial_offset_{0} {
   Context& context = replica.context();
   if (communicator_) {
@@ -53,11 +55,11 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
     communicator_->reserve(static_cast<std::size_t>(largest) * element_);
   }
   gradients_done_ = context.make_event();
+  weights_arrived_ = context.make_event();
   const int ranks = communicator_ ? communicator_->size() : 1;
   const bool mixed = replica.mixed();
   std::int64_t held = 0;
   for (const Bucket& bucket : buckets_) {
-    weights_arrived_.push_back(context.make_event());
     const Range own = updated_by(bucket, mode_, replica.rank(), ranks);
     parts_.push_back({own, held});
     held += own.size();
@@ -69,10 +71,9 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
     partial_offset_.push_back(partial_offset_.back() + blocks_of(bucket.range.size()));
     casts_.emplace_back();
     for (const Range& others : {Range{bucket.range.begin, own.begin}, Range{own.end, bucket.range.end}})
-      if (mixed && others.size() != 0) casts_.back().push_back(cast_of(others));
+      if (mixed && others.size() != 0 && !arrives_low(bucket)) casts_.back().push_back(cast_of(others));
   }
   if (mixed) cast_all_ = cast_of({0, replica.table().size()});
-  arriving_.resize(buckets_.size());
   partial_bytes_.resize(static_cast<std::size_t>(ranks));
   norm_partials_ =
       replica.allocate(static_cast<std::size_t>(partial_offset_.back()) * sizeof(double), &MemoryUse::other);
@@ -110,6 +111,7 @@ void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
   per_bucket_ = per_bucket;
   momentum_ = momentum;
   next_ = 0;
+  values_apart_ = arrives_low(buckets_.front());
 }
 
 void Exchange::ensure_momenta() {
@@ -178,10 +180,25 @@ void Exchange::update_bucket(std::size_t bucket) {
   enter(Phase::broadcast, bucket);
   const Range range = buckets_[bucket].range;
   if (mode_ == Reduce::master) communicator_->broadcast(value(range.begin), range.size(), type_, 0, *comm_);
-  if (mode_ == Reduce::sharded) communicator_->all_gather(value(range.begin), range.size(), type_, *comm_);
+  if (mode_ == Reduce::sharded) gather(buckets_[bucket]);
   for (const Cast& cast : casts_[bucket]) run(cast);
-  comm_->record(*weights_arrived_[bucket]);
-  arriving_[bucket] = 1;
+  if (bucket + 1 < buckets_.size()) return;
+  comm_->record(*weights_arrived_);
+  arriving_ = true;
+}
+
+bool Exchange::arrives_low(const Bucket& bucket) const {
+  const std::int64_t vectors = replica_.table().vectors();  // which layers read as they are
+  return mode_ == Reduce::sharded && !keeps_values_ && vectors != 0 && bucket.range.begin >= vectors;
+}
+
+void Exchange::gather(const Bucket& bucket) {
+  const Range range = bucket.range;
+  if (!arrives_low(bucket)) return communicator_->all_gather(value(range.begin), range.size(), type_, *comm_);
+  const Context& context = replica_.context();
+  // Nothing is added: any type of that size carries them.
+  const DType carrier = context.element_bytes(context.activation_type()) == 2 ? DType::bf16 : DType::f64;
+  communicator_->all_gather(replica_.low_value(range.begin), range.size(), carrier, *comm_);
 }
 
 void Exchange::update(bool norm) {
@@ -224,25 +241,13 @@ void Exchange::share_partials(std::size_t bucket) {
   communicator_->broadcast(whole, blocks_of(range.size()), DType::f64, 0, *comm_);
 }
 
-// An entry that two buckets share is there with the later one, which holds its beginning.
-void Exchange::wait_for_weights(int entry) {
-  const std::int64_t offset = replica_.table().entry(entry).offset;
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    if (buckets_[bucket].range.begin <= offset) return wait_for_bucket(bucket);
-}
-
-void Exchange::wait_for_all_weights() {
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) wait_for_bucket(bucket);
-}
-
-void Exchange::wait_for_bucket(std::size_t bucket) {
-  if (arriving_[bucket]) replica_.compute().wait(*weights_arrived_[bucket]);
-  arriving_[bucket] = 0;
+void Exchange::wait_for_weights() {
+  if (std::exchange(arriving_, false)) replica_.compute().wait(*weights_arrived_);
 }
 
 void Exchange::start_over() {
   next_ = 0;
-  std::fill(arriving_.begin(), arriving_.end(), char{0});
+  arriving_ = false;
   if (communicator_) communicator_->start_over();
 }
 
@@ -254,6 +259,13 @@ void Exchange::broadcast_weights() {
     communicator_->broadcast(replica_.values(), replica_.table().size(), type_, 0, *comm_);
   }
   if (cast_all_.op) run(cast_all_);
+  synchronize();
+}
+
+void Exchange::gather_values() {
+  if (!std::exchange(values_apart_, false)) return;
+  for (const Bucket& bucket : buckets_)
+    if (arrives_low(bucket)) communicator_->all_gather(value(bucket.range.begin), bucket.range.size(), type_, *comm_);
   synchronize();
 }
 

@@ -1,5 +1,8 @@
 // What happens to a bucket of gradients once backward has finished it: summed over the replicas, the
 // weights updated, the new weights brought to every replica. One per replica; its work runs on a communication stream.
+//
+// With sharded updates and mixed precision the weights of others arrive in the type in which layers read them, half the bytes: a replica
+// has only its own part of the values, until gather_values().
 #pragma once
 
 #include <memory>
@@ -20,10 +23,10 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets);
 class Exchange {
  public:
   // `communicator` is null for a single replica with one lane: then everything runs on the compute stream. `scaling`: of the loss, whose
-  // gradients arrive scaled. `reduce_dtype`: bf16, or as the gradients are.
+  // gradients arrive scaled. `reduce_dtype`: bf16, or as the gradients are. `keeps_values`: after each step every replica has all of them.
   Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
            std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
-           std::optional<kernels::LossScaling> scaling = {});
+           std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
   ~Exchange();
   // Ends what is on its way. For all replicas before the first goes, since they read each other's memory; nothing but destruction may follow.
   void stop();
@@ -43,14 +46,14 @@ class Exchange {
   void entries_ready(int entry);
   // For a step that is not per_bucket. `norm`: compute the gradient's norm, and clip and skip by it; always with a scaled loss.
   void update(bool norm);
-  // Holds the compute stream back until the weights of `entry` have arrived.
-  void wait_for_weights(int entry);
-  void wait_for_all_weights();
+  // Holds the compute stream back until the last update is done and its weights have arrived.
+  void wait_for_weights();
   // The step begins again: what was enqueued since begin() was recorded and will not be done.
   void start_over();
   // Brings the master's weights to every replica, as after a load, and renews what layers read of them.
   void broadcast_weights();
   void broadcast_momenta();  // where every replica holds all of them
+  void gather_values();      // of all buckets, where the last step left them with who updated them
   void synchronize();
 
   // This replica's part of the optimizer state: empty, whole buckets, or slices of buckets, in bucket order.
@@ -81,7 +84,8 @@ class Exchange {
   void update_bucket(std::size_t bucket);
   void compute_norm();
   void share_partials(std::size_t bucket);
-  void wait_for_bucket(std::size_t bucket);
+  bool arrives_low(const Bucket& bucket) const;
+  void gather(const Bucket& bucket);
 
   Replica& replica_;
   std::unique_ptr<kernels::Communicator> communicator_;
@@ -91,11 +95,12 @@ class Exchange {
   const std::size_t element_;  // bytes
   const DType type_;
   const std::optional<kernels::LossScaling> scaling_;
+  const bool keeps_values_;
   std::optional<RoundedGradients> rounded_;  // in which they are summed
   std::unique_ptr<kernels::Stream> comm_;
   std::unique_ptr<kernels::Event> gradients_done_;
-  std::vector<std::unique_ptr<kernels::Event>> weights_arrived_;
-  std::vector<char> arriving_;
+  std::unique_ptr<kernels::Event> weights_arrived_;  // those of the last bucket
+  bool arriving_ = false, values_apart_ = false;
   std::vector<Part> parts_;                             // one per bucket
   std::vector<std::unique_ptr<kernels::Op>> sgd_;       // one per bucket; null where this replica updates nothing
   std::vector<std::unique_ptr<kernels::Op>> partials_;  // the same

@@ -22,25 +22,26 @@ struct ParameterEntry {
 // A range of the arenas that is reduced, updated and broadcast as one.
 struct Bucket {
   kernels::Range range;  // elements
-  int first_entry =
-      0;  // holds the range's first element; the bucket is ready when the gradients of entries >= first_entry are
+  int first_entry = 0;   // the bucket is ready when the gradients of entries >= first_entry are
 };
 
 class ParameterTable {
  public:
   // `layouts` has one per parameter of the model, in its order. `granularity`: in elements; the arenas' size is a multiple of it, padded
-  // with zeros, and buckets begin and end at multiples, in the middle of an entry where need be.
+  // with zeros, and buckets begin and end at multiples, in the middle of an entry where need be. `vectors_first`: parameters of one
+  // dimension, biases and those of normalisation, lie together before all others, and are the bucket that becomes ready last.
   ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
-                 std::int64_t granularity = 1);
+                 std::int64_t granularity = 1, bool vectors_first = false);
 
   const std::vector<ParameterEntry>& entries() const { return entries_; }
   const ParameterEntry& entry(int index) const { return entries_[static_cast<std::size_t>(index)]; }
   std::int64_t size() const { return size_; }  // elements of one arena
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(type_); }
   DType type() const { return type_; }
+  std::int64_t vectors() const { return vectors_; }  // elements of the arena before the others; 0 where they lie between
 
   // Buckets in the order in which they become ready: the first lies at the arena's end. `last_bytes`: the most that the last one holds,
-  // unless the first entry is larger; 0: no limit.
+  // that of the vectors aside, unless the first entry is larger; 0: no limit.
   std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0) const;
 
  private:
@@ -48,7 +49,7 @@ class ParameterTable {
   std::int64_t last_end(std::size_t last_bytes) const;
 
   std::vector<ParameterEntry> entries_;
-  std::int64_t size_ = 0;
+  std::int64_t size_ = 0, vectors_ = 0;
   DType type_;
   std::int64_t granularity_;
 };

@@ -173,11 +173,10 @@ void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& res
   auto op = context_.make_op(desc);
   const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
   const Value from = as(steps, node.name, x, wanted_x);
-  const Value weight = forward_weight(node, wanted_w);
+  const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
   result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // images are cast once
   result.y = new_value(out);
   add(steps, node.name, std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
-  steps.back().reads_entry = node.weight;
 }
 
 void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& result) {

@@ -99,7 +99,6 @@ class PlanBuilder {
   // In plan_layers.cpp: layers with what is beside them in one op. Each returns false where that is not to be.
   int sole_reader(const Node& node) const;   // or -1
   int masked_input(const Node& node) const;  // the layer with a ReLU whose result only `node` reads, or -1
-  Value forward_weight(const Node& node, const kernels::TensorDesc& wanted);
   Value backward_weight(const Node& node, const kernels::TensorDesc& wanted);
   Value new_mask(const Value& pooled);
   bool forward_with_pool(const Node& conv, const Value& x, Result& result);

@@ -82,7 +82,7 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
   auto op = context_.make_op(fused_forward(node, in, norm != nullptr));
   const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
   const Value from = norm ? before->x : as(steps, node.name, x, wanted_x);
-  const Value weight = forward_weight(node, wanted_w);
+  const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
   result.x = norm || (mixed() && x.desc.type != from.desc.type) ? from : x;
   result.y = new_value(out);
   Ref notes{}, scale{}, bias{}, statistics{}, stats{};
@@ -95,9 +95,7 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
   }
   add(steps, node.name, std::move(op),
       {from.where, notes, scale, bias, weight.where, result.y.where, statistics, stats});
-  PlanStep& step = steps.back();
-  step.reads_entry = norm ? std::min(norm->weight, node.weight) : node.weight;
-  step.gathers = moments && plan_.options_.norm == BatchNormMode::sync;
+  steps.back().gathers = moments && plan_.options_.norm == BatchNormMode::sync;
   return true;
 }
 

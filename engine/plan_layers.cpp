@@ -27,15 +27,6 @@ int PlanBuilder::masked_input(const Node& node) const {
   return layer && before.relu && results_[index(from)].needs_gradient ? from : -1;
 }
 
-// The weights that the op of `node` reads, with the step that reorders them, if any, marked as theirs.
-PlanBuilder::Value PlanBuilder::forward_weight(const Node& node, const TensorDesc& wanted) {
-  Steps& steps = plan_.forward_;
-  const std::size_t before = steps.size();
-  const Value weight = parameter(steps, node.name + " weight", node.weight, wanted);
-  if (steps.size() != before) steps.back().reads_entry = node.weight;
-  return weight;
-}
-
 PlanBuilder::Value PlanBuilder::backward_weight(const Node& node, const TensorDesc& wanted) {
   // Without a table only the forward decides how parameters lie, and nothing here will run.
   if (table_ == nullptr) return {{Space::value, 0}, wanted};
@@ -57,7 +48,7 @@ bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& re
   auto op = context_.make_op(desc);
   const std::vector<TensorDesc> tensors = op->tensors();
   const Value from = as(steps, node.name, x, tensors[0]);
-  const Value weight = forward_weight(node, tensors[1]);
+  const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, tensors[1]);
   result.x = mixed() && x.desc.type != from.desc.type ? from : x;
   result.y = {{}, tensors[2]};
   Result& pooled = results_[index(reader)];
@@ -74,7 +65,6 @@ bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& re
        pooled.notes.where,
        {drops ? Space::samples : Space::none},
        {drops ? Space::step_inputs : Space::none}});
-  steps.back().reads_entry = node.weight;
   return true;
 }
 
@@ -90,7 +80,7 @@ bool PlanBuilder::forward_with_dropout(const Node& node, const Value& x, Result&
   auto op = context_.make_op(desc);
   const std::vector<TensorDesc> tensors = op->tensors();
   const Value from = as(steps, node.name, x, tensors[0]);
-  const Value weight = forward_weight(node, tensors[1]);
+  const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, tensors[1]);
   result.x = mixed() && x.desc.type != from.desc.type ? from : x;
   result.y = new_value(tensors[2]);
   result.scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout.dropout->p)));
@@ -99,7 +89,6 @@ bool PlanBuilder::forward_with_dropout(const Node& node, const Value& x, Result&
   dropped.x = dropped.y = result.y;
   add(steps, node.name + "+" + dropout.name, std::move(op),
       {from.where, weight.where, parameter_place(node.bias), result.y.where, {Space::samples}, {Space::step_inputs}});
-  steps.back().reads_entry = node.weight;
   return true;
 }
 
@@ -114,7 +103,7 @@ bool PlanBuilder::forward_with_loss(const Node& node, const Value& x, Result& re
   auto op = context_.make_op(desc);
   const std::vector<TensorDesc> tensors = op->tensors();
   result.x = as(plan_.forward_, node.name, x, tensors[0]);
-  const Value weight = forward_weight(node, tensors[1]);
+  const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, tensors[1]);
   result.y = new_value(tensors[2]);
   plan_.logits_grad_ = new_value(tensors[2]).where;
   add(plan_.loss_, node.name + "+loss", std::move(op),
@@ -127,7 +116,6 @@ bool PlanBuilder::forward_with_loss(const Node& node, const Value& x, Result& re
        plan_.logits_grad_,
        {Space::step_results},
        {options.scales_loss ? Space::loss_scaler : Space::none}});
-  plan_.loss_.back().reads_entry = node.weight;
   return true;
 }
 

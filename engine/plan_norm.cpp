@@ -41,7 +41,6 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   add(steps, node.name, context_.make_op(BatchNormForward{result.x.desc, node.relu, adds}),
       {result.x.where, result.notes.where, parameter_place(node.weight), parameter_place(node.bias), addend.where,
        result.y.where});
-  steps.back().reads_entry = node.weight;
 }
 
 // Of part 0, or of all parts: the replica that runs it has part 0.

@@ -73,31 +73,21 @@ class Replica {
   const Plan* plan_of(int lane) const { return lanes_[static_cast<std::size_t>(lane)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
 
-  // Enqueues steps on the compute stream; before(step) and after(step) are called around each.
-  template <typename Before, typename After>
-  void run(const std::vector<PlanStep>& steps, Before&& before, After&& after) {
-    for (const PlanStep& step : steps) {
-      before(step);
-      enqueue(step);
-      after(step);
-    }
+  // Enqueues steps on the compute stream.
+  void run(const std::vector<PlanStep>& steps) {
+    for (const PlanStep& step : steps) enqueue(step);
   }
-  // The same for the selected lane's next leg of a stage: up to the step that gathers, or the end.
-  template <typename Before, typename After>
-  void run_leg(const std::vector<PlanStep>& steps, bool first, Before&& before, After&& after) {
+  // The same for the selected lane's next leg of a stage: up to the step that gathers, or the end. after(step) is called behind each.
+  template <typename After>
+  void run_leg(const std::vector<PlanStep>& steps, bool first, After&& after) {
     std::size_t& next = lanes_[static_cast<std::size_t>(lane_)].next;
     if (first) next = 0;
     while (next < steps.size()) {
       const PlanStep& step = steps[next++];
-      before(step);
       enqueue(step);
       after(step);
       if (step.gathers) return;
     }
-  }
-  void run(const std::vector<PlanStep>& steps) {
-    run(
-        steps, [](const PlanStep&) {}, [](const PlanStep&) {});
   }
 
   std::byte* values() { return at({Space::value}); }

@@ -177,7 +177,7 @@ bool StepGraphs::attempt(F&& f) {
 
 void StepGraphs::run_as_graph(std::size_t replica, std::size_t part, const Work& work) {
   Exchange& exchange = *members_.exchanges[replica];
-  exchange.wait_for_all_weights();
+  exchange.wait_for_weights();
   bool recorded = way_ == Way::launch;
   if (way_ == Way::record && !failed_.load(std::memory_order_relaxed)) {
     members_.replicas[replica]->activity().move();
@@ -203,7 +203,7 @@ bool StepGraphs::record_own(std::size_t number, std::size_t part, const Work& wo
   bool well = meeting_.all(attempt([&] { recording.begin(); }));
   well = well && attempt([&] {
            work();
-           members_.exchanges[number]->wait_for_all_weights();
+           members_.exchanges[number]->wait_for_weights();
            graph = recording.end();
          });
   recording.drop();
@@ -228,7 +228,7 @@ bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& 
     well = attempt([&] {
       if (!leads) compute.wait(*begun_);
       work();
-      exchange.wait_for_all_weights();
+      exchange.wait_for_weights();
       if (!leads) compute.record(*ready_[number]);
     });
     if (!well) turn_.give_up();

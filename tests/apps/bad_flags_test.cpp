@@ -46,7 +46,7 @@ TEST_CASE("numbers on the command line") {
       {{"--grad-accum-steps", "0"}, 2, {"--grad-accum-steps"}},
       {{"--amp", "--cpu", "2"}, 2, {"--amp", "for GPUs", "leave it out"}},
       {{"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype belongs to --amp"}},
-      {{"--graphs", "always", "--cpu", "2"}, 2, {"--graphs always can not be obeyed: only GPUs have CUDA graphs"}},
+      {{"--graphs", "always", "--cpu", "2"}, 2, {"--graphs always is not possible: only GPUs have CUDA graphs"}},
       {{"--graphs", "always", "--no-graphs", "--cpu", "1"}, 2, {"--no-graphs", "--graphs is always", "give one"}},
       {{"--graphs", "auto", "--no-graphs", "--cpu", "1"}, 2, {"--no-graphs", "--graphs is auto"}},
       {{"--graphs", "sometimes"}, 2, {"--graphs", "sometimes"}},

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "apps/ends.h"
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
 #include "support/catch.h"
@@ -24,9 +25,9 @@ const Words kFullOutput{"/bin/sh", "-c", "head -c 65536 /dev/zero; exec \"$@\"",
 
 void wait_for_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// The signalled program ends within two seconds, as interrupted, and never speaks of a step.
-Outcome check_interrupted(Program& program, int number) {
-  const bool ended = program.ends_within(2);
+// As interrupted, and never speaks of a step.
+Outcome check_interrupted(Program& program, int number, Ends& ends) {
+  const bool ended = ends.of(program);
   CHECK(ended);
   if (!ended) ::kill(program.id(), SIGKILL);
   Outcome outcome = program.wait();
@@ -39,9 +40,9 @@ Outcome check_interrupted(Program& program, int number) {
   return outcome;
 }
 
-Outcome interrupt(Program& program, int number) {
+Outcome interrupt(Program& program, int number, Ends& ends) {
   ::kill(program.id(), number);
-  return check_interrupted(program, number);
+  return check_interrupted(program, number, ends);
 }
 
 bool has_checkpoint(const TemporaryFolder& temp) { return fs::exists(temp / "run/checkpoints/last/manifest.json"); }
@@ -86,6 +87,7 @@ const Words kSlowImages{"--dataset", "imagefolder",  "--data-path",  ".",  "--mo
 }  // namespace
 
 TEST_CASE("signals: subcommands and plans end, even where nobody reads what they print") {
+  Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const std::vector<Words> commands{{"env"},
@@ -101,12 +103,13 @@ TEST_CASE("signals: subcommands and plans end, even where nobody reads what they
     for (const Program& program : programs) ::kill(program.id(), number);
     for (std::size_t i = 0; i < programs.size(); ++i) {
       INFO(commands[i].front() << " ... " << commands[i].back() << ", signal " << number);
-      check_interrupted(programs[i], number);
+      check_interrupted(programs[i], number, ends);
     }
   }
 }
 
 TEST_CASE("signals: planning ends, and so does a plan that is printed") {
+  Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Words large{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "-b", "64"};
@@ -117,11 +120,12 @@ TEST_CASE("signals: planning ends, and so does a plan that is printed") {
         INFO(engine.front() << ' ' << what.front() << ", signal " << number);
         Program program(large + engine + what, temp.path());
         program.wait_until_signals_are_handled();
-        interrupt(program, number);
+        interrupt(program, number, ends);
       }
 }
 
 TEST_CASE("signals: an evaluation ends in the middle of a batch") {
+  Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   REQUIRE(run_dp_train(kTiny + kDp + Words{"--max-steps", "1", "--output-dir", "trained"}, temp.path()).code == 0);
@@ -132,11 +136,12 @@ TEST_CASE("signals: an evaluation ends in the middle of a batch") {
                       {"DP_FAIL=stall:forward:60000ms"});
       program.wait_until_signals_are_handled();
       wait_for_seconds(1);
-      interrupt(program, number);
+      interrupt(program, number, ends);
     }
 }
 
 TEST_CASE("signals: a wait for the first batch ends, and no checkpoint is made of it") {
+  Ends ends;
   const TemporaryFolder temp;
   write_slow_images(temp.path());
   for (const int number : {SIGINT, SIGTERM}) {
@@ -144,13 +149,14 @@ TEST_CASE("signals: a wait for the first batch ends, and no checkpoint is made o
     Program program(kSlowImages + (number == SIGINT ? kDp : kDdp) + Words{"-b", "1024"}, temp.path());
     program.wait_until_signals_are_handled();
     wait_for_seconds(2.5);
-    interrupt(program, number);
+    interrupt(program, number, ends);
     CHECK_FALSE(has_checkpoint(temp));
   }
 }
 
 // -b 8: the first batch is there at once, the second takes seconds.
 TEST_CASE("signals: a wait for data in the middle of a run ends, and what was trained is saved") {
+  Ends ends;
   for (const Words& engine : {kDp, kDdp}) {
     const TemporaryFolder temp;
     write_slow_images(temp.path());
@@ -159,7 +165,7 @@ TEST_CASE("signals: a wait for data in the middle of a run ends, and what was tr
     Program program(arguments, temp.path());
     REQUIRE(program.wait_for("0/128]").find("0/128]") != std::string::npos);
     wait_for_seconds(0.3);
-    const Outcome outcome = interrupt(program, SIGTERM);
+    const Outcome outcome = interrupt(program, SIGTERM, ends);
     CHECK(outcome.err.find("training is saved first") != std::string::npos);
     REQUIRE(has_checkpoint(temp));
     CHECK(saved_step(temp) == 1);

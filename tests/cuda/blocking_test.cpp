@@ -37,6 +37,7 @@ std::vector<std::string> calls_of_steps(const Model& model, const DataParallelOp
   for (std::uint64_t step = 0; step < 3; ++step) net.train_step(random_batch(model, 8, step), kMomentum);
   for (std::uint64_t step = 0; prepared && step < 2; ++step) net.train_step(random_batch(model, 5, step), kMomentum);
   if (prepared) net.evaluate(random_batch(model, 7));
+  net.take_stats();
   std::vector<std::string> calls = log.calls();
   CHECK(net.replicas_identical());
   return calls;
@@ -187,6 +188,20 @@ TEST_CASE("simulated GPUs: streams of communication have the highest priority, o
   }
   const DataParallel net(narrow_convnet(), on_gpus(2, 2));
   CHECK(simt::live().urgent_streams == 2);  // one a replica
+}
+
+TEST_CASE("simulated GPUs: what comes back from a device is whole, however large") {
+  SimulatedGpus machine(2);
+  const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, 1}, {});
+  const auto stream = context->make_stream();
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20, (std::size_t{3} << 20) + 5}) {
+    std::vector<unsigned char> there(bytes), back(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) there[i] = static_cast<unsigned char>(i * 31 + i / 251);
+    const auto memory = context->allocate(bytes);
+    stream->copy(memory->data(), there.data(), bytes);
+    stream->download(back.data(), memory->data(), bytes);
+    CHECK(back == there);
+  }
 }
 
 // As when a GPU is broken: its work never ends, nor what waits for it on other GPUs.

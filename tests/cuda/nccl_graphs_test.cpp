@@ -1,5 +1,9 @@
 // Training steps as graphs whose collectives are NCCL's: every replica has one of its own.
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdio>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -15,6 +19,21 @@ using namespace dp;
 using namespace dp::test;
 
 namespace {
+
+// On standard error.
+std::string printed_by(const std::function<void()>& call) {
+  std::FILE* const file = std::tmpfile();
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(::fileno(file), STDERR_FILENO);
+  call();
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  std::rewind(file);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
 
 DataParallelOptions with_nccl(int gpus, Reduce reduce) {
   DataParallelOptions options = on_gpus(gpus, gpus);
@@ -193,12 +212,42 @@ TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are deman
     return net.graphs_choice();
   };
   options.graphs = Graphs::automatic;
-  const Choice eager = train();
+  Choice eager, demanded;
+  CHECK(printed_by([&] { eager = train(); }).empty());
   CHECK(eager.what == "none");
   CHECK_THAT(eager.reason, Catch::Contains("NVIDIA warns") && Catch::Contains("Using NCCL with CUDA Graphs") &&
                                Catch::Contains("one GPU per process"));
   CHECK(in_graphs(nccl, 0) == 0);
   options.graphs = Graphs::always;
-  CHECK(train().what == "one per replica");
+  CHECK_THAT(printed_by([&] { demanded = train(); }),
+             Catch::StartsWith("dp: warning: --graphs always: NVIDIA warns") && Catch::Contains("one GPU per process"));
+  CHECK(demanded.what == "one per replica");
   CHECK(in_graphs(nccl, 0) > 0);
+}
+
+TEST_CASE("nccl: with mixed precision weights travel in 16 bits, and training has the bits of float32") {
+  const Model model = narrow_resnet(/*relu=*/true);
+  SimulatedGpus machine(2);
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  const simt::SimulatedNccl nccl;
+  simt::SimulatedNccl::allow_a_graph_for_each_replica();
+  DataParallelOptions options = with_nccl(2, Reduce::sharded);
+  options.amp = Amp::bfloat16;
+  options.bucket_bytes = 16000;
+  const auto gathered = [&](const char* type) {
+    const auto launches = nccl.launches(0);
+    return std::count_if(launches.begin(), launches.end(), [&](const std::string& launch) {
+      return launch.find(": all_gather of ") != std::string::npos && launch.find(type) != std::string::npos &&
+             launch.find(" of 1 ") == std::string::npos;  // those are of when the communicators were made
+    });
+  };
+  const Course low = course_of(model, options, true);
+  const auto in_16_bits = gathered("bfloat16"), in_32_bits = gathered("float32");
+  CHECK(in_16_bits > 2 * in_32_bits);  // these: the bucket of biases and normalisation, and all where something asks for them
+  CHECK(in_32_bits > 0);
+  options.ema_decay = 0.9;  // needs all of them in float32
+  Course whole = course_of(model, options, true);
+  CHECK(gathered("bfloat16") == in_16_bits);
+  whole.average.clear();
+  CHECK(low == whole);
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "apps/ends.h"
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
 #include "support/catch.h"
@@ -56,8 +57,7 @@ bool becomes(const std::function<bool()>& condition) {
   return false;
 }
 
-void check_interrupted(Program& program, int number) {
-  const bool ended = program.ends_within(2);
+void check_interrupted(Program& program, int number, bool ended) {
   CHECK(ended);
   if (!ended) ::kill(program.id(), SIGKILL);
   const Outcome outcome = program.wait();
@@ -69,6 +69,7 @@ void check_interrupted(Program& program, int number) {
 }  // namespace
 
 TEST_CASE("signals on GPUs: what plans and tunes ends, and leaves no checkpoint") {
+  Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   for (const int number : {SIGINT, SIGTERM})
@@ -78,7 +79,7 @@ TEST_CASE("signals on GPUs: what plans and tunes ends, and leaves no checkpoint"
       program.wait_until_signals_are_handled();
       std::this_thread::sleep_for(std::chrono::seconds(1));
       ::kill(program.id(), number);
-      check_interrupted(program, number);
+      check_interrupted(program, number, ends.of(program));
       CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
     }
 }
@@ -89,15 +90,15 @@ TEST_CASE("signals on GPUs: a probe of peers that hangs does not outlive the pro
   Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp, "hangs"));
   REQUIRE(becomes([&] { return processes_of(temp, "dp_peer_probe") > 0; }));
   ::kill(program.id(), SIGTERM);
-  check_interrupted(program, SIGTERM);
+  check_interrupted(program, SIGTERM, program.ends_within(2));
   CHECK(becomes([&] { return processes_of(temp, "dp_peer_probe") == 0; }));
 }
 
-// As `timeout -s TERM 1 dp_train --gpus 0-3 --model resnet18 --print-plan` in a shell.
+// As `timeout -s TERM 3 dp_train --gpus 0-3 --model resnet18 --print-plan` in a shell; sooner the program might not have begun to listen.
 TEST_CASE("signals on GPUs: timeout ends a plan") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp),
-                  {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "1"}, Program::Group::own);
-  check_interrupted(program, SIGTERM);
+                  {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "3"}, Program::Group::own);
+  check_interrupted(program, SIGTERM, program.ends_within(5));
 }

@@ -77,10 +77,11 @@ TEST_CASE("parameters: aligned, in forward order, and buckets cover them from th
 
 namespace {
 
-ParameterTable table_of(const Model& model, std::int64_t granularity) {
+ParameterTable table_of(const Model& model, std::int64_t granularity, bool vectors_first = false) {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   const NormTable norms(model, 1);
-  return {model, Plan(model, *context, {.batch = 2}, nullptr, norms).parameter_layouts(), DType::f32, granularity};
+  return {model, Plan(model, *context, {.batch = 2}, nullptr, norms).parameter_layouts(), DType::f32, granularity,
+          vectors_first};
 }
 
 }  // namespace
@@ -141,6 +142,45 @@ TEST_CASE(
           CHECK(begin == 0);
         }
     }
+}
+
+TEST_CASE("parameters: vectors that lie together are a bucket of their own, the last") {
+  const Model model = models::resnet18({.classes = 100, .input = {3, 32, 32}});
+  for (const std::int64_t granularity : {std::int64_t{1}, 4 * kernels::kNormBlock}) {
+    const ParameterTable usual = table_of(model, granularity), table = table_of(model, granularity, true);
+    CHECK(usual.vectors() == 0);
+    std::int64_t elements = 0, end = table.vectors();
+    for (const ParameterEntry& entry : table.entries()) {
+      const bool vector = entry.shape.rank() == 1;
+      INFO(entry.name);
+      CHECK((entry.offset < table.vectors()) == vector);
+      elements += vector ? entry.count : 0;
+      if (vector) continue;
+      CHECK(entry.offset >= end);
+      end = entry.offset + entry.count;
+    }
+    CHECK(table.vectors() >= elements);
+    CHECK(table.vectors() % granularity == 0);
+    CHECK(table.vectors() < elements + granularity + 16 * 62);  // parameters begin at multiples of 16
+    for (const std::size_t last : {std::size_t{0}, kLastBucket}) {
+      const std::vector<Bucket> buckets = table.buckets(std::size_t{8} << 20, last);
+      CHECK(buckets.back().range == kernels::Range{0, table.vectors()});
+      CHECK(buckets.back().first_entry == 0);
+      std::int64_t begin = table.size();
+      for (const Bucket& bucket : buckets) {
+        CHECK(bucket.range.end == begin);
+        begin = bucket.range.begin;
+        for (int i = 0; i < bucket.first_entry; ++i) {
+          const ParameterEntry& early = table.entry(i);
+          const bool outside =
+              early.offset + early.count <= bucket.range.begin || early.offset >= bucket.range.end;
+          CHECK(outside);
+        }
+      }
+      CHECK(begin == 0);
+      if (last != 0) CHECK(buckets[buckets.size() - 2].range.size() * 4 <= static_cast<std::int64_t>(kLastBucket));
+    }
+  }
 }
 
 TEST_CASE("a plan tells its steps, its memory and its reorders") {

@@ -244,3 +244,56 @@ TEST_CASE("the gradients of a linear layer at once are those one after another, 
     });
   }
 }
+
+TEST_CASE("a linear layer with the loss of its logits is both one after another, also of a sample that is not finite") {
+  Random random(67, RandomUse::synthetic);
+  struct Case {
+    std::int64_t rows, features, classes;
+    bool bias, gradient;
+    float smoothing = 0;
+    bool nan = false;
+  };
+  for (const Case& c : {Case{64, 128, 10, true, true}, Case{1, 1, 2, true, true}, Case{7, 33, 5, false, true, 0.1f},
+                        Case{9, 45, 12, true, false, 0.1f}, Case{65, 800, 10, true, true},
+                        Case{3, 900, 10, true, true},  // more weights than one kernel takes
+                        Case{7, 33, 5, true, true, 0, true}}) {
+    HostTensor x = random_tensor({c.rows, c.features}, random);
+    const HostTensor w = random_tensor({c.classes, c.features}, random), b = random_tensor({c.classes}, random);
+    if (c.nan) x.values[static_cast<std::size_t>(3 * c.features)] = std::nan("");
+    std::vector<std::int32_t> labels;
+    for (std::int64_t i = 0; i < c.rows; ++i) labels.push_back(static_cast<std::int32_t>(i * 7 % c.classes));
+    StepInputs step{};
+    step.loss_scale = 0.25f, step.label_smoothing = c.smoothing;
+    INFO(c.rows << " rows, " << c.features << " features, " << c.classes << " classes");
+    on_every_device([&](OpRig& rig) -> std::vector<HostTensor> {
+      const Shape y{c.rows, c.classes};
+      const auto op = rig.context().make_op(
+          LinearLoss{{rig.desc(x.shape), rig.desc(w.shape), rig.plain_full(y), c.bias, false}, {c.rows, c.classes}});
+      const std::vector<TensorDesc> tensors = op->tensors();
+      const DeviceTensor bias = rig.upload(b, rig.plain_full(b.shape)), logits = rig.poisoned(tensors[2]),
+                         dlogits = rig.poisoned(tensors[2]);
+      const StepResults before{.loss_sum = 2, .samples = 3};
+      const auto inputs = rig.upload_bytes(&step, sizeof step), sums = rig.upload_bytes(&before, sizeof before);
+      const auto of_labels = rig.upload_bytes(labels.data(), labels.size() * sizeof(labels[0]));
+      rig.run(*op, {rig.upload(x, tensors[0]).data(), rig.upload(w, tensors[1]).data(), c.bias ? bias.data() : nullptr,
+                    logits.data(), of_labels->data(), inputs->data(), c.gradient ? dlogits.data() : nullptr, sums->data(),
+                    nullptr});
+      StepResults after;
+      rig.download_bytes(&after, *sums, sizeof after);
+      HostTensor counted{{5}, {after.loss_sum, static_cast<double>(after.samples), static_cast<double>(after.top1),
+                               static_cast<double>(after.top5), static_cast<double>(after.nonfinite)}};
+      CHECK(after.nonfinite == (c.nan ? 1 : 0));
+      CHECK(after.samples + after.nonfinite == c.rows + 3);
+      std::vector<HostTensor> results{rig.download(logits)};
+      if (c.gradient) results.push_back(rig.download(dlogits));
+      for (HostTensor& result : results)
+        for (std::int64_t i = 0; c.nan && i < c.classes; ++i) {
+          double& value = result.values[static_cast<std::size_t>(3 * c.classes + i)];
+          CHECK((std::isnan(value) || value == 0));
+          value = 0;
+        }
+      results.push_back(std::move(counted));
+      return results;
+    });
+  }
+}
