@@ -25,8 +25,8 @@ inline constexpr std::size_t kLastBucket = std::size_t{1} << 20;
 
 // Whether there is anything to tune: small networks are one bucket.
 bool worth_tuning(const ParameterTable& table);
-// Collective: all replicas call it, with the communicator of their buckets. Sums their gradients, which are zero, as `reduce_dtype`; bytes are
-// those of the arena, whatever travels.
+// Collective: all replicas call it, with the communicator of their buckets. Sums their gradients, which are zero, as `reduce_dtype`; bytes
+// are those of the arena, whatever travels.
 SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DType reduce_dtype);
 
 }  // namespace dp::engine

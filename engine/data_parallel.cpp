@@ -116,8 +116,8 @@ void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range ro
   }
 }
 
-// One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet. idle(leg) is called
-// on a replica without rows, before it meets the others at the leg's end.
+// One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet. idle(leg) is
+// called on a replica without rows, before it meets the others at the leg's end.
 template <typename After, typename Idle>
 void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
                                     const std::vector<engine::PlanStep>& (Plan::*stage)() const,

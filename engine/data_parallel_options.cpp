@@ -43,7 +43,7 @@ std::optional<DType> activations_of(const DataParallelOptions& options) {
 
 namespace {
 
-constexpr const char* kAskedFor = "chosen with --comm";
+constexpr const char* kAskedFor = "set by the caller (--comm)";
 constexpr double kGpuTimeout = 300;  // seconds, as dp_train's
 
 // Takes a backend's default communicator, and returns its reason.

@@ -88,8 +88,9 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
                         to_string(*low), static_cast<double>(s.table->size() * 2) / (1 << 20),
                         s.scales_loss() ? ", the loss scaled" : "");
   if (s.table->vectors() != 0)
-    text += s.options.ema_decay ? "each step brings all weights in float32, which the average needs\n"
-                                : "each step brings weights as layers read them, biases and normalisation in float32\n";
+    text += s.options.ema_decay
+                ? "each step gathers all weights in float32, for the moving average\n"
+                : "each step gathers weights as layers read them, biases and normalisation in float32\n";
   if (s.options.reduce_dtype == DType::bf16)
     text += s.shards() > 1 ? "gradients are rounded to bfloat16 for their sum\n"
                            : "one replica sums nothing: no gradient is rounded to bfloat16\n";

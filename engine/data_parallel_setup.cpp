@@ -20,8 +20,7 @@ namespace {
 
 constexpr const char* kNcclInGraphs =
     "NVIDIA warns that NCCL in CUDA graphs may deadlock where one process drives several GPUs, and recommends one GPU "
-    "per "
-    "process, as with --engine ddp (NCCL manual, \"Using NCCL with CUDA Graphs\")";
+    "per process, as with --engine ddp (NCCL manual, \"Using NCCL with CUDA Graphs\")";
 
 // One core for each thread of each replica of this host; none when there are not enough.
 std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
@@ -117,6 +116,8 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
   });
 
+  if (*options.timeout_seconds > 0) watch();  // from here on: the first collectives of all are next
+
   // What uses a context comes after the replica that owns it, so that it goes before it whatever fails.
   std::vector<kernels::Context*> pointers;
   for (const auto& replica : replicas) pointers.push_back(&replica->context());
@@ -125,6 +126,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     bucket_comm.front() = backend.join(communicator_name(options.comm), *pointers.front(), options.world->state());
     io.push_back(backend.join(communicator_name(options.comm), *pointers.front(), options.world->state()));
   } else if (norms.parts() > 1) {
+    const Watched call(watchdog.get());
     bucket_comm = backend.make_communicators(communicator_name(options.comm), pointers);
     if (count > 1) io = backend.make_communicators(communicator_name(options.comm), pointers);
   }
@@ -134,14 +136,13 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   if (scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
-    exchanges[r] = std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets,
-                                                      failpoints, options.reduce_dtype, scaling,
-                                                      options.ema_decay.has_value());
+    exchanges[r] =
+        std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets, failpoints,
+                                           options.reduce_dtype, scaling, options.ema_decay.has_value());
   });
   if (scaling) set_loss_scale({options.loss_scale.initial, 0});
   make_graphs();
   if (options.trace_steps > 0) trace();
-  if (*options.timeout_seconds > 0) watch();
 
   std::vector<NamedTensor> initial;
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
@@ -165,7 +166,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
 // Why no step runs as a graph, as far as this process decides; empty: graphs are used.
 std::string DataParallel::State::graphs_refusal() const {
   if (!replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
-  if (options.graphs == Graphs::never) return "turned off (--graphs never)";
+  if (options.graphs == Graphs::never) return "set by the caller (--graphs never)";
   const bool may_deadlock = options.comm == Comm::nccl && replicas.size() > 1;
   if (may_deadlock && options.graphs == Graphs::automatic) return kNcclInGraphs;
   if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);
@@ -202,8 +203,8 @@ void DataParallel::State::make_graphs() {
   graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
 }
 
-// After a failure a device may wait for another one that is broken, and freeing memory would wait for it. So every device gets a while to end
-// its work before anything is freed.
+// After a failure a device may wait for another one that is broken, and freeing memory would wait for it. So every device gets a while to
+// end its work before anything is freed.
 void DataParallel::State::await_devices() noexcept {
   for (const auto& replica : replicas) {
     if (!replica || replica->context().host_accessible()) continue;

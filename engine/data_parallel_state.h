@@ -34,10 +34,10 @@ ResolvedOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
 std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
 std::string_view communicator_name(Comm comm);                            // as backends know it
-// Elements that buckets, and the arenas, are multiples of. Under nccl each rank's slice of a bucket then has one size, as NCCL's reduce-scatter
-// and all-gather require.
+// Elements that buckets, and the arenas, are multiples of. Under nccl each rank's slice of a bucket then has one size, as NCCL's
+// reduce-scatter and all-gather require.
 std::int64_t bucket_granularity(const DataParallelOptions& options);
-bool vectors_first(const DataParallelOptions& options);  // as the table of parameters means it
+bool vectors_first(const DataParallelOptions& options);  // see engine::ParameterTable
 // Where options.bucket_bytes was not given.
 std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
                                               std::size_t bucket_bytes);

@@ -30,7 +30,7 @@ void DataParallel::State::wait_for_all() {
   });
 }
 
-// What of the weights the last step left with the replicas that updated it, to all.
+// Gathers weights in float32 that only their owner has since the last step.
 void DataParallel::State::gather_values() {
   on_replicas([](Replica& replica, Exchange& exchange) {
     exchange.gather_values();

@@ -28,7 +28,8 @@ class Exchange {
            std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
            std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
   ~Exchange();
-  // Ends what is on its way. For all replicas before the first goes, since they read each other's memory; nothing but destruction may follow.
+  // Ends what is on its way. For all replicas before the first goes, since they read each other's memory; nothing but destruction may
+  // follow.
   void stop();
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -53,7 +54,7 @@ class Exchange {
   // Brings the master's weights to every replica, as after a load, and renews what layers read of them.
   void broadcast_weights();
   void broadcast_momenta();  // where every replica holds all of them
-  void gather_values();      // of all buckets, where the last step left them with who updated them
+  void gather_values();      // that only their owners have since the last step
   void synchronize();
 
   // This replica's part of the optimizer state: empty, whole buckets, or slices of buckets, in bucket order.

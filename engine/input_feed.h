@@ -26,6 +26,8 @@ class InputFeed {
   static std::size_t room_for(const Parts& parts);
   // Makes room for minibatches of so many bytes, by room_for(), after waiting for all work.
   void reserve(std::size_t bytes);
+  // Where the first minibatch's parts will lie; null before reserve().
+  std::byte* place() { return inputs_ ? static_cast<std::byte*>(inputs_->data()) : nullptr; }
   std::size_t held() const { return inputs_ ? (slots_.size() + 1) * inputs_->bytes() : 0; }  // bytes of the device
   // A new minibatch: the slots change.
   void begin();

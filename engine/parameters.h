@@ -29,7 +29,7 @@ class ParameterTable {
  public:
   // `layouts` has one per parameter of the model, in its order. `granularity`: in elements; the arenas' size is a multiple of it, padded
   // with zeros, and buckets begin and end at multiples, in the middle of an entry where need be. `vectors_first`: parameters of one
-  // dimension, biases and those of normalisation, lie together before all others, and are the bucket that becomes ready last.
+  // dimension, biases and those of normalisation, are stored before all others, and are the bucket that becomes ready last.
   ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
                  std::int64_t granularity = 1, bool vectors_first = false);
 
@@ -38,10 +38,12 @@ class ParameterTable {
   std::int64_t size() const { return size_; }  // elements of one arena
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(type_); }
   DType type() const { return type_; }
-  std::int64_t vectors() const { return vectors_; }  // elements of the arena before the others; 0 where they lie between
+  std::int64_t vectors() const {
+    return vectors_;
+  }  // elements of the arena before the others; 0 where they lie between
 
   // Buckets in the order in which they become ready: the first lies at the arena's end. `last_bytes`: the most that the last one holds,
-  // that of the vectors aside, unless the first entry is larger; 0: no limit.
+  // not counting the vectors' bucket, unless the first entry is larger; 0: no limit.
   std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0) const;
 
  private:

@@ -50,7 +50,7 @@ struct PlanStep {
   std::unique_ptr<kernels::Op> op;
   std::array<Ref, kernels::kMaxOpArgs> args{};
   int arg_count = 0;
-  int ready_from = -1;  // backward: gradients of all entries >= this are final, and their weights no longer read
+  int ready_from = -1;   // backward: gradients of all entries >= this are final, and their weights no longer read
   bool gathers = false;  // the steps after this one read what every part has written: the next of the stage's gathers
 };
 

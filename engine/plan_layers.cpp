@@ -35,7 +35,8 @@ PlanBuilder::Value PlanBuilder::backward_weight(const Node& node, const TensorDe
 
 bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& result) {
   const int reader = sole_reader(node);
-  if (reader < 0 || nodes_[index(reader)].kind != NodeKind::max_pool) return false;
+  // The convolution's result is in no memory, and the gradient of a ReLU of its own would need it.
+  if (node.relu || reader < 0 || nodes_[index(reader)].kind != NodeKind::max_pool) return false;
   const Node& pool = nodes_[index(reader)];
   const bool training = plan_.options_.training;
   const TensorDesc in = x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);

@@ -210,6 +210,9 @@ const Plan* Replica::select(int lane) {
 
 std::string Replica::describe(const Plan& plan) {
   workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
+  // Nothing is bound before the first step, and libraries refuse null pointers also for work that is only counted.
+  for (const Space space : {Space::input, Space::labels, Space::samples})
+    if (feed_ && base_[static_cast<std::size_t>(space)] == nullptr) set_base(space, feed_->place());
   const std::string text =
       plan.describe([this](const PlanStep& step) { return context_->kernels_of(*compute_, [&] { enqueue(step); }); });
   select(lane_);

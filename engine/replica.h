@@ -162,8 +162,8 @@ class Replica {
   }
   std::size_t label_of(Phase phase) const { return timing_ ? static_cast<std::size_t>(phase) : kUntimed; }
 
-  // Around each training step, which is called `step`: the work enqueued between, and only that, is added to the times, by this end_timing() or, on
-  // devices that are behind, by the next.
+  // Around each training step, which is called `step`: the work enqueued between, and only that, is added to the times, by this
+  // end_timing() or, on devices that are behind, by the next.
   void begin_timing(std::int64_t step);
   void end_timing();
   PhaseTimes take_times() { return std::exchange(times_, {}); }

@@ -120,7 +120,7 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
       throw Error(
           ErrorCode::usage,
           fmt::format("this rank's part of a global batch of {} is {} rows, and was another before: with CUDA graphs "
-                      "the size of the global batch must say that of each part; set graphs to false",
+                      "equal global batches need equal local ones; set graphs to never (--graphs never)",
                       kind.global, kind.rows));
     std::rotate(known, known + 1, kinds_.end());
     kind_ = kinds_.back().get();
@@ -199,7 +199,7 @@ bool StepGraphs::record_own(std::size_t number, std::size_t part, const Work& wo
   Replica& replica = *members_.replicas[number];
   auto& graph = kind_->graphs[part][number];
   Recording recording(replica.context(), &replica.compute(), nullptr);
-  // No replica makes a graph ready before all have ended what they did: that may wait for their devices, which may wait for this thread.
+  // Instantiation can wait for a device: all replicas are idle before any of them instantiates.
   bool well = meeting_.all(attempt([&] { recording.begin(); }));
   well = well && attempt([&] {
            work();
@@ -267,7 +267,7 @@ void StepGraphs::launch(std::size_t number, std::size_t part) {
 
 Choice StepGraphs::choice() const {
   if (!refusal_.empty()) return {"none", refusal_};
-  if (joint_) return {"one of all replicas", "the replicas wait for each other's streams"};
+  if (joint_) return {"one of all replicas", "events order the replicas' streams, which one graph can hold"};
   return {"one per replica", members_.replicas.size() > 1 ? "--graphs always" : "this process drives one replica"};
 }
 

@@ -1,9 +1,9 @@
 // Training steps as graphs: what a step enqueues between its inputs and its end is recorded once and launched from then on.
 //
-// A kind of step (its rows, with or without momentum) runs eagerly the first time it is met, which makes plans and memory, is recorded the second time, and
-// launched after that, while the replicas' memory stays where it is. Replicas whose communicators wait for each other's streams
-// are recorded into one graph, which the first replica launches; otherwise each has its own. A recording that fails changes nothing:
-// the step is run eagerly, as are all that follow.
+// A kind of step (its rows, with or without momentum) runs eagerly the first time it is met, which makes plans and memory, is recorded the
+// second time, and launched after that, while the replicas' memory stays where it is. Replicas whose communicators wait for each other's
+// streams are recorded into one graph, which the first replica launches; otherwise each has its own. A recording that fails changes
+// nothing: the step is run eagerly, as are all that follow.
 #pragma once
 
 #include <atomic>
@@ -49,9 +49,9 @@ class StepGraphs {
   void evaluated(std::int64_t global_batch, bool kept);
   void prepared() { ++events_; }
 
-  // On each replica's worker: work() is part number `part` of the step, enqueued or launched. It enqueues the same at each step of its kind, waits for
-  // nothing that was recorded before it began but what the exchange brings, and leaves nothing behind but on streams that come back to
-  // the compute stream.
+  // On each replica's worker: work() is part number `part` of the step, enqueued or launched. It enqueues the same at each step of its
+  // kind, waits for nothing that was recorded before it began but what the exchange brings, and leaves nothing behind but on streams that
+  // come back to the compute stream.
   template <typename Work>
   void run(std::size_t replica, std::size_t part, Work&& work) {
     using Own = std::remove_reference_t<Work>;

@@ -175,16 +175,16 @@ class Context {
   // that belong together: on devices that are behind, what ran at the time of a call is counted by a later one.
   virtual LabelSeconds take_seconds() = 0;
   // Graphs, where a device has them. From begin_graph(&root) to end_graph(&root) what is enqueued on `root`, and on every stream that waits
-  // for an event recorded there, goes into a graph and is not done. Meanwhile nothing may be allocated, waited for by the host, or copied from
-  // ordinary host memory, no wait may be for what came before, and in the end `root` must have waited for all the others. A context
+  // for an event recorded there, goes into a graph and is not done. Meanwhile nothing may be allocated, waited for by the host, or copied
+  // from ordinary host memory, no wait may be for what came before, and in the end `root` must have waited for all the others. A context
   // whose streams come into another context's graph makes both calls with null, before its first and after the last stream's part in it.
   // Nothing of it is timed.
   virtual bool has_graphs() const { return false; }
   virtual void begin_graph(Stream* /*root*/) {}
   virtual std::unique_ptr<Graph> end_graph(Stream* /*root*/) { return nullptr; }  // null for null
   virtual void drop_graph(Stream* /*root*/) noexcept {}  // in place of end_graph, after an error
-  // What `enqueue` puts on the stream, in order: kernels by name, "other" for copies, fills and kernels of libraries. None of it runs.
-  // Empty without graphs.
+  // What `enqueue` puts on the stream: kernels by name, in their order, then "other" for each copy, fill and kernel of a library. None of
+  // it runs. Empty without graphs.
   virtual std::vector<std::string> kernels_of(Stream& /*stream*/, const std::function<void()>& /*enqueue*/) {
     return {};
   }

@@ -26,9 +26,9 @@ struct Range {
 Range slice_of(std::int64_t count, int rank, int size);
 
 // Sums are taken per element over the ranks as a fixed binary tree of the rank index ((0+1)+(2+3))+..., so that every
-// collective and every split of a range gives the same bits; but for "nccl", whose order over the ranks is its own. A rank may bring several summands: the tree is then that of
-// all of them in order, whatever rank brings which. Sums of bfloat16 are added in float32 and rounded once, at the end ("nccl" rounds as it
-// likes). When a stream passes a call, the caller's memory may be written again.
+// collective and every split of a range gives the same bits; but for "nccl", whose order over the ranks is its own. A rank may bring
+// several summands: the tree is then that of all of them in order, whatever rank brings which. Sums of bfloat16 are added in float32 and
+// rounded once, at the end ("nccl" rounds as it likes). When a stream passes a call, the caller's memory may be written again.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -1,5 +1,5 @@
-// The ops that stand for a layer and what is beside it (LinearDropoutForward and its like in ops.h), as their members one after another. For
-// every backend: the meaning of such an op, and its implementation where no kernel fuses it.
+// The ops that stand for a layer and what is beside it (LinearDropoutForward and its like in ops.h), as their members one after another.
+// For every backend: the meaning of such an op, and its implementation where no kernel fuses it.
 #pragma once
 
 #include "kernels/fused_steps.h"

@@ -1,5 +1,5 @@
-// The ops that stand for convolutions with a batch normalisation beside them (ops.h), as the ops that they name, one after another. For every
-// backend: the meaning of a fused op, and what it is where nothing faster is known.
+// The ops that stand for convolutions with a batch normalisation beside them (ops.h), as the ops that they name, one after another. For
+// every backend: the meaning of a fused op, and what it is where nothing faster is known.
 #pragma once
 
 #include <algorithm>

@@ -4,8 +4,9 @@
 // Activations are (N,C,H,W) or (N,features); weights (O,I,kH,kW) or (O,I). "Args" lists the pointers Op::run
 // takes, in order; an arg marked "or null" may be nullptr. Element type is the context's compute_type() unless
 // said otherwise; with mixed precision x, y, dy, dx and w are of one 16-bit type, as their TensorDescs say, while dw, b, db, and all of
-// batch normalisation that is no activation, are of the compute type, in which all arithmetic is done. A TensorDesc with an `any` layout is the backend's to choose; Op::tensors() tells what it chose.
-// Ops never read a destination before writing it, unless the descriptor says "adds" or "in place".
+// batch normalisation that is no activation, are of the compute type, in which all arithmetic is done. A TensorDesc with an `any` layout is
+// the backend's to choose; Op::tensors() tells what it chose. Ops never read a destination before writing it, unless the descriptor says
+// "adds" or "in place".
 #pragma once
 
 #include <cstdint>
@@ -174,7 +175,8 @@ struct BatchNormBackward {
 };
 
 // Batch normalisation fused with the convolutions beside it: each computes what the ops it names compute one after another, with the
-// same roundings to activations' type, and may keep what is between them out of memory. Where and when plans use them: engine/norm_fusion.h.
+// same roundings to activations' type, and may keep what is between them out of memory. Where and when plans use them:
+// engine/norm_fusion.h.
 //
 // Conv2dForward without bias and ReLU of z, then BatchNormMoments of y with `eps` when `moments`. z is x, or when `norm` max(0, x
 // normalised), as BatchNormForward with relu makes it. Args: x, stats, weight, bias (null without norm), w, y, moments or null, stats
@@ -203,7 +205,7 @@ struct NormConv2dBackwardWeights {
   Window window;
 };
 
-// Layers fused with what stands beside them, for devices on which a launch costs as much as a small layer (Context::fuses_layers): each
+// Layers fused with what stands beside them, for devices on which a launch costs as much as a small layer (Context::fuses): each
 // computes what its members compute one after another, with the same roundings to activations' type. Members name the layouts of all
 // tensors; what only one member writes for the next need not exist in memory. Meaning for every backend: kernels/fused_layers.h.
 

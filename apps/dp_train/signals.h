@@ -12,11 +12,12 @@ struct Signals {
 };
 
 // Starts the thread that handles both signals. Once `unsaved` has been false for a second after the first signal, the process exits with
-// 128 + its number, whatever the other threads are doing. The same signal again within a second of the first counts as one: `timeout`, systemd
-// and launchers send it to the process and to its group. SIGPIPE is ignored: a closed terminal or pager does not end a training run.
+// 128 + its number, whatever the other threads are doing. The same signal again within a second of the first counts as one: `timeout`,
+// systemd and launchers send it to the process and to its group. SIGPIPE is ignored: a closed terminal or pager does not end a training
+// run.
 //
-// Call it before there are other threads. They inherit the blocked signals: oneDNN's generated code moves the stack pointer into its workspace,
-// and a handler's frame would overwrite that.
+// Call it before there are other threads. They inherit the blocked signals: oneDNN's generated code moves the stack pointer into its
+// workspace, and a handler's frame would overwrite that.
 Signals& handle_signals();
 
 }  // namespace dp_train

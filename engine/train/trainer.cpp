@@ -62,8 +62,8 @@ struct Trainer::State {
     return options.images_on == ImagesOn::device ? read_images(part, options.workers) : nullptr;
   }
 
-  // What ends a wait for data. In a world the other ranks may be in a step that needs this rank's batch, and go on without rank 0 alone,
-  // which saves.
+  // What ends a wait for data. Only rank 0 of a world may leave a step early: it saves. The other ranks end their wait when the world has
+  // failed.
   std::function<bool()> stop() const {
     const std::shared_ptr<World>& world = options.parallel.world;
     if (world && !world->leads()) return [world] { return world->failure().has_value(); };

@@ -67,7 +67,14 @@ RunSummary TrainingRun::execute() {
     if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
     if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
   }
-  if (!alone_) write_trace();
+  if (!alone_) {
+    write_trace();
+    return result;
+  }
+  // The last thing: the other ranks then end, and this one's calls with them.
+  world()->fail(
+      Error(ErrorCode::device,
+            fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
   return result;
 }
 
@@ -336,11 +343,6 @@ RunSummary TrainingRun::summary() const {
                        options_.parallel.trace_first));
   summary.output_dir = folder_.path();
   summary.phases = phases_;
-  // The last thing: the other ranks then end, and this one's calls with them.
-  if (alone_)
-    world()->fail(
-        Error(ErrorCode::device,
-              fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
   return summary;
 }
 

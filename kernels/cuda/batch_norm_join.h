@@ -59,8 +59,8 @@ struct MomentsEnd {
 };
 
 // Joins the parts [begin, end) of `cut`, of which only channels, rows and part_rows count here, for the channels [first, last).
-// `parts`: for each part the means, then the squares of all channels. By whole warps: a lane has every 32nd part of kJoinEach channels, then the
-// lanes are merged in a tree. Calls finish(channel, moments) in one lane.
+// `parts`: for each part the means, then the squares of all channels. By whole warps: a lane has every 32nd part of kJoinEach channels,
+// then the lanes are merged in a tree. Calls finish(channel, moments) in one lane.
 inline constexpr unsigned kJoinEach = 4;
 template <unsigned kThreads, typename Finish>
 __device__ __forceinline__ void join_moments(const double* parts, const NormCut& cut, unsigned begin, unsigned end,

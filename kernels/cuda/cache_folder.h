@@ -11,7 +11,7 @@ std::string cache_folder();
 // not be written is forgotten.
 void append_line(const std::string& file, const std::string& line);
 
-// Held by one process at a time, for as long as it lives. The file is made where it is missing; where it can not be, nothing is held.
+// Held by one process at a time, for as long as it lives. The file is created if it is missing; if that fails, the lock does nothing.
 class FileLock {
  public:
   explicit FileLock(const std::string& file);

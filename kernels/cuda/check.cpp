@@ -44,12 +44,16 @@ LaunchNames::LaunchNames() { launch_names = this; }
 LaunchNames::~LaunchNames() { launch_names = nullptr; }
 
 void check_launch(cudaError_t error, const Launch& launch) {
-  if (launch_names != nullptr) launch_names->names.emplace_back(launch.kernel);
   if (error == cudaSuccess) return;
   cudaGetLastError();
   throw Error(ErrorCode::device, std::string("kernel ") + launch.kernel + " (grid " + extent(launch.grid) + ", block " +
                                      extent(launch.block) + ", " + std::to_string(launch.shared_bytes) +
                                      " bytes of shared memory) failed on " + current_device() + ": " + describe(error));
+}
+
+void check_launched(cudaError_t error, const Launch& launch) {
+  if (launch_names != nullptr) launch_names->names.emplace_back(launch.kernel);
+  check_launch(error, launch);
 }
 
 }  // namespace dp::kernels::cuda

@@ -192,7 +192,7 @@ LabelSeconds CudaContext::take_seconds() {
   return seconds;
 }
 
-// To make a graph ready takes memory and a lock of the driver: nothing runs on the device meanwhile.
+// Instantiation allocates and takes a lock of the driver, so all streams are idle first.
 // The order of collectives begins anew on either side: an event from outside can not be waited for inside, nor the other way round.
 void CudaContext::begin_graph(Stream* root) {
   bind_thread();

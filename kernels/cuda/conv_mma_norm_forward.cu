@@ -13,7 +13,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// The moments of what is stored; without parts nobody wants them.
+// The moments of what is stored. Null parts: not computed.
 struct StoredMoments {
   PartsOfMoments of;
   MomentsEnd end;

@@ -49,7 +49,7 @@ class CudaBackend final : public Backend {
     const std::string detours = describe_detours(indices, peer_paths(indices));
     if (detours.empty()) return {"p2p", "every pair of GPUs has direct access that was checked"};
     const std::string refusal = nccl_refusal(indices);
-    if (refusal.empty()) return {"nccl", "p2p would send " + detours};
+    if (refusal.empty()) return {"nccl", "p2p would copy between " + detours};
     return {"p2p", "nccl can not be used: " + refusal};
   }
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {

@@ -14,7 +14,7 @@ inline constexpr TileKind kTileKinds[] = {TileKind::wide, TileKind::tall, TileKi
 
 struct GemmChoice {
   TileKind tile = TileKind::small;
-  int splits = 1;  // ranges of the sum, added up by a second kernel
+  int splits = 1;  // ranges of the sum, added up by the last blocks, on tensor cores by a second kernel
 };
 
 struct GemmShape {

@@ -5,8 +5,8 @@
 
 namespace dp::kernels::cuda {
 
-// Whether this is the last of the `blocks` blocks that call with this counter; it then sees what the others wrote before their calls. By all
-// threads of a block. The counter is 0 before the first call and after the last.
+// Whether this is the last of the `blocks` blocks that call with this counter; it then sees what the others wrote before their calls. By
+// all threads of a block. The counter is 0 before the first call and after the last.
 __device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks) {
   DP_SHARED(unsigned, before, [1]);
   __syncthreads();

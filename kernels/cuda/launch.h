@@ -17,6 +17,7 @@ struct Launch {
 
 // Error(device) naming the kernel, its launch and the device. Nothing where error is cudaSuccess.
 void check_launch(cudaError_t error, const Launch& launch);
+void check_launched(cudaError_t error, const Launch& launch);  // the same of the launch itself, which LaunchNames notes
 
 // While one exists on a thread, launch() loads its kernel on the current device and does not launch it. With lazy module loading
 // (kernels/plugin.cpp) a kernel is loaded when it is first used, and that may wait for what runs on the device: for a collective, say, that

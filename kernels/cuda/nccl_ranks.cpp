@@ -74,7 +74,7 @@ void check_introductions(const std::vector<Introduction>& all) {
 }
 
 // Calls each kind of collective once with every type, on all ranks of this process, and waits for them. What NCCL loads and allocates at
-// a first call it does here, where a peer that waits in a kernel waits for nobody but this thread.
+// a first call it does here, where this thread alone launches work.
 void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> contexts, int first_rank, int size) {
   constexpr NcclType kTypes[] = {NcclType::f32, NcclType::f64, NcclType::bf16, NcclType::u8};
   struct Rank {

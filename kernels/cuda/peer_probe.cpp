@@ -116,8 +116,8 @@ Probe::Heard Probe::hear(std::string& line) {
   }
 }
 
-// Calls settle(pair, verdict) for each pair that was tried. A program that hangs or fails at a pair is followed by another one for the pairs
-// that are left; one that does not get so far as to try a pair, by none.
+// Calls settle(pair, verdict) for each pair that was tried. A program that hangs or fails at a pair is followed by another one for the
+// pairs that are left; one that does not get so far as to try a pair, by none.
 template <typename Settle>
 void probe(const std::string& program, std::vector<DevicePair> pairs, const Settle& settle) {
   while (!pairs.empty()) {

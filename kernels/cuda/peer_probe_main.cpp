@@ -1,5 +1,5 @@
-// dp_peer_probe <reader>:<owner> ...: tries the pairs of devices in this order, and prints how far it is (peer_probe.h). Its reader kills it
-// when a line takes too long. Ends with 0 when all were tried.
+// dp_peer_probe <reader>:<owner> ...: tries the pairs of devices in this order, and prints how far it is (peer_probe.h). Its reader kills
+// it when a line takes too long. Ends with 0 when all were tried.
 #include <sys/prctl.h>
 #include <csignal>
 #include <cstdio>

@@ -25,7 +25,7 @@ void forget_enabled_peers();
 // The same as connect() without enabling anything.
 std::vector<std::vector<PeerPath>> peer_paths(const std::vector<int>& devices);
 
-// "cuda:0 and cuda:1 exchange data through the host (no peer access)"; empty when all read each other.
+// "cuda:0 and cuda:1 through the host (no peer access)"; empty when all read each other.
 std::string describe_detours(const std::vector<int>& devices, const std::vector<std::vector<PeerPath>>& paths);
 
 }  // namespace dp::kernels::cuda

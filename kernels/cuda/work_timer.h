@@ -19,10 +19,11 @@ namespace dp::kernels::cuda {
 
 class WorkTimer {
  public:
-  void label(std::size_t label) { label_ = label; }
-  void detail(std::uint64_t detail) { detail_ = detail; }
   // Makes its events for the current device, so that measuring makes none.
   WorkTimer() = default;
+
+  void label(std::size_t label) { label_ = label; }
+  void detail(std::uint64_t detail) { detail_ = detail; }
   // Null ends it. What was recorded before is kept; what has not been reached by now is lost.
   void trace(TraceRing* ring);
 

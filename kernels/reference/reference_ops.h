@@ -1,5 +1,5 @@
-// The oracle's operations: obvious loops over row-major float64. Of mixed precision each result is rounded after that. One overload of make() per descriptor, so that a
-// missing operation does not compile.
+// The oracle's operations: obvious loops over row-major float64. Of mixed precision each result is rounded after that. One overload of
+// make() per descriptor, so that a missing operation does not compile.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The same signal twice, as launchers and service managers send it: one request, one checkpoint. A few in the ordinary tests, 200 in the slow ones.
+// The same signal twice, as launchers and service managers send it: one request, one checkpoint. A few in the ordinary tests, 200 in the
+// slow ones.
 #include <signal.h>
 
 #include <chrono>

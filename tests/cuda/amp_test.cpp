@@ -48,8 +48,8 @@ std::vector<NamedTensor> stepped(const Model& model, DataParallelOptions options
   return net.weights();
 }
 
-// A step of the simulation beside one of the reference. They differ by rounding in float32 alone, unless that moves a value across the middle
-// between two of its type: then it becomes the other neighbour, and more behind it do. So a batch is looked for that meets no such
+// A step of the simulation beside one of the reference. They differ by rounding in float32 alone, unless that moves a value across the
+// middle between two of its type: then it becomes the other neighbour, and more behind it do. So a batch is looked for that meets no such
 // value; in so small networks it comes soon.
 void check_step(const Model& model, std::int64_t rows, int replicas) {
   SimulatedGpus machine(replicas);

@@ -1,5 +1,5 @@
-// NormConv2dForward on tensor cores against the ops that it stands for, one after another: y to the bit, moments of y as stored against sums
-// in long double; every tile, both types, whatever the order of threads, the form of cp.async and the number of multiprocessors.
+// NormConv2dForward on tensor cores against the ops that it stands for, one after another: y to the bit, moments of y as stored against
+// sums in long double; every tile, both types, whatever the order of threads, the form of cp.async and the number of multiprocessors.
 #include <algorithm>
 #include <cmath>
 #include <random>

@@ -1,5 +1,6 @@
 // On a real GPU: every way that cuDNN, cuBLASLt and our kernels on tensor cores offer for the layers of both networks computes what our
-// ordinary kernels do; libraries' ways that lose NaN are printed as notes. Many cases, each of which CTest gives a process of its own: an access that breaks the device hides no other's result.
+// ordinary kernels do; libraries' ways that lose NaN are printed as notes. Many cases, each of which CTest gives a process of its own: an
+// access that breaks the device hides no other's result.
 #include <cstdio>
 
 #include "cuda/judged_candidates.h"

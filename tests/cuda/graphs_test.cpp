@@ -36,7 +36,7 @@ TEST_CASE("simulated GPUs: a step as a graph has the bits of the eager step, wha
       CHECK(graphs == eager);
       CHECK_THAT(graphs.steps, Catch::Contains(kRecorded));
       CHECK_THAT(graphs.steps, Catch::Contains(gpus > 1 ? "one graph of all replicas" : "one graph for each replica"));
-      CHECK(eager.steps == "steps run eagerly: turned off (--graphs never)");
+      CHECK(eager.steps == "steps run eagerly: set by the caller (--graphs never)");
     }
 }
 

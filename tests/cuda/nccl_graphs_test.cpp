@@ -243,7 +243,8 @@ TEST_CASE("nccl: with mixed precision weights travel in 16 bits, and training ha
   };
   const Course low = course_of(model, options, true);
   const auto in_16_bits = gathered("bfloat16"), in_32_bits = gathered("float32");
-  CHECK(in_16_bits > 2 * in_32_bits);  // these: the bucket of biases and normalisation, and all where something asks for them
+  CHECK(in_16_bits >
+        2 * in_32_bits);  // these: the bucket of biases and normalisation, and all where something asks for them
   CHECK(in_32_bits > 0);
   options.ema_decay = 0.9;  // needs all of them in float32
   Course whole = course_of(model, options, true);

@@ -236,7 +236,7 @@ TEST_CASE(
     CHECK(two.options().comm == Comm::nccl);
     CHECK(two.options().reduce == Reduce::sharded);
     CHECK(two.communicator() == "nccl");
-    CHECK(two.communicator_choice().reason == "p2p would send " + detour);
+    CHECK(two.communicator_choice().reason == "p2p would copy between " + detour);
     CHECK(two.graphs_choice().what == "none");
     const DataParallel shared(model, on_gpus(4, 2));
     CHECK(shared.options().comm == Comm::p2p);

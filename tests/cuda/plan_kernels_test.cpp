@@ -13,11 +13,13 @@ using namespace dp::test;
 namespace {
 
 // Of a training step but for its inputs and the update, by name: the first table of describe_plan().
-std::map<std::string, int> kernels_of_step(const Model& model, NormFusion fusion, std::int64_t batch, Amp amp) {
+std::map<std::string, int> kernels_of_step(const Model& model, NormFusion fusion, std::int64_t batch, Amp amp,
+                                           std::string* header = nullptr) {
   engine::test_modes().norm_fusion = fusion;
   const DataParallel net(model, {.devices = gpus({0}), .autotune = false, .amp = amp});
   const std::string plan = net.describe_plan(batch);
   engine::test_modes().norm_fusion = NormFusion::measured;
+  if (header != nullptr) *header = plan.substr(0, plan.find(" kernels\n")), header->erase(0, header->rfind('\n') + 1);
   std::map<std::string, int> kernels;
   std::istringstream lines(plan.substr(plan.find(" kernels\n") + std::string(" kernels\n").size()));
   for (std::string line; std::getline(lines, line) && line.starts_with("    ");) {
@@ -48,15 +50,23 @@ TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
   SimulatedGpus machine(1);
   simt::simulation().protect_memory = false;  // time
   const Model model = models::resnet18({.classes = 10, .input = {3, 32, 32}});
-  for (const NormFusion fusion : {NormFusion::never, NormFusion::always}) {
-    const std::map<std::string, int> kernels = kernels_of_step(model, fusion, 64, Amp::bfloat16);
-    std::string text;
+  for (const auto& [fusion, rows] : {std::pair(NormFusion::never, 64),
+                                     {NormFusion::always, 64},
+                                     {NormFusion::never, 512},
+                                     {NormFusion::always, 512}}) {
+    std::string header;
+    const std::map<std::string, int> kernels = kernels_of_step(model, fusion, rows, Amp::bfloat16, &header);
+    std::string text = header + " kernels, of these small " + std::to_string(small_ones(kernels)) + "\n";
     for (const auto& [name, count] : kernels) text += std::to_string(count) + " " + name + "\n";
-    INFO(text);
+    INFO("batch " << rows << (fusion == NormFusion::always ? ", fused" : ", unfused") << "\n" << text);
     CHECK(small_ones(kernels) <= 40);
     CHECK(kernels.contains("batch_norm_forward"));
     CHECK(kernels.contains("batch_norm_track"));
     CHECK(kernels.contains("conv_mma_norm_data") == (fusion == NormFusion::always));
+    int convolutions = 0;
+    for (const auto& [name, count] : kernels)
+      convolutions += name.starts_with("conv") && name.ends_with("forward") ? count : 0;
+    CHECK(convolutions == 20);  // a launch each
     CHECK(kernels.at("loss") == 1);
     CHECK(kernels.at("batch_norm_track") == 1);
     CHECK_FALSE(kernels.contains("batch_norm_merge"));

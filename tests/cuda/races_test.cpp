@@ -104,7 +104,8 @@ TEST_CASE("race detector: an edge that the graph of a step lacks is found") {
   INFO(found << " of " << edges);
   CHECK(edges >= 10);
   CHECK(refused == 1);
-  CHECK(found > (edges - refused) / 2);  // one is refused; of the others some follow from what else orders the two streams
+  CHECK(found >
+        (edges - refused) / 2);  // one is refused; of the others some follow from what else orders the two streams
 }
 
 TEST_CASE("race detector: steps of mnist_convnet, every reduction") {

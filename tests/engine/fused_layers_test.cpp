@@ -72,6 +72,17 @@ TEST_CASE("fused layers: plans with them train to the same bits") {
   }
 }
 
+// The ReLU stays the convolution's: its only reader was the dropout. Its gradient needs what the convolution wrote.
+TEST_CASE("fused layers: a pool behind a dropout that drops nothing") {
+  ModelBuilder m("idle_dropout", Shape{4, 8, 8});
+  ModelBuilder::Node x = m.relu(m.conv2d("conv1", m.input(), {.out_channels = 6, .kernel = 3, .padding = 1}));
+  x = m.max_pool2d(m.dropout("dropout", x, 0.5f), {.kernel = 2, .stride = 2});
+  const Model model = m.build(m.linear("fc", m.flatten(x), {.out_features = 5}));
+  DataParallelOptions options = on_cpus(1);
+  options.dropout = false;
+  CHECK(bit_equal(train(model, options, NormFusion::always), train(model, options, NormFusion::never)));
+}
+
 TEST_CASE("fused layers: mnist_convnet has ten steps") {
   const Model model = models::mnist_convnet();
   const PlanOptions training{.batch = 4, .joins_loss = true};

@@ -172,8 +172,7 @@ TEST_CASE("parameters: vectors that lie together are a bucket of their own, the 
         begin = bucket.range.begin;
         for (int i = 0; i < bucket.first_entry; ++i) {
           const ParameterEntry& early = table.entry(i);
-          const bool outside =
-              early.offset + early.count <= bucket.range.begin || early.offset >= bucket.range.end;
+          const bool outside = early.offset + early.count <= bucket.range.begin || early.offset >= bucket.range.end;
           CHECK(outside);
         }
       }

@@ -276,12 +276,13 @@ TEST_CASE("a linear layer with the loss of its logits is both one after another,
       const auto inputs = rig.upload_bytes(&step, sizeof step), sums = rig.upload_bytes(&before, sizeof before);
       const auto of_labels = rig.upload_bytes(labels.data(), labels.size() * sizeof(labels[0]));
       rig.run(*op, {rig.upload(x, tensors[0]).data(), rig.upload(w, tensors[1]).data(), c.bias ? bias.data() : nullptr,
-                    logits.data(), of_labels->data(), inputs->data(), c.gradient ? dlogits.data() : nullptr, sums->data(),
-                    nullptr});
+                    logits.data(), of_labels->data(), inputs->data(), c.gradient ? dlogits.data() : nullptr,
+                    sums->data(), nullptr});
       StepResults after;
       rig.download_bytes(&after, *sums, sizeof after);
-      HostTensor counted{{5}, {after.loss_sum, static_cast<double>(after.samples), static_cast<double>(after.top1),
-                               static_cast<double>(after.top5), static_cast<double>(after.nonfinite)}};
+      HostTensor counted{{5},
+                         {after.loss_sum, static_cast<double>(after.samples), static_cast<double>(after.top1),
+                          static_cast<double>(after.top5), static_cast<double>(after.nonfinite)}};
       CHECK(after.nonfinite == (c.nan ? 1 : 0));
       CHECK(after.samples + after.nonfinite == c.rows + 3);
       std::vector<HostTensor> results{rig.download(logits)};

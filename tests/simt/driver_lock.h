@@ -16,8 +16,8 @@ void may_block(const std::string& call);
 void log_exchange();
 std::uint64_t blocking_calls();  // so far, of the process
 
-// For libraries with kernels that spin, by any key of theirs: "all_reduce of 20 float32 (communicator 1) on cuda:1, which waits for cuda:0".
-// Empty: none of this key does any more.
+// For libraries with kernels that spin, by any key of theirs: "all_reduce of 20 float32 (communicator 1) on cuda:1, which waits for
+// cuda:0". Empty: none of this key does any more.
 void set_spinning(const void* key, const std::string& what);
 void spinners_changed(int by);  // objects of libraries that have such kernels
 

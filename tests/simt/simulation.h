@@ -76,7 +76,8 @@ Simulation& simulation();
 // Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts|hangs, behind which may
 // stand pairs that differ (DP_SIMULATED_PEERS=all,0-1=hangs,2-0=corrupts; from-to),
 // DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7,
-// DP_SIMULATED_RESIDENT_BLOCKS=2, DP_SIMULATED_MMA=as_measured|in_order. Clears the errors of the devices, peer access and reports, and frees what is still allocated. All streams must be idle.
+// DP_SIMULATED_RESIDENT_BLOCKS=2, DP_SIMULATED_MMA=as_measured|in_order. Clears the errors of the devices, peer access and reports, and
+// frees what is still allocated. All streams must be idle.
 void reset();
 
 // What was found wrong since the last call, each once: errors inside kernels, and in a race build races, accesses outside
@@ -99,8 +100,8 @@ Live live();
 // bytes". What is captured counts at every launch of its graph, on the stream on which it was captured.
 std::map<std::string, std::vector<std::string>> take_launches();
 
-// The calls, while log_blocking_calls was set, that may wait for a device or for a lock of the driver, from the first work on that waits for
-// another device: "cudaMalloc on cuda:0", "loading kernel relu on cuda:1". To make a graph ready counts where a device works meanwhile.
+// The calls, while log_blocking_calls was set, that may wait for a device or for a lock of the driver, from the first work on that waits
+// for another device: "cudaMalloc on cuda:0", "loading kernel relu on cuda:1". To make a graph ready counts where a device works meanwhile.
 std::vector<std::string> take_blocking_calls();
 
 bool detects_races();  // whether this program was built with the race detector

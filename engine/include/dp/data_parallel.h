@@ -31,8 +31,8 @@ enum class Comm { automatic, host, p2p, nccl, tcp, mpi };
 enum class LossAt { local, gathered };  // on each replica, or on the master from gathered outputs
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
-// Whether training steps run as CUDA graphs. automatic: on GPUs, except with nccl between several GPUs of one process, where NVIDIA warns of
-// deadlocks; a step that cannot be recorded runs eagerly. always: what prevents graphs is an error. (docs/cuda_graphs.md)
+// Whether training steps run as CUDA graphs. automatic: on GPUs, except with nccl between several GPUs of one process, where NVIDIA warns
+// of deadlocks; a step that cannot be recorded runs eagerly. always: what prevents graphs is an error. (docs/cuda_graphs.md)
 enum class Graphs { automatic, always, never };
 // Mixed precision, on GPUs: activations, their gradients, and the weights that layers read are of a 16-bit type; weights, momenta,
 // gradients of weights, statistics and all arithmetic stay float32.
@@ -90,8 +90,8 @@ struct DataParallelOptions {
   std::optional<double> ema_decay{};
   bool check_replicas = false;  // after every step, verify that the replicas are bit-identical
   // A call in which no replica does anything for so long is ended by Error(timeout), which says what each did last; 0: never.
-  // Empty: 300 on GPUs, 0 elsewhere. A thread that does not come back even then, because it stands inside the device or the system, can not be ended: the error
-  // is printed and the process exits with status 6, within twice the time.
+  // Empty: 300 on GPUs, 0 elsewhere. A thread that does not come back even then, because it stands inside the device or the system, can not
+  // be ended: the error is printed and the process exits with status 6, within twice the time.
   std::optional<double> timeout_seconds{};
   // So many training steps are timed for write_trace(), from number trace_first of this object's on; 0: none.
   std::int64_t trace_first = 0, trace_steps = 0;
@@ -130,7 +130,7 @@ struct LayerTime {
   double floor_seconds = 0;  // arithmetic or memory traffic at the device's rates, whichever takes longer; 0: not known
 };
 
-// What was chosen, and why: {"nccl", "cuda:0 and cuda:1 have no direct path (no peer access)"}.
+// What was chosen, and why: {"nccl", "p2p would copy between cuda:0 and cuda:1 through the host (no peer access)"}.
 struct Choice {
   std::string what, reason;
 };
@@ -173,8 +173,8 @@ class DataParallel {
   const Tensor& predict(const Tensor& images);  // evaluation-mode forward
 
   // --- the fused step ----------------------------------------------------------------------------------------
-  // One optimizer step on a global batch: the mean cross-entropy over it, its gradient, update, broadcast. In a world `batch` is this rank's
-  // part of it.
+  // One optimizer step on a global batch: the mean cross-entropy over it, its gradient, update, broadcast. In a world `batch` is this
+  // rank's part of it.
   // Error(nonfinite) under OnNonfinite::abort names step and device. After any exception the object can only
   // be destroyed.
   void train_step(const Batch& batch, const Sgd& sgd);
@@ -231,8 +231,8 @@ class DataParallel {
 };
 
 // What memory_use() will say of each replica after prepare(train_batches, eval_batches), without training anything or
-// allocating it; on GPUs but for what brings the inputs (three times a batch, or the images kept there), and for the workspace of ways and the
-// sizes of buckets that only the tuner finds. Errors as for making the DataParallel.
+// allocating it; on GPUs but for what brings the inputs (three times a batch, or the images kept there), and for the workspace of ways and
+// the sizes of buckets that only the tuner finds. Errors as for making the DataParallel.
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
                                        const std::vector<std::int64_t>& eval_batches = {});

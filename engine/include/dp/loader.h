@@ -55,7 +55,8 @@ struct LoaderOptions {
 
 class Loader {
  public:
-  // Error(usage) for an empty dataset, one smaller than the batch under drop_last, or a batch smaller than the number of ranks. Error(device) when a thread can not be started.
+  // Error(usage) for an empty dataset, one smaller than the batch under drop_last, or a batch smaller than the number of ranks.
+  // Error(device) when a thread can not be started.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
   ~Loader();  // waits for the images that are being read, not for their batches
   Loader(const Loader&) = delete;

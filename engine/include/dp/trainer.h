@@ -107,8 +107,8 @@ class Trainer {
   ~Trainer();
 
   // Trains; may be called once. Error(usage) when another run holds the folder, or when what is resumed has another
-  // model, dataset, seed, global batch, order of samples, batch normalisation or logical shards; Error(nonfinite) names the last good checkpoint; a failed save is a notice,
-  // and Error(io) when it was the last.
+  // model, dataset, seed, global batch, order of samples, batch normalisation or logical shards; Error(nonfinite) names the last good
+  // checkpoint; a failed save is a notice, and Error(io) when it was the last.
   RunSummary run(const TrainerCallbacks& callbacks = {});
   // The test set once, with the weights of `init` or `resume`. Writes no run folder.
   RunSummary evaluate(const TrainerCallbacks& callbacks = {});

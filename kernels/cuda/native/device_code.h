@@ -30,8 +30,8 @@ void launch(const Launch& where, void (*kernel)(Params...), Args&&... args) {
   std::apply(
       [&](auto&... value) {
         void* pointers[] = {static_cast<void*>(&value)..., nullptr};
-        check_launch(cudaLaunchKernel(function, where.grid, where.block, pointers, where.shared_bytes, where.stream),
-                     where);
+        check_launched(cudaLaunchKernel(function, where.grid, where.block, pointers, where.shared_bytes, where.stream),
+                       where);
       },
       values);
 }

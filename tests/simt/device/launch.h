@@ -82,7 +82,7 @@ void launch(const Launch& where, void (*kernel)(P...), A&&... arguments) {
   const void* const function = reinterpret_cast<const void*>(kernel);
   allow_shared(function, where);
   if (KernelLoading::active()) return load_kernel(function, where);
-  check_launch(launch_kernel(where, kernel, std::forward<A>(arguments)...), where);
+  check_launched(launch_kernel(where, kernel, std::forward<A>(arguments)...), where);
 }
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,5 @@
-// ldmatrix, mma, and pairs of 16-bit floats: fragments spread over the 32 lanes as the PTX manual lays them out ("Matrix fragments for mma.m16n8k16").
+// ldmatrix, mma, and pairs of 16-bit floats: fragments spread over the 32 lanes as the PTX manual lays them out ("Matrix fragments for
+// mma.m16n8k16").
 #pragma once
 
 #include <cstdint>

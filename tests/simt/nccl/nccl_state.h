@@ -103,8 +103,8 @@ void note_launch(const NcclLaunch& launch);
 void note_end(const kernels::cuda::NcclRank& rank);  // its kernels spin no more
 // Reports a graph whose collectives are not those of all ranks of the process. With the lock.
 void check_graph(const NcclLaunch& launch);
-// As NCCL does at the first use of an algorithm or of a peer: takes memory, and then (`waits`) waits for the other ranks to do the same. False
-// if the rank has been aborted.
+// As NCCL does at the first use of an algorithm or of a peer: takes memory, and then (`waits`) waits for the other ranks to do the same.
+// False if the rank has been aborted.
 bool connect(kernels::cuda::NcclRank& rank, const std::vector<NcclCall>& calls, bool waits);
 // Until no graph holds the communicator.
 void wait_for_graphs(kernels::cuda::NcclRank& rank, const char* call);
