@@ -12,7 +12,7 @@ import carried
 import gpus
 from pretended_host import Host
 
-# Parts in their order, each with words that a command of it has; those of one line may begin in any order.
+# Parts in their order, each with words that its first command has, and no command of an earlier part that passed.
 PARTS = [("programs brought along", ""), ("dp_train env", "dp_train env"), ("resnet18: bfloat16, tuned, 50 steps", "--amp --max-steps 50"),
          ("steps, bf16, beside eager PyTorch", "--amp bf16"), ("steps, fp16, beside eager PyTorch", "--amp fp16"),
          ("libraries and tensor cores", "test_real_libraries"), ("GPU tests", "test_gpu"), ("ops and golden figures", "test_ops"),
@@ -23,7 +23,18 @@ PARTS = [("programs brought along", ""), ("dp_train env", "dp_train env"), ("res
          ("compute-sanitizer synccheck", "--tool synccheck"), ("simulated and real bits", "op_bits"),
          ("steps, bf16, beside compiled PyTorch", "torch-compiled")]
 NAMES = [name for name, _ in PARTS]
-BESIDE = NAMES[NAMES.index("ops and golden figures"):NAMES.index("steps, bf16, beside compiled PyTorch")]  # those run beside "simulated and real bits"
+ONE_AFTER_ANOTHER = "parts.Parts.side_by_side = lambda self, *runs: [run() for run in runs]"
+# The first replicas exceed their own limit; the call ends in the second.
+SHORT_LIMITS = """
+train = checks.train
+def train_shortly(parts, part, build, limit, *more, **variables):
+    if part.name.startswith("mnist_convnet"):
+        limit = 1
+    if part.name.startswith("resnet18: 1"):
+        parts.deadline = parts.deadline - parts.left() + 1.5
+    return train(parts, part, build, limit, *more, **variables)
+checks.train = train_shortly
+"""
 
 
 class Calls(unittest.TestCase):
@@ -69,14 +80,11 @@ class Calls(unittest.TestCase):
         self.assertEqual(self.host.record("a")["parts"][1:], record["parts"][1:])
 
     def test_a_call_killed_at_each_part_in_turn_leaves_a_true_report_and_the_next_goes_on(self):
+        self.host.patch = ONE_AFTER_ANOTHER
         out, words = "begin", []
         for number, (name, command) in enumerate(PARTS[1:], 1):
-            if name in BESIDE and name != BESIDE[0] and name != "compute-sanitizer memcheck":
-                continue  # they are of one kind, and their order is chance
             last = name == NAMES[-1]
-            self.host.behave(f"{command} {'stop' if last else 'kill'}-call\n" if " " not in command else "")
-            if " " in command:  # a word of the file ends at a blank
-                self.host.behave(command.split()[-1] + f" {'stop' if last else 'kill'}-call\n")
+            self.host.behave(f"{'stop' if last else 'kill'}-call {command}\n")
             process = self.host.start("--out", out, *words)
             if last:
                 self.reached()
@@ -87,11 +95,7 @@ class Calls(unittest.TestCase):
             self.assertEqual(list(results), NAMES)
             self.assertEqual((record["finished"], record["passed"]), (False, False))
             self.assertIn("**Not finished", (self.host.home / out / "report.md").read_text())
-            self.assertEqual({results[other] for other in NAMES[:number] if other not in BESIDE}, {"passed"}, (name, results))
-            self.assertEqual(results[name], "interrupted", (name, results))
-            for other in NAMES[number + 1:]:
-                if other not in BESIDE:
-                    self.assertEqual(results[other], "not run", (name, other))
+            self.assertEqual(list(results.values()), ["passed"] * number + ["interrupted"] + ["not run"] * (len(NAMES) - number - 1), name)
             self.check_files(out)
             words, out = ["--continue", out], f"after-{number}"
         self.host.behave("")
@@ -151,14 +155,21 @@ class Calls(unittest.TestCase):
         self.assertEqual(self.host.call("--out", "a", "--continue", "--limit", "250")[0], 0)
 
     def test_a_part_cut_by_the_end_of_the_call_is_run_again(self):
-        self.host.behave("--tool hang\n--replicas-per-device hang\n")
-        status, output = self.host.call("--out", "a", "--limit", "75")
+        first, second = (f"{name}: 1, 2, 4 replicas on one GPU" for name in ("mnist_convnet", "resnet18"))
+        self.host.behave("hang --replicas-per-device\n")
+        self.host.patch = SHORT_LIMITS
+        status, output = self.host.call("--out", "a")
         results = self.host.results("a")
-        self.assertEqual((status, results["mnist_convnet: 1, 2, 4 replicas on one GPU"]), (1, "timed out"), output)  # its own limit
-        self.assertIn(results["resnet18: 1, 2, 4 replicas on one GPU"], ("interrupted", "not run"))
+        self.assertEqual((status, results[first], results[second]), (1, "timed out", "interrupted"), output)
+        self.host.behave("")
+        self.host.patch = ""
+        status, output = self.host.call("--out", "a", "--continue")
+        results = self.host.results("a")
+        self.assertEqual((status, results.pop(first), set(results.values())), (1, "timed out", {"passed"}), output)
+        self.assertTrue(self.host.record("a")["finished"])
 
     def test_a_program_that_is_killed_fails_its_part_alone(self):
-        self.host.behave("--no-graphs die\nfp16 die\n")
+        self.host.behave("die --no-graphs\ndie fp16\n")
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 1, output)
         results = self.host.results("a")
