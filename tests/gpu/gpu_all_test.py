@@ -1,7 +1,10 @@
 """Whole calls of gpu_all.py on a host that pretends: their order, limits, kills at each part, and what --continue makes of them."""
+import json
 import pathlib
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -196,6 +199,19 @@ class Calls(unittest.TestCase):
         parts = {part["name"]: part for part in self.host.record("a")["parts"]}
         self.assertEqual(parts["programs brought along"]["detail"], "not used: they are for sm_80, H100 is sm_90")
         self.assertEqual((parts["configuring"]["result"], parts["GPU tests"]["result"]), ("failed", "not run"))
+
+
+@unittest.skipUnless(shutil.which("cmake") and shutil.which("ctest"), "needs CMake")
+class Limits(unittest.TestCase):
+    def test_whole_calls_have_a_limit_of_their_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\nproject(limits NONE)\nenable_testing()\nset(DP_TEST_TIMEOUT 60)\n"
+                f"add_subdirectory({pathlib.Path(__file__).resolve().parent} gpu)\n")
+            subprocess.run(["cmake", "-S", folder, "-B", folder], stdout=subprocess.DEVNULL, check=True)
+            shown = json.loads(subprocess.check_output(["ctest", "--test-dir", folder, "--show-only=json-v1"]))
+        limits = {test["name"]: {entry["name"]: entry["value"] for entry in test["properties"]}["TIMEOUT"] for test in shown["tests"]}
+        self.assertEqual({name.split(":")[0]: limit for name, limit in limits.items()}, {"gpu_check": 60, "cases": 60, "gpu_all": 600})
 
 
 class Carried(unittest.TestCase):

@@ -109,8 +109,11 @@ class Host:
 
     def call(self, *words):
         """(status, output)"""
-        process = self.start(*words)
-        output, _ = process.communicate(timeout=100)
+        with self.start(*words) as process:
+            try:
+                output, _ = process.communicate(timeout=300)
+            finally:
+                process.kill()
         return process.returncode, output
 
     def record(self, out):
