@@ -120,8 +120,8 @@ class Call:
         return parts
 
     def save(self, finished=False):
-        settled = all(part.result == "passed" for part in self.parts.done)
-        self.facts.update(finished=finished, passed=finished and settled, seconds=round(self.before + time.monotonic() - self.begin))
+        results = {part.result for part in self.parts.done}
+        self.facts.update(finished=finished, passed=finished and results <= {"passed"}, nothing_failed=finished and results <= {"passed", "skipped"}, seconds=round(self.before + time.monotonic() - self.begin))
         report.write(self.out, self.facts, self.parts.done, self.logs)
         packed = self.out / "kept.tar.gz.new"
         with tarfile.open(packed, "w:gz", compresslevel=1) as archive:
@@ -228,11 +228,10 @@ def main(argv=None):
         raise
     left = [part.name for part in call.parts.done if part.result in ("not run", "interrupted")]
     call.save(finished=not left)
-    passed = call.facts["passed"]
-    print(f"== {call.out / 'report.md'}: {'everything passed' if passed else 'NOT everything passed'}, {call.facts['seconds']} s")
+    print(f"== {call.out / 'report.md'}: {report.verdict_of(call.facts)}, {call.facts['seconds']} s")
     if left:
         print(f"== left: {'; '.join(left)}\n== go on with --continue {call.out}")
-    return 0 if passed else 1
+    return 0 if call.facts["nothing_failed"] else 1
 
 
 if __name__ == "__main__":

@@ -181,6 +181,22 @@ class Calls(unittest.TestCase):
         self.assertIn("**Not everything passed**", page)
         self.assertIn("ended by signal 9", page)
 
+    def test_a_host_without_compute_sanitizer_skips_its_parts_once_and_for_all(self):
+        (self.host.home / "bin/compute-sanitizer").unlink()
+        self.host.patch = "import sanitizer; sanitizer.sanitizer_of = lambda parts: None"
+        for words in ((), ("--continue",)):
+            self.host.behave("")
+            status, output = self.host.call("--out", "a", *words)
+            record = self.host.record("a")
+            self.assertEqual((status, record["finished"], record["passed"]), (0, True, False), output)
+            skipped = [part for part in record["parts"] if part["result"] == "skipped"]
+            self.assertEqual([part["name"] for part in skipped], [name for name in NAMES if "sanitizer" in name])
+            self.assertEqual({part["result"] for part in record["parts"] if part not in skipped}, {"passed"})
+            self.assertEqual({part["detail"] for part in skipped}, {"no compute-sanitizer in PATH or beside nvcc"})
+            self.assertIn("Nothing failed, but not everything could be run", output)
+            self.assertIn("**Nothing failed, but not everything could be run**", (self.host.home / "a/report.md").read_text())
+        self.assertEqual(self.host.asked(), "")
+
     def test_what_an_earlier_call_left_must_be_of_this_commit(self):
         self.assertEqual(self.host.call("--out", "a", "--limit", "58")[0], 1)
         status, output = self.host.call("--commit", "other", "--out", "b", "--continue", "a")

@@ -303,11 +303,11 @@ class GpuCheck(Pretended):
     def test_a_sanitizer_that_is_not_there_did_not_pass(self):
         with unittest.mock.patch.object(sanitizer, "sanitizer_of", lambda parts: None):
             sanitizer.sanitize(self.parts, self.build, "memcheck")
-        self.assertEqual(self.only().result, "not run")
+        self.assertEqual(self.only().result, "skipped")
 
     def facts(self, **more):
         return {"commit": "c0ffee", "date": "today", "gpus": ["H200"], "host": "here", "title": "GPU check", "programs": "built here", "environment": "driver 1", "seconds": 3,
-                "passed": False, "finished": True, **more}
+                "passed": False, "nothing_failed": False, "finished": True, **more}
 
     def test_logs_and_a_report_are_there_while_parts_still_run(self):
         self.parts.save = lambda: report.write(self.build, self.facts(finished=False), self.parts.done, self.parts.logs)

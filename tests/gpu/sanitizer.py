@@ -50,7 +50,7 @@ def sanitize(parts, build, tool):
     def check(part):
         sanitizer = sanitizer_of(parts)
         if sanitizer is None:
-            part.result, part.detail = "not run", "no compute-sanitizer in PATH or beside nvcc"
+            part.result, part.detail = "skipped", "no compute-sanitizer in PATH or beside nvcc"
             return
         # Each program patches what it loads. Single ops may load their kernels when they need them; a network's replicas could wait for
         # each other meanwhile.
