@@ -217,6 +217,53 @@ class Calls(unittest.TestCase):
         self.assertEqual((parts["configuring"]["result"], parts["GPU tests"]["result"]), ("failed", "not run"))
 
 
+# The parts of gpu-check; the last three run beside those from "ops and golden figures" on.
+CHECK_NAMES = ["configuring", "build for the GPU parts", *(name for name in NAMES[1:-2] if not name.startswith("steps, ")),
+               "build of the other tests", "simulated and real bits", "all other tests"]
+CTEST = """
+while [ "$1" != --output-junit ]; do shift; done
+echo '<testsuite><testcase name="a" status="run"/></testsuite>' >"$2"
+"""
+
+
+class Check(unittest.TestCase):
+    """gpu-check, over a cmake and a ctest that pretend."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.host = Host(self.folder.name, "build/gpu")
+        self.host.pretend(self.host.home / "bin/cmake", "")
+        self.host.pretend(self.host.home / "bin/ctest", CTEST)
+        self.host.patch = ONE_AFTER_ANOTHER
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def test_gpu_check_builds_what_the_gpu_needs_then_runs_it_then_the_rest(self):
+        status, output = self.host.call("--check", "--out", "a")
+        self.assertEqual(status, 0, output)
+        record = self.host.record("a")
+        self.assertEqual((record["title"], record["finished"], record["passed"], record["programs"]), ("GPU check", True, True, "built here"))
+        self.assertEqual([(part["name"], part["result"]) for part in record["parts"]], [(name, "passed") for name in CHECK_NAMES])
+        asked = self.host.asked().splitlines()
+        first = {words: next(i for i, line in enumerate(asked) if line.startswith(words))
+                 for words in ("cmake --preset", "cmake --build", "dp_train env", "test_real_libraries", "op_bits_simulated", "op_bits ", "ctest")}
+        self.assertEqual(list(first.values()), sorted(first.values()), asked)
+        builds = [line for line in asked if line.startswith("cmake --build")]
+        self.assertEqual(["--target dp_train dp_cuda" in line for line in builds], [True, False])
+        self.assertLess(first["test_real_libraries"], asked.index(builds[1]))
+        self.assertLess(asked.index(builds[1]), first["op_bits_simulated"])
+        self.host.behave("")
+        status, output = self.host.call("--check", "--out", "a", "--continue")
+        self.assertEqual((status, {line.split()[0] for line in self.host.asked().splitlines()}), (0, {"cmake"}), output)
+
+    def test_without_a_configured_build_nothing_runs(self):
+        (self.host.home / "bin/cmake").write_text("#!/bin/sh\nexit 3\n")
+        self.assertEqual(self.host.call("--check", "--out", "a")[0], 1)
+        self.assertEqual(self.host.results("a"), {name: "failed" if name == "configuring" else "not run" for name in CHECK_NAMES})
+        self.assertEqual(self.host.asked(), "")
+
+
 @unittest.skipUnless(shutil.which("cmake") and shutil.which("ctest"), "needs CMake")
 class Limits(unittest.TestCase):
     def test_whole_calls_have_a_limit_of_their_own(self):
@@ -228,6 +275,21 @@ class Limits(unittest.TestCase):
             shown = json.loads(subprocess.check_output(["ctest", "--test-dir", folder, "--show-only=json-v1"]))
         limits = {test["name"]: {entry["name"]: entry["value"] for entry in test["properties"]}["TIMEOUT"] for test in shown["tests"]}
         self.assertEqual({name.split(":")[0]: limit for name, limit in limits.items()}, {"gpu_check": 60, "cases": 60, "gpu_all": 600})
+
+
+class Binaries(unittest.TestCase):
+    def test_a_file_of_programs_is_meant_from_the_folder_of_the_start_and_must_be_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            host = Host(folder)
+            host.started_in = host.home / "elsewhere"
+            host.started_in.mkdir()
+            carried.pack(host.build, host.started_in / "programs.tar.xz", "c0ffee", preset=0)
+            status, output = host.call("--out", "a", "--binaries", "programs.tar.xz", "--limit", "15")  # enough for the first parts
+            self.assertEqual((status, host.record("elsewhere/a")["programs"]), (1, "brought along, of commit c0ffee, for sm_90"), output)
+            for words in ((), ("--check",)):
+                status, output = host.call("--binaries", "nothing.tar.xz", *words)
+                self.assertEqual(status, 2, output)
+                self.assertIn(f"--binaries: there is no file {host.started_in}/nothing.tar.xz", output)
 
 
 class Carried(unittest.TestCase):

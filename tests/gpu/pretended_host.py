@@ -65,9 +65,10 @@ pathlib.Path(value("--json")).write_text(json.dumps(report))
 
 
 class Host:
-    def __init__(self, home):
+    def __init__(self, home, build="built"):
         self.home = pathlib.Path(home)
-        self.build = self.home / "built"
+        self.build = self.home / build
+        self.started_in = self.home
         self.patch = ""  # Python, run in a call before its main()
         self.behave("")
         (self.home / "bench.py").write_text(BENCH)
@@ -100,7 +101,7 @@ class Host:
         return (self.home / "asked").read_text()
 
     def start(self, *words):
-        environment = {**os.environ, "PATH": f"{self.home}/bin:{os.environ['PATH']}", "XDG_CACHE_HOME": "", "DP_STARTED_IN": str(self.home)}
+        environment = {**os.environ, "PATH": f"{self.home}/bin:{os.environ['PATH']}", "XDG_CACHE_HOME": "", "DP_STARTED_IN": str(self.started_in)}
         del environment["XDG_CACHE_HOME"]
         environment.pop("OUT", None)
         code = CALL.format(here=str(HERE), home=str(self.home), patch=self.patch)
