@@ -12,7 +12,10 @@ OPS = [
     "dropout drops*", "fill writes*", "gradients may be written over*", "images gathered on a device are*", "in evaluation a max-pool*",
     "linear layers agree*", "merging skips*", "mixed precision: batch*", "mixed precision: convolutions*", "mixed precision: linear*",
     "mixed precision: the update*", "softmax cross-entropy agrees*", "the first of equal maxima*", "the norm is that*",
-    "the SGD update agrees*", "the statistics of two or three parts*", "running values normalise*", "Reorder into*", "ReLU keeps*",
+    "the SGD update agrees*", "the statistics of two or three parts*", "running values normalise*", "one op updates the running values*", "Reorder into*", "ReLU keeps*",
+    # Layers that run with what stands beside them in one kernel: all of fused_layers_test.cpp.
+    "a linear layer with its dropout*", "a convolution with its pool*", "a NaN passes a convolution with its pool*",
+    "a data gradient with ReLU's mask*", "a linear layer's data gradient with the pool's*", "the gradients of a linear layer at once*",
 ]
 # Kernels that a network has only after ways were tried out: with a batch normalisation beside them.
 TENSOR_CORES = ["own kernels on tensor cores: 64 to 64 channels of 8x8*", "own kernels on tensor cores: 8 to 8 channels of 5x5*"]
@@ -52,17 +55,14 @@ def sanitize(parts, build, tool):
         if sanitizer is None:
             part.result, part.detail = "skipped", "no compute-sanitizer in PATH or beside nvcc"
             return
-        # Each program patches what it loads. Single ops may load their kernels when they need them; a network's replicas could wait for
-        # each other meanwhile.
-        runs = ((tested(build, "cuda", "test_real_libraries"), TENSOR_CORES, {"CUDA_MODULE_LOADING": "LAZY"}),
-                (tested(build, "kernels", "test_ops"), OPS, {"CUDA_MODULE_LOADING": "LAZY"}),
-                (tested(build, "cuda", "test_gpu"), TRAINING, {}))
+        runs = ((tested(build, "cuda", "test_real_libraries"), TENSOR_CORES), (tested(build, "kernels", "test_ops"), OPS),
+                (tested(build, "cuda", "test_gpu"), TRAINING))
         wrong = []
-        for binary, names, variables in runs:
+        for binary, names in runs:
             try:
                 why = reason(*parts.command(
                     part, [sanitizer, "--tool", tool, "--error-exitcode", "9", binary, ",".join(names)], 100, DP_TESTED_KINDS="cuda",
-                    OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"), **variables))
+                    OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"), CUDA_MODULE_LOADING="LAZY"))  # it patches what is loaded
             except subprocess.TimeoutExpired as expired:  # the next program is another matter
                 why = f"stopped after {expired.timeout:.0f} s"
             if why:
