@@ -172,7 +172,7 @@ class Calls(unittest.TestCase):
         self.assertTrue(self.host.record("a")["finished"])
 
     def test_a_program_that_is_killed_fails_its_part_alone(self):
-        self.host.behave("die --no-graphs\ndie fp16\n")
+        self.host.behave("die --graphs never\ndie fp16\n")
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 1, output)
         results = self.host.results("a")

@@ -116,7 +116,7 @@ class GpuCheck(Pretended):
         self.assertEqual(self.replicas("abc$2"), ["failed"] * 2)
 
     def graphs(self, weights):
-        words = 'while [ "$1" != --summary ]; do shift; done; file=$2\ncase "$*" in *--no-graphs*) how=eager;; *) how=graphs;; esac\n'
+        words = 'while [ "$1" != --summary ]; do shift; done; file=$2\ncase "$*" in *'--graphs never'*) how=eager;; *) how=graphs;; esac\n'
         self.pretend("apps/dp_train/dp_train", words + f'echo "{{\\"weights_sha256\\": \\"{weights}\\"}}" >"$file"')
         checks.graphs(self.parts, self.build)
         return self.only().result
