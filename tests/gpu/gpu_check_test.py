@@ -116,7 +116,7 @@ class GpuCheck(Pretended):
         self.assertEqual(self.replicas("abc$2"), ["failed"] * 2)
 
     def graphs(self, weights):
-        words = 'while [ "$1" != --summary ]; do shift; done; file=$2\ncase "$*" in *'--graphs never'*) how=eager;; *) how=graphs;; esac\n'
+        words = 'while [ "$1" != --summary ]; do shift; done; file=$2\ncase "$*" in *"--graphs never"*) how=eager;; *) how=graphs;; esac\n'
         self.pretend("apps/dp_train/dp_train", words + f'echo "{{\\"weights_sha256\\": \\"{weights}\\"}}" >"$file"')
         checks.graphs(self.parts, self.build)
         return self.only().result
@@ -289,6 +289,25 @@ class GpuCheck(Pretended):
         self.assertEqual(self.sanitized("echo 'No tests ran'; echo '========= ERROR SUMMARY: 0 errors'"), {"failed"})
         self.parts.done.clear()
         self.assertEqual(self.sanitized("echo killed"), {"failed"})
+
+    def nccl(self, number=704, library="libnccl.so.2", errors=1, tests="All tests passed (3 assertions in 1 test case)"):
+        """Two formats of a frame: of older and of newer versions of the tool."""
+        for frame in (f"Host Frame:ncclCommInitAll [0x3b392]\n=========                in /lib/{library}", f"    Host Frame: ncclCommInitAll [0x3b392] in {library}"):
+            yield (f"========= COMPUTE-SANITIZER\n========= Program hit cudaError (error {number}) due to \"a reason\" on CUDA API call to cudaFunction.\n"
+                   f"=========     Saved host backtrace up to driver entry point at error\n=========     Host Frame: [0x2d1e3a] in libcuda.so.1\n"
+                   f"=========     {frame}\n=========     Host Frame: main [0x1] in test_gpu\n========= \n{tests}\n========= ERROR SUMMARY: {errors} error\n")
+
+    def test_errors_that_nccl_handles_itself_are_no_failures(self):
+        for number in (704, 209):
+            for output in self.nccl(number):
+                self.assertEqual(sanitizer.reason(sanitizer.FOUND, output), "")
+
+    def test_other_errors_beside_those_of_nccl_fail(self):
+        for changed, said in (({"number": 700}, "; first Program hit cudaError (error 700)"), ({"library": "libdp_cuda.so"}, "; first Program hit cudaError (error 704)"),
+                              ({"errors": 2}, "ERROR SUMMARY: 2 error"), ({"tests": "test cases: 3 | 2 passed | 1 failed"}, "tests failed: test cases: 3"),
+                              ({"tests": "killed"}, "tests failed: exit status 9")):
+            for output in self.nccl(**changed):
+                self.assertIn(said, sanitizer.reason(sanitizer.FOUND, output))
 
     def test_tests_that_fail_under_a_sanitizer_that_finds_nothing_are_the_reason(self):
         self.assertEqual(self.sanitized("echo 'test cases: 3 | 2 passed | 1 failed'; echo '========= ERROR SUMMARY: 0 errors'; exit 1"),
