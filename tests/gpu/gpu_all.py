@@ -130,7 +130,8 @@ class Call:
 
     def save(self, finished=False):
         results = {part.result for part in self.parts.done}
-        self.facts.update(finished=finished, passed=finished and results <= {"passed"}, nothing_failed=finished and results <= {"passed", "skipped"}, seconds=round(self.before + time.monotonic() - self.begin))
+        self.facts.update(finished=finished, passed=finished and results <= {"passed"},
+                          nothing_failed=finished and results <= {"passed", "skipped"}, seconds=round(self.before + time.monotonic() - self.begin))
         report.write(self.out, self.facts, self.parts.done, self.logs)
         packed = self.out / "kept.tar.gz.new"
         with tarfile.open(packed, "w:gz", compresslevel=1) as archive:

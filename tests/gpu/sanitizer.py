@@ -13,8 +13,9 @@ OPS = [
     "dropout drops*", "fill writes*", "gradients may be written over*", "images gathered on a device are*", "in evaluation a max-pool*",
     "linear layers agree*", "merging skips*", "mixed precision: batch*", "mixed precision: convolutions*", "mixed precision: linear*",
     "mixed precision: the update*", "softmax cross-entropy agrees*", "the first of equal maxima*", "the norm is that*",
-    "the SGD update agrees*", "the statistics of two or three parts*", "running values normalise*", "one op updates the running values*", "Reorder into*", "ReLU keeps*",
-    # Layers that run with what stands beside them in one kernel: all of fused_layers_test.cpp.
+    "the SGD update agrees*", "the statistics of two or three parts*", "running values normalise*", "Reorder into*", "ReLU keeps*",
+    "one op updates the running values*",
+    # All of fused_layers_test.cpp.
     "a linear layer with its dropout*", "a convolution with its pool*", "a NaN passes a convolution with its pool*",
     "a data gradient with ReLU's mask*", "a linear layer's data gradient with the pool's*", "the gradients of a linear layer at once*",
 ]
@@ -48,7 +49,7 @@ def findings(output):
 
 
 def is_of_nccl(lines):
-    """NCCL enables access between GPUs twice, and looks at kernels that it has for other GPUs; it handles both errors itself."""
+    """Whether NCCL made the call: it handles these errors itself."""
     return any(f"(error {number})" in lines[0] for number in NCCL_ERRORS) and any("libnccl" in line for line in lines[1:])
 
 
@@ -82,11 +83,12 @@ def sanitize(parts, build, tool):
         runs = ((tested(build, "cuda", "test_real_libraries"), TENSOR_CORES), (tested(build, "kernels", "test_ops"), OPS),
                 (tested(build, "cuda", "test_gpu"), TRAINING))
         wrong = []
+        # LAZY: the tool patches each kernel that is loaded, which takes time.
         for binary, names in runs:
             try:
                 why = reason(*parts.command(
                     part, [sanitizer, "--tool", tool, "--error-exitcode", FOUND, binary, ",".join(names)], 100, DP_TESTED_KINDS="cuda",
-                    OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"), CUDA_MODULE_LOADING="LAZY"))  # it patches what is loaded
+                    OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"), CUDA_MODULE_LOADING="LAZY"))
             except subprocess.TimeoutExpired as expired:  # the next program is another matter
                 why = f"stopped after {expired.timeout:.0f} s"
             if why:
