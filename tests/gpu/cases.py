@@ -11,20 +11,30 @@ from parts import CutShort
 
 CORES = os.cpu_count() or 2
 CASE_SECONDS = 60  # the build is configured with it, too: a test's own limit comes before ctest's --timeout
+LIST_SECONDS = 30
 SKIPPED = 4        # exit status
 NEED_NO_GPU = "real "  # how names of those begin that are about a host without one
 LIST = (["--list-test-names-only"], ["--list-tests", "--verbosity", "quiet"])  # Catch2 2, Catch2 3
 
 
 def names_of(parts, program):
+    """(names of its cases, why they are not known or "")."""
     for words in LIST:
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "list")
-            parts.launched([program, *words], log, 30)
+            try:
+                status = parts.launched([program, *words], log, LIST_SECONDS)
+            except subprocess.TimeoutExpired:
+                return [], f"stopped after {LIST_SECONDS} s"
+            except OSError as error:
+                return [], str(error)
             names = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        if names and not any("Unrecognised token" in name for name in names):
-            return names
-    return []
+        if any("Unrecognised token" in name for name in names):
+            continue
+        if status not in (0, 1):  # 1: Catch2 2 ends with their number, and a test program with 1 for it
+            return [], f"exit status {status}: {' '.join(names)[-300:]}"
+        return names, "" if names else "no cases"
+    return [], "it has no option that lists its cases"
 
 
 def escaped(name):
@@ -38,11 +48,25 @@ def run(parts, name, programs, limit, jobs, may_skip=lambda case: False, needs=2
         joint = parts.logs / (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") + ".log")
         joint.write_text("")
         end = min(time.monotonic() + limit, parts.deadline)
-        todo = []
+        todo, unlisted = [], []
+        part.notes = []
+
+        def note_result(title, status, said, output):
+            with parts.lock:
+                results[title] = status
+                part.notes += [line[len("note: "):] for line in output.splitlines() if line.startswith("note: ")]
+                with open(joint, "a") as file_of_all:
+                    file_of_all.write(f"==== {title}: {said}\n{output}\n")
+                if status not in (0, SKIPPED):
+                    part.output_tail = (part.output_tail + f"==== {title}: {said}\n{output[-1500:]}\n")[-6000:]
+
         for program, file in programs.items():
             part.commands.append(f"{file}, each case for itself, {jobs} at once")
-            todo += [(f"{program}: {case}", file, case) for case in names_of(parts, file)]
-        part.notes = []
+            names, why = names_of(parts, file)
+            todo += [(f"{program}: {case}", file, case) for case in names]
+            if why:
+                unlisted.append(f"{program}: the list of its cases")
+                note_result(unlisted[-1], 1, why, "")
 
         def one(title, file, case):
             left = end - time.monotonic()
@@ -60,17 +84,11 @@ def run(parts, name, programs, limit, jobs, may_skip=lambda case: False, needs=2
                 output = log.read_text(errors="replace")
             if "No test cases matched" in output or "No tests ran" in output:
                 status, said = 1, "no such case"
-            with parts.lock:
-                results[title] = status
-                part.notes += [line[len("note: "):] for line in output.splitlines() if line.startswith("note: ")]
-                with open(joint, "a") as file_of_all:
-                    file_of_all.write(f"==== {title}: {said}\n{output}\n")
-                if status not in (0, SKIPPED):
-                    part.output_tail = (part.output_tail + f"==== {title}: {said}\n{output[-1500:]}\n")[-6000:]
+            note_result(title, status, said, output)
 
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             list(pool.map(lambda work: one(*work), todo))
-        titles = [title for title, _, _ in todo]
+        titles = unlisted + [title for title, _, _ in todo]
         part.failed_tests = [title for title in titles if results.get(title, 0) not in (0, SKIPPED)]
         part.skipped_tests = [title for title in titles if results.get(title) == SKIPPED]
         part.unfinished_tests = [title for title in titles if title not in results]

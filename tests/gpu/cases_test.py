@@ -14,7 +14,7 @@ from parts import SETTLED, Parts
 class Cases(Pretended):
     def program(self, script, names="fine, a name\nanother"):
         """A Catch2 program with these cases; `script` runs one, whose name is $1."""
-        self.pretend("tests/cuda/test_gpu", f'if [ "$1" = --list-test-names-only ]; then printf "{names}\n"; exit 2; fi\n' + script)
+        self.pretend("tests/cuda/test_gpu", f'if [ "$1" = --list-test-names-only ]; then printf "{names}\n"; exit 1; fi\n' + script)
 
     def run_cases(self, what=cases.gpu_tests):
         self.parts.done.clear()
@@ -40,7 +40,22 @@ class Cases(Pretended):
 
     def test_a_program_without_cases_does_not_pass(self):
         self.program("", names="")
-        self.assertEqual(self.run_cases().result, "failed")
+        part = self.run_cases()
+        self.assertEqual((part.result, part.failed_tests), ("failed", ["gpu: the list of its cases"]))
+
+    def test_of_several_programs_one_whose_cases_can_not_be_listed_is_a_failed_test(self):
+        programs = {name: self.build / f"bin/{name}" for name in ("good", "bad")}
+        self.pretend("bin/good", 'case "$1" in --list*) echo a; exit 1 ;; esac')
+        for script, said in (("", "no cases"), ("echo 'cannot open shared object file'; exit 127", "exit status 127: cannot open shared object file"),
+                             ("echo a; kill -9 $$", "exit status -9: a"), ("exec sleep 600", "stopped after 1 s"),
+                             ("echo 'Unrecognised token'; exit 255", "it has no option that lists its cases"), (None, "No such file or directory")):
+            with self.subTest(said), unittest.mock.patch.object(cases, "LIST_SECONDS", 1 if "sleep" in str(script) else 60):
+                self.pretend("bin/bad", script or "")
+                if script is None:
+                    programs["bad"].unlink()
+                part = self.run_cases(lambda parts, build: cases.run(parts, "both", programs, 60, 1))
+                self.assertEqual((part.result, part.failed_tests, part.detail), ("failed", ["bad: the list of its cases"], "1 passed, 1 failed, 0 skipped"))
+                self.assertIn(said, part.output_tail)
 
     def test_a_program_of_catch2_3_is_listed_too(self):
         self.pretend("tests/cuda/test_gpu", 'case "$1" in --list-test-names-only) echo "Unrecognised token: $1"; exit 1 ;; --list-tests) echo "  a case" ;; esac')

@@ -190,7 +190,7 @@ def digits(parts, build, amp=None):
 def graphs(parts, build):
     def check(part):
         hashes = []
-        for flags in ([], ["--no-graphs"]):
+        for flags in ([], ["--graphs", "never"]):
             summary = train(parts, part, build, 60, *parts.sizes["graphs"], *flags)
             if summary is None:
                 return

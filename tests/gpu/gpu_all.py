@@ -31,6 +31,11 @@ TUNING_SECONDS, DRY_TUNING_SECONDS = 90, 3  # of trials in a program
 CARRIED = ROOT / "build" / "binaries.tar.xz"
 
 
+def started_in():
+    """The folder that relative names are meant from: ./dev changes its own."""
+    return pathlib.Path(os.environ.get("DP_STARTED_IN", os.getcwd()))
+
+
 def arguments(argv):
     parser = argparse.ArgumentParser(prog="./dev gpu-all", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="what ./dev gpu-check does: build, tests, no measurements")
@@ -42,7 +47,12 @@ def arguments(argv):
     parser.add_argument("--commit", metavar="HASH", help="what the report says was tested [git's]")
     parser.add_argument("--dry", action="store_true", help="networks and batches for simulated GPUs: to try this program out")
     parser.add_argument("--python", default=sys.executable, help="one that has PyTorch [the one that runs this]")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.binaries is not None:
+        options.binaries = started_in() / options.binaries
+        if not options.binaries.is_file():
+            parser.error(f"--binaries: there is no file {options.binaries}; ./dev bundle --binaries makes one")
+    return options
 
 
 def environment_of(bundle):
@@ -74,9 +84,8 @@ class Call:
 
     def __init__(self, options, found, begin):
         self.options, self.found, self.begin = options, found, begin
-        started_in = pathlib.Path(os.environ.get("DP_STARTED_IN", os.getcwd()))
         self.home = ROOT / "build" / "gpu"
-        self.out = started_in / (options.out or os.environ.get("OUT") or self.home)
+        self.out = started_in() / (options.out or os.environ.get("OUT") or self.home)
         self.work = self.home / "work"
         self.logs = self.home / "logs"
         self.facts = {"title": "GPU check" if options.check else "GPU host", "commit": commit_of(options.commit), "date": now(),
@@ -88,9 +97,9 @@ class Call:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         self.out.mkdir(parents=True, exist_ok=True)
-        bundle = started_in / options.bundle if options.bundle else None
+        bundle = started_in() / options.bundle if options.bundle else None
         if options.earlier is not None:
-            earlier = self.restore(started_in / options.earlier if options.earlier else self.out)
+            earlier = self.restore(started_in() / options.earlier if options.earlier else self.out)
         self.parts = Parts(self.logs, environment_of(bundle), begin + options.limit, earlier)
         self.parts.environment.setdefault("XDG_CACHE_HOME", str(self.work / "cache"))
         self.parts.environment.setdefault("DP_TUNING_SECONDS", str(DRY_TUNING_SECONDS if options.dry else TUNING_SECONDS))
@@ -120,8 +129,9 @@ class Call:
         return parts
 
     def save(self, finished=False):
-        settled = all(part.result == "passed" for part in self.parts.done)
-        self.facts.update(finished=finished, passed=finished and settled, seconds=round(self.before + time.monotonic() - self.begin))
+        results = {part.result for part in self.parts.done}
+        self.facts.update(finished=finished, passed=finished and results <= {"passed"},
+                          nothing_failed=finished and results <= {"passed", "skipped"}, seconds=round(self.before + time.monotonic() - self.begin))
         report.write(self.out, self.facts, self.parts.done, self.logs)
         packed = self.out / "kept.tar.gz.new"
         with tarfile.open(packed, "w:gz", compresslevel=1) as archive:
@@ -134,7 +144,7 @@ class Call:
 
     def take_carried(self):
         """Whether programs that were brought along are used."""
-        file = pathlib.Path(self.options.binaries) if self.options.binaries else CARRIED
+        file = self.options.binaries or CARRIED
         if self.options.check and not self.options.binaries or not file.is_file():
             return False
 
@@ -228,11 +238,10 @@ def main(argv=None):
         raise
     left = [part.name for part in call.parts.done if part.result in ("not run", "interrupted")]
     call.save(finished=not left)
-    passed = call.facts["passed"]
-    print(f"== {call.out / 'report.md'}: {'everything passed' if passed else 'NOT everything passed'}, {call.facts['seconds']} s")
+    print(f"== {call.out / 'report.md'}: {report.verdict_of(call.facts)}, {call.facts['seconds']} s")
     if left:
         print(f"== left: {'; '.join(left)}\n== go on with --continue {call.out}")
-    return 0 if passed else 1
+    return 0 if call.facts["nothing_failed"] else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """Whole calls of gpu_all.py on a host that pretends: their order, limits, kills at each part, and what --continue makes of them."""
+import json
 import pathlib
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +15,7 @@ import carried
 import gpus
 from pretended_host import Host
 
-# Parts in their order, each with words that a command of it has; those of one line may begin in any order.
+# Parts in their order, each with words that its first command has, and no command of an earlier part that passed.
 PARTS = [("programs brought along", ""), ("dp_train env", "dp_train env"), ("resnet18: bfloat16, tuned, 50 steps", "--amp --max-steps 50"),
          ("steps, bf16, beside eager PyTorch", "--amp bf16"), ("steps, fp16, beside eager PyTorch", "--amp fp16"),
          ("libraries and tensor cores", "test_real_libraries"), ("GPU tests", "test_gpu"), ("ops and golden figures", "test_ops"),
@@ -23,7 +26,18 @@ PARTS = [("programs brought along", ""), ("dp_train env", "dp_train env"), ("res
          ("compute-sanitizer synccheck", "--tool synccheck"), ("simulated and real bits", "op_bits"),
          ("steps, bf16, beside compiled PyTorch", "torch-compiled")]
 NAMES = [name for name, _ in PARTS]
-BESIDE = NAMES[NAMES.index("ops and golden figures"):NAMES.index("steps, bf16, beside compiled PyTorch")]  # those run beside "simulated and real bits"
+ONE_AFTER_ANOTHER = "parts.Parts.side_by_side = lambda self, *runs: [run() for run in runs]"
+# The first replicas exceed their own limit; the call ends in the second.
+SHORT_LIMITS = """
+train = checks.train
+def train_shortly(parts, part, build, limit, *more, **variables):
+    if part.name.startswith("mnist_convnet"):
+        limit = 1
+    if part.name.startswith("resnet18: 1"):
+        parts.deadline = parts.deadline - parts.left() + 1.5
+    return train(parts, part, build, limit, *more, **variables)
+checks.train = train_shortly
+"""
 
 
 class Calls(unittest.TestCase):
@@ -69,14 +83,11 @@ class Calls(unittest.TestCase):
         self.assertEqual(self.host.record("a")["parts"][1:], record["parts"][1:])
 
     def test_a_call_killed_at_each_part_in_turn_leaves_a_true_report_and_the_next_goes_on(self):
+        self.host.patch = ONE_AFTER_ANOTHER
         out, words = "begin", []
         for number, (name, command) in enumerate(PARTS[1:], 1):
-            if name in BESIDE and name != BESIDE[0] and name != "compute-sanitizer memcheck":
-                continue  # they are of one kind, and their order is chance
             last = name == NAMES[-1]
-            self.host.behave(f"{command} {'stop' if last else 'kill'}-call\n" if " " not in command else "")
-            if " " in command:  # a word of the file ends at a blank
-                self.host.behave(command.split()[-1] + f" {'stop' if last else 'kill'}-call\n")
+            self.host.behave(f"{'stop' if last else 'kill'}-call {command}\n")
             process = self.host.start("--out", out, *words)
             if last:
                 self.reached()
@@ -87,11 +98,7 @@ class Calls(unittest.TestCase):
             self.assertEqual(list(results), NAMES)
             self.assertEqual((record["finished"], record["passed"]), (False, False))
             self.assertIn("**Not finished", (self.host.home / out / "report.md").read_text())
-            self.assertEqual({results[other] for other in NAMES[:number] if other not in BESIDE}, {"passed"}, (name, results))
-            self.assertEqual(results[name], "interrupted", (name, results))
-            for other in NAMES[number + 1:]:
-                if other not in BESIDE:
-                    self.assertEqual(results[other], "not run", (name, other))
+            self.assertEqual(list(results.values()), ["passed"] * number + ["interrupted"] + ["not run"] * (len(NAMES) - number - 1), name)
             self.check_files(out)
             words, out = ["--continue", out], f"after-{number}"
         self.host.behave("")
@@ -151,14 +158,21 @@ class Calls(unittest.TestCase):
         self.assertEqual(self.host.call("--out", "a", "--continue", "--limit", "250")[0], 0)
 
     def test_a_part_cut_by_the_end_of_the_call_is_run_again(self):
-        self.host.behave("--tool hang\n--replicas-per-device hang\n")
-        status, output = self.host.call("--out", "a", "--limit", "75")
+        first, second = (f"{name}: 1, 2, 4 replicas on one GPU" for name in ("mnist_convnet", "resnet18"))
+        self.host.behave("hang --replicas-per-device\n")
+        self.host.patch = SHORT_LIMITS
+        status, output = self.host.call("--out", "a")
         results = self.host.results("a")
-        self.assertEqual((status, results["mnist_convnet: 1, 2, 4 replicas on one GPU"]), (1, "timed out"), output)  # its own limit
-        self.assertIn(results["resnet18: 1, 2, 4 replicas on one GPU"], ("interrupted", "not run"))
+        self.assertEqual((status, results[first], results[second]), (1, "timed out", "interrupted"), output)
+        self.host.behave("")
+        self.host.patch = ""
+        status, output = self.host.call("--out", "a", "--continue")
+        results = self.host.results("a")
+        self.assertEqual((status, results.pop(first), set(results.values())), (1, "timed out", {"passed"}), output)
+        self.assertTrue(self.host.record("a")["finished"])
 
     def test_a_program_that_is_killed_fails_its_part_alone(self):
-        self.host.behave("--no-graphs die\nfp16 die\n")
+        self.host.behave("die --graphs never\ndie fp16\n")
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 1, output)
         results = self.host.results("a")
@@ -166,6 +180,22 @@ class Calls(unittest.TestCase):
         page = (self.host.home / "a/report.md").read_text()
         self.assertIn("**Not everything passed**", page)
         self.assertIn("ended by signal 9", page)
+
+    def test_a_host_without_compute_sanitizer_skips_its_parts_once_and_for_all(self):
+        (self.host.home / "bin/compute-sanitizer").unlink()
+        self.host.patch = "import sanitizer; sanitizer.sanitizer_of = lambda parts: None"
+        for words in ((), ("--continue",)):
+            self.host.behave("")
+            status, output = self.host.call("--out", "a", *words)
+            record = self.host.record("a")
+            self.assertEqual((status, record["finished"], record["passed"]), (0, True, False), output)
+            skipped = [part for part in record["parts"] if part["result"] == "skipped"]
+            self.assertEqual([part["name"] for part in skipped], [name for name in NAMES if "sanitizer" in name])
+            self.assertEqual({part["result"] for part in record["parts"] if part not in skipped}, {"passed"})
+            self.assertEqual({part["detail"] for part in skipped}, {"no compute-sanitizer in PATH or beside nvcc"})
+            self.assertIn("Nothing failed, but not everything could be run", output)
+            self.assertIn("**Nothing failed, but not everything could be run**", (self.host.home / "a/report.md").read_text())
+        self.assertEqual(self.host.asked(), "")
 
     def test_what_an_earlier_call_left_must_be_of_this_commit(self):
         self.assertEqual(self.host.call("--out", "a", "--limit", "58")[0], 1)
@@ -185,6 +215,81 @@ class Calls(unittest.TestCase):
         parts = {part["name"]: part for part in self.host.record("a")["parts"]}
         self.assertEqual(parts["programs brought along"]["detail"], "not used: they are for sm_80, H100 is sm_90")
         self.assertEqual((parts["configuring"]["result"], parts["GPU tests"]["result"]), ("failed", "not run"))
+
+
+# The parts of gpu-check; the last three run beside those from "ops and golden figures" on.
+CHECK_NAMES = ["configuring", "build for the GPU parts", *(name for name in NAMES[1:-2] if not name.startswith("steps, ")),
+               "build of the other tests", "simulated and real bits", "all other tests"]
+CTEST = """
+while [ "$1" != --output-junit ]; do shift; done
+echo '<testsuite><testcase name="a" status="run"/></testsuite>' >"$2"
+"""
+
+
+class Check(unittest.TestCase):
+    """gpu-check, over a cmake and a ctest that pretend."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.host = Host(self.folder.name, "build/gpu")
+        self.host.pretend(self.host.home / "bin/cmake", "")
+        self.host.pretend(self.host.home / "bin/ctest", CTEST)
+        self.host.patch = ONE_AFTER_ANOTHER
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def test_gpu_check_builds_what_the_gpu_needs_then_runs_it_then_the_rest(self):
+        status, output = self.host.call("--check", "--out", "a")
+        self.assertEqual(status, 0, output)
+        record = self.host.record("a")
+        self.assertEqual((record["title"], record["finished"], record["passed"], record["programs"]), ("GPU check", True, True, "built here"))
+        self.assertEqual([(part["name"], part["result"]) for part in record["parts"]], [(name, "passed") for name in CHECK_NAMES])
+        asked = self.host.asked().splitlines()
+        first = {words: next(i for i, line in enumerate(asked) if line.startswith(words))
+                 for words in ("cmake --preset", "cmake --build", "dp_train env", "test_real_libraries", "op_bits_simulated", "op_bits ", "ctest")}
+        self.assertEqual(list(first.values()), sorted(first.values()), asked)
+        builds = [line for line in asked if line.startswith("cmake --build")]
+        self.assertEqual(["--target dp_train dp_cuda" in line for line in builds], [True, False])
+        self.assertLess(first["test_real_libraries"], asked.index(builds[1]))
+        self.assertLess(asked.index(builds[1]), first["op_bits_simulated"])
+        self.host.behave("")
+        status, output = self.host.call("--check", "--out", "a", "--continue")
+        self.assertEqual((status, {line.split()[0] for line in self.host.asked().splitlines()}), (0, {"cmake"}), output)
+
+    def test_without_a_configured_build_nothing_runs(self):
+        (self.host.home / "bin/cmake").write_text("#!/bin/sh\nexit 3\n")
+        self.assertEqual(self.host.call("--check", "--out", "a")[0], 1)
+        self.assertEqual(self.host.results("a"), {name: "failed" if name == "configuring" else "not run" for name in CHECK_NAMES})
+        self.assertEqual(self.host.asked(), "")
+
+
+@unittest.skipUnless(shutil.which("cmake") and shutil.which("ctest"), "needs CMake")
+class Limits(unittest.TestCase):
+    def test_whole_calls_have_a_limit_of_their_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\nproject(limits NONE)\nenable_testing()\nset(DP_TEST_TIMEOUT 60)\n"
+                f"add_subdirectory({pathlib.Path(__file__).resolve().parent} gpu)\n")
+            subprocess.run(["cmake", "-S", folder, "-B", folder], stdout=subprocess.DEVNULL, check=True)
+            shown = json.loads(subprocess.check_output(["ctest", "--test-dir", folder, "--show-only=json-v1"]))
+        limits = {test["name"]: {entry["name"]: entry["value"] for entry in test["properties"]}["TIMEOUT"] for test in shown["tests"]}
+        self.assertEqual({name.split(":")[0]: limit for name, limit in limits.items()}, {"gpu_check": 60, "cases": 60, "gpu_all": 600})
+
+
+class Binaries(unittest.TestCase):
+    def test_a_file_of_programs_is_meant_from_the_folder_of_the_start_and_must_be_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            host = Host(folder)
+            host.started_in = host.home / "elsewhere"
+            host.started_in.mkdir()
+            host.patch = "gpu_all.Call.run_all = lambda self: None"
+            carried.pack(host.build, host.started_in / "programs.tar.xz", "c0ffee", preset=0)
+            status, output = host.call("--out", "a", "--binaries", "programs.tar.xz")
+            self.assertEqual((status, host.record("elsewhere/a")["programs"]), (0, "brought along, of commit c0ffee, for sm_90"), output)
+            status, output = host.call("--binaries", "nothing.tar.xz")
+            self.assertEqual(status, 2, output)
+            self.assertIn(f"--binaries: there is no file {host.started_in}/nothing.tar.xz", output)
 
 
 class Carried(unittest.TestCase):

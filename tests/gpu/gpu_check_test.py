@@ -1,4 +1,5 @@
 """The logic of single parts of gpu-all and gpu-check, over programs that pretend. gpu_all_test.py has whole calls."""
+import fnmatch
 import json
 import os
 import pathlib
@@ -115,7 +116,7 @@ class GpuCheck(Pretended):
         self.assertEqual(self.replicas("abc$2"), ["failed"] * 2)
 
     def graphs(self, weights):
-        words = 'while [ "$1" != --summary ]; do shift; done; file=$2\ncase "$*" in *--no-graphs*) how=eager;; *) how=graphs;; esac\n'
+        words = 'while [ "$1" != --summary ]; do shift; done; file=$2\ncase "$*" in *"--graphs never"*) how=eager;; *) how=graphs;; esac\n'
         self.pretend("apps/dp_train/dp_train", words + f'echo "{{\\"weights_sha256\\": \\"{weights}\\"}}" >"$file"')
         checks.graphs(self.parts, self.build)
         return self.only().result
@@ -268,6 +269,13 @@ class GpuCheck(Pretended):
             for name in names:
                 self.assertRegex(sources, r'(TEST_CASE|DP_IN_16_BITS)\("' + re.escape(name.rstrip("*")))
 
+    def test_the_sanitizers_reach_all_fused_layers_and_the_update_of_many_running_values(self):
+        kernels = pathlib.Path(__file__).resolve().parents[1] / "kernels"
+        names = re.findall(r'^TEST_CASE\("([^"]+)"', (kernels / "fused_layers_test.cpp").read_text(), re.MULTILINE)
+        names += re.findall(r'^TEST_CASE\("(one op updates the running values [^"]+)"', (kernels / "batch_norm_test.cpp").read_text(), re.MULTILINE)
+        self.assertGreater(len(names), 6)
+        self.assertEqual([name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in sanitizer.OPS)], [])
+
     def test_a_sanitizer_without_errors_passes(self):
         self.assertEqual(self.sanitized("echo '========= ERROR SUMMARY: 0 errors'"), {"passed"})
         self.parts.done.clear()
@@ -282,15 +290,34 @@ class GpuCheck(Pretended):
         self.parts.done.clear()
         self.assertEqual(self.sanitized("echo killed"), {"failed"})
 
+    def nccl(self, number=704, library="libnccl.so.2", errors=1, tests="All tests passed (3 assertions in 1 test case)"):
+        """Two formats of a frame: of older and of newer versions of the tool."""
+        for frame in (f"Host Frame:ncclCommInitAll [0x3b392]\n=========                in /lib/{library}", f"    Host Frame: ncclCommInitAll [0x3b392] in {library}"):
+            yield (f"========= COMPUTE-SANITIZER\n========= Program hit cudaError (error {number}) due to \"a reason\" on CUDA API call to cudaFunction.\n"
+                   f"=========     Saved host backtrace up to driver entry point at error\n=========     Host Frame: [0x2d1e3a] in libcuda.so.1\n"
+                   f"=========     {frame}\n=========     Host Frame: main [0x1] in test_gpu\n========= \n{tests}\n========= ERROR SUMMARY: {errors} error\n")
+
+    def test_errors_that_nccl_handles_itself_are_no_failures(self):
+        for number in (704, 209):
+            for output in self.nccl(number):
+                self.assertEqual(sanitizer.reason(sanitizer.FOUND, output), "")
+
+    def test_other_errors_beside_those_of_nccl_fail(self):
+        for changed, said in (({"number": 700}, "; first Program hit cudaError (error 700)"), ({"library": "libdp_cuda.so"}, "; first Program hit cudaError (error 704)"),
+                              ({"errors": 2}, "ERROR SUMMARY: 2 error"), ({"tests": "test cases: 3 | 2 passed | 1 failed"}, "tests failed: test cases: 3"),
+                              ({"tests": "killed"}, "tests failed: exit status 9")):
+            for output in self.nccl(**changed):
+                self.assertIn(said, sanitizer.reason(sanitizer.FOUND, output))
+
     def test_tests_that_fail_under_a_sanitizer_that_finds_nothing_are_the_reason(self):
         self.assertEqual(self.sanitized("echo 'test cases: 3 | 2 passed | 1 failed'; echo '========= ERROR SUMMARY: 0 errors'; exit 1"),
                          {"failed"})
         self.assertIn("tests failed: test cases: 3 | 2 passed | 1 failed", self.parts.done[0].detail)
 
-    def test_kernels_are_loaded_when_needed_but_where_replicas_wait_for_each_other(self):
+    def test_kernels_are_loaded_when_needed_under_a_sanitizer(self):
         self.sanitized('echo "$CUDA_MODULE_LOADING"; echo "========= ERROR SUMMARY: 0 errors"')
         for part in self.parts.done:
-            self.assertEqual(["LAZY" in command for command in part.commands], [True, True, False])
+            self.assertEqual(["LAZY" in command for command in part.commands], [True] * 3)
 
     def test_a_program_that_hangs_under_a_sanitizer_does_not_hide_the_next(self):
         self.pretend("bin/compute-sanitizer", 'case "$*" in *test_real_libraries*) exec sleep 20 ;; esac; echo "ERROR SUMMARY: 0 errors"')
@@ -303,11 +330,11 @@ class GpuCheck(Pretended):
     def test_a_sanitizer_that_is_not_there_did_not_pass(self):
         with unittest.mock.patch.object(sanitizer, "sanitizer_of", lambda parts: None):
             sanitizer.sanitize(self.parts, self.build, "memcheck")
-        self.assertEqual(self.only().result, "not run")
+        self.assertEqual(self.only().result, "skipped")
 
     def facts(self, **more):
         return {"commit": "c0ffee", "date": "today", "gpus": ["H200"], "host": "here", "title": "GPU check", "programs": "built here", "environment": "driver 1", "seconds": 3,
-                "passed": False, "finished": True, **more}
+                "passed": False, "nothing_failed": False, "finished": True, **more}
 
     def test_logs_and_a_report_are_there_while_parts_still_run(self):
         self.parts.save = lambda: report.write(self.build, self.facts(finished=False), self.parts.done, self.parts.logs)

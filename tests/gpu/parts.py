@@ -13,7 +13,7 @@ import time
 TELLING = re.compile(r"\berror\b|^FAILED:|undefined reference|cannot open shared object|terminate called|\*\*\*(Failed|Timeout|Exception)",
                      re.IGNORECASE)
 MOST_TELLING = 40
-SETTLED = ("passed", "failed", "timed out")  # what --continue does not repeat
+SETTLED = ("passed", "failed", "timed out", "skipped")  # what --continue does not repeat
 LISTS = ("failed_tests", "skipped_tests", "unfinished_tests", "notes")
 LEAST_SECONDS = 5  # with less left no part begins
 LIBC = ctypes.CDLL(None)
@@ -32,7 +32,7 @@ class CutShort(Exception):
 class Part:
     def __init__(self, name):
         self.name = name
-        self.result = "not run"  # then interrupted, while it runs; in the end passed, failed, timed out, not run, interrupted
+        self.result = "not run"  # then interrupted, while it runs; in the end passed, failed, timed out, skipped, not run, interrupted
         self.detail = "its turn had not come"  # one line
         self.seconds = 0.0
         self.commands = []

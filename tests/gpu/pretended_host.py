@@ -1,5 +1,5 @@
 """A GPU host for tests of whole calls of gpu_all.py: its GPU, the programs brought along, PyTorch. All of them pretend. What they are told to do is in
-`behaviour`, lines of a word that a command has and what it then does; what was asked of them is in `asked`."""
+`behaviour`, lines of what a command does if it has these words; what was asked of them is in `asked`."""
 import json
 import os
 import pathlib
@@ -13,12 +13,13 @@ CALL = """
 import os, pathlib, sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, {here!r})
-import gpu_all, gpus, measures
+import checks, gpu_all, gpus, parts
 home = pathlib.Path({home!r})
 (home / "pid").write_text(str(os.getpid()))
 gpus.probe = lambda: [gpus.Gpu("H100", "90")]
 gpus.driver_version = lambda: 13000
 gpu_all.ROOT, gpu_all.CARRIED = home, home / "binaries.tar.xz"
+{patch}
 sys.exit(gpu_all.main(sys.argv[1:]))
 """
 
@@ -29,12 +30,12 @@ for word in "$@"; do [ "$word" != --help ] || exit 0; done
 case "$1" in --list*) echo "a case"; exit ;; esac
 line="${{0##*/}} $*"
 echo "$line" >>$home/asked
-while read -r word act; do
-  case "$line" in *"$word"*) case $act in
+while read -r act words; do
+  case "$line" in *"$words"*) case $act in
     kill-call) kill -9 $(cat $home/pid); exec sleep 20 ;;
     stop-call) : >$home/reached; exec sleep 20 ;;
     die) kill -9 $$ ;;
-    hang) exec sleep 60 ;;
+    hang) exec sleep 600 ;;
   esac ;; esac
 done <$home/behaviour
 """
@@ -64,9 +65,11 @@ pathlib.Path(value("--json")).write_text(json.dumps(report))
 
 
 class Host:
-    def __init__(self, home):
+    def __init__(self, home, build="built"):
         self.home = pathlib.Path(home)
-        self.build = self.home / "built"
+        self.build = self.home / build
+        self.started_in = self.home
+        self.patch = ""  # Python, run in a call before its main()
         self.behave("")
         (self.home / "bench.py").write_text(BENCH)
         special = {"dp_train": DP_TRAIN, "dp_bench": DP_BENCH, "op_bits": OP_BITS, "op_bits_simulated": OP_BITS}
@@ -98,17 +101,20 @@ class Host:
         return (self.home / "asked").read_text()
 
     def start(self, *words):
-        environment = {**os.environ, "PATH": f"{self.home}/bin:{os.environ['PATH']}", "XDG_CACHE_HOME": "", "DP_STARTED_IN": str(self.home)}
+        environment = {**os.environ, "PATH": f"{self.home}/bin:{os.environ['PATH']}", "XDG_CACHE_HOME": "", "DP_STARTED_IN": str(self.started_in)}
         del environment["XDG_CACHE_HOME"]
         environment.pop("OUT", None)
-        code = CALL.format(here=str(HERE), home=str(self.home))
+        code = CALL.format(here=str(HERE), home=str(self.home), patch=self.patch)
         return subprocess.Popen([sys.executable, "-c", code, "--commit", "abc", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, env=environment, cwd=self.home)
 
     def call(self, *words):
         """(status, output)"""
-        process = self.start(*words)
-        output, _ = process.communicate(timeout=100)
+        with self.start(*words) as process:
+            try:
+                output, _ = process.communicate(timeout=300)
+            finally:
+                process.kill()
         return process.returncode, output
 
     def record(self, out):

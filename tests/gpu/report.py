@@ -36,7 +36,9 @@ def replace(file, content):
 def verdict_of(facts):
     if not facts["finished"]:
         return "Not finished: what follows is what there is so far"
-    return "Everything passed" if facts["passed"] else "Not everything passed"
+    if facts["passed"]:
+        return "Everything passed"
+    return "Nothing failed, but not everything could be run" if facts["nothing_failed"] else "Not everything passed"
 
 
 def readable(facts, records):
@@ -57,7 +59,7 @@ def readable(facts, records):
             if record.get(f"{what}_tests"):
                 lines += ["", f"{record['name']}, {what}: " + "; ".join(record[f"{what}_tests"]) + "."]
     for record in records:
-        if record["result"] in ("passed", "not run") or not record["commands"]:
+        if record["result"] in ("passed", "skipped", "not run") or not record["commands"]:
             continue
         lines += ["", f"## {record['name']}: {record['result']}", ""]
         lines += [f"- {name}" for name in record.get("failed_tests", [])]
