@@ -135,6 +135,37 @@ TEST_CASE("nccl rules: an allocation while one rank's collective waits for the o
                                  "waits for cuda:1: possible deadlock"});
 }
 
+TEST_CASE("nccl rules: to make or destroy a communicator while a collective waits is reported, to abort one is not") {
+  enum class Call { make, destroy, abort };
+  for (const Call call : {Call::make, Call::destroy, Call::abort}) {
+    SimulatedGpus machine(2);
+    const SimulatedNccl nccl;
+    TwoRanks ranks;
+    ranks.all_reduce_both();
+    NcclComm other[2] = {};
+    const auto end_other = [&](auto* end) {
+      for (const NcclComm comm : other) ok(end(comm));
+    };
+    if (call != Call::make) make_communicator(other);
+    CHECK(simt::take_reports().empty());
+    ok(ranks.all_reduce(0));
+    if (call == Call::make) make_communicator(other);
+    if (call == Call::destroy) end_other(nccl_api().comm_destroy);
+    if (call == Call::abort) end_other(nccl_api().comm_abort);
+    ok(ranks.all_reduce(1));
+    ranks.finish();
+    const std::vector<std::string> reports = simt::take_reports();
+    if (call == Call::make) end_other(nccl_api().comm_destroy);
+    if (call == Call::abort)
+      CHECK(reports.empty());
+    else
+      CHECK(reports ==
+            std::vector<std::string>{std::string(call == Call::make ? "ncclCommInitRank" : "ncclCommDestroy") +
+                                     " may wait for all_reduce of 10 float32 (communicator 1) on cuda:0, which "
+                                     "waits for cuda:1: possible deadlock"});
+  }
+}
+
 TEST_CASE("nccl rules: ranks are connected for each size of a call at its first use, or for all when they are made") {
   for (const bool at_init : {false, true}) {
     SimulatedGpus machine(2);
