@@ -73,6 +73,7 @@ class TwoRanks {
     ok(api_.group_end());
   }
   void abort(int rank) { ok(api_.comm_abort(std::exchange(comms[rank], nullptr))); }
+  void destroy(int rank) { ok(api_.comm_destroy(std::exchange(comms[rank], nullptr))); }
   void finish() {
     for (int rank = 0; rank < 2; ++rank) ok(cudaStreamSynchronize(stream(rank)));
   }
@@ -245,23 +246,24 @@ TEST_CASE("nccl rules: a graph with the calls of one of several GPUs of a proces
 }
 
 TEST_CASE("nccl rules: to abort or destroy a communicator waits for the graphs that hold it, for ever if they stay") {
-  for (const bool stays : {false, true}) {
-    SimulatedGpus machine(2);
-    const SimulatedNccl nccl(std::chrono::milliseconds(100));
-    simt::SimulatedNccl::allow_a_graph_for_each_replica();
-    {
-      TwoRanks ranks;
-      ranks.all_reduce_both();
-      ranks.finish();
-      auto graph = graph_of_one(ranks, 0);
-      if (!stays) graph = {};
-      ranks.abort(0);
-      graph = {};
+  for (const bool aborts : {false, true})
+    for (const bool stays : {false, true}) {
+      SimulatedGpus machine(2);
+      const SimulatedNccl nccl(std::chrono::seconds(1));
+      simt::SimulatedNccl::allow_a_graph_for_each_replica();
+      {
+        TwoRanks ranks;
+        ranks.all_reduce_both();
+        ranks.finish();
+        auto graph = graph_of_one(ranks, 0);
+        if (!stays) graph = {};
+        aborts ? ranks.abort(0) : ranks.destroy(0);
+        graph = {};
+      }
+      const std::vector<std::string> reports = simt::take_reports();
+      CHECK(reports.size() == (stays ? 1 : 0));
+      if (!reports.empty())
+        CHECK_THAT(reports.front(), Catch::Contains(std::string(aborts ? "ncclCommAbort" : "ncclCommDestroy") +
+                                                    " of rank 0 of communicator 1 waits for ever for graphs"));
     }
-    const std::vector<std::string> reports = simt::take_reports();
-    CHECK(reports.size() == (stays ? 1 : 0));
-    if (stays)
-      CHECK_THAT(reports.front(),
-                 Catch::Contains("ncclCommAbort of rank 0 of communicator 1 waits for ever for graphs"));
-  }
 }
