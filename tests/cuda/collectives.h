@@ -57,23 +57,21 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
     std::copy(sum.begin() + mine.begin, sum.begin() + mine.end, scattered.begin() + mine.begin);
 
     OnDevice<T> broadcast(context, *stream, input), reduced(context, *stream, input), all(context, *stream, input),
-        slices(context, *stream, input);
+        slices(context, *stream, input), gathered(context, *stream, input);
     ranks.meet();
     comm.broadcast(broadcast.data(), count, kTypeOf<T>, root, *stream);
     comm.reduce(reduced.data(), count, kTypeOf<T>, root, *stream);
     comm.all_reduce(all.data(), count, kTypeOf<T>, *stream);
     comm.reduce_scatter(slices.data(), count, kTypeOf<T>, *stream);
+    comm.reduce_scatter(gathered.data(), count, kTypeOf<T>, *stream);
+    comm.all_gather(gathered.data(), count, kTypeOf<T>, *stream);  // directly behind it
     stream->synchronize();
     ranks.meet();
     expect(broadcast.content(), summands[static_cast<std::size_t>(root * lanes)], "broadcast");
     expect(reduced.content(), rank == root ? sum : own, "reduce");
     expect(all.content(), sum, "all_reduce");
     expect(slices.content(), scattered, "reduce_scatter");
-    ranks.meet();
-    comm.all_gather(slices.data(), count, kTypeOf<T>, *stream);
-    stream->synchronize();
-    ranks.meet();
-    expect(slices.content(), sum, "all_gather");
+    expect(gathered.content(), sum, "all_gather");
   });
   INFO("ranks " << size << ", count " << count << ", lanes " << lanes << ", " << ranks.name());
   for (int rank = 0; rank < size; ++rank) {

@@ -178,7 +178,14 @@ TEST_CASE("launches that no device could run throw and name the kernel") {
     CHECK_THROWS_WITH(write_places(out, dim3(1), block, stream), Catch::Contains("places_kernel"));
   CHECK_THROWS_WITH(write_places(out, dim3(1, 65536), dim3(1), stream), Catch::Contains("InvalidConfiguration"));
   CHECK_THROWS_AS(reverse_in_shared(nullptr, nullptr, 100000, stream), Error);
-  for (const std::string& report : take_reports()) CHECK_THAT(report, Catch::Contains("InvalidConfiguration"));
+  const auto refused = [](const std::string& kernel, const std::string& size) {
+    return kernel + " returned cudaErrorInvalidConfiguration: can not be launched with a " + size;
+  };
+  CHECK(take_reports() == std::vector<std::string>{refused("places_kernel", "block of (0, 1, 1) threads"),
+                                                   refused("places_kernel", "block of (1025, 1, 1) threads"),
+                                                   refused("places_kernel", "block of (1, 1, 65) threads"),
+                                                   refused("places_kernel", "grid of (1, 65536, 1) blocks"),
+                                                   refused("reverse_kernel", "block of (100000, 1, 1) threads")});
 }
 
 TEST_CASE("shared memory beyond 48 KiB is asked for, by function and device, up to what the device has") {
@@ -206,7 +213,16 @@ TEST_CASE("shared memory beyond 48 KiB is asked for, by function and device, up 
     CHECK(allow(kib * 1024 + 1) == cudaErrorInvalidValue);
   }
   cudaGetLastError();
-  take_reports();
+  const auto refused = [](const std::string& asked, const std::string& allowed) {
+    return "dynamic_shared_kernel returned cudaErrorInvalidValue: can not be launched with " + asked +
+           " bytes of dynamic shared memory, 0 static ones; it may have " + allowed;
+  };
+  const std::string by_default = "49152 dynamic ones, and 49152 of both, until cudaFuncSetAttribute allows more on ";
+  CHECK(take_reports() ==
+        std::vector<std::string>{refused("49216", by_default + "cuda:0"),
+                                 refused("232452", "232448 dynamic ones, and 232448 of both"),
+                                 refused("49216", by_default + "cuda:1"),
+                                 "cudaFuncSetAttribute returned cudaErrorInvalidValue"});  // seven times, reported once
 }
 
 TEST_CASE("static shared memory is an attribute of its function, once a block has declared it") {

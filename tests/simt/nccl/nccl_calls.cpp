@@ -121,6 +121,7 @@ NcclResult get_unique_id(NcclId* id) {
 }
 
 NcclResult comm_init_rank(Comm* comm, int ranks, NcclId id, int rank) {
+  may_block("ncclCommInitRank");
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);
   NcclGroup& group = *state.groups.at(static_cast<unsigned char>(id.bytes[0]) - 1u);
@@ -155,11 +156,14 @@ NcclResult comm_destroy(Comm comm) {
   note_end(*comm);
   spinners_changed(-1);
   lock.get().unlock();
+  may_block("ncclCommDestroy");
   wait_for_graphs(*comm, "ncclCommDestroy");
   lock.get().lock();
   return NcclResult::success;
 }
 
+// Not reported as a call that may block: it ends the communicator's kernels before it frees anything. If it waits for kernels of another
+// communicator, the abort of that one ends them, and needs no launch.
 NcclResult comm_abort(Comm comm) {
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);

@@ -33,6 +33,15 @@ std::pair<int, int> channel_of(const NcclRank& rank, const NcclCall& call) {
   return call.kind == NcclKind::send ? std::pair(rank.rank, call.other) : std::pair(call.other, rank.rank);
 }
 
+// An assumption: NCCL connects for each algorithm, which it chooses by kind and size; at which sizes it changes depends on the machine.
+std::string connected_for(const NcclCall& call, int ranks) {
+  const bool of_each = call.kind == NcclKind::all_gather || call.kind == NcclKind::reduce_scatter;
+  const std::size_t kib =
+      (call.count * bytes_of(call.type) * static_cast<std::size_t>(of_each ? ranks : 1) + 1023) / 1024;
+  const char* const size = kib <= 64 ? "up to 64 KiB" : kib <= 4096 ? "up to 4 MiB" : "more than 4 MiB";
+  return std::string(to_string(call.kind)) + " of " + size;
+}
+
 std::string missing_from(const NcclGroup& group, const std::set<int>& launched, const std::set<int>& all) {
   std::string text;
   for (const int rank : all)
@@ -106,8 +115,8 @@ bool connect(NcclRank& rank, const std::vector<NcclCall>& calls, bool waits) {
     const bool between_two = is_between_two(call.kind);
     if ((group.connected && !between_two) || group.size == 1) continue;
     const auto [from, to] = channel_of(rank, call);
-    const std::string what =
-        between_two ? "rank " + std::to_string(from) + " sending to rank " + std::to_string(to) : to_string(call.kind);
+    const std::string what = between_two ? "rank " + std::to_string(from) + " sending to rank " + std::to_string(to)
+                                         : connected_for(call, group.size);
     if (!waits) {
       {
         const QuietLock lock(state.mutex);

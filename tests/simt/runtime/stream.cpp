@@ -20,10 +20,15 @@ Overloads(F...) -> Overloads<F...>;
 
 constexpr std::chrono::milliseconds kLook{5};  // at what no condition variable is told of
 
-// Whether this kernel is the one that a control wants to fail.
+// Whether this kernel is the one that a control makes fail. The streams of the device count down together.
 bool is_to_fail(int device) {
   FailingKernel& failing = simulation().failing_kernel;
-  return failing.device == device && std::atomic_ref(failing.number) > 0 && --std::atomic_ref(failing.number) == 0;
+  if (failing.device != device) return false;
+  const std::atomic_ref number(failing.number);
+  int left = number;
+  while (left > 0 && !number.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 1;
 }
 
 }  // namespace
@@ -211,7 +216,7 @@ void Stream::finish() {
     const QuietLock lock(mutex_);
     closing_ = true;
     changed_.notify_all();
-    alive_ = false;
+    alive_.store(false, std::memory_order_relaxed);
     changed_.wait(lock.get(), [&] { return ended_ || (stuck_on_ >= 0 && !stuck_are_released()); });
     if (!ended_) return;
   }

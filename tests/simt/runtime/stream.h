@@ -1,6 +1,7 @@
 // A simulated stream: a thread that does what it is asked in order, and later than one would like.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -38,7 +39,7 @@ class Stream {
 
   int device() const { return device_; }
   int priority() const { return priority_; }
-  bool alive() const { return alive_; }
+  bool alive() const { return alive_.load(std::memory_order_relaxed); }
   bool ended();              // its thread has
   std::string name() const;  // "stream 3 of cuda:0"
   std::size_t clock() const { return clock_; }
@@ -70,8 +71,8 @@ class Stream {
   const int device_;
   const int priority_;
   const unsigned number_;
-  std::size_t clock_ = 0;  // the race detector's number of the stream
-  bool alive_ = true;
+  std::size_t clock_ = 0;          // the race detector's number of the stream
+  std::atomic<bool> alive_{true};  // relaxed: the thread sanitizer must not take it for an order
 
   mutable std::mutex capture_mutex_;
   std::shared_ptr<Capture> capture_;
