@@ -17,7 +17,8 @@ OPS = [
     "one op updates the running values*",
     # All of fused_layers_test.cpp.
     "a linear layer with its dropout*", "a convolution with its pool*", "a NaN passes a convolution with its pool*",
-    "a linear layer with the loss*", "a data gradient with ReLU's mask*", "a linear layer's data gradient with the pool's*", "the gradients of a linear layer at once*",
+    "a linear layer with the loss*", "a data gradient with ReLU's mask*", "a linear layer's data gradient with the pool's*",
+    "the gradients of a linear layer at once*",
 ]
 # Kernels that a network has only after ways were tried out: with a batch normalisation beside them.
 TENSOR_CORES = ["own kernels on tensor cores: 64 to 64 channels of 8x8*", "own kernels on tensor cores: 8 to 8 channels of 5x5*"]
