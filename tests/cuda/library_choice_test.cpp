@@ -290,6 +290,29 @@ TEST_CASE("library ways: a choice of an earlier run is run once on each device w
   }
 }
 
+// Nothing is bound yet, and a library refuses null pointers.
+TEST_CASE("library ways: a plan is described before the first step") {
+  SimulatedGpus machine(1);
+  simt::simulation().compute_capability = 86;  // as above
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
+  const Shape x{8, 1, 8, 8}, w{128, 64}, y{8, 128};
+  const LinearForward fc1{{x, DType::f32, plain(x, DType::f32)}, {w, DType::f32, {}}, {y, DType::f32, {}}, true, true};
+  std::string way;
+  {
+    const LibraryRig rig;
+    const auto own = make(fc1, rig.options);
+    for (const Way& one : ways_beside(fc1, *own, rig.options))
+      if (one.name.starts_with("cublaslt")) way = one.name;
+    TuningCache(cache_folder(), machine_of(0)).keep(problem_of(fc1, *own), {way, 5.0});
+  }
+  REQUIRE(!way.empty());
+  DataParallelOptions options = on_gpus(1, 1);
+  options.autotune = true;
+  const std::string plan = DataParallel(models::mlp({.input = {1, 8, 8}, .classes = 10}), options).describe_plan(8);
+  INFO(plan);
+  CHECK(plan.find("fc1+relu                                 " + way) != std::string::npos);
+}
+
 namespace {
 
 CudnnApi observed_cudnn;
