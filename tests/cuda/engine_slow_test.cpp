@@ -18,7 +18,9 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
   }
 }
 
-// The oracle has the same shards: as many float64 replicas.
+// The oracle has the same shards: as many float64 replicas. Gradients of biases before a normalisation cancel: over ten batches of 22 on one
+// GPU the largest error was 0.7e-5 to 2.5e-5, with an earlier order of sums 0.6e-5 to 3.1e-5, on the CPU 0.6e-5 to 1.8e-5. A bound of 1e-5
+// held for one order by chance.
 TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference, statistics by shard") {
   const Model model = narrow_resnet(/*relu=*/false);
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled})
@@ -33,7 +35,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
       SimulatedGpus machine(gpus);
       simt::simulation().delays = simt::simulation().protect_memory = false;  // time
       for (const Reduce reduce : kReductions)
-        check_against_reference(model, batch, on_gpus(gpus, gpus), norm, reduce, expected, moved, origin);
+        check_against_reference(model, batch, on_gpus(gpus, gpus), norm, reduce, expected, moved, origin, 4e-5);
     }
 }
 
