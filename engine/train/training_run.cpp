@@ -166,7 +166,8 @@ void TrainingRun::train() {
       break;
     }
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
-    const bool due = options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0;
+    const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
+                     (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0);
     if (last_eval_->best) save("best", false);
     if (due && !finished()) save_last(false);
   }

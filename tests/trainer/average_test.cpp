@@ -65,6 +65,10 @@ TEST_CASE("a run with a moving average is judged by the average, running statist
   CHECK(reports[4].stats.loss() != Approx(reports[5].stats.loss()).epsilon(1e-3));
 }
 
+TEST_CASE("keeping an average, and evaluating it, leaves the training as it is") {
+  CHECK(tiny_run(averaging("")).weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+}
+
 TEST_CASE("any wrong byte of the saved average is found") {
   const TemporaryFolder temp;
   run_until(averaging(temp.path()), 2);

@@ -48,6 +48,18 @@ TEST_CASE("best is the checkpoint of the best evaluation") {
   CHECK(checkpoint.state.best_top1 == Approx(best));
 }
 
+TEST_CASE("an evaluation that only equals the best is not the best") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.sgd.lr = 0;
+  std::vector<bool> best;
+  TrainerCallbacks callbacks;
+  callbacks.on_eval = [&](const EvalReport& report) { best.push_back(report.best); };
+  Trainer(models::mlp({.hidden = {4}}), tiny_digits(), options).run(callbacks);
+  CHECK(best == std::vector<bool>{true, false, false});
+  CHECK(load_checkpoint(temp / "checkpoints/best").state.step == 7);
+}
+
 TEST_CASE("a resumed run keeps the best of its earlier part until an evaluation beats it") {
   for (const bool average : {false, true}) {
     const TemporaryFolder temp;

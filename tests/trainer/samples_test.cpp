@@ -1,6 +1,7 @@
 // Which samples a run reads, in which order, and whether they are augmented.
 #include <mutex>
 #include <numeric>
+#include <ostream>
 #include <set>
 
 #include "support/catch.h"
@@ -20,6 +21,9 @@ class Recording final : public Dataset {
     std::int64_t sample;
     std::optional<std::uint32_t> drawn;
     bool operator==(const Read&) const = default;
+    friend std::ostream& operator<<(std::ostream& out, const Read& read) {  // 17, or 17+ when augmented
+      return out << read.sample << (read.drawn ? "+" : "");
+    }
   };
 
   explicit Recording(std::int64_t size) : size_(size) {}
