@@ -48,8 +48,8 @@ struct TrainerOptions {
   bool profile = false;  // the summary tells what each layer took in those steps
   bool dry_run = false;  // one training and one evaluation batch, no files
   int print_freq = 10;   // steps between on_step calls; 0: only after the last of an epoch
-  // Non-zero: finish the step or the evaluation's batch, save what was trained and the summary, return with interrupted set. Waits for data end at once;
-  // planning, tuning and reading of files run to their end.
+  // Non-zero: finish the step or the evaluation's batch, save what was trained, write the summary, return with interrupted set.
+  // Waits for data end at once; planning, tuning and reading of files run to their end.
   const std::atomic<int>* stop = nullptr;
   // Set by run() from its first training step until it returns. While it is false a process that ends loses no training: a program
   // that wants to leave during planning, tuning, loading or an evaluation may call _exit. Null: not reported.
