@@ -52,13 +52,14 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   check_batch(batch, s.model);
   s.number_rows(batch.size());
   s.forward_rows = 0;
+  if (s.begun) s.end_step();
   s.place_new(s.training_batch(batch.size(), batch.kept));
   s.place_momenta(sgd);
   s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.kept.set != nullptr},
                        s.options.grad_accum_steps, s.step_is_eager());
   s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
   s.graphs->end_step();
-  ++s.step;
+  s.end_step();
   s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
   s.buffers_behind = true;
   if (s.options.check_replicas && !replicas_identical())

@@ -193,6 +193,7 @@ struct DataParallel::State {
   kernels::Op& gathered_loss_op(std::int64_t rows);
   engine::Shard shard_of(const Batch& batch, kernels::Range rows) const;
   void number_rows(std::int64_t rows);  // makes row_numbers at least so long
+  void end_step() { ++step, begun = false; }
 
   std::vector<NamedTensor> export_buffers();
   void import_buffer(engine::Replica& master, const BufferSpec& buffer, const Tensor& tensor);
@@ -257,7 +258,8 @@ struct DataParallel::State {
 
   std::set<Placed> placed;
   bool momenta_placed = false;
-  std::int64_t step = 0;             // optimizer steps done
+  std::int64_t step = 0;             // training steps ended; the key of the coming one's dropout
+  bool begun = false;                // a training forward of the wrapper has used that key
   std::int64_t batches_tracked = 0;  // training forwards whose statistics the running ones hold
   bool buffers_behind = false;       // the replicas' running statistics are older than the master's
   std::int64_t forward_rows = 0;     // of the last wrapper forward in training mode; 0: none to go back through

@@ -166,8 +166,11 @@ void DataParallel::set_momenta(const std::vector<NamedTensor>& tensors) {
   state_->import_arena(State::Arena::momentum, tensors);
 }
 
-std::int64_t DataParallel::step_count() const { return state_->step; }
-void DataParallel::set_step_count(std::int64_t steps) { state_->step = steps; }
+std::int64_t DataParallel::step_count() const { return state_->step + (state_->begun ? 1 : 0); }
+void DataParallel::set_step_count(std::int64_t steps) {
+  state_->step = steps;
+  state_->begun = false;
+}
 
 bool DataParallel::replicas_identical() const {
   State& s = *state_;

@@ -81,6 +81,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   const std::int64_t rows = images.shape()[0];
   number_rows(rows);
   forward_rows = 0;
+  if (training && begun) end_step();
   std::size_t offset = 0;
   place_new({rows, training, /*gathers=*/true, /*micro_batches=*/1});
   if (!training) bring_buffers();
@@ -102,6 +103,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
              std::make_shared<BufferStorage>(size() == 1 ? master.arena() : gathered_logits, size() == 1 ? offset : 0,
                                              bytes, options.devices.front(), master.context().host_accessible()));
   if (training) {
+    begun = true;
     forward_rows = rows;
     ++batches_tracked;
     buffers_behind = true;
@@ -151,7 +153,7 @@ void DataParallel::step(const Sgd& sgd) {
     replica.context().flush();
     s.check_finite(replica);
   });
-  ++s.step;
+  s.end_step();
 }
 
 }  // namespace dp

@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 
+#include "dp/error.h"
 #include "engine/files/fault.h"
 #include "engine/files/small_json.h"
 
@@ -10,6 +12,7 @@ namespace dp {
 namespace {
 
 constexpr std::uint64_t kLongestState = 1 << 20;
+constexpr std::uint64_t kCountLimit = std::uint64_t{1} << 53;  // exact in every JSON reader, and never overflows
 
 class Fields {
  public:
@@ -27,7 +30,7 @@ class Fields {
   }
   std::int64_t count(const char* key) const {
     const std::uint64_t value = natural(key);
-    if (value > INT64_MAX) wrong(key, "below 2^63");
+    if (value >= kCountLimit) wrong(key, "below 2^53");
     return static_cast<std::int64_t>(value);
   }
   std::uint32_t small(const char* key) const {
@@ -38,6 +41,11 @@ class Fields {
   float scale(const char* key) const {
     const auto value = static_cast<float>(number(key));
     if (!std::isnormal(value) || value < 0) wrong(key, "a positive number of float32");
+    return value;
+  }
+  std::string json_text(const char* key) const {
+    std::string value = text(key);
+    if (!value.empty()) parse_small_json(value, path_ + ": '" + key + "'");
     return value;
   }
   bool has(const char* key) const { return json_.contains(key); }
@@ -68,6 +76,7 @@ std::string to_json(const TrainState& state) {
       {"model", state.model},
       {"dataset", state.dataset},
       {"step", state.step},
+      {"skipped", state.skipped},
       {"epoch", state.epoch},
       {"batch_in_epoch", state.batch_in_epoch},
       {"seed", state.seed},
@@ -79,7 +88,14 @@ std::string to_json(const TrainState& state) {
     json["loss_scale"] = static_cast<double>(state.loss_scale->scale);
     json["loss_scale_steps"] = state.loss_scale->good_steps;
   }
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  try {  // nothing is written that could not be read again
+    MemorySource source("the state to be saved", std::as_bytes(std::span(text)));
+    read_train_state(source);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::usage, error.what());
+  }
+  return text;
 }
 
 TrainState read_train_state(ByteSource& source) {
@@ -88,12 +104,13 @@ TrainState read_train_state(ByteSource& source) {
   state.model = fields.text("model");
   state.dataset = fields.text("dataset");
   state.step = fields.count("step");
+  if (fields.has("skipped")) state.skipped = fields.count("skipped");
   state.epoch = fields.count("epoch");
   state.batch_in_epoch = fields.count("batch_in_epoch");
   state.seed = fields.natural("seed");
   state.global_batch = fields.count("global_batch");
   state.best_top1 = fields.number("best_top1");
-  state.config = fields.text("config");
+  state.config = fields.json_text("config");
   if (fields.has("loss_scale"))
     state.loss_scale = LossScale{fields.scale("loss_scale"), fields.small("loss_scale_steps")};
   return state;

@@ -8,7 +8,7 @@
 
 namespace dp {
 
-std::string to_json(const TrainState& state);
+std::string to_json(const TrainState& state);     // Error(usage) for what could not be read again
 TrainState read_train_state(ByteSource& source);  // Error(data)
 
 }  // namespace dp

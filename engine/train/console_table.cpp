@@ -106,6 +106,9 @@ std::string summary_text(const RunSummary& summary) {
     out += fmt::format("Trained to step {} (epoch {}) in {}, {:.0f} img/s, training loss {:.4g}\n", summary.steps,
                        summary.epochs, duration(summary.seconds_train), summary.images_per_second, summary.train_loss);
   }
+  if (summary.skipped_steps > 0)
+    out += fmt::format("{} of {} steps were skipped: a loss or gradient was not finite\n", summary.skipped_steps,
+                       summary.steps);
   if (!summary.interrupted)
     out +=
         fmt::format("Result: Acc@1 {:.3f} Acc@5 {:.3f}  loss {:.3g}\n", summary.top1, summary.top5, summary.test_loss);

@@ -160,8 +160,6 @@ void require_same_run(const Resumed& resumed, const TrainState& wanted, bool wei
   require_equal(resumed, "global batch", had.global_batch, wanted.global_batch);
   require_same_order(resumed, had.config, wanted.config);
   require_same_step(resumed, had.config, wanted.config);
-  if (had.step < 0 || had.epoch < 0 || had.batch_in_epoch < 0)
-    throw Error(ErrorCode::data, "the checkpoint '" + resumed.folder + "' stands at a negative step; name another");
 }
 
 NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::string& source, const std::string& remedy,

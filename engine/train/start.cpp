@@ -49,7 +49,8 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
   start.writes = writes;
   if (leads && resumed) {
     const TrainState& had = resumed->checkpoint.state;
-    start.step = had.step, start.epoch = had.epoch, start.batch_in_epoch = had.batch_in_epoch;
+    start.step = had.step, start.skipped = had.skipped, start.epoch = had.epoch,
+    start.batch_in_epoch = had.batch_in_epoch;
     start.best_top1 = had.best_top1;
     start.resumed = true;
     start.momenta = !resumed->checkpoint.momenta.empty();

@@ -18,6 +18,7 @@ std::string to_json(const RunSummary& summary) {
   json["global_batch"] = summary.global_batch;
   json["epochs"] = summary.epochs;
   json["steps"] = summary.steps;
+  json["skipped_steps"] = summary.skipped_steps;
   json["seconds_train"] = summary.seconds_train;
   json["images_per_second"] = summary.images_per_second;
   json["train_loss"] = summary.train_loss;
@@ -26,6 +27,7 @@ std::string to_json(const RunSummary& summary) {
   json["top5"] = summary.top5;
   json["weights_sha256"] = summary.weights_sha256;
   json["checkpoint"] = summary.checkpoint;
+  json["interrupted"] = summary.interrupted;
   return json_line(json);
 }
 

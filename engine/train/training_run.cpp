@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "dp/error.h"
 #include "engine/train/passes.h"
@@ -58,15 +59,16 @@ RunSummary TrainingRun::execute() {
     if (error.code() != ErrorCode::nonfinite || (world() != nullptr && !world()->leads())) throw;
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
                                                        : "the last good checkpoint is '" + good_checkpoint_ + "'";
-    throw Error(error.code(), error.what() + ("; " + where) + "; lower the learning rate, or use --on-nonfinite skip",
-                error.others());
+    const bool skips = options_.parallel.on_nonfinite == OnNonfinite::skip;
+    throw Error(
+        error.code(),
+        error.what() + ("; " + where) + "; lower the learning rate" + (skips ? "" : ", or use --on-nonfinite skip"),
+        error.others());
   }
   RunSummary result = summary();
-  if (!result.interrupted) {
-    const std::string text = to_json(result) + "\n";
-    if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
-    if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
-  }
+  const std::string text = to_json(result) + "\n";
+  if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
+  if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
   if (!alone_) {
     write_trace();
     return result;
@@ -141,7 +143,8 @@ void TrainingRun::begin() {
       notice("it has no moving average; one starts from its weights");
   }
   const Start start = start_from(net_, options_, resumed, folder_.writes(), tell);
-  state_.step = start.step, state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
+  state_.step = start.step, state_.skipped = start.skipped;
+  state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
   state_.best_top1 = start.best_top1;
   writes_ = start.writes;
   if (!continued_from && folder_.has_checkpoints())
@@ -163,7 +166,8 @@ void TrainingRun::train() {
       break;
     }
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
-    const bool due = options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0;
+    const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
+                     (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0);
     if (last_eval_->best) save("best", false);
     if (due && !finished()) save_last(false);
   }
@@ -172,8 +176,8 @@ void TrainingRun::train() {
 }
 
 void TrainingRun::train_epoch() {
-  epoch_stats_ = {};
   if (state_.batch_in_epoch >= batches_) return;
+  const std::int64_t first = state_.batch_in_epoch;
   train_.start(state_.epoch, state_.batch_in_epoch);
   meter_.mark();
   meter_.run();
@@ -183,6 +187,7 @@ void TrainingRun::train_epoch() {
       wait_ended();
       break;
     }
+    if (state_.batch_in_epoch == first) epoch_stats_ = {};
     train_one_step(*batch);
     const bool last = state_.batch_in_epoch == batches_ || out_of_steps();
     if (meter_.warmup_ends()) {
@@ -194,6 +199,21 @@ void TrainingRun::train_epoch() {
   }
   if (!alone_) collect();
   meter_.pause();
+  if (!alone_) judge_skipped(first);
+}
+
+// A run that skips all it is given learns nothing, and must not end as if it had.
+void TrainingRun::judge_skipped(std::int64_t first) {
+  const std::int64_t skipped = epoch_stats_.skipped, trained = state_.batch_in_epoch - first;
+  if (skipped == 0 || trained == 0) return;
+  const std::string told = fmt::format("{} of {} steps of epoch {} were skipped", skipped, trained, state_.epoch);
+  const bool whole = state_.batch_in_epoch == batches_;
+  const bool all = (whole && skipped == batches_) || ((whole || out_of_steps()) && state_.skipped == state_.step);
+  // A float16 run begins by lowering the scale of its loss.
+  const bool scaling = epoch_stats_.samples > 0 && epoch_stats_.loss_scale.value_or(0) >= 1;
+  if (all && !scaling)
+    throw Error(ErrorCode::nonfinite, told + ": none had a finite loss and gradient, and nothing was learned");
+  if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(told + ": a loss or gradient was not finite");
 }
 
 // The wait for a batch ended without one. In a world other ranks may have begun the step already: without this rank they can not end it.
@@ -245,6 +265,7 @@ void TrainingRun::collect() {
   const Stats stats = net_.take_stats();
   if (!std::isfinite(stats.loss_sum) && options_.parallel.on_nonfinite == OnNonfinite::abort)
     throw Error(ErrorCode::nonfinite, fmt::format("the loss is not finite at step {}", state_.step));
+  state_.skipped += stats.skipped;
   add(recent_, stats);
   add(epoch_stats_, stats);
 }
@@ -330,9 +351,12 @@ RunSummary TrainingRun::summary() const {
   RunSummary summary = describe(net_, options_);
   summary.epochs = state_.epoch;
   summary.steps = state_.step;
+  summary.skipped_steps = state_.skipped;
   summary.seconds_train = meter_.seconds();
   summary.images_per_second = meter_.rate();
-  summary.train_loss = epoch_stats_.loss();
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  summary.train_loss = epoch_stats_.samples > 0 ? epoch_stats_.loss() : none;
+  summary.test_loss = summary.top1 = summary.top5 = none;
   if (last_eval_) set_result(summary, last_eval_->stats);
   summary.weights_sha256 = weights_sha256(net_.weights());
   if (folder_.writes()) summary.checkpoint = folder_.checkpoint("last");

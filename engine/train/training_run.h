@@ -25,6 +25,7 @@ class TrainingRun {
   void train();
   void train_epoch();
   void wait_ended();
+  void judge_skipped(std::int64_t first);  // of the epoch trained from batch `first` on
   void train_one_step(const Batch& batch);
   bool evaluate();  // the weights, and their moving average where one is kept; false when stopped
   bool evaluate_once(bool average);

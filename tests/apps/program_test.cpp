@@ -191,7 +191,7 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
     CHECK(cut.code == 128 + number);
     CHECK(cut.signal == 0);
     CHECK(cut.out.find("--resume cut") != std::string::npos);
-    CHECK_FALSE(fs::exists(temp / "cut/summary.json"));
+    CHECK(nlohmann::json::parse(read_text(temp / "cut/summary.json"))["interrupted"] == true);
     const Outcome resumed = run_dp_train(arguments, temp.path());
     INFO(resumed.err);
     REQUIRE(resumed.code == 0);
@@ -238,6 +238,22 @@ TEST_CASE("NaN ends the program with its own exit code") {
           .wait();
   CHECK(outcome.code == 5);
   CHECK(outcome.err.find("run/checkpoints/last") != std::string::npos);
+}
+
+TEST_CASE("a program that skips every step ends with the exit code of NaN, one that skips some says how many") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const auto skipping = [&](const char* run, const char* failpoint) {
+    return Program(tiny({"--output-dir", run, "--on-nonfinite", "skip"}), temp.path(), {failpoint}).wait();
+  };
+  const Outcome all = skipping("all", "DP_FAIL=nan:backward");
+  CHECK(all.code == 5);
+  CHECK(all.err.find("steps of epoch 0 were skipped") != std::string::npos);
+  CHECK_FALSE(fs::exists(temp / "all/summary.json"));
+  const Outcome some = skipping("some", "DP_FAIL=nan:backward:step1");
+  CHECK(some.code == 0);
+  CHECK(some.out.find("steps were skipped: a loss or gradient was not finite") != std::string::npos);
+  CHECK(nlohmann::json::parse(read_text(temp / "some/summary.json"))["skipped_steps"] == 1);
 }
 
 TEST_CASE("evaluating says the same as the run's end") {

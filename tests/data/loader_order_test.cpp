@@ -75,20 +75,29 @@ TEST_CASE("a batch holds normalised images, labels and sample indices") {
 }
 
 TEST_CASE("the last batch is short, or dropped") {
-  const auto dataset = std::make_shared<SmallDataset>(23);
-  Loader loader(dataset, {.batch_size = 5});
-  CHECK(loader.batches_per_epoch() == 5);
-  const auto batches = whole(loader, 0);
-  REQUIRE(batches.size() == 5);
-  for (std::size_t i = 0; i < 4; ++i) CHECK(batches[i].samples.size() == 5);
-  CHECK(batches[4].samples.size() == 3);
-  CHECK(batches[4].images.size() == 3 * 12);
-  CHECK(batches[4].labels.size() == 3);
+  for (const std::int64_t size : {5, 20, 21, 23, 24, 25}) {  // of 5 a batch: remainders 0, 0, 1, 3, 4, 0
+    INFO(size << " samples");
+    const auto dataset = std::make_shared<SmallDataset>(size);
+    const std::int64_t whole_batches = size / 5, rest = size % 5;
+    Loader loader(dataset, {.batch_size = 5});
+    CHECK(loader.batches_per_epoch() == whole_batches + (rest > 0));
+    std::vector<std::int64_t> sizes{5};
+    if (rest > 0) sizes.push_back(rest);
+    CHECK(loader.batch_sizes() == sizes);
+    const auto batches = whole(loader, 0);
+    CHECK(samples_of(batches) == loader.order(0));
+    const auto rows = static_cast<std::size_t>(rest > 0 ? rest : 5);
+    CHECK(batches.back().samples.size() == rows);
+    CHECK(batches.back().images.size() == rows * 12);
+    CHECK(batches.back().labels.size() == rows);
 
-  Loader dropping(dataset, {.batch_size = 5, .drop_last = true});
-  CHECK(dropping.batches_per_epoch() == 4);
-  const auto kept = whole(dropping, 0);
-  CHECK(kept == std::vector<BatchCopy>(batches.begin(), batches.begin() + 4));
+    Loader dropping(dataset, {.batch_size = 5, .drop_last = true});
+    CHECK(dropping.batches_per_epoch() == whole_batches);
+    CHECK(dropping.batch_sizes() == std::vector<std::int64_t>{5});
+    const auto kept = whole(dropping, 0);
+    CHECK(kept == std::vector<BatchCopy>(batches.begin(), batches.begin() + whole_batches));
+    for (const auto& batch : kept) CHECK(batch.samples.size() == 5);
+  }
 }
 
 TEST_CASE("S9: an evaluation sees every sample exactly once, in order") {

@@ -127,6 +127,24 @@ TEST_CASE("F11: hostile manifests") {
   whole("is not valid JSON", "{\"format\":1e999}");
 }
 
+TEST_CASE("a state that could not be read again is not saved") {
+  const ScratchFolder scratch;
+  const std::string folder = scratch / "last";
+  dp::save_checkpoint(folder, checkpoint_at(1));
+  const auto refused = [&](const std::string& part, const std::function<void(dp::TrainState&)>& spoil) {
+    dp::Checkpoint checkpoint = checkpoint_at(2);
+    spoil(checkpoint.state);
+    const Outcome outcome = outcome_of([&] { dp::save_checkpoint(folder, checkpoint); });
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.text, Catch::Contains(part));
+    CHECK(is_checkpoint_at(dp::load_checkpoint(folder), 1));
+  };
+  refused("'step' is not below 2^53", [](dp::TrainState& state) { state.step = std::int64_t{1} << 53; });
+  refused("'step' is not a whole number from 0 on", [](dp::TrainState& state) { state.step = -1; });
+  refused("'config': is not valid JSON", [](dp::TrainState& state) { state.config = "nonsense"; });
+  CHECK(count_hidden(scratch.path()) == 0);
+}
+
 TEST_CASE("F11: hostile states under a right checksum") {
   const auto edit = [](const std::string& message, const std::string& from, const std::string& to) {
     expect_refusal(message, [&](const std::string& folder) {
@@ -138,7 +156,16 @@ TEST_CASE("F11: hostile states under a right checksum") {
   };
   edit("'step' is not a whole number from 0 on", "\"step\": 1", "\"step\": -1");
   edit("'step' is not a whole number from 0 on", "\"step\": 1", "\"step\": 1.5");
-  edit("'step' is not below 2^63", "\"step\": 1", "\"step\": 9223372036854775808");
+  for (const char* large : {"9007199254740992", "9223372036854775807", "9223372036854775808"})
+    for (const char* count : {"step", "skipped", "epoch", "batch_in_epoch", "global_batch"}) {
+      const std::string key = std::string("\"") + count + "\": ";
+      edit(std::string("'") + count + "' is not below 2^53", key, key + large + ", \"was\": ");
+    }
+  for (const char* config : {"nonsense", "{\\\"lr\\\": 0.1", "{\\\"lr\\\": 0.1} x"})
+    edit("'config': is not valid JSON", "{\\\"lr\\\": 0.1}", config);
+  for (const char* config : {"[]", "7", "\\\"x\\\"", "null"})
+    edit("'config': is not a JSON object", "{\\\"lr\\\": 0.1}", config);
+  edit("'config': is nested more than four deep", "{\\\"lr\\\": 0.1}", std::string(100000, '['));
   edit("has no 'epoch'", "\"epoch\"", "\"epochs\"");
   edit("'model' is not a string", "\"mlp\"", "7");
   edit("'best_top1' is not a number", "\"best_top1\": ", "\"best_top1\": null, \"was\": ");

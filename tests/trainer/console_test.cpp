@@ -65,10 +65,12 @@ TEST_CASE("summary.json has exactly its keys, in order") {
   const auto json = nlohmann::ordered_json::parse(dp::to_json(summary));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  CHECK(keys == std::vector<std::string>{"model", "dataset", "engine", "devices", "communicator", "communicator_reason",
-                                         "graphs", "graphs_reason", "global_batch", "epochs", "steps", "seconds_train",
-                                         "images_per_second", "train_loss", "test_loss", "top1", "top5",
-                                         "weights_sha256", "checkpoint"});
+  CHECK(keys ==
+        std::vector<std::string>{
+            "model",          "dataset",           "engine",       "devices",   "communicator", "communicator_reason",
+            "graphs",         "graphs_reason",     "global_batch", "epochs",    "steps",        "skipped_steps",
+            "seconds_train",  "images_per_second", "train_loss",   "test_loss", "top1",         "top5",
+            "weights_sha256", "checkpoint",        "interrupted"});
   CHECK(json["engine"] == "dp");
   CHECK(json["devices"].size() == 2);
   CHECK(json["top1"] == 98.25);

@@ -36,7 +36,6 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
     const RunSummary first = run_until(options, step);
     CHECK(first.interrupted);
     CHECK(first.steps == step);
-    CHECK_FALSE(fs::exists(temp / "summary.json"));
     CHECK(load_checkpoint(temp / "checkpoints/last").state.step == step);
 
     options.resume = "auto";
@@ -49,7 +48,8 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
     CHECK(second.test_loss == uninterrupted().test_loss);
     CHECK(second.steps == 21);
     CHECK(evaluations == 3 - static_cast<int>((step - 1) / 7));
-    CHECK(fs::exists(temp / "summary.json"));
+    CHECK(read_text(temp / "summary.json") == to_json(second) + "\n");
+    CHECK_FALSE(second.interrupted);
     std::size_t train_lines = 0;
     for (const std::string& line : lines_of(read_text(temp / "metrics.jsonl")))
       train_lines += line.find("\"train\"") != std::string::npos;
@@ -147,21 +147,27 @@ TEST_CASE("checkpoints between epochs resume as well, in a folder of their own")
 
 TEST_CASE("S22: a run saved on two replicas resumes on one, three and four") {
   const TemporaryFolder temp;
-  run_until(tiny_options(temp / "run"), 10);
-  const NamedTensors wanted = [] {
-    Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), tiny_options());
+  const auto synchronised = [](const std::string& folder) {  // else each shard is normalised by its own statistics
+    TrainerOptions options = tiny_options(folder);
+    options.parallel.batch_norm = BatchNormMode::sync;
+    return options;
+  };
+  run_until(synchronised(temp / "run"), 10);
+  const NamedTensors wanted = [&] {
+    Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), synchronised(""));
     trainer.run();
     return trainer.net().weights();
   }();
   for (const int replicas : {1, 3, 4}) {
     INFO(replicas << " replicas");
-    TrainerOptions options = tiny_options();
+    TrainerOptions options = synchronised("");
     options.parallel.devices = cpus(replicas);
     options.resume = temp / "run/checkpoints/last";
     Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options);
     CHECK(trainer.run().steps == 21);
     const NamedTensors got = trainer.net().weights();
     for (std::size_t i = 0; i < got.size(); ++i) {
+      if (got[i].second.dtype() != DType::f32) continue;  // a counter
       double distance = 0, size = 0;
       const auto a = got[i].second.span<float>(), b = wanted[i].second.span<float>();
       for (std::size_t j = 0; j < a.size(); ++j) {
@@ -288,7 +294,7 @@ TEST_CASE("another model, data set, seed or batch is refused, naming both values
   options.resume = temp / "run";
   ModelBuilder other("other", {1, 28, 28});
   const Model model = other.build(other.linear("fc", other.flatten(other.input()), {.out_features = 10}));
-  expect_error(ErrorCode::usage, {"model", "mlp", "other"},
+  expect_error(ErrorCode::usage, {"model", "tiny", "other"},
                [&] { Trainer(model, dp::test::tiny_digits(), options).run(); });
 }
 

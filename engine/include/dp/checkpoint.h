@@ -32,8 +32,9 @@ struct TrainState {
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
   double best_top1 = -1;                  // percent; -1 before the first evaluation
-  std::string config;                     // the run's options, as JSON
+  std::string config;                     // the run's options, a JSON object, or empty
   std::optional<LossScale> loss_scale{};  // of a run with float16
+  std::int64_t skipped = 0;               // of the steps, those skipped because of NaN or Inf
 };
 
 struct Checkpoint {

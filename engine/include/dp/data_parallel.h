@@ -163,8 +163,8 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   // --- the seven steps one by one, as nn.DataParallel has them -----------------------------------------------
-  // Training-mode forward of (B, ...) float32 host images; logits (B, classes), gathered on the master. The
-  // result is valid until the next call.
+  // Training-mode forward of (B, ...) float32 host images, with new dropout masks each time; logits (B, classes), gathered
+  // on the master, valid until the next call.
   const Tensor& forward(const Tensor& images);
   // d(loss)/d(logits), shape of forward()'s result. Leaves the summed gradient on the master (everywhere under all_reduce). These two:
   // Error(usage) with float16, whose loss is scaled on the devices.
@@ -206,7 +206,7 @@ class DataParallel {
   void swap_average();
   std::vector<std::pair<std::string, Tensor>> average_weights();
   void set_average_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
-  std::int64_t step_count() const;  // optimizer steps done; part of dropout's key
+  std::int64_t step_count() const;  // training steps done, each forward() begins one; part of dropout's key
   void set_step_count(std::int64_t steps);
   bool replicas_identical() const;              // compares the replicas' weights bit by bit
   std::optional<LossScale> loss_scale() const;  // of the next step; nothing where no loss is scaled

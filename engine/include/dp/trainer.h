@@ -48,8 +48,8 @@ struct TrainerOptions {
   bool profile = false;  // the summary tells what each layer took in those steps
   bool dry_run = false;  // one training and one evaluation batch, no files
   int print_freq = 10;   // steps between on_step calls; 0: only after the last of an epoch
-  // Non-zero: finish the step or the evaluation's batch, save what was trained, return with interrupted set. Waits for data end at once;
-  // planning, tuning and reading of files run to their end.
+  // Non-zero: finish the step or the evaluation's batch, save what was trained, write the summary, return with interrupted set.
+  // Waits for data end at once; planning, tuning and reading of files run to their end.
   const std::atomic<int>* stop = nullptr;
   // Set by run() from its first training step until it returns. While it is false a process that ends loses no training: a program
   // that wants to leave during planning, tuning, loading or an evaluation may call _exit. Null: not reported.
@@ -79,12 +79,12 @@ struct RunSummary {
   std::string model, dataset, engine = "dp";
   std::vector<std::string> devices;
   Choice communicator, graphs;
-  std::int64_t global_batch = 0, epochs = 0, steps = 0;
+  std::int64_t global_batch = 0, epochs = 0, steps = 0, skipped_steps = 0;
   double seconds_train = 0, images_per_second = 0;
-  double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;
+  double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;  // NaN: there was none
   std::string weights_sha256, checkpoint;
+  bool interrupted = false;  // a stop was asked for before the run was complete
   // Not written to the file:
-  bool interrupted = false;  // a stop was asked for; there is no summary.json
   std::string output_dir;
   std::vector<PhaseTimes> phases;  // per replica, over the training steps of this run
   std::vector<LayerTime> layers;   // with TrainerOptions::profile
@@ -107,8 +107,8 @@ class Trainer {
   ~Trainer();
 
   // Trains; may be called once. Error(usage) when another run holds the folder, or when what is resumed has another
-  // model, dataset, seed, global batch, order of samples, batch normalisation or logical shards; Error(nonfinite) names the last good
-  // checkpoint; a failed save is a notice, and Error(io) when it was the last.
+  // model, dataset, seed, global batch, order of samples, batch normalisation or logical shards; Error(nonfinite), also where every step of
+  // an epoch or of the run was skipped, names the last good checkpoint; a failed save is a notice, and Error(io) when it was the last.
   RunSummary run(const TrainerCallbacks& callbacks = {});
   // The test set once, with the weights of `init` or `resume`. Writes no run folder.
   RunSummary evaluate(const TrainerCallbacks& callbacks = {});

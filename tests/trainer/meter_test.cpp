@@ -1,0 +1,77 @@
+// Training time and throughput: what is counted, and what is left out.
+#include "engine/train/meter.h"
+
+#include <chrono>
+#include <thread>
+
+#include "support/catch.h"
+
+namespace {
+
+using dp::Meter;
+
+void let_time_pass() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+TEST_CASE("the clock runs between run and pause alone") {
+  Meter meter(true);
+  let_time_pass();
+  CHECK(meter.seconds() == 0);
+  meter.run();
+  let_time_pass();
+  meter.run();  // goes on
+  CHECK(meter.seconds() >= 0.002);
+  meter.pause();
+  const double first = meter.seconds();
+  CHECK(first >= 0.002);
+  let_time_pass();
+  CHECK(meter.seconds() == first);
+  const auto begin = std::chrono::steady_clock::now();
+  meter.run();
+  let_time_pass();
+  meter.pause();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  CHECK(meter.seconds() - first >= 0.002);
+  CHECK(meter.seconds() - first <= passed.count());
+}
+
+TEST_CASE("the warm-up ends once, after ten steps") {
+  Meter meter(true);
+  meter.run();
+  for (int step = 1; step <= 9; ++step) {
+    meter.add(1);
+    CHECK_FALSE(meter.warmup_ends());
+  }
+  meter.add(1);
+  CHECK(meter.warmup_ends());
+  meter.end_warmup();
+  meter.add(1);
+  CHECK_FALSE(meter.warmup_ends());
+}
+
+TEST_CASE("the rate leaves the warm-up out, and what stands before a mark") {
+  Meter meter(true);
+  meter.run();
+  let_time_pass();
+  meter.add(1000);
+  meter.pause();
+  const double warmup = meter.seconds();
+  CHECK(meter.rate() == Approx(1000 / warmup));  // of everything, as nothing came after it
+  meter.end_warmup();
+  CHECK(meter.rate() == Approx(1000 / warmup));
+  meter.run();
+  let_time_pass();
+  meter.add(30);
+  meter.pause();
+  const double second = meter.seconds();
+  CHECK(meter.rate() == Approx(30 / (second - warmup)));
+  meter.mark();
+  CHECK(meter.rate_since_mark() == meter.rate());  // nothing came since
+  meter.run();
+  let_time_pass();
+  meter.add(7);
+  meter.pause();
+  CHECK(meter.rate_since_mark() == Approx(7 / (meter.seconds() - second)));
+  CHECK(meter.rate() == Approx(37 / (meter.seconds() - warmup)));
+}
+
+}  // namespace

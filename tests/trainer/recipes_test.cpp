@@ -1,0 +1,203 @@
+// The constants of models and recipes, one by one, as README and the command line's documentation have them.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "apps/dp_train/options.h"
+#include "dp/dp.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+namespace {
+
+using namespace dp;
+using Lines = std::vector<std::string>;
+
+struct Describe {
+  std::string operator()(const Input&) const { return "input"; }
+  std::string operator()(const Conv2d& c) const {
+    return fmt::format("conv {} of {}, stride {}, padding {}{}", c.out_channels, c.kernel, c.stride, c.padding,
+                       c.bias ? ", bias" : "");
+  }
+  std::string operator()(const BatchNorm2d& n) const { return fmt::format("norm {:g} {:g}", n.eps, n.momentum); }
+  std::string operator()(const Add&) const { return "add"; }
+  std::string operator()(const Linear& l) const {
+    return fmt::format("linear {}{}", l.out_features, l.bias ? ", bias" : "");
+  }
+  std::string operator()(const Relu&) const { return "relu"; }
+  std::string operator()(const MaxPool2d& p) const {
+    return fmt::format("max {}, stride {}, padding {}", p.kernel, p.stride, p.padding);
+  }
+  std::string operator()(const AvgPool2d& p) const { return fmt::format("average {}", p.kernel); }
+  std::string operator()(const GlobalAvgPool2d&) const { return "global average"; }
+  std::string operator()(const Dropout& d) const { return fmt::format("dropout {:g}", d.p); }
+  std::string operator()(const Flatten&) const { return "flatten"; }
+};
+
+Lines described(const Model& model) {
+  Lines lines;
+  for (const Layer& layer : model.layers()) lines.push_back(std::visit(Describe{}, layer.kind));
+  return lines;
+}
+
+// Of convolutions, normalisations and the last layer: as torchvision's resnet18 has them, in the order of its forward.
+Lines resnet18_lines(bool imagenet_stem, std::int64_t width, std::int64_t classes) {
+  const auto conv = [](std::int64_t channels, int kernel, int stride) {
+    return fmt::format("conv {} of {}, stride {}, padding {}", channels, kernel, stride, kernel / 2);
+  };
+  const std::string norm = "norm 1e-05 0.1";
+  Lines lines{"input", conv(width, imagenet_stem ? 7 : 3, imagenet_stem ? 2 : 1), norm, "relu"};
+  if (imagenet_stem) lines.push_back("max 3, stride 2, padding 1");
+  for (int stage = 0; stage < 4; ++stage)
+    for (const int stride : {stage == 0 ? 1 : 2, 1}) {
+      const std::int64_t channels = width << stage;
+      lines.insert(lines.end(), {conv(channels, 3, stride), norm, "relu", conv(channels, 3, 1), norm});
+      if (stride == 2) lines.insert(lines.end(), {conv(channels, 1, 2), norm});
+      lines.insert(lines.end(), {"add", "relu"});
+    }
+  lines.insert(lines.end(), {"global average", "flatten", fmt::format("linear {}, bias", classes)});
+  return lines;
+}
+
+TEST_CASE("the models have the documented layers and sizes") {
+  CHECK(described(models::find("mnist_convnet").make({1, 28, 28}, 10)) ==
+        Lines{"input", "conv 32 of 3, stride 1, padding 0, bias", "relu", "conv 64 of 3, stride 1, padding 0, bias",
+              "relu", "max 2, stride 2, padding 0", "dropout 0.25", "flatten", "linear 128, bias", "relu",
+              "dropout 0.5", "linear 10, bias"});
+  CHECK(described(models::mnist_convnet({.width = 8})) ==
+        Lines{"input", "conv 8 of 3, stride 1, padding 0, bias", "relu", "conv 16 of 3, stride 1, padding 0, bias",
+              "relu", "max 2, stride 2, padding 0", "dropout 0.25", "flatten", "linear 32, bias", "relu", "dropout 0.5",
+              "linear 10, bias"});
+  CHECK(described(models::find("mlp").make({1, 28, 28}, 10)) ==
+        Lines{"input", "flatten", "linear 128, bias", "relu", "linear 10, bias"});
+  CHECK(described(models::find("resnet18").make({3, 32, 32}, 10)) == resnet18_lines(false, 64, 10));
+  CHECK(described(models::find("resnet18").make({3, 63, 63}, 10)) == resnet18_lines(false, 64, 10));
+  CHECK(described(models::find("resnet18").make({3, 64, 64}, 100)) == resnet18_lines(true, 64, 100));
+  CHECK(described(models::resnet18({.width = 16})) == resnet18_lines(false, 16, 10));
+  struct {
+    const char* name;
+    Shape input;
+    std::int64_t classes, parameters;
+  } const sizes[] = {{"mnist_convnet", {1, 28, 28}, 10, 1199882},
+                     {"mlp", {1, 28, 28}, 10, 101770},
+                     {"resnet18", {3, 32, 32}, 10, 11173962},
+                     {"resnet18", {3, 32, 32}, 100, 11220132},
+                     {"resnet18", {3, 224, 224}, 1000, 11689512}};
+  for (const auto& size : sizes) {
+    INFO(size.name << ", " << size.classes << " classes");
+    CHECK(models::find(size.name).make(size.input, size.classes).parameter_count() == size.parameters);
+  }
+  CHECK(models::registry().size() == 3);
+}
+
+struct Spread {
+  double mean = 0, deviation = 0, largest = 0;
+};
+Spread spread_of(const Tensor& tensor) {
+  Spread spread;
+  const auto n = static_cast<double>(tensor.numel());
+  for (const float x : tensor.span<float>()) {
+    spread.mean += double{x} / n;
+    spread.largest = std::max(spread.largest, std::abs(double{x}));
+  }
+  for (const float x : tensor.span<float>()) spread.deviation += std::pow(double{x} - spread.mean, 2) / n;
+  spread.deviation = std::sqrt(spread.deviation);
+  return spread;
+}
+
+// Of every parameter: PyTorch's distribution for its layer, or torchvision's for the convolutions of a residual network.
+void check_start(const Model& model, bool residual) {
+  const auto weights = DataParallel(model, dp::test::on_cpus(1)).weights();
+  std::size_t checked = 0;
+  for (const ParameterSpec& parameter : model.parameters()) {
+    INFO(model.name() << " " << parameter.name);
+    const Layer& layer = model.layers()[static_cast<std::size_t>(parameter.layer)];
+    const Shape& in = model.layers()[static_cast<std::size_t>(layer.inputs[0])].output;
+    const auto* const conv = std::get_if<Conv2d>(&layer.kind);
+    const double window = conv ? conv->kernel * conv->kernel : 1;
+    const double bound = 1 / std::sqrt(static_cast<double>(in[0]) * window);  // kaiming_uniform_(a = sqrt 5)
+    Tensor start;
+    for (const auto& [name, tensor] : weights)
+      if (name == parameter.name) start = tensor;
+    const Spread spread = spread_of(start);
+    const double slack = 5 / std::sqrt(static_cast<double>(start.numel()));  // five standard errors
+    if (std::holds_alternative<BatchNorm2d>(layer.kind)) {
+      CHECK(spread.mean == (parameter.name.ends_with(".weight") ? 1 : 0));
+      CHECK(spread.deviation == 0);
+    } else if (conv != nullptr && residual) {  // kaiming_normal_(mode = fan_out, nonlinearity = relu)
+      const double deviation = std::sqrt(2 / (static_cast<double>(conv->out_channels) * window));
+      CHECK(std::abs(spread.mean) <= slack * deviation);
+      CHECK(spread.deviation == Approx(deviation).epsilon(slack));
+      CHECK(spread.largest > 2 * deviation);  // no uniform reaches that
+    } else {
+      CHECK(std::abs(spread.mean) <= slack * bound);
+      CHECK(spread.largest <= bound * (1 + 1e-6));
+      if (start.numel() > 100) CHECK(spread.deviation == Approx(bound / std::sqrt(3.0)).epsilon(slack));
+    }
+    ++checked;
+  }
+  CHECK(checked == model.parameters().size());
+}
+
+TEST_CASE("initial weights are drawn from PyTorch's distributions") {
+  check_start(models::mnist_convnet(), false);
+  check_start(models::mlp(), false);
+  check_start(models::resnet18({.input = {3, 8, 8}, .width = 32}), true);
+}
+
+TEST_CASE("a model and a data set bring the documented recipe, and every option not given its default") {
+  struct {
+    const char *model, *dataset;  // dataset null: the model's
+    const char* expected_dataset;
+    double lr, weight_decay;
+    ScheduleKind schedule;
+    std::vector<double> milestones;
+    std::int64_t epochs;
+  } const recipes[] = {
+      {"mnist_convnet", nullptr, "digits", 0.05, 0, ScheduleKind::cosine, {}, 1},
+      {"mlp", nullptr, "digits", 0.05, 0, ScheduleKind::cosine, {}, 1},
+      {"resnet18", nullptr, "cifar10", 0.1, 5e-4, ScheduleKind::multistep, {15, 22.5}, 30},
+      {"mnist_convnet", "mnist", "mnist", 0.05, 0, ScheduleKind::cosine, {}, 3},
+      {"mnist_convnet", "fashion_mnist", "fashion_mnist", 0.05, 0, ScheduleKind::cosine, {}, 10},
+      {"mlp", "synthetic", "synthetic", 0.05, 0, ScheduleKind::cosine, {}, 1},
+      {"resnet18", "cifar100", "cifar100", 0.1, 5e-4, ScheduleKind::multistep, {15, 22.5}, 30},
+      {"resnet18", "imagefolder", "imagefolder", 0.1, 5e-4, ScheduleKind::multistep, {45, 67.5}, 90},
+  };
+  for (const auto& recipe : recipes) {
+    INFO(recipe.model << " on " << recipe.expected_dataset);
+    dp_train::Arguments arguments;
+    arguments.model = recipe.model;
+    if (recipe.dataset != nullptr) arguments.dataset = recipe.dataset;
+    const TrainerOptions o = dp_train::trainer_options(arguments, models::find(recipe.model).recipe, cpus(4), nullptr);
+    CHECK(o.dataset_name == recipe.expected_dataset);
+    CHECK(o.epochs == recipe.epochs);
+    CHECK(o.max_steps == 0);
+    CHECK(o.batch_size == 128);
+    CHECK(o.sgd.lr == static_cast<float>(recipe.lr));
+    CHECK(o.sgd.momentum == 0.9f);
+    CHECK_FALSE(o.sgd.nesterov);
+    CHECK(o.sgd.weight_decay == static_cast<float>(recipe.weight_decay));
+    CHECK(o.schedule.kind == recipe.schedule);
+    CHECK(o.schedule.milestones == recipe.milestones);
+    CHECK(o.schedule.gamma == 0.1);
+    CHECK(o.schedule.step_size == 1);
+    CHECK(o.schedule.warmup_epochs == 0);
+    CHECK(o.parallel.label_smoothing == 0);
+    CHECK(o.parallel.grad_accum_steps == 1);
+    CHECK_FALSE(o.parallel.clip_grad_norm.has_value());
+    CHECK_FALSE(o.parallel.ema_decay.has_value());
+    CHECK(o.parallel.on_nonfinite == OnNonfinite::abort);
+    CHECK(o.parallel.batch_norm == BatchNormMode::master);
+    CHECK(o.parallel.amp == Amp::off);
+    CHECK(o.parallel.seed == 42);
+    CHECK(o.parallel.dropout);
+    CHECK_FALSE(o.parallel.deterministic);
+    CHECK((o.shuffle && o.augment && !o.drop_last));
+    CHECK(o.save_every_epochs == 1);
+    CHECK(o.save_every_steps == 0);
+    CHECK(o.checkpoint_hist == 0);
+    CHECK(o.print_freq == 10);
+  }
+}
+
+}  // namespace
