@@ -125,9 +125,11 @@ TEST_CASE("S8: synchronised statistics make any number of replicas one device wi
                     state = worst_error(got.state, expected.state);
         INFO("rows " << rows << ", replicas " << replicas << ", gradient " << gradients.name << ", state "
                      << state.name);
+        // The promise of S10. Measured: 6.7e-6, of biases before a convolution and its normalisation, which takes a shift away but at
+        // the image's border: their gradients are small remainders of large sums.
         CHECK(gradients.error <= 1e-5);
-        CHECK(state.error <= 1e-5);
-        CHECK(relative_error(got.predictions, expected.predictions) <= 1e-5);
+        CHECK(state.error <= 1e-5);                                            // 1.6e-6
+        CHECK(relative_error(got.predictions, expected.predictions) <= 4e-7);  // 4.1e-8
       }
   }
 }
