@@ -166,7 +166,8 @@ TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, wh
       DataParallelOptions options = with_nccl(gpus, Reduce::sharded);
       options.bucket_bytes = 4000;
       DataParallel net(model, options);
-      for (std::uint64_t i = 0; i < 2; ++i) net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});
+      for (std::uint64_t i = 0; i < 2; ++i)
+        net.train_step(random_batch(model, 2 * gpus + 1, i), {.lr = 0.05f, .momentum = 0.9f});
       net.take_stats();
       CHECK(net.replicas_identical());
       int own = 0, grouped = 0;
