@@ -50,6 +50,7 @@ void check_images(const Shape& shape, const Model& model) {
 void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   State& s = *state_;
   check_batch(batch, s.model);
+  s.require_two_values(batch.size(), batch.global_size(), s.options.grad_accum_steps);
   s.number_rows(batch.size());
   s.forward_rows = 0;
   if (s.begun) s.end_step();

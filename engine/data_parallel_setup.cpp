@@ -329,6 +329,8 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   State& s = *state_;
   for (const KeptImages& images : {train_images, eval_images})
     if (images.set) check_images(images.set->images.shape(), s.model);
+  for (const std::int64_t rows : train_batches)
+    s.require_two_values(rows, s.options.world ? rows * s.size() : rows, s.options.grad_accum_steps);
   std::vector<State::Placed> batches;
   for (const std::int64_t rows : train_batches)
     s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));

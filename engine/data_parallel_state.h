@@ -172,6 +172,8 @@ struct DataParallel::State {
   void restart_average();
   void update_average(engine::Replica& replica, engine::Exchange& exchange);
   std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
+  // Error(usage) where a normalisation would train on one value a channel, as in PyTorch.
+  void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
   void bring_buffers();  // the master's running statistics to every replica
   // In a world: the ranks' values, in rank order.
   template <typename T>

@@ -76,9 +76,10 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
         ErrorCode::usage,
         "with several logical shards on a replica there are train_step and evaluate only; for the steps one by one "
         "use as many logical shards as replicas, or none");
+  const std::int64_t rows = images.shape()[0];
+  if (training) require_two_values(rows, rows, /*micro_batches=*/1);
   Batch batch;
   batch.images = kept_images = images;
-  const std::int64_t rows = images.shape()[0];
   number_rows(rows);
   forward_rows = 0;
   if (training && begun) end_step();

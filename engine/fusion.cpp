@@ -118,7 +118,7 @@ class Fuser {
       node.kind = NodeKind::avg_pool;
       node.global = is<GlobalAvgPool2d>(i);
       if (const auto* pool = std::get_if<AvgPool2d>(&layer(i).kind))
-        node.window = {pool->kernel, pool->stride, pool->padding};
+        node.window = {pool->kernel, *pool->stride, pool->padding};
       take(node, i, "avg_pool");
     } else if (is<Relu>(i)) {
       node.kind = NodeKind::relu;
@@ -156,7 +156,7 @@ class Fuser {
       i = index(sole_reader(i));
     }
     const auto& pool = std::get<MaxPool2d>(layer(i).kind);
-    node.window = {pool.kernel, pool.stride, pool.padding};
+    node.window = {pool.kernel, *pool.stride, pool.padding};
     take(node, i, "max_pool");
     const int reader = sole_reader(i);
     if (reader >= 0 && is<Dropout>(index(reader)) && !inactive(index(reader))) take_dropout(node, index(reader));

@@ -1,5 +1,7 @@
 #include "engine/norms.h"
 
+#include <algorithm>
+
 #include "engine/fusion.h"
 
 namespace dp::engine {
@@ -18,6 +20,7 @@ NormTable::NormTable(const Model& model, int parts) : parts_(parts) {
     Norm norm;
     norm.name = layer.name;
     norm.channels = layer.output[0];
+    norm.cells = layer.output[1] * layer.output[2];
     norm.eps = options.eps;
     norm.momentum = options.momentum;
     norm.mean = place(norm.channels);
@@ -28,6 +31,11 @@ NormTable::NormTable(const Model& model, int parts) : parts_(parts) {
     moments_bytes_ += norm.sums_bytes() * static_cast<std::size_t>(parts);
     norms_.push_back(std::move(norm));
   }
+}
+
+const Norm* NormTable::of_one_cell() const {
+  const auto found = std::find_if(norms_.begin(), norms_.end(), [](const Norm& norm) { return norm.cells == 1; });
+  return found == norms_.end() ? nullptr : &*found;
 }
 
 }  // namespace dp::engine

@@ -13,6 +13,7 @@ namespace dp::engine {
 struct Norm {
   std::string name;  // the layer's
   std::int64_t channels = 0;
+  std::int64_t cells = 0;  // height times width
   double eps = 0, momentum = 0;
   std::int64_t mean = 0, variance = 0;  // elements from the buffer arena's start
   // Bytes from the moments arena's start. Each is an array over the parts of a batch, one part for each shard.
@@ -31,6 +32,7 @@ class NormTable {
   int count() const { return static_cast<int>(norms_.size()); }
   int parts() const { return parts_; }
   const Norm& norm(int index) const { return norms_[static_cast<std::size_t>(index)]; }
+  const Norm* of_one_cell() const;  // the first that has as many values a channel as images, or null
   std::int64_t buffer_size() const { return buffer_size_; }     // elements
   std::size_t moments_bytes() const { return moments_bytes_; }  // of the arena
 

@@ -104,10 +104,14 @@ PlanStep& PlanBuilder::add(Steps& steps, const std::string& name, std::unique_pt
 PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, const Value& value,
                                    const TensorDesc& wanted) {
   if (value.desc.layout == wanted.layout && value.desc.type == wanted.type) return value;
-  TensorDesc target = wanted;
-  target.shape = value.desc.shape;
-  const Value result = new_value(target);
-  add(steps, reader + " reorder", context_.make_op(Reorder{value.desc, target}), {value.where, result.where});
+  if (value.desc.shape != wanted.shape) {  // maps and rows of them are the same memory when both are row-major
+    const DType type = value.desc.type;
+    Value plain = as(steps, reader, value, {value.desc.shape, type, context_.plain_layout(value.desc.shape, type)});
+    plain.desc = {wanted.shape, type, context_.plain_layout(wanted.shape, type)};
+    return as(steps, reader, plain, wanted);
+  }
+  const Value result = new_value(wanted);
+  add(steps, reader + " reorder", context_.make_op(Reorder{value.desc, wanted}), {value.where, result.where});
   ++plan_.reorders_;
   return result;
 }

@@ -64,7 +64,7 @@ class PlanBuilder {
   Value new_doubles(std::int64_t count);
   PlanStep& add(Steps& steps, const std::string& name, std::unique_ptr<kernels::Op> op,
                 std::initializer_list<Ref> args);
-  // `value` as `wanted` describes it: itself, or a reordered copy.
+  // `value` as `wanted` describes it, flattened or not: itself, or a reordered copy.
   Value as(Steps& steps, const std::string& reader, const Value& value, const kernels::TensorDesc& wanted);
   // The weights that a layer reads.
   Value parameter(Steps& steps, const std::string& reader, int entry, const kernels::TensorDesc& wanted);

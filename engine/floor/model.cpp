@@ -114,22 +114,22 @@ ModelBuilder::Node ModelBuilder::add(Node a, Node b) {
 }
 
 ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& options) {
-  const Shape in = shape_of(x, "max_pool2d");
-  if (in.rank() != 3) fail("max_pool2d", "reads (C, H, W), not " + to_string(in));
   if (options.kernel > 15) fail("max_pool2d", "the kernel is at most 15");
-  if (2 * options.padding > options.kernel) fail("max_pool2d", "padding is at most half the kernel");
-  return append("", options, {x.index},
-                Shape{in[0], window_output("max_pool2d", in[1], options.kernel, options.stride, options.padding),
-                      window_output("max_pool2d", in[2], options.kernel, options.stride, options.padding)});
+  return pool("max_pool2d", x, options);
 }
 
-ModelBuilder::Node ModelBuilder::avg_pool2d(Node x, const AvgPool2d& options) {
-  const Shape in = shape_of(x, "avg_pool2d");
-  if (in.rank() != 3) fail("avg_pool2d", "reads (C, H, W), not " + to_string(in));
-  if (2 * options.padding > options.kernel) fail("avg_pool2d", "padding is at most half the kernel");
+ModelBuilder::Node ModelBuilder::avg_pool2d(Node x, const AvgPool2d& options) { return pool("avg_pool2d", x, options); }
+
+template <typename Pool>
+ModelBuilder::Node ModelBuilder::pool(const char* layer, Node x, Pool options) {
+  const Shape in = shape_of(x, layer);
+  if (in.rank() != 3) fail(layer, "reads (C, H, W), not " + to_string(in));
+  if (2 * options.padding > options.kernel) fail(layer, "padding is at most half the kernel");
+  const int stride = options.stride.value_or(options.kernel);
+  options.stride = stride;
   return append("", options, {x.index},
-                Shape{in[0], window_output("avg_pool2d", in[1], options.kernel, options.stride, options.padding),
-                      window_output("avg_pool2d", in[2], options.kernel, options.stride, options.padding)});
+                Shape{in[0], window_output(layer, in[1], options.kernel, stride, options.padding),
+                      window_output(layer, in[2], options.kernel, stride, options.padding)});
 }
 
 ModelBuilder::Node ModelBuilder::global_avg_pool2d(Node x) {

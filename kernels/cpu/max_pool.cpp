@@ -9,8 +9,17 @@
 namespace dp::kernels {
 namespace {
 
+// Images of one cell lie alike in nchw and in nhwc: these are seen as the other side of the pool is.
+ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
+  ActivationView view = view_of(tensor);
+  if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
+  view.blocks = view.c;
+  view.block = view.stride_block = view.stride_h = view.stride_w = 1;
+  return view;
+}
+
 PoolPlanes planes_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
-  const ActivationView x = view_of(large), y = view_of(pooled);
+  const ActivationView x = view_beside(large, pooled), y = view_beside(pooled, large);
   if (x.c != y.c || x.block != y.block || x.blocks != y.blocks)
     throw Error(ErrorCode::usage, "max_pool2d reads and writes in the same kind of layout, not " + large.layout.name +
                                       " and " + pooled.layout.name);
@@ -23,8 +32,8 @@ class MaxPoolForwardOp : public HostOp {
     const TensorDesc x = resolved_plain(d.x);
     tensors_ = {x, in_layout_of(x, d.y)};
     planes_ = planes_of(tensors_[0], tensors_[1], d.window);
-    x_ = view_of(tensors_[0]);
-    y_ = view_of(tensors_[1]);
+    x_ = view_beside(tensors_[0], tensors_[1]);
+    y_ = view_beside(tensors_[1], tensors_[0]);
     if (d.training && d.dropout) {
       layer_ = d.dropout->layer;
       dropout_.emplace(*d.dropout, y_);
@@ -65,8 +74,8 @@ class MaxPoolBackwardOp : public HostOp {
     const TensorDesc dy = d.dy.layout.any() && !d.dx.layout.any() ? in_layout_of(d.dx, d.dy) : resolved_plain(d.dy);
     tensors_ = {dy, in_layout_of(dy, d.dx)};
     planes_ = planes_of(tensors_[1], tensors_[0], d.window);
-    dy_ = view_of(tensors_[0]);
-    dx_ = view_of(tensors_[1]);
+    dy_ = view_beside(tensors_[0], tensors_[1]);
+    dx_ = view_beside(tensors_[1], tensors_[0]);
     if (d.dropout) scale_ = dropout_scale(*d.dropout);
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[1].layout.bytes));
   }

@@ -28,6 +28,7 @@ const char* name_of(Amp amp) { return amp == Amp::bfloat16 ? "bfloat16" : amp ==
 // How far all tensors together lie from where others went, relative to the way.
 double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
              const std::vector<NamedTensor>& origin) {
+  if (!same_names(got, expected) || !same_names(origin, expected)) return kInfinitelyFar;
   double difference = 0, way = 0;
   for (std::size_t i = 0; i < expected.size(); ++i)
     for (std::int64_t at = 0; at < expected[i].second.numel(); ++at) {
@@ -35,7 +36,7 @@ double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>
       const double d = value_at(got[i].second, at) - there, w = there - value_at(origin[i].second, at);
       difference += d * d, way += w * w;
     }
-  return std::sqrt(difference / way);
+  return finite_or_far(std::sqrt(difference / way));
 }
 
 // Where one optimizer step leads to that is not skipped.

@@ -1,6 +1,7 @@
 // The engine on simulated GPUs against the float64 reference: every reduction, every mode of batch normalisation.
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
+#include "support/norm_options.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -50,6 +51,11 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
     SimulatedGpus machine(2);
     check_against_reference(model, batch, on_gpus(2, 2), norm, Reduce::sharded, expected, moved, origin);
   }
+}
+
+TEST_CASE("simulated GPUs: each normalisation has the eps and the momentum that its model gives it") {
+  SimulatedGpus machine(1);
+  check_norm_options(on_gpus(1, 1));
 }
 
 TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each other and that do not, and shared ones") {

@@ -26,17 +26,21 @@ inline Worst worst_of(const std::vector<NamedTensor>& got, const std::vector<Nam
     }
     return std::sqrt(sum);
   };
+  if (!same_names(got, expected) || (origin != nullptr && !same_names(*origin, expected)))
+    return {kInfinitelyFar, "other tensors"};
   double largest = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) largest = std::max(largest, norm(expected, i, origin != nullptr));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    largest = larger_error(largest, norm(expected, i, origin != nullptr));
   Worst worst;
+  if (!std::isfinite(largest)) worst.take(largest, "what is expected");
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (norm(expected, i, origin != nullptr) < 1e-9 * largest) {
+    if (norm(expected, i, origin != nullptr) < 1e-9 * largest && got[i].second.shape() == expected[i].second.shape()) {
       INFO(expected[i].first << ", zero but for rounding");
       CHECK(norm(got, i, origin != nullptr) <= 1e-6 * largest);
       continue;
     }
-    const double error = relative_error(got[i].second, expected[i].second, origin ? &(*origin)[i].second : nullptr);
-    if (!(error <= worst.error)) worst = {error, expected[i].first};
+    worst.take(relative_error(got[i].second, expected[i].second, origin ? &(*origin)[i].second : nullptr),
+               expected[i].first);
   }
   return worst;
 }

@@ -34,14 +34,16 @@ DataParallelOptions with_nccl(int gpus, Reduce reduce = Reduce::automatic) {
 
 // The largest difference of an element, of the largest of its tensor.
 double distance(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
+  if (!same_names(a, b)) return kInfinitelyFar;
   double worst = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i].second.shape() != b[i].second.shape()) return kInfinitelyFar;
     double largest = 0, difference = 0;
     for (std::int64_t at = 0; at < a[i].second.numel(); ++at) {
-      largest = std::max(largest, std::abs(value_at(b[i].second, at)));
-      difference = std::max(difference, std::abs(value_at(a[i].second, at) - value_at(b[i].second, at)));
+      largest = larger_error(largest, std::abs(value_at(b[i].second, at)));
+      difference = larger_error(difference, std::abs(value_at(a[i].second, at) - value_at(b[i].second, at)));
     }
-    worst = std::max(worst, largest > 0 ? difference / largest : difference);
+    worst = larger_error(worst, largest > 0 ? difference / largest : difference);
   }
   return worst;
 }
@@ -164,7 +166,8 @@ TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, wh
       DataParallelOptions options = with_nccl(gpus, Reduce::sharded);
       options.bucket_bytes = 4000;
       DataParallel net(model, options);
-      for (std::uint64_t i = 0; i < 2; ++i) net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});
+      for (std::uint64_t i = 0; i < 2; ++i)
+        net.train_step(random_batch(model, 2 * gpus + 1, i), {.lr = 0.05f, .momentum = 0.9f});
       net.take_stats();
       CHECK(net.replicas_identical());
       int own = 0, grouped = 0;

@@ -138,7 +138,7 @@ TEST_CASE("S9: an evaluation counts every sample once, however the batches fall"
   CHECK(net.take_stats().samples == 0);
 }
 
-TEST_CASE("agreement: five steps at 0.001 on several replicas equal one, to 1e-5 of each tensor") {
+TEST_CASE("agreement: five steps at 0.001 on several replicas equal one, to 1e-4 of the distance moved") {
   const Model model = models::mnist_convnet();
   const auto train = [&](int replicas) {
     DataParallelOptions options = on_cpus(replicas);
@@ -148,8 +148,15 @@ TEST_CASE("agreement: five steps at 0.001 on several replicas equal one, to 1e-5
       net.train_step(random_batch(model, 12, step), {.lr = 0.001f, .momentum = 0.9f});
     return net.weights();
   };
+  const auto origin = DataParallel(model, on_cpus(1)).weights();
   const auto one = train(1);
-  for (const int replicas : {2, 4}) CHECK(worst_error(train(replicas), one).error <= 1e-5);
+  for (const int replicas : {2, 4}) {
+    const auto several = train(replicas);
+    const Worst way = worst_error(several, one, &origin);
+    INFO(replicas << " replicas, " << way.name);
+    CHECK(way.error <= 1e-4);                          // measured: 9e-6, the rounding of float32 weights
+    CHECK(worst_error(several, one).error <= 1.5e-7);  // of each tensor, of which SEMANTICS promises 1e-5: 1.4e-8
+  }
 }
 
 TEST_CASE("clipping scales the gradient to the asked norm") {

@@ -95,6 +95,21 @@ TEST_CASE("a residual network on the CPU equals the float64 reference") {
   }
 }
 
+TEST_CASE("an addition of a flattened image and a row of features") {
+  ModelBuilder m("rows_and_maps", Shape{2, 5, 5});
+  const auto map = m.conv2d("conv", m.input(), {.out_channels = 9, .kernel = 3, .bias = false});
+  const auto row = m.linear("fc1", m.flatten(map), {.out_features = 81});
+  const auto sum = m.add(m.add(m.flatten(map), row), m.relu(m.flatten(map)));
+  const Model model = m.build(m.linear("fc2", sum, {.out_features = 4}));
+  const Batch batch = random_batch(model, 6);
+  const Outcome expected = run(model, on_reference(), batch);
+  for (const int replicas : {1, 2}) {
+    const Outcome got = run(model, on_cpus(replicas), batch);
+    CHECK(worst_error(got.gradients, expected.gradients).error <= 1e-5);
+    CHECK(relative_error(got.predictions, expected.predictions) <= 1e-5);
+  }
+}
+
 TEST_CASE("S8: synchronised statistics make any number of replicas one device with the whole batch") {
   const Model model = residual_net(/*relu=*/false);
   // From one image the last normalisation's gradients are zero: its mean over the image is what the pool behind it takes.
@@ -110,9 +125,11 @@ TEST_CASE("S8: synchronised statistics make any number of replicas one device wi
                     state = worst_error(got.state, expected.state);
         INFO("rows " << rows << ", replicas " << replicas << ", gradient " << gradients.name << ", state "
                      << state.name);
+        // The promise of S10. Measured: 6.7e-6, of biases before a convolution and its normalisation, which takes a shift away but at
+        // the image's border: their gradients are small remainders of large sums.
         CHECK(gradients.error <= 1e-5);
-        CHECK(state.error <= 1e-5);
-        CHECK(relative_error(got.predictions, expected.predictions) <= 1e-5);
+        CHECK(state.error <= 1e-5);                                            // 1.6e-6
+        CHECK(relative_error(got.predictions, expected.predictions) <= 4e-7);  // 4.1e-8
       }
   }
 }
@@ -153,11 +170,24 @@ TEST_CASE("S8: every replica evaluates with the master's statistics") {
     for (std::uint64_t step = 0; step < 3; ++step)
       net.train_step(random_batch(model, 9, step), {.lr = 0.05f, .momentum = 0.9f});
     DataParallel one(model, on_cpus(1));
-    one.set_weights(net.weights());
-    CHECK(relative_error(net.predict(batch.images), one.predict(batch.images)) <= 1e-6);
-    net.take_stats(), one.take_stats();
-    net.evaluate(batch), one.evaluate(batch);
-    CHECK(net.take_stats().loss_sum == Approx(one.take_stats().loss_sum).epsilon(1e-6));
+    const auto check_evaluation = [&](DataParallel& many) {
+      one.set_weights(net.weights());
+      many.take_stats(), one.take_stats();
+      many.evaluate(batch), one.evaluate(batch);
+      CHECK(many.take_stats().loss_sum == Approx(one.take_stats().loss_sum).epsilon(1e-6));
+    };
+    const auto check_prediction = [&](DataParallel& many) {
+      one.set_weights(net.weights());
+      CHECK(relative_error(many.predict(batch.images), one.predict(batch.images)) <= 1e-6);
+    };
+    check_evaluation(net);  // first: each brings the statistics to the replicas itself
+    net.train_step(random_batch(model, 9, 3), {.lr = 0.05f, .momentum = 0.9f});
+    check_prediction(net);
+    net.forward(batch.images);
+    check_evaluation(net);
+    DataParallel loaded(model, with_norm(on_cpus(3), mode));
+    loaded.set_weights(net.weights());
+    check_evaluation(loaded);
   }
 }
 

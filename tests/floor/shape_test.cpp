@@ -43,6 +43,29 @@ TEST_CASE("a builder refuses layers that do not fit, naming them") {
   CHECK_THROWS_WITH(m.linear("fc", m.input(), {.out_features = 2}), Catch::Contains("flatten"));
 }
 
+TEST_CASE("a pool's stride is its kernel unless it is given, as in PyTorch") {
+  for (const auto& [kernel, stride, size] : std::vector<std::tuple<int, int, std::int64_t>>{
+           {3, 0, 4}, {2, 0, 6}, {4, 0, 3}, {3, 1, 10}, {3, 2, 5}, {2, 2, 6}}) {
+    INFO("kernel " << kernel << ", stride " << stride);
+    dp::MaxPool2d largest{.kernel = kernel};
+    dp::AvgPool2d mean{.kernel = kernel};
+    if (stride != 0) largest.stride = mean.stride = stride;
+    dp::ModelBuilder m("pools", dp::Shape{1, 12, 12});
+    m.max_pool2d(m.input(), largest), m.avg_pool2d(m.input(), mean);
+    const dp::Model model = m.build({2});
+    for (const dp::Layer& layer : {model.layers()[1], model.layers()[2]})
+      CHECK(layer.output == dp::Shape{1, size, size});
+    // Whoever reads the model finds it resolved.
+    CHECK(std::get<dp::MaxPool2d>(model.layers()[1].kind).stride == (stride == 0 ? kernel : stride));
+    CHECK(std::get<dp::AvgPool2d>(model.layers()[2].kind).stride == (stride == 0 ? kernel : stride));
+  }
+  dp::ModelBuilder m("plain", dp::Shape{1, 12, 12});
+  m.max_pool2d(m.input());
+  CHECK(m.build({1}).output() == dp::Shape{1, 6, 6});
+  dp::ModelBuilder bad("bad", dp::Shape{1, 12, 12});
+  CHECK_THROWS_WITH(bad.max_pool2d(bad.input(), {.stride = 0}), Catch::Contains("stride must be positive"));
+}
+
 TEST_CASE("tensor views share memory, clones do not") {
   dp::Tensor t(dp::Shape{4, 2});
   dp::Tensor view = t.rows(1, 3);

@@ -16,8 +16,9 @@ void for_each_case(const GoldenFile& golden, const std::string& group, int expec
 void for_each_case(const GoldenFile& golden, const std::string& group, int expected,
                    const std::function<void(OpRig&, const std::string&)>& check);
 
-// Float64 against float64: the order of sums. Float32: as in the op tests.
-inline double golden_tolerance(DeviceKind kind) { return kind == DeviceKind::reference ? 1e-13 : 1e-5; }
+// Of a value of a case, "conv2d.0.dw": about ten times the largest error measured in its group. The oracle differs from PyTorch's float64 by
+// the order of sums. GPUs, where only whole runs of gpu-check measure, have what SEMANTICS allows convolutions.
+double golden_tolerance(DeviceKind kind, const std::string& name);
 
 kernels::Window window_of(const GoldenFile& golden, const std::string& prefix);
 

@@ -10,11 +10,11 @@ using namespace dp;
 using namespace dp::test;
 
 void check_layer(OpRig& rig, const GoldenFile& golden, const std::string& prefix, const LayerResult& actual) {
-  CHECK(relative_error(actual.y, golden.values(prefix + "y")) <= golden_tolerance(rig.kind()));
-  CHECK(relative_error(actual.dx, golden.values(prefix + "dx")) <= golden_tolerance(rig.kind()));
+  CHECK(relative_error(actual.y, golden.values(prefix + "y")) <= golden_tolerance(rig.kind(), prefix));
+  CHECK(relative_error(actual.dx, golden.values(prefix + "dx")) <= golden_tolerance(rig.kind(), prefix));
   if (!golden.has(prefix + "w")) return;
-  CHECK(relative_error(actual.dw, golden.values(prefix + "dw")) <= golden_tolerance(rig.kind()));
-  CHECK(relative_error(actual.db, golden.values(prefix + "db")) <= golden_tolerance(rig.kind()));
+  CHECK(relative_error(actual.dw, golden.values(prefix + "dw")) <= golden_tolerance(rig.kind(), prefix));
+  CHECK(relative_error(actual.db, golden.values(prefix + "db")) <= golden_tolerance(rig.kind(), prefix));
 }
 
 }  // namespace
@@ -70,8 +70,8 @@ TEST_CASE("the loss equals torch.nn.functional.cross_entropy with its gradient, 
     const LossResult actual = softmax_cross_entropy(rig, logits, {labels.begin(), labels.end()}, inputs);
     const std::vector<double> top = golden.values(prefix + "top").values;
     CHECK(actual.results.loss_sum / static_cast<double>(batch) ==
-          Approx(golden.values(prefix + "loss").values[0]).epsilon(golden_tolerance(rig.kind())));
-    CHECK(relative_error(actual.dlogits, golden.values(prefix + "dlogits")) <= golden_tolerance(rig.kind()));
+          Approx(golden.values(prefix + "loss").values[0]).epsilon(golden_tolerance(rig.kind(), prefix)));
+    CHECK(relative_error(actual.dlogits, golden.values(prefix + "dlogits")) <= golden_tolerance(rig.kind(), prefix));
     CHECK(static_cast<double>(actual.results.top1) == top[0]);
     CHECK(static_cast<double>(actual.results.top5) == top[1]);
   });
@@ -93,9 +93,9 @@ TEST_CASE("five updates equal torch.optim.SGD's: momentum, Nesterov, weight deca
     };
     for (std::int64_t step = 0; step < 5; ++step) {
       sgd_update(rig, w, row(gradients, step), inputs.momentum > 0 ? &momenta : nullptr, inputs, {});
-      CHECK(relative_error(w, row(trajectory, step)) <= golden_tolerance(rig.kind()));
+      CHECK(relative_error(w, row(trajectory, step)) <= golden_tolerance(rig.kind(), prefix));
     }
     if (inputs.momentum > 0)
-      CHECK(relative_error(momenta, golden.values(prefix + "momenta")) <= golden_tolerance(rig.kind()));
+      CHECK(relative_error(momenta, golden.values(prefix + "momenta")) <= golden_tolerance(rig.kind(), prefix));
   });
 }

@@ -36,7 +36,7 @@ DataParallelOptions on(DeviceKind kind) { return kind == DeviceKind::reference ?
 TEST_CASE("conv, batch_norm, add and ReLU as one block equal PyTorch's: outputs, gradients, running statistics") {
   const GoldenFile golden("residual_layers.safetensors");
   for_each_case(golden, "block", 2, [&](DeviceKind kind, const std::string& prefix) {
-    const double tolerance = golden_tolerance(kind);
+    const double tolerance = golden_tolerance(kind, prefix);
     const Tensor& images = golden.at(prefix + "x");  // two batches
     const Shape batch = images.shape().without_first();
     const auto stride = static_cast<int>(golden.values(prefix + "stride").values[0]);

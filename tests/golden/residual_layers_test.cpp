@@ -17,7 +17,7 @@ const GoldenFile& golden() {
 // |actual - golden| / |golden| within what the device's arithmetic allows.
 void check(OpRig& rig, const HostTensor& actual, const std::string& name) {
   INFO(name);
-  CHECK(relative_error(actual, golden().values(name)) <= golden_tolerance(rig.kind()));
+  CHECK(relative_error(actual, golden().values(name)) <= golden_tolerance(rig.kind(), name));
 }
 
 NormCase norm_of(const std::string& prefix) {

@@ -35,12 +35,9 @@ struct Errors {
   Worst running, gradient;
 };
 
-void take(Worst& worst, double error, const std::string& name) {
-  if (!(error <= worst.error)) worst = {error, name};
-}
-
 // Running statistics against PyTorch's, relative to how far they moved.
 double running_error(const std::string& name, const Tensor& before, const Tensor& after) {
+  REQUIRE(golden().at(name).shape() == after.shape());
   const std::vector<double> expected = golden().values(name).values;
   double off = 0, moved = 0;
   for (std::int64_t i = 0; i < after.numel(); ++i) {
@@ -66,11 +63,11 @@ Errors errors_of(const Case& which, DataParallelOptions options) {
   CHECK(loss.value == Approx(golden().values(which.name + ".loss").values[0]).epsilon(1e-5));
   net.backward(loss.grad);
   for (const auto& [name, gradient] : net.gradients())
-    take(errors.gradient, golden_error(golden(), which.name + ".gradient." + name, gradient), name);
+    errors.gradient.take(golden_error(golden(), which.name + ".gradient." + name, gradient), name);
   const auto after = net.weights();
   for (std::size_t i = 0; i < after.size(); ++i) {
     const std::string name = which.name + ".running." + after[i].first;
-    if (golden().has(name)) take(errors.running, running_error(name, before[i].second, after[i].second), name);
+    if (golden().has(name)) errors.running.take(running_error(name, before[i].second, after[i].second), name);
   }
   errors.predictions = golden_error(golden(), which.name + ".predictions", net.predict(batch.images));
   return errors;
@@ -130,7 +127,7 @@ TEST_CASE("a fused step of ResNet18 leaves torchvision's gradients, synchronised
     CHECK(net.take_stats().loss() == Approx(golden().values("kinkless.loss").values[0]).epsilon(1e-5));
     Worst worst;
     for (const auto& [name, gradient] : net.gradients())
-      take(worst, golden_error(golden(), "kinkless.gradient." + name, gradient), name);
+      worst.take(golden_error(golden(), "kinkless.gradient." + name, gradient), name);
     INFO(worst.name);
     CHECK(worst.error <= 1e-5);
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "support/catch.h"
+#include "support/tensor_errors.h"
 
 namespace {
 
@@ -24,10 +25,8 @@ void everywhere(const Check& check) {
 double largest_relative_error(const Doubles& actual, const Doubles& expected, double floor) {
   REQUIRE(actual.size() == expected.size());
   double largest = 0;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const double error = std::abs(actual[i] - expected[i]) / std::max(std::abs(expected[i]), floor);
-    largest = error <= largest ? largest : error;  // a NaN is the largest
-  }
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    largest = larger_error(largest, std::abs(actual[i] - expected[i]) / std::max(std::abs(expected[i]), floor));
   return largest;
 }
 

@@ -60,6 +60,17 @@ TEST_CASE("max-pools agree with the reference, alone and with ReLU and dropout f
       }
 }
 
+TEST_CASE("max-pools to images of one cell, and of such, in every layout") {
+  Random random(34, RandomUse::synthetic);
+  for (const std::int64_t channels : {1, 2, 8, 13})
+    for (const bool relu : {false, true}) {
+      check_random({3, channels, 2, 2}, {.window = {2, 2, 0}, .relu = relu}, random);
+      check_random({2, channels, 3, 2}, {.window = {3, 2, 1}, .relu = relu}, random);
+      check_random({2, channels, 1, 1}, {.window = {2, 1, 1}, .relu = relu}, random);
+      check_random({2, channels, 1, 1}, {.window = {1, 1, 0}, .relu = relu}, random);
+    }
+}
+
 TEST_CASE("in evaluation a max-pool needs no mask and drops nothing") {
   Random random(8, RandomUse::synthetic);
   for (const bool relu : {false, true}) {

@@ -6,6 +6,7 @@
 #include "kernels/cpu/conv_thin.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "support/catch.h"
+#include "support/tensor_errors.h"
 
 namespace {
 
@@ -54,7 +55,7 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
     double expected_bias = 0;
     for (std::int64_t n = 0; n < xs[0]; ++n)
       for (std::int64_t p = 0; p < pixels; ++p) expected_bias += gradient.data<float>()[(n * ys[1] + o) * pixels + p];
-    worst = std::max(worst, std::abs(expected_bias - bias.data<float>()[o]));
+    worst = test::larger_error(worst, std::abs(expected_bias - bias.data<float>()[o]));
     for (std::int64_t i = 0; i < ws[1]; ++i)
       for (std::int64_t kh = 0; kh < ws[2]; ++kh)
         for (std::int64_t kw = 0; kw < ws[3]; ++kw) {
@@ -68,7 +69,8 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
                 sum += static_cast<double>(image.data<float>()[((n * xs[1] + i) * xs[2] + r) * xs[3] + c]) *
                        gradient.data<float>()[((n * ys[1] + o) * ys[2] + h) * ys[3] + w];
               }
-          worst = std::max(worst, std::abs(sum - plain.data<float>()[((o * ws[1] + i) * ws[2] + kh) * ws[3] + kw]));
+          worst = test::larger_error(worst,
+                                     std::abs(sum - plain.data<float>()[((o * ws[1] + i) * ws[2] + kh) * ws[3] + kw]));
         }
   }
   INFO("x " << to_string(xs) << " w " << to_string(ws) << " stride " << window.stride << " padding " << window.padding);

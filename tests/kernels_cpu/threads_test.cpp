@@ -5,16 +5,17 @@
 
 #include "kernels_cpu/cpu_case.h"
 #include "support/catch.h"
+#include "support/tensor_errors.h"
 
 namespace {
 
 using dp::test::CpuCase;
 
 double largest_difference(const dp::Tensor& a, const dp::Tensor& b) {
+  if (a.shape() != b.shape()) return dp::test::kInfinitelyFar;
   double largest = 0;
   for (std::int64_t i = 0; i < a.numel(); ++i)
-    largest =
-        std::max(largest, std::abs(static_cast<double>(a.data<float>()[i]) - static_cast<double>(b.data<float>()[i])));
+    largest = dp::test::larger_error(largest, std::abs(dp::test::value_at(a, i) - dp::test::value_at(b, i)));
   return largest;
 }
 

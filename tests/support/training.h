@@ -1,4 +1,4 @@
-// Small networks, batches and comparisons for tests of the engine.
+// Small networks and batches for tests of the engine.
 #pragma once
 
 #include <cmath>
@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "dp/dp.h"
+#include "support/tensor_errors.h"
 
 namespace dp::test {
-
-using NamedTensor = std::pair<std::string, Tensor>;
 
 // conv+ReLU, ReLU+pool+dropout, conv, linear+ReLU, dropout, linear: every kind of node, odd sizes, 12x12 inputs.
 inline Model small_convnet(bool dropout = false) {
@@ -64,46 +63,6 @@ inline Batch random_batch(const Model& model, std::int64_t rows, std::uint64_t s
     label = static_cast<std::int32_t>(random.below(static_cast<std::uint32_t>(model.output()[0])));
   for (std::int64_t i = 0; i < rows; ++i) batch.samples.data<std::int64_t>()[i] = 1000 + 7 * i;
   return batch;
-}
-
-inline double value_at(const Tensor& t, std::int64_t i) {
-  if (t.dtype() == DType::i64) return static_cast<double>(t.data<std::int64_t>()[i]);
-  return t.dtype() == DType::f64 ? t.data<double>()[i] : static_cast<double>(t.data<float>()[i]);
-}
-
-// |a - b| / |b - origin|, norms over the tensor; origin is zero when not given.
-inline double relative_error(const Tensor& a, const Tensor& b, const Tensor* origin = nullptr) {
-  double difference = 0, norm = 0;
-  for (std::int64_t i = 0; i < b.numel(); ++i) {
-    const double d = value_at(a, i) - value_at(b, i), n = value_at(b, i) - (origin ? value_at(*origin, i) : 0.0);
-    difference += d * d;
-    norm += n * n;
-  }
-  return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
-}
-
-struct Worst {
-  double error = 0;
-  std::string name;
-};
-inline Worst worst_error(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
-                         const std::vector<NamedTensor>* origin = nullptr) {
-  Worst worst;
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    const double error = relative_error(a.at(i).second, b[i].second, origin ? &(*origin)[i].second : nullptr);
-    if (!(error <= worst.error)) worst = {error, b[i].first};
-  }
-  return worst;
-}
-
-inline bool bit_equal(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const auto* x = static_cast<const unsigned char*>(a[i].second.raw());
-    const auto* y = static_cast<const unsigned char*>(b[i].second.raw());
-    if (a[i].second.bytes() != b[i].second.bytes() || !std::equal(x, x + a[i].second.bytes(), y)) return false;
-  }
-  return true;
 }
 
 inline DataParallelOptions on_cpus(int replicas) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -47,12 +48,12 @@ struct Linear {
 struct Relu {};
 struct MaxPool2d {
   int kernel = 2;
-  int stride = 2;
+  std::optional<int> stride{};  // the kernel when empty; a model's layers have it set
   int padding = 0;
 };
 struct AvgPool2d {  // padding counts as zeros
   int kernel = 2;
-  int stride = 2;
+  std::optional<int> stride{};  // as above
   int padding = 0;
 };
 struct GlobalAvgPool2d {};  // (C,H,W) -> (C,1,1), as AdaptiveAvgPool2d(1)
@@ -131,6 +132,8 @@ class ModelBuilder {
   Model build(Node output);  // the output must be the node added last; the builder is spent
 
  private:
+  template <typename Pool>
+  Node pool(const char* layer, Node x, Pool options);
   Node append(std::string name, LayerKind kind, std::vector<int> inputs, const Shape& output);
   void parameter(const std::string& name, const Shape& shape, Node node, const Init& init);
   const Shape& shape_of(Node x, const std::string& reader) const;

@@ -1,0 +1,12 @@
+#include "engine/graph_gradients.h"
+#include "support/catch.h"
+
+using namespace dp::test;
+
+TEST_CASE("random graphs: the gradients of 2,000") {
+  GraphErrors worst;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) worst.take(check_gradients(seed));
+  WARN("largest errors: difference quotients " << worst.differences.error << ", fused " << worst.fused.error
+                                               << ", synchronised " << worst.sync.error << ", CPU " << worst.cpu.error
+                                               << "; batches drawn: " << worst.draws);
+}
