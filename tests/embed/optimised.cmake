@@ -26,7 +26,8 @@ function(expect_levels of_dp of_embedder)  # the optimisation flag of each, "" f
   endif()
 endfunction()
 
-expect_levels("-O3" "" -DCMAKE_BUILD_TYPE= -DCMAKE_CXX_FLAGS=)
-expect_levels("" "" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=)
-expect_levels("-O1" "-O1" -DCMAKE_BUILD_TYPE= -DCMAKE_CXX_FLAGS=-O1)
-expect_levels("-O3" "-O3" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=)
+set(no_flags -DCMAKE_CXX_FLAGS= -DCMAKE_CUDA_FLAGS=)
+expect_levels("-O3" "" -DCMAKE_BUILD_TYPE= ${no_flags})
+expect_levels("" "" -DCMAKE_BUILD_TYPE=Debug ${no_flags})
+expect_levels("-O1" "-O1" -DCMAKE_BUILD_TYPE= -DCMAKE_CXX_FLAGS=-O1 -DCMAKE_CUDA_FLAGS=-O1)
+expect_levels("-O3" "-O3" -DCMAKE_BUILD_TYPE=Release ${no_flags})
