@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -16,6 +17,8 @@ class ByteReader {
   virtual std::size_t read(std::span<std::uint8_t> out) = 0;
   virtual void rewind() = 0;
   virtual const std::string& name() const = 0;  // for messages: the path
+  // Of all bytes, where that is known before they are read. A file may still change.
+  virtual std::optional<std::uint64_t> size() const { return std::nullopt; }
 };
 
 // An open regular file. Error(data) for anything else.
@@ -29,7 +32,7 @@ class FileReader final : public ByteReader {
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override;
   const std::string& name() const override { return path_; }
-  std::uint64_t size() const { return size_; }  // when it was opened
+  std::optional<std::uint64_t> size() const override { return size_; }  // when it was opened
 
  private:
   std::string path_;
@@ -46,6 +49,7 @@ class MemoryReader final : public ByteReader {
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override { offset_ = 0; }
   const std::string& name() const override { return name_; }
+  std::optional<std::uint64_t> size() const override { return bytes_.size(); }
 
  private:
   std::string name_;

@@ -17,7 +17,8 @@ struct CifarFormat {
   std::int64_t records;                   // in each file, exactly
 };
 
-// All files as one dataset, in their order. Error(data) naming file and byte.
+// All files as one dataset, in their order. Their sizes are checked before anything is read. Error(data) naming file and
+// byte.
 std::shared_ptr<const Dataset> read_cifar(std::span<ByteReader* const> files, const CifarFormat& format,
                                           const Normalization& normalization);
 

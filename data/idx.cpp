@@ -1,5 +1,7 @@
 #include "data/idx.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdio>
 #include <optional>
@@ -13,11 +15,16 @@ namespace {
 
 constexpr std::uint32_t kImageMagic = 0x00000803;  // unsigned bytes, three dimensions
 constexpr std::uint32_t kLabelMagic = 0x00000801;  // unsigned bytes, one dimension
+constexpr std::uint64_t kCountAt = 4;              // where the count is in the header
 
 std::string hex(std::uint32_t value) {
   std::array<char, 11> text;
   std::snprintf(text.data(), text.size(), "0x%08x", value);
   return text.data();
+}
+
+std::uint64_t host_memory() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 // One of the two files, seen through gzip where it is packed.
@@ -59,15 +66,15 @@ class IdxFile {
     return found;
   }
 
-  // Reads to the end and keeps nothing: exactly `body` bytes must follow the header.
+  // Exactly `body` bytes must follow the header, and fit into memory. A packed file is inflated for that, and nothing of
+  // it kept.
   void check_length(std::uint64_t body) {
-    std::vector<std::uint8_t> piece(1 << 16);
-    std::uint64_t seen = 0;
-    for (std::size_t got = piece.size(); got == piece.size() && seen <= body; seen += got) got = bytes_->read(piece);
-    if (seen == body) return;
-    const std::string wanted = "expected " + std::to_string(offset_ + body) + " bytes, as the count in its header says";
-    if (seen < body) throw wrong(offset_ + seen, wanted + ", and the file ends here");
-    throw wrong(offset_ + body, wanted + ", and more follow");
+    const std::optional<std::uint64_t> size = bytes_->size();
+    if (size) require_length(body, *size - offset_);
+    if (body > host_memory())
+      throw wrong(kCountAt, "expected a count whose " + std::to_string(body) + " bytes fit into this machine's " +
+                                std::to_string(host_memory()) + " bytes of memory");
+    if (!size) require_length(body, inflated_bytes(body));
   }
 
   // The body, whose length has been checked.
@@ -84,6 +91,21 @@ class IdxFile {
   std::uint64_t header_bytes() const { return offset_; }
 
  private:
+  void require_length(std::uint64_t body, std::uint64_t found) const {
+    if (found == body) return;
+    const std::string wanted = "expected " + std::to_string(offset_ + body) + " bytes, as the count in its header says";
+    if (found < body) throw wrong(offset_ + found, wanted + ", and the file ends here");
+    throw wrong(offset_ + body, wanted + ", and more follow");
+  }
+
+  // What follows the header, counted until it is more than `limit`.
+  std::uint64_t inflated_bytes(std::uint64_t limit) {
+    std::vector<std::uint8_t> piece(1 << 16);
+    std::uint64_t seen = 0;
+    for (std::size_t got = piece.size(); got == piece.size() && seen <= limit; seen += got) got = bytes_->read(piece);
+    return seen;
+  }
+
   ByteReader* bytes_;
   std::optional<GzipReader> gzip_;
   std::uint64_t offset_ = 0;  // of the next number of the header
@@ -108,8 +130,8 @@ std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, 
   label_file.check_length(label_count);
   image_file.check_length(pixels);
   if (count != label_count)
-    throw image_file.wrong(4, "expected " + std::to_string(label_count) + " images, as many as labels in " +
-                                  labels.name() + ", found " + std::to_string(count));
+    throw image_file.wrong(kCountAt, "expected " + std::to_string(label_count) + " images, as many as labels in " +
+                                         labels.name() + ", found " + std::to_string(count));
 
   const std::vector<std::uint8_t> raw_labels = label_file.body(label_count);
   for (std::size_t i = 0; i < raw_labels.size(); ++i)

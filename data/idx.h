@@ -14,8 +14,8 @@ struct IdxFormat {
   std::int64_t classes;
 };
 
-// Both files are read twice: once to check magic, sizes, exact length and (gzip) checksum, and only then into memory.
-// Error(data) naming file and offset.
+// Magic, sizes and exact length are checked before either body is read into memory; a packed file is inflated twice for
+// that. Error(data) naming file and offset.
 std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, const IdxFormat& format,
                                         const Normalization& normalization);
 

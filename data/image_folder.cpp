@@ -30,10 +30,11 @@ struct Workplace {
 
 void read_file(const std::string& path, std::vector<std::uint8_t>& bytes) {
   FileReader file(path);
-  if (file.size() > kMaxFileBytes)
-    throw undecodable(
-        path, "expected at most " + std::to_string(kMaxFileBytes) + " bytes, found " + std::to_string(file.size()));
-  bytes.resize(file.size());
+  const std::uint64_t size = *file.size();
+  if (size > kMaxFileBytes)
+    throw undecodable(path,
+                      "expected at most " + std::to_string(kMaxFileBytes) + " bytes, found " + std::to_string(size));
+  bytes.resize(size);
   bytes.resize(file.read(bytes));
 }
 

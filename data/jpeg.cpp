@@ -1,5 +1,6 @@
 #include <turbojpeg.h>
 
+#include <algorithm>
 #include <new>
 
 #include "data/rgb_image.h"
@@ -27,6 +28,16 @@ bool has_end(std::span<const std::uint8_t> bytes) {
   for (std::size_t i = bytes.size(); i >= 2; --i)
     if (bytes[i - 2] == 0xff && (bytes[i - 1] == 0xd9 || bytes[i - 1] == 0xda)) return bytes[i - 1] == 0xd9;
   return false;
+}
+
+// libjpeg visits every block once a scan, however few bytes the scan has. A progressive JPEG has about ten.
+constexpr std::int64_t kMostPixelsOfScans = 16 * kMaxPixels;
+
+// At least: a thumbnail's are counted, too.
+std::int64_t count_scans(std::span<const std::uint8_t> bytes) {
+  std::int64_t scans = 0;
+  for (std::size_t i = 1; i < bytes.size(); ++i) scans += bytes[i - 1] == 0xff && bytes[i] == 0xda;
+  return scans;
 }
 
 // Inverted CMYK, as Adobe writes it and libjpeg hands it out, to RGB in place.
@@ -58,6 +69,10 @@ void decode_jpeg(const std::string& name, std::span<const std::uint8_t> bytes, R
     throw undecodable(name, std::string("not a JPEG that can be decoded (") +
                                 (status == 0 ? "no picture in it" : tjGetErrorStr2(handle)) + ")");
   const bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  const std::int64_t pixels = std::clamp<std::int64_t>(std::int64_t{width} * height, 1, kMaxPixels);
+  const std::int64_t scans = count_scans(bytes), most = kMostPixelsOfScans / pixels;
+  if (scans > most)
+    throw undecodable(name, "expected at most " + std::to_string(most) + " scans, found " + std::to_string(scans));
   set_size(name, width, height, cmyk ? 4 : 3, image);
   if (tjDecompress2(handle, bytes.data(), size, image.pixels.data(), width, 0, height, cmyk ? TJPF_CMYK : TJPF_RGB,
                     TJFLAG_LIMITSCANS) != 0) {

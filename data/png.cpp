@@ -15,8 +15,14 @@ namespace {
 struct Reading {
   std::span<const std::uint8_t> bytes;
   std::size_t at = 0;
+  std::int64_t rows_left = 1;    // of all passes
+  std::size_t bytes_behind = 0;  // image data read since the last row was complete
   std::array<char, 128> fault{};
 };
+
+// Checksum and padding take a few bytes. libpng would inflate whatever follows to its end, a thousand times the file.
+constexpr std::size_t kMostBytesBehind = std::size_t{1} << 14;
+constexpr png_uint_32 kImageData = 0x49444154;  // "IDAT"
 
 [[noreturn]] void on_error(png_structp png, png_const_charp what) {
   auto* reading = static_cast<Reading*>(png_get_error_ptr(png));
@@ -31,6 +37,19 @@ void read_bytes(png_structp png, png_bytep out, std::size_t count) {
   if (count > reading->bytes.size() - reading->at) png_error(png, "the data end too early");
   std::memcpy(out, reading->bytes.data() + reading->at, count);
   reading->at += count;
+  if (reading->rows_left == 0 && png_get_io_chunk_type(png) == kImageData) reading->bytes_behind += count;
+  if (reading->bytes_behind > kMostBytesBehind) png_error(png, "more image data than rows");
+}
+
+// Called by libpng for each row that it has inflated, before it goes on.
+void count_row(png_structp png, png_row_infop, png_bytep) { --static_cast<Reading*>(png_get_io_ptr(png))->rows_left; }
+
+std::int64_t rows_of_all_passes(std::int64_t width, std::int64_t height, int passes) {
+  if (passes == 1) return height;
+  std::int64_t rows = 0;
+  for (int pass = 0; pass < passes; ++pass)
+    if (PNG_PASS_COLS(width, pass) > 0) rows += PNG_PASS_ROWS(height, pass);
+  return rows;
 }
 
 struct Png {
@@ -54,6 +73,8 @@ bool read_header(const Png& png, Reading* reading) {
   if (setjmp(png_jmpbuf(png.read))) return false;
   png_set_read_fn(png.read, reading, read_bytes);
   png_set_user_limits(png.read, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // the caller has its own
+  // Texts, profiles and the like are skipped by their length: unpacked they may be a thousand times the file.
+  png_set_keep_unknown_chunks(png.read, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(png.read, png.info);
   return true;
 }
@@ -67,6 +88,7 @@ bool ask_for_rgb(const Png& png, int* passes) {
   if (colours == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(png.read);
   if (!(colours & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png.read);
   png_set_strip_alpha(png.read);
+  png_set_read_user_transform_fn(png.read, count_row);
   *passes = png_set_interlace_handling(png.read);
   png_read_update_info(png.read, png.info);
   return true;
@@ -95,6 +117,7 @@ void decode_png(const std::string& name, std::span<const std::uint8_t> bytes, Rg
   const std::int64_t row_bytes = image.width * 3;
   if (png_get_rowbytes(png.read, png.info) != static_cast<std::size_t>(row_bytes))
     throw undecodable(name, "not a PNG of a known colour type");
+  reading.rows_left = rows_of_all_passes(image.width, image.height, passes);
   check(read_rows(png, image.pixels.data(), image.height, row_bytes, passes));
 }
 

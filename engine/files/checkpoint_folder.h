@@ -41,8 +41,8 @@ VerifiedCheckpoint open_checkpoint(const std::string& path, Links links);  // Er
 // What state.json says, unverified; -1 when it can not be read.
 std::int64_t stated_step(const std::string& path);
 
-// A run that goes on from `step` leaves behind what it had saved later: those checkpoints become rewound-<name>, which nothing takes
-// for one. Error(io).
+// A run that goes on from `step` leaves behind what it had saved later: those checkpoints become rewound-<name>, which
+// is never taken for one, and what killed saves left of later steps is removed. Under the run's lock. Error(io).
 void set_aside_after(const std::string& run_folder, std::int64_t step);
 
 }  // namespace dp

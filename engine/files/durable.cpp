@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
@@ -86,6 +87,23 @@ void replace_file(const std::string& path, const std::function<void(FileWriter&)
     throw;
   }
   sync_folder(parts.parent);
+}
+
+void remove_unfinished(const std::string& path) noexcept try {
+  const PathParts parts = split_path(path);
+  const std::string prefix = "." + parts.name + ".tmp-";  // <pid>-<n>, by temporary_sibling
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  for (const auto& entry : std::filesystem::directory_iterator(parts.parent)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view numbers = std::string_view(name).substr(prefix.size());
+    const std::size_t dash = std::min(numbers.find('-'), numbers.size() - 1);
+    if (is_number(numbers.substr(0, dash)) && is_number(numbers.substr(dash + 1)))
+      file_ops().unlink(entry.path().c_str());
+  }
+} catch (...) {
 }
 
 bool remove_tree(const std::string& path) noexcept try {

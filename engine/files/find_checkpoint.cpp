@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -11,6 +12,7 @@
 #include "engine/files/checkpoint_names.h"
 #include "engine/files/durable.h"
 #include "engine/files/fault.h"
+#include "engine/files/file_ops.h"
 #include "engine/files/put_in_place.h"
 #include "engine/files/safetensors_header.h"
 #include "engine/files/train_state.h"
@@ -90,6 +92,12 @@ void settle(const PathParts& target, const Candidate* current, const std::vector
 
 void settle_all(const std::string& folder) {
   const std::vector<Candidate> found = list(folder);
+  if (found.empty()) return;
+  try {
+    sync_folder(folder);  // a killed save may have renamed what replaces a leftover, and not synced it
+  } catch (const Error&) {
+    return;
+  }
   std::map<std::string, std::vector<const Candidate*>> leftovers;  // newest first
   for (const Candidate& candidate : found)
     if (candidate.leftover && candidate.settled) leftovers[candidate.base].push_back(&candidate);
@@ -115,14 +123,20 @@ std::int64_t stated_step(const std::string& path) try {
 
 void set_aside_after(const std::string& run_folder, std::int64_t step) {
   const std::string folder = run_folder + "/checkpoints";
+  bool changed = false;
   for (const Candidate& candidate : list(folder)) {
-    if (candidate.leftover || candidate.step <= step) continue;
+    if (candidate.step <= step) continue;
     const std::string aside = folder + "/rewound-" + candidate.base;
-    remove_tree(aside);
-    std::error_code error;
-    std::filesystem::rename(candidate.path, aside, error);
-    if (error) throw Error(ErrorCode::io, "can not rename '" + candidate.path + "': " + error.message());
+    if (candidate.leftover) {
+      if (!remove_tree(candidate.path)) throw_io_errno(candidate.path, "removing it", errno);
+    } else {
+      remove_tree(aside);
+      if (file_ops().rename(candidate.path.c_str(), aside.c_str()) != 0)
+        throw_io_errno(candidate.path, "renaming it", errno);
+    }
+    changed = true;
   }
+  if (changed) sync_folder(folder);
 }
 
 std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over) {

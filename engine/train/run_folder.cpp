@@ -14,6 +14,7 @@
 
 #include "dp/error.h"
 #include "engine/files/checkpoint_folder.h"
+#include "engine/files/durable.h"
 #include "engine/train/text.h"
 
 namespace dp {
@@ -93,6 +94,7 @@ void RunFolder::keep_newest(int count) const {
 void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t> continued_from) {
   if (!writes()) return;
   if (continued_from) set_aside_after(path_, *continued_from);
+  for (const char* name : {"/config.toml", "/summary.json"}) remove_unfinished(path_ + name);
   const std::string metrics = path_ + "/metrics.jsonl", config = path_ + "/config.toml";
   made_.note_unless_there(metrics);
   metrics_ = ::open(metrics.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);

@@ -37,11 +37,11 @@ void replace(const std::string& path, const std::string& from, const std::string
   write_bytes(path, text.replace(at, from.size(), to));
 }
 
-// As somebody would who can compute a checksum: state.json is this, and the manifest agrees.
-void forge_state(const std::string& folder, const std::string& text) {
-  write_bytes(folder + "/state.json", text);
+// As somebody would who can compute a checksum: the file is this, and the manifest agrees.
+void forge(const std::string& folder, const std::string& name, const std::string& text) {
+  write_bytes(folder + "/" + name, text);
   std::string manifest = read_bytes(folder + "/manifest.json");
-  const std::size_t at = manifest.find("\"state.json\"");
+  const std::size_t at = manifest.find("\"" + name + "\"");
   const std::size_t size_at = manifest.find(": ", manifest.find("bytes", at)) + 2;
   manifest.replace(size_at, manifest.find(',', size_at) - size_at, std::to_string(text.size()));
   write_bytes(folder + "/manifest.json", manifest);
@@ -98,6 +98,44 @@ TEST_CASE("F11: any wrong byte of a checkpoint's files is found") {
   CHECK(is_checkpoint_at(dp::load_checkpoint(folder), 1));
 }
 
+TEST_CASE("F11: a wrong byte of a moving average, or beyond the first MiB of a file, is found") {
+  UnsyncedOps unsynced;
+  const ScopedFileOps scope(unsynced);
+  const ScratchFolder scratch;
+  const std::string folder = scratch / "checkpoints/last";
+  fs::create_directory(scratch / "checkpoints");
+  dp::Checkpoint checkpoint = checkpoint_at(1);
+  checkpoint.average = checkpoint.weights;
+  checkpoint.weights.emplace_back("long", dp::Tensor(dp::Shape{(3 << 20) / 4}));
+  dp::save_checkpoint(folder, checkpoint);
+  CHECK(dp::find_checkpoint(scratch.path()) == folder);
+  const auto expect_found = [&](const std::string& name, std::size_t at) {
+    INFO(name << " at " << at);
+    const std::string whole = read_bytes(folder + "/" + name);
+    std::string wrong = whole;
+    wrong[at] = static_cast<char>(wrong[at] ^ 1);
+    write_bytes(folder + "/" + name, wrong);
+    CHECK_THAT(outcome_of([&] { dp::load_checkpoint(folder); }).text,
+               Catch::Contains(name + ": has the checksum") && Catch::Contains("use another checkpoint"));
+    CHECK(dp::find_checkpoint(scratch.path()).empty());
+    write_bytes(folder + "/" + name, whole);
+  };
+  const auto size = [&](const std::string& name) { return fs::file_size(folder + "/" + name); };
+  for (std::size_t at = 0; at < size("ema.safetensors"); at += 41) expect_found("ema.safetensors", at);
+  for (const std::size_t at : {std::size_t{1} << 20, std::size_t{2} << 20, size("model.safetensors") - 1})
+    expect_found("model.safetensors", at);
+  CHECK(dp::find_checkpoint(scratch.path()) == folder);
+  for (const std::string name : {"model.safetensors", "optimizer.safetensors", "ema.safetensors"}) {
+    INFO(name);
+    const std::string whole = read_bytes(folder + "/" + name);
+    forge(folder, name, "no tensors");
+    CHECK_THAT(outcome_of([&] { dp::load_checkpoint(folder); }).text, Catch::Contains("no safetensors file"));
+    CHECK(dp::find_checkpoint(scratch.path()).empty());
+    forge(folder, name, whole);
+  }
+  CHECK(dp::find_checkpoint(scratch.path()) == folder);
+}
+
 TEST_CASE("F11: hostile manifests") {
   const auto edit = [](const std::string& message, const std::string& from, const std::string& to) {
     expect_refusal(message, [&](const std::string& folder) { replace(folder + "/manifest.json", from, to); });
@@ -151,7 +189,7 @@ TEST_CASE("F11: hostile states under a right checksum") {
       std::string text = read_bytes(folder + "/state.json");
       const std::size_t at = text.find(from);
       REQUIRE(at != std::string::npos);
-      forge_state(folder, text.replace(at, from.size(), to));
+      forge(folder, "state.json", text.replace(at, from.size(), to));
     });
   };
   edit("'step' is not a whole number from 0 on", "\"step\": 1", "\"step\": -1");

@@ -37,6 +37,7 @@ void lose_power_at_each_call(bool old_exists, bool exchanges) {
           const std::string found = dp::find_checkpoint(after.path());
           if (found.empty()) {
             ++kept_none;
+            CHECK(end < disk.calls());
             continue;
           }
           const dp::Checkpoint checkpoint = dp::load_checkpoint(found);

@@ -49,6 +49,26 @@ TEST_CASE("a folder that never began goes, with the parents made for it, and one
   CHECK(std::filesystem::exists(temp / "a/b/.lock"));
 }
 
+TEST_CASE("what killed runs left of the files they were writing goes when the next one begins, and nothing else") {
+  const TemporaryFolder temp;
+  for (const char* left : {".config.toml.tmp-1-0", ".config.toml.tmp-4194303-17", ".summary.json.tmp-7-1"})
+    write_text(temp / left, "half");
+  const std::vector<std::string> others = {"config.toml.tmp-1-0",  ".config.toml.tmp",    ".config.toml.tmp-1",
+                                           ".config.toml.tmp-1-",  ".config.toml.tmp--1", ".config.toml.tmp-1-x",
+                                           ".config.toml.bak-1-0", ".notes.tmp-1-0",      ".metrics.jsonl.tmp-1-0"};
+  for (const std::string& other : others) write_text(temp / other, "mine");
+  std::filesystem::create_directory(temp / ".config.toml.tmp-1-1");  // nothing that a run makes
+  {
+    RunFolder folder(temp.path());
+    CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-0"));
+    folder.begin("", std::nullopt);
+  }
+  for (const char* left : {".config.toml.tmp-1-0", ".config.toml.tmp-4194303-17", ".summary.json.tmp-7-1"})
+    CHECK_FALSE(std::filesystem::exists(temp / left));
+  for (const std::string& other : others) CHECK(read_text(temp / other) == "mine");
+  CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-1"));
+}
+
 TEST_CASE("an empty path writes nothing") {
   RunFolder none("");
   none.begin("x", std::nullopt);
