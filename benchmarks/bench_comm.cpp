@@ -12,6 +12,7 @@
 #include "benchmarks/ranks.h"
 #include "dp/device.h"
 #include "dp/error.h"
+#include "dp/standard_descriptors.h"
 #include "engine/world/world_state.h"
 #include "kernels/backend.h"
 #include "kernels/host/cores.h"
@@ -163,6 +164,7 @@ void run_rank(const Options& options, const std::vector<dp::Device>& devices) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
   Options options;
   CLI::App app("Seconds of collectives, a line for each size");
   app.add_option("--begin", options.begin, "bytes")->check(CLI::PositiveNumber);

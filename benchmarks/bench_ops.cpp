@@ -15,6 +15,7 @@
 #include "dp/data_parallel.h"
 #include "dp/error.h"
 #include "dp/models.h"
+#include "dp/standard_descriptors.h"
 #include "engine/op_work.h"
 #include "engine/tracer.h"
 
@@ -171,6 +172,7 @@ class Lab {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
   Options options;
   CLI::App app("Seconds of each op of a training step, on demand: commands on stdin, answers on stdout");
   app.add_option("--model", options.model)->capture_default_str();

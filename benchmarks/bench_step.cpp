@@ -20,6 +20,7 @@
 #include "dp/data_parallel.h"
 #include "dp/error.h"
 #include "dp/models.h"
+#include "dp/standard_descriptors.h"
 
 namespace {
 
@@ -224,6 +225,7 @@ class Server {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
   Options options;
   CLI::App app("Seconds of training steps, on demand: commands on stdin, answers on stdout");
   app.add_option("--variant", options.variant)->check(CLI::IsMember({"plan", "dp", "ddp"}))->capture_default_str();

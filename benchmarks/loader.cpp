@@ -6,6 +6,7 @@
 #include "dp/dp.h"
 
 int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
   std::string dataset = "cifar10", path = ".", part = "train";
   dp::LoaderOptions options{.augment = true};
   double seconds = 3;

@@ -245,6 +245,8 @@ void DataParallel::State::rethrow_with_place(const engine::Replica& replica) con
     throw;
   } catch (const Error& error) {
     throw Error(error.code(), place + error.what(), error.others());
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::device, place + "out of host memory; use a smaller batch or fewer replicas");
   } catch (const std::exception& error) {
     throw Error(ErrorCode::device, place + error.what());
   }

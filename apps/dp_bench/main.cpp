@@ -89,4 +89,7 @@ int guarded(int argc, const char* const* argv) try {
 }  // namespace
 }  // namespace dp_bench
 
-int main(int argc, char** argv) { return dp_bench::guarded(argc, argv); }
+int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
+  return dp_bench::guarded(argc, argv);
+}

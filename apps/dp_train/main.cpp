@@ -70,8 +70,7 @@ bool ended_by_signal(const dp::World* world, const Signals& signals) {
   return world->failure().has_value();
 }
 
-int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World>& world) {
-  Signals& signals = handle_signals();
+int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World>& world, Signals& signals) {
   if (arguments.list_models) {
     list_models();
     return code_of(signals);
@@ -85,6 +84,7 @@ int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World
   const auto rank = rank_of_this_process(arguments, signals.received);
   if (!rank) return start_ranks(arguments, argv, signals);
   signals.announces = rank->rank == 0;
+  signals.forwarded = true;
   try {
     world = dp::World::join(*rank);
     return train(arguments, device_of_rank(arguments, *world), world, signals);
@@ -122,8 +122,9 @@ int fail_rank(const std::shared_ptr<dp::World>& world, const dp::Error& error) {
 int guarded(int argc, char* const* argv) {
   std::shared_ptr<dp::World> world;
   try {
+    Signals& signals = handle_signals();
     const auto arguments = parse_arguments(argc, argv);
-    return arguments ? run(*arguments, argv, world) : 0;
+    return arguments ? run(*arguments, argv, world, signals) : code_of(signals);
   } catch (const dp::Error& error) {
     return fail_rank(world, error);
   } catch (const std::bad_alloc&) {
@@ -137,4 +138,7 @@ int guarded(int argc, char* const* argv) {
 }  // namespace
 }  // namespace dp_train
 
-int main(int argc, char** argv) { return dp_train::guarded(argc, argv); }
+int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
+  return dp_train::guarded(argc, argv);
+}

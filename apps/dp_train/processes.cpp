@@ -43,10 +43,10 @@ int start_ranks(const Arguments& a, char* const* argv, Signals& signals) {
   options.address = a.master_addr.value_or("127.0.0.1");
   options.port = a.master_port != 0 ? a.master_port : a.nnodes > 1 ? kDefaultPort : 0;
   options.stop = &signals.received;
+  options.unsaved = &signals.unsaved;  // what the ranks have trained; they decide when to stop
   if (const char* const token = std::getenv("DP_TOKEN")) options.token = token;
   if (a.nnodes > 1 && options.token.empty())
     usage("--nnodes needs a secret that keeps strangers out; set DP_TOKEN to the same text on every host");
-  signals.unsaved = true;                // what the ranks have trained; they decide when to stop
   signals.announces = a.node_rank != 0;  // elsewhere rank 0 does
   return dp::launch_ranks(options, argv);
 }

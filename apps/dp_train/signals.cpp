@@ -14,26 +14,29 @@ namespace dp_train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kSameSignal = std::chrono::seconds(1);
 constexpr auto kUntilLeaving = std::chrono::seconds(1);  // enough for a run that stops by itself
 constexpr timespec kTick{0, 50'000'000};
+constexpr int kSameSignal = 20;  // ticks: one second
 
 Signals signals;
-Clock::time_point first_at;  // used by the handler alone
+std::atomic<int> ticks{0};  // that the thread of watch() has waited since the first signal
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void print(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
+bool from_launcher(const siginfo_t& info) {
+  return signals.forwarded.load() && info.si_code <= 0 && info.si_pid == ::getppid();  // <= 0: a process sent it
+}
+
 // Runs on the thread of watch(), one at a time.
-void on_signal(int number) {
+void on_signal(int number, siginfo_t* info, void*) {
   const int first = signals.received.load();
   if (first != 0) {
-    if (number == first && Clock::now() - first_at < kSameSignal) return;
+    if (from_launcher(*info) || (number == first && ticks.load() < kSameSignal)) return;
     ::_exit(128 + number);
   }
-  first_at = Clock::now();
   signals.received.store(number);
   if (!signals.announces.load()) return;
   print(signals.unsaved.load() ? "dp_train: stopping; training is saved first, a second signal leaves at once\n"
@@ -63,7 +66,7 @@ sigset_t both() {
   ::sigdelset(&open, SIGTERM);
   while (signals.received.load() == 0) ::sigsuspend(&open);
   for (auto leave_at = Clock::now() + kUntilLeaving; Clock::now() < leave_at;) {
-    ::ppoll(nullptr, 0, &kTick, &open);
+    if (::ppoll(nullptr, 0, &kTick, &open) == 0) ++ticks;
     if (signals.unsaved.load()) leave_at = Clock::now() + kUntilLeaving;
   }
   leave(128 + signals.received.load());
@@ -73,8 +76,8 @@ sigset_t both() {
 
 Signals& handle_signals() {
   struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   action.sa_mask = both();
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/world/start_thread.h"
+
 namespace dp::world {
 namespace {
 
@@ -69,7 +71,7 @@ Coordinator::Coordinator(FileHandle listener, const WorldOptions& options)
       join_by_(now_ + patience_),
       listener_(std::move(listener)) {
   ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("that serves the ranks", [this] { run(); });
 }
 
 Coordinator::~Coordinator() {
@@ -154,7 +156,7 @@ void Coordinator::take(Guest& guest, const Message& message) {
     return welcome(guest, message.body);
   }
   if (message.kind == Kind::bye) guest.bye = true;
-  if (message.kind == Kind::busy) guest.busy = message.number != 0;
+  if (message.kind == Kind::busy) set_busy(guest, message.number != 0);
   if (message.kind == Kind::fail && !failed_) {
     guest.bye = true;  // what comes of it is no second failure
     fail(parse_failure(message.body));
@@ -240,9 +242,21 @@ void Coordinator::check_deadlines() {
       return fail({Failure::kNobody,
                    Error(ErrorCode::timeout, fmt::format("{} did not come to exchange {} within {:g} s",
                                                          missing(round.parts), number, options_.timeout_seconds))});
-    round.deadline = now_ + patience_;
-    tell_all({Kind::busy});
+    put_off(round);
   }
+}
+
+// What a rank was busy for is not part of its time for the exchanges that it still has to come to.
+void Coordinator::set_busy(Guest& guest, bool busy) {
+  guest.busy = busy;
+  if (busy || failed_) return;
+  for (auto& [number, round] : rounds_)
+    if (!round.parts.contains(guest.rank)) put_off(round);
+}
+
+void Coordinator::put_off(Round& round) {
+  round.deadline = now_ + patience_;
+  tell_all({Kind::busy});
 }
 
 bool Coordinator::only_busy_ones_miss(const Round& round) const {

@@ -74,6 +74,8 @@ class Coordinator {
   void lose(Guest& guest);
   void check_deadlines();
   bool only_busy_ones_miss(const Round& round) const;
+  void set_busy(Guest& guest, bool busy);
+  void put_off(Round& round);  // its deadline, and what the waiting ranks count
   void fail(const Failure& failure);
   void tell_all(const Message& message);
   bool finished() const;

@@ -37,6 +37,17 @@ struct Pipe {
   }
 };
 
+// The caller may block SIGINT and SIGTERM, and exec() keeps the mask: they would not end a rank before it has its own handler.
+void unblock_signals() {
+  sigset_t both;
+  ::sigemptyset(&both);
+  for (const int number : {SIGINT, SIGTERM}) {
+    if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);
+    ::sigaddset(&both, number);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
+}
+
 class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options)
@@ -52,6 +63,7 @@ class Launcher {
   Launcher& operator=(const Launcher&) = delete;
 
   void start(char* const* arguments) {
+    if (options_.unsaved) options_.unsaved->store(true);
     for (int rank = options_.first_rank; rank < options_.first_rank + options_.ranks; ++rank) start(rank, arguments);
     listener_.close();
   }
@@ -62,8 +74,7 @@ class Launcher {
       pass_on_output(kTick);
       reap();
       if (running() == 0) break;
-      const int signal = options_.stop ? options_.stop->load() : 0;
-      if (signal != 0 && !std::exchange(told_, true)) kill_all(signal);
+      if (stop() != 0 && !std::exchange(told_, true)) kill_all(stop());
       if (failed_at_ && world::Clock::now() - *failed_at_ > kEndWithin) kill_all(SIGKILL);
     }
     pass_on_output(0);
@@ -103,6 +114,7 @@ class Launcher {
   // In the child. A group of their own keeps a terminal's Ctrl-C from reaching the ranks twice.
   [[noreturn]] void become(int rank, const Pipe& out, const Pipe& error, char* const* arguments) {
     ::setpgid(0, group_);
+    unblock_signals();
     ::dup2(error.write.get(), STDERR_FILENO);
     if (rank != 0) ::dup2(out.write.get(), STDOUT_FILENO);
     ::setenv("RANK", std::to_string(rank).c_str(), 1);
@@ -137,12 +149,13 @@ class Launcher {
       process.running = false;
       const bool killed = WIFSIGNALED(status);
       const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      if (killed && !by_us_)
+      const bool as_told = stop() != 0 && code == 128 + stop();
+      if (killed && !by_us_ && !as_told)
         world::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was ended by signal " +
                                              std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) +
                                              ")");
       if (code == 0 || by_us_) continue;
-      if (told_ && !killed && code == 128 + options_.stop->load()) {  // stopped as it was told
+      if (as_told) {
         if (!failed_at_) code_ = code;
         continue;
       }
@@ -151,6 +164,8 @@ class Launcher {
       if (!failed_at_) failed_at_ = world::Clock::now();
     }
   }
+
+  int stop() const { return options_.stop ? options_.stop->load() : 0; }
 
   int running() const {
     int count = 0;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/world/start_thread.h"
 #include "engine/world/world_state.h"
 #include "kernels/mpi_plugin.h"
 
@@ -72,7 +73,12 @@ void World::State::join() {
   address_ = world::own_address(connection_->file());
   connection_->send(
       {Kind::hello, 0, to_text(Hello{options.token, options.rank, options.size, host_identity(), host_name()})});
-  reader_ = std::thread([this] { read(); });
+  try {
+    reader_ = world::start_thread("that listens to rank 0", [this] { read(); });
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
   std::unique_lock lock(mutex_);
   // Rank 0 ends the wait in time; should it be gone, the connection ends.
   while (!changed_.wait_for(lock, std::chrono::duration<double>(kTry), [this] { return welcome_ || failure_; })) {

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dnnl_op.h"
 #include "kernels/host/fused_host_op.h"
+#include "kernels/host/memory.h"
 
 namespace dp::kernels {
 namespace {
@@ -47,6 +48,7 @@ std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& opti
   check_shapes(desc, LowPrecision::converted);
   CpuOpOptions used = options;
   if (kThreadSanitizer) used.threads = 1;
+  require_address_space(0);  // oneDNN 2.6 writes to address 0 when it is refused memory for an object of its own
   const OmpThreads threads(used.threads);  // oneDNN partitions its work for the number it finds
   try {
     return std::visit([&](const auto& d) { return make(d, used); }, desc);

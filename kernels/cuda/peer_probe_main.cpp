@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "dp/standard_descriptors.h"
 #include "kernels/cuda/owner.h"
 #include "kernels/cuda/peer_probe.h"
 #include "kernels/cuda/stream.h"
@@ -25,6 +26,7 @@ void say(const char* format, Numbers... numbers) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
   std::vector<DevicePair> pairs;
   std::set<int> devices;
   for (int i = 1; i < argc; ++i) {

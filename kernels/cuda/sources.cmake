@@ -95,6 +95,7 @@ endforeach()
 set(dp_cuda_shared
   ${PROJECT_SOURCE_DIR}/engine/floor/device.cpp
   ${PROJECT_SOURCE_DIR}/engine/floor/shape.cpp
+  ${PROJECT_SOURCE_DIR}/engine/floor/standard_descriptors.cpp
   ${PROJECT_SOURCE_DIR}/kernels/check_shapes.cpp
   ${PROJECT_SOURCE_DIR}/kernels/host/collective_call.cpp
   ${PROJECT_SOURCE_DIR}/kernels/op_names.cpp

@@ -2,35 +2,106 @@
 // slow ones.
 #include <signal.h>
 
-#include <chrono>
 #include <filesystem>
 #include <random>
 #include <thread>
 
+#include "apps/children.h"
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
+#include "dp/checkpoint.h"
 #include "support/catch.h"
+
+namespace {
 
 using namespace dp::test;
 
-TEST_CASE("signals: the same signal twice within a second leaves a checkpoint every time") {
+const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
+const Words kDdp{"--engine", "ddp", "--cpu", "2"};
+
+Words endless(const Words& engine) {
+  return Words{"--dataset", "mnist",   "--data-path", ".", "--model",      "mlp", "-b", "16",
+               "--epochs",  "1000000", "--lr",        "0", "--output-dir", "run", "-p", "1"} +
+         engine;
+}
+
+void pause_ms(std::size_t milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+// Who sends it twice: a person; `timeout`, to its child and to its group; a service manager, to its process and to the group; killall, to
+// the launcher, which forwards it, and to the ranks.
+enum class Sender { person, timeout, manager, killall };
+
+void send_twice(const Program& program, Sender sender, int number, std::size_t pause) {
+  switch (sender) {
+    case Sender::timeout: ::kill(program.id(), number); return;
+    case Sender::killall:
+      for (const pid_t rank : children_of(program.id())) ::kill(rank, number);
+      break;
+    case Sender::person:
+    case Sender::manager: ::kill(program.id(), number);
+  }
+  pause_ms(pause);
+  ::kill(sender == Sender::manager ? -program.id() : program.id(), number);
+}
+
+void check_checkpoints(const Words& engine, int number) {
   std::mt19937 random(11);
-  for (int i = 0; i < DP_DOUBLE_SIGNALS; ++i) {
+  for (int i = 0; i < DP_DOUBLE_SIGNALS / 4; ++i) {
+    const auto sender = static_cast<Sender>(i % 4);
     const TemporaryFolder temp;
     write_tiny_mnist(temp.path());
-    const int number = i % 2 == 0 ? SIGTERM : SIGINT;
-    Program program({"--dataset", "mnist", "--data-path",           ".",  "--model",  "mlp",     "-b",   "16",
-                     "--cpu",     "2",     "--threads-per-replica", "1",  "--epochs", "1000000", "--lr", "0",
-                     "-p",        "1",     "--output-dir",          "run"},
-                    temp.path(), {"DP_FAIL=stall:backward:dev0:30ms"});  // most signals come within a step
+    const Words launcher =
+        sender == Sender::timeout ? Words{"/usr/bin/timeout", "--preserve-status", "10000"} : Words{};
+    Program program(endless(engine), temp.path(),
+                    {"DP_FAIL=stall:backward:dev0:30ms"},  // most signals come within a step
+                    launcher, Program::Group::own);
     program.wait_for("[1/4]");
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 60));
-    ::kill(program.id(), number);
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 40));
-    ::kill(program.id(), number);
+    pause_ms(random() % 60);
+    send_twice(program, sender, number, random() % 40);
     const Outcome outcome = program.wait();
-    INFO("run " << i << ": " << outcome.err);
+    INFO("run " << i << ", sender " << static_cast<int>(sender) << ": " << outcome.err);
     REQUIRE(outcome.code == 128 + number);
-    REQUIRE(std::filesystem::exists(temp / "run/checkpoints/last/manifest.json"));
+    REQUIRE(dp::load_checkpoint(temp / "run/checkpoints/last").state.step > 0);
   }
+}
+
+}  // namespace
+
+TEST_CASE("signals: SIGTERM twice within a second leaves a checkpoint every time") { check_checkpoints(kDp, SIGTERM); }
+TEST_CASE("signals: SIGINT twice within a second leaves a checkpoint every time") { check_checkpoints(kDp, SIGINT); }
+TEST_CASE("signals: SIGTERM twice to ranks leaves a checkpoint every time") { check_checkpoints(kDdp, SIGTERM); }
+TEST_CASE("signals: SIGINT twice to ranks leaves a checkpoint every time") { check_checkpoints(kDdp, SIGINT); }
+
+TEST_CASE("signals: what a launcher forwards is no second signal, however late it comes") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  Program program(endless(kDdp), temp.path(), {"DP_FAIL=stall:backward:dev0:step2:4000ms"});
+  program.wait_for("[1/4]");
+  pause_ms(300);  // into the stall
+  for (const pid_t rank : children_of(program.id())) ::kill(rank, SIGTERM);
+  CHECK(program.wait_for_error("stopping").find("training is saved first") != std::string::npos);
+  pause_ms(1500);
+  ::kill(program.id(), SIGTERM);
+  const Outcome outcome = program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 128 + SIGTERM);
+  REQUIRE(std::filesystem::exists(temp / "run/checkpoints/last/manifest.json"));
+}
+
+TEST_CASE("signals: the second of a process that was stopped or starved meanwhile counts from its own time") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  Program program(endless(kDp), temp.path(), {"DP_FAIL=stall:backward:dev0:step2:3000ms"});
+  program.wait_for("[1/4]");
+  pause_ms(300);  // into the stall
+  ::kill(program.id(), SIGTERM);
+  CHECK(program.wait_for_error("stopping").find("training is saved first") != std::string::npos);
+  ::kill(program.id(), SIGSTOP);
+  pause_ms(1500);
+  ::kill(program.id(), SIGTERM);
+  ::kill(program.id(), SIGCONT);
+  const Outcome outcome = program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 128 + SIGTERM);
+  REQUIRE(std::filesystem::exists(temp / "run/checkpoints/last/manifest.json"));
 }

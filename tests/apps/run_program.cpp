@@ -121,12 +121,15 @@ void Program::wait_until_signals_are_handled() const {
   }
 }
 
+bool Program::has_ended() const {
+  siginfo_t ended{};
+  return ::waitid(P_PID, static_cast<id_t>(id_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == id_;
+}
+
 bool Program::ends_within(double seconds) const {
   const auto begin = std::chrono::steady_clock::now();
   while (in_time(begin, seconds)) {
-    siginfo_t ended{};
-    if (::waitid(P_PID, static_cast<id_t>(id_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == id_)
-      return true;
+    if (has_ended()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return false;

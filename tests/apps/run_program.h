@@ -28,7 +28,8 @@ class Program {
   std::string wait_for_error(const std::string& text) const;  // polls stderr for that text, ten seconds at most
   void close_output();                                        // as a pager that was quit
   void wait_until_signals_are_handled() const;                // by the thread for them; ten seconds at most
-  bool ends_within(double seconds) const;                     // and kPatience; without reading what it prints
+  bool has_ended() const;                                     // without reading what it prints
+  bool ends_within(double seconds) const;                     // and kPatience
   Outcome wait();
 
  private:

@@ -220,19 +220,3 @@ TEST_CASE("signals: a second one leaves at once when it is another, or comes lat
     CHECK_FALSE(has_checkpoint(temp));
   }
 }
-
-// `timeout` signals its child, and its process group with the child in it.
-TEST_CASE("signals: timeout's two signals count as one, and a checkpoint is left") {
-  for (const Words& engine : {kDp, kDdp}) {
-    INFO(engine.front());
-    const TemporaryFolder temp;
-    write_tiny_mnist(temp.path());
-    Program program(kTiny + engine + Words{"--epochs", "1000000", "--lr", "0", "--output-dir", "run"}, temp.path(),
-                    {"DP_FAIL=stall:forward:200ms"}, {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "4"},
-                    Program::Group::own);
-    const Outcome outcome = program.wait();
-    INFO(outcome.err);
-    CHECK(outcome.code == 128 + SIGTERM);
-    CHECK(has_checkpoint(temp));
-  }
-}

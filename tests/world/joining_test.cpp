@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <set>
 
 #include "engine/world/connection.h"
 #include "engine/world/coordinator.h"
+#include "engine/world/token.h"
 #include "engine/world/world_state.h"
 #include "support/catch.h"
 #include "support/patience.h"
@@ -141,6 +143,7 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   mute.send({world::Kind::here, 1});  // too late for that call, and of no use for the next
   CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
   mute.send({world::Kind::bye});
+  while (!ranks.empty()) ranks.pop_back();  // rank 0 waits for the others
 }
 
 TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until it is no longer busy") {
@@ -163,6 +166,55 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
       /*timeout=*/2);
   CHECK(exchanged);
   CHECK(contains(failures[1].text, "rank 0 of 3 did not come to exchange 1 within"));
+}
+
+TEST_CASE("world: the time that a rank was busy is no part of its time for an exchange") {
+  // Of a timeout of four seconds: not busy any more before it is over for the first time, and after.
+  const auto exchange = [](double busy) {
+    return on_ranks(
+        2,
+        [busy](const auto& world) {
+          if (world->rank() == 0) {
+            world->busy(true);
+            std::this_thread::sleep_for(std::chrono::duration<double>(busy));
+            world->busy(false);
+            std::this_thread::sleep_for(std::chrono::seconds(2));
+          }
+          world->exchange("");
+        },
+        /*timeout=*/4);
+  };
+  std::vector<RankFailure> after;
+  std::thread other([&] { after = exchange(4.5); });
+  const std::vector<RankFailure> before = exchange(3);
+  other.join();
+  for (const auto& failures : {before, after})
+    for (const RankFailure& failure : failures) {
+      INFO(failure.text);
+      CHECK_FALSE(failure.failed);
+    }
+}
+
+TEST_CASE("world: ranks that wait for a busy one are told once in a timeout") {
+  Meeting meeting;
+  std::shared_ptr<World> first;
+  std::thread joining([&] { first = World::join(meeting.options(0, 2, 1)); });
+  world::Connection second(world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+  second.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 1, 2, "", ""})});
+  joining.join();
+  first->busy(true);
+  second.send({world::Kind::give, 0, ""});
+  const auto begin = world::Clock::now();
+  int told = 0;
+  while (world::Clock::now() - begin < std::chrono::milliseconds(3500)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    REQUIRE(second.read(4096));
+    while (const auto message = second.next(4096)) told += message->kind == world::Kind::busy;
+  }
+  CHECK(told >= 1);
+  CHECK(told <= 4);
+  first->exchange("");
+  second.send({world::Kind::bye});
 }
 
 TEST_CASE("world: strangers that hang up at once cost nothing") {
@@ -236,14 +288,28 @@ TEST_CASE("world: who comes with another token, another size, or a rank that is 
   std::string first_error, second_error;
   std::thread first([&] { first_error = refusal(meeting.options(0, 2)); });
   WorldOptions stranger = meeting.options(1, 2);
-  stranger.token = "the secreT";
-  CHECK(contains(refusal(stranger), "token of another run"));
+  for (const char* token : {"", "t", "the secre", "the secreT", "the secret ", "the secret the secret"}) {
+    INFO(token);
+    stranger.token = token;
+    CHECK(contains(refusal(stranger), "token of another run"));
+  }
   CHECK(contains(refusal(meeting.options(1, 3)), "counts 3 ranks, rank 0 counts 2"));
   CHECK(contains(refused_directly(meeting, 0, 2), "rank 0 is there already"));
   second_error = refusal(meeting.options(1, 2));
   first.join();
   CHECK(first_error.empty());
   CHECK(second_error.empty());
+}
+
+TEST_CASE("world: tokens that are drawn have 32 hexadecimal digits, and no two are the same") {
+  std::set<std::string> drawn;
+  for (int i = 0; i < 100; ++i) drawn.insert(world::drawn_token());
+  CHECK(drawn.size() == 100);
+  for (const std::string& token : drawn) {
+    CHECK(token.size() == 32);
+    CHECK(token.find_first_not_of("0123456789abcdef") == std::string::npos);
+    CHECK(std::set<char>(token.begin(), token.end()).size() > 3);
+  }
 }
 
 TEST_CASE("world: nonsense on its port does no harm") {

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "apps/children.h"
 #include "support/patience.h"
 #include "support/temporary_folder.h"
 #include "world/rank_programs.h"
@@ -133,10 +134,32 @@ TEST_CASE("launchers: ranks started with different options, or with another toke
   INFO(other_rate.err);
   CHECK(other_rate.code == 2);
   CHECK(has(other_rate.err, "rank 1 was started with lr 0.5, rank 0 with"));
-  const Outcome stranger = pair({}, "another");
-  INFO(stranger.err);
-  CHECK(stranger.code == 2);
-  CHECK(has(stranger.err, "token of another run"));
+  for (const char* token : {"another", "", "secre"}) {
+    const Outcome stranger = pair({}, token);
+    INFO("token '" << token << "': " << stranger.err);
+    CHECK(stranger.code == 2);
+    CHECK(has(stranger.err, "token of another run"));
+  }
+}
+
+TEST_CASE("launchers: the launcher draws a token for its ranks") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  Words arguments = short_run("run");
+  *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "100000";
+  arguments.erase(std::find(arguments.begin(), arguments.end(), "--quiet"));
+  Program program(arguments + Words{"--cpu", "2"}, folder.path());
+  program.wait_for("Epoch: [1]");
+  const std::vector<pid_t> ranks = children_of(program.id());
+  CHECK(ranks.size() == 2);
+  for (const pid_t rank : ranks) {
+    const std::string variables = read_text("/proc/" + std::to_string(rank) + "/environ");
+    const auto at = variables.find("DP_TOKEN=");
+    REQUIRE(at != std::string::npos);
+    CHECK(variables.find('\0', at) - at - std::string("DP_TOKEN=").size() == 32);
+  }
+  ::kill(program.id(), SIGINT);
+  CHECK(program.wait().code == 130);
 }
 
 TEST_CASE("launchers: an interrupt reaches every rank, and a checkpoint is left") {

@@ -15,6 +15,7 @@
 #include "dp/optimizer.h"
 #include "dp/random.h"
 #include "dp/shape.h"
+#include "dp/standard_descriptors.h"
 #include "dp/tensor.h"
 #include "dp/trainer.h"
 #include "dp/world.h"

@@ -14,6 +14,7 @@ struct LaunchOptions {
   int port = 0;                            // 0: one of the system's choice, where all ranks are started here
   std::string token{};                     // empty: drawn, where all ranks are started here
   const std::atomic<int>* stop = nullptr;  // a signal's number: passed on to the ranks
+  std::atomic<bool>* unsaved = nullptr;    // set from the first rank's start: the ranks die with this process
 };
 
 // Runs /proc/self/exe with `arguments` once for each rank, with what world_from_environment() reads in its environment. Rank 0

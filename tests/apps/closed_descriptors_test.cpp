@@ -1,0 +1,117 @@
+// dp_train started with closed standard descriptors: no byte lands in a wrong file. A few runs in the ordinary tests, 100 in the slow ones.
+#include <signal.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "apps/children.h"
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "dp/checkpoint.h"
+#include "support/catch.h"
+#include "support/patience.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp::test;
+
+const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
+const Words kDdp{"--engine", "ddp", "--cpu", "2"};
+
+Words run_of(const Words& engine, const Words& more) {
+  return Words{"--dataset",    "mnist", "--data-path",        ".", "--model",        "mlp", "-b", "16", "-p", "1",
+               "--output-dir", "run",   "--save-every-steps", "1", "--deterministic"} +
+         engine + more;
+}
+
+// A bit for each of the three.
+Words closing(int closed) {
+  std::string command = "exec \"$@\"";
+  for (const int descriptor : {0, 1, 2})
+    if ((closed >> descriptor & 1) != 0)
+      command += " " + std::to_string(descriptor) + (descriptor == 0 ? "<&-" : ">&-");
+  return {"/bin/sh", "-c", command, "sh"};
+}
+
+// The files below a folder. Of metrics, which hold times, only whether each line is a record.
+std::map<std::string, std::string> content(const fs::path& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string path = entry.path().lexically_relative(folder).string();
+    std::string text = read_text(entry.path().string());
+    if (path == "metrics.jsonl") {
+      std::string kinds;
+      for (const std::string& line : lines_of(text)) kinds += nlohmann::json::accept(line) ? 'r' : '?';
+      text = kinds;
+    } else if (path == "summary.json") {
+      text = nlohmann::json::parse(text)["weights_sha256"];
+    }
+    found[path] = text;
+  }
+  return found;
+}
+
+bool becomes(const std::string& path) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!fs::exists(path) && in_time(begin, 10)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return fs::exists(path);
+}
+
+// What the descriptors of a process name.
+void check_descriptors(pid_t process, int closed) {
+  std::error_code gone;
+  for (const int descriptor : {0, 1, 2})
+    if ((closed >> descriptor & 1) != 0) {
+      INFO("descriptor " << descriptor);
+      CHECK(fs::read_symlink("/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor), gone) ==
+            "/dev/null");
+    }
+}
+
+// The same files as with all three open; and a checkpoint when it is interrupted.
+void check_runs(const Words& engine) {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const Words whole = run_of(engine, {"--epochs", "2"});
+  REQUIRE(run_dp_train(whole, temp.path()).code == 0);
+  const auto wanted = content(temp / "run");
+  for (int i = 0; i < DP_CLOSED_RUNS; ++i) {
+    const int closed = 7 - 3 * i % 7;  // 7, 4, 1, 5, 2, 6, 3
+    INFO("run " << i << ", closed " << closed);
+    fs::remove_all(temp / "run");
+    if (i % 2 == 0) {
+      CHECK(Program(whole, temp.path(), {}, closing(closed)).wait().code == 0);
+      const auto found = content(temp / "run");
+      for (const auto& [path, text] : wanted) {
+        INFO(path);
+        CHECK(found.contains(path));
+        CHECK((found.contains(path) && found.at(path) == text));
+      }
+      CHECK(found.size() == wanted.size());
+      continue;
+    }
+    Program program(run_of(engine, {"--epochs", "1000000"}), temp.path(), {"DP_FAIL=stall:backward:dev0:20ms"},
+                    closing(closed));
+    CHECK(becomes(temp / "run/checkpoints/last/manifest.json"));
+    check_descriptors(program.id(), closed);
+    if (engine == kDdp)
+      for (const pid_t rank : children_of(program.id())) check_descriptors(rank, closed & 1);
+    ::kill(program.id(), SIGTERM);
+    const bool ended = program.ends_within(10);
+    if (!ended) ::kill(program.id(), SIGKILL);
+    CHECK(ended);
+    CHECK(program.wait().code == 128 + SIGTERM);
+    CHECK(dp::load_checkpoint(temp / "run/checkpoints/last").state.step > 0);
+    CHECK(content(temp / "run").at("metrics.jsonl").find('?') == std::string::npos);
+    CHECK(content(temp / "run").at("config.toml").find("dp_train") == std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("closed standard descriptors: no byte in a wrong file, one process") { check_runs(kDp); }
+TEST_CASE("closed standard descriptors: no byte in a wrong file, ranks") { check_runs(kDdp); }

@@ -1,0 +1,50 @@
+// However few threads a process may have, dp_train ends with a message of its own and exit code 4, or works.
+#include <algorithm>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp::test;
+
+// Returns how many threads the run needs.
+int check_fewer_and_fewer(const Words& engine) {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  constexpr int kMost = 30;
+  for (int threads = 0; threads < kMost; ++threads) {
+    const Words arguments =
+        Words{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "-b", "16", "--dry-run"} + engine;
+    const Outcome outcome =
+        Program(arguments, temp.path(), {"LD_PRELOAD=" DP_THREAD_LIMIT, "DP_THREADS=" + std::to_string(threads)})
+            .wait();
+    INFO(engine.front() << ' ' << threads << " threads: code " << outcome.code << ", signal " << outcome.signal << '\n'
+                        << outcome.err);
+    CHECK(outcome.signal == 0);
+    if (outcome.code == 0) return threads;
+    CHECK(outcome.code == 4);
+    CHECK(outcome.err.find("thread") != std::string::npos);
+    CHECK(outcome.err.find("could") != std::string::npos);
+    CHECK(outcome.err.find("unexpected") == std::string::npos);
+    CHECK(outcome.err.find("libgomp") == std::string::npos);
+  }
+  return kMost;
+}
+
+}  // namespace
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+TEST_CASE("threads that can not be started are exit 4") {
+  DP_SKIP("the sanitizers' runtimes start threads, and must be loaded first");
+}
+#else
+TEST_CASE("threads that can not be started are exit 4, in one process") {
+  CHECK(check_fewer_and_fewer({"--cpu", "2", "--threads-per-replica", "2"}) >= 5);
+}
+
+TEST_CASE("threads that can not be started are exit 4, in the launcher and its ranks") {
+  CHECK(check_fewer_and_fewer({"--engine", "ddp", "--cpu", "2"}) >= 4);
+}
+#endif
