@@ -135,7 +135,8 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   const Notice notice = [&](const std::string& text) {
     if (callbacks.on_message) callbacks.on_message(text);
   };
-  if (!options.summary_file.empty()) require_writable(options.summary_file);
+  FileHandle summary_end;
+  if (!options.summary_file.empty()) summary_end = require_writable(options.summary_file);
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/false);
   RunSummary summary = describe(state_->net, options);
   std::optional<Resumed> resumed;
