@@ -104,6 +104,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     }
   });
   if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
+  require_room_for_weights(*contexts.front());
 
   engine::ReplicaOptions replica_options;
   replica_options.lanes = norms.parts() / size();
@@ -315,6 +316,7 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
 // devices either, and a collective that waits for this thread runs until then.
 void DataParallel::State::place_new(const Placed& batch) {
   if (size() == 1 || placed.contains(batch)) return;
+  require_room_for({batch}, /*momenta=*/false, /*together=*/false);
   on_replicas([&](engine::Replica& replica, engine::Exchange&) { place(replica, batch); });
   placed.insert(batch);
 }
@@ -337,6 +339,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   for (const std::int64_t rows : train_batches)
     s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));
   for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows, eval_images));
+  s.require_room_for(batches, /*momenta=*/true, /*together=*/true);
   s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
     for (const State::Placed& batch : batches) s.place(replica, batch);
     exchange.ensure_momenta();

@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -136,6 +137,14 @@ struct DataParallel::State {
     return {rows, false, false, 1, kept.set, kept.augment};
   }
   void place(engine::Replica& replica, const Placed& batch);
+  // Whether the devices have room, before anything is allocated; Error(device) with what is needed, what is there and what would fit
+  // otherwise. `together`: all ranks of a world make the call, and those of a host are judged by their sum.
+  using FitsText = std::function<std::string(std::size_t room, std::size_t replicas)>;
+  void judge_memory(const std::vector<std::size_t>& needs, bool together, const std::string& what,
+                    const FitsText& fits);
+  void require_room_for_weights(const kernels::Context& context);
+  void require_room_for(const std::vector<Placed>& batches, bool momenta, bool together);
+  std::size_t missing_for(engine::Replica& replica, const std::vector<Placed>& batches) const;
   void place_new(const Placed& batch);  // on all replicas, where it was not done before
   void place_momenta(const Sgd& sgd);   // likewise, where the update needs them
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;

@@ -114,10 +114,13 @@ void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
   values_apart_ = arrives_low(buckets_.front());
 }
 
-void Exchange::ensure_momenta() {
+std::size_t Exchange::missing_momenta() const {
   const Part& last = parts_.back();
-  const auto bytes = static_cast<std::size_t>(last.momentum + last.range.size()) * element_;
-  if (momenta_ == nullptr && bytes != 0) momenta_ = replica_.allocate(bytes, &MemoryUse::momenta);
+  return momenta_ == nullptr ? static_cast<std::size_t>(last.momentum + last.range.size()) * element_ : 0;
+}
+
+void Exchange::ensure_momenta() {
+  if (const std::size_t bytes = missing_momenta()) momenta_ = replica_.allocate(bytes, &MemoryUse::momenta);
 }
 
 void Exchange::entries_ready(int entry) {

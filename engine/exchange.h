@@ -64,7 +64,8 @@ class Exchange {
   };
   const std::vector<Part>& parts() const { return parts_; }
   std::byte* momenta() { return momenta_ ? static_cast<std::byte*>(momenta_->data()) : nullptr; }
-  void ensure_momenta();  // on all replicas before the first of them begins a step
+  std::size_t missing_momenta() const;  // bytes that ensure_momenta() would allocate
+  void ensure_momenta();                // on all replicas before the first of them begins a step
 
  private:
   kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }

@@ -94,6 +94,12 @@ std::size_t Replica::activation_bytes(const Plan& plan) {
 }
 
 const Plan& Replica::plan(const PlanOptions& options) {
+  const Plan& plan = planned(options);
+  reserve(plan);
+  return plan;
+}
+
+const Plan& Replica::planned(const PlanOptions& options) {
   const auto same = [&](const std::unique_ptr<Plan>& plan) {
     const PlanOptions& o = plan->options();
     return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
@@ -104,20 +110,27 @@ const Plan& Replica::plan(const PlanOptions& options) {
   activity_.move();  // making a plan takes a while
   plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_, norms_));
   activity_.move();
-  reserve(*plans_.back());
   return *plans_.back();
+}
+
+std::size_t Replica::arena_bytes_for(const Plan& plan) const {
+  return activation_bytes(plan) * static_cast<std::size_t>(lanes_together());
+}
+
+std::size_t Replica::missing_for(const Plan& plan) const {
+  const std::size_t held = arena_ ? arena_->bytes() : 0;
+  return arena_bytes_for(plan) - std::min(held, arena_bytes_for(plan));
 }
 
 void Replica::reserve(const Plan& plan) {
   const auto lanes = static_cast<std::size_t>(options_.lanes);
-  const std::size_t copies = options_.in_turns ? lanes : 1;
   const std::size_t needed = activation_bytes(plan);
   if (arena_ == nullptr || activation_bytes_ < needed) {
     compute_->synchronize();
     held_.activations = held_.workspace = 0;
     arena_.reset();
-    arena_ = allocate(needed * copies, &MemoryUse::activations);
-    held_.workspace = plan.workspace_bytes() * copies;
+    arena_ = allocate(arena_bytes_for(plan), &MemoryUse::activations);
+    held_.workspace = plan.workspace_bytes() * static_cast<std::size_t>(lanes_together());
     held_.activations -= held_.workspace;
     activation_bytes_ = needed;
     select(lane_);

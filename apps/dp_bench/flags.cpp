@@ -2,6 +2,7 @@
 
 #include <dp/error.h>
 #include <cstdio>
+#include <string_view>
 
 #include "comm.h"
 #include "compare.h"
@@ -22,6 +23,11 @@ CLI::Validator whole(std::int64_t lowest, std::int64_t highest) {
                           std::to_string(highest);
       },
       "");
+}
+
+CLI::Validator named() {
+  return CLI::Validator([](std::string& text) { return text.empty() ? "it is empty; name a file" : std::string(); },
+                        "");
 }
 
 void tell(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
@@ -150,6 +156,16 @@ void add_compare(CLI::App& app, StepOptions& o, Asked& asked) {
   app.callback([&] { asked.work = [&o] { return compare_report(o, tell); }; });
 }
 
+// CLI11 gives "--flag=" the next word for a value.
+void refuse_missing_values(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.starts_with("--") && word.size() > 3 && word.find('=') == word.size() - 1)
+      throw dp::Error(dp::ErrorCode::usage, std::string(word.substr(0, word.size() - 1)) +
+                                                ": nothing follows the '='; dp_bench --help lists what there is");
+  }
+}
+
 }  // namespace
 
 std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
@@ -159,9 +175,9 @@ std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.fallthrough();
   app.set_version_flag("--version", DP_VERSION);
-  app.add_option("--json", asked.output.json, "write every figure to this file");
-  app.add_option("--html", asked.output.html, "write a page with bars to this file");
-  app.add_option("--markdown", asked.output.markdown, "write the tables to this file");
+  app.add_option("--json", asked.output.json, "write every figure to this file")->check(named());
+  app.add_option("--html", asked.output.html, "write a page with bars to this file")->check(named());
+  app.add_option("--markdown", asked.output.markdown, "write the tables to this file")->check(named());
   add_step(*app.add_subcommand("step", "one model's training step in every variant, in turns"), commands.step, asked);
   add_ops(*app.add_subcommand("ops", "each op of a training step beside its floor and PyTorch's"), commands.ops, asked);
   add_comm(*app.add_subcommand("comm", "every collective of every communicator, in nccl-tests' columns"), commands,
@@ -170,6 +186,7 @@ std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
               commands.scaling, asked);
   add_compare(*app.add_subcommand("compare", "ResNet18 on CIFAR-100's shape: dp, ddp, with and without AMP"),
               commands.compare, asked);
+  refuse_missing_values(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asks_for_text) {

@@ -1,6 +1,9 @@
 // dp_bench: how fast it is, beside what it could be and what others are.
 #include <dp/dp.h>
+#include <poll.h>
+#include <unistd.h>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -10,26 +13,11 @@
 #include "child.h"
 #include "commit.h"
 #include "flags.h"
+#include "output_file.h"
 #include "programs.h"
 
 namespace dp_bench {
 namespace {
-
-void write(const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  std::ofstream file(path, std::ios::binary);
-  if (!(file << text).flush())
-    throw dp::Error(dp::ErrorCode::io,
-                    "can not write " + path + ": " + std::strerror(errno) + "; name a file in a folder with room");
-}
-
-// Before hours of measuring, not after them.
-void check_writable(const std::string& path) {
-  if (path.empty()) return;
-  if (!std::ofstream(path, std::ios::binary | std::ios::app))
-    throw dp::Error(dp::ErrorCode::io,
-                    "can not write " + path + ": " + std::strerror(errno) + "; name a file in a folder that is there");
-}
 
 std::string today() {
   const std::time_t now = std::time(nullptr);
@@ -53,6 +41,19 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
+// 0, or 7 where what was printed did not arrive. A reader that has left is no failure.
+int finish_output() {
+  const bool lost = std::ferror(stdout) != 0;
+  errno = 0;
+  if (std::fflush(stdout) == 0 && !lost) return 0;
+  const int error = errno;
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) return 0;  // its reader has left
+  std::fprintf(stderr, "dp_bench: error: stdout could not be written%s%s; send it where there is room\n",
+               error != 0 ? ": " : "", error != 0 ? std::strerror(error) : "");
+  return static_cast<int>(dp::ErrorCode::io);
+}
+
 int fail(int code, const std::string& what) {
   std::fflush(stdout);
   std::fprintf(stderr, "dp_bench: error: %s\n", dp::printable(what).c_str());
@@ -62,10 +63,8 @@ int fail(int code, const std::string& what) {
 int guarded(int argc, const char* const* argv) try {
   point_to_plugins();
   const auto asked = parse_arguments(argc, argv);
-  if (!asked) return 0;
-  check_writable(asked->output.json);
-  check_writable(asked->output.html);
-  check_writable(asked->output.markdown);
+  if (!asked) return finish_output();
+  OutputFile json(asked->output.json), html(asked->output.html), markdown(asked->output.markdown);
   Report report = asked->work();
   report.facts.insert(
       report.facts.begin(),
@@ -74,10 +73,10 @@ int guarded(int argc, const char* const* argv) try {
        {"dp", std::string(DP_VERSION) + ", commit " + kCommit},
        {"processor", processor() + ", " + std::to_string(dp::process_cores().size()) + " cores to this process"}});
   std::fputs(to_text(report).c_str(), stdout);
-  write(asked->output.json, to_json(report));
-  write(asked->output.html, to_html(report));
-  write(asked->output.markdown, to_markdown(report));
-  return 0;
+  json.write(to_json(report));
+  html.write(to_html(report));
+  markdown.write(to_markdown(report));
+  return finish_output();
 } catch (const dp::Error& error) {
   return fail(static_cast<int>(error.code()), error.what());
 } catch (const ChildError& error) {
@@ -91,5 +90,6 @@ int guarded(int argc, const char* const* argv) try {
 
 int main(int argc, char** argv) {
   dp::open_standard_descriptors();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails as any other
   return dp_bench::guarded(argc, argv);
 }

@@ -1,6 +1,7 @@
 // The flags, their spellings and their groups in --help.
 #include <dp/dp.h>
 #include <cstdio>
+#include <string_view>
 
 #include "arguments.h"
 #include "validators.h"
@@ -17,7 +18,9 @@ void add_what(CLI::App& app, Arguments& a) {
   app.add_option("--dataset", a.dataset,
                  "digits (drawn, always there), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic "
                  "(random bytes) [by model]");
-  app.add_option("--data-path,--data-dir", a.data_path, "where the files are")->capture_default_str();
+  app.add_option("--data-path,--data-dir", a.data_path, "where the files are")
+      ->check(not_empty("a folder"))
+      ->capture_default_str();
   app.add_option("--input", a.input, "synthetic: C,H,W of an image [1,28,28]");
   app.add_option("--classes,--num-classes", a.classes, "synthetic: number of classes [10]")->check(whole(1, 1 << 20));
   app.add_option("--images", a.images, "synthetic: number of training images; a sixth as many for the test [60000]")
@@ -52,7 +55,8 @@ void add_processes(CLI::App& app, Arguments& a) {
       ->check(whole(0, 1023))
       ->capture_default_str();
   app.add_option("--master-addr", a.master_addr,
-                 "ddp: address of host 0; it listens there and nowhere else [127.0.0.1]");
+                 "ddp: address of host 0; it listens there and nowhere else [127.0.0.1]")
+      ->check(not_empty("a host"));
   app.add_option("--master-port", a.master_port, "ddp: its port [a free one; with several hosts 29500]")
       ->check(whole(1, 65535));
   app.add_option(
@@ -164,11 +168,12 @@ void add_order(CLI::App& app, Arguments& a) {
 
 void add_run(CLI::App& app, Arguments& a) {
   app.option_defaults()->group("The run");
-  app.add_option("--output-dir", a.output_dir, "the run's folder [runs/<time>_<model>]");
+  app.add_option("--output-dir", a.output_dir, "the run's folder [runs/<time>_<model>]")->check(not_empty("a folder"));
   app.add_option("--experiment", a.experiment, "a name for it: <output-dir>/<experiment>, below runs/ by default");
   app.add_option("--resume", a.resume,
-                 "go on from a checkpoint or run folder; auto: from --output-dir's newest, if any");
-  app.add_option("--init", a.init, "weights to start from, a safetensors file");
+                 "go on from a checkpoint or run folder; auto: from --output-dir's newest, if any")
+      ->check(not_empty("a checkpoint, a run folder, or auto"));
+  app.add_option("--init", a.init, "weights to start from, a safetensors file")->check(not_empty("a file"));
   app.add_flag("--init-partial", a.init_partial, "take the tensors that fit, and name the others");
   app.add_option("--save-every", a.save_every, "epochs between checkpoints; 0: only at the end")
       ->check(whole(0, kBillion))
@@ -186,10 +191,12 @@ void add_run(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_flag("--quiet", a.quiet, "only the summary");
   app.add_flag("--no-progress", a.no_progress, "plain lines on a terminal too");
-  app.add_option("--trace", a.trace, "write a timeline of some steps to this file, for Perfetto or Chrome");
+  app.add_option("--trace", a.trace, "write a timeline of some steps to this file, for Perfetto or Chrome")
+      ->check(not_empty("a file"));
   app.add_flag("--profile", a.profile, "print what each layer took in some steps, beside the least that it could take");
   app.add_option("--trace-steps", a.trace_steps, "FIRST:COUNT, of this run's steps, counted from 0 [10:10]");
-  app.add_option("--summary", a.summary, "write the result as one JSON object to this file");
+  app.add_option("--summary", a.summary, "write the result as one JSON object to this file")
+      ->check(not_empty("a file"));
 }
 
 // CLI11 refuses some repeats and takes the last of others; here a flag that holds one value is given once.
@@ -198,6 +205,16 @@ void refuse_repeats(const CLI::App& app) {
     if (option->get_items_expected_max() <= 1 && option->count() > 1)
       throw dp::Error(dp::ErrorCode::usage,
                       option->get_name() + " is given " + std::to_string(option->count()) + " times; give it once");
+}
+
+// CLI11 gives "--flag=" the next word for a value.
+void refuse_missing_values(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.starts_with("--") && word.size() > 3 && word.find('=') == word.size() - 1)
+      throw dp::Error(dp::ErrorCode::usage, std::string(word.substr(0, word.size() - 1)) +
+                                                ": nothing follows the '='; dp_train --help lists the flags");
+  }
 }
 
 }  // namespace
@@ -224,6 +241,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   app.add_subcommand("env", "print devices, drivers and versions, for a report, and leave")->callback([&] {
     arguments.environment = true;
   });
+  refuse_missing_values(argc, argv);
   try {
     app.parse(argc, argv);
     refuse_repeats(app);

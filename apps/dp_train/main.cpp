@@ -13,6 +13,7 @@
 #include "estimate.h"
 #include "images.h"
 #include "options.h"
+#include "output.h"
 #include "processes.h"
 #include "signals.h"
 
@@ -24,7 +25,14 @@ void list_models() {
     std::printf("%-16s %s\n", entry.name.c_str(), entry.summary.c_str());
 }
 
-int code_of(const Signals& signals) { return signals.received.load() == 0 ? 0 : 128 + signals.received.load(); }
+// Of what only prints.
+int code_of(const Signals& signals) {
+  return signals.received.load() == 0 ? finish_output() : 128 + signals.received.load();
+}
+
+void warn(const std::string& text) {
+  if (!text.empty()) std::fprintf(stderr, "dp_train: warning: %s\n", dp::printable(text).c_str());
+}
 
 // One process's run: all of it, or a rank's part.
 int train(const Arguments& arguments, const Devices& devices, const std::shared_ptr<dp::World>& world,
@@ -32,8 +40,7 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
   const bool leads = !world || world->leads();
   const dp::models::Entry& entry = dp::models::find(arguments.model);
   dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, world);
-  if (leads && !devices.warning.empty())
-    std::fprintf(stderr, "dp_train: warning: %s\n", dp::printable(devices.warning).c_str());
+  if (leads) warn(devices.warning), warn(without_effect(arguments, devices.list.front().kind));
   if (arguments.estimate_memory) {
     estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
     return code_of(signals);
@@ -42,6 +49,7 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
 
   const dp::DatasetPair data = open_images(arguments, options.dataset_name);
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
+  if (!arguments.evaluate && !arguments.print_plan) dp::require_memory(model, data, options);
   const OutputFolder folder = leads ? output_folder(arguments) : OutputFolder("");
   options.output_dir = folder.path();
   options.stop = &signals.received;
@@ -55,6 +63,10 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
       dp::console_callbacks({.quiet = arguments.quiet, .progress = !arguments.no_progress});
   const dp::RunSummary summary = arguments.evaluate ? trainer.evaluate(console) : trainer.run(console);
   if (leads) dp::print_summary(summary);
+  // A run's result is in its folder; without one it is what was printed.
+  const bool only_printed = folder.path().empty();
+  const int lost = leads ? finish_output(only_printed ? "error" : "warning") : 0;
+  if (lost != 0 && only_printed && !summary.interrupted) return lost;
   const int number = signals.received.load();
   return summary.interrupted ? 128 + (number != 0 ? number : SIGINT) : 0;  // 0: another rank was signalled
 }
@@ -140,5 +152,6 @@ int guarded(int argc, char* const* argv) {
 
 int main(int argc, char** argv) {
   dp::open_standard_descriptors();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails as any other
   return dp_train::guarded(argc, argv);
 }

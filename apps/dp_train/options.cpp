@@ -189,6 +189,19 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   return options;
 }
 
+std::string without_effect(const Arguments& a, dp::DeviceKind kind) {
+  const bool gpus = kind == dp::DeviceKind::cuda;
+  std::string flags;
+  for (const auto& [flag, given] : {std::pair("--tf32", a.tf32 && !gpus),
+                                    {"--graphs", a.graphs && !gpus},
+                                    {"--no-graphs", a.no_graphs && !gpus},
+                                    {"--no-autotune", a.no_autotune && !gpus},
+                                    {"--threads-per-replica", a.threads_per_replica > 0 && gpus}})
+    if (given) flags += (flags.empty() ? "" : ", ") + std::string(flag);
+  if (flags.empty()) return flags;
+  return "without effect on " + std::string(gpus ? "GPUs: " : "the CPU: ") + flags;
+}
+
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
   if (made_) fs::remove(path_, ignored);
@@ -199,7 +212,6 @@ OutputFolder output_folder(const Arguments& a) {
   const bool named = a.output_dir || a.experiment;
   if (named) {
     const std::string folder = a.output_dir.value_or("runs");
-    if (folder.empty()) usage("--output-dir is empty; name a folder");
     return OutputFolder(a.experiment ? folder + "/" + *a.experiment : folder);
   }
   if (a.dry_run || a.evaluate || a.print_plan) return OutputFolder("");

@@ -69,4 +69,9 @@ CLI::Validator seed_number() {
       "");
 }
 
+CLI::Validator not_empty(const std::string& what) {
+  return CLI::Validator([=](std::string& text) { return text.empty() ? "it is empty; name " + what : std::string(); },
+                        "");
+}
+
 }  // namespace dp_train

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <string>
 
 namespace dp_train {
 
@@ -11,5 +12,6 @@ CLI::Validator real(double lowest, double highest);               // finite, bot
 CLI::Validator below(double lowest, double limit);                // the limit excluded, also once rounded to float
 CLI::Validator positive(double highest);                          // 0 excluded
 CLI::Validator seed_number();
+CLI::Validator not_empty(const std::string& what);  // what to name instead: "a file"
 
 }  // namespace dp_train

@@ -1,10 +1,12 @@
 // Small text files that appear whole or not at all.
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
 #include "dp/error.h"
 #include "engine/files/durable.h"
@@ -16,8 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  throw Error(ErrorCode::io, "can not write '" + path + "': " + std::strerror(error) +
-                                 "; check the path, its permissions and the free space");
+  const char* const why = error == ENXIO ? "it is a pipe or socket that nobody reads" : std::strerror(error);
+  throw Error(ErrorCode::io,
+              "can not write '" + path + "': " + why + "; check the path, its permissions and the free space");
 }
 
 // A terminal, a pipe, /dev/null: nothing to replace.
@@ -26,13 +29,25 @@ bool is_special(const std::string& path) {
   return fs::exists(path, error) && !fs::is_regular_file(path, error) && !fs::is_directory(path, error);
 }
 
-void write_through(const std::string& path, const std::string& text) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) fail(path, errno);
-  const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = errno;
-  ::close(fd);
-  if (!written) fail(path, error);
+constexpr int kReaderPatience = 10'000;  // milliseconds in which a pipe's reader takes nothing
+
+// O_NONBLOCK: a pipe without a reader is an error, not a wait.
+FileHandle open_special(const std::string& path) {
+  FileHandle file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file) fail(path, errno);
+  return file;
+}
+
+void write_through(const std::string& path, std::string_view text) {
+  const FileHandle file = open_special(path);
+  while (!text.empty()) {
+    const ssize_t wrote = ::write(file.get(), text.data(), text.size());
+    if (wrote >= 0) text.remove_prefix(static_cast<std::size_t>(wrote));
+    if (wrote >= 0 || errno == EINTR) continue;
+    pollfd ready{file.get(), POLLOUT, 0};
+    if (errno != EAGAIN) fail(path, errno);
+    if (::poll(&ready, 1, kReaderPatience) == 0) fail(path, ETIMEDOUT);
+  }
 }
 
 }  // namespace
@@ -44,15 +59,15 @@ void write_file_atomically(const std::string& path, const std::string& text) {
   replace_file(error ? path : target.string(), [&](FileWriter& file) { file.write(text); });
 }
 
-void require_writable(const std::string& path) {
+FileHandle require_writable(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) fail(path, EISDIR);
-  if (is_special(path)) return;
+  if (is_special(path)) return open_special(path);
   const std::string temporary = temporary_sibling(split_path(path), "probe");
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) fail(path, errno);
-  ::close(fd);
+  const FileHandle file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file) fail(path, errno);
   ::unlink(temporary.c_str());
+  return {};
 }
 
 }  // namespace dp

@@ -7,6 +7,7 @@
 #include "dp/error.h"
 #include "dp/world.h"
 #include "engine/train/check_options.h"
+#include "engine/train/host_memory.h"
 #include "engine/train/images_on.h"
 #include "engine/train/passes.h"
 #include "engine/train/restore.h"
@@ -48,6 +49,13 @@ struct Trainer::State {
     if (!leads()) options.output_dir.clear(), options.summary_file.clear();
     if (options.workers == 0) options.workers = loader_threads(options.parallel);
     options.images_on = chosen_place(data, options);
+  }
+
+  std::size_t held() const {
+    std::size_t bytes = 0;
+    for (int replica = 0; replica < net.size() && !options.parallel.world; ++replica)
+      bytes += net.memory_use(replica).total();
+    return bytes;
   }
 
   bool leads() const { return !options.parallel.world || options.parallel.world->leads(); }
@@ -107,6 +115,7 @@ RunSummary Trainer::run(const TrainerCallbacks& given) {
   const TrainerCallbacks callbacks = state_->leads() ? given : TrainerCallbacks{};
   if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs once; make another");
   TrainerOptions& options = state_->options;
+  require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/true);
   Loader train = state_->train_loader();
   Loader test = state_->test_loader();
   if (options.schedule.kind == ScheduleKind::cosine) {
@@ -126,7 +135,9 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   const Notice notice = [&](const std::string& text) {
     if (callbacks.on_message) callbacks.on_message(text);
   };
-  if (!options.summary_file.empty()) require_writable(options.summary_file);
+  FileHandle summary_end;
+  if (!options.summary_file.empty()) summary_end = require_writable(options.summary_file);
+  require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/false);
   RunSummary summary = describe(state_->net, options);
   std::optional<Resumed> resumed;
   if (leads) resumed = find_resumed(options, false, notice);

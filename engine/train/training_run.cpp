@@ -103,8 +103,9 @@ bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.em
 }  // namespace
 
 void TrainingRun::begin() {
-  if (!options_.summary_file.empty()) require_writable(options_.summary_file);
-  if (!options_.trace_file.empty() && (world() == nullptr || world()->leads())) require_writable(options_.trace_file);
+  if (!options_.summary_file.empty()) summary_end_ = require_writable(options_.summary_file);
+  if (!options_.trace_file.empty() && (world() == nullptr || world()->leads()))
+    trace_end_ = require_writable(options_.trace_file);
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   if (world() != nullptr) {

@@ -48,8 +48,9 @@ class TrainingRun {
   Loader& test_;
   const TrainerOptions& options_;
   const TrainerCallbacks& callbacks_;
-  RunFolder folder_;     // rank 0's
-  bool writes_ = false;  // whether rank 0 writes one
+  RunFolder folder_;                    // rank 0's
+  bool writes_ = false;                 // whether rank 0 writes one
+  FileHandle summary_end_, trace_end_;  // see require_writable()
   StopRequest stop_;
   std::int64_t batches_;     // of an epoch
   std::int64_t most_steps_;  // 0: no limit

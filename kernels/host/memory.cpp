@@ -93,17 +93,9 @@ StackReserve::StackReserve(int threads) : bytes_(static_cast<std::size_t>(thread
 
 StackReserve::~StackReserve() { stacks_in_reserve -= bytes_; }
 
-std::size_t free_host_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  std::size_t kibibytes = 0;
-  while (file >> key >> kibibytes && std::getline(file, unit))
-    if (key == "MemAvailable:") return kibibytes * 1024;
-  return 0;
-}
-
 std::unique_ptr<Buffer> allocate_host(std::size_t bytes) {
-  const std::size_t free = free_host_memory();
+  // Small pieces take their chance: to ask what is free takes longer than to allocate them.
+  const std::size_t free = bytes >= kHugePage ? free_host_memory() : 0;
   if (free > 0 ? bytes > free : bytes > std::numeric_limits<std::size_t>::max() / 2) refuse(bytes, free);
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
   const std::size_t rounded = (bytes == 0 ? 1 : (bytes + alignment - 1) / alignment) * alignment;
@@ -112,7 +104,7 @@ std::unique_ptr<Buffer> allocate_host(std::size_t bytes) {
   require_address_space(rounded);
   void* data = std::aligned_alloc(alignment, rounded);
   lock.unlock();
-  if (data == nullptr) refuse(bytes, free);
+  if (data == nullptr) refuse(bytes, free_host_memory());
   if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without it the pages are small
   std::memset(data, 0, rounded);
   return std::make_unique<HostBuffer>(data, bytes);

@@ -5,10 +5,9 @@
 #include <memory>
 
 #include "kernels/backend.h"
+#include "kernels/host/free_memory.h"
 
 namespace dp::kernels {
-
-std::size_t free_host_memory();  // bytes the system could hand out now; 0: unknown
 
 // What libraries take without asking us, and can not do without: oneDNN's generated code and OpenMP's teams end the
 // process when memory is refused. allocate_host and what starts threads leave so much of a limited address space.

@@ -43,6 +43,10 @@ class SharedBuffer final : public Buffer {
       const int error = errno;
       ::close(file_);
       errno = error;
+      if (error == EFBIG)
+        throw Error(ErrorCode::io,
+                    "shared memory of " + std::to_string(bytes) +
+                        " bytes is beyond the limit of a file's size; raise ulimit -f, or take --comm tcp");
       refuse("out of shared memory: asked " + std::to_string(bytes) + " bytes");
     }
     const std::scoped_lock lock(regions_mutex);

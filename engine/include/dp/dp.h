@@ -10,6 +10,7 @@
 #include "dp/launch.h"
 #include "dp/loader.h"
 #include "dp/loss_scale.h"
+#include "dp/memory.h"
 #include "dp/model.h"
 #include "dp/models.h"
 #include "dp/optimizer.h"

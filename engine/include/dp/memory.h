@@ -1,0 +1,16 @@
+// Whether the host has memory for a run.
+#pragma once
+
+#include "dp/dataset.h"
+#include "dp/model.h"
+#include "dp/trainer.h"
+
+namespace dp {
+
+// Error(device) when training with these options takes more memory than the machine, or a control group of this process, has left: how much
+// that is, and the batch or the number of replicas that fits. Makes nothing. Counted are the replicas on the CPU, as estimate_memory() has
+// them, and the batches that the loader prepares; `training` false: for an evaluation alone. Trainer's calls include this one; it is for who
+// wants the answer before the replicas are made. In a world, whose ranks judge together when theirs are made, it returns at once.
+void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training = true);
+
+}  // namespace dp

@@ -1,0 +1,112 @@
+#include "engine/train/host_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dp/default_devices.h"
+#include "dp/error.h"
+#include "engine/memory_room.h"
+#include "engine/train/passes.h"
+
+namespace dp {
+namespace {
+
+class Run {
+ public:
+  Run(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training)
+      : model_(model), data_(data), options_(options), training_(training) {
+    if (options_.parallel.devices.empty()) options_.parallel.devices = default_devices();
+    on_host_ = options_.parallel.devices.front().kind != DeviceKind::cuda;
+  }
+
+  std::int64_t batch() const { return options_.batch_size; }
+  int replicas() const { return static_cast<int>(options_.parallel.devices.size()); }
+  Run with(std::int64_t batch, int replicas) const {
+    Run other = *this;
+    other.options_.batch_size = batch;
+    other.options_.parallel.devices.resize(static_cast<std::size_t>(replicas));
+    return other;
+  }
+
+  // To the byte what replicas on the CPU allocate. Threads, generated code and the data set itself come on top.
+  std::size_t of_replicas() const {
+    if (!on_host_) return 0;
+    std::vector<std::int64_t> train;
+    if (training_) train.push_back(rows(*data_.train, options_.batch_size));
+    std::size_t bytes = 0;
+    for (const MemoryUse& use : estimate_memory(model_, options_.parallel, train, {eval_rows()})) bytes += use.total();
+    return bytes;
+  }
+
+  // The batches of images that both loaders fill.
+  std::size_t of_loaders() const {
+    const bool kept =
+        options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic && !on_host_);
+    if (kept) return 0;
+    return slots(*data_.test, eval_rows()) + (training_ ? slots(*data_.train, options_.batch_size) : 0);
+  }
+
+  std::size_t bytes() const { return of_replicas() + of_loaders(); }
+
+ private:
+  static std::int64_t rows(const Dataset& part, std::int64_t batch) { return std::min(batch, part.size()); }
+  std::int64_t eval_rows() const { return rows(*data_.test, eval_batch_size(options_)); }
+  static std::size_t slots(const Dataset& part, std::int64_t batch) {
+    const std::int64_t own = rows(part, batch), batches = (part.size() + own - 1) / own;
+    const std::int64_t filled = std::min<std::int64_t>(LoaderOptions{}.slots, batches);
+    return static_cast<std::size_t>(filled * own * part.image_shape().numel()) * sizeof(float);
+  }
+
+  const Model& model_;
+  const DatasetPair& data_;
+  TrainerOptions options_;
+  const bool training_;
+  bool on_host_ = true;
+};
+
+// The largest value in [1, limit) that is good, to a part in 64; 0: none.
+template <typename Good>
+std::int64_t largest(std::int64_t limit, Good&& good) {
+  std::int64_t low = 0, high = limit;
+  while (high - low > std::max<std::int64_t>(1, low / 64)) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (good(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::string what_fits(const Run& run, std::size_t room) {
+  const auto batch = largest(run.batch(), [&](std::int64_t b) { return run.with(b, run.replicas()).bytes() <= room; });
+  if (batch >= run.replicas()) return fmt::format("a batch of {} fits", batch);
+  const auto replicas = largest(
+      run.replicas(), [&](std::int64_t n) { return run.with(run.batch(), static_cast<int>(n)).bytes() <= room; });
+  if (replicas > 0) return fmt::format("{} replica{} with this batch fit", replicas, replicas == 1 ? "" : "s");
+  if (batch > 0) return fmt::format("a batch of {} fits", batch);
+  return "no batch fits on any number of replicas: use a smaller model";
+}
+
+}  // namespace
+
+void require_memory_beyond(std::size_t held, const Model& model, const DatasetPair& data, const TrainerOptions& options,
+                           bool training) {
+  if (options.parallel.world) return;
+  const auto host = engine::room_on(Device{});
+  if (!host) return;
+  const std::size_t room = host->bytes + held;
+  const Run run(model, data, options, training);
+  const std::size_t replicas = run.of_replicas(), all = replicas + run.of_loaders();
+  if (all <= room) return;
+  throw Error(
+      ErrorCode::device,
+      fmt::format("out of memory: a batch of {} on {} replica{} takes {}, {} of that for batches of images, but "
+                  "{} are to be had ({}); {}",
+                  run.batch(), run.replicas(), run.replicas() == 1 ? "" : "s", engine::in_units(all),
+                  engine::in_units(all - replicas), engine::in_units(room), host->limit, what_fits(run, room)));
+}
+
+void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training) {
+  require_memory_beyond(0, model, data, options, training);
+}
+
+}  // namespace dp

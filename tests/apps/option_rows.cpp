@@ -1,0 +1,326 @@
+#include "apps/option_rows.h"
+
+#include "support/catch.h"
+
+namespace dp::test {
+namespace {
+
+using Json = nlohmann::json;
+
+void says_on_stderr(const Ran& run, const std::string& text) {
+  CHECK_THAT(run.outcome.err, Catch::Contains("warning: ") && Catch::Contains(text));
+}
+
+}  // namespace
+
+std::vector<OptionRow> training_rows() {
+  const auto skipped_one = [](const Ran& base, const Ran& run) {
+    CHECK_THAT(base.outcome.err, Catch::Contains("not finite"));
+    std::int64_t skipped = 0;
+    for (const Json& line : run.metrics) skipped += line.value("skipped", 0);
+    CHECK(skipped == 1);
+  };
+  const auto other_average = [](const Ran& base, const Ran& run) {
+    CHECK(base.has("checkpoints/last/ema.safetensors"));
+    CHECK(base.text("checkpoints/last/ema.safetensors") != run.text("checkpoints/last/ema.safetensors"));
+  };
+  const Words step{"--lr-scheduler", "step"}, multistep{"--lr-scheduler", "multistep"};
+  return {
+      {"--batch-size", {"-b", "8"}, {"batch-size = 8"}, Weights::other},
+      {"--batch-size-per-gpu", {"--batch-size-per-gpu", "4"}, {"batch-size = 8"}, Weights::other},
+      {"--epochs", {"--epochs", "3"}, {"epochs = 3"}, Weights::other},
+      {"--max-steps", {"--max-steps", "5"}, {"max-steps = 5"}, Weights::other},
+      {"--lr", {"--lr", "0.02"}, {"lr = 0.02"}, Weights::other},
+      {"--momentum", {"--momentum", "0.8"}, {"momentum = 0.8"}, Weights::other},
+      {"--nesterov", {"--nesterov"}, {"nesterov = true"}, Weights::other},
+      {"--weight-decay", {"--weight-decay", "0.01"}, {"weight-decay = 0.01"}, Weights::other},
+      {"--lr-scale", {"--lr-scale", "linear"}, {"lr = 0.1"}, Weights::other},
+      {"--lr-scheduler", {"--lr-scheduler", "constant"}, {"lr-scheduler = \"constant\""}, Weights::other},
+      {"--lr-step-size", {"--lr-step-size", "0.5"}, {"lr-step-size = 0.5"}, Weights::other, Setting::mlp, step},
+      {"--lr-gamma", {"--lr-gamma", "0.5"}, {"lr-gamma = 0.5"}, Weights::other, Setting::mlp, step},
+      {"--lr-milestones",
+       {"--lr-milestones", "0.5,1"},
+       {"lr-milestones = [0.5, 1.0]"},
+       Weights::other,
+       Setting::mlp,
+       multistep},
+      {"--lr-warmup-epochs", {"--lr-warmup-epochs", "1"}, {"lr-warmup-epochs = 1.0"}, Weights::other},
+      {"--grad-accum-steps", {"--grad-accum-steps", "2"}, {"grad-accum-steps = 2"}, Weights::other},
+      {"--clip-grad-norm", {"--clip-grad-norm", "0.1"}, {"clip-grad-norm = 0.1"}, Weights::other},
+      {"--label-smoothing", {"--label-smoothing", "0.1"}, {"label-smoothing = 0.1"}, Weights::other},
+      {"--on-nonfinite",
+       {"--on-nonfinite", "skip"},
+       {"on-nonfinite = \"skip\""},
+       Weights::other,
+       Setting::mlp,
+       {},
+       skipped_one,
+       {"DP_FAIL=nan:backward:dev1:step2"},
+       5},
+      {"--model-ema",
+       {"--model-ema"},
+       {"model-ema-decay = 0.9998"},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran& base, const Ran& run) {
+         CHECK_FALSE(base.has("checkpoints/last/ema.safetensors"));
+         CHECK(run.has("checkpoints/last/ema.safetensors"));
+       }},
+      {"--model-ema-decay",
+       {"--model-ema-decay", "0.5"},
+       {"model-ema-decay = 0.5"},
+       Weights::same,
+       Setting::mlp,
+       {"--model-ema"},
+       other_average},
+  };
+}
+
+std::vector<OptionRow> parallel_rows() {
+  const auto needs_gpus = [](const Ran&, const Ran& run) { says_on_stderr(run, "without effect on the CPU"); };
+  const auto finds_the_difference = [](const Ran&, const Ran& run) {
+    CHECK_THAT(run.outcome.err, Catch::Contains("weights differ after step 3"));
+  };
+  return {
+      {"--cpu", {"--cpu", "1"}, {"devices = [\"cpu\"]", "reduce = \"master\""}, Weights::other},
+      {"--replicas-per-device",
+       {"--replicas-per-device", "2"},
+       {"devices = [\"cpu\", \"cpu\", \"cpu\", \"cpu\"]"},
+       Weights::other},
+      {"--threads-per-replica", {"--threads-per-replica", "2"}, {"threads-per-replica = 2"}, Weights::same},
+      {"--reduce", {"--reduce", "allreduce"}, {"reduce = \"allreduce\""}, Weights::same},
+      {"--reduce-dtype", {"--reduce-dtype", "bfloat16"}, {"reduce-dtype = \"bfloat16\""}, Weights::other},
+      {"--comm",
+       {"--comm", "host"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran& base, const Ran& run) {
+         CHECK(base.summary["communicator_reason"] != run.summary["communicator_reason"]);
+         CHECK_THAT(run.summary["communicator_reason"].get<std::string>(), Catch::Contains("--comm"));
+       }},
+      {"--loss", {"--loss", "gathered"}, {"loss = \"gathered\""}, Weights::same},
+      {"--split", {"--split", "chunk"}, {"split = \"chunk\""}, Weights::other, Setting::mlp, {"--cpu", "3"}},
+      {"--bucket-mb", {"--bucket-mb", "0.0625"}, {"bucket-mb = 0.0625"}, Weights::same},
+      {"--bn", {"--bn", "pooled"}, {"bn = \"pooled\""}, Weights::other, Setting::residual},
+      {"--bn", {"--bn", "sync"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
+      {"--sync-bn", {"--sync-bn"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
+      {"--logical-shards", {"--logical-shards", "4"}, {"logical-shards = 4", "deterministic = true"}, Weights::other},
+      {"--graphs", {"--graphs", "never"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
+      {"--no-graphs", {"--no-graphs"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
+      {"--no-autotune", {"--no-autotune"}, {"no-autotune = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
+      {"--fast-conv", {"--fast-conv"}, {"fast-conv = true"}, Weights::other, Setting::convnet},
+      {"--tf32", {"--tf32"}, {"tf32 = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
+      // A gradient that one replica alone has as NaN: the others' weights go on without it.
+      {"--check-replicas",
+       {"--check-replicas"},
+       {},
+       Weights::other,
+       Setting::mlp,
+       {"--reduce", "allreduce", "--on-nonfinite", "skip"},
+       finds_the_difference,
+       {"DP_FAIL=nan:update:dev1:step2"},
+       0,
+       4},
+      {"--engine",
+       {"--engine", "ddp"},
+       {"devices = [\"cpu\"]", "reduce = \"allreduce\""},
+       Weights::other,  // a rank takes every second sample
+       Setting::mlp,
+       {},
+       [](const Ran& base, const Ran& run) {
+         CHECK(base.summary["engine"] == "dp");
+         CHECK(run.summary["engine"] == "ddp");
+       }},
+  };
+}
+
+std::vector<OptionRow> data_rows() {
+  return {
+      {"--model", {"--model", "mnist_convnet"}, {"model = \"mnist_convnet\""}, Weights::other},
+      {"--dataset", {"--dataset", "synthetic", "--images", "64"}, {"dataset = \"synthetic\""}, Weights::other},
+      {"--data-path", {"--data-path", "@/others"}, {}, Weights::other},
+      {"--input", {"--input", "1,6,5"}, {}, Weights::other, Setting::synthetic},
+      {"--classes", {"--classes", "6"}, {}, Weights::other, Setting::synthetic},
+      {"--images", {"--images", "30"}, {}, Weights::other, Setting::synthetic},
+      {"--seed", {"--seed", "7"}, {"seed = 7"}, Weights::other},
+      // The CPU's sums have one order anyway.
+      {"--deterministic", {"--deterministic"}, {"deterministic = true"}, Weights::same},
+      {"--no-augment", {"--no-augment"}, {"no-augment = true"}, Weights::other, Setting::crops},
+      {"--no-shuffle", {"--no-shuffle"}, {"no-shuffle = true"}, Weights::other},
+      {"--no-dropout", {"--no-dropout"}, {"no-dropout = true"}, Weights::other, Setting::convnet},
+      {"--drop-last", {"--drop-last"}, {"drop-last = true"}, Weights::other, Setting::mlp, {"-b", "24"}},
+      {"--workers", {"-j", "2"}, {"workers = 2"}, Weights::same},
+      {"--images-on", {"--images-on", "device"}, {"images-on = \"device\""}, Weights::same},
+  };
+}
+
+std::vector<OptionRow> run_rows() {
+  const auto has_instead = [](std::set<std::int64_t> base_has, std::set<std::int64_t> run_has) {
+    return [=](const Ran& base, const Ran& run) {
+      for (std::int64_t step = 1; step <= 8; ++step) {
+        INFO("checkpoint of step " << step);
+        const std::string name = "checkpoints/step-" + std::to_string(step);
+        CHECK(base.has(name) == base_has.contains(step));
+        CHECK(run.has(name) == run_has.contains(step));
+      }
+    };
+  };
+  const auto traced = [](const char* file, int steps) {
+    return [=](const Ran&, const Ran& run) { CHECK(Json::parse(run.text(file))["otherData"]["steps"] == steps); };
+  };
+  return {
+      {"--output-dir",
+       {"--output-dir", "@/named"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran&, const Ran& run) {
+         CHECK_THAT(run.summary["checkpoint"].get<std::string>(), Catch::Contains("/named/"));
+       }},
+      {"--experiment",
+       {"--experiment", "trial"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran&, const Ran& run) {
+         CHECK_THAT(run.summary["checkpoint"].get<std::string>(), Catch::Contains("/trial/"));
+       }},
+      {"--resume",
+       {"--resume", "@/seven"},
+       {},
+       Weights::other,
+       Setting::mlp,
+       {"--seed", "7", "--epochs", "3"},
+       [](const Ran&, const Ran& run) {
+         CHECK_THAT(run.outcome.out, Catch::Contains("resumed from") && Catch::Contains("at step 8"));
+       }},
+      {"--init",
+       {"--init", "@/seven/checkpoints/last/model.safetensors"},
+       {"init = \"@/seven/checkpoints/last/model.safetensors\""},
+       Weights::other},
+      {"--init-partial",
+       {"--init-partial"},
+       {"init-partial = true"},
+       Weights::other,
+       Setting::synthetic,
+       {"--init", "@/seven/checkpoints/last/model.safetensors"},
+       [](const Ran&, const Ran& run) { CHECK_THAT(run.outcome.out, Catch::Contains("fc1.weight")); },
+       {},
+       3},
+      {"--save-every",
+       {"--save-every", "2"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {"--checkpoint-hist", "9"},
+       has_instead({4, 8}, {8})},
+      {"--save-every-steps",
+       {"--save-every-steps", "3"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {"--checkpoint-hist", "9"},
+       has_instead({4, 8}, {3, 4, 6, 8})},
+      {"--checkpoint-hist", {"--checkpoint-hist", "1"}, {}, Weights::same, Setting::mlp, {}, has_instead({}, {8})},
+      {"--print-freq",
+       {"-p", "2"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {"-p", "1"},
+       [](const Ran& base, const Ran& run) {
+         CHECK(base.lines("train") == 8);
+         CHECK(run.lines("train") == 6);  // the first, the third and the last of an epoch
+       }},
+      {"--quiet",
+       {"--quiet"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran& base, const Ran& run) {
+         CHECK_THAT(base.outcome.out, Catch::Contains("Epoch:"));
+         CHECK_THAT(run.outcome.out, !Catch::Contains("Epoch:") && Catch::Contains("Acc@1"));
+       }},
+      {"--trace",
+       {"--trace", "@/out/trace.json"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {"--epochs", "4"},
+       traced("../out/trace.json", 6)},
+      {"--trace-steps",
+       {"--trace-steps", "2:3"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {"--trace", "@/out/few.json"},
+       traced("../out/few.json", 3)},
+      {"--profile",
+       {"--profile"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {"--epochs", "4"},
+       [](const Ran& base, const Ran& run) {
+         CHECK_THAT(base.outcome.out, !Catch::Contains("floor"));
+         CHECK_THAT(run.outcome.out, Catch::Contains("floor"));
+       }},
+      {"--summary",
+       {"--summary", "@/out/s.json"},
+       {},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran&, const Ran& run) { CHECK(Json::parse(run.text("../out/s.json")) == run.summary); }},
+  };
+}
+
+std::vector<AloneRow> alone_rows() {
+  const Words tiny = setting_words(Setting::mlp);
+  const Words ddp{"--engine", "ddp", "--dataset", "synthetic", "--images", "32",
+                  "--model",  "mlp", "--cpu",     "1",         "--dry-run"};
+  const Words two_hosts = ddp + Words{"--nnodes", "2", "--master-addr", "127.0.0.1", "--timeout", "1"};
+  return {
+      {"--help", {"--help"}, 0, {"Model and data:", "Exit codes"}},
+      {"--version", {"--version"}, 0, {"dp_train 0"}},
+      {"--list-models", {"--list-models"}, 0, {"mnist_convnet ", "resnet18 "}},
+      {"--gpus", {"--gpus", "0"}, 4, {"--gpus 0", "none is usable"}},
+      {"--num-gpus", {"--num-gpus", "2"}, 4, {"--num-gpus 2", "none is usable"}},
+      {"--amp", {"--amp", "--cpu", "1"}, 2, {"--amp", "for GPUs"}},
+      {"--amp-dtype", {"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype"}},
+      {"--nnodes", two_hosts, 6, {"rank"}, {"DP_TOKEN=secret"}},
+      {"--node-rank",
+       two_hosts + Words{"--node-rank", "1", "--master-port", "1"},
+       6,
+       {"127.0.0.1:1:"},
+       {"DP_TOKEN=secret"}},
+      {"--master-port",
+       two_hosts + Words{"--node-rank", "1", "--master-port", "2"},
+       6,
+       {"127.0.0.1:2:"},
+       {"DP_TOKEN=secret"}},
+      {"--master-addr", ddp + Words{"--master-addr", "203.0.113.1"}, 2, {"203.0.113.1"}},
+      {"--timeout",
+       tiny + Words{"--timeout", "1", "--output-dir", "@/stalled"},
+       6,
+       {"replica 1"},
+       {"DP_FAIL=stall:forward:dev1:step1:2500ms"}},
+      {"--evaluate",
+       {"-e", "--init", "@/seven/checkpoints/last/model.safetensors", "--dataset", "mnist", "--data-path", "@/digits",
+        "--model", "mlp", "--cpu", "1"},
+       0,
+       {"Test: Acc@1"}},
+      {"--dry-run", tiny + Words{"--dry-run"}, 0, {"Epoch: [0]  [0/4]", "Acc@1"}},
+      {"--print-plan", tiny + Words{"--print-plan"}, 0, {"fc1.weight", "plan for 8 rows, training"}},
+      {"env", {"env"}, 0, {"dp_train "}},
+      {"estimate-memory", {"estimate-memory", "--cpu", "2"}, 0, {"largest global batch"}},
+  };
+}
+
+}  // namespace dp::test

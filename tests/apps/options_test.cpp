@@ -1,0 +1,129 @@
+// No option does nothing: each, alone and away from its default, changes the run's record, its weights or its files, and nothing else.
+#include <regex>
+#include <sstream>
+
+#include "apps/option_runs.h"
+#include "dp/trainer.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+namespace {
+
+using namespace dp::test;
+
+std::vector<OptionRow> part(const std::vector<OptionRow>& rows, std::size_t number, std::size_t parts) {
+  const auto at = [&](std::size_t n) { return rows.begin() + static_cast<std::ptrdiff_t>(n * rows.size() / parts); };
+  return {at(number), at(number + 1)};
+}
+
+TEST_CASE("options of training change what they say, first half") { check_rows(part(training_rows(), 0, 2)); }
+TEST_CASE("options of training change what they say, second half") { check_rows(part(training_rows(), 1, 2)); }
+TEST_CASE("options of data parallelism change what they say, part 1 of 4") { check_rows(part(parallel_rows(), 0, 4)); }
+TEST_CASE("options of data parallelism change what they say, part 2 of 4") { check_rows(part(parallel_rows(), 1, 4)); }
+TEST_CASE("options of data parallelism change what they say, part 3 of 4") { check_rows(part(parallel_rows(), 2, 4)); }
+TEST_CASE("options of data parallelism change what they say, part 4 of 4") { check_rows(part(parallel_rows(), 3, 4)); }
+TEST_CASE("options of data change what they say") { check_rows(part(data_rows(), 0, 2)); }
+TEST_CASE("options of order and randomness change what they say") { check_rows(part(data_rows(), 1, 2)); }
+TEST_CASE("options of the run change what they say, first half") { check_rows(part(run_rows(), 0, 2)); }
+TEST_CASE("options of the run change what they say, second half") { check_rows(part(run_rows(), 1, 2)); }
+
+TEST_CASE("options after which nothing is trained, or that need GPUs or hosts, are read") {
+  for (const AloneRow& row : alone_rows()) check_alone(row);
+}
+
+TEST_CASE("without progress no line is rewritten on a terminal") {
+  CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/a", "-p", "1"}), Catch::Contains("\x1b[K"));
+  CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/b", "-p", "1", "--no-progress"}), !Catch::Contains("\x1b[K"));
+}
+
+std::set<std::string> options_tested() {
+  std::set<std::string> names{"--no-progress"};
+  for (const auto& rows : {training_rows(), parallel_rows(), data_rows(), run_rows()})
+    for (const OptionRow& row : rows) names.insert(row.option);
+  for (const AloneRow& row : alone_rows()) names.insert(row.option);
+  return names;
+}
+
+TEST_CASE("every option and subcommand of dp_train stands in the table of options") {
+  const TemporaryFolder temp;
+  std::istringstream help(run_dp_train({"--help"}, temp.path()).out);
+  const std::regex long_name("^  (?:-[^-,]+,)?(--[a-z0-9-]+)"), word("^  ([a-z][a-z-]*) ");
+  std::set<std::string> offered;
+  std::smatch found;
+  for (std::string line; std::getline(help, line);)
+    if (std::regex_search(line, found, long_name) || std::regex_search(line, found, word)) offered.insert(found[1]);
+  CHECK(offered.size() > 70);
+  CHECK(offered == options_tested());
+}
+
+// A new member does not compile here until somebody says which option sets it.
+TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table, or named") {
+  [[maybe_unused]] auto [epochs, max_steps, batch_size, sgd, schedule, parallel, shuffle, augment, drop_last, workers,
+                         images_on, dataset_name, output_dir, save_every_epochs, save_every_steps, checkpoint_hist,
+                         resume, init, init_partial, summary_file, trace_file, profile, dry_run, print_freq, stop,
+                         unsaved] = dp::TrainerOptions{};
+  [[maybe_unused]] auto [devices, world, reduce, reduce_dtype, comm, loss, split, bucket_bytes, threads_per_replica,
+                         pin_threads, seed, deterministic, fast_convolutions, tf32, autotune, graphs, logical_shards,
+                         batch_norm, amp, loss_scale, dropout, label_smoothing, grad_accum_steps, clip_grad_norm,
+                         on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first, trace_steps] =
+      dp::DataParallelOptions{};
+  [[maybe_unused]] auto [lr, momentum, nesterov, weight_decay] = dp::Sgd{};
+  const std::set<std::string> tested = options_tested();
+  for (const char* option : {"--epochs",
+                             "--max-steps",
+                             "--batch-size",
+                             "--lr",
+                             "--momentum",
+                             "--nesterov",
+                             "--weight-decay",
+                             "--lr-scheduler",
+                             "--no-shuffle",
+                             "--no-augment",
+                             "--drop-last",
+                             "--workers",
+                             "--images-on",
+                             "--dataset",
+                             "--output-dir",
+                             "--save-every",
+                             "--save-every-steps",
+                             "--checkpoint-hist",
+                             "--resume",
+                             "--init",
+                             "--init-partial",
+                             "--summary",
+                             "--trace",
+                             "--profile",
+                             "--dry-run",
+                             "--print-freq",
+                             "--cpu",
+                             "--engine",
+                             "--reduce",
+                             "--reduce-dtype",
+                             "--comm",
+                             "--loss",
+                             "--split",
+                             "--bucket-mb",
+                             "--threads-per-replica",
+                             "--seed",
+                             "--deterministic",
+                             "--fast-conv",
+                             "--tf32",
+                             "--no-autotune",
+                             "--graphs",
+                             "--logical-shards",
+                             "--bn",
+                             "--amp",
+                             "--no-dropout",
+                             "--label-smoothing",
+                             "--grad-accum-steps",
+                             "--clip-grad-norm",
+                             "--on-nonfinite",
+                             "--model-ema-decay",
+                             "--check-replicas",
+                             "--timeout",
+                             "--trace-steps"})
+    CHECK(tested.contains(option));
+  // Without an option: pin_threads (embedders), loss_scale (float16's, on GPUs), stop and unsaved (signals).
+}
+
+}  // namespace

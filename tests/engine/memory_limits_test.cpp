@@ -1,0 +1,134 @@
+// Memory that is not there is refused before it is taken, by the sum over replicas; what fits to the byte is not refused.
+#include <fstream>
+
+#include "dp/error.h"
+#include "support/catch.h"
+#include "support/fake_system.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+constexpr std::size_t kKiB = 1024;
+
+// What is said, or nothing where it is done.
+template <typename Work>
+std::string refusal(Work&& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::device);
+    return error.what();
+  }
+  return "";
+}
+
+std::size_t kibibytes_for(std::size_t bytes) { return (bytes + kKiB - 1) / kKiB; }
+
+std::size_t peak_bytes() {
+  std::ifstream file("/proc/self/status");
+  std::size_t kibibytes = 0;
+  for (std::string word; file >> word;)
+    if (word == "VmHWM:") file >> kibibytes;
+  return kibibytes * kKiB;
+}
+
+std::int64_t number_in(const std::string& text, const std::string& before) {
+  const auto at = text.rfind(before);
+  REQUIRE(at != std::string::npos);
+  return std::stoll(text.substr(at + before.size()));
+}
+
+TEST_CASE("replicas whose weights do not fit together are refused before the first is made") {
+  const Model model = models::mlp({.hidden = {1024}});
+  const std::size_t each = [&] {
+    DataParallel net(model, on_cpus(1));
+    const MemoryUse use = net.memory_use(0);
+    return use.weights + use.gradients + use.statistics;
+  }();
+  for (const int replicas : {1, 2, 40}) {
+    INFO(replicas << " replicas");
+    const FakeSystem system;
+    system.set_available(kibibytes_for(each * static_cast<std::size_t>(replicas)));
+    CHECK(refusal([&] { DataParallel(model, on_cpus(replicas)); }).empty());
+    system.set_available(kibibytes_for(each * static_cast<std::size_t>(replicas)) - 1);
+    const std::size_t before = peak_bytes();
+    const std::string text = refusal([&] { DataParallel(model, on_cpus(replicas)); });
+    CHECK(peak_bytes() - before < 2 * each);
+    CHECK_THAT(text, Catch::Contains("weights, gradients and statistics of " + std::to_string(replicas) + " replica") &&
+                         Catch::Contains("MemAvailable of /proc/meminfo"));
+    if (replicas == 1) CHECK_THAT(text, Catch::Contains("not even one fits"));
+    if (replicas > 1) CHECK(number_in(text, "use no more than ") == replicas - 1);
+  }
+}
+
+TEST_CASE("a control group's limit counts as the machine's does") {
+  const FakeSystem system;
+  system.set_available(64'000'000);
+  system.write("/proc/self/cgroup", "0::/job\n");
+  system.write("/sys/fs/cgroup/job/memory.max", "3000000\n");
+  system.write("/sys/fs/cgroup/job/memory.stat", "anon 500000\nfile 2000000\nshmem 0\n");
+  const Model model = models::mlp();  // 0.8 MB of weights and gradients a replica
+  CHECK(refusal([&] { DataParallel(model, on_cpus(3)); }).empty());
+  CHECK_THAT(refusal([&] { DataParallel(model, on_cpus(4)); }),
+             Catch::Contains("/sys/fs/cgroup/job/memory.max") && Catch::Contains("use no more than 3 replicas"));
+}
+
+// Limits around what prepare() takes: the least that is not refused is what it then holds more.
+TEST_CASE("activations and momenta are refused before they are made, with the batch that fits") {
+  const Model model = small_convnet();
+  for (const int shards : {0, 4})
+    for (const int replicas : {1, 2}) {
+      INFO(replicas << " replicas, shards " << shards);
+      DataParallelOptions options = on_cpus(replicas);
+      options.logical_shards = shards;
+      const auto held = [&](const DataParallel& net) {
+        std::size_t bytes = 0;
+        for (int r = 0; r < replicas; ++r) {
+          const MemoryUse use = net.memory_use(r);
+          bytes += use.activations + use.workspace + use.momenta;
+        }
+        return bytes;
+      };
+      std::size_t need = 0;
+      {
+        DataParallel net(model, options);
+        net.prepare({256, 40}, {256});
+        need = held(net);
+      }
+      const FakeSystem system;
+      system.set_available(kibibytes_for(need) + 4096);  // the weights too
+      DataParallel net(model, options);
+      system.set_available(kibibytes_for(need) - 1);
+      const std::string text = refusal([&] { net.prepare({256, 40}, {256}); });
+      CHECK_THAT(text, Catch::Contains("a batch of 256: activations and momenta of " + std::to_string(replicas)));
+      CHECK(held(net) == 0);
+      const std::int64_t fits = number_in(text, "; a batch of ");
+      CHECK(fits > 200);
+      CHECK(fits < 256);
+      CHECK(refusal([&] { net.prepare({fits}, {fits}); }).empty());  // refused, it is as it was
+      net.train_step(random_batch(model, fits), {.lr = 0.01f, .momentum = 0.9f});
+      net.take_stats();
+
+      DataParallel other(model, options);
+      system.set_available(kibibytes_for(need));
+      CHECK(refusal([&] { other.prepare({256, 40}, {256}); }).empty());
+    }
+}
+
+TEST_CASE("a step without prepare is judged by the sum of its replicas too") {
+  const Model model = small_convnet();
+  const FakeSystem system;
+  system.set_available(64'000);
+  DataParallel net(model, on_cpus(4));
+  system.set_available(64);
+  CHECK_THAT(refusal([&] { net.train_step(random_batch(model, 64), {.lr = 0.01f}); }),
+             Catch::Contains("a batch of 64: ") && Catch::Contains("of 4 replicas need"));
+  system.set_available(64'000);
+  net.train_step(random_batch(model, 64), {.lr = 0.01f});
+  CHECK(net.take_stats().samples == 64);
+}
+
+}  // namespace
