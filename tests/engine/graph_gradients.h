@@ -3,22 +3,22 @@
 
 #include <cstdint>
 
-#include "support/tensor_errors.h"
+#include "support/training.h"
 
 namespace dp::test {
 
 // The largest errors over the tensors of a graph, relative to the tensor's norm, or to a thousandth of the whole gradient's.
 struct GraphErrors {
   Worst differences;  // float64 gradients against difference quotients of the float64 loss
-  Worst fused;        // fused plans against plain ones, in float64 and on the CPU: the same bits
+  Worst fused;        // fused plans against plain ones, in float64 and on the device: the same bits
   Worst sync;         // replicas that synchronise their statistics against one, in float64
-  Worst cpu;          // the CPU's float32 against float64
+  Worst single;       // the device's float32 against float64
   int draws = 0;      // of images, until the loss was smooth around the weights
 
   void take(const GraphErrors& other);
 };
 
 // Of random_graph(seed), checked. Fails the test where no images of many give a smooth loss.
-GraphErrors check_gradients(std::uint64_t seed);
+GraphErrors check_gradients(std::uint64_t seed, const DataParallelOptions& device = on_cpus(1));
 
 }  // namespace dp::test
