@@ -1,6 +1,5 @@
 // Mixed precision on simulated GPUs: against the reference, whose ops round what they write, and against itself.
-#include "cuda/graph_runs.h"
-#include "cuda/simulated_gpus.h"
+#include "cuda/amp_runs.h"
 #include "dp/error.h"
 #include "engine/test_modes.h"
 
@@ -9,21 +8,11 @@ using namespace dp::test;
 
 namespace {
 
-constexpr Amp kTypes[] = {Amp::bfloat16, Amp::float16};
-
-DataParallelOptions with(DataParallelOptions options, Amp amp) {
-  options.amp = amp;
-  options.dropout = false;
-  return options;
-}
-
 DataParallelOptions references(int replicas) {
   DataParallelOptions options = on_reference();
   options.devices.assign(static_cast<std::size_t>(replicas), options.devices.front());
   return options;
 }
-
-const char* name_of(Amp amp) { return amp == Amp::bfloat16 ? "bfloat16" : amp == Amp::float16 ? "float16" : "off"; }
 
 // How far all tensors together lie from where others went, relative to the way.
 double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
@@ -56,7 +45,7 @@ void check_step(const Model& model, std::int64_t rows, int replicas) {
   SimulatedGpus machine(replicas);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // time
   const auto origin = DataParallel(model, references(replicas)).weights();
-  for (const Amp amp : kTypes) {
+  for (const Amp amp : kAmpTypes) {
     INFO(model.name() << " in " << name_of(amp) << " on " << replicas);
     bool equal = false;
     for (std::uint64_t seed = 1; seed <= 8 && !equal; ++seed) {
@@ -111,7 +100,7 @@ TEST_CASE("mixed precision: a step whose convolutions take along batch normalisa
       CHECK(plan.substr(begin, plan.find('\n', begin) - begin).find(" fused") != std::string::npos);
     }
   }
-  for (const Amp amp : kTypes)
+  for (const Amp amp : kAmpTypes)
     for (const int replicas : {1, 2}) {
       SimulatedGpus machine(replicas);
       simt::simulation().delays = simt::simulation().protect_memory = false;  // time
@@ -173,7 +162,7 @@ TEST_CASE(
     "mixed precision: what layers read is the rounded weights on every replica, after steps, loads and averages") {
   const Model model = narrow_convnet();
   const Batch batch = random_batch(model, 8);
-  for (const Amp amp : kTypes)
+  for (const Amp amp : kAmpTypes)
     for (const Reduce reduce : kReductions)
       for (const int gpus : {1, 2}) {
         SimulatedGpus machine(gpus);
@@ -198,45 +187,19 @@ TEST_CASE(
 }
 
 TEST_CASE("mixed precision: the same bits on 1, 2 and 4 GPUs and in any order of threads, with logical shards") {
-  const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 4});
-  for (const Amp amp : kTypes) {
-    std::vector<NamedTensor> expected;
-    for (const int gpus : {1, 2, 4}) {
-      SimulatedGpus machine(gpus);
-      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
-      simt::simulation().order = gpus == 2 ? simt::ThreadOrder::random : simt::ThreadOrder::forward;
-      DataParallelOptions options = on_gpus(gpus, gpus);
-      options.amp = amp;
-      options.loss_scale.initial = 512;
-      options.logical_shards = 4;
-      options.batch_norm = BatchNormMode::sync;
-      const auto got = five_steps(model, options, 9);
-      if (expected.empty()) expected = got;
+  const Model model = two_blocks();
+  for (const Amp amp : kAmpTypes) {
+    const auto expected = sharded_steps(model, amp, 1);
+    for (const int gpus : {2, 4}) {
       INFO(gpus << " GPUs, " << name_of(amp));
-      CHECK(bit_equal(got, expected));
+      CHECK(bit_equal(sharded_steps(model, amp, gpus), expected));
     }
   }
 }
 
-// An average needs all weights in float32 after each step; without one they come as layers read them.
 TEST_CASE("mixed precision: weights of others arrive in 16 bits, and training has the same bits") {
-  const Model model = narrow_resnet(/*relu=*/true);
-  for (const Amp amp : kTypes)
-    for (const int gpus : {2, 4}) {
-      if (gpus == 4 && amp == Amp::float16) continue;  // time
-      INFO(name_of(amp) << " on " << gpus);
-      SimulatedGpus machine(gpus);
-      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
-      DataParallelOptions options = with(on_gpus(gpus, gpus), amp);
-      options.reduce = Reduce::sharded;
-      options.bucket_bytes = 16000;
-      const Course low = course_of(model, options, true);
-      options.ema_decay = 0.9;
-      Course whole = course_of(model, options, true);
-      CHECK(!whole.average.empty());
-      whole.average.clear();
-      CHECK(low == whole);
-    }
+  check_weights_in_16_bits(two_blocks(16), Amp::bfloat16, 2, 16000);
+  check_weights_in_16_bits(two_blocks(), Amp::float16, 4, 4000);
 }
 
 TEST_CASE("mixed precision: what is set of weights that lie apart leaves the others as they were") {
@@ -320,7 +283,7 @@ TEST_CASE("loss scaling: the scale grows after so many good steps, and goes on b
 TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager ones, overflows and growth too") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
-  for (const Amp amp : kTypes)
+  for (const Amp amp : kAmpTypes)
     for (const Reduce reduce : kReductions) {
       DataParallelOptions options = with(on_gpus(2, 2), amp);
       options.reduce = reduce;

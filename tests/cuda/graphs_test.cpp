@@ -1,6 +1,5 @@
 // Training steps as CUDA graphs: the same bits and the same launches as eagerly, and what happens when none can be recorded.
-#include "cuda/graph_runs.h"
-#include "cuda/simulated_gpus.h"
+#include "cuda/amp_runs.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -87,26 +86,10 @@ TEST_CASE("simulated GPUs: the graph's step tells every stream the same in the s
 TEST_CASE(
     "simulated GPUs: so does that of a residual network, in mixed precision, in micro-batches, with shards and "
     "statistics of all") {
-  const Model model = narrow_resnet(true);
-  for (const Amp amp : {Amp::off, Amp::bfloat16, Amp::float16})
-    for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::sync}) {
-      SimulatedGpus machine(2);
-      simt::simulation().protect_memory = false;  // time
-      DataParallelOptions options = on_gpus(2, 2);
-      options.amp = amp;
-      options.batch_norm = mode;
-      options.clip_grad_norm = 0.5;
-      if (amp == Amp::off)
-        options.logical_shards = 4;
-      else if (mode == BatchNormMode::master)
-        options.grad_accum_steps = 2;
-      INFO("amp " << static_cast<int>(amp) << ", batch normalisation " << static_cast<int>(mode));
-      const auto eager = launches_of_steps(model, options, false), graphs = launches_of_steps(model, options, true);
-      std::size_t launches = 0;
-      for (const auto& [stream, of_stream] : eager) launches += of_stream.size();
-      CHECK(launches > 400);
-      CHECK(eager == graphs);
-    }
+  const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 4});
+  check_launches_of_residual(model, Amp::off, BatchNormMode::sync);         // shards
+  check_launches_of_residual(model, Amp::bfloat16, BatchNormMode::master);  // micro-batches
+  check_launches_of_residual(model, Amp::float16, BatchNormMode::sync);
 }
 
 TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go on eagerly to the same bits") {

@@ -8,9 +8,8 @@
 #include <set>
 #include <thread>
 
-#include "cuda/graph_runs.h"
-#include "cuda/simulated_gpus.h"
-#include "simt/nccl/nccl_recorder.h"
+#include "cuda/amp_runs.h"
+#include "cuda/nccl_runs.h"
 #include "simt/nccl/nccl_state.h"
 #include "support/patience.h"
 #include "world/world_ranks.h"
@@ -33,22 +32,6 @@ std::string printed_by(const std::function<void()>& call) {
   text.resize(std::fread(text.data(), 1, text.size(), file));
   std::fclose(file);
   return text;
-}
-
-DataParallelOptions with_nccl(int gpus, Reduce reduce) {
-  DataParallelOptions options = on_gpus(gpus, gpus);
-  options.comm = Comm::nccl;
-  options.reduce = reduce;
-  options.bucket_bytes = 4000;
-  options.graphs = Graphs::always;
-  return options;
-}
-
-// How many of a device's collectives were part of a graph.
-std::size_t in_graphs(const simt::SimulatedNccl& nccl, int device) {
-  std::size_t count = 0;
-  for (const std::string& launch : nccl.launches(device)) count += launch.ends_with(" in a graph");
-  return count;
 }
 
 // NCCL whose abort notes the graphs that exist. Since NCCL 2.26 ncclCommAbort waits until none is left that holds the communicator.
@@ -117,7 +100,7 @@ TEST_CASE("nccl: graphs that hold a communicator are dropped before it is aborte
 }
 
 TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every device the same collectives in it") {
-  const Model model = narrow_convnet(), deep = residual_net(/*relu=*/true, /*dropout=*/true);
+  const Model model = narrow_convnet();
   for (const int gpus : {2, 4})
     for (const Reduce reduce : kReductions) {
       if (gpus == 4 && reduce != Reduce::sharded) continue;  // time
@@ -125,20 +108,19 @@ TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every dev
       simt::simulation().protect_memory = simt::simulation().delays = false;  // time
       const simt::SimulatedNccl nccl;
       simt::SimulatedNccl::allow_a_graph_for_each_replica();
-      DataParallelOptions options = with_nccl(gpus, reduce);
+      const DataParallelOptions options = with_nccl(gpus, reduce);
       const Course eager = course_of(model, options, false);
       CHECK(in_graphs(nccl, 0) == 0);
       const Course graphs = course_of(model, options, true);
       CHECK(graphs == eager);
       CHECK_THAT(graphs.steps, Catch::Contains("one graph for each replica") && Catch::Contains(" nodes"));
       CHECK(in_graphs(nccl, 0) > 10);
-      if (reduce != Reduce::sharded) continue;   // time
-      options.batch_norm = BatchNormMode::sync;  // two communicators in one graph
-      options.clip_grad_norm = 0.5;
-      options.grad_accum_steps = 2;
-      CHECK(course_of(deep, options, true) == course_of(deep, options, false));
       for (int device = 1; device < gpus; ++device) CHECK(nccl.launches(device).size() == nccl.launches(0).size());
     }
+}
+
+TEST_CASE("nccl: two communicators in one graph, and every device the same collectives in it") {
+  check_two_communicators(residual_net(/*relu=*/true, /*dropout=*/true), 2);
 }
 
 // As the loaders of two ranks would deal it: the first gets the odd row.
@@ -226,7 +208,7 @@ TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are deman
 }
 
 TEST_CASE("nccl: with mixed precision weights travel in 16 bits, and training has the bits of float32") {
-  const Model model = narrow_resnet(/*relu=*/true);
+  const Model model = two_blocks(24);
   SimulatedGpus machine(2);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // time
   const simt::SimulatedNccl nccl;

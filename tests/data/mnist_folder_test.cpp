@@ -123,7 +123,8 @@ TEST_CASE("the damaged file among the four is named by its path") {
 
 TEST_CASE("the real MNIST has its known content") {
   const char* data = std::getenv("DP_TEST_DATA");
-  if (!data) DP_SKIP("DP_TEST_DATA names no folder with mnist/ in it");
+  if (!data || !std::filesystem::exists(std::string(data) + "/mnist"))
+    DP_SKIP("DP_TEST_DATA names no folder with mnist/ in it");
   const dp::DatasetPair pair = dp::datasets::mnist(std::string(data) + "/mnist");
   REQUIRE(pair.train->size() == 60000);
   REQUIRE(pair.test->size() == 10000);

@@ -29,6 +29,7 @@ void Block::start(const Grid& grid, unsigned number, unsigned slot, bool shares)
   number_ = number;
   slot_ = slot;
   shares_ = shares;
+  order_ = simulation().order;
   failure_ = {};
   message_[0] = 0;
   random_ = (simulation().seed * 2654435761u ^ number * 40503u) | 1;
@@ -79,12 +80,18 @@ void Block::start_threads(dim3 block) {
   done_ = at_barrier_ = ready_warps_ = current_warp_ = 0;
   epoch_ = 1;
   last_exit_ = -1;
+  uint3 index{};
   for (unsigned i = 0; i < thread_count_; ++i) {
     Thread& thread = threads_[i];
     thread.linear = i;
     thread.state = State::fresh;
-    thread.index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+    thread.index = index;
     thread.copies.clear();
+    if (++index.x < block.x) continue;
+    index.x = 0;
+    if (++index.y < block.y) continue;
+    index.y = 0;
+    ++index.z;
   }
   for (unsigned w = 0; w < warp_count_; ++w) {
     Warp& warp = warps_[w];
@@ -173,13 +180,12 @@ void Block::wait(State state, Site site) {
   resume_next(self.stack->context, false);
   self.state = State::ready;
   // Blocks change places not only where they have passed a barrier.
-  if (shares_ && simulation().order == ThreadOrder::random && draw() % 16 == 0) yield();
+  if (shares_ && order_ == ThreadOrder::random && draw() % 16 == 0) yield();
 }
 
 Block::Thread* Block::pick() {
   if (ready_warps_ == 0) return nullptr;
-  if (simulation().order == ThreadOrder::random || (ready_warps_ >> current_warp_ & 1) == 0)
-    current_warp_ = choose(ready_warps_);
+  if (order_ == ThreadOrder::random || (ready_warps_ >> current_warp_ & 1) == 0) current_warp_ = choose(ready_warps_);
   const unsigned lane = choose(warps_[current_warp_].ready);
   current_ = &threads_[current_warp_ * kWarp + lane];
   forget_ready(current_->linear);
@@ -188,7 +194,7 @@ Block::Thread* Block::pick() {
 }
 
 unsigned Block::choose(unsigned set) {
-  switch (simulation().order) {
+  switch (order_) {
     case ThreadOrder::forward: return std::countr_zero(set);
     case ThreadOrder::reverse: return 31 - std::countl_zero(set);
     case ThreadOrder::random: break;

@@ -13,8 +13,10 @@
 #include "simt/emulator/async_copies.h"
 #include "simt/emulator/context.h"
 #include "simt/emulator/grid.h"
+#include "simt/emulator/sanitizer.h"
 #include "simt/emulator/shared_memory.h"
 #include "simt/emulator/site.h"
+#include "simt/simulation.h"
 
 namespace dp::simt {
 
@@ -22,7 +24,8 @@ inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kFullWarp = ~0u;
 
 struct FiberStack {
-  FiberStack();
+  // `number`: of the block's stacks. Their tops lie at different places of a page, or they would compete for a few lines of the cache.
+  explicit FiberStack(std::size_t number);
   ~FiberStack();
   FiberStack(const FiberStack&) = delete;
   FiberStack& operator=(const FiberStack&) = delete;
@@ -30,8 +33,11 @@ struct FiberStack {
   void prepare(void (*entry)());
   void* usable() const;  // above the page that catches an overflow
 
+  static constexpr std::size_t kBytes = (kAddressSanitizer ? 256 : 64) * 1024;
+
   Context context;
   char* memory;
+  std::size_t unused_top;
 };
 
 class Block {
@@ -75,7 +81,9 @@ class Block {
   unsigned warp_epoch(unsigned thread) const { return warps_[thread / kWarp].epoch; }  // __syncwarp so far
   const Grid& grid() const { return *grid_; }
   bool on_fiber() const { return current_ != nullptr; }
-  bool on_current_stack(const void* address) const;
+  bool on_current_stack(const void* address) const {
+    return address >= current_stack_->memory && address < current_stack_->memory + FiberStack::kBytes;
+  }
   bool is_stack(const void* address) const;  // whether it lies in the page below a fiber's stack
 
  private:
@@ -128,6 +136,7 @@ class Block {
   const Grid* grid_ = nullptr;
   unsigned number_ = 0, slot_ = 0, thread_count_ = 0, warp_count_ = 0;
   bool shares_ = false, yielded_ = false;
+  ThreadOrder order_ = ThreadOrder::forward;
   uint3 index_{};
   unsigned done_ = 0, at_barrier_ = 0, epoch_ = 0;
   unsigned ready_warps_ = 0, current_warp_ = 0;

@@ -7,11 +7,11 @@
 
 namespace dp::simt {
 namespace {
-constexpr std::size_t kGuard = 4096;
-constexpr std::size_t kBytes = (kAddressSanitizer ? 256 : 64) * 1024;
+constexpr std::size_t kGuard = 4096, kLine = 64;
+constexpr std::size_t kBytes = FiberStack::kBytes;
 }  // namespace
 
-FiberStack::FiberStack() {
+FiberStack::FiberStack(std::size_t number) : unused_top(number * 13 % (4096 / kLine) * kLine) {
   void* const pages = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) throw std::bad_alloc();
   memory = static_cast<char*>(pages);
@@ -24,14 +24,14 @@ void FiberStack::prepare(void (*entry)()) {
   context = {};
   context.low = usable();
   context.bytes = kBytes - kGuard;
-  make_context(context, usable(), kBytes - kGuard, entry);
+  make_context(context, usable(), kBytes - kGuard - unused_top, entry);
 }
 
 void* FiberStack::usable() const { return memory + kGuard; }
 
 FiberStack* Block::take_stack() {
   if (free_stacks_.empty()) {
-    stacks_.push_back(std::make_unique<FiberStack>());
+    stacks_.push_back(std::make_unique<FiberStack>(stacks_.size()));
     free_stacks_.reserve(stacks_.capacity());
     free_stacks_.push_back(stacks_.back().get());
   }
@@ -48,10 +48,6 @@ void Block::reclaim_stacks() {
     unpoison(stack->usable(), kBytes - kGuard);
     free_stacks_.push_back(stack.get());
   }
-}
-
-bool Block::on_current_stack(const void* address) const {
-  return address >= current_stack_->memory && address < current_stack_->memory + kBytes;
 }
 
 bool Block::is_stack(const void* address) const {

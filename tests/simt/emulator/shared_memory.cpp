@@ -82,11 +82,4 @@ std::size_t SharedMemory::offset_in_array(const void* address) const {
   return static_cast<const char*>(address) - below(address)->begin;
 }
 
-bool SharedMemory::inside_array(const void* address, std::size_t bytes) const {
-  const char* const begin = static_cast<const char*>(address);
-  return std::any_of(arrays_.begin(), arrays_.begin() + count_, [&](const Array& array) {
-    return begin >= array.begin && begin + bytes <= array.begin + array.bytes;
-  });
-}
-
 }  // namespace dp::simt

@@ -23,7 +23,12 @@ class SharedMemory {
 
   bool holds(const void* address) const { return address >= memory_ && address < memory_ + kBytes; }
   // Whether all of it lies in one array.
-  bool inside_array(const void* address, std::size_t bytes) const;
+  bool inside_array(const void* address, std::size_t bytes) const {
+    const char* const begin = static_cast<const char*>(address);
+    for (std::size_t i = 0; i < count_; ++i)
+      if (begin >= arrays_[i].begin && begin + bytes <= arrays_[i].begin + arrays_[i].bytes) return true;
+    return false;
+  }
   const char* name_of(const void* address) const;  // of the array that holds it, or lies nearest below
   std::size_t offset_in_array(const void* address) const;
   // How far from the start; for the shadow of the race detector.

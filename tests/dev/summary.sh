@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# What the last lines of ./dev test say of a run of ctest. Sourced by dev.
+
+# test_summary <preset> <what ctest printed> <its LastTest.log>: the slowest tests, what did not run and why, all in all.
+test_summary() {
+  local preset=$1 printed=$2 last=$3
+  [[ -e $last ]] && awk -F ': ' '/^[0-9]+\/[0-9]+ Testing: / { name = substr($0, index($0, ": ") + 2) }
+    /^Test time = / { print $0 "\t" name }' "$last" | sed 's/^Test time = *//' | sort -rn | head -10 |
+    sed "s/^/$preset: slowest: /; s/\t/  /"
+  skip_reasons "$printed" "$last" | sed "s/^/$preset: not run: /"
+  printf '%s: %s, %s skipped\n' "$preset" "$(grep -E '^[0-9]+% tests passed' "$printed" || echo "no test ran")" \
+    "$(grep -c '\*\*\*Skipped' "$printed")"
+  sed -n '/^The following tests FAILED:/,/^Errors while/s/^[[:space:]]*\([0-9]* - .*\)/\1/p' "$printed" | sed "s/^/$preset: failed: /"
+}
+
+# skip_reasons <what ctest printed> <its LastTest.log>: a line for each reason, "3: no chromium is installed". A test's reason is the last
+# line of its output that begins with "skipped: ".
+skip_reasons() {
+  awk '
+    FNR == 1 { ++file }
+    file == 1 && /^The following tests did not run:/ { listed = 1; next }
+    file == 1 && listed && !/^\t/ { listed = 0 }
+    file == 1 && listed {
+      name = $0
+      sub(/^[ \t]*[0-9]+ - /, "", name)
+      how = name
+      sub(/.* \(/, "", how)
+      sub(/\)$/, "", how)
+      sub(/ \([^(]*\)$/, "", name)
+      reason[name] = how == "Skipped" ? "without a reason: " name : how ": " name
+    }
+    file == 2 && /^[0-9]+\/[0-9]+ Testing: / { name = substr($0, index($0, ": ") + 2) }
+    file == 2 && /^skipped: / && name in reason { reason[name] = substr($0, 10) }
+    END {
+      for (name in reason) ++count[reason[name]]
+      for (why in count) print count[why] ": " why
+    }' "$1" "$2" 2>/dev/null | sort -rn
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# ./dev test: its last lines over a small project, where what was skipped is counted by reason; and --data.
+set -euo pipefail
+source=$1
+# shellcheck source=tests/dev/summary.sh
+. "$source/tests/dev/summary.sh"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+cat >"$folder/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(small NONE)
+enable_testing()
+foreach(test "skips (once)|echo 'skipped: no [chromium], none (at all)' && echo behind && exit 4" "skips, too|echo 'skipped: no [chromium], none (at all)' && exit 4"
+             "other|echo 'skipped: one core only' && exit 4" "silent|exit 4" "passes|echo 'skipped: not me'" "takes long|sleep 0.3" "fails|exit 1" "left out|exit 0")
+  string(REPLACE "|" ";" test "${test}")
+  list(GET test 0 name)
+  list(GET test 1 command)
+  add_test(NAME "small: ${name}" COMMAND sh -c "${command}")
+  set_tests_properties("small: ${name}" PROPERTIES SKIP_RETURN_CODE 4)
+endforeach()
+set_tests_properties("small: left out" PROPERTIES DISABLED TRUE)
+CMAKE
+cmake -S "$folder" -B "$folder/build" >/dev/null
+ctest --test-dir "$folder/build" >"$folder/log" 2>&1 || true
+
+summary=$(test_summary small "$folder/log" "$folder/build/Testing/Temporary/LastTest.log")
+expect() { grep -qxE -- "$1" <<<"$summary" || { printf 'lacks: %s\nin:\n%s\n' "$1" "$summary"; exit 1; }; }
+expect 'small: slowest: 0\.[3-9][0-9]* sec  small: takes long'
+expect 'small: not run: 2: no \[chromium\], none \(at all\)'
+expect 'small: not run: 1: one core only'
+expect 'small: not run: 1: without a reason: small: silent'
+expect 'small: not run: 1: Disabled: small: left out'
+expect 'small: 8[0-9]% tests passed, 1 tests failed out of 7, 4 skipped'
+expect 'small: failed: [0-9]+ - small: fails \(Failed\)'
+[[ $(head -1 <<<"$summary") == *'takes long' ]] || { printf 'not the slowest first:\n%s\n' "$summary"; exit 1; }
+[[ $(grep -c slowest <<<"$summary") -le 10 ]]
+if grep -q 'not me' <<<"$summary"; then printf 'a test that passed counts as skipped:\n%s\n' "$summary"; exit 1; fi
+[[ $(test_summary none "$folder/none" "$folder/none" 2>/dev/null) == *'none: no test ran, '* ]]
+
+# --data: a folder beside the caller, without which nothing is built.
+mkdir -p "$folder/bin" "$folder/data/mnist" "$folder/empty"
+printf '#!/bin/sh\necho "cmake sees $DP_TEST_DATA"\nexit 9\n' >"$folder/bin/cmake"
+chmod +x "$folder/bin/cmake"
+dev_test() { (cd "$folder" && PATH="$folder/bin:$PATH" DP_SKIP_DEPS=1 "$source/dev" test --data "$1" 2>&1); }
+if said=$(dev_test empty); then exit 1; fi
+[[ $said == "dev: $folder/empty, named by --data or DP_TEST_DATA, has neither mnist/ nor cifar10/" ]] || { echo "$said"; exit 1; }
+if said=$(dev_test missing); then exit 1; fi
+[[ $said == *missing* && $said != *cmake* ]] || { echo "$said"; exit 1; }
+if said=$(dev_test data); then exit 1; fi
+[[ $said == *"cmake sees $folder/data"* ]] || { echo "$said"; exit 1; }
