@@ -1,4 +1,5 @@
-// Files far larger than what they should hold: refused by their size, not by reading them to the end.
+// Files far larger than what they should hold, refused by their size, not by reading them to the end; and files that
+// become shorter while they are read.
 #include <filesystem>
 #include <stdexcept>
 
@@ -40,6 +41,22 @@ class Endless final : public dp::ByteReader {
   Bytes begin_;
   std::uint64_t size_;
   std::size_t at_ = 0;
+};
+
+// Has these bytes when its size is asked for, and one less when it is read.
+class Shrinking final : public dp::ByteReader {
+ public:
+  explicit Shrinking(const Bytes& bytes)
+      : size_(bytes.size()), reader_("shrinking", std::span(bytes).first(size_ - 1)) {}
+
+  std::size_t read(std::span<std::uint8_t> out) override { return reader_.read(out); }
+  void rewind() override { reader_.rewind(); }
+  const std::string& name() const override { return reader_.name(); }
+  std::optional<std::uint64_t> size() const override { return size_; }
+
+ private:
+  std::size_t size_;
+  dp::MemoryReader reader_;
 };
 
 Bytes header_of(const Bytes& file, std::size_t bytes, std::uint32_t count) {
@@ -110,4 +127,17 @@ TEST_CASE("F10: sparse files of a tebibyte in the place of MNIST and CIFAR are r
   for (const char* name : {"train.bin", "test.bin"}) write_sparse(folder, name, {}, kTebibyte);
   CHECK_THAT(data_refusal([&] { dp::datasets::cifar100(folder.path()); }),
              Catch::Contains("train.bin: byte 153700000: "));
+}
+
+TEST_CASE("F10: a file that becomes shorter while it is read is refused where it ends") {
+  const Bytes image_bytes = idx_images(3), label_bytes = idx_labels(3), records = dp::test::cifar_records(2, 1);
+  dp::MemoryReader images("images", image_bytes), labels("labels", label_bytes);
+  Shrinking short_images(image_bytes), short_labels(label_bytes), short_records(records);
+  CHECK_THAT(idx_refusal(short_images, labels), Catch::StartsWith("shrinking: byte 2367: the file became shorter"));
+  CHECK_THAT(idx_refusal(images, short_labels), Catch::StartsWith("shrinking: byte 10: the file became shorter"));
+  dp::ByteReader* const files[] = {&short_records};
+  CHECK_THAT(data_refusal([&] {
+               dp::read_cifar(files, {dp::test::kTenClasses, 2}, {{0, 0, 0}, {1, 1, 1}});
+             }),
+             Catch::StartsWith("shrinking: byte 6145: ") && Catch::Contains("it was cut here while it was read"));
 }

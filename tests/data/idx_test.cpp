@@ -113,6 +113,7 @@ TEST_CASE("what is wrong with an IDX file is said with file, byte, expectation a
   const Case cases[] = {
       {{}, labels, "images: byte 0: ", "ends within its header of 16 bytes"},
       {images, {}, "labels: byte 0: ", "ends within its header of 8 bytes"},
+      {with(images, 0, 0x1f), labels, "images: byte 0: ", "magic number of images 0x00000803, found 0x1f000803"},
       {labels, labels, "images: byte 0: ", "magic number of images 0x00000803, found 0x00000801"},
       {images, images, "labels: byte 0: ", "magic number of labels 0x00000801, found 0x00000803"},
       {idx_images(0), labels, "images: byte 4: ", "at least one image, found 0"},
@@ -145,6 +146,11 @@ TEST_CASE("what is wrong with an IDX file is said with file, byte, expectation a
       {corrupt, labels, "images: byte ", "gzip data are corrupt (invalid block type)"},
       {images, gzip(with(labels, 8, 77)), "labels (inflated): byte 8: ", "found 77"},
   };
+  // Where it is wrong is told in packed bytes: where what follows begins, and where the file ends.
+  const std::string end = std::to_string(packed.size());
+  CHECK_THAT(refusal(joined(packed, {0}), labels), Catch::StartsWith("images: byte " + end + ": "));
+  CHECK_THAT(refusal(joined(packed, {0, 0, 0}), labels), Catch::StartsWith("images: byte " + end + ": "));
+  CHECK_THAT(refusal(first(packed, 100), labels), Catch::StartsWith("images: byte 100: "));
   for (const Case& c : cases) {
     INFO(c.begin << " ... " << c.part);
     const std::string message = refusal(c.images, c.labels);

@@ -94,6 +94,15 @@ TEST_CASE("an image cut at any byte is refused") {
   }
 }
 
+TEST_CASE("a JPEG cut within its scan is refused though a thumbnail in it has an end") {
+  Bytes bytes = corpus_image("jpeg_420");
+  const Bytes segment{0xff, 0xe1, 0, 8, 0xff, 0xd8, 0xff, 0xda, 0xff, 0xd9};
+  bytes.insert(bytes.begin() + 2, segment.begin(), segment.end());
+  CHECK(decoded(bytes) == decoded(corpus_image("jpeg_420")));
+  for (const std::size_t left : {2, 40, 200})
+    CHECK_THAT(refusal(first(bytes, bytes.size() - left)), Catch::Contains("the JPEG data end too early"));
+}
+
 TEST_CASE("what is no image is refused, whatever its name") {
   CHECK_THAT(refusal({}), Catch::Contains("is empty"));
   CHECK_THAT(refusal({'G', 'I', 'F', '8', '9', 'a'}), Catch::Contains("neither JPEG nor PNG"));
@@ -113,6 +122,32 @@ TEST_CASE("an image that claims too many pixels takes no memory") {
   // 70,000 x 1,000 of one colour packs into a few hundred bytes for each million pixels.
   const std::vector<Bytes> rows(1000, Bytes(70000 / 8));
   CHECK_THAT(refusal(png(70000, 1000, PNG_COLOR_TYPE_GRAY, 1, false, rows)), Catch::Contains("found 70000x1000"));
+}
+
+TEST_CASE("an image has 1 to 67,108,864 pixels, in any shape") {
+  dp::RgbImage image;
+  const auto taken = [&](std::int64_t width, std::int64_t height) {
+    try {
+      dp::set_size("image", width, height, 1, image);
+      return true;
+    } catch (const dp::Error&) {
+      return false;
+    }
+  };
+  constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+  for (const auto& [width, height] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {8192, 8192}, {1, 8192 * 8192}})
+    CHECK(taken(width, height));
+  CHECK(image.pixels.size() == 8192 * 8192);
+  for (const auto& [width, height] : {std::pair<std::int64_t, std::int64_t>{8193, 8192},
+                                      {8192, 8193},
+                                      {1, 8192 * 8192 + 1},
+                                      {8192 * 8192 + 1, 1},
+                                      {0, 1},
+                                      {1, 0},
+                                      {-1, -1},
+                                      {kHuge, kHuge},
+                                      {2, kHuge}})
+    CHECK_FALSE(taken(width, height));
 }
 
 TEST_CASE("damage inside a PNG is found by its checksums") {

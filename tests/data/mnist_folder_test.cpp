@@ -58,7 +58,32 @@ TEST_CASE("MNIST is found in the folder, in raw, and in torchvision's folders") 
   const TemporaryFolder folder;
   write_plain(folder, "FashionMNIST/raw/");
   check_found(dp::datasets::fashion_mnist(folder.path()));
+  check_found(dp::datasets::open("fashion_mnist", folder.path()));
   CHECK_THROWS_AS(dp::datasets::mnist(folder.path()), dp::Error);
+}
+
+TEST_CASE("MNIST and Fashion-MNIST have the mean and deviation that are customary, of both parts") {
+  const TemporaryFolder folder;
+  write_plain(folder, "");
+  const dp::DatasetPair digits = dp::datasets::mnist(folder.path()),
+                        clothes = dp::datasets::fashion_mnist(folder.path());
+  for (const auto* part : {&digits.train, &digits.test}) {
+    CHECK((*part)->normalization().mean == std::vector<float>{0.1307f});
+    CHECK((*part)->normalization().std == std::vector<float>{0.3081f});
+  }
+  for (const auto* part : {&clothes.train, &clothes.test}) {
+    CHECK((*part)->normalization().mean == std::vector<float>{0.2860f});
+    CHECK((*part)->normalization().std == std::vector<float>{0.3530f});
+  }
+}
+
+TEST_CASE("plain MNIST files are taken before packed ones, and the first place that has one before the others") {
+  const TemporaryFolder folder;
+  write_plain(folder, "raw/");
+  write_file(folder, "raw/train-images-idx3-ubyte.gz", gzip(idx_images(9)));
+  write_file(folder, "raw/t10k-images.idx3-ubyte", idx_images(9));
+  write_file(folder, "MNIST/raw/train-images-idx3-ubyte", idx_images(9));
+  check_found(dp::datasets::mnist(folder.path()));
 }
 
 TEST_CASE("MNIST is found under every spelling of its names") {

@@ -75,6 +75,14 @@ TEST_CASE("F11: a checkpoint that lacks a file, or has another, is refused") {
     });
   }
   expect_refusal("No such file or directory", [](const std::string& folder) { fs::remove_all(folder); });
+  expect_refusal("opening the checkpoint's folder failed", [](const std::string& folder) {
+    fs::rename(folder, folder + "-");
+    fs::create_directory_symlink("last", folder);  // to itself
+  });
+  const ScratchFolder scratch;
+  dp::save_checkpoint(scratch / "last", checkpoint_at(1));
+  CHECK_THAT(outcome_of([&] { dp::load_checkpoint(scratch / std::string("last\0x", 6)); }).text,
+             Catch::Contains("a path has no zero bytes"));
   expect_refusal("Not a directory", [](const std::string& folder) {
     fs::remove_all(folder);
     write_bytes(folder, "");
@@ -161,6 +169,8 @@ TEST_CASE("F11: hostile manifests") {
   whole("has no size for state.json", R"({"format":"dp-checkpoint-1","files":{"state.json":1}})");
   whole("zero bytes", std::string("{}\0{}", 5));
   whole("nested more than four deep", std::string(60000, '['));
+  whole("nested more than four deep", R"({"a":{"a":{"a":{"a":{"a":1}}}}})");
+  whole("is not of the format", R"({"a":{"a":{"a":{"a":1}}}})");
   whole("at most 65536 are expected", std::string(65537, ' '));
   whole("is not valid JSON", "{\"format\":1e999}");
 }

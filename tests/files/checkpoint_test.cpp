@@ -96,6 +96,10 @@ TEST_CASE("the newest checkpoint is found, last winning a tie") {
   run.save("step-10", 10);
   run.save("step-9", 9);
   CHECK(run.found() == "step-10");
+  for (const char* name : {"best", "step-12"}) run.save(name, 12);
+  CHECK(run.found() == "step-12");  // of the same step best is the last that is tried
+  run.save("best", 5);
+  fs::remove_all(run.folder + "/step-12");
   run.save("other", 99);
   run.save("step-x", 99);
   CHECK(run.found() == "step-10");
@@ -112,6 +116,38 @@ TEST_CASE("an unreadable checkpoint is passed over, never removed") {
   CHECK(fs::exists(run.folder + "/last/state.json"));
   run.save("last", 10);  // replaces it
   CHECK(run.holds("last", 10));
+}
+
+TEST_CASE("what is passed over is reported, with the reason, where it may have been newer") {
+  const Run run;
+  run.save("step-3", 3);
+  run.save("best", 5);
+  run.save("last", 9);
+  run.save("step-4", 4);
+  write_bytes(run.folder + "/last/manifest.json", "{");
+  write_bytes(run.folder + "/step-3/manifest.json", "{");  // older than what is found
+  fs::remove(run.folder + "/step-4/state.json");           // says no step: it may be newer
+  run.save("step-1", 7);
+  const std::string leftover_of_living = run.folder + "/" + leftover("last", "tmp", ::getppid());
+  fs::rename(run.folder + "/step-1", leftover_of_living);
+  fs::remove(leftover_of_living + "/model.safetensors");
+  std::vector<dp::PassedOver> passed;
+  CHECK(fs::path(dp::find_checkpoint(run.scratch.path(), &passed)).filename() == "best");
+  REQUIRE(passed.size() == 2);
+  CHECK(passed[0].folder == run.folder + "/last");
+  CHECK_THAT(passed[0].reason, Catch::Contains("manifest.json: is not valid JSON"));
+  CHECK(passed[1].folder == run.folder + "/step-4");
+  CHECK_THAT(passed[1].reason, Catch::Contains("state.json: opening it failed"));
+}
+
+TEST_CASE("a link in the place of a checkpoint is loaded when it is named, and never found") {
+  const Run run;
+  dp::save_checkpoint(run.scratch / "elsewhere", checkpoint_at(9));
+  fs::create_directory_symlink(run.scratch / "elsewhere", run.folder + "/last");
+  CHECK(run.holds("last", 9));
+  CHECK(run.find().empty());
+  run.save("best", 5);
+  CHECK(run.found() == "best");
 }
 
 TEST_CASE("S24: what a killed save left is finished when whole and newer, else removed") {
@@ -138,6 +174,18 @@ TEST_CASE("S24: what a killed save left is finished when whole and newer, else r
     CHECK(run.holds("best", 3));
     CHECK(count_hidden(run.folder) == 0);
   }
+}
+
+TEST_CASE("S24: what a killed save left of the same step is the older one, and goes") {
+  const Run run;
+  dp::Checkpoint checkpoint = checkpoint_at(5);
+  checkpoint.state.config = "older";
+  dp::save_checkpoint(run.folder + "/last", checkpoint);
+  fs::rename(run.folder + "/last", run.folder + "/" + leftover("last", "tmp", ::getpid()));
+  run.save("last", 5);
+  CHECK(run.found() == "last");
+  CHECK(run.holds("last", 5));
+  CHECK(count_hidden(run.folder) == 0);
 }
 
 TEST_CASE("S24: what a living process may still be writing is left alone") {
@@ -194,9 +242,20 @@ TEST_CASE("a save replaces checkpoints only") {
   CHECK(read_bytes(run.folder + "/home/thesis.tex") == "precious");
   fs::create_directory(run.folder + "/empty");
   CHECK(saved(run.folder + "/empty").text.empty());
+  for (const char* name :
+       {"manifest.json", "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"}) {
+    INFO("a damaged checkpoint, of which stays " << name);
+    const std::string damaged = run.folder + "/damaged";
+    fs::remove_all(damaged);
+    fs::create_directory(damaged);
+    write_bytes(damaged + "/" + name, "");
+    CHECK(saved(damaged).text.empty());
+  }
   CHECK(saved(run.folder + "/no/last").code == 7);
   CHECK_THAT(saved(run.folder + "/no/last").text, Catch::Contains("No such file or directory"));
-  for (const char* nameless : {"", ".", "..", "/"}) CHECK(saved(nameless).code == 2);
+  for (const std::string nameless : {"", ".", "..", "/"}) CHECK(saved(nameless).code == 2);
+  CHECK(saved(run.folder + std::string("/new\0name", 9)).code == 2);
+  CHECK_FALSE(fs::exists(run.folder + "/new"));
   fs::create_directory_symlink(run.folder + "/home", run.folder + "/link");
   CHECK(saved(run.folder + "/link").text.empty());  // the link is replaced, not what it names
   CHECK(!fs::is_symlink(run.folder + "/link"));

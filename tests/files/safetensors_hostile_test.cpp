@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "engine/files/safetensors_header.h"
 #include "files/files_support.h"
 #include "files/hostile_corpus.h"
@@ -130,6 +132,22 @@ TEST_CASE("F11: what is no regular file is refused at once") {
     write_bytes(folder / "secret", small_file());
     ::chmod((folder / "secret").c_str(), 0);
     CHECK_THAT(refusal(folder / "secret").text, Catch::Contains("Permission denied"));
+  }
+}
+
+TEST_CASE("F11: a header longer than any may be is refused unread, however large the file") {
+  const ScratchFolder folder;
+  for (const std::uint64_t length : {std::uint64_t{100'000'001}, std::uint64_t{1} << 30}) {
+    std::string begin(8, '\0');
+    std::memcpy(begin.data(), &length, sizeof length);
+    write_bytes(folder / "sparse", begin);
+    std::filesystem::resize_file(folder / "sparse", std::uint64_t{1} << 31);
+    const MemoryPeak peak;
+    const Outcome outcome = outcome_of([&] { dp::read_safetensors(folder / "sparse"); });
+    CHECK(outcome.code == 3);
+    CHECK_THAT(outcome.text, Catch::Contains("claims a header of " + std::to_string(length) +
+                                             " bytes where at most 100000000 can be"));
+    CHECK(peak.bytes() < (1 << 20));
   }
 }
 

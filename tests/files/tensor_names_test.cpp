@@ -43,6 +43,24 @@ TEST_CASE("F12: hostile tensor names are refused") {
   }
 }
 
+TEST_CASE("F12: every control character is refused within a tensor's name, and nothing else of the plane") {
+  for (unsigned c = 1; c < 0xffff; ++c) {
+    if (c >= 0xd800 && c < 0xe000) continue;  // no characters
+    std::string name = "a";
+    if (c < 0x80)
+      name += static_cast<char>(c);
+    else if (c < 0x800)
+      name += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+    else
+      name += {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+               static_cast<char>(0x80 | (c & 63))};
+    const bool control =
+        c < 0x20 || (c >= 0x7f && c <= 0x9f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+    const std::string wanted = c == '/' || c == '\\' ? "holds a slash" : control ? "holds a control character" : "";
+    if (dp::fault_of_tensor_name(name + "b") != wanted) FAIL("U+" << std::hex << c);
+  }
+}
+
 TEST_CASE("ordinary tensor names are taken") {
   for (const char* name : {"a", "layer1.0.conv1.weight", "module.fc.bias", "num_batches_tracked", "x y", "größe",
                            "重み", "e\xf0\x9f\x98\x80", "trailing.", "a-b_c:d", "\"quoted\"", "~", "100%"})
