@@ -189,6 +189,7 @@ void GraphErrors::take(const GraphErrors& other) {
   fused.take(other.fused.error, other.fused.name);
   sync.take(other.sync.error, other.sync.name);
   single.take(other.single.error, other.single.name);
+  single_fused.take(other.single_fused.error, other.single_fused.name);
   draws += other.draws;
 }
 
@@ -219,16 +220,16 @@ GraphErrors check_gradients(std::uint64_t seed, const DataParallelOptions& devic
   errors.sync = distance(fused_gradients(together, problem), gradients);
   const Tensors single = gradients_of(device, problem);
   errors.single = distance(single, gradients);
-  const Worst fused = distance(fused_gradients(device, problem), single);
-  errors.fused.take(fused.error, fused.name);
+  errors.single_fused = distance(fused_gradients(device, problem), single);
 
-  INFO(problem.model.name() << ", tensors " << errors.differences.name << ", " << errors.fused.name << ", "
-                            << errors.sync.name << ", " << errors.single.name);
-  // Ten times the largest of 2,000 graphs, or a little more. That in float32 is of normalisations of some tens of values that are nearly one.
-  CHECK(errors.differences.error <= 3e-7);
+  INFO(problem.model.name() << ", tensors " << errors.differences.name << ", " << errors.sync.name << ", "
+                            << errors.single.name << ", " << errors.single_fused.name);
   CHECK(errors.fused.error == 0);
+  // About ten times the largest of 2,000 graphs. Most in float32 is of normalisations of few values that are nearly one.
+  CHECK(errors.differences.error <= 1e-7);
   CHECK(errors.sync.error <= 1e-11);
-  CHECK(errors.single.error <= 2e-3);
+  CHECK(errors.single.error <= 1e-3);
+  CHECK(errors.single_fused.error <= 1e-6);
   return errors;
 }
 

@@ -9,11 +9,12 @@ namespace dp::test {
 
 // The largest errors over the tensors of a graph, relative to the tensor's norm, or to a thousandth of the whole gradient's.
 struct GraphErrors {
-  Worst differences;  // float64 gradients against difference quotients of the float64 loss
-  Worst fused;        // fused plans against plain ones, in float64 and on the device: the same bits
-  Worst sync;         // replicas that synchronise their statistics against one, in float64
-  Worst single;       // the device's float32 against float64
-  int draws = 0;      // of images, until the loss was smooth around the weights
+  Worst differences;   // float64 gradients against difference quotients of the float64 loss
+  Worst fused;         // fused plans against plain ones, in float64: the same bits
+  Worst sync;          // replicas that synchronise their statistics against one, in float64
+  Worst single;        // the device's float32 against float64
+  Worst single_fused;  // fused plans against plain ones there, whose convolutions may have other layouts
+  int draws = 0;       // of images, until the loss was smooth around the weights
 
   void take(const GraphErrors& other);
 };

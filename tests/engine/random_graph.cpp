@@ -21,7 +21,7 @@ class GraphWriter {
   }
 
   Model write() {
-    for (int layers = 4 + static_cast<int>(random_.below(9)); layers > 0; --layers) append_layer();
+    for (int layers = 3 + static_cast<int>(random_.below(8)); layers > 0; --layers) append_layer();
     return join_unread();
   }
 
@@ -44,6 +44,10 @@ class GraphWriter {
     return chance(0.6f) ? places_.back() : places_[random_.below(static_cast<std::uint32_t>(places_.size()))];
   }
   void put(ModelBuilder::Node node, const Shape& shape) { places_.push_back({node, shape}); }
+  Place read_newest() {
+    places_.back().read = true;
+    return places_.back();
+  }
 
   void append_layer() {
     if (chance(0.3f) && append_add()) return;
@@ -66,36 +70,66 @@ class GraphWriter {
   }
 
   void append_to_map(const Place& x) {
-    switch (random_.below(12)) {
+    switch (random_.below(13)) {
       case 0:
       case 1:
       case 2: return append_conv(x);
       case 3:
-      case 4: {
-        // Few values may be nearly one: their normalisation would magnify what float32 rounds.
-        const bool few = x.shape[1] * x.shape[2] < 4;
-        const double eps = one_of<double>({1e-3, 1e-2, 0.1});
-        return put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps}), x.shape);
-      }
+      case 4: return append_norm(x);
       case 5:
-      case 6: return put(m_.relu(x.node), x.shape);
+      case 6: return append_relu(x);
       case 7: return append_pool(x, true);
       case 8: return append_pool(x, false);
-      case 9: return put(m_.dropout(name("dropout"), x.node, one_of<float>({0, 0.5f, 0.75f})), x.shape);
-      case 10: return put(m_.flatten(x.node), Shape{x.shape.numel()});
+      case 9: return append_dropout(x);
+      case 10:
+      case 11:
+        put(m_.flatten(x.node), Shape{x.shape.numel()});
+        return chance(0.5f) ? append_linear(read_newest()) : void();
       default: return put(m_.global_avg_pool2d(x.node), Shape{x.shape[0], 1, 1});
     }
   }
 
   void append_to_row(const Place& x) {
     switch (random_.below(4)) {
-      case 0: return put(m_.relu(x.node), x.shape);
-      case 1: return put(m_.dropout(name("dropout"), x.node, 0.5f), x.shape);
-      default: {
-        const std::int64_t features = one_of<std::int64_t>({kClasses, 4, x.shape[0]});
-        return put(m_.linear(name("fc"), x.node, {.out_features = features, .bias = chance(0.7f)}), Shape{features});
-      }
+      case 0: return append_relu(x);
+      case 1: return append_dropout(x);
+      default: return append_linear(x);
     }
+  }
+
+  void append_relu(const Place& x) { put(m_.relu(x.node), x.shape); }
+  void append_dropout(const Place& x) {
+    put(m_.dropout(name("dropout"), x.node, one_of<float>({0, 0.5f, 0.5f, 0.75f})), x.shape);
+  }
+
+  // With what often stands behind such a layer, and runs in its op.
+  void append_linear(const Place& x) {
+    const std::int64_t features = one_of<std::int64_t>({kClasses, 4, x.shape[0]});
+    put(m_.linear(name("fc"), x.node, {.out_features = features, .bias = chance(0.7f)}), Shape{features});
+    if (!chance(0.5f)) return;
+    append_relu(read_newest());
+    if (chance(0.5f)) append_dropout(read_newest());
+    if (chance(0.5f)) append_add_to_newest();
+  }
+
+  void append_norm(const Place& x) {
+    // Few values may be nearly one: their normalisation would magnify what float32 rounds.
+    const bool few = x.shape[1] * x.shape[2] < 4;
+    const double eps = one_of<double>({1e-3, 1e-2, 0.1});
+    put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps}), x.shape);
+    if (chance(0.5f)) append_add_to_newest();
+    if (chance(0.5f)) append_relu(read_newest());
+  }
+
+  void append_add_to_newest() {
+    std::vector<std::size_t> others;
+    for (std::size_t i = 0; i + 1 < places_.size(); ++i)
+      if (places_[i].shape == places_.back().shape) others.push_back(i);
+    if (others.empty()) return;
+    Place& other = places_[one_of(others)];
+    other.read = true;
+    const Place x = read_newest();
+    put(chance(0.5f) ? m_.add(x.node, other.node) : m_.add(other.node, x.node), x.shape);
   }
 
   void append_conv(const Place& x) {
@@ -107,8 +141,12 @@ class GraphWriter {
     if (!fits(x.shape, conv.kernel, conv.padding)) conv.kernel = 1, conv.padding = 0;
     const auto node = m_.conv2d(name("conv"), x.node, conv);
     const Shape shape = window_output(x.shape, conv.out_channels, conv.kernel, conv.stride, conv.padding);
-    if (chance(0.5f)) return put(m_.relu(node), shape);
     put(node, shape);
+    if (!chance(0.5f)) return;
+    append_relu(read_newest());
+    if (!chance(0.25f)) return;
+    append_pool(read_newest(), true);
+    if (chance(0.5f)) append_dropout(read_newest());
   }
 
   void append_pool(const Place& x, bool largest) {

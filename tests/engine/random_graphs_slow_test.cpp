@@ -7,6 +7,7 @@ TEST_CASE("random graphs: the gradients of 2,000") {
   GraphErrors worst;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) worst.take(check_gradients(seed));
   WARN("largest errors: difference quotients " << worst.differences.error << ", fused " << worst.fused.error
-                                               << ", synchronised " << worst.sync.error << ", CPU " << worst.single.error
+                                               << ", synchronised " << worst.sync.error << ", CPU "
+                                               << worst.single.error << ", fused there " << worst.single_fused.error
                                                << "; batches drawn: " << worst.draws);
 }
