@@ -316,7 +316,7 @@ std::vector<AloneRow> alone_rows() {
         "--model", "mlp", "--cpu", "1"},
        0,
        {"Test: Acc@1"}},
-      {"--dry-run", tiny + Words{"--dry-run"}, 0, {"Epoch: [0]  [0/4]", "Acc@1"}},
+      {"--dry-run", tiny + Words{"--dry-run"}, 0, {"Trained to step 1 (", "Acc@1"}},
       {"--print-plan", tiny + Words{"--print-plan"}, 0, {"fc1.weight", "plan for 8 rows, training"}},
       {"env", {"env"}, 0, {"dp_train "}},
       {"estimate-memory", {"estimate-memory", "--cpu", "2"}, 0, {"largest global batch"}},
