@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "dp/device.h"
 #include "dp/error.h"
@@ -71,6 +72,8 @@ std::vector<int> find_usable_cores() {
 
 bool pin(int core) { return Mask(std::span(&core, 1)).apply(); }
 
+thread_local int pinned_members = 0;  // of this thread's OpenMP team
+
 }  // namespace
 
 const std::vector<int>& usable_cores() {
@@ -80,6 +83,15 @@ const std::vector<int>& usable_cores() {
 
 void pin_current_thread(int core) {
   if (!pin(core)) refuse(core);
+}
+
+void start_current_team(int members) {
+  const Mask own(Mask::current());
+  static std::atomic<unsigned> started{
+      0};  // static: the thread sanitizer does not see how OpenMP passes the address of a local
+#pragma omp parallel num_threads(members)
+  ++started;  // the compiler drops an empty region
+  own.apply();
 }
 
 void pin_current_team(std::span<const int> cores) {
@@ -92,6 +104,7 @@ void pin_current_team(std::span<const int> cores) {
     const int core = cores[static_cast<std::size_t>(omp_get_thread_num())];
     if (!pin(core)) refused.store(core, std::memory_order_relaxed);
   }
+  pinned_members = members;
   if (refused.load() >= 0) refuse(refused.load());
 }
 
@@ -104,9 +117,8 @@ struct ThreadKeeper::Saved {
   ~Saved() {
     if (std::this_thread::get_id() != owner || cores.empty()) return;
     const Mask mask(cores);
-    const int members = omp_get_max_threads();
     mask.apply();
-    if (members > 1) {
+    if (const int members = std::exchange(pinned_members, 0); members > 1) {  // without one, this would start a team
 #pragma omp parallel num_threads(members)
       mask.apply();
     }

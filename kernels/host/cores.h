@@ -10,6 +10,8 @@ namespace dp::kernels {
 // The cores to spread work over: process_cores(), one core of every physical core first, its siblings after those.
 const std::vector<int>& usable_cores();
 
+// Starts the calling thread's OpenMP team. OpenMP may bind its members (OMP_PROC_BIND); the calling thread keeps its mask.
+void start_current_team(int members);
 // Replaces the calling thread's mask, whatever was inherited. Error(device) when the kernel refuses that core.
 void pin_current_thread(int core);
 // The same for every thread of the calling thread's OpenMP team of cores.size(): team member i to cores[i].

@@ -44,9 +44,7 @@ void start_team(int members) {
   done.notify_all();
   for (std::thread& thread : trial) thread.join();
   if (!refused.empty()) throw Error(ErrorCode::device, refused);
-  std::atomic<int> started{0};
-#pragma omp parallel num_threads(members)
-  ++started;  // the compiler drops an empty region, and the team would start later, unguarded
+  start_current_team(members);
 }
 
 }  // namespace

@@ -202,21 +202,23 @@ TEST_CASE("signals: a training step is finished, and the run resumed to the same
 }
 
 TEST_CASE("signals: a second one leaves at once when it is another, or comes later") {
-  const TemporaryFolder temp;
-  write_tiny_mnist(temp.path());
-  for (const bool another : {true, false}) {
-    Program program(kTiny + kDp + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
-                    {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
-    program.wait_for("[1/4]");
-    wait_for_seconds(0.5);  // into the stalled step
-    ::kill(program.id(), SIGTERM);
-    CHECK(program.wait_for_error("a second signal leaves at once").find("stopping") != std::string::npos);
-    wait_for_seconds(another ? 0 : 1.2);
-    const int second = another ? SIGINT : SIGTERM;
-    ::kill(program.id(), second);
-    CHECK(program.ends_within(0.5));
-    const Outcome outcome = program.wait();
-    CHECK(outcome.code == 128 + second);
-    CHECK_FALSE(has_checkpoint(temp));
-  }
+  for (const Words& engine : {kDp, kDdp})
+    for (const bool another : {true, false}) {
+      INFO(engine.front() << (another ? ": another" : ": later"));
+      const TemporaryFolder temp;
+      write_tiny_mnist(temp.path());
+      Program program(kTiny + engine + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
+                      {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
+      program.wait_for("[1/4]");
+      wait_for_seconds(0.5);  // into the stalled step
+      ::kill(program.id(), SIGTERM);
+      CHECK(program.wait_for_error("a second signal leaves at once").find("stopping") != std::string::npos);
+      wait_for_seconds(another ? 0 : 1.5);
+      const int second = another ? SIGINT : SIGTERM;
+      ::kill(program.id(), second);
+      CHECK(program.ends_within(0.5));
+      const Outcome outcome = program.wait();
+      CHECK(outcome.code == 128 + second);
+      CHECK_FALSE(has_checkpoint(temp));
+    }
 }

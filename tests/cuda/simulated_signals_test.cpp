@@ -94,6 +94,18 @@ TEST_CASE("signals on GPUs: a probe of peers that hangs does not outlive the pro
   CHECK(becomes([&] { return processes_of(temp, "dp_peer_probe") == 0; }));
 }
 
+TEST_CASE("closed standard descriptors are /dev/null in the probe of peers") {
+  const TemporaryFolder temp;
+  Program probe({}, temp.path(), simulated(temp, "hangs"),
+                {"/bin/sh", "-c", "exec " DP_SIMULATED_FOLDER "/dp_peer_probe 0:1 <&- 2>&-", "sh"});
+  CHECK_FALSE(probe.wait_for("\n").empty());
+  std::error_code gone;
+  for (const char* descriptor : {"0", "2"})
+    CHECK(fs::read_symlink("/proc/" + std::to_string(probe.id()) + "/fd/" + descriptor, gone) == "/dev/null");
+  ::kill(probe.id(), SIGKILL);
+  probe.wait();
+}
+
 // As `timeout -s TERM 3 dp_train --gpus 0-3 --model resnet18 --print-plan` in a shell; sooner the program might not have begun to listen.
 TEST_CASE("signals on GPUs: timeout ends a plan") {
   const TemporaryFolder temp;
