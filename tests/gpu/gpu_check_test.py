@@ -1,4 +1,4 @@
-"""The logic of single parts of gpu-all and gpu-check, over programs that pretend. gpu_all_test.py has whole calls."""
+"""The logic of single parts of gpu-all and gpu-check, over programs that pretend. gpu_all_test.py and gpu_all_ends_test.py have whole calls."""
 import fnmatch
 import json
 import os
