@@ -89,6 +89,8 @@ def environment(parts, build, facts):
         print(output)
         facts["environment"] = output
         wrong = [f"exit status {status}"] if status != 0 else []
+        if not any(line.split()[:1] == ["cuda:0"] for line in output.splitlines()):
+            wrong.append(next((line for line in output.splitlines() if line.startswith("CUDA ")), "it lists no cuda:0"))
         wrong += libraries.unused(output, parts.environment)
         parts.verdict(part, not wrong, "; ".join(wrong))
 

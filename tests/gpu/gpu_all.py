@@ -152,6 +152,8 @@ class Call:
             programs, manifest, why = carried.unpacked(file, self.home / "carried", self.found, gpus.driver_version())
             if programs:
                 self.build, self.is_built_here = programs, False
+                # Their run paths name the build folder, which may exist here and have another plugin.
+                self.parts.environment["DP_PLUGIN_PATH"] = str(programs / "apps/dp_train")
                 self.facts["programs"] = f"brought along, of commit {manifest['commit']}, for sm_{', sm_'.join(manifest['architectures'])}"
             self.parts.verdict(part, True, f"used, of commit {manifest['commit']}" if programs else f"not used: {why}")
 

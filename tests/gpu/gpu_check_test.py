@@ -225,7 +225,7 @@ class GpuCheck(Pretended):
         self.assertEqual(libraries.unused(none, {}, path[:1]), [])
 
     def test_dp_train_env_fails_without_a_library_that_is_there(self):
-        self.pretend("apps/dp_train/dp_train", "echo 'cuDNN       none: not found'")
+        self.pretend("apps/dp_train/dp_train", "echo 'cuDNN       none: not found'; echo 'cuda:0      H100'")
         path = self.packages("cudnn/lib/libcudnn.so.9")
         with unittest.mock.patch.object(sys, "path", path), unittest.mock.patch("builtins.print"):
             facts = {}
@@ -234,6 +234,16 @@ class GpuCheck(Pretended):
         part = self.only()
         self.assertEqual(part.result, "failed")
         self.assertIn("cuDNN is not used", part.detail)
+
+    def test_dp_train_env_fails_where_no_gpu_is_usable(self):
+        for printed, result in (("CUDA        not used: no device", "failed"), ("NVIDIA H100, not cuda:0", "failed"), ("cuda:0      H100", "passed")):
+            self.pretend("apps/dp_train/dp_train", f"echo '{printed}'")
+            self.parts.done.clear()
+            with unittest.mock.patch("builtins.print"), unittest.mock.patch.object(libraries, "unused", lambda *_: []):
+                checks.environment(self.parts, self.build, {})
+            part = self.only()
+            self.assertEqual(part.result, result, printed)
+            self.assertIn("" if result == "passed" else printed if printed.startswith("CUDA") else "no cuda:0", part.detail)
 
     def headline(self, log, loss="2.3"):
         words = 'while [ "$1" != --summary ]; do shift; done\n'

@@ -40,7 +40,7 @@ while read -r act words; do
 done <$home/behaviour
 """
 DP_TRAIN = """
-[ "$1" != env ] || {{ echo "cuda:0 H100"; exit; }}
+[ "$1" != env ] || {{ echo "cuda:0 H100"; echo "plugin of $DP_PLUGIN_PATH"; exit; }}
 while [ "$1" != --summary ]; do shift; done
 [ -z "$DP_TUNING_LOG" ] || printf 'conv\\tcudnn:eng1\\t2\\n' >"$DP_TUNING_LOG"
 mkdir -p "$XDG_CACHE_HOME/dp" && echo "$line" >>"$XDG_CACHE_HOME/dp/tuning-1"
