@@ -76,7 +76,7 @@ void check_descriptors(pid_t process, int closed) {
 void check_runs(const Words& engine) {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
-  const Words whole = run_of(engine, {"--epochs", "2"});
+  const Words whole = run_of(engine, {"--max-steps", "3"});
   REQUIRE(run_dp_train(whole, temp.path()).code == 0);
   const auto wanted = content(temp / "run");
   for (int i = 0; i < DP_CLOSED_RUNS; ++i) {

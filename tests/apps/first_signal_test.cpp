@@ -9,6 +9,7 @@
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
+#include "engine/world/socket.h"
 #include "support/catch.h"
 #include "support/patience.h"
 
@@ -44,7 +45,8 @@ std::vector<Row> commands() {
 // Before a rank has devices.
 std::vector<Row> rendezvous() {
   const auto rank = [](const std::string& number) {  // a port for each: they do not meet
-    return Words{"RANK=" + number, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=2947" + number};
+    const std::string port = std::to_string(dp::world::port_of(dp::world::listen_on("127.0.0.1", 0)));
+    return Words{"RANK=" + number, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
   };
   return {
       {"launcher: the driver", kTiny + Words{"--engine", "ddp"}, "driver:", {"LD_LIBRARY_PATH=" DP_STANDING_DRIVER}},
