@@ -138,6 +138,10 @@ TEST_CASE("what is passed over is reported, with the reason, where it may have b
   CHECK_THAT(passed[0].reason, Catch::Contains("manifest.json: is not valid JSON"));
   CHECK(passed[1].folder == run.folder + "/step-4");
   CHECK_THAT(passed[1].reason, Catch::Contains("state.json: opening it failed"));
+  for (const char* name : {"step-3", "best", "last", "step-4"}) fs::remove_all(run.folder + "/" + name);
+  passed.clear();
+  CHECK(dp::find_checkpoint(run.scratch.path(), &passed).empty());
+  CHECK(passed.empty());  // nobody takes the leftover for a checkpoint
 }
 
 TEST_CASE("a link in the place of a checkpoint is loaded when it is named, and never found") {
