@@ -123,13 +123,18 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   std::vector<kernels::Context*> pointers;
   for (const auto& replica : replicas) pointers.push_back(&replica->context());
   std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
-  if (options.world && size() > 1) {
-    bucket_comm.front() = backend.join(communicator_name(options.comm), *pointers.front(), options.world->state());
-    io.push_back(backend.join(communicator_name(options.comm), *pointers.front(), options.world->state()));
-  } else if (norms.parts() > 1) {
+  try {
     const Watched call(watchdog.get());
-    bucket_comm = backend.make_communicators(communicator_name(options.comm), pointers);
-    if (count > 1) io = backend.make_communicators(communicator_name(options.comm), pointers);
+    const std::string_view name = communicator_name(options.comm);
+    if (options.world && size() > 1) {
+      bucket_comm.front() = backend.join(name, *pointers.front(), options.world->state());
+      io.push_back(backend.join(name, *pointers.front(), options.world->state()));
+    } else if (norms.parts() > 1) {
+      bucket_comm = backend.make_communicators(name, pointers);
+      if (count > 1) io = backend.make_communicators(name, pointers);
+    }
+  } catch (...) {
+    rethrow_cause();
   }
   const std::vector<engine::Bucket> buckets = make_buckets(bucket_comm);
   const LossScaleOptions& scale = options.loss_scale;

@@ -11,6 +11,7 @@
 #include "kernels/plugin.h"
 #include "simt/calls.h"
 #include "simt/sleep.h"
+#include "support/kept_images.h"
 #include "support/patience.h"
 
 using namespace dp;
@@ -67,6 +68,65 @@ TEST_CASE("blocking calls: none in the steps that users call one by one") {
       net.step(kMomentum);  // makes the momenta before it exchanges anything
       CHECK(log.calls() == std::vector<std::string>{});
     }
+  }
+}
+
+TEST_CASE("blocking calls: none with a device-resident data set, checked replicas or skipped steps") {
+  constexpr Case kMore[] = {
+      {"alone", [](DataParallelOptions&) {}},
+      {"non-finite gradients skipped", [](DataParallelOptions& o) { o.on_nonfinite = OnNonfinite::skip; }},
+      {"replicas checked", [](DataParallelOptions& o) { o.check_replicas = true; }},
+  };
+  const Model model = narrow_convnet();
+  const auto set = read_images(RandomImages(model.input(), model.output()[0], 20));
+  const auto batch_of = [&](std::int64_t rows, std::uint64_t seed) {
+    Batch batch = random_batch(model, rows, seed);
+    batch.images = {};
+    for (std::int64_t& sample : batch.samples.span<std::int64_t>()) sample %= 20;
+    batch.kept = {.set = set, .augment = true, .seed = 7, .epoch = seed};
+    return batch;
+  };
+  for (const Case& one : kMore)
+    for (const bool graphs : {false, true}) {
+      INFO(one.name << (graphs ? ", graphs" : ""));
+      SimulatedGpus machine(2);
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      DataParallelOptions options = on_gpus(2, 2);
+      options.graphs = graphs ? Graphs::always : Graphs::never;
+      one.change(options);
+      DataParallel net(model, options);
+      net.prepare({8, 5}, {7}, {.set = set, .augment = true}, {.set = set});
+      const Logged log;
+      for (const std::int64_t rows : {8, 5})
+        for (std::uint64_t step = 0; step < 3; ++step) net.train_step(batch_of(rows, step), kMomentum);
+      net.evaluate(batch_of(7, 0));
+      net.take_stats();
+      CHECK(log.calls() == std::vector<std::string>{});
+    }
+}
+
+// An export allocates, but only while no collective waits for a launch: the simulation reports a call that does.
+TEST_CASE("blocking calls: exports of weights between steps allocate only while no collective waits for a rank") {
+  const Model model = narrow_convnet();
+  for (const Reduce reduce : {Reduce::master, Reduce::sharded}) {
+    SimulatedGpus machine(2);
+    simt::simulation().protect_memory = false;  // time
+    const SimulatedNccl nccl;
+    DataParallelOptions options = on_gpus(2, 2);
+    options.comm = Comm::nccl;
+    options.reduce = reduce;
+    options.ema_decay = 0.9;
+    DataParallel net(model, options);
+    const Logged log;
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      net.train_step(random_batch(model, 8, step), kMomentum);
+      CHECK(!net.weights().empty());
+      CHECK(!net.momenta().empty());
+      CHECK(!net.average_weights().empty());
+    }
+    net.take_stats();
+    CHECK(!log.calls().empty());
+    CHECK(simt::take_reports() == std::vector<std::string>{});
   }
 }
 
