@@ -26,7 +26,7 @@ struct Describe {
   }
   std::string operator()(const Relu&) const { return "relu"; }
   std::string operator()(const MaxPool2d& p) const {
-    return fmt::format("max {}, stride {}, padding {}", p.kernel, p.stride, p.padding);
+    return fmt::format("max {}, stride {}, padding {}", p.kernel, p.stride.value(), p.padding);
   }
   std::string operator()(const AvgPool2d& p) const { return fmt::format("average {}", p.kernel); }
   std::string operator()(const GlobalAvgPool2d&) const { return "global average"; }
