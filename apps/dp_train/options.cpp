@@ -193,7 +193,7 @@ std::string without_effect(const Arguments& a, dp::DeviceKind kind) {
   const bool gpus = kind == dp::DeviceKind::cuda;
   std::string flags;
   for (const auto& [flag, given] : {std::pair("--tf32", a.tf32 && !gpus),
-                                    {"--graphs", a.graphs && !gpus},
+                                    {"--graphs", a.graphs && *a.graphs != "always" && !gpus},
                                     {"--no-graphs", a.no_graphs && !gpus},
                                     {"--no-autotune", a.no_autotune && !gpus},
                                     {"--threads-per-replica", a.threads_per_replica > 0 && gpus}})

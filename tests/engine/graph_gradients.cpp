@@ -65,6 +65,7 @@ Tensor as(DType type, const Shape& shape, const std::vector<double>& values) {
 }
 
 Tensors gradients_of(DataParallel& net, const Problem& problem) {
+  net.set_step_count(0);  // equal dropout masks
   const Tensor& logits = net.forward(problem.images);
   net.backward(as(logits.dtype(), logits.shape(), problem.direction));
   return net.gradients();
@@ -77,6 +78,7 @@ Tensors gradients_of(const DataParallelOptions& options, const Problem& problem)
 }
 
 double loss_of(DataParallel& net, const Problem& problem) {
+  net.set_step_count(0);
   const Tensor& logits = net.forward(problem.images);
   double loss = 0;
   for (std::int64_t i = 0; i < logits.numel(); ++i)

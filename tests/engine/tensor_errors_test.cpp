@@ -75,7 +75,7 @@ TEST_CASE("worst error: tensors that are missing, too many, renamed or of anothe
   }
 }
 
-TEST_CASE("bit equality: signs of zero, types and shapes count; a NaN equals itself") {
+TEST_CASE("bit equality: signs of zero, types and shapes count, and a NaN equals itself") {
   const auto one = [](Tensor t) { return std::vector<NamedTensor>{{"a", std::move(t)}}; };
   CHECK(bit_equal(one(tensor({1, kNan})), one(tensor({1, kNan}))));
   CHECK_FALSE(bit_equal(one(tensor({0.0f})), one(tensor({-0.0f}))));

@@ -183,7 +183,7 @@ TEST_CASE("S24: what a killed save left is finished when whole and newer, else r
 TEST_CASE("S24: what a killed save left of the same step is the older one, and goes") {
   const Run run;
   dp::Checkpoint checkpoint = checkpoint_at(5);
-  checkpoint.state.config = "older";
+  checkpoint.state.config = R"({"run": "older"})";
   dp::save_checkpoint(run.folder + "/last", checkpoint);
   fs::rename(run.folder + "/last", run.folder + "/" + leftover("last", "tmp", ::getpid()));
   run.save("last", 5);
