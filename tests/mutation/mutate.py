@@ -160,6 +160,7 @@ def plant(root, chosen, todo, included, known, kept):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pathlib.Path("/proc/self/oom_score_adj").write_text("500")  # a mutant that takes all memory is the first to be ended for it
     sandbox = Sandbox(root, chosen.jobs)
+    os.environ["GIT_CEILING_DIRECTORIES"] = str(sandbox.home)  # no program in it says which commit it is: each commit would be another product
     sandbox.home.mkdir(parents=True, exist_ok=True)
     sandbox.refresh()
     timed("build")
@@ -184,15 +185,15 @@ def plant(root, chosen, todo, included, known, kept):
                     outcome, why, tests = LISTED, known[mutant.key()], 0
                 else:
                     outcome, why, tests = mutation.judged(mutant, objects)
-                shutil.rmtree(runner.scratch, ignore_errors=True)
-                os.mkdir(runner.scratch)
+                runner.clean()
                 record = kept.add(mutant, outcome, seconds + time.monotonic() - started, why, tests)
                 timed("mutants")
                 say(f"{len(kept.records)} of {chosen.sample}, {outcome}, {record['seconds']} s: {mutant.path}:{mutant.line}: {why}\n"
                     f"     - {mutant.before}\n     + {mutant.after}")
         kept.save()
     finally:
-        shutil.rmtree(runner.scratch, ignore_errors=True)
+        runner.clean()
+        os.rmdir(runner.scratch)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -80,8 +81,19 @@ class Result:
 class Runner:
     def __init__(self, jobs, scratch=None):
         self.jobs = jobs
-        self.scratch = scratch or tempfile.mkdtemp(prefix="dp-mutate-")  # short: sockets lie in it
+        self.scratch = scratch or tempfile.mkdtemp(prefix="dp-mutate-")  # a short path, for sockets
         self.stop = threading.Event()
+
+    def clean(self):
+        """Kills what tests left running, in whatever process group, and removes their files."""
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if f"TMPDIR={self.scratch}\0".encode() in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                continue  # it has ended, or is another user's
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os.mkdir(self.scratch)
 
     def run(self, chunk, limit, environment=None):
         """One process for these cases; it and what it started are killed after `limit` seconds."""
@@ -128,7 +140,6 @@ class Runner:
     def first_failure(self, chunks_of_cases):
         """Runs chunks until a case of one fails, and again in a process of its own: (case, result) of the second time, or None when all pass.
         A failure that does not come again is the machine's."""
-        self.stop.clear()
         found, lock, todo = [], threading.Lock(), iter(chunks_of_cases)
 
         def work():
@@ -150,6 +161,7 @@ class Runner:
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             for future in [pool.submit(work) for _ in range(self.jobs)]:
                 future.result()
+        self.stop.clear()
         return found[0] if found else None
 
 
