@@ -49,7 +49,9 @@ class Sandbox:
         guard = self.home / "safe_kill.o"
         flags = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
                  "-DDP_LIBRARY_TYPE=SHARED", "-DDP_CUDA=OFF", "-DDP_INSTALL=OFF",
-                 f"-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-Bsymbolic-functions {guard}"]
+                 # Plugins are found beside dp_train, and a library with a copy of some source runs its own.
+                 f"-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-Bsymbolic-functions -Wl,-rpath,{self.build}/apps/dp_train {guard}",
+                 "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-Bsymbolic-functions"]
         before, now = self.home / "configured.json", json.dumps(flags)
         self.command(["c++", "-O1", "-fPIC", "-c", str(HERE / "safe_kill.cpp"), "-o", str(guard)], "safe_kill.cpp does not compile")
         if not (self.build / "build.ninja").exists() or not before.exists() or before.read_text() != now:
