@@ -1,0 +1,179 @@
+"""The fast tests as CTest lists them, run without it: several cases of one program in one process, several processes at a time."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+# Left to other runs: what is slow, needs a GPU, simulates one, or builds programs of its own.
+LEFT_OUT = {"slow", "simt", "simt-slow", "gpu", "embed"}
+PRETENDING = {"gpu", "mutation"}  # folders of tests that run no product code
+CHUNK_SECONDS = 2.0  # of cases that share a process
+SKIPPED = 4
+
+
+class Case:
+    def __init__(self, name, command, folder=None, environment=(), skip_code=SKIPPED, passes_with=None, must_fail=False):
+        self.name, self.command, self.folder = name, command, folder
+        self.environment, self.skip_code, self.passes_with, self.must_fail = list(environment), skip_code, passes_with, must_fail
+        self.seconds = 1.0
+
+    @property
+    def program(self):
+        """The Catch2 program whose case it is, if it can share a process."""
+        alone = self.environment or self.passes_with or self.must_fail or len(self.command) < 2
+        own = pathlib.Path(self.command[0]).name.startswith("test_") and not self.command[1].startswith(("[", "-"))
+        return self.command[0] if own and not alone else None
+
+
+def listed(build):
+    """Every fast test of a build."""
+    answer = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], stdout=subprocess.PIPE, check=True)
+    return cases_of(json.loads(answer.stdout))
+
+
+def cases_of(answer):
+    found = []
+    for test in answer["tests"]:
+        values = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
+        if LEFT_OUT & set(values.get("LABELS", [])) or pathlib.PurePath(values.get("WORKING_DIRECTORY", "")).name in PRETENDING:
+            continue
+        if not test.get("command"):  # its program is not built
+            continue
+        found.append(Case(test["name"], test["command"], values.get("WORKING_DIRECTORY"), values.get("ENVIRONMENT", ()),
+                          values.get("SKIP_RETURN_CODE", SKIPPED), values.get("PASS_REGULAR_EXPRESSION"), bool(values.get("WILL_FAIL"))))
+    return found
+
+
+def ordered(cases, concept):
+    """Those whose name has a word of the concept first, then the cheapest."""
+    words = [word for word in re.split(r"[^a-z0-9]+", concept.lower()) if len(word) > 2]
+    return sorted(cases, key=lambda case: (not any(word in case.name.lower() for word in words), case.seconds, case.name))
+
+
+def chunks(cases):
+    """Lists of cases that share a process, in the order of their first."""
+    found, filling = [], {}
+    for case in cases:
+        chunk = filling.get(case.program)
+        if case.program is None or chunk is None or sum(c.seconds for c in chunk) + case.seconds > CHUNK_SECONDS:
+            chunk = filling[case.program] = []
+            found.append(chunk)
+        chunk.append(case)
+    return found
+
+
+class Result:
+    def __init__(self, outcome, seconds, output=""):
+        self.outcome, self.seconds, self.output = outcome, seconds, output  # passed, failed, skipped, timed out, stopped
+
+    @property
+    def failed(self):
+        return self.outcome in ("failed", "timed out")
+
+
+class Runner:
+    def __init__(self, jobs, scratch=None):
+        self.jobs = jobs
+        self.scratch = scratch or tempfile.mkdtemp(prefix="dp-mutate-")  # a short path, for sockets
+        self.stop = threading.Event()
+
+    def clean(self):
+        """Kills what tests left running, in whatever process group, and removes their files."""
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if f"TMPDIR={self.scratch}\0".encode() in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                continue  # it has ended, or is another user's
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os.mkdir(self.scratch)
+
+    def run(self, chunk, limit, environment=None):
+        """One process for these cases; it and what it started are killed after `limit` seconds."""
+        case = chunk[0]
+        command = case.command
+        if len(chunk) > 1:
+            command = [command[0], ",".join(c.command[1] for c in chunk), "--abort"] + command[2:]
+        variables = {**os.environ, "TMPDIR": self.scratch, "XDG_CACHE_HOME": f"{self.scratch}/cache", **(environment or {})}
+        variables.update(entry.split("=", 1) for entry in case.environment)
+        begin = time.monotonic()
+        with tempfile.TemporaryFile() as output:
+            try:
+                process = subprocess.Popen(command, cwd=case.folder, env=variables, stdin=subprocess.DEVNULL, stdout=output,
+                                           stderr=subprocess.STDOUT, start_new_session=True)
+            except OSError as error:
+                return Result("failed", 0.0, str(error))
+            outcome = self.wait(process, begin + limit)
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # what it left running
+            except OSError:
+                pass
+            process.wait()
+            seconds = time.monotonic() - begin
+            output.seek(0)
+            said = output.read(1 << 20).decode(errors="replace")
+        if outcome is None:
+            good = process.returncode == 0
+            if case.passes_with and process.returncode != case.skip_code:
+                good = any(re.search(pattern, said) for pattern in as_list(case.passes_with))
+            outcome = "skipped" if process.returncode == case.skip_code else "passed" if good != case.must_fail else "failed"
+        return Result(outcome, seconds, said)
+
+    def wait(self, process, deadline):
+        pause = 0.002
+        while process.poll() is None:
+            if self.stop.is_set():
+                return "stopped"
+            if time.monotonic() > deadline:
+                return "timed out"
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+        return None
+
+    def first_failure(self, chunks_of_cases):
+        """Runs chunks until a case of one fails, and again in a process of its own: (case, result) of the second time, or None when all pass.
+        A failure that does not come again is the machine's."""
+        found, lock, todo = [], threading.Lock(), iter(chunks_of_cases)
+
+        def work():
+            while not self.stop.is_set():
+                with lock:
+                    chunk = next(todo, None)
+                if chunk is None:
+                    return
+                result = self.run(chunk, limit(chunk))
+                if not result.failed:
+                    continue
+                for case in named(chunk, result.output) or chunk:
+                    again = self.run([case], limit([case]))
+                    if again.failed:
+                        found.append((case, again))
+                        self.stop.set()
+                        return
+
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            for future in [pool.submit(work) for _ in range(self.jobs)]:
+                future.result()
+        self.stop.clear()
+        return found[0] if found else None
+
+
+def limit(chunk):
+    return 5 * sum(case.seconds for case in chunk) + 5
+
+
+def named(chunk, output):
+    """The cases of a chunk that its output names: Catch2 names those that failed."""
+    said = "".join(output.split())
+    return [case for case in chunk if "".join(case.name.split(": ", 1)[-1].split()) in said] if len(chunk) > 1 else []
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value]

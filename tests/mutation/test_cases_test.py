@@ -1,0 +1,109 @@
+"""Tests as processes: who is left out, who shares one, and when a failure counts. The programs are shell scripts."""
+import pathlib
+import tempfile
+import time
+import unittest
+
+import test_cases
+from test_cases import Case, Runner, cases_of, chunks, ordered
+
+
+class Pretended(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.home = pathlib.Path(self.folder.name)
+        self.addCleanup(self.folder.cleanup)
+
+    def case(self, name, script="", seconds=0.1, **more):
+        program = self.home / f"test_{name.split(': ')[0]}"
+        program.write_text("#!/bin/sh\n" + script + "\n")
+        program.chmod(0o755)
+        case = Case(name, [str(program), name.split(": ", 1)[1]], str(self.home), **more)
+        case.seconds = seconds
+        return case
+
+
+class Lists(Pretended):
+    def test_slow_simulated_and_pretending_tests_are_left_out(self):
+        def test(name, label=None, folder="/b/tests/data", command=("/b/test_data", "x")):
+            properties = [{"name": "WORKING_DIRECTORY", "value": folder}] + ([{"name": "LABELS", "value": [label]}] if label else [])
+            return {"name": name, "command": list(command), "properties": properties}
+        answer = {"tests": [test("a"), test("b", "slow"), test("c", "simt"), test("d", "sanitize"), test("e", folder="/src/tests/gpu"),
+                            {"name": "test_cuda_NOT_BUILT", "properties": []}]}
+        self.assertEqual([case.name for case in cases_of(answer)], ["a", "d"])
+
+    def test_the_concepts_tests_come_first_then_the_cheapest(self):
+        cases = [self.case("a: far", seconds=2), self.case("b: near", seconds=1), self.case("c: a Plan is kept", seconds=5)]
+        self.assertEqual([case.name for case in ordered(cases, "plan_builder")], ["c: a Plan is kept", "b: near", "a: far"])
+
+    def test_cheap_cases_of_a_program_share_a_process(self):
+        cases = [self.case("a: 1"), self.case("b: 1"), self.case("a: 2"), self.case("a: 3", seconds=5), self.case("a: 4"),
+                 self.case("b: 2", environment=["X=1"])]
+        self.assertEqual([[case.name for case in chunk] for chunk in chunks(cases)], [["a: 1", "a: 2"], ["b: 1"], ["a: 3"], ["a: 4"], ["b: 2"]])
+
+
+class Runs(Pretended):
+    def setUp(self):
+        super().setUp()
+        self.runner = Runner(2, f"{self.folder.name}/scratch")
+
+    def outcome(self, case, limit=10):
+        return self.runner.run([case], limit).outcome
+
+    def test_outcomes(self):
+        self.assertEqual(self.outcome(self.case("a: x", "exit 0")), "passed")
+        self.assertEqual(self.outcome(self.case("a: x", "exit 3")), "failed")
+        self.assertEqual(self.outcome(self.case("a: x", "exit 4")), "skipped")
+        self.assertEqual(self.outcome(self.case("a: x", "kill -9 $$")), "failed")
+        self.assertEqual(self.outcome(self.case("a: x", "echo yes; exit 1", passes_with="y.s")), "passed")
+        self.assertEqual(self.outcome(self.case("a: x", "exit 1", must_fail=True)), "passed")
+        self.assertEqual(self.outcome(self.case("a: x", 'test "$X" = 1', environment=["X=1"])), "passed")
+        self.assertEqual(self.outcome(Case("a: x", [str(self.home / "gone"), "x"], str(self.home))), "failed")
+
+    def assert_ends(self, process):
+        for _ in range(500):
+            try:
+                if pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                    return
+            except OSError:
+                return
+            time.sleep(0.02)
+        self.fail("what the test started still runs")
+
+    def test_what_hangs_is_killed_with_what_it_started(self):
+        begin = time.monotonic()
+        self.assertEqual(self.outcome(self.case("a: x", "sleep 60 & echo $! > child; wait"), 0.5), "timed out")
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assert_ends((self.home / "child").read_text().strip())
+
+    def test_what_a_test_left_in_another_process_group_is_killed_too(self):
+        self.assertEqual(self.outcome(self.case("a: x", "setsid sleep 60 & echo $! > child; sleep 0.2")), "passed")
+        child = (self.home / "child").read_text().strip()
+        self.assertTrue(pathlib.Path(f"/proc/{child}").exists())
+        self.runner.clean()
+        self.assert_ends(child)
+
+    def test_a_chunk_names_its_cases_and_the_one_that_failed(self):
+        script = 'echo "$*" >> ran; case "$1" in *two*) echo "two"; exit 1 ;; esac'
+        cases = [self.case("a: one", script), self.case("a: two", script)]
+        case, result = self.runner.first_failure([cases])
+        self.assertEqual((case.name, result.outcome), ("a: two", "failed"))
+        self.assertEqual((self.home / "ran").read_text().split("\n")[:2], ["one,two --abort", "two"])
+
+    def test_a_failure_that_does_not_come_again_is_none(self):
+        self.assertIsNone(self.runner.first_failure([[self.case("a: once", "test -e been || { touch been; exit 1; }")]]))
+
+    def test_the_first_failure_ends_the_others(self):
+        begin = time.monotonic()
+        slow = [[self.case(f"b{i}: slow", "sleep 30", seconds=30)] for i in range(5)]
+        case, _ = self.runner.first_failure([[self.case("a: bad", "exit 1")]] + slow)
+        self.assertEqual(case.name, "a: bad")
+        self.assertEqual(self.outcome(self.case("a: fine", "sleep 0.2")), "passed")
+        self.assertLess(time.monotonic() - begin, 20)
+
+    def test_a_limit_follows_from_the_usual_time(self):
+        self.assertEqual(test_cases.limit([self.case("a: x", seconds=2), self.case("a: y", seconds=1)]), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
