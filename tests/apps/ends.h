@@ -15,7 +15,8 @@ class Ends {
   Ends() = default;
   Ends(const Ends&) = delete;
   Ends& operator=(const Ends&) = delete;
-  ~Ends() { CHECK(fastest_ <= kSeconds); }
+  ~Ends() { CHECK(in_time()); }
+  bool in_time() const { return fastest_ <= kSeconds; }
 
   // To be called when the program has been signalled. False: it has not ended, also after kPatience.
   bool of(const Program& program) {

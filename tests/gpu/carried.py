@@ -86,7 +86,7 @@ def shared_libraries(files):
 # ---- packing
 
 
-def pack(build, out, commit, preset=6):
+def pack(build, out, commit, preset=9):
     """Returns the manifest. Raises ValueError where something is missing, or the file becomes too large."""
     build, out = pathlib.Path(build), pathlib.Path(out)
     if missing := [name for name in NEEDED if not (build / name).is_file()]:
