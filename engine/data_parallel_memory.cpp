@@ -60,13 +60,20 @@ void DataParallel::State::judge_memory(const std::vector<std::size_t>& needs, bo
   }
 }
 
+// The shared memory of a world's ranks is not rounded.
+std::size_t DataParallel::State::taken(std::size_t bytes) const {
+  return options.world ? bytes : engine::taken_on(options.devices.front(), bytes);
+}
+
 void DataParallel::State::require_room_for_weights(const kernels::Context& context) {
-  const std::size_t each = table->bytes() * (1 + static_cast<std::size_t>(norms.parts() / size())) +
-                           engine::Replica::low_bytes(*table, context) + buffer_bytes() + norms.moments_bytes();
+  const auto lanes = static_cast<std::size_t>(norms.parts() / size());
+  const std::size_t each = taken(table->bytes()) + taken(table->bytes() * lanes) +
+                           taken(engine::Replica::low_bytes(*table, context)) + taken(buffer_bytes()) +
+                           taken(norms.moments_bytes());
   judge_memory(std::vector<std::size_t>(options.devices.size(), each), /*together=*/true,
                "weights, gradients and statistics", [&](std::size_t room, std::size_t) {
-                 return room < each ? "not even one fits: use a smaller model"
-                                    : "use no more than " + counted(room / each);
+                 const std::size_t fit = engine::promised(room) / each;
+                 return fit == 0 ? "not even one fits: use a smaller model" : "use no more than " + counted(fit);
                });
 }
 
@@ -77,24 +84,26 @@ std::size_t DataParallel::State::missing_for(engine::Replica& replica, const std
       const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
       for (int lane = 0; lane < replica.lanes(); ++lane)
         if (const std::int64_t own = rows_of(rows, replica, lane).size(); own > 0)
-          most = std::max(
-              most, replica.missing_for(replica.planned(plan_options(own, batch.training, micro > 0, batch.gathers))));
+          most = std::max(most, replica.arena_bytes_for(
+                                    replica.planned(plan_options(own, batch.training, micro > 0, batch.gathers))));
     }
-  return most;
+  const std::size_t held = replica.arena() ? replica.arena()->bytes() : 0;
+  return most > held ? taken(most) - taken(held) : 0;
 }
 
 void DataParallel::State::require_room_for(const std::vector<Placed>& batches, bool momenta, bool together) {
   std::vector<std::size_t> needs(replicas.size());
   on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    needs[local(replica)] = missing_for(replica, batches) + (momenta ? exchange.missing_momenta() : 0);
+    needs[local(replica)] = missing_for(replica, batches) + (momenta ? taken(exchange.missing_momenta()) : 0);
   });
   std::int64_t rows = 0;
   for (const Placed& batch : batches) rows = std::max(rows, batch.rows);
   judge_memory(needs, together, fmt::format("a batch of {}: activations and momenta", rows),
                [&](std::size_t room, std::size_t sharing) {
                  // What one of them has once all have an equal part of what is free.
-                 const std::size_t each = replicas.front()->memory_use().total() + room / sharing;
-                 const std::int64_t fits = largest_batch(model, options, each);
+                 const std::size_t each = replicas.front()->memory_use().total() + engine::promised(room) / sharing;
+                 const std::size_t rounding = options.devices.front().kind == DeviceKind::cuda ? 0 : engine::kRounding;
+                 const std::int64_t fits = largest_batch(model, options, each - std::min(each, rounding));
                  if (fits == 0) return std::string("use fewer replicas: no batch fits");
                  return fmt::format("a batch of {} fits", std::min(fits, rows - 1));
                });

@@ -144,6 +144,7 @@ struct DataParallel::State {
                     const FitsText& fits);
   void require_room_for_weights(const kernels::Context& context);
   void require_room_for(const std::vector<Placed>& batches, bool momenta, bool together);
+  std::size_t taken(std::size_t bytes) const;  // by a replica's buffer of so many bytes
   std::size_t missing_for(engine::Replica& replica, const std::vector<Placed>& batches) const;
   void place_new(const Placed& batch);  // on all replicas, where it was not done before
   void place_momenta(const Sgd& sgd);   // likewise, where the update needs them

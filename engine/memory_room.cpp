@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/backend.h"
-#include "kernels/host/free_memory.h"
+#include "kernels/host/memory.h"
 
 namespace dp::engine {
 
@@ -18,9 +18,13 @@ std::optional<Room> room_on(const Device& device) {
   return Room{host->bytes, host->limit};
 }
 
+std::size_t taken_on(const Device& device, std::size_t bytes) {
+  return bytes == 0 || device.kind == DeviceKind::cuda ? bytes : kernels::resident_bytes(bytes);
+}
+
 std::string in_units(std::size_t bytes) {
   const auto value = static_cast<double>(bytes);
-  if (bytes >= std::size_t{1} << 30) return fmt::format("{:.1f} GiB", value / (1 << 30));
+  if (bytes >= std::size_t{10} << 30) return fmt::format("{:.1f} GiB", value / (1 << 30));
   if (bytes >= std::size_t{1} << 20) return fmt::format("{:.1f} MiB", value / (1 << 20));
   return fmt::format("{:.1f} KiB", value / (1 << 10));
 }

@@ -117,11 +117,6 @@ std::size_t Replica::arena_bytes_for(const Plan& plan) const {
   return activation_bytes(plan) * static_cast<std::size_t>(lanes_together());
 }
 
-std::size_t Replica::missing_for(const Plan& plan) const {
-  const std::size_t held = arena_ ? arena_->bytes() : 0;
-  return arena_bytes_for(plan) - std::min(held, arena_bytes_for(plan));
-}
-
 void Replica::reserve(const Plan& plan) {
   const auto lanes = static_cast<std::size_t>(options_.lanes);
   const std::size_t needed = activation_bytes(plan);

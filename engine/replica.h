@@ -58,8 +58,7 @@ class Replica {
   const Plan& plan(const PlanOptions& options);
   // The same without memory.
   const Plan& planned(const PlanOptions& options);
-  // Bytes that a plan's memory takes beyond what is held for the others.
-  std::size_t missing_for(const Plan& plan) const;
+  std::size_t arena_bytes_for(const Plan& plan) const;  // of all lanes that go through a step together
   // What batches of kept images need, for a lane of so many rows; made on first use.
   void keep(const KeptImages& images, std::int64_t rows);
   // Room for what is copied from host memory of a shard of so many rows; `kept`: the device makes its images.
@@ -186,7 +185,6 @@ class Replica {
   void name_phase(const char* name);  // for profilers; null: it ends
   int part() const { return options_.rank * options_.lanes + lane_; }
   void reserve(const Plan& plan);
-  std::size_t arena_bytes_for(const Plan& plan) const;
   void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes);
   void set_base(Space space, void* pointer) {
     base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer);

@@ -49,9 +49,9 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
 
   const dp::DatasetPair data = open_images(arguments, options.dataset_name);
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
-  if (!arguments.evaluate && !arguments.print_plan) dp::require_memory(model, data, options);
   const OutputFolder folder = leads ? output_folder(arguments) : OutputFolder("");
   options.output_dir = folder.path();
+  if (!arguments.evaluate && !arguments.print_plan) dp::require_memory(model, data, options);
   options.stop = &signals.received;
   options.unsaved = &signals.unsaved;
   dp::Trainer trainer(model, data, options);

@@ -29,13 +29,14 @@ class Run {
     return other;
   }
 
-  // To the byte what replicas on the CPU allocate. Threads, generated code and the data set itself come on top.
+  // What replicas on the CPU allocate.
   std::size_t of_replicas() const {
     if (!on_host_) return 0;
     std::vector<std::int64_t> train;
     if (training_) train.push_back(rows(*data_.train, options_.batch_size));
     std::size_t bytes = 0;
-    for (const MemoryUse& use : estimate_memory(model_, options_.parallel, train, {eval_rows()})) bytes += use.total();
+    for (const MemoryUse& use : estimate_memory(model_, options_.parallel, train, {eval_rows()}))
+      bytes += resident_bytes(use, options_.parallel);
     return bytes;
   }
 
@@ -47,7 +48,16 @@ class Run {
     return slots(*data_.test, eval_rows()) + (training_ ? slots(*data_.train, options_.batch_size) : 0);
   }
 
-  std::size_t bytes() const { return of_replicas() + of_loaders(); }
+  // Copies of the parameters' size: of the weights for their digest at the end; for a checkpoint of weights and momenta, which on the CPU are
+  // put together in one more, and with a moving average of that and what it is exchanged through.
+  std::size_t of_copies() const {
+    const bool saves = training_ && !options_.output_dir.empty() && !options_.dry_run;
+    const std::size_t copies = saves ? 2u + on_host_ + options_.parallel.ema_decay.has_value() : 1u;
+    return copies * static_cast<std::size_t>(model_.parameter_count()) * sizeof(float);
+  }
+
+  // At the least. Stacks, generated code and small buffers come on top: some 30 MiB, and up to one for each replica.
+  std::size_t bytes() const { return of_replicas() + of_loaders() + of_copies(); }
 
  private:
   static std::int64_t rows(const Dataset& part, std::int64_t batch) { return std::min(batch, part.size()); }
@@ -76,7 +86,8 @@ std::int64_t largest(std::int64_t limit, Good&& good) {
   return low;
 }
 
-std::string what_fits(const Run& run, std::size_t room) {
+std::string what_fits(const Run& run, std::size_t free) {
+  const std::size_t room = engine::promised(free);
   const auto batch = largest(run.batch(), [&](std::int64_t b) { return run.with(b, run.replicas()).bytes() <= room; });
   if (batch >= run.replicas()) return fmt::format("a batch of {} fits", batch);
   const auto replicas = largest(
@@ -88,6 +99,16 @@ std::string what_fits(const Run& run, std::size_t room) {
 
 }  // namespace
 
+// Of the buffers that are one for each kind; several small ones are not rounded up together.
+std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& options) {
+  const bool one_for_gradients = options.reduce_dtype == DType::f32;
+  std::size_t bytes = use.statistics + use.average + use.other + (one_for_gradients ? 0 : use.gradients);
+  for (const std::size_t buffer :
+       {use.weights, one_for_gradients ? use.gradients : 0, use.momenta, use.activations + use.workspace})
+    bytes += engine::taken_on(Device{}, buffer);
+  return bytes;
+}
+
 void require_memory_beyond(std::size_t held, const Model& model, const DatasetPair& data, const TrainerOptions& options,
                            bool training) {
   if (options.parallel.world) return;
@@ -95,14 +116,13 @@ void require_memory_beyond(std::size_t held, const Model& model, const DatasetPa
   if (!host) return;
   const std::size_t room = host->bytes + held;
   const Run run(model, data, options, training);
-  const std::size_t replicas = run.of_replicas(), all = replicas + run.of_loaders();
+  const std::size_t replicas = run.of_replicas(), all = run.bytes();
   if (all <= room) return;
-  throw Error(
-      ErrorCode::device,
-      fmt::format("out of memory: a batch of {} on {} replica{} takes {}, {} of that for batches of images, but "
-                  "{} are to be had ({}); {}",
-                  run.batch(), run.replicas(), run.replicas() == 1 ? "" : "s", engine::in_units(all),
-                  engine::in_units(all - replicas), engine::in_units(room), host->limit, what_fits(run, room)));
+  throw Error(ErrorCode::device,
+              fmt::format("out of memory: a batch of {} on {} replica{} takes {}, {} of that for the replicas, but "
+                          "{} are to be had ({}); {}",
+                          run.batch(), run.replicas(), run.replicas() == 1 ? "" : "s", engine::in_units(all),
+                          engine::in_units(replicas), engine::in_units(room), host->limit, what_fits(run, room)));
 }
 
 void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training) {

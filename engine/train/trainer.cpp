@@ -53,8 +53,10 @@ struct Trainer::State {
 
   std::size_t held() const {
     std::size_t bytes = 0;
-    for (int replica = 0; replica < net.size() && !options.parallel.world; ++replica)
-      bytes += net.memory_use(replica).total();
+    for (int replica = 0;
+         replica < net.size() && !options.parallel.world && options.parallel.devices.front().kind != DeviceKind::cuda;
+         ++replica)
+      bytes += resident_bytes(net.memory_use(replica), options.parallel);
     return bytes;
   }
 

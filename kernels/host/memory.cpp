@@ -93,12 +93,17 @@ StackReserve::StackReserve(int threads) : bytes_(static_cast<std::size_t>(thread
 
 StackReserve::~StackReserve() { stacks_in_reserve -= bytes_; }
 
+std::size_t resident_bytes(std::size_t bytes) {
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+  return (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+}
+
 std::unique_ptr<Buffer> allocate_host(std::size_t bytes) {
   // Small pieces take their chance: to ask what is free takes longer than to allocate them.
   const std::size_t free = bytes >= kHugePage ? free_host_memory() : 0;
   if (free > 0 ? bytes > free : bytes > std::numeric_limits<std::size_t>::max() / 2) refuse(bytes, free);
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
-  const std::size_t rounded = (bytes == 0 ? 1 : (bytes + alignment - 1) / alignment) * alignment;
+  const std::size_t rounded = resident_bytes(bytes);
   static std::mutex one_at_a_time;  // two threads must not both take what is left
   std::unique_lock lock(one_at_a_time);
   require_address_space(rounded);

@@ -30,6 +30,8 @@ class StackReserve {
   std::size_t bytes_;
 };
 
+// What allocate_host takes for so many: it rounds up.
+std::size_t resident_bytes(std::size_t bytes);
 // Zeroed, 64-byte aligned, resident (the pages are touched by the calling thread); huge pages where it is large.
 // Error(device) naming bytes asked and free.
 std::unique_ptr<Buffer> allocate_host(std::size_t bytes);
