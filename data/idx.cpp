@@ -66,8 +66,8 @@ class IdxFile {
     return found;
   }
 
-  // Exactly `body` bytes must follow the header, and fit into memory. A packed file is inflated for that, and nothing of
-  // it kept.
+  // Exactly `body` bytes must follow the header and fit into memory. A packed file is inflated to count them, and not
+  // stored.
   void check_length(std::uint64_t body) {
     const std::optional<std::uint64_t> size = bytes_->size();
     if (size) require_length(body, *size - offset_);

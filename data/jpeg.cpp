@@ -33,7 +33,7 @@ bool has_end(std::span<const std::uint8_t> bytes) {
 // libjpeg visits every block once a scan, however few bytes the scan has. A progressive JPEG has about ten.
 constexpr std::int64_t kMostPixelsOfScans = 16 * kMaxPixels;
 
-// At least: a thumbnail's are counted, too.
+// Scans of a thumbnail are counted, too.
 std::int64_t count_scans(std::span<const std::uint8_t> bytes) {
   std::int64_t scans = 0;
   for (std::size_t i = 1; i < bytes.size(); ++i) scans += bytes[i - 1] == 0xff && bytes[i] == 0xda;

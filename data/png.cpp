@@ -20,7 +20,7 @@ struct Reading {
   std::array<char, 128> fault{};
 };
 
-// Checksum and padding take a few bytes. libpng would inflate whatever follows to its end, a thousand times the file.
+// Checksum and padding take a few bytes. libpng inflates all that follows them, up to a thousand times its size.
 constexpr std::size_t kMostBytesBehind = std::size_t{1} << 14;
 constexpr png_uint_32 kImageData = 0x49444154;  // "IDAT"
 
@@ -73,7 +73,7 @@ bool read_header(const Png& png, Reading* reading) {
   if (setjmp(png_jmpbuf(png.read))) return false;
   png_set_read_fn(png.read, reading, read_bytes);
   png_set_user_limits(png.read, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // the caller has its own
-  // Texts, profiles and the like are skipped by their length: unpacked they may be a thousand times the file.
+  // Texts, profiles and other extras are skipped by their length: unpacked they can be a thousand times as large.
   png_set_keep_unknown_chunks(png.read, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(png.read, png.info);
   return true;

@@ -1,5 +1,5 @@
-# Embedded where nobody has said how to optimise (no build type, no -O), dp's own files are compiled as for Release: by
-# default CMake says nothing, and the loader would take six times as long. The embedder's files stay as they are.
+# In a project without a build type and without -O, dp's own files are compiled as for Release; unoptimised, the loader
+# takes six times as long. The project's own files keep their flags.
 get_directory_property(dp_options COMPILE_OPTIONS)
 foreach(language CXX CUDA)
   if(NOT "${CMAKE_${language}_FLAGS};${dp_options}" MATCHES "(^|[ ;])-O")

@@ -1,4 +1,4 @@
-# How dp's own files and an embedder's are optimised, by what the embedder says of that. cmake -DPROJECT= -DWORK= -DDP_SOURCE=
+# Optimisation flags of dp's files and of the embedder's, for several settings of the embedder. cmake -DPROJECT= -DWORK= -DDP_SOURCE=
 # -DOPTIONS= -P: configures, and reads the commands.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${WORK})

@@ -141,7 +141,7 @@ TEST_CASE("what is passed over is reported, with the reason, where it may have b
   for (const char* name : {"step-3", "best", "last", "step-4"}) fs::remove_all(run.folder + "/" + name);
   passed.clear();
   CHECK(dp::find_checkpoint(run.scratch.path(), &passed).empty());
-  CHECK(passed.empty());  // nobody takes the leftover for a checkpoint
+  CHECK(passed.empty());  // a leftover is no checkpoint
 }
 
 TEST_CASE("a link in the place of a checkpoint is loaded when it is named, and never found") {

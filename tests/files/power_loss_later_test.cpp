@@ -27,7 +27,7 @@ class KilledOps final : public dp::FileOps {
     return dead() ? -1 : disk_.write(file, data, bytes);
   }
   int fsync(int file) override { return dead() ? -1 : disk_.fsync(file); }
-  int close(int file) override { return disk_.close(file); }  // the system does, too
+  int close(int file) override { return disk_.close(file); }  // as the system does
   int mkdir(const char* path, mode_t mode) override { return dead() ? -1 : disk_.mkdir(path, mode); }
   int rename(const char* from, const char* to) override { return dead() ? -1 : disk_.rename(from, to); }
   int exchange(const char* a, const char* b) override { return dead() ? -1 : disk_.exchange(a, b); }
