@@ -62,7 +62,8 @@ TEST_CASE("simulated GPUs: whichever pinned allocation fails, nothing stays behi
   CHECK(failed > 2);
 }
 
-TEST_CASE("simulated GPUs: a call in which nothing moves is to end after 300 s unless told otherwise, on CPUs it is not") {
+TEST_CASE(
+    "simulated GPUs: a call in which nothing moves is to end after 300 s unless told otherwise, on CPUs it is not") {
   SimulatedGpus machine(2);
   const auto timeout = [](const DataParallelOptions& options) {
     return DataParallel(small_convnet(), options).options().timeout_seconds;

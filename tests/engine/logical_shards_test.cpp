@@ -36,7 +36,7 @@ DataParallelOptions on_shards(int replicas, int shards) {
 TEST_CASE("L2: equal bits at 1, 2, 4 and 8 replicas in every mode of batch normalisation") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
-    for (const std::int64_t rows : {16, 13, 5}) {  // shards of equal size, of two sizes, and empty ones
+    for (const std::int64_t rows : {16, 13, 5}) {                 // shards of equal size, of two sizes, and empty ones
       if (rows == 16 && mode != BatchNormMode::master) continue;  // time
       DataParallelOptions one = on_shards(1, 8);
       one.batch_norm = mode;

@@ -30,7 +30,8 @@ void look() {
   if (file < 0) return;
   struct stat status {};
   if (::fstat(file, &status) == 0) {
-    void* const memory = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* const memory =
+        ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory != MAP_FAILED) {
       base = reinterpret_cast<std::uintptr_t>(self.dli_fbase);
       size = static_cast<std::uintptr_t>(status.st_size);
@@ -49,6 +50,7 @@ extern "C" __attribute__((visibility("hidden"))) void __sanitizer_cov_trace_pc()
     look();
     if ((to = marks.load(std::memory_order_acquire)) == nullptr) return;
   }
-  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) - base.load(std::memory_order_relaxed);
+  const std::uintptr_t at =
+      reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) - base.load(std::memory_order_relaxed);
   if (at < size.load(std::memory_order_relaxed)) to[at] = 1;
 }
