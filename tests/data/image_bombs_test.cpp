@@ -141,8 +141,8 @@ TEST_CASE("F10: compressed texts and profiles in a PNG are never unpacked, whate
 }
 
 TEST_CASE("F10: image data of a PNG that go on behind its last row are not unpacked") {
-  const Bytes bomb = packed_zeros(1024), slack = packed_zeros(1);
-  REQUIRE(bomb.size() < 2'000'000);
+  const Bytes bomb = packed_zeros(256), slack = packed_zeros(1);
+  REQUIRE(bomb.size() < 500'000);
   for (const bool interlaced : {false, true})
     for (const auto& [width, height] :
          std::initializer_list<std::pair<std::uint32_t, std::uint32_t>>{{1, 1}, {2, 2}, {1, 9}, {5, 3}, {100, 37}}) {
