@@ -40,7 +40,9 @@ TEST_CASE("a file for results: a pipe that nobody reads, no name, no room") {
     CHECK(unnamed.code == 2);
     CHECK_THAT(unnamed.text, Catch::Contains(std::string(option) + ": it is empty; name a file"));
     CHECK(bench(in, model + option + "= --model-only").code == 2);
-    const BenchOutcome read = bench(in + "cat pipe & ", model + option + " pipe > /dev/null; wait");
+    // Descriptor 3 waits for the reader: without one, dp_bench refuses the pipe.
+    const BenchOutcome read =
+        bench(in + "cat pipe & exec 3> pipe; ", model + option + " pipe > /dev/null; exec 3>&-; wait");
     CHECK(read.text.size() > 500);
     write_text(folder / "old", "longer than nothing");
     CHECK(bench(in, model + option + " old > /dev/null && head -c 9 old").text != "longer th");
