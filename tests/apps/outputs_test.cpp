@@ -65,8 +65,8 @@ TEST_CASE("a pipe with a reader gets the whole summary and timeline") {
   const TemporaryFolder temp;
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
-    const Outcome outcome = in_shell(
-        "cat pipe > copy & \"$@\"; code=$?; wait; exit $code",
+    const Outcome outcome = in_shell(  // the reader needs a moment to open the pipe
+        "timeout 60 cat pipe > copy & sleep 0.5; \"$@\"; code=$?; wait; exit $code",
         kTiny + Words{"--output-dir", option + std::string("-run"), "--epochs", "9", option, "pipe"}, temp.path());
     INFO(outcome.err);
     CHECK(outcome.code == 0);
