@@ -89,3 +89,39 @@ TEST_CASE("simulated GPUs: a device that does not exist is refused") {
   options.comm = Comm::host;
   CHECK_THAT(failure_of(options, code), Catch::Contains("p2p") && Catch::Contains("host"));
 }
+
+TEST_CASE("simulated GPUs: what the replicas of a GPU take together is refused before it is allocated") {
+  SimulatedGpus machine(2);
+  const Model model = models::mlp({.input = {2, 12, 12}, .hidden = {512, 512, 512}, .classes = 7});
+  const MemoryUse use = estimate_memory(model, on_gpus(1, 1), {8}).front();
+  const std::size_t weights = use.weights + use.gradients;
+  const auto text_of = [](auto&& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::device);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  simt::simulation().device_memory = weights * 7 / 2;
+  CHECK_THAT(text_of([&] { DataParallel(model, on_gpus(8, 2)); }),
+             Catch::Contains("weights, gradients and statistics of 4 replicas need") && Catch::Contains("(cuda:0)") &&
+                 Catch::Contains("use no more than 3 replicas"));
+  check_nothing_left();
+  CHECK(text_of([&] { DataParallel(model, on_gpus(6, 2)); }) == "");
+
+  simt::simulation().device_memory = std::size_t{1} << 30;
+  {
+    DataParallel net(model, on_gpus(2, 1));
+    simt::simulation().device_memory = 2 * weights + (std::size_t{4} << 20);
+    CHECK_THAT(
+        text_of([&] { net.prepare({2048}); }),
+        Catch::Contains("a batch of 2048: activations and momenta of 2 replicas need") && Catch::Contains("(cuda:0)"));
+    simt::simulation().device_memory = std::size_t{1} << 30;
+    CHECK(text_of([&] { net.prepare({16}); }).empty());
+    net.train_step(random_batch(model, 16), {.lr = 0.01f, .momentum = 0.9f});
+    CHECK(net.take_stats().samples == 16);
+  }
+  check_nothing_left();
+}
