@@ -48,7 +48,7 @@ class Sandbox:
     def configure(self):
         guard = self.home / "safe_kill.o"
         flags = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
-                 "-DDP_LIBRARY_TYPE=SHARED", "-DDP_CUDA=OFF", "-DDP_INSTALL=OFF",
+                 "-DDP_LIBRARY_TYPE=SHARED", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", "-DDP_CUDA=OFF", "-DDP_INSTALL=OFF",
                  # Plugins are found beside dp_train, and a library with a copy of some source runs its own.
                  f"-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-Bsymbolic-functions -Wl,-rpath,{self.build}/apps/dp_train {guard}",
                  "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-Bsymbolic-functions"]
