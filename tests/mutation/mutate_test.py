@@ -15,7 +15,7 @@ from sandbox import Sandbox
 FILES = {
     "CMakeLists.txt": """cmake_minimum_required(VERSION 3.25)
 project(toy CXX)
-add_library(dp ${DP_LIBRARY_TYPE} engine/one.cpp engine/two.cpp)
+add_library(dp ${DP_LIBRARY_TYPE} engine/one.cpp engine/two.cpp engine/lonely.cpp)
 target_include_directories(dp PUBLIC ${PROJECT_SOURCE_DIR})
 enable_testing()
 add_subdirectory(tests/toy)
@@ -30,9 +30,6 @@ int unread(int x) {
 int nothing() {
   return 0;
 }
-int unreached(int x) {
-  return x - 5;
-}
 struct Named {
   const char* name;
 } named;
@@ -45,6 +42,7 @@ int endless(int n) {
   return i;
 }
 """,
+    "engine/lonely.cpp": "int unreached(int x) {\n  return x - 5;\n}\n",
     "engine/two.cpp": '#include "engine/inner.h"\nint outer(int x) {\n  return inner(x);\n}\nint doomed(int x) {\n  return x * 9;\n}\n',
     "tests/toy/CMakeLists.txt": """add_executable(test_toy toy_test.cpp)
 target_link_libraries(test_toy PRIVATE dp)
@@ -103,7 +101,7 @@ class WholeCalls(unittest.TestCase):
         return {record["after"]: record for record in results["mutants"]}, printed.getvalue()
 
     def test_each_outcome_and_the_tree_stays_as_it_is(self):
-        chosen = self.mutants(("one.cpp", "return x - x;"), ("one.cpp", "return x - 3;"), ("one.cpp", "return {};"), ("one.cpp", "return x + 5;"),
+        chosen = self.mutants(("one.cpp", "return x - x;"), ("one.cpp", "return x - 3;"), ("one.cpp", "return {};"), ("lonely.cpp", "return x + 5;"),
                               ("one.cpp", "while (i >= n) i = i + 1;"), ("one.cpp", "while (i < n) i = i + 0;"), ("inner.h", "return x / 7;"),
                               ("one.cpp", "return named.name - 1;"), ("two.cpp", "return x / 9;"))
         chosen[2] = next(m for m in mutants_of("engine/one.cpp", FILES["engine/one.cpp"]) if (m.before, m.after) == ("return 0;", "return {};"))

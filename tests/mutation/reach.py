@@ -13,7 +13,7 @@ from mutants import digest
 from sandbox import HERE, Failed
 
 # Exact lines need code that the optimiser leaves alone; the loops of kernels and pictures would take minutes so.
-FLAGS = "-g1 -w -fsanitize-coverage=trace-pc -fno-optimize-sibling-calls -fno-inline-functions-called-once"
+FLAGS = "-g1 -w -fsanitize-coverage=trace-pc -fno-optimize-sibling-calls -fno-inline"
 SLOW_LOOPS = ("kernels/", "data/")
 NOT_REPORTING = ("kernels/reference/", "kernels/cuda/", "tests/", "benchmarks/")
 LIMIT = 600  # seconds of one test
@@ -45,11 +45,14 @@ class Reach:
 
     def of_line(self, path, line, first, last):
         """Names of the tests that reach a line of the statement first to last; where no code is the line's own, the statement; where none is
-        the statement's, as with a constant, the file. None: nothing of the file is known."""
+        the statement's, as with a constant, the file. A line that no test is seen to reach has those that reach the ten lines before it: the
+        line table gives some calls to other lines. None: nothing of the file is known."""
         lines = self.lines.get(path)
         if lines is None:
             return None
         found = [lines[line]] if line in lines else [lines[other] for other in range(first, last + 1) if other in lines] or lines.values()
+        if not any(found):
+            found = [lines.get(before, 0) for before in range(max(1, line - 10), line)]
         return {name for i, name in enumerate(self.names) if any(bits >> i & 1 for bits in found)}
 
     # --- the run over the unchanged tree ---
@@ -106,11 +109,13 @@ class Reach:
 
     def blocks_of(self, module):
         """[(mark of a block, {(path, line)})] and a table with every line that has code."""
-        calls = subprocess.run(f"objdump -d --no-show-raw-insn {module} | grep -A1 '<__sanitizer_cov_trace_pc>$'", shell=True,
+        calls = subprocess.run(f"objdump -d --no-show-raw-insn {module} | grep -E -A1 '<__sanitizer_cov_trace_pc>$|>:$'", shell=True,
                                stdout=subprocess.PIPE, text=True).stdout  # none where the linker took no object that reports
-        marks, after_call = [], False
+        marks, functions, after_call = [], [], False
         for line in calls.splitlines():
-            if "<__sanitizer_cov_trace_pc>" in line and "call" in line or "\tbl\t" in line:
+            if line.endswith(">:"):
+                functions.append(int(line.split()[0], 16))
+            elif "<__sanitizer_cov_trace_pc>" in line and "call" in line or "\tbl\t" in line:
                 after_call = True
             elif after_call and re.match(r"\s*[0-9a-f]+:", line):
                 marks.append(int(line.split(":")[0], 16))
@@ -118,8 +123,12 @@ class Reach:
         table = subprocess.run(["objdump", "-WL", "-w", str(module)], stdout=subprocess.PIPE, text=True, check=True).stdout
         rows = sorted({int(at, 16) for at in re.findall(r"^\S.* (?:\d+|-) +(0x[0-9a-f]+)", table, re.MULTILINE)})
         marks.sort()
-        # The row that a mark's call belongs to, and every row up to the next call.
-        begins = [max(bisect.bisect_right(rows, mark - 1) - 1, 0) for mark in marks]
+        # From the row that a mark's call belongs to, or its function's first, to the next block.
+        begins = []
+        for i, mark in enumerate(marks):
+            function = functions[max(bisect.bisect_right(functions, mark) - 1, 0)] if functions else 0
+            first = function if i == 0 or marks[i - 1] < function else mark - 1
+            begins.append(max(bisect.bisect_right(rows, first) - 1, 0))
         known = self.lines_at(module, rows)
         blocks = []
         for i, mark in enumerate(marks):
