@@ -48,7 +48,8 @@ void sync_file(const std::string& path);
 void sync_folder(const std::string& path);
 // Puts a file in place of whatever file stood at `path`, by a temporary sibling that `fill` writes.
 void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill);
-// Removes what killed calls of replace_file left beside `path`; none may be under way. What cannot be removed stays.
+// Removes the temporary files that killed calls of replace_file left beside `path`. The caller ensures that no such call is running. Files that
+// cannot be removed are left in place.
 void remove_unfinished(const std::string& path) noexcept;
 // Removes a file, link or folder with all in it, following no link. False when something stayed. Never throws.
 bool remove_tree(const std::string& path) noexcept;

@@ -9,7 +9,7 @@
 namespace dp::kernels {
 namespace {
 
-// Images of one cell lie alike in nchw and in nhwc: these are seen as the other side of the pool is.
+// A 1x1 image has the same memory in nchw and nhwc. Such a tensor takes the layout of the pool's other tensor.
 ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
   ActivationView view = view_of(tensor);
   if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;

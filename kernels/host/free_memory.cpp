@@ -43,7 +43,7 @@ void take_less(std::optional<HostRoom>& least, const std::optional<HostRoom>& ot
   if (other && (!least || other->bytes < least->bytes)) least = other;
 }
 
-// The group, and each above it. In a container the group's path may be that of the host, and its files lie at the mount itself.
+// Adds the limits of the group and of all its parents. In a container the path may be the host's; the limits are then at the mount point.
 void add_groups(std::optional<HostRoom>& least, const Version& version, std::string group) {
   while (!group.empty()) {
     if (group.back() != '/') take_less(least, of_group(version, group));
