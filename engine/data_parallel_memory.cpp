@@ -32,11 +32,11 @@ std::string counted(std::size_t replicas) { return fmt::format("{} replica{}", r
 
 }  // namespace
 
-// In a world all ranks look at what is free before the first of them allocates.
+// In a world, all ranks read the free memory before any of them allocates.
 void DataParallel::State::judge_memory(const std::vector<std::size_t>& needs, bool together, const std::string& what,
                                        const FitsText& fits) {
   std::vector<std::optional<engine::Room>> rooms(needs.size());
-  run([&](int r) {  // there: to ask makes a GPU the thread's own
+  run([&](int r) {  // on the replica's thread: the query makes its GPU the current device
     rooms[static_cast<std::size_t>(r)] = engine::room_on(options.devices[static_cast<std::size_t>(r)]);
   });
   for (std::size_t first = 0; first < needs.size(); ++first) {
@@ -100,7 +100,7 @@ void DataParallel::State::require_room_for(const std::vector<Placed>& batches, b
   for (const Placed& batch : batches) rows = std::max(rows, batch.rows);
   judge_memory(needs, together, fmt::format("a batch of {}: activations and momenta", rows),
                [&](std::size_t room, std::size_t sharing) {
-                 // What one of them has once all have an equal part of what is free.
+                 // The share of each one when the free memory is divided equally.
                  const std::size_t each = replicas.front()->memory_use().total() + engine::promised(room) / sharing;
                  const std::size_t rounding = options.devices.front().kind == DeviceKind::cuda ? 0 : engine::kRounding;
                  const std::int64_t fits = largest_batch(model, options, each - std::min(each, rounding));

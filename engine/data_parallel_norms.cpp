@@ -1,4 +1,4 @@
-// Whether a batch has what batch normalisation needs to train on.
+// Checks that a batch is large enough to train batch normalisation.
 #include "dp/error.h"
 #include "engine/data_parallel_state.h"
 

@@ -1,4 +1,4 @@
-// What memory a device has left for replicas.
+// The memory of a device that is available to replicas.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ struct Room {
   std::string limit;  // what sets it
 };
 
-// Of the host, or of a GPU; nothing where it is not known.
+// For the host or a GPU; empty when unknown.
 std::optional<Room> room_on(const Device& device);
-// What a buffer of so many bytes takes of it.
+// The bytes that a buffer of this size occupies.
 std::size_t taken_on(const Device& device, std::size_t bytes);
-// Of what is free, what may be promised: a tenth is left to stacks, generated code and everybody else.
+// The part of free memory that suggestions use: a tenth stays for stacks, generated code and other processes.
 inline std::size_t promised(std::size_t free) { return free / 10 * 9; }
-// The most that rounding up adds to a replica's memory, of a size that is only estimated.
+// The largest rounding error of a replica's estimated memory.
 inline constexpr std::size_t kRounding = std::size_t{8} << 20;
 std::string in_units(std::size_t bytes);  // "12.5 GiB", "1536.0 MiB", "384.0 KiB"
 

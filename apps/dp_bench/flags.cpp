@@ -156,7 +156,7 @@ void add_compare(CLI::App& app, StepOptions& o, Asked& asked) {
   app.callback([&] { asked.work = [&o] { return compare_report(o, tell); }; });
 }
 
-// CLI11 gives "--flag=" the next word for a value.
+// CLI11 would take the next argument as the value of "--flag=".
 void refuse_missing_values(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];

@@ -41,14 +41,14 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-// 0, or 7 where what was printed did not arrive. A reader that has left is no failure.
+// Returns 0, or 7 when stdout could not be written. A reader that closed its end is not an error.
 int finish_output() {
   const bool lost = std::ferror(stdout) != 0;
   errno = 0;
   if (std::fflush(stdout) == 0 && !lost) return 0;
   const int error = errno;
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
-  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) return 0;  // its reader has left
+  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) return 0;  // the reader closed its end
   std::fprintf(stderr, "dp_bench: error: stdout could not be written%s%s; send it where there is room\n",
                error != 0 ? ": " : "", error != 0 ? std::strerror(error) : "");
   return static_cast<int>(dp::ErrorCode::io);
@@ -90,6 +90,6 @@ int guarded(int argc, const char* const* argv) try {
 
 int main(int argc, char** argv) {
   dp::open_standard_descriptors();
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails as any other
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file-size limit then fails with EFBIG
   return dp_bench::guarded(argc, argv);
 }

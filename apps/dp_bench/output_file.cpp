@@ -17,7 +17,7 @@ constexpr int kReaderPatience = 10'000;  // milliseconds in which a pipe's reade
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
-  // O_NONBLOCK: a pipe without a reader is refused, not waited for.
+  // O_NONBLOCK: opening a pipe without a reader fails instead of blocking.
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
   if (file_ < 0) fail(errno);
 }

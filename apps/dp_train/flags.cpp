@@ -207,7 +207,7 @@ void refuse_repeats(const CLI::App& app) {
                       option->get_name() + " is given " + std::to_string(option->count()) + " times; give it once");
 }
 
-// CLI11 gives "--flag=" the next word for a value.
+// CLI11 would take the next argument as the value of "--flag=".
 void refuse_missing_values(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];

@@ -152,6 +152,6 @@ int guarded(int argc, char* const* argv) {
 
 int main(int argc, char** argv) {
   dp::open_standard_descriptors();
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails as any other
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file-size limit then fails with EFBIG
   return dp_train::guarded(argc, argv);
 }

@@ -19,7 +19,7 @@ std::string dataset_of(const Arguments& arguments, const dp::models::Recipe& rec
 dp::TrainerOptions trainer_options(const Arguments& arguments, const dp::models::Recipe& recipe,
                                    const std::vector<dp::Device>& devices, const std::shared_ptr<dp::World>& world);
 
-// Flags that were given and mean nothing on such devices, for a warning; empty: none.
+// The given flags that have no effect on these devices, as a warning; empty when there are none.
 std::string without_effect(const Arguments& arguments, dp::DeviceKind kind);
 
 // The run's folder; empty when the run writes none. What was made for it goes again if nothing was put there.

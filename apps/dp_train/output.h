@@ -1,9 +1,9 @@
-// What a program prints must arrive.
+// Reports output to stdout that could not be written.
 #pragma once
 
 namespace dp_train {
 
-// Writes stdout out. 0, or where that failed 7 and a line of that severity on stderr. A reader that has left is no failure.
+// Flushes stdout. Returns 0; on failure 7, after a line of this severity on stderr. A reader that closed its end is not an error.
 int finish_output(const char* severity = "error");
 
 }  // namespace dp_train

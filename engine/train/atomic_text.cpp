@@ -31,7 +31,7 @@ bool is_special(const std::string& path) {
 
 constexpr int kReaderPatience = 10'000;  // milliseconds in which a pipe's reader takes nothing
 
-// O_NONBLOCK: a pipe without a reader is an error, not a wait.
+// O_NONBLOCK: opening a pipe without a reader fails instead of blocking.
 FileHandle open_special(const std::string& path) {
   FileHandle file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file) fail(path, errno);

@@ -29,7 +29,7 @@ class Run {
     return other;
   }
 
-  // What replicas on the CPU allocate.
+  // The allocations of CPU replicas.
   std::size_t of_replicas() const {
     if (!on_host_) return 0;
     std::vector<std::int64_t> train;

@@ -4,9 +4,9 @@
 
 namespace dp {
 
-// What a replica on the CPU takes of the host's memory, at the least.
+// The least host memory that a CPU replica allocates.
 std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& options);
-// require_memory() for replicas that hold so many bytes already.
+// require_memory() when replicas have already allocated this many bytes.
 void require_memory_beyond(std::size_t held, const Model& model, const DatasetPair& data, const TrainerOptions& options,
                            bool training);
 

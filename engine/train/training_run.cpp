@@ -203,14 +203,14 @@ void TrainingRun::train_epoch() {
   if (!alone_) judge_skipped(first);
 }
 
-// A run that skips all it is given learns nothing, and must not end as if it had.
+// A run that skips every step has not trained and must not exit with status 0.
 void TrainingRun::judge_skipped(std::int64_t first) {
   const std::int64_t skipped = epoch_stats_.skipped, trained = state_.batch_in_epoch - first;
   if (skipped == 0 || trained == 0) return;
   const std::string told = fmt::format("{} of {} steps of epoch {} were skipped", skipped, trained, state_.epoch);
   const bool whole = state_.batch_in_epoch == batches_;
   const bool all = (whole && skipped == batches_) || ((whole || out_of_steps()) && state_.skipped == state_.step);
-  // A float16 run begins by lowering the scale of its loss.
+  // A float16 run may first lower its loss scale.
   const bool scaling = epoch_stats_.samples > 0 && epoch_stats_.loss_scale.value_or(0) >= 1;
   if (all && !scaling)
     throw Error(ErrorCode::nonfinite, told + ": none had a finite loss and gradient, and nothing was learned");

@@ -246,7 +246,7 @@ void Coordinator::check_deadlines() {
   }
 }
 
-// What a rank was busy for is not part of its time for the exchanges that it still has to come to.
+// Time that a rank was busy does not count towards the timeout of its next exchange.
 void Coordinator::set_busy(Guest& guest, bool busy) {
   guest.busy = busy;
   if (busy || failed_) return;

@@ -48,7 +48,7 @@ std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& opti
   check_shapes(desc, LowPrecision::converted);
   CpuOpOptions used = options;
   if (kThreadSanitizer) used.threads = 1;
-  require_address_space(0);  // oneDNN 2.6 writes to address 0 when it is refused memory for an object of its own
+  require_address_space(0);                // oneDNN 2.6 crashes when an internal allocation fails
   const OmpThreads threads(used.threads);  // oneDNN partitions its work for the number it finds
   try {
     return std::visit([&](const auto& d) { return make(d, used); }, desc);

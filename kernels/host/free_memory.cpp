@@ -11,7 +11,7 @@
 namespace dp::kernels {
 namespace {
 
-// What a version of control groups calls its files. Anonymous and shared memory can not be given back, cached files can.
+// File names of a control group version. Anonymous and shared memory cannot be reclaimed; cached files can.
 struct Version {
   std::string_view mount, limit;
   std::array<std::string_view, 2> used;  // lines of memory.stat, for the group and those below it
@@ -28,7 +28,7 @@ std::optional<HostRoom> of_machine() {
   return {};
 }
 
-// Nothing where the group has no limit, or is not mounted here.
+// Empty when the group has no limit or is not mounted.
 std::optional<HostRoom> of_group(const Version& version, const std::string& group) {
   const std::string folder = std::string(version.mount) + group + "/", limit = folder + std::string(version.limit);
   std::ifstream maximum(system_root() + limit), statistics(system_root() + folder + "memory.stat");

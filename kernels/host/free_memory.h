@@ -1,4 +1,4 @@
-// How much memory the host leaves to this process.
+// The host memory that this process can still allocate.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ struct HostRoom {
 // The least of what the system has available and what this process's control groups (v1 and v2) and those above them leave; cached files
 // count as free. Nothing: unknown.
 std::optional<HostRoom> host_room();
-// The same in bytes, 0: unknown.
+// The same in bytes; 0 when unknown.
 std::size_t free_host_memory();
 
-// What stands before /proc and /sys in the paths that host_room() reads. Empty but in tests.
+// The prefix of /proc and /sys in host_room(). Empty except in tests.
 std::string& system_root();
 
 }  // namespace dp::kernels

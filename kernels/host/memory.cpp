@@ -99,7 +99,7 @@ std::size_t resident_bytes(std::size_t bytes) {
 }
 
 std::unique_ptr<Buffer> allocate_host(std::size_t bytes) {
-  // Small pieces take their chance: to ask what is free takes longer than to allocate them.
+  // Small allocations are not checked: the check takes longer than the allocation.
   const std::size_t free = bytes >= kHugePage ? free_host_memory() : 0;
   if (free > 0 ? bytes > free : bytes > std::numeric_limits<std::size_t>::max() / 2) refuse(bytes, free);
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;

@@ -30,7 +30,7 @@ class StackReserve {
   std::size_t bytes_;
 };
 
-// What allocate_host takes for so many: it rounds up.
+// The size that allocate_host rounds up to.
 std::size_t resident_bytes(std::size_t bytes);
 // Zeroed, 64-byte aligned, resident (the pages are touched by the calling thread); huge pages where it is large.
 // Error(device) naming bytes asked and free.

@@ -1,4 +1,4 @@
-// Whether the host has memory for a run.
+// Checks that the host has enough memory for a run.
 #pragma once
 
 #include "dp/dataset.h"
