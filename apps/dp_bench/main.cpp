@@ -1,11 +1,7 @@
 // dp_bench: how fast it is, beside what it could be and what others are.
 #include <dp/dp.h>
-#include <poll.h>
-#include <unistd.h>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <sstream>
@@ -41,19 +37,6 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-// Returns 0, or 7 when stdout could not be written. A reader that closed its end is not an error.
-int finish_output() {
-  const bool lost = std::ferror(stdout) != 0;
-  errno = 0;
-  if (std::fflush(stdout) == 0 && !lost) return 0;
-  const int error = errno;
-  pollfd out{STDOUT_FILENO, POLLOUT, 0};
-  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) return 0;  // the reader closed its end
-  std::fprintf(stderr, "dp_bench: error: stdout could not be written%s%s; send it where there is room\n",
-               error != 0 ? ": " : "", error != 0 ? std::strerror(error) : "");
-  return static_cast<int>(dp::ErrorCode::io);
-}
-
 int fail(int code, const std::string& what) {
   std::fflush(stdout);
   std::fprintf(stderr, "dp_bench: error: %s\n", dp::printable(what).c_str());
@@ -63,7 +46,10 @@ int fail(int code, const std::string& what) {
 int guarded(int argc, const char* const* argv) try {
   point_to_plugins();
   const auto asked = parse_arguments(argc, argv);
-  if (!asked) return finish_output();
+  if (!asked) {
+    dp::flush_stdout();
+    return 0;
+  }
   OutputFile json(asked->output.json), html(asked->output.html), markdown(asked->output.markdown);
   Report report = asked->work();
   report.facts.insert(
@@ -76,7 +62,8 @@ int guarded(int argc, const char* const* argv) try {
   json.write(to_json(report));
   html.write(to_html(report));
   markdown.write(to_markdown(report));
-  return finish_output();
+  dp::flush_stdout();
+  return 0;
 } catch (const dp::Error& error) {
   return fail(static_cast<int>(error.code()), error.what());
 } catch (const ChildError& error) {

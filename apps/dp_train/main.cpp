@@ -13,7 +13,6 @@
 #include "estimate.h"
 #include "images.h"
 #include "options.h"
-#include "output.h"
 #include "processes.h"
 #include "signals.h"
 
@@ -27,7 +26,9 @@ void list_models() {
 
 // Of what only prints.
 int code_of(const Signals& signals) {
-  return signals.received.load() == 0 ? finish_output() : 128 + signals.received.load();
+  if (signals.received.load() != 0) return 128 + signals.received.load();
+  dp::flush_stdout();
+  return 0;
 }
 
 void warn(const std::string& text) {
@@ -63,10 +64,13 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
       dp::console_callbacks({.quiet = arguments.quiet, .progress = !arguments.no_progress});
   const dp::RunSummary summary = arguments.evaluate ? trainer.evaluate(console) : trainer.run(console);
   if (leads) dp::print_summary(summary);
-  // A run's result is in its folder; without one it is what was printed.
-  const bool only_printed = folder.path().empty();
-  const int lost = leads ? finish_output(only_printed ? "error" : "warning") : 0;
-  if (lost != 0 && only_printed && !summary.interrupted) return lost;
+  try {
+    if (leads) dp::flush_stdout();
+  } catch (const dp::Error& error) {
+    // A run's result is in its folder; without one it is what was printed.
+    if (folder.path().empty() && !summary.interrupted) throw;
+    warn(error.what());
+  }
   const int number = signals.received.load();
   return summary.interrupted ? 128 + (number != 0 ? number : SIGINT) : 0;  // 0: another rank was signalled
 }
