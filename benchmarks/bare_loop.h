@@ -11,7 +11,7 @@
 #include "dp/loader.h"
 #include "dp/model.h"
 #include "dp/optimizer.h"
-#include "engine/replica.h"
+#include "engine/replica/replica.h"
 
 namespace dp::benchmarks {
 

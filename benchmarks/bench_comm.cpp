@@ -13,7 +13,7 @@
 #include "dp/device.h"
 #include "dp/error.h"
 #include "dp/standard_descriptors.h"
-#include "engine/world/world_state.h"
+#include "engine/process_group/world_state.h"
 #include "kernels/backend.h"
 #include "kernels/host/cores.h"
 

@@ -16,8 +16,8 @@
 #include "dp/error.h"
 #include "dp/models.h"
 #include "dp/standard_descriptors.h"
-#include "engine/op_work.h"
-#include "engine/tracer.h"
+#include "engine/observe/tracer.h"
+#include "engine/plan/op_work.h"
 
 namespace {
 

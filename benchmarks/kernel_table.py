@@ -228,7 +228,7 @@ def mnist_passes(batch):
 
 
 def resnet_passes(batch):
-    """As engine/plan_norm.cpp: a normalisation whose result two others read gets two gradients and writes their sum behind the ReLU."""
+    """As engine/plan/plan_norm.cpp: a normalisation whose result two others read gets two gradients and writes their sum behind the ReLU."""
     layers = resnet18(batch)
     passes, last = {}, layers[-2]
 

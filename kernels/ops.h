@@ -176,7 +176,7 @@ struct BatchNormBackward {
 
 // Batch normalisation fused with the convolutions beside it: each computes what the ops it names compute one after another, with the
 // same roundings to activations' type, and may keep what is between them out of memory. Where and when plans use them:
-// engine/norm_fusion.h.
+// engine/plan/norm_fusion.h.
 //
 // Conv2dForward without bias and ReLU of z, then BatchNormMoments of y with `eps` when `moments`. z is x, or when `norm` max(0, x
 // normalised), as BatchNormForward with relu makes it. Args: x, stats, weight, bias (null without norm), w, y, moments or null, stats
@@ -310,7 +310,7 @@ struct GradNormFinish {
 
 // A batch from a dataset that lies on the device, as a loader makes it: x = (byte / 255 - mean) / deviation, each step rounded to
 // float32; where GatherInputs says so, of an image that is padded with black pixels, cropped to its size at a random place and flipped by
-// chance. Not part of plans: see engine/kept_images.h.
+// chance. Not part of plans: see engine/replica/kept_images.h.
 // Args: samples (i64, N: rows of the dataset), GatherInputs, x.
 struct GatherImages {
   TensorDesc x;

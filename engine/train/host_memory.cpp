@@ -6,7 +6,7 @@
 
 #include "dp/default_devices.h"
 #include "dp/error.h"
-#include "engine/memory_room.h"
+#include "engine/replica/memory_room.h"
 #include "engine/train/passes.h"
 
 namespace dp {

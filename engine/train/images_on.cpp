@@ -4,7 +4,7 @@
 
 #include "dp/error.h"
 #include "dp/world.h"
-#include "engine/files/available_memory.h"
+#include "engine/base/available_memory.h"
 #include "kernels/backend.h"
 
 namespace dp {

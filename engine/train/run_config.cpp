@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "engine/base/text.h"
 #include "engine/train/option_names.h"
-#include "engine/train/text.h"
 
 namespace dp {
 namespace {

@@ -13,9 +13,9 @@
 #include <fstream>
 
 #include "dp/error.h"
-#include "engine/files/checkpoint_folder.h"
-#include "engine/files/durable.h"
-#include "engine/train/text.h"
+#include "engine/base/text.h"
+#include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/durable.h"
 
 namespace dp {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/files/file_handle.h"
-#include "engine/train/made_paths.h"
+#include "engine/base/file_handle.h"
+#include "engine/base/made_paths.h"
 
 namespace dp {
 

@@ -1,5 +1,5 @@
 // summary.json.
-#include "engine/train/text.h"
+#include "engine/base/text.h"
 
 #include "dp/trainer.h"
 

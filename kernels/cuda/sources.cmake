@@ -93,9 +93,9 @@ foreach(name
 endforeach()
 # What a library that shares no symbols with the program needs of the rest.
 set(dp_cuda_shared
-  ${PROJECT_SOURCE_DIR}/engine/floor/device.cpp
-  ${PROJECT_SOURCE_DIR}/engine/floor/shape.cpp
-  ${PROJECT_SOURCE_DIR}/engine/floor/standard_descriptors.cpp
+  ${PROJECT_SOURCE_DIR}/engine/base/device.cpp
+  ${PROJECT_SOURCE_DIR}/engine/base/shape.cpp
+  ${PROJECT_SOURCE_DIR}/engine/base/standard_descriptors.cpp
   ${PROJECT_SOURCE_DIR}/kernels/check_shapes.cpp
   ${PROJECT_SOURCE_DIR}/kernels/host/collective_call.cpp
   ${PROJECT_SOURCE_DIR}/kernels/op_names.cpp

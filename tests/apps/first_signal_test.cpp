@@ -9,7 +9,7 @@
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
-#include "engine/world/socket.h"
+#include "engine/process_group/socket.h"
 #include "support/catch.h"
 #include "support/patience.h"
 

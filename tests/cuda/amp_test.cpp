@@ -1,7 +1,7 @@
 // Mixed precision on simulated GPUs: against the reference, whose ops round what they write, and against itself.
 #include "cuda/amp_runs.h"
 #include "dp/error.h"
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
 
 using namespace dp;
 using namespace dp::test;

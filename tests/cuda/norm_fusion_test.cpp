@@ -1,7 +1,7 @@
 // Convolutions that do part of what a batch normalisation does, on simulated GPUs: in plans, and as the tuner sees them.
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/fused_op.h"
 #include "kernels/cuda/trial.h"

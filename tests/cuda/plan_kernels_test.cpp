@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "cuda/simulated_gpus.h"
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
 #include "support/training.h"
 
 using namespace dp;

@@ -9,7 +9,7 @@
 
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/trial.h"
 #include "support/temporary_folder.h"

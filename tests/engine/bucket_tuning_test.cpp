@@ -1,4 +1,4 @@
-#include "engine/bucket_tuning.h"
+#include "engine/parallel/bucket_tuning.h"
 
 #include <cmath>
 

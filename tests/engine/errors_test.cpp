@@ -2,8 +2,8 @@
 #include <chrono>
 
 #include "dp/error.h"
-#include "engine/failpoint.h"
-#include "engine/worker_pool.h"
+#include "engine/observe/failpoint.h"
+#include "engine/parallel/worker_pool.h"
 #include "support/catch.h"
 #include "support/failing.h"
 #include "support/patience.h"

@@ -1,8 +1,8 @@
 // Plans in which layers run with what stands beside them (kernels/fused_layers.h): which steps they have, and that the result is the same.
 #include <algorithm>
 
-#include "engine/plan.h"
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
+#include "engine/plan/plan.h"
 #include "support/catch.h"
 #include "support/training.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/base/test_modes.h"
 #include "engine/random_graph.h"
-#include "engine/test_modes.h"
 #include "support/catch.h"
 
 namespace dp::test {

@@ -1,11 +1,11 @@
 // Plans in which convolutions do part of what batch normalisations do: which, when, and that the result is the same.
-#include "engine/norm_fusion.h"
+#include "engine/plan/norm_fusion.h"
 
 #include <algorithm>
 #include <map>
 
-#include "engine/plan.h"
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
+#include "engine/plan/plan.h"
 #include "kernels/host/host_context.h"
 #include "kernels/reference/reference_ops.h"
 #include "support/catch.h"

@@ -1,11 +1,11 @@
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 
 #include "dp/error.h"
 #include "dp/models.h"
-#include "engine/bucket_tuning.h"
-#include "engine/data_parallel_state.h"
-#include "engine/fusion.h"
-#include "engine/placement.h"
+#include "engine/parallel/bucket_tuning.h"
+#include "engine/parallel/data_parallel_state.h"
+#include "engine/plan/fusion.h"
+#include "engine/plan/placement.h"
 #include "support/catch.h"
 #include "support/training.h"
 

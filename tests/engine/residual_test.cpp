@@ -1,6 +1,6 @@
 // Networks that are graphs, and batch normalisation over replicas (S8).
 #include "dp/error.h"
-#include "engine/fusion.h"
+#include "engine/plan/fusion.h"
 #include "support/catch.h"
 #include "support/training.h"
 

@@ -1,4 +1,4 @@
-#include "engine/split.h"
+#include "engine/base/split.h"
 
 #include "dp/error.h"
 #include "support/catch.h"

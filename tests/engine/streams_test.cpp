@@ -1,6 +1,6 @@
 // The engine over streams that run on threads of their own, with random delays and copied inputs: what CUDA will do to it.
 // A missing wait between streams gives another result here, or a report of the thread sanitizer.
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
 #include "support/catch.h"
 #include "support/training.h"
 

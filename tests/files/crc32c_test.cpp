@@ -1,4 +1,4 @@
-#include "engine/files/crc32c.h"
+#include "engine/checkpoint/crc32c.h"
 
 #include <string_view>
 #include <vector>

@@ -1,5 +1,5 @@
 // New files and their temporary names.
-#include "engine/files/durable.h"
+#include "engine/checkpoint/durable.h"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // The texts of errors: one line of ASCII of bounded length, whatever was quoted.
-#include "engine/files/fault.h"
+#include "engine/base/fault.h"
 
 #include "files/files_support.h"
 #include "support/catch.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/files/file_ops.h"
+#include "engine/base/file_ops.h"
 
 namespace dp::test {
 

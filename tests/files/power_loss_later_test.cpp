@@ -2,7 +2,7 @@
 #include <cerrno>
 #include <limits>
 
-#include "engine/files/checkpoint_folder.h"
+#include "engine/checkpoint/checkpoint_folder.h"
 #include "files/files_support.h"
 #include "files/lossy_disk.h"
 #include "files/scoped_file_ops.h"

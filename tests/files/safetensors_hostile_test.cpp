@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "engine/files/safetensors_header.h"
+#include "engine/checkpoint/safetensors_header.h"
 #include "files/files_support.h"
 #include "files/hostile_corpus.h"
 #include "files/memory_peak.h"

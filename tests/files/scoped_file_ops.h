@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/files/file_ops.h"
+#include "engine/base/file_ops.h"
 
 namespace dp::test {
 

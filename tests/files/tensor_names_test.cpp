@@ -1,4 +1,4 @@
-#include "engine/files/safetensors_header.h"
+#include "engine/checkpoint/safetensors_header.h"
 #include "files/files_support.h"
 #include "support/catch.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/test_modes.h"
+#include "engine/base/test_modes.h"
 #include "support/catch.h"
 #include "support/training.h"
 

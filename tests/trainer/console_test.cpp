@@ -1,5 +1,5 @@
 // The lines of the console and the keys of the summary, exactly.
-#include "engine/train/console_text.h"
+#include "engine/train/console/console_text.h"
 
 #include <nlohmann/json.hpp>
 

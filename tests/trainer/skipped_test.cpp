@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "engine/train/console_text.h"
+#include "engine/train/console/console_text.h"
 #include "support/catch.h"
 #include "trainer/expect_error.h"
 #include "trainer/failpoint.h"

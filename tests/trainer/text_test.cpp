@@ -1,5 +1,5 @@
 // Text that goes to terminals, logs and JSON files.
-#include "engine/train/text.h"
+#include "engine/base/text.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // F4: a call in which nothing moves ends with an error that says what each replica did last.
-#include "engine/watchdog.h"
+#include "engine/observe/watchdog.h"
 
 #include <chrono>
 

@@ -7,10 +7,10 @@
 #include <chrono>
 #include <set>
 
-#include "engine/world/connection.h"
-#include "engine/world/coordinator.h"
-#include "engine/world/token.h"
-#include "engine/world/world_state.h"
+#include "engine/process_group/connection.h"
+#include "engine/process_group/coordinator.h"
+#include "engine/process_group/token.h"
+#include "engine/process_group/world_state.h"
 #include "support/catch.h"
 #include "support/patience.h"
 #include "world/world_ranks.h"

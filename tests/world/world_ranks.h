@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dp/world.h"
-#include "engine/world/socket.h"
+#include "engine/process_group/socket.h"
 #include "support/catch.h"
 
 namespace dp::test {

@@ -1,0 +1,37 @@
+#include "engine/base/made_paths.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+namespace dp {
+
+namespace fs = std::filesystem;
+
+MadePaths::~MadePaths() {
+  for (; !paths_.empty(); paths_.pop_back()) std::remove(paths_.back().c_str());  // a folder only when it is empty
+}
+
+int MadePaths::make_folders(const std::string& path) {
+  fs::path folder;
+  for (const fs::path& part : fs::path(path)) {
+    folder /= part;
+    if (::mkdir(folder.c_str(), 0777) == 0) {
+      paths_.push_back(folder.string());
+      continue;
+    }
+    const int error = errno;
+    std::error_code ignored;
+    if (!fs::is_directory(folder, ignored)) return error == EEXIST ? ENOTDIR : error;
+  }
+  return 0;
+}
+
+void MadePaths::note_unless_there(const std::string& file) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(file, error))) paths_.push_back(file);
+}
+
+}  // namespace dp

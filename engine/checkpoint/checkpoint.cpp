@@ -1,0 +1,87 @@
+// Saving and loading a checkpoint's folder.
+#include "dp/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "dp/error.h"
+#include "engine/base/fault.h"
+#include "engine/base/file_ops.h"
+#include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/durable.h"
+#include "engine/checkpoint/put_in_place.h"
+#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/safetensors_write.h"
+#include "engine/checkpoint/train_state.h"
+
+namespace dp {
+namespace {
+
+// What stands at the target will be deleted: it has to be a checkpoint, whole or damaged, or empty.
+void refuse_anything_else(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_status status = fs::symlink_status(path, ignored);
+  if (!fs::exists(status) || fs::is_symlink(status)) return;  // of a link only the link is replaced
+  if (fs::is_directory(status)) {
+    if (fs::is_empty(path, ignored)) return;
+    for (const char* name : {kManifestFile, kModelFile, kOptimizerFile, kAverageFile, kStateFile})
+      if (fs::exists(fs::symlink_status(path + "/" + name, ignored))) return;
+  }
+  throw Error(ErrorCode::usage, printable(path) + " exists and is not a checkpoint; name another folder to save to");
+}
+
+template <typename Write>
+FileRecord write_file(const std::string& folder, const char* name, const Write& write) {
+  FileWriter file(folder + "/" + name);
+  write(file);
+  file.finish();
+  return {file.bytes(), file.crc()};
+}
+
+void write_folder(const std::string& folder, const Checkpoint& checkpoint) {
+  if (file_ops().mkdir(folder.c_str(), 0777) != 0) throw_io_errno(folder, "making the folder", errno);
+  Manifest manifest;
+  manifest[kModelFile] =
+      write_file(folder, kModelFile, [&](FileWriter& file) { write_tensors(file, checkpoint.weights); });
+  manifest[kOptimizerFile] =
+      write_file(folder, kOptimizerFile, [&](FileWriter& file) { write_tensors(file, checkpoint.momenta); });
+  if (!checkpoint.average.empty())
+    manifest[kAverageFile] =
+        write_file(folder, kAverageFile, [&](FileWriter& file) { write_tensors(file, checkpoint.average); });
+  manifest[kStateFile] =
+      write_file(folder, kStateFile, [&](FileWriter& file) { file.write(to_json(checkpoint.state)); });
+  write_file(folder, kManifestFile, [&](FileWriter& file) { file.write(to_json(manifest)); });
+  sync_folder(folder);
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint) {
+  const PathParts target = split_path(folder);
+  refuse_anything_else(target.path());
+  const std::string temporary = temporary_sibling(target, "tmp");
+  std::string old;
+  try {
+    write_folder(temporary, checkpoint);
+    old = put_in_place(temporary, target);
+  } catch (...) {
+    remove_tree(temporary);
+    throw;
+  }
+  if (!old.empty()) remove_tree(old);  // saved all the same if this fails; find_checkpoint tries again
+}
+
+Checkpoint load_checkpoint(const std::string& folder) {
+  VerifiedCheckpoint files = open_checkpoint(folder, Links::follow);
+  Checkpoint checkpoint;
+  checkpoint.state = read_train_state(files.state);
+  checkpoint.weights = read_safetensors(files.model);
+  checkpoint.momenta = read_safetensors(files.optimizer);
+  if (files.average) checkpoint.average = read_safetensors(*files.average);
+  return checkpoint;
+}
+
+}  // namespace dp

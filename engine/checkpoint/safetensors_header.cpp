@@ -1,0 +1,119 @@
+#include "engine/checkpoint/safetensors_header.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+
+#include "engine/base/fault.h"
+#include "engine/checkpoint/safetensors_sax.h"
+
+namespace dp {
+namespace {
+
+// The JSON parser keeps the text of the token at hand, and some copies of it for a message. Between two quotes lies a
+// string, or what separates two strings: a bound on that distance bounds the parser's memory whatever the length of the
+// header.
+constexpr std::size_t kLongestToken = std::size_t{1} << 20;
+
+void check_text(std::string_view json, const std::string& path) {
+  if (json.empty() || json.front() != '{')
+    throw_data(path, "its header does not begin with '{'; it is no safetensors file");
+  std::size_t token_begin = 0;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const auto c = static_cast<unsigned char>(json[i]);
+    if (c < 32 && c != '\n' && c != '\r' && c != '\t')  // the parser takes a zero byte for the end
+      throw_data(path, "its header holds the control character " + std::to_string(c) + " at byte " + std::to_string(i));
+    if (c == '"') token_begin = i;
+    if (c == '\\') ++i;
+    if (i - token_begin > kLongestToken) throw_data(path, "its header holds more than 1 MiB in one piece");
+  }
+}
+
+// The bytes that `entry` needs in the file; nothing when they exceed 64 bits.
+std::optional<std::uint64_t> stored_bytes(const TensorEntry& entry) {
+  const std::uint64_t width = entry.stored == StoredAs::same ? size_of(entry.type) : 2;
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::uint64_t>(entry.shape.numel()), width, &bytes)) return std::nullopt;
+  return bytes;
+}
+
+void check_layout(std::vector<TensorEntry>& tensors, std::uint64_t data_bytes, const std::string& path) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
+  for (std::size_t i = 1; i < tensors.size(); ++i)
+    if (tensors[i].name == tensors[i - 1].name)
+      throw_data(path, "has two tensors named '" + printable(tensors[i].name) + "'");
+  std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  std::uint64_t expected = 0;
+  for (const TensorEntry& entry : tensors) {
+    const std::string tensor = "tensor '" + printable(entry.name) + "' ";
+    const std::string range = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")";
+    if (entry.begin > entry.end) throw_data(path, tensor + "has data_offsets " + range + " that run backwards");
+    if (entry.end > data_bytes)
+      throw_data(path, tensor + "has data_offsets " + range + " beyond the " + std::to_string(data_bytes) +
+                           " bytes of data; the file was cut");
+    const std::optional<std::uint64_t> needs = stored_bytes(entry);
+    if (!needs || *needs != entry.end - entry.begin)
+      throw_data(path, tensor + "of shape " + to_string(entry.shape) + " does not fill its data_offsets " + range);
+    if (entry.begin != expected)
+      throw_data(path, tensor + "begins at byte " + std::to_string(entry.begin) + " of the data where " +
+                           std::to_string(expected) + " is due: a hole or an overlap");
+    expected = entry.end;
+  }
+  if (expected != data_bytes)
+    throw_data(path,
+               "has " + std::to_string(data_bytes) + " bytes of data, its tensors take " + std::to_string(expected));
+}
+
+bool unprintable(char32_t c) {
+  return c < 0x20 || (c >= 0x7f && c < 0xa0) ||                         // C0, DEL, C1
+         (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);  // line breaks and changes of direction
+}
+
+}  // namespace
+
+std::string fault_of_tensor_name(std::string_view name) {
+  if (name.empty()) return "is empty";
+  if (name.size() > 1024) return "is longer than 1,024 bytes";
+  if (name.find_first_of("/\\") != std::string_view::npos) return "holds a slash";
+  if (name.front() == '.' || name.find("..") != std::string_view::npos) return "begins with a dot or holds '..'";
+  for (std::size_t i = 0; i < name.size(); ++i) {  // valid UTF-8, which the parser has seen to
+    const auto at = [&](std::size_t k) -> char32_t { return i + k < name.size() ? name[i + k] & 0x3fu : 0u; };
+    const auto lead = static_cast<unsigned char>(name[i]);
+    const char32_t c = lead < 0x80             ? lead
+                       : (lead & 0xe0) == 0xc0 ? (lead & 0x1fu) << 6 | at(1)
+                       : (lead & 0xf0) == 0xe0 ? (lead & 0x0fu) << 12 | at(1) << 6 | at(2)
+                                               : 0xfffd;  // a later byte of one already seen, or beyond U+FFFF
+    if (unprintable(c)) return "holds a control character";
+  }
+  return {};
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, const std::string& path) {
+  check_text(json, path);
+  SafetensorsHeader header;
+  SafetensorsSax sax(header, path);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &sax);  // throws our errors, never returns false
+  check_layout(header.tensors, data_bytes, path);
+  return header;
+}
+
+SafetensorsHeader read_safetensors_header(ByteSource& source) {
+  const std::uint64_t size = source.size();
+  if (size < 8) throw_data(source.name(), "has " + std::to_string(size) + " bytes, a safetensors file has at least 8");
+  std::uint64_t length = 0;
+  source.read(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > std::min(kLongestHeader, size - 8))
+    throw_data(source.name(), "claims a header of " + std::to_string(length) + " bytes where at most " +
+                                  std::to_string(std::min(kLongestHeader, size - 8)) +
+                                  " can be; it was cut, or is no safetensors file");
+  std::string json(length, '\0');
+  source.read(8, std::as_writable_bytes(std::span(json)));
+  SafetensorsHeader header = parse_safetensors_header(json, size - 8 - length, source.name());
+  header.data_begin = 8 + length;
+  return header;
+}
+
+}  // namespace dp

@@ -1,0 +1,31 @@
+#include "engine/checkpoint/small_json.h"
+
+#include <string>
+
+#include "engine/base/fault.h"
+
+namespace dp {
+
+nlohmann::json parse_small_json(const std::string& text, const std::string& name) try {
+  const auto depth_check = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > 4) throw_data(name, "is nested more than four deep");
+    return true;
+  };
+  nlohmann::json json = nlohmann::json::parse(text, depth_check);
+  if (!json.is_object()) throw_data(name, "is not a JSON object");
+  return json;
+} catch (const nlohmann::json::exception&) {  // its text may quote the file
+  throw_data(name, "is not valid JSON; it is damaged");
+}
+
+nlohmann::json read_small_json(ByteSource& source, std::uint64_t longest) {
+  if (source.size() > longest)
+    throw_data(source.name(),
+               "has " + std::to_string(source.size()) + " bytes, at most " + std::to_string(longest) + " are expected");
+  std::string text(source.size(), '\0');
+  source.read(0, std::as_writable_bytes(std::span(text)));
+  if (text.find('\0') != std::string::npos) throw_data(source.name(), "holds zero bytes; it is damaged");
+  return parse_small_json(text, source.name());
+}
+
+}  // namespace dp

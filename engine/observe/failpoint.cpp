@@ -1,0 +1,104 @@
+#include "engine/observe/failpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+
+#include "dp/error.h"
+
+namespace dp::engine {
+namespace {
+
+constexpr std::array<const char*, 7> kPhases{"scatter", "forward", "loss", "backward", "reduce", "update", "broadcast"};
+
+template <typename T>
+T number(std::string_view text, std::string_view clause) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' in '{}' is not a number", text, clause));
+  return value;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+Failpoint parse_clause(std::string_view clause) {
+  Failpoint point;
+  const std::vector<std::string_view> parts = split(clause, ':');
+  if (parts.size() < 2)
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not action:phase[:devN][:stepN][:Nms]", clause));
+  if (parts[0] == "throw")
+    point.action = FailAction::raise;
+  else if (parts[0] == "stall")
+    point.action = FailAction::stall;
+  else if (parts[0] == "nan")
+    point.action = FailAction::nan;
+  else
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not throw, stall or nan", parts[0]));
+  const auto phase = std::find(kPhases.begin(), kPhases.end(), parts[1]);
+  if (phase == kPhases.end())
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not one of {}", parts[1], fmt::join(kPhases, ", ")));
+  point.phase = static_cast<Phase>(phase - kPhases.begin());
+  const bool plants = point.phase == Phase::forward || point.phase == Phase::backward || point.phase == Phase::reduce ||
+                      point.phase == Phase::update;
+  if (point.action == FailAction::nan && !plants)
+    throw Error(ErrorCode::usage,
+                fmt::format("DP_FAIL: '{}' plants nothing; nan goes with forward, backward, reduce or update", clause));
+  for (std::size_t i = 2; i < parts.size(); ++i) {
+    if (parts[i].starts_with("dev"))
+      point.replica = number<int>(parts[i].substr(3), clause);
+    else if (parts[i].starts_with("step"))
+      point.step = number<std::int64_t>(parts[i].substr(4), clause);
+    else if (parts[i].ends_with("ms") && point.action == FailAction::stall)
+      point.stall_ms = number<int>(parts[i].substr(0, parts[i].size() - 2), clause);
+    else
+      throw Error(ErrorCode::usage,
+                  fmt::format("DP_FAIL: '{}' in '{}' is not devN, stepN or, for a stall, Nms", parts[i], clause));
+  }
+  return point;
+}
+
+}  // namespace
+
+const char* to_string(Phase phase) { return kPhases[static_cast<std::size_t>(phase)]; }
+
+std::vector<Failpoint> parse_failpoints(std::string_view text) {
+  std::vector<Failpoint> points;
+  if (text.empty()) return points;
+  for (const std::string_view clause : split(text, ',')) points.push_back(parse_clause(clause));
+  return points;
+}
+
+std::vector<Failpoint> failpoints_from_environment() {
+  const char* text = std::getenv("DP_FAIL");
+  return parse_failpoints(text ? text : "");
+}
+
+bool Failpoints::hit_slowly(Phase phase, int replica, std::int64_t step) const {
+  bool nan = false;
+  for (const Failpoint& point : points_) {
+    if (point.phase != phase || (point.replica >= 0 && point.replica != replica) ||
+        (point.step >= 0 && point.step != step))
+      continue;
+    if (point.action == FailAction::raise) throw std::runtime_error("failure planted by DP_FAIL");
+    if (point.action == FailAction::stall) std::this_thread::sleep_for(std::chrono::milliseconds(point.stall_ms));
+    nan = nan || point.action == FailAction::nan;
+  }
+  return nan;
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,79 @@
+#include "engine/observe/layer_times.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/plan/op_work.h"
+
+namespace dp::engine {
+namespace {
+
+double floor_of(const OpWork& work, const kernels::Rates& rates) {
+  return rates.flops > 0 ? std::max(work.flops / rates.flops, work.bytes / rates.bytes) : 0;
+}
+
+// Everything of one name in one step.
+struct Sum {
+  double seconds = 0, floor = 0;
+};
+
+class Collector {
+ public:
+  Collector(const Replica& replica, const kernels::Rates& rates) : rates_(rates) {
+    for (const auto& plan : replica.plans())
+      for (const auto* stage : {&plan->forward(), &plan->running(), &plan->loss(), &plan->backward()})
+        for (const PlanStep& step : *stage) steps_[layer_detail(step.name)] = &step;
+  }
+
+  void add(const kernels::TraceRing& ring) {
+    for (std::size_t i = 0; i < ring.size(); ++i) add(ring.span(i));
+  }
+
+  std::vector<LayerTime> take() {
+    std::vector<LayerTime> times;
+    for (const std::string& name : order_) {
+      std::vector<double> seconds;
+      double floor = 0;
+      for (const auto& [step, sum] : sums_[name]) seconds.push_back(sum.seconds), floor = sum.floor;
+      seconds.resize(seen_.size(), 0);  // steps without it
+      const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+      std::nth_element(seconds.begin(), middle, seconds.end());
+      times.push_back({name, implementations_[name], *middle, floor});
+    }
+    return times;
+  }
+
+ private:
+  void add(const kernels::TraceSpan& span) {
+    if (span.label > static_cast<std::uint8_t>(Phase::broadcast)) return;
+    const auto step = steps_.find(span.detail);
+    const bool layer = step != steps_.end();
+    const std::string name =
+        layer ? step->second->name : "(" + std::string(to_string(static_cast<Phase>(span.label))) + ")";
+    if (!sums_.contains(name)) order_.push_back(name);
+    if (layer) implementations_[name] = step->second->op->implementation();
+    seen_.insert(span.step);
+    Sum& sum = sums_[name][span.step];
+    sum.seconds += static_cast<double>(span.end - span.begin) * 1e-9;
+    if (layer) sum.floor += floor_of(work_of(*step->second), rates_);
+  }
+
+  const kernels::Rates rates_;
+  std::map<std::uint64_t, const PlanStep*> steps_;
+  std::map<std::string, std::map<std::int64_t, Sum>> sums_;  // by name and step
+  std::map<std::string, std::string> implementations_;
+  std::vector<std::string> order_;
+  std::set<std::int64_t> seen_;
+};
+
+}  // namespace
+
+std::vector<LayerTime> layer_times(const Replica& replica, const Tracer& tracer, const kernels::Rates& rates) {
+  Collector collector(replica, rates);
+  collector.add(tracer.compute);
+  collector.add(tracer.communication);
+  return collector.take();
+}
+
+}  // namespace dp::engine

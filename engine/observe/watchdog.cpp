@@ -1,0 +1,119 @@
+#include "engine/observe/watchdog.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <system_error>
+
+#include "kernels/host/cores.h"
+
+namespace dp::engine {
+namespace {
+
+constexpr int kLooks = 16;
+// Parts of the timeout: for others to end the call, and for the call to end once the flag is up.
+constexpr double kOthers = 1.0 / 4, kEnd = 1.0 / 2;
+constexpr double kLongestEnd = 10;  // seconds
+
+}  // namespace
+
+Watchdog::Watchdog(WatchdogOptions options) : options_(std::move(options)) {
+  try {
+    thread_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    throw Error(
+        ErrorCode::device,
+        fmt::format("the watchdog's thread could not be started ({}); raise ulimit -u and -v, or turn the timeout off",
+                    error.code().message()));
+  }
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::scoped_lock lock(mutex_);
+    over_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::optional<Error> Watchdog::verdict() const {
+  const std::scoped_lock lock(mutex_);
+  return verdict_;
+}
+
+bool Watchdog::sleep(double seconds) {
+  std::unique_lock lock(mutex_);
+  return !wake_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return over_; });
+}
+
+void Watchdog::watch() {
+  kernels::unpin_current_thread();
+  std::uint64_t seen = 0;
+  int still = 0;  // looks, not seconds: a process that was suspended goes on where it was
+  while (sleep(options_.seconds / kLooks)) {
+    const std::uint64_t now = moves();
+    if (!in_call() || now != seen) {
+      seen = now;
+      still = 0;
+    } else if (++still == kLooks) {
+      judge();
+      still = 0;
+    }
+  }
+}
+
+std::uint64_t Watchdog::moves() const {
+  std::uint64_t sum = calls_.load();
+  for (int i = 0; i < options_.replicas; ++i) sum += options_.moves(i);
+  return sum;
+}
+
+bool Watchdog::call_ends_within(double seconds) {
+  constexpr double kNap = 0.01;
+  const std::uint64_t call = calls_.load();
+  for (double slept = 0; slept < seconds; slept += kNap)
+    if (calls_.load() != call || !sleep(kNap)) return true;
+  return false;
+}
+
+void Watchdog::judge() {
+  bool own_fault = !options_.others;
+  for (int i = 0; i < options_.replicas; ++i) own_fault = own_fault || !options_.waits(i);
+  // Whoever has somebody to blame speaks first.
+  if (!own_fault && call_ends_within(options_.seconds * kOthers)) return;
+  const std::uint64_t call = calls_.load(), seen = moves();
+  const Error error(ErrorCode::timeout, describe(!own_fault && options_.silent ? options_.silent() : ""));
+  if (calls_.load() != call || moves() != seen) return;  // it went on while the others were asked
+  if (!options_.abort->load(std::memory_order_acquire)) {
+    const std::scoped_lock lock(mutex_);
+    verdict_ = error;
+  }
+  options_.abort->store(true, std::memory_order_release);
+  const double patience = std::min(options_.seconds * kEnd, kLongestEnd);
+  if (call_ends_within(options_.others ? patience / 10 : patience)) return;
+  std::fflush(stdout);
+  std::fprintf(stderr, "dp: error: %s; a thread that stands so can not be ended, so the process is\n", error.what());
+  std::fflush(stderr);
+  if (options_.last_words) options_.last_words(error);
+  if (options_.others && call_ends_within(patience * 0.9)) return;
+  ::_exit(static_cast<int>(ErrorCode::timeout));
+}
+
+std::string Watchdog::describe(const std::string& silent) const {
+  std::string culprits, all;
+  for (int i = 0; i < options_.replicas; ++i) {
+    const bool waits = options_.waits(i);
+    if (!waits) culprits += (culprits.empty() ? "" : ", ") + options_.name(i);
+    all += (i == 0 ? "" : "; ") + options_.name(i) + (waits ? " waits in " : " stands in ") + options_.last(i);
+  }
+  if (!culprits.empty())
+    culprits += " did not move";
+  else
+    culprits = silent.empty() ? "nothing moved" : silent + " did not answer (is its process stopped?), nothing moved";
+  return fmt::format("{} for {:g} s: {}", culprits, options_.seconds, all);
+}
+
+}  // namespace dp::engine

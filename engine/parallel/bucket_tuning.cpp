@@ -1,0 +1,72 @@
+#include "engine/parallel/bucket_tuning.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+
+namespace dp::engine {
+namespace {
+
+constexpr std::size_t kMebi = std::size_t{1} << 20;
+constexpr std::size_t kSmall = 64 << 10, kLarge = 16 * kMebi;
+constexpr int kRounds = 5, kSums = 4;  // in a round
+
+double seconds_of_sum(Replica& replica, kernels::Communicator& communicator, std::size_t bytes, DType reduce_dtype) {
+  const DType type = replica.table().type();
+  const auto count = static_cast<std::int64_t>(bytes / size_of(type));
+  kernels::Stream& stream = replica.compute();
+  kernels::Context& context = replica.context();
+  const bool low = reduce_dtype == DType::bf16;
+  // What is rounded lies where the weights will be, which have no values yet.
+  void* const wide = replica.gradients();
+  void* const travels = low ? replica.values() : wide;
+  const auto flat = [&](DType of) {
+    const Shape shape{count};
+    return kernels::TensorDesc{shape, of, context.plain_layout(shape, of)};
+  };
+  std::unique_ptr<kernels::Op> to_low, to_wide;
+  if (low) to_low = context.make_op(kernels::Reorder{flat(type), flat(reduce_dtype)});
+  if (low) to_wide = context.make_op(kernels::Reorder{flat(reduce_dtype), flat(type)});
+  void* const down[] = {wide, travels};
+  void* const up[] = {travels, wide};
+  std::array<double, kRounds> rounds{};
+  for (int round = -1; round < kRounds; ++round) {  // the first one warms up
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kSums; ++i) {
+      if (to_low) to_low->run(stream, down, nullptr);
+      communicator.all_reduce(travels, count, low ? reduce_dtype : type, stream);
+      if (to_wide) to_wide->run(stream, up, nullptr);
+    }
+    context.flush();
+    stream.synchronize();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    if (round >= 0) rounds[static_cast<std::size_t>(round)] = passed.count() / kSums;
+  }
+  std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+  return rounds[kRounds / 2];
+}
+
+}  // namespace
+
+SumCost cost_of(std::size_t small_bytes, double small_seconds, std::size_t large_bytes, double large_seconds) {
+  const double more = large_seconds - small_seconds;
+  if (more <= 0) return {small_seconds, INFINITY};
+  const double rate = static_cast<double>(large_bytes - small_bytes) / more;
+  return {std::max(0.0, small_seconds - static_cast<double>(small_bytes) / rate), rate};
+}
+
+std::size_t bucket_bytes_for(const SumCost& cost) {
+  const double mebis = cost.constant * cost.bytes_per_second / static_cast<double>(kMebi);
+  return static_cast<std::size_t>(std::clamp(std::ceil(mebis), 1.0, 25.0)) * kMebi;
+}
+
+bool worth_tuning(const ParameterTable& table) { return default_bucket_bytes(table) < table.bytes(); }
+
+SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DType reduce_dtype) {
+  const std::size_t large = std::min(kLarge, replica.table().bytes()), small = std::min(kSmall, large / 2);
+  const double small_seconds = seconds_of_sum(replica, communicator, small, reduce_dtype);
+  return cost_of(small, small_seconds, large, seconds_of_sum(replica, communicator, large, reduce_dtype));
+}
+
+}  // namespace dp::engine

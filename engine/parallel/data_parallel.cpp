@@ -1,0 +1,295 @@
+// One step of data-parallel training, told in order. Every function with a Replica runs on that replica's worker
+// and enqueues work; the streams order it.
+#include "dp/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "dp/error.h"
+#include "engine/parallel/data_parallel_state.h"
+
+namespace dp {
+
+using engine::Exchange;
+using engine::Phase;
+using engine::Plan;
+using engine::Replica;
+using engine::Shard;
+using kernels::Range;
+
+namespace {
+
+void check_batch(const Batch& batch, const Model& model) {
+  if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
+  const std::int64_t images = batch.size();
+  const Shape& shape = batch.kept.set ? batch.kept.set->images.shape() : batch.images.shape();
+  check_images(shape, model);
+  const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
+  if (rows(batch.labels) != images)
+    throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} labels", images, rows(batch.labels)));
+  if (!batch.samples.empty() && rows(batch.samples) != images)
+    throw Error(ErrorCode::usage,
+                fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
+  if (!batch.kept.set || images == 0) return;
+  for (const std::int64_t sample : batch.samples.span<std::int64_t>())
+    if (sample < 0 || sample >= shape[0])
+      throw Error(ErrorCode::usage, fmt::format("a batch of sample {} of a set of {}", sample, shape[0]));
+}
+
+}  // namespace
+
+void check_images(const Shape& shape, const Model& model) {
+  if (shape.without_first() != model.input())
+    throw Error(ErrorCode::usage, fmt::format("images of shape {} do not fit model '{}', which reads {} per sample",
+                                              to_string(shape), model.name(), to_string(model.input())));
+}
+
+void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
+  State& s = *state_;
+  check_batch(batch, s.model);
+  s.require_two_values(batch.size(), batch.global_size(), s.options.grad_accum_steps);
+  s.number_rows(batch.size());
+  s.forward_rows = 0;
+  if (s.begun) s.end_step();
+  s.place_new(s.training_batch(batch.size(), batch.kept));
+  s.place_momenta(sgd);
+  s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.kept.set != nullptr},
+                       s.options.grad_accum_steps, s.step_is_eager());
+  s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
+  s.graphs->end_step();
+  s.end_step();
+  s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
+  s.buffers_behind = true;
+  if (s.options.check_replicas && !replicas_identical())
+    throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
+}
+
+void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batch& batch, const Sgd& sgd) {
+  replica.begin_timing(step);
+  exchange.wait_for_weights();
+  replica.upload_inputs(step_inputs(batch.global_size(), sgd));
+  exchange.begin(step, !update_waits_for_gradient(), sgd.momentum != 0);
+  for (int micro = 0; micro < options.grad_accum_steps; ++micro) {
+    const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
+    scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0, options.loss == LossAt::gathered);
+    bring_labels(replica, batch, rows);
+    graphs->run(local(replica), static_cast<std::size_t>(micro),
+                [&] { train_micro_batch(replica, exchange, rows.size(), micro); });
+  }
+  replica.context().flush();
+  replica.bound_queue();
+  replica.end_timing();
+  check_finite(replica);
+}
+
+void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, std::int64_t rows, int micro) {
+  const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
+  const int together = replica.lanes_together();
+  replica.make_images();
+  for (int first = 0; first < replica.lanes(); first += together) {
+    const Lanes lanes{first, first + together};
+    forward(replica, lanes, /*training=*/true);
+    if (options.loss == LossAt::gathered)
+      gathered_loss(replica, rows);
+    else
+      local_loss(replica, lanes);
+    check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
+    backward(replica, exchange, lanes, accumulate, last);
+  }
+  if (!last) return;
+  replica.enter(Phase::update);
+  if (update_waits_for_gradient()) exchange.update(/*norm=*/true);
+  update_average(replica, exchange);
+}
+
+// Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
+void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate,
+                                  bool gathers) {
+  replica.enter(Phase::scatter);
+  failpoints.hit(Phase::scatter, replica.rank(), step);
+  for (int lane = 0; lane < replica.lanes(); ++lane) {
+    const Range own = rows_of(rows.size(), replica, lane);
+    const Plan* plan =
+        own.size() > 0 ? &replica.plan(plan_options(own.size(), training, accumulate, gathers)) : nullptr;
+    replica.bind(lane, plan, shard_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
+  }
+}
+
+// One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet. idle(leg) is
+// called on a replica without rows, before it meets the others at the leg's end.
+template <typename After, typename Idle>
+void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
+                                    const std::vector<engine::PlanStep>& (Plan::*stage)() const,
+                                    const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle) {
+  for (std::size_t leg = 0; leg <= gathers.size(); ++leg) {
+    for (int lane = lanes.begin; lane < lanes.end; ++lane) {
+      if (const Plan* plan = replica.select(lane))
+        replica.run_leg((plan->*stage)(), leg == 0, [&](const engine::PlanStep& s) { after(lane, s); });
+      else if (leg < gathers.size())
+        replica.zero_part(gathers[leg]);
+    }
+    if (replica.plan_of(0) == nullptr) idle(leg);
+    if (leg == gathers.size() || size() == 1) continue;
+    const std::size_t own = gathers[leg].part_bytes * static_cast<std::size_t>(replica.lanes());
+    io_of(replica).all_gather_parts(replica.at({engine::Space::moments, gathers[leg].offset}), own, replica.compute());
+  }
+}
+
+void DataParallel::State::forward(Replica& replica, Lanes lanes, bool training) {
+  replica.enter(Phase::forward);
+  const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
+  static const std::vector<engine::Gather> none;
+  run_stage(
+      replica, lanes, &Plan::forward, training ? forward_gathers : none, [](int, const engine::PlanStep&) {},
+      [](std::size_t) {});
+  if (training && lanes.end == replica.lanes()) update_running_statistics(replica);
+  if (const Plan* plan = replica.select(lanes.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
+}
+
+// On the master, from its first shard's statistics or from everybody's.
+void DataParallel::State::update_running_statistics(Replica& replica) {
+  if (norms.count() == 0) return;
+  if (options.batch_norm == BatchNormMode::pooled) {
+    for (int lane = 0; lane < replica.lanes(); ++lane)
+      if (replica.select(lane) == nullptr)
+        for (int i = 0; i < norms.count(); ++i)
+          replica.zero_part({norms.norm(i).moments, norms.norm(i).moments_bytes()});
+    for (int i = 0; i < norms.count() && size() > 1; ++i)
+      io_of(replica).all_gather_parts(replica.at({engine::Space::moments, norms.norm(i).moments}),
+                                      norms.norm(i).moments_bytes() * static_cast<std::size_t>(replica.lanes()),
+                                      replica.compute());
+  }
+  const Plan* plan = replica.select(0);
+  if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
+}
+
+void DataParallel::State::local_loss(Replica& replica, Lanes lanes) {
+  replica.enter(Phase::loss);
+  for (int lane = lanes.begin; lane < lanes.end; ++lane)
+    if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
+}
+
+// Hands every bucket to the exchange as soon as its gradients are complete in every lane.
+void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes lanes, bool accumulate, bool last) {
+  replica.enter(Phase::backward);
+  if (const Plan* plan = replica.select(lanes.begin);
+      failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
+    plant_nan(replica, plan->logits_grad());
+  int working = 0;
+  for (int lane = 0; lane < replica.lanes(); ++lane) working += replica.plan_of(lane) != nullptr;
+  // Lanes without rows come last, and the last one with rows hands out the buckets: they must be clear before it.
+  for (int lane = working; lane < replica.lanes() && lanes.begin == 0 && !accumulate; ++lane)
+    replica.zero_gradients(lane);
+  run_stage(
+      replica, lanes, &Plan::backward, backward_gathers,
+      [&](int lane, const engine::PlanStep& s) {
+        if (last && lane + 1 == working && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
+      },
+      [&](std::size_t leg) {
+        for (std::size_t i = 0; last && leg < ready_in_leg.size() && i < ready_in_leg[leg].size(); ++i)
+          exchange.entries_ready(ready_in_leg[leg][i]);
+      });
+  if (last && lanes.end == replica.lanes()) exchange.entries_ready(0);  // what is left; everything without rows
+}
+
+void DataParallel::State::bring_labels(Replica& replica, const Batch& batch, Range rows) {
+  if (options.loss != LossAt::gathered || replica.rank() != 0 || rows.size() == 0) return;
+  loss_labels = batch.labels.data<std::int32_t>() + rows.begin;
+  if (replica.context().host_accessible()) return;
+  reserve_gather(rows.size());
+  replica.compute().copy(gathered_labels->data(), loss_labels,
+                         static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
+  loss_labels = gathered_labels->data();
+}
+
+// DataParallel's way: the loss of the whole micro-batch on the master, its gradient back to the replicas.
+void DataParallel::State::gathered_loss(Replica& replica, std::int64_t rows) {
+  const Plan* plan = replica.select(0);
+  replica.enter(Phase::loss);
+  failpoints.hit(Phase::loss, replica.rank(), step);
+  if (rows == 0) return;
+  gather_logits(replica, rows);
+  const bool master = replica.rank() == 0;
+  if (master) {
+    void* const args[] = {size() == 1 ? replica.at(plan->logits()) : gathered_logits->data(),
+                          const_cast<void*>(loss_labels),
+                          replica.inputs(),
+                          size() == 1 ? replica.at(plan->logits_grad()) : gathered_grad->data(),
+                          replica.results(),
+                          replica.scaler()};
+    kernels::Op& op = gathered_loss_op(rows);
+    op.run(replica.compute(), args, loss_workspace->data());
+  }
+  if (size() == 1) return;
+  const auto rank = static_cast<std::size_t>(replica.rank());
+  io[rank]->scatter(master ? gathered_grad->data() : nullptr, plan ? replica.at(plan->logits_grad()) : nullptr,
+                    part_bytes[rank], 0, replica.compute());
+}
+
+void DataParallel::State::gather_logits(Replica& replica, std::int64_t rows) {
+  const Plan* plan = replica.select(0);
+  if (size() == 1) return;
+  const auto rank = static_cast<std::size_t>(replica.rank());
+  const std::size_t row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
+  for (int r = 0; r < size(); ++r)
+    part_bytes[rank][static_cast<std::size_t>(r)] =
+        static_cast<std::size_t>(engine::shard_of(rows, r, size(), options.split).size()) * row;
+  if (rank == 0) reserve_gather(rows);
+  io[rank]->gather(plan ? replica.at(plan->logits()) : nullptr, rank == 0 ? gathered_logits->data() : nullptr,
+                   part_bytes[rank], 0, replica.compute());
+}
+
+// Where the device has already done what was enqueued, looks at what it found.
+void DataParallel::State::check_finite(Replica& replica) {
+  if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle())
+    return;
+  std::int64_t samples = 0;
+  for (int lane = 0; lane < replica.lanes(); ++lane) samples += replica.results()[lane].nonfinite;
+  if (samples == 0 && replica.results()->grad_nonfinite == 0) return;
+  replica.enter(samples ? Phase::loss : Phase::update);
+  throw Error(ErrorCode::nonfinite, samples ? fmt::format("the loss of {} samples is not finite", samples)
+                                            : std::string("a gradient is not finite"));
+}
+
+void DataParallel::State::plant_nan(Replica& replica, engine::Ref place) {
+  const double nan64 = std::numeric_limits<double>::quiet_NaN();
+  const float nan32 = std::numeric_limits<float>::quiet_NaN();
+  const bool wide = table->type() == DType::f64;
+  replica.compute().upload(replica.at(place), wide ? static_cast<const void*>(&nan64) : &nan32, size_of(table->type()));
+}
+
+void DataParallel::evaluate(const Batch& batch) {
+  State& s = *state_;
+  check_batch(batch, s.model);
+  s.forward_rows = 0;
+  s.place_new(State::evaluated_batch(batch.size(), batch.kept));
+  s.graphs->evaluated(batch.global_size(), batch.kept.set != nullptr);
+  s.bring_buffers();
+  s.on_replicas([&](Replica& replica, Exchange& exchange) {
+    exchange.wait_for_weights();
+    replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
+    s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
+    replica.make_images();
+    const int together = replica.lanes_together();
+    for (int first = 0; first < replica.lanes(); first += together) {
+      const State::Lanes lanes{first, first + together};
+      s.forward(replica, lanes, /*training=*/false);
+      s.local_loss(replica, lanes);
+    }
+    replica.context().flush();
+    replica.bound_queue();
+  });
+}
+
+void DataParallel::State::bring_buffers() {
+  if (!std::exchange(buffers_behind, false) || norms.count() == 0 || size() == 1) return;
+  on_replicas([&](Replica& replica, Exchange&) {
+    io_of(replica).broadcast(replica.buffers(), norms.buffer_size(), table->type(), 0, replica.compute());
+    replica.context().flush();
+  });
+}
+
+}  // namespace dp

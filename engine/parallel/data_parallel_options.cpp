@@ -1,0 +1,148 @@
+// Options with every automatic choice made, or refused.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dp/default_devices.h"
+#include "dp/error.h"
+#include "engine/parallel/data_parallel_state.h"
+#include "engine/process_group/world_state.h"
+#include "kernels/host/cores.h"
+
+namespace dp {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
+
+constexpr std::pair<Comm, std::string_view> kCommunicators[] = {
+    {Comm::host, "host"}, {Comm::p2p, "p2p"}, {Comm::nccl, "nccl"}, {Comm::tcp, "tcp"}, {Comm::mpi, "mpi"}};
+
+Comm comm_named(std::string_view name) {
+  for (const auto& [comm, known] : kCommunicators)
+    if (known == name) return comm;
+  refuse("no communicator is called '" + std::string(name) + "'");
+}
+
+}  // namespace
+
+std::string_view communicator_name(Comm comm) {
+  for (const auto& [known, name] : kCommunicators)
+    if (known == comm) return name;
+  return "auto";
+}
+
+int ranks_of(const DataParallelOptions& options) {
+  return options.world ? options.world->size() : static_cast<int>(options.devices.size());
+}
+
+std::optional<DType> activations_of(const DataParallelOptions& options) {
+  if (options.amp == Amp::off) return std::nullopt;
+  return options.amp == Amp::bfloat16 ? DType::bf16 : DType::f16;
+}
+
+namespace {
+
+constexpr const char* kAskedFor = "set by the caller (--comm)";
+constexpr double kGpuTimeout = 300;  // seconds, as dp_train's
+
+// Takes a backend's default communicator, and returns its reason.
+std::string take(const kernels::CommunicatorChoice& choice, DataParallelOptions& o) {
+  o.comm = comm_named(choice.name);
+  return choice.reason;
+}
+
+// What a rank of a world does otherwise. Returns why o.comm was chosen.
+std::string resolve_in_world(DataParallelOptions& o) {
+  const World& world = *o.world;
+  if (o.devices.empty()) {
+    const std::vector<Device> all = default_devices();
+    const int count = all.front().kind == DeviceKind::cuda ? static_cast<int>(all.size()) : 0;
+    // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
+    const int own = count == 1 ? 0 : world.local_rank();
+    if (count > 0 && own >= count)
+      refuse(fmt::format("{} ranks share this host, but it has {} GPUs", world.local_size(), count));
+    o.devices = count > 0 ? gpus({own}) : cpus(1);
+  }
+  if (o.devices.size() != 1)
+    refuse(fmt::format("a rank of a world has one device, not {}; start more ranks", o.devices.size()));
+  if (o.reduce != Reduce::automatic && o.reduce != Reduce::all_reduce)
+    refuse("the ranks of a world sum their gradients by all_reduce; other ways belong to one process");
+  if (o.loss == LossAt::gathered) refuse("the ranks of a world compute their own losses: choose loss local");
+  if (o.logical_shards > 0) refuse("logical shards belong to one process");
+  o.reduce = Reduce::all_reduce;
+  if (o.threads_per_replica == 0)
+    o.threads_per_replica =
+        std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, world.local_size()));
+  if (o.comm != Comm::automatic) return kAskedFor;
+  const std::string reason = take(kernels::backend(o.devices.front().kind).default_communicator(o.world->state()), o);
+  if (o.comm != Comm::mpi || o.reduce_dtype != DType::bf16) return reason;
+  o.comm = Comm::tcp;
+  return "the ranks run on several hosts, and MPI sums no bfloat16";
+}
+
+void check_rounded_sums(const DataParallelOptions& o) {
+  if (o.reduce_dtype != DType::bf16)
+    refuse(
+        fmt::format("gradients are summed in float32 or bfloat16 (--reduce-dtype), not {}", to_string(o.reduce_dtype)));
+  if (o.devices.front().kind == DeviceKind::reference)
+    refuse("reference devices sum their gradients in float64: leave --reduce-dtype bfloat16 out");
+  if (o.comm == Comm::mpi)
+    refuse(
+        "the MPI library sums no bfloat16 (--reduce-dtype): take --comm tcp, or host where the ranks share one, or "
+        "leave it out");
+}
+
+}  // namespace
+
+ResolvedOptions resolved(DataParallelOptions o) {
+  std::string communicator_reason = kAskedFor;
+  if (o.world) communicator_reason = resolve_in_world(o);
+  if (!o.world && (o.comm == Comm::tcp || o.comm == Comm::mpi))
+    refuse(fmt::format("--comm {} joins processes: it needs --engine ddp; leave it out, or take host or p2p",
+                       communicator_name(o.comm)));
+  if (o.devices.empty()) o.devices = default_devices();
+  for (const Device& device : o.devices)
+    if (device.kind != o.devices.front().kind)
+      refuse(fmt::format("devices of different kinds, {} and {}, can not train together", to_string(o.devices.front()),
+                         to_string(device)));
+  if (o.amp != Amp::off && o.devices.front().kind == DeviceKind::cpu)
+    refuse("mixed precision (--amp) is for GPUs: CPU replicas compute in float32; leave it out");
+  if (!(std::isnormal(o.loss_scale.initial) && o.loss_scale.initial > 0 && o.loss_scale.growth >= 1 &&
+        std::isfinite(o.loss_scale.growth) && o.loss_scale.backoff > 0 && o.loss_scale.backoff < 1 &&
+        o.loss_scale.growth_interval >= 1))
+    refuse(
+        "a loss scale begins at a positive number, grows by a factor of at least 1 after at least one step, and backs "
+        "off by one below 1");
+  if (o.grad_accum_steps < 1) refuse("grad_accum_steps must be at least 1");
+  if (!(o.label_smoothing >= 0 && o.label_smoothing < 1)) refuse("label_smoothing must lie in [0, 1)");
+  if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
+  if (o.ema_decay && !(*o.ema_decay >= 0 && *o.ema_decay < 1)) refuse("ema_decay must lie in [0, 1)");
+  if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
+  if (!o.timeout_seconds) o.timeout_seconds = o.devices.front().kind == DeviceKind::cuda ? kGpuTimeout : 0;
+  if (!(*o.timeout_seconds >= 0)) refuse("timeout_seconds must not be negative");
+  if (o.trace_first < 0 || o.trace_steps < 0) refuse("trace_first and trace_steps must not be negative");
+  if (o.logical_shards < 0) refuse("logical_shards must not be negative");
+  if (o.logical_shards > 0) {
+    if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
+      refuse(fmt::format("{} logical shards can not be spread evenly over {} replicas; take a multiple of {}",
+                         o.logical_shards, o.devices.size(), o.devices.size()));
+    if (o.loss == LossAt::gathered) refuse("logical shards compute their own loss: choose loss local");
+    o.deterministic = true;
+    if (o.threads_per_replica == 0) o.threads_per_replica = 1;
+  }
+  if (o.comm == Comm::automatic)
+    communicator_reason =
+        take(kernels::backend(o.devices.front().kind).default_communicator(o.devices, o.logical_shards > 0), o);
+  if (o.comm == Comm::nccl && o.logical_shards > 0)
+    refuse("logical shards are summed in one order, which nccl does not promise: choose comm p2p");
+  if (o.reduce_dtype != DType::f32) check_rounded_sums(o);
+  if (o.reduce == Reduce::automatic)
+    o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
+  if (o.threads_per_replica == 0)
+    o.threads_per_replica =
+        std::max(1, static_cast<int>(kernels::usable_cores().size()) / static_cast<int>(o.devices.size()));
+  return {std::move(o), std::move(communicator_reason)};
+}
+
+}  // namespace dp

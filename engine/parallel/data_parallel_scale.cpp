@@ -1,0 +1,42 @@
+// The scale of the loss, with float16: where it is read and set. It lives on every device, and the update of the last step adapts it.
+#include <cmath>
+
+#include "dp/error.h"
+#include "engine/parallel/data_parallel_state.h"
+
+namespace dp {
+
+using engine::Exchange;
+using engine::Replica;
+
+void DataParallel::State::set_loss_scale(const LossScale& scale) {
+  on_replicas([&](Replica& replica, Exchange& exchange) {
+    exchange.synchronize();
+    // The gradients that lie there keep the scale that they have.
+    const float last = step == 0 ? scale.scale : replica.read_scaler().last_scale;
+    replica.set_scaler({.scale = scale.scale, .last_scale = last, .good_steps = scale.good_steps});
+    replica.compute().synchronize();
+  });
+}
+
+std::optional<LossScale> DataParallel::loss_scale() const {
+  State& s = *state_;
+  if (!s.scales_loss()) return std::nullopt;
+  LossScale scale;
+  s.on_replicas([&](Replica& replica, Exchange& exchange) {
+    exchange.synchronize();
+    if (&replica != s.replicas.front().get()) return;
+    const kernels::LossScaler scaler = replica.read_scaler();
+    scale = {scaler.scale, scaler.good_steps};
+  });
+  return scale;
+}
+
+void DataParallel::set_loss_scale(const LossScale& scale) {
+  if (!state_->scales_loss()) throw Error(ErrorCode::usage, "no loss is scaled: that belongs to float16 (amp)");
+  if (!(std::isnormal(scale.scale) && scale.scale > 0))
+    throw Error(ErrorCode::usage, "a loss scale is a positive number, not " + std::to_string(scale.scale));
+  state_->set_loss_scale(scale);
+}
+
+}  // namespace dp

@@ -1,0 +1,357 @@
+// Making a DataParallel: contexts opened, parameters laid out and initialised.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "dp/error.h"
+#include "dp/random.h"
+#include "engine/base/test_modes.h"
+#include "engine/parallel/data_parallel_state.h"
+#include "engine/process_group/world_state.h"
+#include "kernels/host/cores.h"
+
+namespace dp {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
+
+constexpr const char* kNcclInGraphs =
+    "NVIDIA warns that NCCL in CUDA graphs may deadlock where one process drives several GPUs, and recommends one GPU "
+    "per process, as with --engine ddp (NCCL manual, \"Using NCCL with CUDA Graphs\")";
+
+// One core for each thread of each replica of this host; none when there are not enough.
+std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
+  const std::vector<int> cores = kernels::usable_cores();
+  const auto threads = static_cast<std::size_t>(o.threads_per_replica);
+  const int rank = o.world ? o.world->local_rank() : replica;
+  const std::size_t replicas = o.world ? static_cast<std::size_t>(o.world->local_size()) : o.devices.size();
+  if (!o.pin_threads || threads * replicas > cores.size()) return {};
+  const auto first = cores.begin() + static_cast<std::ptrdiff_t>(threads * static_cast<std::size_t>(rank));
+  return {first, first + static_cast<std::ptrdiff_t>(threads)};
+}
+
+float draw(const Init& init, Random& random) {
+  switch (init.kind) {
+    case InitKind::uniform: return random.uniform(-init.value, init.value);
+    case InitKind::normal: return init.value * random.normal();
+    case InitKind::constant: break;
+  }
+  return init.value;
+}
+
+}  // namespace
+
+DataParallel::State::State(const Model& m, ResolvedOptions resolved)
+    : model(m),
+      options(std::move(resolved.options)),
+      communicator_reason(std::move(resolved.communicator_reason)),
+      norms(m, options.logical_shards > 0 ? options.logical_shards : ranks_of(options)),
+      pool(static_cast<int>(options.devices.size())) {
+  if (options.batch_norm == BatchNormMode::sync) {
+    forward_gathers = engine::forward_gathers(norms);
+    backward_gathers = engine::backward_gathers(norms);
+  }
+  if (options.world) attached.to(*options.world, pool.abort_flag());
+  for (const Device device : options.devices) device_names.push_back(to_string(device));
+  if (World* const world = options.world.get()) {
+    device_names = world->exchange(device_names.front());
+    for (int rank = 0; rank < size() && !world->one_host(); ++rank)
+      device_names[static_cast<std::size_t>(rank)].insert(0, world->host_of(rank) + " ");
+    for (const DType theirs : of_all_ranks(options.reduce_dtype))
+      if (theirs != options.reduce_dtype)
+        refuse("the ranks sum their gradients in different types (--reduce-dtype); give all the same one");
+  }
+  const std::size_t count = options.devices.size();
+  std::vector<std::unique_ptr<kernels::Context>> contexts(count);
+  replicas.resize(count);
+  exchanges.resize(count);
+  part_bytes.assign(count, std::vector<std::size_t>(static_cast<std::size_t>(size())));
+  kernels::Backend& backend = kernels::backend(options.devices.front().kind);
+
+  run([&](int rank) {
+    kernels::ContextOptions context;
+    context.threads = options.threads_per_replica;
+    context.cores = cores_of(rank, options);
+    context.deterministic = options.deterministic;
+    context.fast_convolutions = options.fast_convolutions;
+    context.autotune = options.autotune;
+    context.activations = activations_of(options);
+    context.tf32 = options.tf32;
+    context.norm_fusion = engine::test_modes().norm_fusion;
+    context.threaded_streams = engine::test_modes().threaded_streams;
+    context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
+    context.discrete_memory = engine::test_modes().discrete_memory;
+    context.peer_processes = options.world && options.comm == Comm::host;
+    context.abort = pool.abort_flag();
+    auto& opened = contexts[static_cast<std::size_t>(rank)];
+    opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
+    opened->bind_thread();
+    if (rank != 0) return;
+    std::unique_ptr<kernels::Context> untuned;  // nobody runs this plan
+    if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
+    const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false, true), nullptr,
+                            norms);
+    table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type(),
+                                                     bucket_granularity(options), vectors_first(options));
+    ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
+    for (const engine::PlanStep& piece : plan.backward()) {
+      if (ready_in_leg.empty()) break;
+      if (piece.ready_from >= 0) ready_in_leg.back().push_back(piece.ready_from);
+      if (piece.gathers) ready_in_leg.emplace_back();
+    }
+  });
+  if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
+  require_room_for_weights(*contexts.front());
+
+  engine::ReplicaOptions replica_options;
+  replica_options.lanes = norms.parts() / size();
+  replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
+  replica_options.scales_loss = scales_loss();
+  run([&](int local) {
+    const auto r = static_cast<std::size_t>(local);
+    engine::ReplicaOptions own = replica_options;
+    own.rank = options.world ? options.world->rank() : local;
+    replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
+  });
+
+  if (*options.timeout_seconds > 0) watch();  // from here on: the first collectives of all are next
+
+  // What uses a context comes after the replica that owns it, so that it goes before it whatever fails.
+  std::vector<kernels::Context*> pointers;
+  for (const auto& replica : replicas) pointers.push_back(&replica->context());
+  std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
+  try {
+    const Watched call(watchdog.get());
+    const std::string_view name = communicator_name(options.comm);
+    if (options.world && size() > 1) {
+      bucket_comm.front() = backend.join(name, *pointers.front(), options.world->state());
+      io.push_back(backend.join(name, *pointers.front(), options.world->state()));
+    } else if (norms.parts() > 1) {
+      bucket_comm = backend.make_communicators(name, pointers);
+      if (count > 1) io = backend.make_communicators(name, pointers);
+    }
+  } catch (...) {
+    rethrow_cause();
+  }
+  const std::vector<engine::Bucket> buckets = make_buckets(bucket_comm);
+  const LossScaleOptions& scale = options.loss_scale;
+  std::optional<kernels::LossScaling> scaling;
+  if (scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
+  run([&](int local) {
+    const auto r = static_cast<std::size_t>(local);
+    exchanges[r] =
+        std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets, failpoints,
+                                           options.reduce_dtype, scaling, options.ema_decay.has_value());
+  });
+  if (scaling) set_loss_scale({options.loss_scale.initial, 0});
+  make_graphs();
+  if (options.trace_steps > 0) trace();
+
+  std::vector<NamedTensor> initial;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    const ParameterSpec& spec = model.parameters()[i];
+    Tensor values(spec.shape);
+    Random random(options.seed, RandomUse::init, i);
+    for (float& value : values.span<float>()) value = draw(spec.init, random);
+    initial.emplace_back(spec.name, std::move(values));
+  }
+  for (const BufferSpec& buffer : model.buffers()) {
+    Tensor values(buffer.shape, buffer.type);
+    if (buffer.name.ends_with(".running_var"))
+      for (float& value : values.span<float>()) value = 1;
+    initial.emplace_back(buffer.name, std::move(values));
+  }
+  import_arena(Arena::value, initial);
+  make_average();
+  restart_average();
+}
+
+// Why no step runs as a graph, as far as this process decides; empty: graphs are used.
+std::string DataParallel::State::graphs_refusal() const {
+  if (!replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
+  if (options.graphs == Graphs::never) return "set by the caller (--graphs never)";
+  const bool may_deadlock = options.comm == Comm::nccl && replicas.size() > 1;
+  if (may_deadlock && options.graphs == Graphs::automatic) return kNcclInGraphs;
+  if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);
+  return {};
+}
+
+void DataParallel::State::make_graphs() {
+  engine::StepGraphs::Members members;
+  for (std::size_t r = 0; r < replicas.size(); ++r) {
+    members.replicas.push_back(replicas[r].get());
+    members.exchanges.push_back(exchanges[r].get());
+    if (!io.empty()) members.io.push_back(io[r].get());
+  }
+  std::string refusal = graphs_refusal();
+  bool required = options.graphs == Graphs::always;
+  if (options.world && size() > 1) {
+    // What a rank does differently from the others it must not do as a graph.
+    struct Wish {
+      std::int64_t graphs, required, trace_first, trace_steps;
+    };
+    const std::vector<Wish> wishes =
+        of_all_ranks(Wish{refusal.empty() && failpoints.empty(), required, options.trace_first, options.trace_steps});
+    for (const Wish& wish : wishes) required = required || wish.required != 0;
+    for (const Wish& wish : wishes)
+      if (refusal.empty() && (wish.graphs == 0 || wish.trace_first != wishes.front().trace_first ||
+                              wish.trace_steps != wishes.front().trace_steps))
+        refusal = "a rank wants none, or other steps traced";
+    members.all_ranks = [this](bool yes) {
+      const std::vector<char> all = of_all_ranks(static_cast<char>(yes));
+      return std::count(all.begin(), all.end(), char{1}) == size();
+    };
+  }
+  if (required && !refusal.empty()) refuse("--graphs always is not possible: " + refusal);
+  graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
+}
+
+// After a failure a device may wait for another one that is broken, and freeing memory would wait for it. So every device gets a while to
+// end its work before anything is freed.
+void DataParallel::State::await_devices() noexcept {
+  for (const auto& replica : replicas) {
+    if (!replica || replica->context().host_accessible()) continue;
+    try {
+      while (!replica->context().idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {  // the device has failed: nothing runs there
+    }
+  }
+}
+
+// What uses a context goes before it; each replica's memory goes with the replica.
+DataParallel::State::~State() {
+  watchdog.reset();
+  if (pool.failed()) await_devices();
+  graphs.reset();
+  logits = {};
+  gathered_logits.reset();
+  gathered_grad.reset();
+  gathered_labels.reset();
+  loss_workspace.reset();
+  average_values.reset();
+  average_buffers.reset();
+  average_values_op.reset();
+  average_buffers_op.reset();
+  loss_ops.clear();
+  io.clear();
+  for (const auto& exchange : exchanges)
+    if (exchange) exchange->stop();
+  exchanges.clear();
+  replicas.clear();
+}
+
+void DataParallel::State::rethrow_with_place(const engine::Replica& replica) const {
+  const Device device = options.devices[local(replica)];
+  const std::string place = fmt::format("{} {} ({}) failed in {} of step {}: ", options.world ? "rank" : "replica",
+                                        replica.rank(), to_string(device), engine::to_string(replica.phase()), step);
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), place + error.what(), error.others());
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::device, place + "out of host memory; use a smaller batch or fewer replicas");
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::device, place + error.what());
+  }
+}
+
+kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, const Sgd& sgd) const {
+  kernels::StepInputs inputs;
+  inputs.seed = options.seed;
+  inputs.step = static_cast<std::uint64_t>(step);
+  inputs.loss_scale = 1.0f / static_cast<float>(global_batch);
+  inputs.label_smoothing = options.label_smoothing;
+  inputs.lr = sgd.lr;
+  inputs.momentum = sgd.momentum;
+  inputs.weight_decay = sgd.weight_decay;
+  inputs.nesterov = sgd.nesterov;
+  inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
+  inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
+  return inputs;
+}
+
+void DataParallel::State::number_rows(std::int64_t rows) {
+  for (auto next = static_cast<std::int64_t>(row_numbers.size()); next < rows; ++next) row_numbers.push_back(next);
+}
+
+engine::Shard DataParallel::State::shard_of(const Batch& batch, kernels::Range rows) const {
+  engine::Shard shard;
+  shard.rows = rows.size();
+  if (batch.kept.set)
+    shard.kept = &batch.kept;
+  else
+    shard.images = batch.images.data<float>() + rows.begin * model.input().numel();
+  if (!batch.labels.empty()) shard.labels = batch.labels.data<std::int32_t>() + rows.begin;
+  shard.samples = (batch.samples.empty() ? row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
+  return shard;
+}
+
+DataParallel::DataParallel(const Model& model, const DataParallelOptions& options)
+    : state_(std::make_unique<State>(model, resolved(options))) {}
+DataParallel::~DataParallel() = default;
+
+void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
+  const auto row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
+  std::size_t exchanged = buffer_bytes() + norms.moments_bytes();  // bytes, by the largest call of io
+  for (int micro = 0; micro < batch.micro_batches; ++micro) {
+    const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
+    if (rows == 0) continue;
+    for (int lane = 0; lane < replica.lanes(); ++lane) {
+      const kernels::Range own = rows_of(rows, replica, lane);
+      if (own.size() == 0) continue;
+      replica.plan(plan_options(own.size(), batch.training, micro > 0, batch.gathers));
+      if (batch.set) replica.keep({batch.set, batch.augment}, own.size());
+      replica.reserve_copies(own.size(), batch.set != nullptr);
+      replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(own.size()) * row : 0);
+    }
+    if (!batch.gathers) continue;
+    exchanged = std::max(exchanged, static_cast<std::size_t>(rows) * row);
+    if (replica.rank() != 0) continue;
+    replica.context().reserve_copies(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+    reserve_gather(rows);
+    if (options.loss == LossAt::gathered) gathered_loss_op(rows);
+  }
+  if (!io.empty()) io_of(replica).reserve(exchanged);
+}
+
+// Memory is allocated on all replicas before one of them enqueues a collective: a device may allocate only when nothing runs, on other
+// devices either, and a collective that waits for this thread runs until then.
+void DataParallel::State::place_new(const Placed& batch) {
+  if (size() == 1 || placed.contains(batch)) return;
+  require_room_for({batch}, /*momenta=*/false, /*together=*/false);
+  on_replicas([&](engine::Replica& replica, engine::Exchange&) { place(replica, batch); });
+  placed.insert(batch);
+}
+
+void DataParallel::State::place_momenta(const Sgd& sgd) {
+  if (sgd.momentum == 0 || momenta_placed) return;
+  on_replicas([](engine::Replica&, engine::Exchange& exchange) { exchange.ensure_momenta(); });
+  momenta_placed = true;
+}
+
+void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
+                           const std::vector<std::int64_t>& eval_batches, const KeptImages& train_images,
+                           const KeptImages& eval_images) {
+  State& s = *state_;
+  for (const KeptImages& images : {train_images, eval_images})
+    if (images.set) check_images(images.set->images.shape(), s.model);
+  for (const std::int64_t rows : train_batches)
+    s.require_two_values(rows, s.options.world ? rows * s.size() : rows, s.options.grad_accum_steps);
+  std::vector<State::Placed> batches;
+  for (const std::int64_t rows : train_batches)
+    s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));
+  for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows, eval_images));
+  s.require_room_for(batches, /*momenta=*/true, /*together=*/true);
+  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+    for (const State::Placed& batch : batches) s.place(replica, batch);
+    exchange.ensure_momenta();
+  });
+  s.placed.insert(batches.begin(), batches.end());
+  s.graphs->prepared();
+  if (s.options.world) s.world_memory = s.of_all_ranks(s.replicas.front()->memory_use());
+}
+
+}  // namespace dp

@@ -1,0 +1,310 @@
+// The inside of DataParallel: shared by the files that implement it.
+#pragma once
+
+#include <compare>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dp/data_parallel.h"
+#include "dp/world.h"
+#include "engine/base/split.h"
+#include "engine/observe/failpoint.h"
+#include "engine/observe/tracer.h"
+#include "engine/observe/watchdog.h"
+#include "engine/parallel/exchange.h"
+#include "engine/parallel/step_graphs.h"
+#include "engine/parallel/worker_pool.h"
+#include "engine/plan/parameters.h"
+#include "engine/process_group/world_state.h"
+#include "engine/replica/replica.h"
+
+namespace dp {
+
+struct ResolvedOptions {
+  DataParallelOptions options;
+  std::string communicator_reason;  // why options.comm is what it is
+};
+// Every automatic choice made, except of graphs. Error(usage) for impossible options.
+ResolvedOptions resolved(DataParallelOptions options);
+int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
+std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
+std::string_view communicator_name(Comm comm);                            // as backends know it
+// Elements that buckets, and the arenas, are multiples of. Under nccl each rank's slice of a bucket then has one size, as NCCL's
+// reduce-scatter and all-gather require.
+std::int64_t bucket_granularity(const DataParallelOptions& options);
+bool vectors_first(const DataParallelOptions& options);  // see engine::ParameterTable
+// Where options.bucket_bytes was not given.
+std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
+                                              std::size_t bucket_bytes);
+// Error(usage) where a batch or a set of so many images is not of those that the model reads.
+void check_images(const Shape& shape, const Model& model);
+
+// Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
+inline constexpr std::int64_t kLayoutRows = 32;
+
+struct DataParallel::State {
+  using NamedTensor = std::pair<std::string, Tensor>;
+
+  State(const Model& m, ResolvedOptions resolved);
+  ~State();
+
+  // Runs work(replica, exchange) on every worker; a failure says replica, device, phase and step.
+  template <typename F>
+  void on_replicas(F&& work) {
+    run([&](int local) {
+      engine::Replica& replica = *replicas[static_cast<std::size_t>(local)];
+      try {
+        work(replica, *exchanges[static_cast<std::size_t>(local)]);
+      } catch (const kernels::Aborted&) {
+        throw;
+      } catch (...) {
+        rethrow_with_place(replica);
+      }
+    });
+  }
+  // Runs work(number of the replica in this process) on every worker.
+  template <typename F>
+  void run(F&& work) {
+    const Watched call(watchdog.get());
+    try {
+      pool.run(work);
+    } catch (...) {
+      rethrow_cause();
+    }
+  }
+  // What made the exception that is on its way, where that is a consequence.
+  [[noreturn]] void rethrow_cause() const;
+  void watch();  // makes the watchdog
+  void trace();  // makes the tracers
+  std::string last_of(const engine::Replica& replica) const;
+  // The same on this process's first replica: the master, or in a world this rank's own.
+  template <typename F>
+  void on_first(F&& work) {
+    on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+      if (&replica == replicas.front().get()) work(replica, exchange);
+    });
+  }
+  // The same on the master alone: in a world on rank 0.
+  template <typename F>
+  void on_master(F&& work) {
+    on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+      if (replica.rank() == 0) work(replica, exchange);
+    });
+  }
+  [[noreturn]] void rethrow_with_place(const engine::Replica& replica) const;
+
+  int size() const { return ranks_of(options); }  // replicas, in a world of all ranks
+  kernels::Communicator& io_of(const engine::Replica& replica) { return *io[local(replica)]; }
+  std::size_t local(const engine::Replica& replica) const {
+    return static_cast<std::size_t>(replica.rank() - replicas.front()->rank());
+  }
+  // `gathers`: the logits are needed by themselves. So they are where a failpoint may plant a NaN in them.
+  engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate, bool gathers) const {
+    return {rows,
+            training,
+            accumulate,
+            options.dropout,
+            options.batch_norm,
+            scales_loss(),
+            training && !gathers && failpoints.empty()};
+  }
+  int lanes() const { return replicas.front()->lanes(); }
+  int shards() const { return size() * lanes(); }
+  // The rows of a (micro-)batch that a lane of a replica works on.
+  kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int lane) const {
+    if (options.world) return {0, batch};
+    return engine::shard_of(batch, replica.rank() * lanes() + lane, shards(), options.split);
+  }
+  // A kind of batch that plans and memory are made for.
+  struct Placed {
+    std::int64_t rows;
+    bool training, gathers;  // gathers: its logits come to the master
+    int micro_batches;
+    std::shared_ptr<const ImageSet> set{};  // that its images are made of
+    bool augment = false;
+    auto operator<=>(const Placed&) const = default;
+  };
+  Placed training_batch(std::int64_t rows, const KeptImages& kept) const {
+    return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, kept.set, kept.augment};
+  }
+  static Placed evaluated_batch(std::int64_t rows, const KeptImages& kept) {
+    return {rows, false, false, 1, kept.set, kept.augment};
+  }
+  void place(engine::Replica& replica, const Placed& batch);
+  // Whether the devices have room, before anything is allocated; Error(device) with what is needed, what is there and what would fit
+  // otherwise. `together`: all ranks of a world make the call, and those of a host are judged by their sum.
+  using FitsText = std::function<std::string(std::size_t room, std::size_t replicas)>;
+  void judge_memory(const std::vector<std::size_t>& needs, bool together, const std::string& what,
+                    const FitsText& fits);
+  void require_room_for_weights(const kernels::Context& context);
+  void require_room_for(const std::vector<Placed>& batches, bool momenta, bool together);
+  std::size_t taken(std::size_t bytes) const;  // by a replica's buffer of so many bytes
+  std::size_t missing_for(engine::Replica& replica, const std::vector<Placed>& batches) const;
+  void place_new(const Placed& batch);  // on all replicas, where it was not done before
+  void place_momenta(const Sgd& sgd);   // likewise, where the update needs them
+  kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
+  bool scales_loss() const { return options.amp == Amp::float16; }
+  bool update_waits_for_gradient() const {
+    return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
+  }
+
+  void await_devices() noexcept;
+  void make_graphs();
+  std::string graphs_refusal() const;
+  // What keeps the coming step from being a graph: it is watched closely.
+  bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }
+
+  // The parts of a step; each runs on a replica's worker.
+  void train(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, const Sgd& sgd);
+  // From forward to backward, and where it is the step's last, to the new weights: nothing in it comes from host memory.
+  void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, std::int64_t rows, int micro);
+  // `rows` of the batch, split over replicas and lanes.
+  void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate,
+               bool gathers);
+  struct Lanes {
+    int begin = 0, end = 1;
+  };
+  void forward(engine::Replica& replica, Lanes lanes, bool training);
+  void local_loss(engine::Replica& replica, Lanes lanes);
+  void bring_labels(engine::Replica& replica, const Batch& batch,
+                    kernels::Range rows);  // to where gathered_loss reads them
+  void gathered_loss(engine::Replica& replica, std::int64_t rows);
+  void gather_logits(engine::Replica& replica, std::int64_t rows);
+  void backward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool accumulate, bool last);
+  void update_running_statistics(engine::Replica& replica);
+  void make_average();
+  void restart_average();
+  void update_average(engine::Replica& replica, engine::Exchange& exchange);
+  std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
+  // Error(usage) where a normalisation would train on one value a channel, as in PyTorch.
+  void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
+  void bring_buffers();  // the master's running statistics to every replica
+  // In a world: the ranks' values, in rank order.
+  template <typename T>
+  std::vector<T> of_all_ranks(const T& mine) const;
+  template <typename After, typename Idle>
+  void run_stage(engine::Replica& replica, Lanes lanes,
+                 const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
+                 const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle);
+  void set_loss_scale(const LossScale& scale);
+  // Collective: before the exchanges are made, with their communicators.
+  std::vector<engine::Bucket> make_buckets(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
+  std::size_t usual_bucket_bytes(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
+  void check_finite(engine::Replica& replica);
+  void plant_nan(engine::Replica& replica, engine::Ref place);
+
+  // The wrapper's forward, and where its logits are.
+  const Tensor& forward_all(const Tensor& images, bool training);
+  void reserve_gather(std::int64_t rows);  // on the master
+  kernels::Op& gathered_loss_op(std::int64_t rows);
+  engine::Shard shard_of(const Batch& batch, kernels::Range rows) const;
+  void number_rows(std::int64_t rows);  // makes row_numbers at least so long
+  void end_step() { ++step, begun = false; }
+
+  std::vector<NamedTensor> export_buffers();
+  void import_buffer(engine::Replica& master, const BufferSpec& buffer, const Tensor& tensor);
+  const BufferSpec* find_buffer(const std::string& name) const;
+  void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
+
+  // A host-ordered copy of a sharded arena on the master: momenta, or gradients.
+  enum class Arena { value, gradient, momentum };
+  std::vector<NamedTensor> export_arena(Arena arena);
+  void import_arena(Arena arena, const std::vector<NamedTensor>& tensors);
+  std::unique_ptr<kernels::Buffer> assemble(engine::Replica& master, Arena arena);
+  void wait_for_all();
+  void gather_values();
+
+  const Model model;
+  DataParallelOptions options;  // resolved
+  const std::string communicator_reason;
+  std::vector<MemoryUse> world_memory;  // of all ranks, as of the last prepare()
+  std::vector<std::string> device_names;
+  const engine::Failpoints failpoints;
+  const engine::NormTable norms;
+  std::vector<engine::Gather> forward_gathers, backward_gathers;  // in training, with synchronised normalisation
+  // Entries from which on gradients are ready, in order, in each leg of backward: the calls of two communicators must have one order
+  // on every device, also where there are no rows.
+  std::vector<std::vector<int>> ready_in_leg;
+  engine::WorkerPool pool;
+  class Attached {  // the pool's abort flag, to the world
+   public:
+    Attached() = default;
+    ~Attached() {
+      if (world_ != nullptr) world_->state().detach(flag_);
+    }
+    Attached(const Attached&) = delete;
+    Attached& operator=(const Attached&) = delete;
+    void to(World& world, kernels::AbortFlag* flag) {
+      world.state().attach(flag);
+      world_ = &world;
+      flag_ = flag;
+    }
+
+   private:
+    World* world_ = nullptr;
+    kernels::AbortFlag* flag_ = nullptr;
+  };
+  Attached attached;
+  std::vector<std::unique_ptr<engine::Tracer>> tracers;  // one a replica of this process, or none
+  std::unique_ptr<engine::ParameterTable> table;
+  std::vector<std::unique_ptr<engine::Replica>> replicas;
+  std::vector<std::unique_ptr<engine::Exchange>> exchanges;
+  std::vector<std::unique_ptr<kernels::Communicator>> io;  // all but gradients and weights; empty for one replica
+  std::vector<std::vector<std::size_t>> part_bytes;        // scratch of each replica: bytes per rank
+
+  // On the master.
+  std::shared_ptr<kernels::Buffer> gathered_logits, gathered_grad;
+  std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
+  const void* loss_labels = nullptr;  // of the micro-batch whose logits are gathered
+  std::unique_ptr<kernels::Buffer> average_values, average_buffers;
+  std::unique_ptr<kernels::Op> average_values_op, average_buffers_op;
+  std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
+
+  std::unique_ptr<engine::StepGraphs> graphs;
+
+  std::set<Placed> placed;
+  bool momenta_placed = false;
+  std::int64_t step = 0;             // training steps ended; the key of the coming one's dropout
+  bool begun = false;                // a training forward of the wrapper has used that key
+  std::int64_t batches_tracked = 0;  // training forwards whose statistics the running ones hold
+  bool buffers_behind = false;       // the replicas' running statistics are older than the master's
+  std::int64_t forward_rows = 0;     // of the last wrapper forward in training mode; 0: none to go back through
+  Tensor kept_images;                // of the last wrapper forward: backward reads them again
+  Tensor logits;
+  std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys in the wrapper
+
+  class Watched {  // for the time of a call
+   public:
+    explicit Watched(engine::Watchdog* watchdog) : watchdog_(watchdog) {
+      if (watchdog_ != nullptr) watchdog_->begin();
+    }
+    ~Watched() {
+      if (watchdog_ != nullptr) watchdog_->end();
+    }
+    Watched(const Watched&) = delete;
+    Watched& operator=(const Watched&) = delete;
+
+   private:
+    engine::Watchdog* watchdog_;
+  };
+  std::unique_ptr<engine::Watchdog> watchdog;  // null: no timeout. It looks at the replicas until it is gone
+};
+
+template <typename T>
+std::vector<T> DataParallel::State::of_all_ranks(const T& mine) const {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all;
+  for (const std::string& text : options.world->exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+    if (text.size() != sizeof(T)) throw Error(ErrorCode::usage, "the ranks run different programs");
+    std::memcpy(&all.emplace_back(), text.data(), sizeof(T));
+  }
+  return all;
+}
+
+}  // namespace dp

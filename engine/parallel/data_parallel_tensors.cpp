@@ -1,0 +1,197 @@
+// Weights, gradients and momenta in and out, as host tensors in PyTorch's layout.
+#include <cstring>
+
+#include "dp/error.h"
+#include "engine/checkpoint/crc32c.h"
+#include "engine/parallel/data_parallel_state.h"
+
+namespace dp {
+
+using engine::Exchange;
+using engine::Replica;
+using NamedTensor = std::pair<std::string, Tensor>;
+
+namespace {
+
+template <typename T>
+void multiply_by(Tensor& tensor, double factor) {
+  for (T& value : tensor.span<T>()) value = static_cast<T>(static_cast<double>(value) * factor);
+}
+void multiply(Tensor& tensor, double factor) {
+  tensor.dtype() == DType::f64 ? multiply_by<double>(tensor, factor) : multiply_by<float>(tensor, factor);
+}
+
+}  // namespace
+
+void DataParallel::State::wait_for_all() {
+  on_replicas([](Replica& replica, Exchange& exchange) {
+    exchange.synchronize();
+    replica.compute().synchronize();
+  });
+}
+
+// Gathers weights in float32 that only their owner has since the last step.
+void DataParallel::State::gather_values() {
+  on_replicas([](Replica& replica, Exchange& exchange) {
+    exchange.gather_values();
+    replica.context().flush();
+  });
+}
+
+// The whole arena in one buffer of the master, from the replicas that hold its parts.
+std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, Arena arena) {
+  auto whole = master.context().allocate(table->bytes());
+  auto* to = static_cast<std::byte*>(whole->data());
+  const std::size_t element = size_of(table->type());
+  for (int rank = 0; rank < pool.size(); ++rank) {
+    Exchange& exchange = *exchanges[static_cast<std::size_t>(rank)];
+    for (const Exchange::Part& part : exchange.parts()) {
+      const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
+      const std::byte* from = arena == Arena::gradient ? replicas[static_cast<std::size_t>(rank)]->gradients() + begin
+                              : exchange.momenta()
+                                  ? exchange.momenta() + static_cast<std::size_t>(part.momentum) * element
+                                  : nullptr;
+      if (from != nullptr && part.range.size() != 0)
+        master.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
+    }
+    if (options.reduce == Reduce::all_reduce) break;  // every replica holds everything
+  }
+  return whole;
+}
+
+std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
+  wait_for_all();
+  if (arena == Arena::value) gather_values();
+  std::vector<NamedTensor> tensors;
+  on_first([&](Replica& master, Exchange&) {
+    std::unique_ptr<kernels::Buffer> assembled;
+    const double unscaled =
+        arena == Arena::gradient && scales_loss() ? 1.0 / static_cast<double>(master.read_scaler().last_scale) : 1.0;
+    const std::byte* source = master.values();
+    if (arena != Arena::value) {
+      assembled = assemble(master, arena);
+      source = static_cast<const std::byte*>(assembled->data());
+    }
+    for (std::size_t i = 0; i < table->entries().size(); ++i) {
+      const engine::ParameterEntry& entry = table->entries()[i];
+      Tensor tensor(entry.shape, table->type());
+      master.export_entry(static_cast<int>(i), source, tensor);
+      if (unscaled != 1.0) multiply(tensor, unscaled);
+      tensors.emplace_back(entry.name, std::move(tensor));
+    }
+    master.compute().synchronize();
+  });
+  return tensors;
+}
+
+void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTensor>& tensors) {
+  std::vector<std::pair<int, const Tensor*>> found;
+  std::vector<std::pair<const BufferSpec*, const Tensor*>> buffers;
+  for (const auto& [name, tensor] : tensors) {
+    if (const BufferSpec* buffer = arena == Arena::value ? find_buffer(name) : nullptr) {
+      require_fit(*buffer, tensor);
+      buffers.emplace_back(buffer, &tensor);
+      continue;
+    }
+    int index = -1;
+    for (std::size_t i = 0; i < table->entries().size(); ++i)
+      if (table->entries()[i].name == name) index = static_cast<int>(i);
+    if (index < 0) throw Error(ErrorCode::data, "model '" + model.name() + "' has no parameter '" + name + "'");
+    if (tensor.shape() != table->entry(index).shape)
+      throw Error(ErrorCode::data, "parameter '" + name + "' has shape " + to_string(table->entry(index).shape) +
+                                       " in model '" + model.name() + "', not " + to_string(tensor.shape()));
+    if (tensor.dtype() != DType::f32 && tensor.dtype() != DType::f64)
+      throw Error(ErrorCode::data,
+                  "parameter '" + name + "' is of type " + to_string(tensor.dtype()) + ", not float32");
+    found.emplace_back(index, &tensor);
+  }
+  forward_rows = 0;
+  wait_for_all();
+  if (arena == Arena::value) {
+    gather_values();  // the import may bring some of them only
+    on_first([&](Replica& master, Exchange&) {
+      for (const auto& [index, tensor] : found) master.import_entry(index, *tensor, master.values());
+      for (const auto& [buffer, tensor] : buffers) import_buffer(master, *buffer, *tensor);
+    });
+    buffers_behind = true;
+    on_replicas([](Replica& replica, Exchange& exchange) {
+      exchange.broadcast_weights();
+      replica.context().flush();
+    });
+    return;
+  }
+  on_replicas([](Replica&, Exchange& exchange) { exchange.ensure_momenta(); });
+  graphs->prepared();
+  std::unique_ptr<kernels::Buffer> whole;
+  on_first([&](Replica& master, Exchange&) {
+    whole = assemble(master, arena);
+    for (const auto& [index, tensor] : found)
+      master.import_entry(index, *tensor, static_cast<std::byte*>(whole->data()));
+    master.compute().synchronize();
+  });
+  on_replicas([&](Replica& replica, Exchange& exchange) {
+    const std::size_t element = size_of(table->type());
+    for (const Exchange::Part& part : exchange.parts())
+      if (part.range.size() != 0)
+        replica.compute().copy(
+            exchange.momenta() + static_cast<std::size_t>(part.momentum) * element,
+            static_cast<const std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
+            static_cast<std::size_t>(part.range.size()) * element);
+    replica.compute().synchronize();
+    if (options.world) exchange.broadcast_momenta();
+  });
+}
+
+// In the order of a state dict: each layer's parameters, then its buffers.
+std::vector<NamedTensor> DataParallel::weights() const {
+  std::vector<NamedTensor> parameters = state_->export_arena(State::Arena::value);
+  if (model().buffers().empty()) return parameters;
+  std::vector<NamedTensor> buffers = state_->export_buffers(), all;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const int layer = model().parameters()[i].layer;
+    while (next < buffers.size() && model().buffers()[next].layer < layer) all.push_back(std::move(buffers[next++]));
+    all.push_back(std::move(parameters[i]));
+  }
+  while (next < buffers.size()) all.push_back(std::move(buffers[next++]));
+  return all;
+}
+std::vector<NamedTensor> DataParallel::gradients() const { return state_->export_arena(State::Arena::gradient); }
+std::vector<NamedTensor> DataParallel::momenta() const { return state_->export_arena(State::Arena::momentum); }
+void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
+  state_->import_arena(State::Arena::value, tensors);
+  state_->restart_average();
+}
+void DataParallel::set_momenta(const std::vector<NamedTensor>& tensors) {
+  state_->import_arena(State::Arena::momentum, tensors);
+}
+
+std::int64_t DataParallel::step_count() const { return state_->step + (state_->begun ? 1 : 0); }
+void DataParallel::set_step_count(std::int64_t steps) {
+  state_->step = steps;
+  state_->begun = false;
+}
+
+bool DataParallel::replicas_identical() const {
+  State& s = *state_;
+  s.wait_for_all();
+  s.gather_values();
+  // With mixed precision also what layers read.
+  const std::size_t low = engine::Replica::low_bytes(*s.table, s.replicas.front()->context());
+  const std::size_t bytes = s.table->bytes();
+  std::vector<std::vector<std::byte>> copies(s.replicas.size(), std::vector<std::byte>(bytes + low));
+  s.on_replicas([&](Replica& replica, Exchange&) {
+    auto& copy = copies[s.local(replica)];
+    replica.compute().download(copy.data(), replica.values(), bytes);
+    if (low != 0) replica.compute().download(copy.data() + bytes, replica.low_value(0), low);
+  });
+  if (s.options.world) {
+    const auto digests = s.of_all_ranks(crc32c(copies.front()));
+    return std::equal(digests.begin() + 1, digests.end(), digests.begin());
+  }
+  for (const auto& copy : copies)
+    if (std::memcmp(copy.data(), copies.front().data(), copy.size()) != 0) return false;
+  return true;
+}
+
+}  // namespace dp

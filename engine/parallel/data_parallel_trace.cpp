@@ -1,0 +1,125 @@
+// The timeline of a DataParallel's steps, of all its replicas, as one file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "dp/error.h"
+#include "dp/world.h"
+#include "engine/observe/layer_times.h"
+#include "engine/observe/trace_text.h"
+#include "engine/parallel/data_parallel_state.h"
+#include "engine/train/run_folder.h"
+
+namespace dp {
+namespace {
+
+constexpr std::size_t kPart = 60 * 1024;  // bytes that a rank tells the others at a time
+constexpr std::size_t kRounds = 7;        // to compare clocks in
+using Moments = std::array<std::int64_t, kRounds>;
+
+// What to add to this rank's clock to get rank 0's: nothing on one host, else the median difference of when both heard the same.
+std::int64_t clock_offset(World& world) {
+  if (world.one_host()) return 0;
+  Moments mine{};
+  for (std::int64_t& moment : mine) {
+    world.exchange("");
+    moment = kernels::trace_clock();
+  }
+  const std::string first = world.from_first({reinterpret_cast<const char*>(mine.data()), sizeof mine});
+  if (first.size() != sizeof mine) throw Error(ErrorCode::usage, "the ranks run different programs");
+  Moments differences{};
+  std::memcpy(differences.data(), first.data(), sizeof differences);
+  for (std::size_t i = 0; i < kRounds; ++i) differences[i] -= mine[i];
+  std::nth_element(differences.begin(), differences.begin() + kRounds / 2, differences.end());
+  return differences[kRounds / 2];
+}
+
+// The ranks' texts in rank order, on rank 0; nothing elsewhere.
+std::vector<std::string> collect(World& world, const std::string& mine) {
+  std::size_t longest = 0;
+  for (const std::string& length : world.exchange(std::to_string(mine.size())))
+    longest = std::max<std::size_t>(longest, std::stoull(length));
+  std::vector<std::string> all(static_cast<std::size_t>(world.size()));
+  for (std::size_t begin = 0; begin < longest; begin += kPart) {
+    const auto parts = world.exchange(begin < mine.size() ? std::string_view(mine).substr(begin, kPart) : "");
+    if (!world.leads()) continue;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] += parts[rank];
+  }
+  return all;
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) {
+    if (text.empty()) continue;
+    if (!all.empty()) all += ",\n";
+    all += text;
+  }
+  return all;
+}
+
+}  // namespace
+
+void DataParallel::State::trace() {
+  for (std::size_t r = 0; r < replicas.size(); ++r) {
+    tracers.push_back(std::make_unique<engine::Tracer>(options.trace_first, options.trace_steps));
+    replicas[r]->trace(*tracers[r]);
+    exchanges[r]->trace(*tracers[r]);
+    if (!io.empty()) io[r]->trace(&tracers[r]->compute);
+  }
+}
+
+std::int64_t DataParallel::write_trace(const std::string& file) {
+  State& s = *state_;
+  World* const world = s.options.world.get();
+  if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
+  for (std::size_t r = 0; r < s.replicas.size(); ++r) {
+    s.replicas[r]->trace(*s.tracers[r]);
+    s.exchanges[r]->trace(*s.tracers[r]);
+  }
+  const std::int64_t offset = world != nullptr ? clock_offset(*world) : 0;
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  std::int64_t zero = kNever;
+  for (const auto& tracer : s.tracers) zero = std::min(zero, engine::first_moment(*tracer));
+  if (world != nullptr) {
+    if (zero != kNever) zero += offset;
+    for (const std::int64_t first : s.of_all_ranks(zero)) zero = std::min(zero, first);
+  }
+  std::vector<std::string> events;
+  std::int64_t steps = 0, dropped = 0;
+  for (std::size_t r = 0; r < s.tracers.size(); ++r) {
+    const int rank = s.replicas[r]->rank();
+    const std::string name = fmt::format("{} {} ({})", world != nullptr ? "rank" : "replica", rank,
+                                         s.device_names[static_cast<std::size_t>(rank)]);
+    engine::TraceText text = engine::trace_text(*s.tracers[r], rank, name, zero - offset);
+    events.push_back(std::move(text.events));
+    steps = std::max(steps, text.steps);
+    dropped += text.dropped;
+  }
+  if (world != nullptr) {
+    events = collect(*world, events.front());
+    const std::vector<std::int64_t> all_dropped = s.of_all_ranks(dropped);
+    dropped = 0;
+    for (const std::int64_t of_rank : all_dropped) dropped += of_rank;
+    if (!world->leads()) return steps;
+  }
+  write_file_atomically(
+      file,
+      fmt::format(
+          "{{\"traceEvents\":[\n{}\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"steps\":{},\"dropped\":{}}}}}\n",
+          joined(events), steps, dropped));
+  return steps;
+}
+
+std::vector<LayerTime> DataParallel::layer_times() {
+  State& s = *state_;
+  if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
+  s.replicas.front()->trace(*s.tracers.front());
+  s.exchanges.front()->trace(*s.tracers.front());
+  kernels::Rates rates;
+  s.on_first([&](engine::Replica& replica, engine::Exchange&) { rates = replica.context().rates(); });
+  return engine::layer_times(*s.replicas.front(), *s.tracers.front(), rates);
+}
+
+}  // namespace dp

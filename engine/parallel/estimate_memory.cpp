@@ -1,0 +1,162 @@
+// How much memory training will take: the sums that DataParallel and its replicas allocate, from plans that nothing is
+// allocated for.
+#include <algorithm>
+
+#include "dp/error.h"
+#include "engine/parallel/data_parallel_state.h"
+#include "kernels/host/memory.h"
+
+namespace dp {
+namespace {
+
+using engine::Plan;
+
+class Estimate {
+ public:
+  Estimate(const Model& model, const DataParallelOptions& options)
+      : model_(model),
+        options_(resolved(options).options),
+        ranks_(static_cast<int>(options_.devices.size())),
+        norms_(model, options_.logical_shards > 0 ? options_.logical_shards : ranks_) {
+    kernels::ContextOptions context;
+    context.threads = options_.threads_per_replica;
+    context.deterministic = options_.deterministic;
+    context.fast_convolutions = options_.fast_convolutions;
+    context.activations = activations_of(options_);
+    context_ = kernels::backend(options_.devices.front().kind).open(options_.devices.front(), context);
+    const Plan layouts(model_, *context_, plan_options(kLayoutRows, true, false), nullptr, norms_);
+    table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type(),
+                                                      bucket_granularity(options_), vectors_first(options_));
+    buckets_ = options_.bucket_bytes != 0 ? table_->buckets(options_.bucket_bytes)
+                                          : automatic_buckets(options_, *table_, engine::default_bucket_bytes(*table_));
+  }
+
+  std::vector<MemoryUse> of(const std::vector<std::int64_t>& train, const std::vector<std::int64_t>& eval) {
+    std::vector<MemoryUse> replicas;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      MemoryUse use = of_weights(rank);
+      add_rows(use, rank, train, eval);
+      replicas.push_back(use);
+    }
+    return replicas;
+  }
+
+ private:
+  engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
+    return {rows,
+            training,
+            accumulate,
+            options_.dropout,
+            options_.batch_norm,
+            scales_loss(),
+            training && options_.loss == LossAt::local};
+  }
+  bool scales_loss() const { return options_.amp == Amp::float16; }
+  std::size_t lanes() const { return static_cast<std::size_t>(norms_.parts() / ranks_); }
+
+  MemoryUse of_weights(int rank) const {
+    const std::size_t element = size_of(table_->type());
+    MemoryUse use;
+    use.weights = table_->bytes() + engine::Replica::low_bytes(*table_, *context_);
+    use.gradients = table_->bytes() * lanes();
+    if (options_.reduce_dtype == DType::bf16 && (norms_.parts() > 1 || ranks_of(options_) > 1))
+      use.gradients += engine::RoundedGradients::bytes(buckets_, lanes());
+    for (const engine::Bucket& bucket : buckets_)
+      use.momenta +=
+          static_cast<std::size_t>(engine::updated_by(bucket, options_.reduce, rank, ranks_).size()) * element;
+    const std::size_t buffers = static_cast<std::size_t>(norms_.buffer_size()) * element;
+    use.statistics = buffers + norms_.moments_bytes();
+    if (options_.ema_decay && rank == 0) use.average = table_->bytes() + buffers;
+    use.other = sizeof(kernels::StepInputs) + sizeof(kernels::StepResults) * lanes() +
+                static_cast<std::size_t>(engine::norm_blocks(buckets_)) * sizeof(double);
+    if (scales_loss()) use.other += sizeof(kernels::LossScaler);
+    return use;
+  }
+
+  // As Replica::reserve() and DataParallel::prepare() go through the batches.
+  void add_rows(MemoryUse& use, int rank, const std::vector<std::int64_t>& train,
+                const std::vector<std::int64_t>& eval) {
+    const std::size_t copies = options_.batch_norm == BatchNormMode::sync && norms_.count() > 0 ? lanes() : 1;
+    std::size_t largest = 0;
+    const auto place = [&](std::int64_t rows, bool training, bool accumulate) {
+      if (training && rank == 0 && options_.loss == LossAt::gathered) add_gathered(rows);
+      for (std::size_t lane = 0; lane < lanes(); ++lane) {
+        const int shard = rank * static_cast<int>(lanes()) + static_cast<int>(lane);
+        const std::int64_t own = engine::shard_of(rows, shard, norms_.parts(), options_.split).size();
+        if (own == 0) continue;
+        const Sizes sizes = sizes_of(plan_options(own, training, accumulate));
+        if (sizes.bytes <= largest) continue;
+        largest = sizes.bytes;
+        use.workspace = sizes.workspace * copies;
+        use.activations = sizes.bytes * copies - use.workspace;
+      }
+    };
+    gathered_rows_ = 0;
+    loss_workspace_ = 0;
+    for (const std::int64_t batch : train)
+      for (int micro = 0; micro < options_.grad_accum_steps; ++micro)
+        place(engine::shard_of(batch, micro, options_.grad_accum_steps, Split::balanced).size(), true, micro > 0);
+    for (const std::int64_t batch : eval) place(batch, false, false);
+    const std::size_t logits = static_cast<std::size_t>(model_.output().numel()) * size_of(table_->type());
+    use.other += static_cast<std::size_t>(gathered_rows_) * (2 * logits + sizeof(std::int32_t)) + loss_workspace_;
+  }
+
+  void add_gathered(std::int64_t rows) {
+    gathered_rows_ = std::max(gathered_rows_, rows);
+    const auto op = context_->make_op(kernels::SoftmaxCrossEntropy{rows, model_.output().numel(), scales_loss()});
+    loss_workspace_ = std::max({loss_workspace_, op->workspace_bytes(), std::size_t{1}});
+  }
+
+  struct Sizes {
+    std::size_t bytes = 0, workspace = 0;
+  };
+  Sizes sizes_of(const engine::PlanOptions& options) {
+    for (const auto& [known, sizes] : plans_)
+      if (known.batch == options.batch && known.training == options.training && known.accumulate == options.accumulate)
+        return sizes;
+    const Plan plan(model_, *context_, options, table_.get(), norms_);
+    plans_.emplace_back(options, Sizes{engine::Replica::activation_bytes(plan), plan.workspace_bytes()});
+    return plans_.back().second;
+  }
+
+  const Model& model_;
+  DataParallelOptions options_;
+  int ranks_;
+  engine::NormTable norms_;
+  std::unique_ptr<kernels::Context> context_;
+  std::unique_ptr<engine::ParameterTable> table_;
+  std::vector<engine::Bucket> buckets_;
+  std::vector<std::pair<engine::PlanOptions, Sizes>> plans_;
+  std::int64_t gathered_rows_ = 0;
+  std::size_t loss_workspace_ = 0;
+};
+
+}  // namespace
+
+std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
+                                       const std::vector<std::int64_t>& train_batches,
+                                       const std::vector<std::int64_t>& eval_batches) {
+  return Estimate(model, options).of(train_batches, eval_batches);
+}
+
+std::size_t free_memory(const Device& device) { return kernels::backend(device.kind).free_memory(device); }
+
+std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes) {
+  Estimate estimate(model, options);
+  const auto fits = [&](std::int64_t batch) {
+    for (const MemoryUse& use : estimate.of({batch}, {batch}))
+      if (use.total() > bytes) return false;
+    return true;
+  };
+  if (!fits(1)) return 0;
+  std::int64_t good = 1, bad = 2;
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // a plan of more rows does not fit the ops' indices
+  while (bad <= kMost && fits(bad)) good = bad, bad *= 2;
+  while (bad - good > std::max<std::int64_t>(1, good / 256)) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+}  // namespace dp

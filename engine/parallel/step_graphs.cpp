@@ -1,0 +1,288 @@
+#include "engine/parallel/step_graphs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "dp/error.h"
+
+namespace dp::engine {
+namespace {
+
+constexpr std::size_t kMostKinds = 8;
+
+}  // namespace
+
+// A context's part in a recording, ended whatever happens.
+class StepGraphs::Recording {
+ public:
+  // `turn`: under which it is dropped, where others may still record; may be null.
+  Recording(kernels::Context& context, kernels::Stream* root, kernels::CaptureTurn* turn)
+      : context_(context), root_(root), turn_(turn) {}
+  ~Recording() { drop(); }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  void begin() {
+    open_ = true;
+    context_.begin_graph(root_);
+  }
+  std::unique_ptr<kernels::Graph> end() {
+    auto graph = context_.end_graph(root_);
+    open_ = false;
+    return graph;
+  }
+  void drop() noexcept {
+    if (!std::exchange(open_, false)) return;
+    if (turn_ != nullptr) turn_->take();
+    context_.drop_graph(root_);
+    if (turn_ != nullptr) turn_->pass();
+  }
+
+ private:
+  kernels::Context& context_;
+  kernels::Stream* const root_;
+  kernels::CaptureTurn* const turn_;
+  bool open_ = false;
+};
+
+// A replica's turn at the graph of all; its communicators let others have it while they wait.
+class StepGraphs::Turn {
+ public:
+  Turn(kernels::CaptureTurn& turn, std::initializer_list<kernels::Communicator*> communicators)
+      : turn_(turn), communicators_(communicators) {
+    turn_.take();
+    tell(&turn_);
+  }
+  ~Turn() {
+    tell(nullptr);
+    turn_.pass();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  void tell(kernels::CaptureTurn* turn) {
+    for (kernels::Communicator* const communicator : communicators_)
+      if (communicator != nullptr) communicator->take_turns(turn);
+  }
+  kernels::CaptureTurn& turn_;
+  const std::vector<kernels::Communicator*> communicators_;
+};
+
+StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal, bool required)
+    : members_(std::move(members)),
+      refusal_(std::move(refusal)),
+      required_(required),
+      meeting_(static_cast<int>(members_.replicas.size()), abort) {
+  if (!refusal_.empty()) return;
+  const kernels::Communicator* const buckets = members_.exchanges.front()->communicator();
+  joint_ = members_.replicas.size() > 1 && buckets != nullptr && buckets->joins_graphs();
+  if (!joint_) return;
+  begun_ = members_.replicas.front()->context().make_event();
+  done_ = members_.replicas.front()->context().make_event();
+  for (Replica* const replica : members_.replicas) ready_.push_back(replica->context().make_event());
+}
+
+// A world's ranks see the same global batches in the same order, and nothing else that is the same on all.
+bool StepGraphs::is(const StepKind& kind, const StepKind& other) const {
+  return kind.momentum == other.momentum && kind.kept == other.kept &&
+         (members_.all_ranks ? kind.global == other.global : kind.rows == other.rows);
+}
+
+bool StepGraphs::agreed(bool well) {
+  const bool here = meeting_.all(well);
+  return members_.all_ranks ? members_.all_ranks(here) : here;
+}
+
+void StepGraphs::evaluated(std::int64_t global_batch, bool kept) {
+  if (members_.all_ranks && refusal_.empty() && evaluated_.emplace(global_batch, kept).second) ++events_;
+}
+
+std::uint64_t StepGraphs::allocations() const {
+  std::uint64_t sum = 0;
+  for (const Replica* const replica : members_.replicas) sum += replica->allocations();
+  return sum;
+}
+
+void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
+  way_ = Way::eager;
+  kind_ = nullptr;
+  if (!refusal_.empty()) return;
+  const auto known = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& k) { return is(k->kind, kind); });
+  if (eagerly) {
+    if (known == kinds_.end()) ++events_;  // it may make memory
+    return;
+  }
+  if (known != kinds_.end() && (*known)->placed == placed()) {
+    if ((*known)->kind.rows != kind.rows || (*known)->allocations != allocations())
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("this rank's part of a global batch of {} is {} rows, and was another before: with CUDA graphs "
+                      "equal global batches need equal local ones; set graphs to never (--graphs never)",
+                      kind.global, kind.rows));
+    std::rotate(known, known + 1, kinds_.end());
+    kind_ = kinds_.back().get();
+    way_ = kind_->recorded ? Way::launch : Way::record;
+    return;
+  }
+  if (known != kinds_.end())
+    kinds_.erase(known);
+  else
+    ++events_;
+  if (kinds_.size() == kMostKinds) kinds_.erase(kinds_.begin());
+  kinds_.push_back(std::make_unique<Recorded>());
+  kind_ = kinds_.back().get();
+  kind_->kind = kind;
+  kind_->graphs.resize(static_cast<std::size_t>(parts));
+  for (auto& part : kind_->graphs) part.resize(joint_ ? 1 : members_.replicas.size());
+}
+
+void StepGraphs::end_step() {
+  if (kind_ == nullptr) return;
+  if (failed_.exchange(false)) {
+    refusal_ = "a recording failed: " + (failure_.empty() ? "that of another rank" : failure_);
+    kinds_.clear();
+    if (required_) throw Error(ErrorCode::device, "--graphs always: " + refusal_);
+    if (!failure_.empty())
+      std::fprintf(stderr, "dp: warning: training steps go on without graphs: %s\n", failure_.c_str());
+    return;
+  }
+  kind_->recorded = way_ != Way::eager;
+  if (way_ != Way::eager) return;
+  kind_->placed = placed();
+  kind_->allocations = allocations();
+}
+
+// Runs f; false when it threw what ends a recording and nothing else.
+template <typename F>
+bool StepGraphs::attempt(F&& f) {
+  std::string failure;
+  try {
+    f();
+    return true;
+  } catch (const kernels::Aborted&) {
+    throw;
+  } catch (const kernels::CaptureTurn::GivenUp&) {  // who gave it up says why
+  } catch (const std::exception& error) {
+    failure = error.what();
+  } catch (...) {
+    failure = "an exception of unknown type";
+  }
+  const std::scoped_lock lock(failure_mutex_);
+  if (failure_.empty()) failure_ = failure;
+  return false;
+}
+
+void StepGraphs::run_as_graph(std::size_t replica, std::size_t part, const Work& work) {
+  Exchange& exchange = *members_.exchanges[replica];
+  exchange.wait_for_weights();
+  bool recorded = way_ == Way::launch;
+  if (way_ == Way::record && !failed_.load(std::memory_order_relaxed)) {
+    members_.replicas[replica]->activity().move();
+    recorded = joint_ ? record_joint(replica, part, work) : record_own(replica, part, work);
+    if (!recorded) {
+      failed_.store(true, std::memory_order_relaxed);
+      exchange.start_over();
+      if (!members_.io.empty()) members_.io[replica]->start_over();
+      meeting_.all();
+    }
+  }
+  if (recorded)
+    launch(replica, part);
+  else
+    work();
+}
+
+bool StepGraphs::record_own(std::size_t number, std::size_t part, const Work& work) {
+  Replica& replica = *members_.replicas[number];
+  auto& graph = kind_->graphs[part][number];
+  Recording recording(replica.context(), &replica.compute(), nullptr);
+  // Instantiation can wait for a device: all replicas are idle before any of them instantiates.
+  bool well = meeting_.all(attempt([&] { recording.begin(); }));
+  well = well && attempt([&] {
+           work();
+           members_.exchanges[number]->wait_for_weights();
+           graph = recording.end();
+         });
+  recording.drop();
+  if (agreed(well)) return true;
+  graph.reset();
+  return false;
+}
+
+bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& work) {
+  Replica& replica = *members_.replicas[number];
+  Exchange& exchange = *members_.exchanges[number];
+  kernels::Stream& compute = replica.compute();
+  const bool leads = number == 0;
+  Recording recording(replica.context(), leads ? &compute : nullptr, leads ? &turn_ : nullptr);
+  bool well = attempt([&] {
+    recording.begin();
+    if (leads) compute.record(*begun_);
+  });
+  if (!meeting_.all(well)) return false;
+  {
+    const Turn turn(turn_, {exchange.communicator(), members_.io[number]});
+    well = attempt([&] {
+      if (!leads) compute.wait(*begun_);
+      work();
+      exchange.wait_for_weights();
+      if (!leads) compute.record(*ready_[number]);
+    });
+    if (!well) turn_.give_up();
+  }
+  well = meeting_.all(well);
+  if (leads) {
+    well = well && attempt([&] {
+             for (std::size_t other = 1; other < ready_.size(); ++other) compute.wait(*ready_[other]);
+             kind_->graphs[part].front() = recording.end();
+           });
+    recording.drop();
+    turn_.begin_anew();
+  }
+  well = meeting_.all(well);  // no stream is recorded any more
+  if (!leads && well) recording.end();
+  return well;
+}
+
+void StepGraphs::launch(std::size_t number, std::size_t part) {
+  Replica& replica = *members_.replicas[number];
+  kernels::Stream& compute = replica.compute();
+  replica.enter_graph();
+  const auto& graphs = kind_->graphs[part];
+  if (!joint_) return graphs[number]->launch(compute);
+  const bool leads = number == 0;
+  if (!leads) compute.record(*ready_[number]);
+  meeting_.all();
+  if (leads) {
+    for (std::size_t other = 1; other < ready_.size(); ++other) compute.wait(*ready_[other]);
+    graphs.front()->launch(compute);
+    compute.record(*done_);
+  }
+  meeting_.all();
+  if (!leads) compute.wait(*done_);
+}
+
+Choice StepGraphs::choice() const {
+  if (!refusal_.empty()) return {"none", refusal_};
+  if (joint_) return {"one of all replicas", "events order the replicas' streams, which one graph can hold"};
+  return {"one per replica", members_.replicas.size() > 1 ? "--graphs always" : "this process drives one replica"};
+}
+
+std::string StepGraphs::describe() const {
+  if (!refusal_.empty()) return "steps run eagerly: " + refusal_;
+  std::string text = joint_ ? "steps run as one graph of all replicas" : "steps run as one graph for each replica";
+  bool any = false;
+  for (const auto& kind : kinds_) {
+    if (!kind->recorded) continue;
+    std::size_t nodes = 0;
+    for (const auto& part : kind->graphs) nodes += part.front()->nodes();
+    text += fmt::format("{}{} rows: {} nodes", any ? ", " : "; ", kind->kind.rows, nodes);
+    any = true;
+  }
+  return any ? text : text + ", from the second of a kind on";
+}
+
+}  // namespace dp::engine

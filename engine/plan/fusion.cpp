@@ -1,0 +1,191 @@
+#include "engine/plan/fusion.h"
+
+#include "dp/error.h"
+
+namespace dp::engine {
+namespace {
+
+// Reads the model's layers one after another; layers that do nothing at run time are passed over.
+class Fuser {
+ public:
+  Fuser(const Model& model, bool dropout)
+      : model_(model),
+        dropout_(dropout),
+        readers_(count()),
+        taken_(count()),
+        joins_(count(), -1),
+        node_of_(count(), -1) {
+    for (std::size_t i = 0; i < count(); ++i)
+      for (const int input : model.layers()[i].inputs) readers_[index(input)].push_back(static_cast<int>(i));
+    for (std::size_t i = 0; i + 1 < count(); ++i)
+      if (readers_[i].empty())
+        throw Error(ErrorCode::usage, "nothing reads layer '" + model.layers()[i].name + "' of model '" + model.name() +
+                                          "'; leave it out, or join it with another");
+    find_joins();
+  }
+
+  std::vector<Node> run() {
+    for (std::size_t i = 0; i < count(); ++i) {
+      if (taken_[i]) continue;
+      if (inactive(i)) {
+        if (i > 0) node_of_[i] = node_of_[index(layer(i).inputs[0])];
+        continue;
+      }
+      if (joins_[i] >= 0) continue;  // a normalisation that runs where its addition stands
+      make_node(i);
+    }
+    if (nodes_.empty())
+      throw Error(ErrorCode::usage, "model '" + model_.name() + "' has no layer that computes anything");
+    return std::move(nodes_);
+  }
+
+ private:
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  std::size_t count() const { return model_.layers().size(); }
+  const Layer& layer(std::size_t i) const { return model_.layers()[i]; }
+  template <typename T>
+  bool is(std::size_t i) const {
+    return std::holds_alternative<T>(layer(i).kind);
+  }
+  bool inactive(std::size_t i) const {
+    const auto* dropout = std::get_if<Dropout>(&layer(i).kind);
+    return is<Input>(i) || is<Flatten>(i) || (dropout != nullptr && (!dropout_ || dropout->p == 0.0f));
+  }
+  // The only layer that reads layer i, or -1.
+  int sole_reader(std::size_t i) const { return readers_[i].size() == 1 ? readers_[i][0] : -1; }
+
+  // A normalisation whose result only an addition reads is computed there. Of two such the first is.
+  void find_joins() {
+    for (std::size_t i = 0; i < count(); ++i) {
+      if (!is<Add>(i)) continue;
+      for (const int input : layer(i).inputs)
+        if (is<BatchNorm2d>(index(input)) && sole_reader(index(input)) == static_cast<int>(i)) {
+          joins_[index(input)] = static_cast<int>(i);
+          break;
+        }
+    }
+  }
+
+  // Layer i belongs to `node` from now on; what it reads is computed.
+  void take(Node& node, std::size_t i, const std::string& label) {
+    node.name += (node.name.empty() ? "" : "+") + label;
+    node.output = layer(i).output;
+    taken_[i] = true;
+    last_ = i;
+  }
+  // Whether the layer i is a ReLU that only a max-pool reads: there it works on fewer elements, with equal result.
+  bool relu_before_pool(std::size_t i) const {
+    const int reader = sole_reader(i);
+    return is<Relu>(i) && reader >= 0 && is<MaxPool2d>(index(reader));
+  }
+  bool take_relu(Node& node) {
+    const int reader = sole_reader(last_);
+    if (reader < 0 || !is<Relu>(index(reader)) || relu_before_pool(index(reader))) return false;
+    take(node, index(reader), "relu");
+    return true;
+  }
+  void take_dropout(Node& node, std::size_t i) {
+    node.dropout = kernels::DropoutSpec{std::get<Dropout>(layer(i).kind).p, static_cast<std::uint32_t>(i)};
+    take(node, i, layer(i).name);
+  }
+
+  void make_node(std::size_t i) {
+    Node node{};
+    for (const int input : layer(i).inputs) node.inputs.push_back(node_of_[index(input)]);
+    node.input = layer(index(layer(i).inputs[0])).output;
+    if (const auto* conv = std::get_if<Conv2d>(&layer(i).kind)) {
+      node.kind = NodeKind::conv;
+      node.window = {conv->kernel, conv->stride, conv->padding};
+      attach_parameters(node, i, conv->bias);
+      take(node, i, layer(i).name);
+      node.relu = take_relu(node);
+    } else if (const auto* linear = std::get_if<Linear>(&layer(i).kind)) {
+      node.kind = NodeKind::linear;
+      // Flatten moves nothing: the linear op reads what the node before it wrote.
+      node.input = node.inputs[0] >= 0 ? nodes_[index(node.inputs[0])].output : model_.input();
+      attach_parameters(node, i, linear->bias);
+      take(node, i, layer(i).name);
+      node.relu = take_relu(node);
+    } else if (is<BatchNorm2d>(i)) {
+      make_norm(node, i);
+      node.relu = take_relu(node);
+    } else if (is<Add>(i)) {
+      make_add(node, i);
+      node.relu = take_relu(node);
+    } else if (is<MaxPool2d>(i) || relu_before_pool(i)) {
+      make_max_pool(node, i);
+    } else if (is<AvgPool2d>(i) || is<GlobalAvgPool2d>(i)) {
+      node.kind = NodeKind::avg_pool;
+      node.global = is<GlobalAvgPool2d>(i);
+      if (const auto* pool = std::get_if<AvgPool2d>(&layer(i).kind))
+        node.window = {pool->kernel, *pool->stride, pool->padding};
+      take(node, i, "avg_pool");
+    } else if (is<Relu>(i)) {
+      node.kind = NodeKind::relu;
+      take(node, i, "relu");
+    } else {
+      node.kind = NodeKind::dropout;
+      take_dropout(node, i);
+    }
+    node_of_[last_] = static_cast<int>(nodes_.size());
+    nodes_.push_back(std::move(node));
+  }
+
+  void make_norm(Node& node, std::size_t i) {
+    node.kind = NodeKind::norm;
+    node.norm = norms_++;
+    attach_parameters(node, i, true);
+    take(node, i, layer(i).name);
+  }
+  void make_add(Node& node, std::size_t i) {
+    for (const int input : layer(i).inputs) {
+      if (joins_[index(input)] != static_cast<int>(i)) continue;
+      const int x = layer(index(input)).inputs[0], addend = layer(i).inputs[layer(i).inputs[0] == input];
+      node.inputs = {node_of_[index(x)], node_of_[index(addend)]};
+      make_norm(node, index(input));
+      break;
+    }
+    if (node.weight < 0) node.kind = NodeKind::add;
+    take(node, i, "add");
+  }
+  void make_max_pool(Node& node, std::size_t i) {
+    node.kind = NodeKind::max_pool;
+    if (is<Relu>(i)) {
+      node.relu = true;
+      take(node, i, "relu");
+      i = index(sole_reader(i));
+    }
+    const auto& pool = std::get<MaxPool2d>(layer(i).kind);
+    node.window = {pool.kernel, *pool.stride, pool.padding};
+    take(node, i, "max_pool");
+    const int reader = sole_reader(i);
+    if (reader >= 0 && is<Dropout>(index(reader)) && !inactive(index(reader))) take_dropout(node, index(reader));
+  }
+
+  void attach_parameters(Node& node, std::size_t at, bool bias) const {
+    const auto& parameters = model_.parameters();
+    node.layer = static_cast<int>(at);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].layer == static_cast<int>(at)) {
+        node.weight = static_cast<int>(i);
+        if (bias) node.bias = static_cast<int>(i) + 1;
+        return;
+      }
+  }
+
+  const Model& model_;
+  const bool dropout_;
+  std::vector<std::vector<int>> readers_;
+  std::vector<char> taken_;
+  std::vector<int> joins_;    // of a normalisation: the addition that it runs in
+  std::vector<int> node_of_;  // of a layer whose result exists: the node that writes it
+  std::vector<Node> nodes_;
+  std::size_t last_ = 0;  // the layer taken last
+  int norms_ = 0;
+};
+
+}  // namespace
+
+std::vector<Node> fuse(const Model& model, bool dropout) { return Fuser(model, dropout).run(); }
+
+}  // namespace dp::engine

@@ -1,0 +1,72 @@
+#include "engine/plan/parameters.h"
+
+namespace dp::engine {
+
+namespace {
+
+std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+ParameterTable::ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
+                               std::int64_t granularity, bool vectors_first)
+    : type_(type), granularity_(granularity) {
+  constexpr std::int64_t kAlign = 16;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    const ParameterSpec& spec = model.parameters()[i];
+    const auto count = static_cast<std::int64_t>(layouts[i].bytes / size_of(type));
+    entries_.push_back({spec.name, spec.shape, layouts[i], 0, count});
+  }
+  const auto place = [&](const auto& chosen) {
+    for (ParameterEntry& entry : entries_) {
+      if (!chosen(entry)) continue;
+      entry.offset = size_;
+      size_ += round_up(entry.count, kAlign);
+    }
+    size_ = round_up(size_, granularity_);
+  };
+  const auto is_vector = [](const ParameterEntry& entry) { return entry.shape.rank() == 1; };
+  if (vectors_first) {
+    place(is_vector);
+    vectors_ = size_;
+  }
+  place([&](const ParameterEntry& entry) { return !vectors_first || !is_vector(entry); });
+}
+
+std::int64_t ParameterTable::begin_of(int index) const { return round_up(entry(index).offset, granularity_); }
+
+std::int64_t ParameterTable::last_end(std::size_t last_bytes) const {
+  std::int64_t end = 0;
+  for (int i = 0; i < static_cast<int>(entries_.size()); ++i) {
+    if (entry(i).offset <= vectors_) continue;  // those, and the first behind them
+    const std::int64_t begin = begin_of(i);
+    if (end == 0 || static_cast<std::size_t>(begin - vectors_) * size_of(type_) <= last_bytes) end = begin;
+  }
+  return end;
+}
+
+std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_t last_bytes) const {
+  std::vector<Bucket> buckets;
+  const std::int64_t cut = last_bytes == 0 ? 0 : last_end(last_bytes);
+  std::int64_t end = size_;
+  for (int i = static_cast<int>(entries_.size()) - 1; i >= 0; --i) {
+    const std::int64_t begin = begin_of(i);
+    if (begin >= end || entry(i).offset < vectors_) continue;  // entries below the granularity, and vectors
+    const bool full = static_cast<std::size_t>(end - begin) * size_of(type_) >= bucket_bytes;
+    if (full || begin == cut || begin == vectors_) {
+      buckets.push_back({{begin, end}, i});
+      end = begin;
+    }
+  }
+  if (vectors_ != 0) buckets.push_back({{0, vectors_}, 0});
+  return buckets;
+}
+
+std::size_t default_bucket_bytes(const ParameterTable& table) {
+  constexpr std::size_t kSmallModel = std::size_t{6} << 20, kBucket = std::size_t{4} << 20;
+  return table.bytes() <= kSmallModel ? kSmallModel : kBucket;
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,156 @@
+// The backward half of the plan builder.
+#include "engine/plan/plan_builder.h"
+
+namespace dp::engine {
+
+using namespace kernels;
+
+void PlanBuilder::give(int node, const Value& gradient, bool owned) {
+  if (needs_gradient(node)) gradients_[index(node)].push_back({gradient, owned});
+}
+
+void PlanBuilder::finished(int weight, int bias) {
+  unfinished_[index(weight)] = 0;
+  if (bias >= 0) unfinished_[index(bias)] = 0;
+  int from = static_cast<int>(unfinished_.size());
+  while (from > 0 && !unfinished_[index(from - 1)]) --from;
+  if (from < static_cast<int>(unfinished_.size())) plan_.backward_.back().ready_from = from;
+}
+
+PlanBuilder::Gradient PlanBuilder::sum(const Node& node, const Result& result, std::vector<Gradient> gradients) {
+  Steps& steps = plan_.backward_;
+  const std::string reader = node.name + " backward";
+  Gradient total;
+  for (Gradient& next : gradients) {
+    const Value value = as(steps, reader, next.value, result.y.desc);
+    const bool owned = next.owned || value.where.offset != next.value.where.offset;
+    if (&next == &gradients.front()) {
+      total = {value, owned};
+      continue;
+    }
+    Gradient a = total, b{value, owned};
+    if (!a.owned) std::swap(a, b);
+    const Value to = in_place_or_new(a);
+    add(steps, reader + " sum", context_.make_op(AddForward{result.y.desc, false}),
+        {a.value.where, b.value.where, to.where});
+    total = {to, true};
+  }
+  return total;
+}
+
+PlanBuilder::Value PlanBuilder::in_place_or_new(const Gradient& from) {
+  return from.owned ? from.value : new_value(from.value.desc);
+}
+
+void PlanBuilder::backward_node(const Node& node, const Result& result, std::vector<Gradient> gradients) {
+  if (node.kind == NodeKind::norm) return backward_norm(node, result, std::move(gradients));
+  if (result.unpooled) return give(node.inputs[0], gradients.front().value, true);
+  Steps& steps = plan_.backward_;
+  Gradient dy = sum(node, result, std::move(gradients));
+  const Value& from = dy.value;
+  const bool folded_relu = node.relu && node.kind != NodeKind::max_pool && !result.masked;
+  if (folded_relu || node.kind == NodeKind::relu) {
+    const Value to = in_place_or_new(dy);
+    add(steps, node.name + (node.kind == NodeKind::relu ? " backward" : " relu_backward"),
+        context_.make_op(ReluBackward{from.desc, result.scale}), {from.where, result.y.where, to.where});
+    dy = {to, true};
+  }
+  switch (node.kind) {
+    case NodeKind::conv:
+    case NodeKind::linear: return backward_weighted(node, dy.value, result);
+    case NodeKind::max_pool: {
+      auto op = context_.make_op(MaxPool2dBackward{from.desc, result.x.desc, node.window, node.dropout});
+      const Value dx = new_value(result.x.desc);
+      add(steps, node.name + " backward", std::move(op), {from.where, result.notes.where, dx.where});
+      return give(node.inputs[0], dx, true);
+    }
+    case NodeKind::avg_pool: {
+      auto op = context_.make_op(AvgPool2dBackward{from.desc, result.x.desc, node.window, node.global});
+      const Value dx = new_value(result.x.desc);
+      add(steps, node.name + " backward", std::move(op), {from.where, dx.where});
+      return give(node.inputs[0], dx, true);
+    }
+    case NodeKind::add: {
+      const bool both = needs_gradient(node.inputs[0]) && needs_gradient(node.inputs[1]);
+      give(node.inputs[0], dy.value, dy.owned && !both);
+      return give(node.inputs[1], dy.value, dy.owned && !both);
+    }
+    case NodeKind::dropout: {
+      if (result.joined) return give(node.inputs[0], dy.value, dy.owned);
+      const Value to = in_place_or_new(dy);
+      add(steps, node.name + " backward", context_.make_op(DropoutApply{from.desc, *node.dropout}),
+          {from.where, to.where, {Space::samples}, {Space::step_inputs}});
+      return give(node.inputs[0], to, true);
+    }
+    default: return give(node.inputs[0], dy.value, dy.owned);
+  }
+}
+
+void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Result& result) {
+  Steps& steps = plan_.backward_;
+  const bool conv = node.kind == NodeKind::conv;
+  const TensorDesc x = result.x.desc.type == context_.activation_type() ? result.x.desc : any(result.x.desc.shape);
+  const Shape weights = conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
+                             : Shape{node.output[0], node.input.numel()};
+  const TensorDesc w = any(weights), full_w = any_full(weights);
+  const TensorDesc any_dy = any(dy.desc.shape);
+
+  if (!conv && backward_at_once(node, dy, result)) return;
+  {
+    const Node* const norm = conv ? deferred_norm(node) : nullptr;
+    auto op = norm   ? fused_backward_weights(node, x, dy.desc)
+              : conv ? context_.make_op(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0})
+                     : context_.make_op(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
+    const TensorDesc wanted_x = op->tensors()[0], wanted_dy = op->tensors()[1], produced = op->tensors()[2];
+    const Value from = as(steps, node.name + " backward_weights", result.x, wanted_x);
+    const Value grad = as(steps, node.name + " backward_weights", dy, wanted_dy);
+    const Value dw = gradient_target(node.weight, produced);
+    Value db;
+    if (node.bias >= 0) db = gradient_target(node.bias, channels_desc(node.output[0]));
+    if (norm != nullptr)
+      add(steps, node.name + " backward_weights", std::move(op),
+          {from.where, results_[index(node.inputs[0])].notes.where, parameter_place(norm->weight),
+           parameter_place(norm->bias), grad.where, dw.where});
+    else
+      add(steps, node.name + " backward_weights", std::move(op), {from.where, grad.where, dw.where, db.where});
+    store_gradient(node.name + " weight", node.weight, dw);
+    if (node.bias >= 0) store_gradient(node.name + " bias", node.bias, db);
+  }
+
+  if (conv && sums_gradient(node)) return backward_data_and_sums(node, dy);
+  const bool fused = conv ? backward_with_mask(node, dy, result) : backward_with_pool(node, dy, result);
+  if (!fused && needs_gradient(node.inputs[0])) {
+    auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardData{any_dy, w, x, node.window})
+                                    : OpDesc(LinearBackwardData{any_dy, w, x}));
+    const TensorDesc wanted_dy = op->tensors()[0], wanted_w = op->tensors()[1], produced = op->tensors()[2];
+    const Value grad = as(steps, node.name + " backward_data", dy, wanted_dy);
+    const Value weight = backward_weight(node, wanted_w);
+    const Value dx = new_value(produced);
+    add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, dx.where});
+    give(node.inputs[0], dx, true);
+  }
+  finished(node.weight, node.bias);
+}
+
+PlanBuilder::Value PlanBuilder::gradient_target(int entry, const TensorDesc& produced) {
+  if (table_ == nullptr) return {{Space::gradient, 0}, produced};
+  if (plan_.options_.accumulate || !(produced.layout == table_->entry(entry).layout)) return new_value(produced);
+  return {{Space::gradient, parameter_place(entry).offset}, produced};
+}
+
+void PlanBuilder::store_gradient(const std::string& name, int entry, const Value& gradient) {
+  if (gradient.where.space == Space::gradient) return;
+  Steps& steps = plan_.backward_;
+  const ParameterEntry& e = table_->entry(entry);
+  const Ref target{Space::gradient, parameter_place(entry).offset};
+  if (!plan_.options_.accumulate) {
+    add(steps, name + " gradient reorder", context_.make_op(Reorder{gradient.desc, parameter_desc(entry)}),
+        {gradient.where, target});
+    ++plan_.reorders_;
+    return;
+  }
+  const Value summand = as(steps, name + " gradient", gradient, parameter_desc(entry));
+  add(steps, name + " accumulate", context_.make_op(Accumulate{e.count}), {summand.where, target});
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,117 @@
+// Batch normalisation in a plan: the statistics of this part, what they become with those of the others, and the steps
+// that use them.
+#include "engine/plan/plan_builder.h"
+
+namespace dp::engine {
+
+using namespace kernels;
+
+void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result) {
+  Steps& steps = plan_.forward_;
+  const Norm& norm = norms_.norm(node.norm);
+  const bool sync = plan_.options_.norm == BatchNormMode::sync;
+  result.x = as(steps, node.name, x, computed(x.desc));
+  const bool taken = node.inputs[0] >= 0 && takes_moments(nodes_[index(node.inputs[0])]);
+  if (!taken || sync) result.notes = new_doubles(1 + 2 * norm.channels);
+  const std::size_t element = size_of(context_.compute_type());
+  const Ref mean{Space::buffer, static_cast<std::size_t>(norm.mean) * element},
+      variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
+  if (plan_.options_.training) {
+    if (!taken) {
+      add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc, eps_of_part(norm)}),
+          {result.x.where, own_moments(norm), sync ? Ref{} : result.notes.where});
+      steps.back().gathers = sync;
+    }
+    if (sync)
+      add(steps, node.name + " statistics", context_.make_op(BatchNormMerge{norm.channels, norms_.parts(), norm.eps}),
+          {{Space::moments, norm.moments}, result.notes.where});
+  } else {
+    add(steps, node.name + " statistics", context_.make_op(BatchNormRunning{norm.channels, norm.eps}),
+        {mean, variance, result.notes.where});
+  }
+  if (defers(node, result.x.desc)) {
+    result.deferred = true;
+    result.y = {{}, result.x.desc};
+    return;
+  }
+  Value addend;
+  const bool adds = node.inputs.size() > 1;
+  if (adds) addend = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
+  result.y = new_value(result.x.desc);
+  add(steps, node.name, context_.make_op(BatchNormForward{result.x.desc, node.relu, adds}),
+      {result.x.where, result.notes.where, parameter_place(node.weight), parameter_place(node.bias), addend.where,
+       result.y.where});
+}
+
+// Of part 0, or of all parts: the replica that runs it has part 0.
+void PlanBuilder::update_running() {
+  if (norms_.count() == 0) return;
+  BatchNormTrack track{.parts = plan_.options_.norm == BatchNormMode::master ? 1 : norms_.parts()};
+  for (int i = 0; i < norms_.count(); ++i) {
+    const Norm& norm = norms_.norm(i);
+    track.norms.push_back({norm.channels, norm.momentum, static_cast<std::int64_t>(norm.moments / sizeof(double)),
+                           norm.mean, norm.variance});
+  }
+  add(plan_.running_, "running statistics", context_.make_op(track), {{Space::moments}, {Space::buffer}});
+}
+
+void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients) {
+  Steps& steps = plan_.backward_;
+  const Norm& norm = norms_.norm(node.norm);
+  const bool sync = plan_.options_.norm == BatchNormMode::sync;
+  const std::string name = node.name + " backward";
+
+  if (result.summed) {
+    const Gradient dz = gradients.front();
+    finish_norm(node, result, dz, false);
+    return;
+  }
+
+  // Two gradients are added on the way; more are rare.
+  Gradient second;
+  const bool two = gradients.size() == 2;
+  if (two) {
+    second = gradients.back();
+    const Value same = as(steps, name, second.value, result.y.desc);
+    second = {same, second.owned || same.where.offset != second.value.where.offset};
+    gradients.pop_back();
+  }
+  Gradient dy = sum(node, result, std::move(gradients));
+
+  // The gradient behind the ReLU is written down where an addend or two gradients make others need it.
+  const bool addend = node.inputs.size() > 1 && needs_gradient(node.inputs[1]);
+  const bool writes = two || (node.relu && addend);
+  Gradient dz = dy;
+  if (writes) dz = {dy.owned ? dy.value : second.owned && two ? second.value : new_value(dy.value.desc), true};
+  const TensorDesc channels = channels_desc(norm.channels);
+  const Value dw = gradient_target(node.weight, channels), db = gradient_target(node.bias, channels);
+  const Ref y = node.relu ? result.y.where : Ref{};
+  add(steps, name + " sums", context_.make_op(BatchNormBackwardSums{result.x.desc, node.relu}),
+      {dy.value.where, two ? second.value.where : Ref{}, result.x.where, y, result.notes.where, own_sums(norm),
+       dw.where, db.where, writes ? dz.value.where : Ref{}});
+  steps.back().gathers = sync;
+  store_gradient(node.name + " weight", node.weight, dw);
+  store_gradient(node.name + " bias", node.bias, db);
+
+  finish_norm(node, result, dz, node.relu && !writes);
+}
+
+void PlanBuilder::finish_norm(const Node& node, const Result& result, const Gradient& dz, bool masks) {
+  Steps& steps = plan_.backward_;
+  const Norm& norm = norms_.norm(node.norm);
+  const bool sync = plan_.options_.norm == BatchNormMode::sync;
+  const bool addend = node.inputs.size() > 1 && needs_gradient(node.inputs[1]);
+  if (needs_gradient(node.inputs[0])) {
+    const Value dx = addend ? new_value(dz.value.desc) : in_place_or_new(dz);
+    const Ref all{Space::moments, norm.sums};
+    add(steps, node.name + " backward",
+        context_.make_op(BatchNormBackward{result.x.desc, sync ? norms_.parts() : 1, masks}),
+        {dz.value.where, result.x.where, masks ? result.y.where : Ref{}, result.notes.where,
+         parameter_place(node.weight), sync ? all : own_sums(norm), dx.where});
+    give(node.inputs[0], dx, true);
+  }
+  finished(node.weight, node.bias);
+  if (addend) give(node.inputs[1], dz.value, dz.owned);
+}
+
+}  // namespace dp::engine

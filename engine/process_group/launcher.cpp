@@ -1,0 +1,202 @@
+#include "dp/launch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "dp/error.h"
+#include "engine/process_group/line_prefix.h"
+#include "engine/process_group/socket.h"
+#include "engine/process_group/suspend.h"
+#include "engine/process_group/token.h"
+
+namespace dp {
+namespace {
+
+constexpr int kTick = 50;  // milliseconds between looks at the processes
+constexpr auto kEndWithin = std::chrono::seconds(3);
+
+struct Pipe {
+  FileHandle read, write;
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorCode::device, std::string("no pipe: ") + std::strerror(errno));
+    read = FileHandle(ends[0]);
+    write = FileHandle(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+};
+
+// The caller may block SIGINT and SIGTERM, and exec() keeps the mask: they would not end a rank before it has its own handler.
+void unblock_signals() {
+  sigset_t both;
+  ::sigemptyset(&both);
+  for (const int number : {SIGINT, SIGTERM}) {
+    if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);
+    ::sigaddset(&both, number);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
+}
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options)
+      : options_(options), program_(std::filesystem::read_symlink("/proc/self/exe")) {
+    if (options_.first_rank == 0) {
+      listener_ = world::listen_on(options_.address, options_.port);
+      options_.port = world::port_of(listener_);
+    }
+    if (options_.token.empty()) options_.token = world::drawn_token();
+  }
+  ~Launcher() { kill_all(SIGKILL); }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  void start(char* const* arguments) {
+    if (options_.unsaved) options_.unsaved->store(true);
+    for (int rank = options_.first_rank; rank < options_.first_rank + options_.ranks; ++rank) start(rank, arguments);
+    listener_.close();
+  }
+
+  int wait() {
+    const world::SuspendTogether together(group_);
+    while (true) {
+      pass_on_output(kTick);
+      reap();
+      if (running() == 0) break;
+      if (stop() != 0 && !std::exchange(told_, true)) kill_all(stop());
+      if (failed_at_ && world::Clock::now() - *failed_at_ > kEndWithin) kill_all(SIGKILL);
+    }
+    pass_on_output(0);
+    for (Output& output : outputs_) output.lines.finish();
+    return code_;
+  }
+
+ private:
+  struct Process {
+    int rank;
+    pid_t id;
+    bool running = true;
+  };
+  struct Output {
+    FileHandle from;
+    world::LinePrefix lines;
+  };
+
+  void start(int rank, char* const* arguments) {
+    Pipe out, error;
+    const pid_t parent = ::getpid();
+    const pid_t child = ::fork();
+    if (child < 0) throw Error(ErrorCode::device, std::string("no process for a rank: ") + std::strerror(errno));
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);
+      become(rank, out, error, arguments);
+    }
+    ::setpgid(child, group_);
+    if (group_ == 0) group_ = child;
+    processes_.push_back({rank, child});
+    const std::string prefix = "[rank " + std::to_string(rank) + "] ";
+    outputs_.push_back({std::move(error.read), world::LinePrefix(prefix, STDERR_FILENO)});
+    if (rank != 0) outputs_.push_back({std::move(out.read), world::LinePrefix(prefix, STDOUT_FILENO)});
+  }
+
+  // In the child. A group of their own keeps a terminal's Ctrl-C from reaching the ranks twice.
+  [[noreturn]] void become(int rank, const Pipe& out, const Pipe& error, char* const* arguments) {
+    ::setpgid(0, group_);
+    unblock_signals();
+    ::dup2(error.write.get(), STDERR_FILENO);
+    if (rank != 0) ::dup2(out.write.get(), STDOUT_FILENO);
+    ::setenv("RANK", std::to_string(rank).c_str(), 1);
+    ::setenv("WORLD_SIZE", std::to_string(options_.world_size).c_str(), 1);
+    ::setenv("LOCAL_RANK", std::to_string(rank - options_.first_rank).c_str(), 1);
+    ::setenv("MASTER_ADDR", options_.address.c_str(), 1);
+    ::setenv("MASTER_PORT", std::to_string(options_.port).c_str(), 1);
+    ::setenv("DP_TOKEN", options_.token.c_str(), 1);
+    for (const char* other : {"DP_LISTENER", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) ::unsetenv(other);
+    if (rank == 0) {
+      ::fcntl(listener_.get(), F_SETFD, 0);
+      ::setenv("DP_LISTENER", std::to_string(listener_.get()).c_str(), 1);
+    }
+    ::execv(program_.c_str(), arguments);
+    world::write_line(STDERR_FILENO,
+                      std::string("dp: can not start ") + program_.c_str() + ": " + std::strerror(errno));
+    ::_exit(127);
+  }
+
+  void pass_on_output(int milliseconds) {
+    std::vector<pollfd> watched;
+    for (const Output& output : outputs_) watched.push_back({output.from ? output.from.get() : -1, POLLIN, 0});
+    ::poll(watched.data(), watched.size(), milliseconds);
+    for (std::size_t i = 0; i < outputs_.size(); ++i)
+      if (watched[i].revents != 0 && !outputs_[i].lines.pass_on(outputs_[i].from.get())) outputs_[i].from.close();
+  }
+
+  void reap() {
+    for (Process& process : processes_) {
+      int status = 0;
+      if (!process.running || ::waitpid(process.id, &status, WNOHANG) != process.id) continue;
+      process.running = false;
+      const bool killed = WIFSIGNALED(status);
+      const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      const bool as_told = stop() != 0 && code == 128 + stop();
+      if (killed && !by_us_ && !as_told)
+        world::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was ended by signal " +
+                                             std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) +
+                                             ")");
+      if (code == 0 || by_us_) continue;
+      if (as_told) {
+        if (!failed_at_) code_ = code;
+        continue;
+      }
+      // What a killed rank leaves behind are ranks that failed because of it.
+      if (!failed_at_ || (killed && code_ < 128)) code_ = code;
+      if (!failed_at_) failed_at_ = world::Clock::now();
+    }
+  }
+
+  int stop() const { return options_.stop ? options_.stop->load() : 0; }
+
+  int running() const {
+    int count = 0;
+    for (const Process& process : processes_) count += process.running;
+    return count;
+  }
+
+  void kill_all(int signal) {
+    by_us_ = by_us_ || signal == SIGKILL;
+    for (const Process& process : processes_)
+      if (process.running) ::kill(process.id, signal);
+  }
+
+  LaunchOptions options_;
+  const std::filesystem::path program_;
+  FileHandle listener_;
+  pid_t group_ = 0;
+  std::vector<Process> processes_;
+  std::vector<Output> outputs_;
+  std::optional<world::Clock::time_point> failed_at_;
+  int code_ = 0;
+  bool told_ = false;   // of the signal
+  bool by_us_ = false;  // killed
+};
+
+}  // namespace
+
+int launch_ranks(const LaunchOptions& options, char* const* arguments) {
+  Launcher launcher(options);
+  launcher.start(arguments);
+  return launcher.wait();
+}
+
+}  // namespace dp

@@ -1,0 +1,290 @@
+#include "dp/world.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/process_group/start_thread.h"
+#include "engine/process_group/world_state.h"
+#include "kernels/mpi_plugin.h"
+
+namespace dp {
+
+using world::Connection;
+using world::Failure;
+using world::Hello;
+using world::Kind;
+using world::Message;
+
+namespace {
+
+constexpr std::size_t kLongestAnswer = std::size_t{256} << 20;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
+}
+
+// Processes with the same text see each other, and each other's memory.
+std::string host_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::error_code error;
+  const auto space = [&](const char* name) { return std::filesystem::read_symlink(name, error).string(); };
+  return boot + space("/proc/self/ns/pid") + space("/proc/self/ns/net");
+}
+
+}  // namespace
+
+World::State::State(const WorldOptions& o) : options(o), exceptions_(std::uncaught_exceptions()) {
+  if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
+    throw Error(ErrorCode::usage, fmt::format("rank {} of {} is impossible", o.rank, o.size));
+  if (o.size > 1) join();
+}
+
+void World::State::join() {
+  constexpr double kTry = 0.2;  // seconds; short, so that an interrupt is heard
+  double waited = 0;            // by this process: it may have been suspended
+  int port = options.port;
+  if (options.rank == 0) {
+    FileHandle listener =
+        options.listener >= 0 ? FileHandle(options.listener) : world::listen_on(options.address, options.port);
+    port = world::port_of(listener);
+    coordinator_ = std::make_unique<world::Coordinator>(std::move(listener), options);
+  }
+  while (!connection_) {
+    const double left = std::min(kTry, options.timeout_seconds - waited);
+    try {
+      connection_.emplace(world::connect_to(options.address, port,
+                                            world::Clock::now() + std::chrono::duration_cast<world::Clock::duration>(
+                                                                      std::chrono::duration<double>(left))));
+    } catch (const Error& error) {
+      waited += left;
+      if (error.code() != ErrorCode::timeout || interrupted() || waited >= options.timeout_seconds)
+        throw Error(error.code(), fmt::format("rank {} of {}: {}", options.rank, options.size, error.what()));
+    }
+  }
+  address_ = world::own_address(connection_->file());
+  connection_->send(
+      {Kind::hello, 0, to_text(Hello{options.token, options.rank, options.size, host_identity(), host_name()})});
+  try {
+    reader_ = world::start_thread("that listens to rank 0", [this] { read(); });
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
+  std::unique_lock lock(mutex_);
+  // Rank 0 ends the wait in time; should it be gone, the connection ends.
+  while (!changed_.wait_for(lock, std::chrono::duration<double>(kTry), [this] { return welcome_ || failure_; })) {
+    if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
+    waited += kTry;
+    if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
+  }
+  if (!welcome_) {  // a failure after the welcome is for the first call to tell
+    const Error error = failure_->error;
+    lock.unlock();
+    wake_.raise();
+    reader_.join();
+    throw Error(error.code(),
+                fmt::format("rank {} of {} could not join: {}", options.rank, options.size, error.what()));
+  }
+  lock.unlock();
+  const std::string& own = ranks[static_cast<std::size_t>(options.rank)].host;
+  local_size_ = 0;
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (rank == options.rank) local_rank_ = local_size_;
+    local_size_ += ranks[static_cast<std::size_t>(rank)].host == own;
+  }
+}
+
+World::State::~State() {
+  leave();
+  if (options.mpi && !failure_ && std::uncaught_exceptions() <= exceptions_) kernels::mpi_plugin()->finish();
+}
+
+void World::State::leave() {
+  if (!connection_ || !reader_.joinable()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    leaving_ = true;
+    if (std::uncaught_exceptions() > exceptions_ && !failure_)
+      connection_->send(
+          {Kind::fail, 0, to_text(Failure{options.rank, Error(ErrorCode::device, "an exception ended its part")})});
+    connection_->send({Kind::bye});
+  }
+  coordinator_.reset();  // waits for the others' goodbyes
+  wake_.raise();
+  reader_.join();
+}
+
+void World::State::read() {
+  const auto lost = [this] {
+    const std::scoped_lock lock(mutex_);
+    if (!leaving_) end_by({0, Error(ErrorCode::device, "its process is gone")});
+  };
+  while (true) {
+    std::array<pollfd, 2> watched{{{connection_->descriptor(), POLLIN, 0}, {wake_.descriptor(), POLLIN, 0}}};
+    {
+      const std::scoped_lock lock(mutex_);
+      if (connection_->unsent()) watched[0].events |= POLLOUT;
+    }
+    ::poll(watched.data(), watched.size(), -1);
+    if (watched[1].revents != 0) {
+      const std::scoped_lock lock(mutex_);
+      wake_.clear();
+      if (leaving_ || failure_) {
+        connection_->flush();
+        return;
+      }
+    }
+    bool open = true;
+    try {
+      {
+        const std::scoped_lock lock(mutex_);
+        connection_->flush();
+        open = connection_->read(kLongestAnswer);
+      }
+      while (const auto message = connection_->next(kLongestAnswer)) take(*message);
+    } catch (const std::exception&) {
+      open = false;
+    }
+    if (!open) return lost();
+  }
+}
+
+void World::State::take(const Message& message) {
+  const std::scoped_lock lock(mutex_);
+  switch (message.kind) {
+    case Kind::refused: end_by({0, Error(ErrorCode::usage, message.body)}); break;
+    case Kind::welcome:
+      for (const std::string& hello : world::split(message.body)) ranks.push_back(world::parse_hello(hello));
+      if (ranks.size() != static_cast<std::size_t>(options.size)) throw std::runtime_error("a torn welcome");
+      welcome_ = true;
+      break;
+    case Kind::everyone: results_[message.number] = world::split(message.body); break;
+    case Kind::fail: end_by(world::parse_failure(message.body)); break;
+    case Kind::roll: send({Kind::here, message.number}); break;
+    case Kind::busy: ++put_off_; break;
+    case Kind::silent:
+      silent_.emplace();
+      for (const std::string& rank : world::split(message.body)) silent_->push_back(std::stoi(rank));
+      break;
+    default: throw std::runtime_error("an unexpected message");
+  }
+  changed_.notify_all();
+}
+
+void World::State::end_by(const Failure& failure) {
+  if (!failure_) failure_ = failure;
+  for (kernels::AbortFlag* flag : flags_) flag->store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void World::State::send(const Message& message) {
+  connection_->send(message);
+  if (connection_->unsent()) wake_.raise();
+}
+
+std::uint64_t World::State::give(std::string_view mine) {
+  if (mine.size() > world::kLongestPart)
+    throw Error(ErrorCode::usage, fmt::format("{} bytes are too much for an exchange", mine.size()));
+  const std::uint64_t number = given_++;
+  const std::scoped_lock lock(mutex_);
+  if (options.size == 1)
+    results_[number] = {std::string(mine)};
+  else
+    send({Kind::give, number, std::string(mine)});
+  return number;
+}
+
+std::vector<std::string> World::State::wait(std::uint64_t number) {
+  std::unique_lock lock(mutex_);
+  // Rank 0 ends the wait in time, unless it is stopped itself. Counted in seconds of this process: it may have been suspended.
+  const double patience = 2 * options.timeout_seconds + 5;
+  double waited = 0;
+  int put_off = put_off_;
+  while (waited < patience &&
+         !changed_.wait_for(lock, std::chrono::seconds(1), [&] { return failure_ || results_.contains(number); })) {
+    waited = put_off == put_off_ ? waited + 1 : 0;
+    put_off = put_off_;
+  }
+  if (waited >= patience) end_by({0, Error(ErrorCode::timeout, fmt::format("it says nothing for {:g} s", patience))});
+  if (results_.contains(number)) return std::move(results_.extract(number).mapped());
+  rethrow();
+}
+
+bool World::State::agree(bool wish) {
+  const auto before = std::exchange(vote_, give(wish ? "1" : "0"));
+  if (!before) return false;
+  const std::vector<std::string> wishes = wait(*before);
+  return std::find(wishes.begin(), wishes.end(), "1") != wishes.end();
+}
+
+void World::State::busy(bool is) {
+  const std::scoped_lock lock(mutex_);
+  if (connection_ && !failure_) send({Kind::busy, is ? 1u : 0u});
+}
+
+void World::State::fail(const Error& error) {
+  const std::scoped_lock lock(mutex_);
+  if (failure_ || !connection_) return;
+  send({Kind::fail, 0, to_text(Failure{options.rank, error})});
+}
+
+void World::State::rethrow() const { throw Error(failure_->error.code(), to_sentence(*failure_)); }
+
+std::optional<Error> World::State::failure() {
+  const std::scoped_lock lock(mutex_);
+  if (!failure_ || failure_->rank == options.rank) return std::nullopt;
+  return Error(failure_->error.code(), to_sentence(*failure_));
+}
+
+std::vector<int> World::State::silent_ranks() {
+  std::unique_lock lock(mutex_);
+  if (failure_ || !connection_) return {};
+  silent_.reset();
+  send({Kind::roll});
+  changed_.wait_for(lock, std::chrono::seconds(1), [this] { return silent_ || failure_; });
+  if (failure_) return {};
+  return silent_.value_or(std::vector<int>{0});
+}
+
+void World::State::attach(kernels::AbortFlag* flag) {
+  const std::scoped_lock lock(mutex_);
+  flags_.push_back(flag);
+  if (failure_) flag->store(true, std::memory_order_release);
+}
+
+void World::State::detach(kernels::AbortFlag* flag) {
+  const std::scoped_lock lock(mutex_);
+  std::erase(flags_, flag);
+}
+
+World::World(std::unique_ptr<State> state) : state_(std::move(state)) {}
+World::~World() = default;
+
+std::shared_ptr<World> World::join(const WorldOptions& options) {
+  return std::shared_ptr<World>(new World(std::make_unique<State>(options)));
+}
+
+int World::rank() const { return state_->rank(); }
+int World::size() const { return state_->size(); }
+int World::local_rank() const { return state_->local_rank(); }
+int World::local_size() const { return state_->local_size(); }
+bool World::one_host() const { return state_->one_host(); }
+std::string World::host_of(int rank) const {
+  return size() == 1 ? host_name() : state_->ranks.at(static_cast<std::size_t>(rank)).name;
+}
+std::vector<std::string> World::exchange(std::string_view mine) { return state_->exchange(mine); }
+bool World::agree(bool wish) { return state_->agree(wish); }
+void World::busy(bool is) { state_->busy(is); }
+void World::fail(const Error& error) { state_->fail(error); }
+std::optional<Error> World::failure() const { return state_->failure(); }
+
+}  // namespace dp

@@ -1,0 +1,78 @@
+// The inside of a World: its end of the connection to rank 0, and what kernels see of it.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "dp/world.h"
+#include "engine/process_group/coordinator.h"
+#include "kernels/backend.h"
+
+namespace dp {
+
+struct World::State final : kernels::Rendezvous {
+  explicit State(const WorldOptions& options);
+  ~State() override;
+
+  int rank() const override { return options.rank; }
+  int size() const override { return options.size; }
+  int local_rank() const override { return local_rank_; }
+  int local_size() const override { return local_size_; }
+  bool one_host() const override { return local_size_ == options.size; }
+  std::string own_address() const override { return address_; }
+  double timeout_seconds() const override { return options.timeout_seconds; }
+  std::vector<std::string> exchange(std::string_view mine) override { return wait(give(mine)); }
+
+  // The two halves of an exchange.
+  std::uint64_t give(std::string_view mine);
+  std::vector<std::string> wait(std::uint64_t number);
+  bool agree(bool wish);
+
+  void busy(bool is);
+  void fail(const Error& error);
+  std::optional<Error> failure();
+
+  // The ranks whose processes do not answer, within a second: stopped, or their host is. Empty when the world has ended.
+  std::vector<int> silent_ranks();
+
+  // Raised when the world ends by a failure, and at once when it already has.
+  void attach(kernels::AbortFlag* flag);
+  void detach(kernels::AbortFlag* flag);
+
+  const WorldOptions options;
+  std::vector<world::Hello> ranks;
+
+ private:
+  void join();
+  void leave();
+  bool interrupted() const { return options.stop != nullptr && options.stop->load() != 0; }
+  void read();
+  void take(const world::Message& message);
+  void end_by(const world::Failure& failure);  // under the mutex
+  void send(const world::Message& message);
+  [[noreturn]] void rethrow() const;
+
+  std::unique_ptr<world::Coordinator> coordinator_;  // on rank 0
+  std::optional<world::Connection> connection_;
+  std::string address_;
+  int local_rank_ = 0, local_size_ = 1;
+  std::uint64_t given_ = 0;
+  int put_off_ = 0;  // how often the others have said to wait on
+  std::optional<std::uint64_t> vote_;
+  const int exceptions_;  // on their way when it was made
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool welcome_ = false, leaving_ = false;
+  std::optional<world::Failure> failure_;
+  std::map<std::uint64_t, std::vector<std::string>> results_;
+  std::optional<std::vector<int>> silent_;  // as rank 0 answered last
+  std::vector<kernels::AbortFlag*> flags_;
+  world::WakeUp wake_;
+  std::thread reader_;
+};
+
+}  // namespace dp

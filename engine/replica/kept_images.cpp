@@ -1,0 +1,95 @@
+#include "engine/replica/kept_images.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "dp/error.h"
+
+namespace dp::engine {
+namespace {
+
+constexpr std::size_t kPiece = 4 << 20;  // of a copy: a stream keeps as much pinned memory for each
+
+}  // namespace
+
+const KeptSets::Kept* KeptSets::find(const ImageSet* set) const {
+  const auto found = std::find_if(sets_.begin(), sets_.end(), [&](const Kept& kept) { return kept.set.get() == set; });
+  return found == sets_.end() ? nullptr : &*found;
+}
+
+kernels::Op* KeptSets::gather_of(std::int64_t rows) const {
+  for (const auto& [number, op] : gathers_)
+    if (number == rows) return op.get();
+  return nullptr;
+}
+
+std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
+  std::size_t taken = 0;
+  const auto allocate = [&](std::size_t bytes) {
+    taken += bytes;
+    return context_.allocate(bytes);
+  };
+  if (find(images.set.get()) == nullptr) {
+    if (context_.compute_type() != DType::f32)
+      throw Error(ErrorCode::usage,
+                  to_string(context_.device()) + " does not make its own images; give it batches of images");
+    const ImageSet& set = *images.set;
+    const auto channels = static_cast<std::size_t>(set.images.shape()[1]);
+    if (set.images.dtype() != DType::u8 || set.normalization.mean.size() != channels ||
+        set.normalization.std.size() != channels)
+      throw Error(ErrorCode::usage,
+                  "kept images are bytes, with a mean and a deviation for each channel: take read_images()");
+    const auto& deviations = set.normalization.std;
+    if (set.augmentation.padding < 0 || set.augmentation.padding > std::numeric_limits<std::int32_t>::max() ||
+        !std::all_of(deviations.begin(), deviations.end(), [](float value) { return value > 0; }))
+      throw Error(ErrorCode::usage, "kept images are padded by 0 or more pixels and divided by deviations above 0");
+    Kept fresh{images.set, nullptr, nullptr};
+    std::vector<float> statistics = set.normalization.mean;
+    statistics.insert(statistics.end(), set.normalization.std.begin(), set.normalization.std.end());
+    fresh.statistics = allocate(statistics.size() * sizeof(float));
+    stream_.copy(fresh.statistics->data(), statistics.data(), statistics.size() * sizeof(float));
+    if (!context_.host_accessible()) {
+      fresh.bytes = allocate(set.images.bytes());
+      for (std::size_t at = 0; at < set.images.bytes(); at += kPiece)
+        stream_.copy(static_cast<std::byte*>(fresh.bytes->data()) + at,
+                     static_cast<const std::byte*>(set.images.raw()) + at, std::min(kPiece, set.images.bytes() - at));
+    }
+    if (inputs_ == nullptr) {
+      inputs_ = allocate(sizeof chosen_);
+      stream_.upload(inputs_->data(), &chosen_, sizeof chosen_);
+    }
+    stream_.synchronize();
+    sets_.push_back(std::move(fresh));
+  }
+  if (gather_of(rows) == nullptr) {
+    const Shape shape = images.set->images.shape().without_first().prepended(rows);
+    gathers_.emplace_back(
+        rows, context_.make_op(kernels::GatherImages{{shape, DType::f32, context_.plain_layout(shape, DType::f32)}}));
+  }
+  return taken;
+}
+
+void KeptSets::choose(const KeptImages& images) {
+  const Kept& kept = *find(images.set.get());
+  const ImageSet& set = *kept.set;
+  const void* const bytes = kept.bytes ? kept.bytes->data() : set.images.raw();
+  kernels::GatherInputs inputs{.images = static_cast<const std::uint8_t*>(bytes),
+                               .statistics = static_cast<const float*>(kept.statistics->data())};
+  if (images.augment) {
+    inputs.seed = images.seed;
+    inputs.epoch = images.epoch;
+    inputs.padding = static_cast<std::int32_t>(set.augmentation.padding);
+    inputs.flip = set.augmentation.flip;
+    inputs.augment = 1;
+  }
+  if (inputs == chosen_) return;
+  chosen_ = inputs;
+  stream_.upload(inputs_->data(), &chosen_, sizeof chosen_);
+}
+
+void KeptSets::gather(const std::int64_t* samples, std::int64_t rows, float* x) {
+  void* const args[] = {const_cast<std::int64_t*>(samples), inputs_->data(), x};
+  gather_of(rows)->run(stream_, args, nullptr);
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,32 @@
+#include "engine/replica/memory_room.h"
+
+#include <fmt/format.h>
+
+#include "kernels/backend.h"
+#include "kernels/host/memory.h"
+
+namespace dp::engine {
+
+std::optional<Room> room_on(const Device& device) {
+  if (device.kind == DeviceKind::cuda) {
+    const std::size_t free = kernels::backend(device.kind).free_memory(device);
+    if (free == 0) return {};
+    return Room{free, to_string(device)};
+  }
+  const auto host = kernels::host_room();
+  if (!host) return {};
+  return Room{host->bytes, host->limit};
+}
+
+std::size_t taken_on(const Device& device, std::size_t bytes) {
+  return bytes == 0 || device.kind == DeviceKind::cuda ? bytes : kernels::resident_bytes(bytes);
+}
+
+std::string in_units(std::size_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes >= std::size_t{10} << 30) return fmt::format("{:.1f} GiB", value / (1 << 30));
+  if (bytes >= std::size_t{1} << 20) return fmt::format("{:.1f} MiB", value / (1 << 20));
+  return fmt::format("{:.1f} KiB", value / (1 << 10));
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,334 @@
+#include "engine/replica/replica.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace dp::engine {
+namespace {
+
+class Range {
+ public:
+  Range(kernels::Context& context, const char* name) : context_(context) { context_.begin_range(name); }
+  ~Range() { context_.end_range(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  kernels::Context& context_;
+};
+
+}  // namespace
+
+Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, const ParameterTable& table,
+                 const NormTable& norms, const ReplicaOptions& options)
+    : model_(model),
+      context_(std::move(context)),
+      table_(table),
+      norms_(norms),
+      options_(options),
+      lanes_(static_cast<std::size_t>(options.lanes)),
+      compute_(context_->make_stream()),
+      kept_(*context_, *compute_) {
+  const auto lanes = static_cast<std::size_t>(options.lanes);
+  compute_->label(kUntimed);
+  if (!context_->host_accessible()) feed_.emplace(*context_, *compute_), feed_->label(kUntimed);
+  values_ = allocate(table.bytes(), &MemoryUse::weights);
+  gradients_ = allocate(table.bytes() * lanes, &MemoryUse::gradients);
+  step_inputs_ = allocate(sizeof(kernels::StepInputs), &MemoryUse::other);
+  step_results_ = allocate(sizeof(kernels::StepResults) * lanes, &MemoryUse::other);
+  set_base(Space::value, values_->data());
+  if (mixed()) {
+    low_values_ = allocate(low_bytes(table, *context_), &MemoryUse::weights);
+    set_base(Space::low_value, low_values_->data());
+  }
+  if (options.scales_loss) {
+    scaler_ = allocate(sizeof(kernels::LossScaler), &MemoryUse::other);
+    set_base(Space::loss_scaler, scaler_->data());
+    set_scaler({});
+  }
+  set_base(Space::step_inputs, step_inputs_->data());
+  if (norms.count() > 0) {
+    buffers_ = allocate(static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type()), &MemoryUse::statistics);
+    moments_ = allocate(norms.moments_bytes(), &MemoryUse::statistics);
+    set_base(Space::buffer, buffers_->data());
+    set_base(Space::moments, moments_->data());
+    const auto clear = [&](std::size_t bytes) {
+      clear_parts_.emplace_back(bytes, context_->make_op(kernels::Fill{bytes}));
+    };
+    for (int i = 0; i < norms.count(); ++i) clear(norms.norm(i).moments_bytes()), clear(norms.norm(i).sums_bytes());
+  }
+  clear_gradients_ = context_->make_op(kernels::Fill{table.bytes()});
+  for (auto& event : consumed_) event = context_->make_event();
+  const kernels::StepResults empty{};
+  for (std::size_t lane = 0; lane < lanes; ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
+  select(0);
+}
+
+std::size_t Replica::low_bytes(const ParameterTable& table, const kernels::Context& context) {
+  const DType low = context.activation_type();
+  return low == context.compute_type() ? 0 : static_cast<std::size_t>(table.size()) * context.element_bytes(low);
+}
+
+kernels::LossScaler Replica::read_scaler() {
+  kernels::LossScaler copy;
+  compute_->download(&copy, scaler(), sizeof copy);
+  return copy;
+}
+
+void Replica::set_scaler(const kernels::LossScaler& scaler) {
+  compute_->upload(this->scaler(), &scaler, sizeof scaler);
+}
+
+std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_t MemoryUse::*kind) {
+  const bool travels = kind == &MemoryUse::weights || kind == &MemoryUse::gradients || kind == &MemoryUse::momenta ||
+                       kind == &MemoryUse::statistics;
+  auto buffer = travels ? context_->allocate_for_peers(bytes) : context_->allocate(bytes);
+  held_.*kind += bytes;
+  ++allocations_;
+  return buffer;
+}
+
+std::size_t Replica::activation_bytes(const Plan& plan) {
+  constexpr std::size_t kAlign = 64;
+  return (plan.arena_bytes() + plan.workspace_bytes() + kAlign - 1) / kAlign * kAlign;
+}
+
+const Plan& Replica::plan(const PlanOptions& options) {
+  const Plan& plan = planned(options);
+  reserve(plan);
+  return plan;
+}
+
+const Plan& Replica::planned(const PlanOptions& options) {
+  const auto same = [&](const std::unique_ptr<Plan>& plan) {
+    const PlanOptions& o = plan->options();
+    return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
+           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss;
+  };
+  const auto known = std::find_if(plans_.begin(), plans_.end(), same);
+  if (known != plans_.end()) return **known;
+  activity_.move();  // making a plan takes a while
+  plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_, norms_));
+  activity_.move();
+  return *plans_.back();
+}
+
+std::size_t Replica::arena_bytes_for(const Plan& plan) const {
+  return activation_bytes(plan) * static_cast<std::size_t>(lanes_together());
+}
+
+void Replica::reserve(const Plan& plan) {
+  const auto lanes = static_cast<std::size_t>(options_.lanes);
+  const std::size_t needed = activation_bytes(plan);
+  if (arena_ == nullptr || activation_bytes_ < needed) {
+    compute_->synchronize();
+    held_.activations = held_.workspace = 0;
+    arena_.reset();
+    arena_ = allocate(arena_bytes_for(plan), &MemoryUse::activations);
+    held_.workspace = plan.workspace_bytes() * static_cast<std::size_t>(lanes_together());
+    held_.activations -= held_.workspace;
+    activation_bytes_ = needed;
+    select(lane_);
+  }
+  if (!feed_) return;
+  const std::int64_t rows = plan.options().batch;
+  const std::size_t before = feed_->held();
+  feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * lanes);
+  held_.other += feed_->held() - before;
+  allocations_ += feed_->held() != before;
+}
+
+// The pointers are null where the shard's are.
+InputFeed::Parts Replica::parts_of(const Shard& shard) const {
+  const auto rows = static_cast<std::size_t>(shard.rows);
+  return {{{shard.images, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float)},
+           {shard.labels, rows * sizeof(std::int32_t)},
+           {shard.samples, rows * sizeof(std::int64_t)}}};
+}
+
+void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes) {
+  if (buffer != nullptr && buffer->bytes() >= bytes) return;
+  compute_->synchronize();
+  held_.other -= buffer ? buffer->bytes() : 0;
+  buffer = allocate(bytes, &MemoryUse::other);
+}
+
+void Replica::keep(const KeptImages& images, std::int64_t rows) {
+  held_.other += kept_.keep(images, rows);
+  at_least(images_, static_cast<std::size_t>(rows * options_.lanes * model_.input().numel()) * sizeof(float));
+}
+
+void Replica::reserve_copies(std::int64_t rows, bool kept) {
+  const InputFeed::Parts parts = parts_of({.rows = rows});
+  std::size_t largest = 0;
+  for (std::size_t i = kept ? 1 : 0; i < parts.size(); ++i) largest = std::max(largest, parts[i].bytes);
+  if (feed_) context_->reserve_copies(largest);
+}
+
+void Replica::make_images() {
+  for (const Lane& lane : lanes_)
+    if (lane.made > 0)
+      kept_.gather(reinterpret_cast<const std::int64_t*>(lane.inputs[2]), lane.made,
+                   reinterpret_cast<float*>(lane.inputs[0]));
+}
+
+void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
+  if (lane == 0) {
+    rows_bound_ = 0;
+    if (feed_) feed_->begin();
+  }
+  Lane& bound = lanes_[static_cast<std::size_t>(lane)];
+  bound.plan = plan;
+  bound.made = 0;
+  if (plan != nullptr) {
+    const InputFeed::Parts parts = parts_of(shard);
+    if (feed_)
+      bound.inputs = feed_->bring(parts);
+    else
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        bound.inputs[i] = static_cast<std::byte*>(const_cast<void*>(parts[i].from));  // ops only read it
+    if (shard.kept) {
+      keep(*shard.kept, shard.rows);
+      kept_.choose(*shard.kept);
+      bound.inputs[0] = static_cast<std::byte*>(images_->data()) +
+                        static_cast<std::size_t>(rows_bound_ * model_.input().numel()) * sizeof(float);
+      bound.made = shard.rows;
+    }
+    rows_bound_ += shard.rows;
+  }
+  select(lane);
+}
+
+const Plan* Replica::select(int lane) {
+  lane_ = lane;
+  const auto l = static_cast<std::size_t>(lane);
+  const Lane& selected = lanes_[l];
+  set_base(Space::input, selected.inputs[0]);
+  set_base(Space::labels, selected.inputs[1]);
+  set_base(Space::samples, selected.inputs[2]);
+  set_base(Space::gradient, gradients() + l * table_.bytes());
+  set_base(Space::step_results, results() + l);
+  if (arena_ != nullptr)
+    set_base(Space::activation,
+             static_cast<std::byte*>(arena_->data()) + (options_.in_turns ? l * activation_bytes_ : 0));
+  if (selected.plan != nullptr)
+    workspace_ = base_[static_cast<std::size_t>(Space::activation)] + selected.plan->arena_bytes();
+  return selected.plan;
+}
+
+std::string Replica::describe(const Plan& plan) {
+  workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
+  // Nothing is bound before the first step, and libraries refuse null pointers also for work that is only counted.
+  for (const Space space : {Space::input, Space::labels, Space::samples})
+    if (feed_ && base_[static_cast<std::size_t>(space)] == nullptr) set_base(space, feed_->place());
+  const std::string text =
+      plan.describe([this](const PlanStep& step) { return context_->kernels_of(*compute_, [&] { enqueue(step); }); });
+  select(lane_);
+  return text;
+}
+
+void Replica::upload_inputs(const kernels::StepInputs& inputs) {
+  compute_->upload(this->inputs(), &inputs, sizeof inputs);
+}
+
+void Replica::enqueue(const PlanStep& step) {
+  std::array<void*, kernels::kMaxOpArgs> args;
+  for (int i = 0; i < step.arg_count; ++i) {
+    const Ref& ref = step.args[static_cast<std::size_t>(i)];
+    args[static_cast<std::size_t>(i)] = ref.space == Space::none ? nullptr : at(ref);
+  }
+  activity_.reach_layer(step.name);
+  compute_->detail(layer_detail(step.name));
+  const Range range(*context_, step.name.c_str());
+  try {
+    step.op->run(*compute_, {args.data(), static_cast<std::size_t>(step.arg_count)}, workspace_);
+  } catch (const Error& error) {
+    throw Error(error.code(), step.name + ": " + error.what(), error.others());
+  }
+}
+
+void Replica::zero_gradients(int lane) {
+  void* const args[] = {gradients() + static_cast<std::size_t>(lane) * table_.bytes()};
+  clear_gradients_->run(*compute_, args, nullptr);
+}
+
+void Replica::zero_part(const Gather& gather) {
+  void* const args[] = {at({Space::moments, gather.offset, gather.part_bytes})};
+  for (const auto& [bytes, op] : clear_parts_)
+    if (bytes == gather.part_bytes) return op->run(*compute_, args, nullptr);
+}
+
+void Replica::bound_queue() {
+  compute_->record(*consumed_[turn_]);
+  turn_ ^= 1;
+  compute_->synchronize(*consumed_[turn_]);
+}
+
+void Replica::name_phase(const char* name) {
+  if (phase_named_) context_->end_range();
+  phase_named_ = name != nullptr;
+  if (name != nullptr) context_->begin_range(name);
+}
+
+void Replica::begin_timing(std::int64_t step) {
+  context_->begin_range("step");
+  if (tracer_ != nullptr) tracer_->begin_step(step);
+  compute_->detail(0);
+  timing_since_ = std::chrono::steady_clock::now();
+  timing_ = true;
+}
+
+void Replica::end_timing() {
+  timing_ = false;
+  name_phase(nullptr);
+  context_->end_range();
+  compute_->label(kUntimed);
+  if (feed_) feed_->label(kUntimed);
+  if (tracer_ != nullptr) tracer_->end_step();
+  kernels::LabelSeconds work = context_->take_seconds();
+  work[kUntimed] = 0;
+  const auto of = [&](Phase phase) { return work[static_cast<std::size_t>(phase)]; };
+  times_.scatter += of(Phase::scatter);
+  times_.forward += of(Phase::forward) + of(Phase::loss);
+  times_.backward += of(Phase::backward);
+  times_.reduce += of(Phase::reduce);
+  times_.update += of(Phase::update);
+  times_.broadcast += of(Phase::broadcast);
+  times_.graph += work[kGraph];
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - timing_since_;
+  times_.waiting += std::max(0.0, passed.count() - std::accumulate(work.begin(), work.end(), 0.0));
+}
+
+std::vector<kernels::StepResults> Replica::take_results() {
+  std::vector<kernels::StepResults> copies(lanes_.size());
+  compute_->download(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
+  const kernels::StepResults empty{};
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
+  return copies;
+}
+
+void Replica::import_entry(int index, const Tensor& from, std::byte* arena) {
+  const ParameterEntry& entry = table_.entry(index);
+  const kernels::TensorDesc plain{entry.shape, from.dtype(), context_->plain_layout(entry.shape, from.dtype())};
+  const auto reorder = context_->make_op(kernels::Reorder{plain, {entry.shape, table_.type(), entry.layout}});
+  const auto staged = context_->allocate(std::max(from.bytes(), std::size_t{1}));
+  const auto workspace = context_->allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
+  compute_->copy(staged->data(), from.raw(), from.bytes());
+  void* const args[] = {staged->data(), arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type())};
+  reorder->run(*compute_, args, workspace->data());
+  compute_->synchronize();
+}
+
+void Replica::export_entry(int index, const std::byte* arena, Tensor& to) {
+  const ParameterEntry& entry = table_.entry(index);
+  const kernels::TensorDesc plain{entry.shape, to.dtype(), context_->plain_layout(entry.shape, to.dtype())};
+  const auto reorder = context_->make_op(kernels::Reorder{{entry.shape, table_.type(), entry.layout}, plain});
+  const auto staged = context_->allocate(std::max(to.bytes(), std::size_t{1}));
+  const auto workspace = context_->allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
+  const std::byte* source = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
+  void* const args[] = {const_cast<std::byte*>(source), staged->data()};
+  reorder->run(*compute_, args, workspace->data());
+  compute_->download(to.raw(), staged->data(), to.bytes());
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,62 @@
+#include "engine/replica/rounded_gradients.h"
+
+#include <algorithm>
+
+#include "kernels/low_float.h"
+
+namespace dp::engine {
+
+using namespace kernels;
+
+namespace {
+
+constexpr std::int64_t kAlign = 32;  // elements: every lane begins at 64 bytes
+
+std::int64_t stride_of(const std::vector<Bucket>& buckets) {
+  std::int64_t largest = 0;
+  for (const Bucket& bucket : buckets) largest = std::max(largest, bucket.range.size());
+  return (largest + kAlign - 1) / kAlign * kAlign;
+}
+
+}  // namespace
+
+std::size_t RoundedGradients::bytes(const std::vector<Bucket>& buckets, std::size_t lanes) {
+  return static_cast<std::size_t>(stride_of(buckets)) * lanes * sizeof(BFloat16);
+}
+
+RoundedGradients::RoundedGradients(Replica& replica, const std::vector<Bucket>& buckets)
+    : replica_(replica),
+      stride_(stride_of(buckets)),
+      buffer_(replica.allocate(bytes(buckets, static_cast<std::size_t>(replica.lanes())), &MemoryUse::gradients)) {}
+
+void RoundedGradients::add_bucket(Range range, Range own) {
+  Context& context = replica_.context();
+  const auto flat = [&](std::int64_t count, DType type) {
+    const Shape shape{count};
+    return TensorDesc{shape, type, context.plain_layout(shape, type)};
+  };
+  const DType wide = replica_.table().type();
+  Ops ops{range, own, context.make_op(Reorder{flat(range.size(), wide), flat(range.size(), DType::bf16)}), nullptr};
+  if (own.size() != 0) ops.widen = context.make_op(Reorder{flat(own.size(), DType::bf16), flat(own.size(), wide)});
+  buckets_.push_back(std::move(ops));
+}
+
+void RoundedGradients::round(std::size_t bucket, Stream& stream) {
+  const Ops& ops = buckets_[bucket];
+  const std::int64_t arena = replica_.table().size();
+  for (int lane = 0; lane < replica_.lanes(); ++lane) {
+    void* const args[] = {reinterpret_cast<float*>(replica_.gradients()) + lane * arena + ops.range.begin,
+                          static_cast<BFloat16*>(data()) + lane * stride_};
+    ops.round->run(stream, args, nullptr);
+  }
+}
+
+void RoundedGradients::widen(std::size_t bucket, Stream& stream) {
+  const Ops& ops = buckets_[bucket];
+  if (!ops.widen) return;
+  void* const args[] = {static_cast<BFloat16*>(data()) + (ops.own.begin - ops.range.begin),
+                        reinterpret_cast<float*>(replica_.gradients()) + ops.own.begin};
+  ops.widen->run(stream, args, nullptr);
+}
+
+}  // namespace dp::engine

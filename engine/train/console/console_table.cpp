@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/text.h"
+#include "engine/train/console/console_text.h"
+#include "engine/train/option_names.h"
+#include "engine/train/records.h"
+
+namespace dp {
+std::string step_line(const StepReport& report) {
+  const int width = static_cast<int>(std::to_string(report.batches).size());
+  return fmt::format(
+      "Epoch: [{}]  [{:>{}}/{}]  eta: {}  lr: {:.4g}  img/s: {:.0f}  loss: {:.3g} ({:.3g})  acc1: {:.1f} ({:.1f})",
+      report.epoch, report.batch, width, report.batches, duration(report.eta_seconds), report.lr,
+      report.images_per_second, report.recent.loss(), report.epoch_so_far.loss(), report.recent.accuracy1(),
+      report.epoch_so_far.accuracy1());
+}
+
+std::string eval_line(const Stats& stats) {
+  return fmt::format("Test: Acc@1 {:.3f} Acc@5 {:.3f}  loss {:.3g}", stats.accuracy1(), stats.accuracy5(),
+                     stats.loss());
+}
+
+std::string start_table(const DataParallel& net, const TrainerOptions& options) {
+  const DataParallelOptions& chosen = net.options();
+  const int replicas = net.size();
+  const int lanes = std::max(1, chosen.logical_shards / replicas);
+  const auto shards = split_batch(options.batch_size, replicas * lanes, chosen.split);
+  const auto rows = [&](int replica) {
+    if (chosen.world) return (options.batch_size + replicas - 1 - replica) / replicas;
+    std::int64_t sum = 0;
+    for (int shard = replica * lanes; shard < std::min((replica + 1) * lanes, static_cast<int>(shards.size())); ++shard)
+      sum += shards[static_cast<std::size_t>(shard)];
+    return sum;
+  };
+  std::string out = fmt::format("{}: {} parameters, data set {}\n", printable(net.model().name()),
+                                with_separators(net.model().parameter_count()), printable(options.dataset_name));
+  const std::vector<std::string> devices = net.device_names();
+  out += fmt::format("{:<7}  device       batch  threads      memory\n", chosen.world ? "rank" : "replica");
+  for (int replica = 0; replica < replicas; ++replica) {
+    const auto at = static_cast<std::size_t>(replica);
+    const bool cpu = chosen.devices.front().kind == DeviceKind::cpu;
+    out +=
+        fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, printable(devices[at]), rows(replica),
+                    cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
+  }
+  out += fmt::format("global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
+                     name_of(chosen.reduce),
+                     chosen.reduce_dtype == DType::f32 ? ""
+                     : replicas * lanes > 1            ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
+                                                       : " (nothing to sum)",
+                     name_of(chosen.loss), name_of(chosen.split), name_of(chosen.batch_norm), chosen.seed,
+                     chosen.deterministic ? ", deterministic" : "",
+                     chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name_of(chosen.amp)),
+                     chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  const Choice graphs = net.graphs_choice();
+  out += fmt::format("comm {}: {}\ngraphs {}: {}\n", net.communicator(), net.communicator_choice().reason, graphs.what,
+                     graphs.reason);
+  if (!options.output_dir.empty() && !options.dry_run)
+    out += fmt::format("run folder {}\n", printable(options.output_dir));
+  return out;
+}
+
+std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times) {
+  if (times.empty()) return "";
+  std::vector<Phase> shown = phases();
+  std::erase_if(shown, [&](const Phase& phase) {  // only GPUs have steps as graphs
+    return phase.seconds == &PhaseTimes::graph &&
+           std::ranges::all_of(times, [](const PhaseTimes& each) { return each.graph == 0; });
+  });
+  std::string out = fmt::format("{:<18}", "seconds in");
+  for (const Phase& phase : shown) out += fmt::format("{:>10}", phase.name);
+  out += "\n";
+  for (std::size_t replica = 0; replica < times.size(); ++replica) {
+    const std::string device = replica < devices.size() ? devices[replica] : "";
+    out += fmt::format("{:<18}", fmt::format("replica {} {}", replica, device));
+    for (const Phase& phase : shown) out += fmt::format("{:>10.2f}", times[replica].*phase.seconds);
+    out += "\n";
+  }
+  return out;
+}
+
+std::string layer_table(const std::string& device, const std::vector<LayerTime>& layers) {
+  double all = 0, floors = 0;
+  for (const LayerTime& layer : layers) all += layer.seconds, floors += layer.floor_seconds;
+  const auto row = [&](double seconds, double floor, const std::string& name, const std::string& implementation) {
+    const std::string least = floor > 0 ? fmt::format("{:.3f}", 1e3 * floor) : "-";
+    const std::string ratio = floor > 0 ? fmt::format("{:.1f}", seconds / floor) : "-";
+    return fmt::format("{:>10.3f} {:>6.1f} {:>10} {:>7}  {:<36} {}\n", 1e3 * seconds,
+                       all > 0 ? 100 * seconds / all : 0.0, least, ratio, printable(name), printable(implementation));
+  };
+  std::string out = fmt::format("A step of replica 0 ({}), by the median of the traced steps\n", printable(device));
+  out += fmt::format("{:>10} {:>6} {:>10} {:>7}  {:<36} {}\n", "ms", "%", "floor ms", "x floor", "layer", "by");
+  for (const LayerTime& layer : layers)
+    out += row(layer.seconds, layer.floor_seconds, layer.name, layer.implementation);
+  return out + row(all, floors, "all", "");
+}
+
+std::string summary_text(const RunSummary& summary) {
+  std::string out;
+  if (!summary.layers.empty())
+    out += layer_table(summary.devices.empty() ? "" : summary.devices.front(), summary.layers);
+  if (!summary.phases.empty()) {
+    out += phase_table(summary.devices, summary.phases);
+    out += fmt::format("Trained to step {} (epoch {}) in {}, {:.0f} img/s, training loss {:.4g}\n", summary.steps,
+                       summary.epochs, duration(summary.seconds_train), summary.images_per_second, summary.train_loss);
+  }
+  if (summary.skipped_steps > 0)
+    out += fmt::format("{} of {} steps were skipped: a loss or gradient was not finite\n", summary.skipped_steps,
+                       summary.steps);
+  if (!summary.interrupted)
+    out +=
+        fmt::format("Result: Acc@1 {:.3f} Acc@5 {:.3f}  loss {:.3g}\n", summary.top1, summary.top5, summary.test_loss);
+  if (!summary.output_dir.empty()) out += fmt::format("run folder {}\n", printable(summary.output_dir));
+  if (summary.interrupted)
+    out += summary.output_dir.empty()
+               ? "Interrupted\n"
+               : fmt::format("Interrupted; go on with --resume {}\n", printable(summary.output_dir));
+  return out;
+}
+
+}  // namespace dp
