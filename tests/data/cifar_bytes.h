@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/cifar.h"
+#include "data/formats/cifar.h"
 
 namespace dp::test {
 

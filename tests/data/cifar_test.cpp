@@ -1,5 +1,5 @@
 // The binary records of CIFAR-10 and CIFAR-100: what is read, and every refusal.
-#include "data/cifar.h"
+#include "data/formats/cifar.h"
 
 #include "data/cifar_bytes.h"
 #include "data/refusal.h"

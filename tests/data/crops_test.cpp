@@ -1,5 +1,5 @@
 // Where samples are cut out of an image.
-#include "data/crops.h"
+#include "data/augment/crops.h"
 
 #include <cmath>
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "data/digits.h"
+#include "data/datasets/digits.h"
 #include "dp/random.h"
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-#include "data/digits.h"
+#include "data/datasets/digits.h"
 
 #include <algorithm>
 #include <cmath>

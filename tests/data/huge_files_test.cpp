@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "data/cifar_bytes.h"
-#include "data/idx.h"
+#include "data/formats/idx.h"
 #include "data/idx_bytes.h"
 #include "data/refusal.h"
 #include "dp/dataset.h"

@@ -1,4 +1,4 @@
-#include "data/idx.h"
+#include "data/formats/idx.h"
 
 #include <functional>
 #include <numeric>

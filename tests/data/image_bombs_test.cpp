@@ -3,8 +3,8 @@
 
 #include <ctime>
 
+#include "data/formats/rgb_image.h"
 #include "data/refusal.h"
-#include "data/rgb_image.h"
 #include "support/catch.h"
 
 namespace {

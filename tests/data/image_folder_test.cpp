@@ -1,5 +1,5 @@
 // Folders of classes: what is found, what is refused, and what a loader makes of it.
-#include "data/image_folder.h"
+#include "data/datasets/image_folder.h"
 
 #include <sys/stat.h>
 

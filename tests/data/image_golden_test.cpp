@@ -2,9 +2,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "data/crops.h"
+#include "data/augment/crops.h"
+#include "data/formats/rgb_image.h"
 #include "data/image_files.h"
-#include "data/rgb_image.h"
 #include "dp/checkpoint.h"
 #include "support/catch.h"
 

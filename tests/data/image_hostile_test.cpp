@@ -1,8 +1,8 @@
 // Images that are cut, lie about themselves, or are of rarer kinds.
 #include <png.h>
 
+#include "data/formats/rgb_image.h"
 #include "data/image_files.h"
-#include "data/rgb_image.h"
 #include "dp/random.h"
 #include "support/catch.h"
 

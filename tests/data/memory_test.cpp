@@ -4,7 +4,7 @@
 #include <memory>
 #include <new>
 
-#include "data/idx.h"
+#include "data/formats/idx.h"
 #include "data/idx_bytes.h"
 #include "data/small_dataset.h"
 #include "support/catch.h"

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "data/image_folder.h"
-#include "data/rgb_image.h"
+#include "data/datasets/image_folder.h"
+#include "data/formats/rgb_image.h"
 #include "dp/dataset.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "data/cifar.h"
+#include "data/formats/cifar.h"
 
 namespace dp::test {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "data/idx.h"
+#include "data/formats/idx.h"
 
 namespace dp::test {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "data/rgb_image.h"
+#include "data/formats/rgb_image.h"
 
 namespace dp::test {
 

@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "data/batch_filler.h"
+#include "data/loader/batch_filler.h"
 #include "data/memory_dataset.h"
 #include "kernels/everywhere.h"
 #include "kernels/step_state.h"

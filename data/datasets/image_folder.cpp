@@ -1,11 +1,11 @@
-#include "data/image_folder.h"
+#include "data/datasets/image_folder.h"
 
 #include <filesystem>
 
-#include "data/byte_reader.h"
-#include "data/crops.h"
-#include "data/resize.h"
-#include "data/rgb_image.h"
+#include "data/augment/crops.h"
+#include "data/augment/resize.h"
+#include "data/formats/byte_reader.h"
+#include "data/formats/rgb_image.h"
 #include "dp/error.h"
 
 namespace dp {

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "data/idx.h"
+#include "data/formats/idx.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
 

@@ -1,4 +1,4 @@
-#include "data/resize.h"
+#include "data/augment/resize.h"
 
 #include <algorithm>
 #include <cmath>

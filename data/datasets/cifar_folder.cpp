@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "data/cifar.h"
+#include "data/formats/cifar.h"
 #include "dp/error.h"
 
 namespace dp {

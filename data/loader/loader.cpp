@@ -9,8 +9,8 @@
 #include <system_error>
 #include <thread>
 
-#include "data/batch_filler.h"
-#include "data/sample_order.h"
+#include "data/loader/batch_filler.h"
+#include "data/loader/sample_order.h"
 #include "data/threads.h"
 #include "dp/error.h"
 

@@ -1,4 +1,4 @@
-#include "data/byte_reader.h"
+#include "data/formats/byte_reader.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 // Which part of an image of any size a sample is made of: torchvision's geometry.
 #pragma once
 
-#include "data/resize.h"
+#include "data/augment/resize.h"
 #include "dp/random.h"
 
 namespace dp {

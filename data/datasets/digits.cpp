@@ -1,8 +1,8 @@
-#include "data/digits.h"
+#include "data/datasets/digits.h"
 
 #include <vector>
 
-#include "data/digit_pen.h"
+#include "data/datasets/digit_pen.h"
 #include "data/memory_dataset.h"
 #include "data/threads.h"
 #include "dp/error.h"

@@ -1,4 +1,4 @@
-#include "data/sample_order.h"
+#include "data/loader/sample_order.h"
 
 #include <numeric>
 #include <utility>

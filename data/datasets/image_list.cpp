@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "data/image_folder.h"
+#include "data/datasets/image_folder.h"
 #include "dp/error.h"
 
 namespace dp {

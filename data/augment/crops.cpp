@@ -1,4 +1,4 @@
-#include "data/crops.h"
+#include "data/augment/crops.h"
 
 #include <algorithm>
 #include <cmath>

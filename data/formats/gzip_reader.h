@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "data/byte_reader.h"
+#include "data/formats/byte_reader.h"
 
 namespace dp {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "data/byte_reader.h"
+#include "data/formats/byte_reader.h"
 #include "dp/dataset.h"
 
 namespace dp {

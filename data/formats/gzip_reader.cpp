@@ -1,4 +1,4 @@
-#include "data/gzip_reader.h"
+#include "data/formats/gzip_reader.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "data/rgb_image.h"
+#include "data/formats/rgb_image.h"
 
 #include <algorithm>
 #include <array>

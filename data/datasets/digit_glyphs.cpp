@@ -1,4 +1,4 @@
-#include "data/digit_glyphs.h"
+#include "data/datasets/digit_glyphs.h"
 
 #include <array>
 

@@ -1,4 +1,4 @@
-#include "data/cifar.h"
+#include "data/formats/cifar.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "data/batch_filler.h"
+#include "data/loader/batch_filler.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "data/byte_reader.h"
+#include "data/formats/byte_reader.h"
 #include "dp/dataset.h"
 
 namespace dp {

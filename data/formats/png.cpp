@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "data/rgb_image.h"
+#include "data/formats/rgb_image.h"
 
 namespace dp {
 namespace {

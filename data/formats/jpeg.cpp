@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "data/rgb_image.h"
+#include "data/formats/rgb_image.h"
 
 namespace dp {
 namespace {

@@ -1,11 +1,11 @@
-#include "data/digit_pen.h"
+#include "data/datasets/digit_pen.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 
-#include "data/digit_glyphs.h"
+#include "data/datasets/digit_glyphs.h"
 
 namespace dp {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/idx.h"
+#include "data/formats/idx.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "data/gzip_reader.h"
+#include "data/formats/gzip_reader.h"
 #include "data/memory_dataset.h"
 
 namespace dp {
