@@ -1,6 +1,6 @@
 # DP_ABI_HASH: of all that program and plugin must agree in, the shared headers and the compiler's binary interface.
 file(GLOB dp_abi_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/include/dp/*.h)
-foreach(header backend communicator host/collective_call host/wire layout mpi_plugin ops plugin rendezvous step_state trace_ring)
+foreach(header backend communicator comm/collective_call comm/wire layout mpi_plugin ops plugin rendezvous step_state trace_ring)
   list(APPEND dp_abi_headers ${PROJECT_SOURCE_DIR}/kernels/${header}.h)
 endforeach()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${dp_abi_headers})

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/host/wire.h"
+#include "kernels/comm/wire.h"
 
 namespace dp::kernels {
 

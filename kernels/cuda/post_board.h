@@ -11,7 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/capture_turn.h"
-#include "kernels/host/collective_call.h"
+#include "kernels/comm/collective_call.h"
 #include "kernels/host/spin.h"
 
 namespace dp::kernels::cuda {

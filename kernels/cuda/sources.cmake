@@ -97,7 +97,7 @@ set(dp_cuda_shared
   ${PROJECT_SOURCE_DIR}/engine/base/shape.cpp
   ${PROJECT_SOURCE_DIR}/engine/base/standard_descriptors.cpp
   ${PROJECT_SOURCE_DIR}/kernels/check_shapes.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/host/collective_call.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/comm/collective_call.cpp
   ${PROJECT_SOURCE_DIR}/kernels/op_names.cpp
   ${PROJECT_SOURCE_DIR}/kernels/slice.cpp
 )

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/backend.h"
-#include "kernels/host/host_communicator.h"
-#include "kernels/host/join.h"
+#include "kernels/comm/host_communicator.h"
+#include "kernels/comm/join.h"
 
 namespace dp::kernels {
 

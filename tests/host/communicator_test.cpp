@@ -1,4 +1,4 @@
-#include "kernels/host/host_communicator.h"
+#include "kernels/comm/host_communicator.h"
 
 #include "host/host_world.h"
 #include "support/catch.h"

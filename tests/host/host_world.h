@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dp/error.h"
-#include "kernels/host/host_communicator.h"
+#include "kernels/comm/host_communicator.h"
 #include "kernels/host/host_context.h"
 #include "kernels/host/host_op.h"
 

@@ -3,7 +3,7 @@
 
 #include "dp/random.h"
 #include "dp/tensor.h"
-#include "kernels/cpu/conv_thin.h"
+#include "kernels/cpu/conv/conv_thin.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "support/catch.h"
 #include "support/tensor_errors.h"

@@ -1,10 +1,10 @@
 // Which convolutions are done by Winograd; and our own, which is taken on some processors only: here it is called on all.
-#include "kernels/cpu/conv_winograd.h"
+#include "kernels/cpu/conv/conv_winograd.h"
 
 #include "kernels/cpu/announce.h"
+#include "kernels/cpu/conv/winograd_conv.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/lanes.h"
-#include "kernels/cpu/winograd_conv.h"
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
 

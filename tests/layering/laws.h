@@ -9,7 +9,7 @@
 namespace dp::test {
 
 struct Violation {
-  std::string where;  // "kernels/cpu/conv.cpp:12"
+  std::string where;  // "kernels/cpu/conv/conv.cpp:12"
   std::string what;
 
   friend bool operator==(const Violation&, const Violation&) = default;

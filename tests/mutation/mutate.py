@@ -18,7 +18,7 @@ from results import KILLED, LISTED, NOT_COMPILED, SAME_CODE, SURVIVED, Results
 from sandbox import HERE, Failed, Sandbox
 from test_cases import Runner, chunks, listed, ordered
 
-FOLDERS = ["engine", "data", "kernels/cpu", "kernels/host", "apps", "models"]
+FOLDERS = ["engine", "data", "kernels/cpu", "kernels/host", "kernels/comm", "apps", "models"]
 EQUIVALENT = HERE / "equivalent.txt"
 MOST_INCLUDERS = 12  # sources that include a header whose lines are drawn: a mutant compiles them all
 

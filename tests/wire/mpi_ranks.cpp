@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "host/host_world.h"
-#include "kernels/host/join.h"
-#include "kernels/host/wire_communicator.h"
+#include "kernels/comm/join.h"
+#include "kernels/comm/wire_communicator.h"
 #include "kernels/mpi_plugin.h"
 #include "wire/conformance.h"
 

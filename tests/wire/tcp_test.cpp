@@ -1,4 +1,4 @@
-#include "kernels/host/tcp_socket.h"
+#include "kernels/comm/tcp_socket.h"
 #include "support/catch.h"
 #include "wire/conformance.h"
 #include "wire/thread_world.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "host/host_world.h"
-#include "kernels/host/join.h"
+#include "kernels/comm/join.h"
 
 namespace dp::test {
 

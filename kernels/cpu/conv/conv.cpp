@@ -1,0 +1,113 @@
+// Convolutions by oneDNN.
+#include <memory>
+
+#include "kernels/cpu/conv/conv_thin.h"
+#include "kernels/cpu/conv/conv_winograd.h"
+#include "kernels/cpu/conv/winograd_conv.h"
+#include "kernels/cpu/dnnl_compat.h"
+#include "kernels/cpu/dnnl_op.h"
+
+namespace dp::kernels {
+namespace {
+
+using dnnl_compat::ConvShape;
+
+ConvShape shape_of(const Window& window, dnnl::algorithm algorithm) {
+  return {{window.stride, window.stride}, {window.padding, window.padding}, algorithm};
+}
+DnnlDesc bias_desc(bool bias, const TensorDesc& w) { return bias ? plain_desc({w.shape[0]}) : DnnlDesc(); }
+
+// oneDNN makes backward primitives after a forward one of the same shapes.
+auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const ConvShape& shape) {
+  return dnnl_compat::conv_forward(dnnl_engine(), any_desc(dims_of(x.shape)), any_desc(dims_of(w.shape)), DnnlDesc(),
+                                   any_desc(dims_of(y.shape)), shape, op_attributes());
+}
+
+// make(shape): by Winograd where that pays and oneDNN has it for these layouts (version 2, with AVX-512), else directly. Where
+// it pays and oneDNN has none the makers below take our own.
+template <typename Make>
+auto with_algorithm(const Window& window, bool winograd, const Make& make) {
+  if (winograd) try {
+      return make(shape_of(window, dnnl::algorithm::convolution_winograd));
+    } catch (const dnnl::error&) {  // the direct one says it better if that cannot be made either
+    }
+  return make(shape_of(window, dnnl::algorithm::convolution_direct));
+}
+
+template <typename PrimitiveDesc>
+bool is_winograd(const PrimitiveDesc& pd) {
+  return std::string_view(pd.impl_info_str()).find("wino") != std::string_view::npos;
+}
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options) {
+  dnnl::primitive_attr attr = op_attributes();
+  if (d.relu) {
+    dnnl::post_ops ops;
+    dnnl_compat::append_relu(ops);
+    attr.set_post_ops(ops);
+  }
+  const DnnlDesc bias = bias_desc(d.bias, d.w);
+  const bool winograd = options.fast_convolutions && winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
+  const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
+    return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w), bias, requested(d.y), shape, attr);
+  });
+  const TensorDesc x = resolved(d.x, pd.src_desc()), w = resolved(d.w, pd.weights_desc()),
+                   y = resolved(d.y, pd.dst_desc());
+  if (winograd && !is_winograd(pd))
+    if (auto own = make_winograd(Conv2dForward{x, w, y, d.window, d.bias, d.relu}, options)) return own;
+  auto op = std::make_unique<DnnlOp>(dnnl::convolution_forward(pd), pd, options.threads);
+  op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
+  d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(2);
+  op->output(DNNL_ARG_DST, pd.dst_desc()).tensors_are({x, w, y});
+  return op;
+}
+
+std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& options) {
+  const bool winograd = options.fast_convolutions && winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
+  const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
+    return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy), shape,
+                                           forward_hint(d.dx, d.w, d.dy, shape), op_attributes());
+  });
+  const TensorDesc dy = resolved(d.dy, pd.diff_dst_desc()), dx = resolved(d.dx, pd.diff_src_desc());
+  if (winograd && !is_winograd(pd)) {
+    // The weights as the forward pass has them, if one may choose.
+    const DnnlDesc w =
+        d.w.layout.any()
+            ? forward_hint(dx, d.w, dy, shape_of(d.window, dnnl::algorithm::convolution_direct)).weights_desc()
+            : requested(d.w);
+    if (auto own = make_winograd(Conv2dBackwardData{dy, resolved(d.w, w), dx, d.window}, options)) return own;
+  }
+  auto op = std::make_unique<DnnlOp>(dnnl::convolution_backward_data(pd), pd, options.threads);
+  op->input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
+      .input(DNNL_ARG_WEIGHTS, pd.weights_desc())
+      .output(DNNL_ARG_DIFF_SRC, pd.diff_src_desc())
+      .tensors_are({dy, resolved(d.w, pd.weights_desc()), dx});
+  return op;
+}
+
+std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
+  const DnnlDesc bias = bias_desc(d.bias, d.dw);
+  const bool winograd = winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window);
+  const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
+    return dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw), bias, requested(d.dy),
+                                              shape, forward_hint(d.x, d.dw, d.dy, shape), op_attributes());
+  });
+  // oneDNN has only its naive loops for an image of one channel and AVX2: three hundred times slower than ours.
+  if (is_naive(pd))
+    if (auto own = make_thin_backward_weights(d, options)) return own;
+  const TensorDesc x = resolved(d.x, pd.src_desc()), dy = resolved(d.dy, pd.diff_dst_desc()),
+                   dw = resolved(d.dw, pd.diff_weights_desc());
+  if (winograd && !is_winograd(pd))
+    if (auto own = make_winograd(Conv2dBackwardWeights{x, dy, dw, d.window, d.bias}, options)) return own;
+  auto op = std::make_unique<DnnlOp>(dnnl::convolution_backward_weights(pd), pd, options.threads);
+  op->input(DNNL_ARG_SRC, pd.src_desc())
+      .input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
+      .output(DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc());
+  d.bias ? op->output(DNNL_ARG_DIFF_BIAS, bias) : op->skip(3);
+  op->tensors_are({x, dy, dw});
+  return op;
+}
+
+}  // namespace dp::kernels

@@ -1,0 +1,133 @@
+// BatchNormMoments and BatchNormBackwardSums: what is summed over a batch. One pass over memory each.
+#include <memory>
+
+#include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/norm/batch_norm_plane.h"
+
+namespace dp::kernels {
+namespace {
+
+// Two doubles for each group of samples and channel.
+class GroupedSums : public HostOp {
+ public:
+  GroupedSums(const TensorDesc& x, int tensors_read, const CpuOpOptions& options)
+      : view_(view_of(resolved_plain(x))), plane_{view_.h * view_.w, view_.block}, groups_(view_.n) {
+    tensors_ = {resolved_plain(x)};
+    channels_ = view_.blocks * view_.block;
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes) * tensors_read);
+  }
+  std::string implementation() const override { return "own:simd"; }
+
+ protected:
+  std::size_t sums_bytes() const { return static_cast<std::size_t>(2 * groups_.count * channels_) * sizeof(double); }
+  // Of a group: the first number of each channel, then the second.
+  double* sums_of(void* workspace, std::int64_t group) const {
+    return static_cast<double*>(workspace) + 2 * channels_ * group;
+  }
+  // body(sample, block, first numbers, second numbers); the numbers are of the block's channels, zero before its first sample.
+  template <typename Body>
+  void for_planes(void* workspace, const Body& body) const {
+    for_grouped_planes(threads_, groups_, view_.blocks, [&](std::int64_t group, std::int64_t n, std::int64_t block) {
+      double *first = sums_of(workspace, group) + block * view_.block, *second = first + channels_;
+      if (n == groups_.begin(group)) {
+        std::fill_n(first, view_.block, 0.0);
+        std::fill_n(second, view_.block, 0.0);
+      }
+      body(group, n, block, first, second);
+    });
+  }
+
+  ActivationView view_;
+  NormPlane plane_;
+  SampleGroups groups_;
+  std::int64_t channels_;  // padding included
+  int threads_ = 1;
+};
+
+class MomentsOp : public GroupedSums {
+ public:
+  MomentsOp(const BatchNormMoments& d, const CpuOpOptions& options) : GroupedSums(d.x, 1, options), eps_(d.eps) {}
+  std::size_t workspace_bytes() const override { return sums_bytes(); }
+
+  void execute(std::span<void* const> args, void* workspace) override {
+    const float* x = static_cast<const float*>(args[0]);
+    double* moments = static_cast<double*>(args[1]);
+    for_planes(workspace, [&](std::int64_t group, std::int64_t n, std::int64_t block, double* mean, double* squares) {
+      add_moments(plane_, x + view_.at(n, block), count_of(n - groups_.begin(group)), mean, squares);
+    });
+    moments[0] = count_of(view_.n);
+    double *mean = moments + 1, *squares = mean + view_.c;
+    std::fill_n(mean, 2 * view_.c, 0.0);
+    for (std::int64_t group = 0; group < groups_.count; ++group) {
+      const double* part = sums_of(workspace, group);
+      const std::int64_t begin = groups_.begin(group);
+      merge_moments(view_.c, count_of(begin), mean, squares, count_of(groups_.begin(group + 1) - begin), part,
+                    part + channels_);
+    }
+    if (eps_) write_stats(view_.c, moments[0], mean, squares, *eps_, static_cast<double*>(args[2]));
+  }
+
+ private:
+  double count_of(std::int64_t samples) const { return static_cast<double>(samples * plane_.pixels); }
+
+  std::optional<double> eps_;
+};
+
+class BackwardSumsOp : public GroupedSums {
+ public:
+  BackwardSumsOp(const BatchNormBackwardSums& d, const CpuOpOptions& options)
+      : GroupedSums(d.x, 2, options), relu_(d.relu) {}
+  std::size_t workspace_bytes() const override {
+    return sums_bytes() + static_cast<std::size_t>(channels_) * sizeof(float);
+  }
+
+  void execute(std::span<void* const> args, void* workspace) override {
+    const float *dy = static_cast<const float*>(args[0]), *dy2 = static_cast<const float*>(args[1]);
+    const float *x = static_cast<const float*>(args[2]), *y = static_cast<const float*>(args[3]);
+    const double* stats = static_cast<const double*>(args[4]);
+    float* dz = static_cast<float*>(args[8]);
+    float* shift = reinterpret_cast<float*>(sums_of(workspace, groups_.count));
+    for (std::int64_t c = 0; c < channels_; ++c) shift[c] = c < view_.c ? static_cast<float>(stats[1 + c]) : 0.f;
+    for_planes(workspace, [&](std::int64_t, std::int64_t n, std::int64_t block, double* sums, double* products) {
+      const std::int64_t at = view_.at(n, block);
+      const NormGradient tensors{dy + at, dy2 == nullptr ? nullptr : dy2 + at, x + at, relu_ ? y + at : nullptr,
+                                 dz == nullptr ? nullptr : dz + at};
+      add_gradient_sums(plane_, tensors, shift + block * view_.block, sums, products);
+    });
+    finish(stats, shift, workspace, static_cast<double*>(args[5]), static_cast<float*>(args[6]),
+           static_cast<float*>(args[7]));
+  }
+
+ private:
+  // The groups in order; then from products with x - shift to those with xhat.
+  void finish(const double* stats, const float* shift, void* workspace, double* sums, float* dweight,
+              float* dbias) const {
+    const std::int64_t channels = view_.c;
+    double* products = sums + channels;
+    std::fill_n(sums, 2 * channels, 0.0);
+    for (std::int64_t group = 0; group < groups_.count; ++group) {
+      const double* part = sums_of(workspace, group);
+      for (std::int64_t c = 0; c < channels; ++c) sums[c] += part[c];
+      for (std::int64_t c = 0; c < channels; ++c) products[c] += part[channels_ + c];
+    }
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const double mean = stats[1 + c], inv_std = stats[1 + channels + c];
+      products[c] = (products[c] - (mean - static_cast<double>(shift[c])) * sums[c]) * inv_std;
+      dweight[c] = static_cast<float>(products[c]);
+      dbias[c] = static_cast<float>(sums[c]);
+    }
+  }
+
+  bool relu_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const BatchNormMoments& d, const CpuOpOptions& options) {
+  return std::make_unique<MomentsOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const BatchNormBackwardSums& d, const CpuOpOptions& options) {
+  return std::make_unique<BackwardSumsOp>(d, options);
+}
+
+}  // namespace dp::kernels

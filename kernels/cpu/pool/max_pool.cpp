@@ -1,0 +1,112 @@
+// MaxPool2dForward with ReLU and dropout folded in, and its gradient.
+#include <memory>
+
+#include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/dropout_plane.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/pool/max_pool_plane.h"
+
+namespace dp::kernels {
+namespace {
+
+// A 1x1 image has the same memory in nchw and nhwc. Such a tensor takes the layout of the pool's other tensor.
+ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
+  ActivationView view = view_of(tensor);
+  if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
+  view.blocks = view.c;
+  view.block = view.stride_block = view.stride_h = view.stride_w = 1;
+  return view;
+}
+
+PoolPlanes planes_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
+  const ActivationView x = view_beside(large, pooled), y = view_beside(pooled, large);
+  if (x.c != y.c || x.block != y.block || x.blocks != y.blocks)
+    throw Error(ErrorCode::usage, "max_pool2d reads and writes in the same kind of layout, not " + large.layout.name +
+                                      " and " + pooled.layout.name);
+  return {x.h, x.w, y.h, y.w, x.block, window};
+}
+
+class MaxPoolForwardOp : public HostOp {
+ public:
+  MaxPoolForwardOp(const MaxPool2dForward& d, const CpuOpOptions& options) : relu_(d.relu), training_(d.training) {
+    const TensorDesc x = resolved_plain(d.x);
+    tensors_ = {x, in_layout_of(x, d.y)};
+    planes_ = planes_of(tensors_[0], tensors_[1], d.window);
+    x_ = view_beside(tensors_[0], tensors_[1]);
+    y_ = view_beside(tensors_[1], tensors_[0]);
+    if (d.training && d.dropout) {
+      layer_ = d.dropout->layer;
+      dropout_.emplace(*d.dropout, y_);
+    }
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(x.layout.bytes));
+  }
+  std::string implementation() const override { return planes_.tiles() ? "own:tiles" : "own:windows"; }
+
+  void execute(std::span<void* const> args, void*) override {
+    const float* x = static_cast<const float*>(args[0]);
+    float* y = static_cast<float*>(args[1]);
+    std::uint8_t* mask = training_ ? static_cast<std::uint8_t*>(args[2]) : nullptr;
+    parallel_ranges(threads_, x_.n * x_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t n = i / x_.blocks, block = i % x_.blocks, at = y_.at(n, block);
+        std::uint8_t* plane_mask = mask == nullptr ? nullptr : mask + at;
+        max_pool_plane(planes_, relu_, x + x_.at(n, block), y + at, plane_mask);
+        if (!dropout_) continue;
+        const DropoutWords words(*static_cast<const StepInputs*>(args[4]), layer_,
+                                 static_cast<const std::int64_t*>(args[3])[n]);
+        dropout_->apply(words, block, y + at, y + at, plane_mask);  // while it lies in the cache
+      }
+    });
+  }
+
+ private:
+  bool relu_, training_;
+  PoolPlanes planes_;
+  ActivationView x_, y_;
+  std::uint32_t layer_ = 0;
+  std::optional<DropoutPlane> dropout_;
+  int threads_ = 1;
+};
+
+class MaxPoolBackwardOp : public HostOp {
+ public:
+  MaxPoolBackwardOp(const MaxPool2dBackward& d, const CpuOpOptions& options) {
+    const TensorDesc dy = d.dy.layout.any() && !d.dx.layout.any() ? in_layout_of(d.dx, d.dy) : resolved_plain(d.dy);
+    tensors_ = {dy, in_layout_of(dy, d.dx)};
+    planes_ = planes_of(tensors_[1], tensors_[0], d.window);
+    dy_ = view_beside(tensors_[0], tensors_[1]);
+    dx_ = view_beside(tensors_[1], tensors_[0]);
+    if (d.dropout) scale_ = dropout_scale(*d.dropout);
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[1].layout.bytes));
+  }
+  std::string implementation() const override { return planes_.tiles() ? "own:tiles" : "own:windows"; }
+
+  void execute(std::span<void* const> args, void*) override {
+    const float* dy = static_cast<const float*>(args[0]);
+    const std::uint8_t* mask = static_cast<const std::uint8_t*>(args[1]);
+    float* dx = static_cast<float*>(args[2]);
+    parallel_ranges(threads_, dx_.n * dx_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t n = i / dx_.blocks, block = i % dx_.blocks, at = dy_.at(n, block);
+        max_pool_plane_backward(planes_, scale_, dy + at, mask + at, dx + dx_.at(n, block));
+      }
+    });
+  }
+
+ private:
+  PoolPlanes planes_;
+  ActivationView dy_, dx_;
+  float scale_ = 1;
+  int threads_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const MaxPool2dForward& d, const CpuOpOptions& options) {
+  return std::make_unique<MaxPoolForwardOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const MaxPool2dBackward& d, const CpuOpOptions& options) {
+  return std::make_unique<MaxPoolBackwardOp>(d, options);
+}
+
+}  // namespace dp::kernels
