@@ -23,7 +23,7 @@ FLOPS = 67e12  # H200, float32 outside the tensor cores
 BANDWIDTH = 4.3e12  # bytes a second, a copy measured on an H200
 MULTIPROCESSORS = 132
 TILES = {"128x128": (128, 128), "128x64": (128, 64), "64x64": (64, 64), "128x32": (128, 32), "32x32": (32, 32)}
-STEP = 16  # of the sum, as kernels/cuda/gemm_tile.h
+STEP = 16  # of the sum, as kernels/cuda/gemm/gemm_tile.h
 
 
 # ---- registers and memory
@@ -63,7 +63,7 @@ def compiled(path, arch, nvcc):
 
 
 def all_kernels(arch, nvcc):
-    paths = sorted(glob.glob(f"{CUDA}/*.cu"))
+    paths = sorted((path for path in glob.glob(f"{CUDA}/**/*.cu", recursive=True) if "/native/" not in path), key=os.path.basename)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return [k for kernels in pool.map(lambda path: compiled(path, arch, nvcc), paths) for k in kernels]
 
@@ -90,11 +90,11 @@ class Layer:
     def bytes(self):  # x, w and y once each
         return 4 * (self.batch * self.size**2 * self.inputs + self.taps() * self.outputs + self.cells() * self.outputs)
 
-    def thin(self):  # as is_thin() of kernels/cuda/conv_thin.cu
+    def thin(self):  # as is_thin() of kernels/cuda/gemm/conv_thin.cu
         return self.inputs <= 3 and self.taps() <= 160
 
     def product(self, which):
-        """rows, cols and depth of each part, and the results of all: as kernels/cuda/gemm_geometry.h."""
+        """rows, cols and depth of each part, and the results of all: as kernels/cuda/gemm/gemm_geometry.h."""
         if which == "forward":
             return [(self.cells(), self.outputs, self.taps())], self.cells() * self.outputs
         if which == "weights":
@@ -138,7 +138,7 @@ def choices(shapes):
 
     program = """
 #include <iostream>
-#include "kernels/cuda/gemm_choice.h"
+#include "kernels/cuda/gemm/gemm_choice.h"
 int main() {
   dp::kernels::cuda::GemmShape s;
   while (std::cin >> s.rows >> s.cols >> s.depth >> s.parts >> s.results) {

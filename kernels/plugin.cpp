@@ -38,7 +38,7 @@ DeviceProbe ask_driver(const char* driver_library) {
   const auto device_count = find<CountFunction>(library, "cuDeviceGetCount");
   if (init == nullptr || device_count == nullptr) return {0, name + " is not an NVIDIA driver (it lacks cuInit)"};
   // Eager loading takes NCCL, cuDNN and cuBLASLt whole: seconds, and hundreds of MB of each device. What a step runs is loaded before it
-  // (kernels/cuda/launch.h).
+  // (kernels/cuda/runtime/launch.h).
   ::setenv("CUDA_MODULE_LOADING", "LAZY", 0);
   int error = init(0);
   if (error != 0) return {0, "the NVIDIA driver does not start: cuInit gives " + describe(library, error)};

@@ -4,13 +4,13 @@
 
 #include "dp/error.h"
 #include "kernels/check_shapes.h"
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/compiled_capability.h"
-#include "kernels/cuda/fused_op.h"
-#include "kernels/cuda/graph.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/libraries.h"
-#include "kernels/cuda/trial.h"
+#include "kernels/cuda/ops/fused_op.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/compiled_capability.h"
+#include "kernels/cuda/runtime/graph.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/tuning/trial.h"
+#include "kernels/cuda/vendor/libraries.h"
 #include "kernels/fused_steps.h"
 
 namespace dp::kernels::cuda {

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/collective_order.h"
+#include "kernels/cuda/comm/collective_order.h"
 #include "kernels/cuda/cuda_op.h"
-#include "kernels/cuda/device_rates.h"
-#include "kernels/cuda/fused_layers.h"
-#include "kernels/cuda/graph.h"
-#include "kernels/cuda/ranges.h"
-#include "kernels/cuda/stream.h"
-#include "kernels/cuda/tuner.h"
+#include "kernels/cuda/ops/fused_layers.h"
+#include "kernels/cuda/runtime/device_rates.h"
+#include "kernels/cuda/runtime/graph.h"
+#include "kernels/cuda/runtime/ranges.h"
+#include "kernels/cuda/runtime/stream.h"
+#include "kernels/cuda/tuning/tuner.h"
 
 namespace dp::kernels::cuda {
 

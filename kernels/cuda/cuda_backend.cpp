@@ -1,13 +1,13 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include "dp/error.h"
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/comm/nccl_communicator.h"
+#include "kernels/cuda/comm/p2p_communicator.h"
+#include "kernels/cuda/comm/peers.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/describe_devices.h"
-#include "kernels/cuda/nccl_communicator.h"
-#include "kernels/cuda/p2p_communicator.h"
-#include "kernels/cuda/peers.h"
-#include "kernels/cuda/remembered.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/tuning/remembered.h"
 
 namespace dp::kernels::cuda {
 namespace {

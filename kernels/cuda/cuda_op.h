@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/gemm_choice.h"
-#include "kernels/cuda/tensor_layout.h"
+#include "kernels/cuda/gemm/gemm_choice.h"
+#include "kernels/cuda/runtime/tensor_layout.h"
 
 namespace dp::kernels::cuda {
 

@@ -4,9 +4,9 @@
 
 #include <numeric>
 
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/libraries.h"
-#include "kernels/cuda/peers.h"
+#include "kernels/cuda/comm/peers.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/vendor/libraries.h"
 
 namespace dp::kernels::cuda {
 namespace {

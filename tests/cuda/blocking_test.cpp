@@ -6,8 +6,8 @@
 
 #include "cuda/blocking_cases.h"
 #include "cuda/narrow_nets.h"
-#include "kernels/cuda/owner.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/runtime/owner.h"
+#include "kernels/cuda/runtime/stream.h"
 #include "kernels/plugin.h"
 #include "simt/calls.h"
 #include "simt/sleep.h"

@@ -1,5 +1,5 @@
 // Linear layers through a stand-in for cuBLASLt that checks every descriptor it is given.
-#include "kernels/cuda/cublaslt_linear.h"
+#include "kernels/cuda/vendor/cublaslt_linear.h"
 
 #include "cuda/library_rig.h"
 #include "cuda/simulated_gpus.h"

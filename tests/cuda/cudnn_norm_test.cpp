@@ -3,9 +3,9 @@
 
 #include "cuda/library_rig.h"
 #include "cuda/simulated_gpus.h"
-#include "kernels/cuda/cudnn_conv.h"
-#include "kernels/cuda/library_norm.h"
-#include "kernels/cuda/trial.h"
+#include "kernels/cuda/tuning/trial.h"
+#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
+#include "kernels/cuda/vendor/library_norm.h"
 #include "kernels/layer_calls.h"
 #include "simt/cudnn/simulated_cudnn.h"
 

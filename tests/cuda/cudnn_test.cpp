@@ -1,10 +1,10 @@
 // Convolutions through a stand-in for cuDNN that checks every descriptor it is given.
-#include "kernels/cuda/cudnn_conv.h"
+#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
 
 #include "cuda/library_rig.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
-#include "kernels/cuda/owner.h"
+#include "kernels/cuda/runtime/owner.h"
 #include "kernels/layer_calls.h"
 #include "simt/cudnn/simulated_cudnn.h"
 #include "simt/runtime/devices.h"

@@ -45,7 +45,7 @@ void check_ends(int gpus, Comm comm, Graphs graphs, int failed, int kernel) {
 
 }  // namespace
 
-// A case each, for each waits five seconds: that is what work gets to end after an abort (kernels/cuda/stream.h).
+// A case each, for each waits five seconds: that is what work gets to end after an abort (kernels/cuda/runtime/stream.h).
 TEST_CASE("simulated GPUs: of two GPUs one that fails ends the run over p2p with its error, though the other waits") {
   check_ends(2, Comm::p2p, Graphs::never, 1, 7);
 }

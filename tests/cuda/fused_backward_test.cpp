@@ -5,8 +5,8 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cuda/conv_mma.h"
-#include "kernels/cuda/tensor_layout.h"
+#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/cuda/tensor_core/conv_mma.h"
 #include "kernels/low_float.h"
 #include "simt/rig.h"
 #include "support/catch.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/cuda/conv_mma.h"
-#include "kernels/cuda/tensor_layout.h"
+#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/cuda/tensor_core/conv_mma.h"
 #include "kernels/low_float.h"
 #include "simt/rig.h"
 #include "support/catch.h"

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/cuda/conv_geometry.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/tensor_layout.h"
+#include "kernels/cuda/gemm/conv_geometry.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/runtime/tensor_layout.h"
 #include "simt/rig.h"
 #include "support/catch.h"
 

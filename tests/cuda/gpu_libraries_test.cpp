@@ -4,11 +4,11 @@
 #include <cstdio>
 
 #include "cuda/judged_candidates.h"
-#include "kernels/cuda/candidates.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/libraries.h"
-#include "kernels/cuda/tuner.h"
+#include "kernels/cuda/tuning/candidates.h"
+#include "kernels/cuda/tuning/tuner.h"
+#include "kernels/cuda/vendor/libraries.h"
 #include "support/catch.h"
 
 using namespace dp;

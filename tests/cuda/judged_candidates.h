@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/trial.h"
+#include "kernels/cuda/tuning/trial.h"
 
 namespace dp::test {
 

@@ -1,8 +1,8 @@
 // Runs single ways to compute a layer on a simulated GPU, with tensors of any float type, from host tensors to host tensors.
 #pragma once
 
-#include "kernels/cuda/candidates.h"
-#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/tuning/candidates.h"
+#include "kernels/cuda/vendor/libraries.h"
 #include "kernels/op_rig.h"
 #include "support/catch.h"
 

@@ -1,6 +1,6 @@
 // Convolutions on tensor cores against plain loops in double over the same rounded inputs: both low types, every tile, sums in one
 // range and in several, and the same bits whatever the order of threads and the form of cp.async.
-#include "kernels/cuda/conv_mma.h"
+#include "kernels/cuda/tensor_core/conv_mma.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/cuda/tensor_layout.h"
+#include "kernels/cuda/runtime/tensor_layout.h"
 #include "kernels/low_float.h"
 #include "simt/rig.h"
 #include "support/catch.h"

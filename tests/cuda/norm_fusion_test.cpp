@@ -3,9 +3,9 @@
 #include "cuda/simulated_gpus.h"
 #include "engine/base/test_modes.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/fused_op.h"
-#include "kernels/cuda/trial.h"
-#include "kernels/cuda/tuner.h"
+#include "kernels/cuda/ops/fused_op.h"
+#include "kernels/cuda/tuning/trial.h"
+#include "kernels/cuda/tuning/tuner.h"
 #include "kernels/fused_steps.h"
 
 using namespace dp;

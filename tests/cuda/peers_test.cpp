@@ -1,5 +1,5 @@
 // Peer access: which pairs work is found out by one program for all of them, once a boot; a pair is enabled once.
-#include "kernels/cuda/peers.h"
+#include "kernels/cuda/comm/peers.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 
 #include "cuda/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
-#include "kernels/cuda/cache_folder.h"
-#include "kernels/cuda/peer_probe.h"
+#include "kernels/cuda/comm/peer_probe.h"
+#include "kernels/cuda/tuning/cache_folder.h"
 
 using namespace dp;
 using namespace dp::kernels::cuda;

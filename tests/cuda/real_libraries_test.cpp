@@ -3,11 +3,11 @@
 #include <cstring>
 #include <set>
 
-#include "kernels/cuda/cublaslt_linear.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cudnn_conv.h"
-#include "kernels/cuda/cudnn_norm_conv.h"
-#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/vendor/cublaslt_linear.h"
+#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
+#include "kernels/cuda/vendor/cudnn/cudnn_norm_conv.h"
+#include "kernels/cuda/vendor/libraries.h"
 #include "support/catch.h"
 
 using namespace dp;

@@ -2,11 +2,11 @@
 
 #include <cstdlib>
 
+#include "kernels/cuda/comm/nccl_api.h"
+#include "kernels/cuda/comm/peers.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/libraries.h"
-#include "kernels/cuda/nccl_api.h"
-#include "kernels/cuda/owner.h"
-#include "kernels/cuda/peers.h"
+#include "kernels/cuda/runtime/owner.h"
+#include "kernels/cuda/vendor/libraries.h"
 #include "kernels/plugin.h"
 #include "support/catch.h"
 #include "support/tested_kinds.h"

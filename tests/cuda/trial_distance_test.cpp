@@ -1,5 +1,5 @@
 // How far results are apart, on a real GPU by Thrust and in the simulation by its twin. Small whole numbers: every order adds to the same.
-#include "kernels/cuda/trial_distance.h"
+#include "kernels/cuda/tuning/trial_distance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/runtime/stream.h"
 #include "kernels/low_float.h"
 #include "support/catch.h"
 

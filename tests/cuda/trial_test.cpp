@@ -1,14 +1,14 @@
 // How candidates are timed: as nodes of a graph, on data beyond the cache, within the time there is.
-#include "kernels/cuda/trial.h"
+#include "kernels/cuda/tuning/trial.h"
 
 #include <chrono>
 #include <set>
 #include <thread>
 
 #include "cuda/simulated_gpus.h"
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/stream.h"
-#include "kernels/cuda/trial_timer.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/stream.h"
+#include "kernels/cuda/tuning/trial_timer.h"
 #include "simt/calls.h"
 #include "simt/sleep.h"
 

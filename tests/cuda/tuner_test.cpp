@@ -1,6 +1,6 @@
 // Choices by timing: what is kept, what is tried, and that what is chosen computes the same. Times are made up; those of the
 // simulation say nothing.
-#include "kernels/cuda/tuner.h"
+#include "kernels/cuda/tuning/tuner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "cuda/simulated_gpus.h"
 #include "engine/base/test_modes.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/trial.h"
+#include "kernels/cuda/tuning/trial.h"
 #include "support/temporary_folder.h"
 
 using namespace dp;

@@ -1,5 +1,5 @@
 // The file in which choices by timing are kept: what it holds, what is read of a damaged one, who may write.
-#include "kernels/cuda/tuning_cache.h"
+#include "kernels/cuda/tuning/tuning_cache.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-// What kernels/cuda/cublaslt_api.h declares, beside cuBLASLt's own header.
-#include "kernels/cuda/cublaslt_api.h"
+// What kernels/cuda/vendor/cublaslt_api.h declares, beside cuBLASLt's own header.
+#include "kernels/cuda/vendor/cublaslt_api.h"
 
 #include <cublasLt.h>
 

@@ -1,5 +1,5 @@
-// What kernels/cuda/cudnn_api.h declares, beside cuDNN's own header.
-#include "kernels/cuda/cudnn_api.h"
+// What kernels/cuda/vendor/cudnn/cudnn_api.h declares, beside cuDNN's own header.
+#include "kernels/cuda/vendor/cudnn/cudnn_api.h"
 
 #include <cudnn.h>
 

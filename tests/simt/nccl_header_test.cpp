@@ -1,9 +1,9 @@
-// What kernels/cuda/nccl_api.h declares, beside NCCL's own header.
+// What kernels/cuda/comm/nccl_api.h declares, beside NCCL's own header.
 #include <nccl.h>
 
 #include <type_traits>
 
-#include "kernels/cuda/nccl_api.h"
+#include "kernels/cuda/comm/nccl_api.h"
 #include "support/catch.h"
 
 namespace dp::test {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "dp/error.h"
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/owner.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/owner.h"
 #include "simt/simulation.h"
 
 namespace dp::simt::test {

@@ -1,10 +1,10 @@
 // The twin of kernels/cuda/native/trial_distance.cu, which needs Thrust and nvcc: plain loops on the host.
-#include "kernels/cuda/trial_distance.h"
+#include "kernels/cuda/tuning/trial_distance.h"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/runtime/check.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {

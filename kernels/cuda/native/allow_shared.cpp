@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/launch.h"
 
 namespace dp::kernels::cuda {
 

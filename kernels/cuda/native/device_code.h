@@ -8,7 +8,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/launch.h"
 
 // DP_SHARED(float, tile, [16][68]); : a shared array.
 #define DP_SHARED(T, name, dims) __shared__ __align__(16) T name dims

@@ -1,7 +1,7 @@
 // One instance of its kernels, for 64-bit sizes, in place of two: a fifth of the compile time.
 #define THRUST_FORCE_64_BIT_OFFSET_TYPE
 
-#include "kernels/cuda/trial_distance.h"
+#include "kernels/cuda/tuning/trial_distance.h"
 
 #include <thrust/execution_policy.h>
 #include <thrust/iterator/counting_iterator.h>
@@ -13,8 +13,8 @@
 #include <functional>
 
 #include "dp/error.h"
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/owner.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/owner.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {

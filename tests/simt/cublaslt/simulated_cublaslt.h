@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cublaslt_api.h"
+#include "kernels/cuda/vendor/cublaslt_api.h"
 
 namespace dp::simt {
 

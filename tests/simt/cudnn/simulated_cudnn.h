@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cudnn_api.h"
+#include "kernels/cuda/vendor/cudnn/cudnn_api.h"
 
 namespace dp::simt {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "simt/runtime/kernel_call.h"
 
 namespace dp::simt {

@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "simt/device/atomics.h"
 #include "simt/device/launch.h"
 #include "simt/device/math.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/nccl_api.h"
+#include "kernels/cuda/comm/nccl_api.h"
 
 namespace dp::simt {
 

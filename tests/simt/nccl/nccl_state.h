@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/nccl_api.h"
+#include "kernels/cuda/comm/nccl_api.h"
 #include "simt/foreign_work.h"
 #include "simt/simulation.h"
 

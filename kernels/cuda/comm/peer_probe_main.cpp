@@ -1,0 +1,58 @@
+// dp_peer_probe <reader>:<owner> ...: tries the pairs of devices in this order, and prints how far it is (peer_probe.h). Its reader kills
+// it when a line takes too long. Ends with 0 when all were tried.
+#include <sys/prctl.h>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <set>
+#include <vector>
+
+#include "dp/standard_descriptors.h"
+#include "kernels/cuda/comm/peer_probe.h"
+#include "kernels/cuda/runtime/owner.h"
+#include "kernels/cuda/runtime/stream.h"
+
+using namespace dp::kernels::cuda;
+
+namespace {
+
+template <typename... Numbers>
+void say(const char* format, Numbers... numbers) {
+  std::printf(format, numbers...);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  dp::open_standard_descriptors();
+  std::vector<DevicePair> pairs;
+  std::set<int> devices;
+  for (int i = 1; i < argc; ++i) {
+    int reader = 0, owner = 0;
+    if (std::sscanf(argv[i], "%d:%d", &reader, &owner) != 2) {
+      std::fprintf(stderr, "usage: dp_peer_probe <reading device>:<owning device> ...\n");
+      return 2;
+    }
+    pairs.emplace_back(reader, owner);
+    devices.insert({reader, owner});
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a probe that hangs does not outlive the program that waits for it
+  try {
+    for (const int device : devices) {
+      bind_device(device);
+      device_memory(1);
+      say(kProbeStarted, device);
+    }
+    for (const auto& [reader, owner] : pairs) {
+      say(kProbeTries, reader, owner);
+      const PeerPath verdict = reads_pattern(reader, owner) ? PeerPath::direct : PeerPath::lying;
+      say(kProbeVerdict, reader, owner, static_cast<int>(verdict));
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "dp_peer_probe: %s\n", error.what());
+    return 4;
+  }
+  return 0;
+}

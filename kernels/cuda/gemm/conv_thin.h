@@ -1,0 +1,44 @@
+// Convolutions of images of few channels, the first layer of a network: too little to multiply for tiles of matrices, so each
+// thread reads the image where it lies.
+#pragma once
+
+#include "kernels/cuda/gemm/gemm_geometry.h"
+#include "kernels/cuda/runtime/owner.h"
+#include "kernels/ops.h"
+
+namespace dp::kernels::cuda {
+
+inline constexpr int kThinChannels = 3;  // of x, at most
+bool is_thin(const Geometry& geometry);
+
+class ThinForward {
+ public:
+  // type: of x, w and y.
+  ThinForward(DType type, const Geometry& geometry, bool bias, bool relu)
+      : type_(type), geometry_(geometry), ending_{1, bias, relu, false, false} {}
+  void enqueue(cudaStream_t stream, const void* x, const void* w, const float* bias, void* y) const;
+
+ private:
+  DType type_;
+  Geometry geometry_;
+  Ending ending_;
+};
+
+class ThinWeights {
+ public:
+  ThinWeights(DType type, const Geometry& geometry,
+              bool bias);  // type: of x and dy; bias: with the gradient of the bias
+
+  std::size_t workspace_bytes() const;
+  // db: null without bias.
+  void enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* db, float* workspace) const;
+
+ private:
+  DType type_;
+  Geometry geometry_;
+  bool bias_;
+  int chunks_;  // of the cells of y, each with sums of its own in the workspace
+  DeviceMemory counters_;
+};
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,148 @@
+// AvgPool2dForward and its gradient. Windows: a thread makes one pack of the output. Over whole images: a block sums the pixels
+// of several channels.
+#include "kernels/cuda/ops/pool_op.h"
+#include "kernels/cuda/runtime/block_reduce.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// `packs`: of y.
+template <typename T, int kWidth, bool kChannelsLast>
+__global__ void __launch_bounds__(kPoolThreads) avg_pool_forward_kernel(const T* x, T* y, Pool pool, unsigned packs) {
+  const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
+  if (index >= packs) return;
+  const Cell cell = cell_of<kWidth, kChannelsLast>(pool.pooled, index);
+  const int top = cell.row * pool.stride - pool.padding, left = cell.col * pool.stride - pool.padding;
+  const int first_row = max(0, top), last_row = min(top + pool.kernel_rows, static_cast<int>(pool.large.rows));
+  const int first_col = max(0, left), last_col = min(left + pool.kernel_cols, static_cast<int>(pool.large.cols));
+  Pack<kWidth> sum{};
+  for (int row = first_row; row < last_row; ++row) {
+    const T* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, row, first_col});
+    for (int col = first_col; col < last_col; ++col, from += col_step<kChannelsLast>(pool.large)) {
+      const Pack<kWidth> values = load_pack<kWidth>(from);
+      for (int k = 0; k < kWidth; ++k) sum.v[k] += values.v[k];
+    }
+  }
+  const float cells = static_cast<float>(pool.kernel_rows * pool.kernel_cols);
+  for (float& value : sum.v) value /= cells;
+  store_pack(y + place<kChannelsLast>(pool.pooled, cell), sum);
+}
+
+// `packs`: of dx.
+template <typename T, int kWidth, bool kChannelsLast>
+__global__ void __launch_bounds__(kPoolThreads)
+    avg_pool_backward_kernel(const T* dy, T* dx, Pool pool, unsigned packs) {
+  const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
+  if (index >= packs) return;
+  const Cell cell = cell_of<kWidth, kChannelsLast>(pool.large, index);
+  const Windows rows = windows_over(cell.row, pool.kernel_rows, pool.stride, pool.padding, pool.pooled.rows);
+  const Windows cols = windows_over(cell.col, pool.kernel_cols, pool.stride, pool.padding, pool.pooled.cols);
+  Pack<kWidth> sum{};
+  for (int i = rows.first; i <= rows.last; ++i)
+    for (int j = cols.first; j <= cols.last; ++j) {
+      const Pack<kWidth> gradient =
+          load_pack<kWidth>(dy + place<kChannelsLast>(pool.pooled, {cell.sample, cell.channel, i, j}));
+      for (int k = 0; k < kWidth; ++k) sum.v[k] += gradient.v[k];
+    }
+  const float cells = static_cast<float>(pool.kernel_rows * pool.kernel_cols);
+  for (float& value : sum.v) value /= cells;
+  store_pack(dx + place<kChannelsLast>(pool.large, cell), sum);
+}
+
+// Channels last, over whole images: 32 threads side by side on packs of channels, kPixelRows of them share the pixels.
+constexpr unsigned kLanes = 32, kPixelRows = kPoolThreads / kLanes;
+
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(kPoolThreads)
+    global_avg_pool_channels_last_kernel(const T* x, T* y, unsigned channels, unsigned pixels, unsigned tiles) {
+  DP_SHARED(float, sums, [kPixelRows][kLanes * kWidth]);
+  const unsigned lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes;
+  const unsigned sample = blockIdx.x / tiles, channel = (blockIdx.x % tiles * kLanes + lane) * kWidth;
+  Pack<kWidth> sum{};
+  if (channel < channels) {
+    const T* from = x + static_cast<long long>(sample) * pixels * channels + channel;
+    for (unsigned pixel = first; pixel < pixels; pixel += kPixelRows) {
+      const Pack<kWidth> values = load_pack<kWidth>(from + static_cast<long long>(pixel) * channels);
+      for (int k = 0; k < kWidth; ++k) sum.v[k] += values.v[k];
+    }
+  }
+  for (int k = 0; k < kWidth; ++k) sums[first][lane * kWidth + k] = sum.v[k];
+  __syncthreads();
+  if (first != 0 || channel >= channels) return;
+  for (unsigned row = 1; row < kPixelRows; ++row)
+    for (int k = 0; k < kWidth; ++k) sum.v[k] += sums[row][lane * kWidth + k];
+  for (float& value : sum.v) value /= static_cast<float>(pixels);
+  store_pack(y + static_cast<long long>(sample) * channels + channel, sum);
+}
+
+// Row-major, over whole images: a warp for each plane.
+template <typename T>
+__global__ void __launch_bounds__(kPoolThreads)
+    global_avg_pool_plain_kernel(const T* x, T* y, unsigned planes, unsigned pixels) {
+  const unsigned plane = blockIdx.x * (kPoolThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  float sum = 0;
+  if (plane < planes)
+    for (unsigned pixel = lane; pixel < pixels; pixel += 32)
+      sum += to_float(x[static_cast<long long>(plane) * pixels + pixel]);
+  sum = warp_sum(sum);
+  if (plane < planes && lane == 0) y[plane] = from_float<T>(sum / static_cast<float>(pixels));
+}
+
+class AvgPoolForwardOp final : public PoolOp {
+ public:
+  explicit AvgPoolForwardOp(const AvgPool2dForward& desc)
+      : PoolOp(Direction::forward, desc.x, desc.y, desc.window, desc.global), global_(desc.global) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (count_ == 0) return;
+    const bool packs = in_packs(args[0], args[1]);
+    if (global_) return in_type(tensors_[0].type, [&]<typename T>() { run_global<T>(stream, args, packs); });
+    in_form_of(packs, [&]<typename T, int kWidth, bool kChannelsLast>() {
+      launch(over_cells("avg_pool_forward", count_, kWidth, stream), avg_pool_forward_kernel<T, kWidth, kChannelsLast>,
+             args[0], args[1], pool_, count_ / kWidth);
+    });
+  }
+
+ private:
+  template <typename T>
+  void run_global(cudaStream_t stream, std::span<void* const> args, bool packs) {
+    const unsigned channels = pool_.large.channels, pixels = pool_.large.rows * pool_.large.cols;
+    if (!channels_last_) {
+      const Launch where{"global_avg_pool", dim3(blocks_for(count_, kPoolThreads / 32)), dim3(kPoolThreads), stream};
+      return launch(where, global_avg_pool_plain_kernel<T>, args[0], args[1], count_, pixels);
+    }
+    const unsigned tiles = blocks_for(channels, kLanes * (packs ? 4 : 1));
+    const Launch where{"global_avg_pool", dim3(count_ / channels * tiles), dim3(kPoolThreads), stream};
+    launch(where, packs ? global_avg_pool_channels_last_kernel<4, T> : global_avg_pool_channels_last_kernel<1, T>,
+           args[0], args[1], channels, pixels, tiles);
+  }
+
+  bool global_;
+};
+
+class AvgPoolBackwardOp final : public PoolOp {
+ public:
+  explicit AvgPoolBackwardOp(const AvgPool2dBackward& desc)
+      : PoolOp(Direction::backward, desc.dx, desc.dy, desc.window, desc.global) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (count_ == 0) return;
+    in_form_of(in_packs(args[0], args[1]), [&]<typename T, int kWidth, bool kChannelsLast>() {
+      launch(over_cells("avg_pool_backward", count_, kWidth, stream),
+             avg_pool_backward_kernel<T, kWidth, kChannelsLast>, args[0], args[1], pool_, count_ / kWidth);
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const AvgPool2dForward& desc, const CudaOpOptions&) {
+  return std::make_unique<AvgPoolForwardOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const AvgPool2dBackward& desc, const CudaOpOptions&) {
+  return std::make_unique<AvgPoolBackwardOp>(desc);
+}
+
+}  // namespace dp::kernels::cuda

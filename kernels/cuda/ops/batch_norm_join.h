@@ -1,0 +1,140 @@
+// Moments of parts of a tensor become those of all of it: merged in double as Chan et al. do for pairs, always in the same order.
+#pragma once
+
+#include "kernels/cuda/ops/batch_norm.h"
+#include "kernels/cuda/runtime/block_reduce.h"
+#include "kernels/cuda/runtime/last_block.h"
+
+namespace dp::kernels::cuda {
+
+struct Moments {
+  double mean = 0, squares = 0;  // squares: of the deviations from the mean
+};
+
+// Adds the moments of `added` values, `share` of all there are then.
+__device__ __forceinline__ void merge(Moments& to, double before, const Moments& from, double share) {
+  const double away = from.mean - to.mean;
+  to.mean += away * share;
+  to.squares += from.squares + away * away * before * share;
+}
+
+// Merges the moments of a block's threads into those of its first `lanes`; thread i has values of what thread i % lanes has. The
+// last three are shared memory.
+template <int kWidth, unsigned kThreads>
+__device__ __forceinline__ void merge_in_block(Moments (&own)[kWidth], unsigned count, unsigned lanes,
+                                               double (&means)[kWidth][kThreads], double (&squares)[kWidth][kThreads],
+                                               unsigned (&counts)[kThreads]) {
+  for (int k = 0; k < kWidth; ++k) means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
+  counts[threadIdx.x] = count;
+  __syncthreads();
+  for (unsigned half = kThreads / 2; half >= lanes; half /= 2) {
+    if (threadIdx.x < half && counts[threadIdx.x + half] > 0) {
+      const unsigned other = threadIdx.x + half, added = counts[other];
+      const double share = static_cast<double>(added) / static_cast<double>(count + added);
+      for (int k = 0; k < kWidth; ++k) {
+        merge(own[k], count, {means[k][other], squares[k][other]}, share);
+        means[k][threadIdx.x] = own[k].mean, squares[k][threadIdx.x] = own[k].squares;
+      }
+      counts[threadIdx.x] = count += added;
+    }
+    __syncthreads();
+  }
+}
+
+// Where joined moments go: as BatchNormMoments writes them, and with eps its stats, which else are null.
+struct MomentsEnd {
+  double *moments, *stats;
+  double eps;
+
+  __device__ void write(const NormCut& cut, unsigned channel, const Moments& joined) const {
+    const double squares = joined.squares < 0 ? 0 : joined.squares, count = cut.rows;  // by rounding; lets NaN through
+    if (channel == 0) moments[0] = count;
+    moments[1 + channel] = joined.mean;
+    moments[1 + cut.channels + channel] = squares;
+    if (stats == nullptr) return;
+    if (channel == 0) stats[0] = count;
+    stats[1 + channel] = joined.mean;
+    stats[1 + cut.channels + channel] = 1 / sqrt(squares / (count > 0 ? count : 1) + eps);
+  }
+};
+
+// Joins the parts [begin, end) of `cut`, of which only channels, rows and part_rows count here, for the channels [first, last).
+// `parts`: for each part the means, then the squares of all channels. By whole warps: a lane has every 32nd part of kJoinEach channels,
+// then the lanes are merged in a tree. Calls finish(channel, moments) in one lane.
+inline constexpr unsigned kJoinEach = 4;
+template <unsigned kThreads, typename Finish>
+__device__ __forceinline__ void join_moments(const double* parts, const NormCut& cut, unsigned begin, unsigned end,
+                                             unsigned first, unsigned last, const Finish& finish) {
+  const unsigned lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (unsigned channel = first + threadIdx.x / 32 * kJoinEach; channel < last; channel += kThreads / 32 * kJoinEach) {
+    Moments own[kJoinEach];
+    unsigned count = 0;
+#pragma unroll 2
+    for (unsigned part = begin + lane; part < end; part += 32) {
+      const double* const from = parts + static_cast<long long>(part) * 2 * cut.channels + channel;
+      const unsigned added = cut.part_size(part);
+      if (added == 0) continue;  // the one part of an empty tensor
+      const double share = static_cast<double>(added) / static_cast<double>(count + added);
+#pragma unroll
+      for (unsigned k = 0; k < kJoinEach; ++k)
+        if (channel + k < last) merge(own[k], count, {__ldcg(from + k), __ldcg(from + cut.channels + k)}, share);
+      count += added;
+    }
+    for (unsigned distance = 16; distance > 0; distance /= 2) {
+      const unsigned added = __shfl_down_sync(kFullWarp, count, distance);
+      const bool merges = lane < distance && added > 0;
+      const double share = merges ? static_cast<double>(added) / static_cast<double>(count + added) : 0;
+#pragma unroll
+      for (unsigned k = 0; k < kJoinEach; ++k) {
+        const Moments other{__shfl_down_sync(kFullWarp, own[k].mean, distance),
+                            __shfl_down_sync(kFullWarp, own[k].squares, distance)};
+        if (merges) merge(own[k], count, other, share);
+      }
+      if (merges) count += added;
+    }
+    if (lane == 0)
+#pragma unroll
+      for (unsigned k = 0; k < kJoinEach; ++k)
+        if (channel + k < last) finish(channel + k, own[k]);
+  }
+}
+
+// Many parts are joined in groups first.
+inline constexpr unsigned kJoinAtOnce = 256, kJoinGroup = 64;
+__host__ __device__ inline unsigned join_groups(const NormCut& cut) {
+  return cut.parts <= kJoinAtOnce ? 0 : (cut.parts + kJoinGroup - 1) / kJoinGroup;
+}
+
+// Parts that blocks write one by one, each for its columns of channels.
+struct PartsOfMoments {
+  double *parts, *groups;  // as above; groups: room for join_groups(cut) parts
+  unsigned* counters;      // for the whole, then for each group: one for each column
+};
+
+// By a block that has written `part` for the channels [first, last), column `column` of `columns`: joins the parts where it is the last.
+template <unsigned kThreads>
+__device__ __forceinline__ void end_part(const PartsOfMoments& of, const NormCut& cut, const MomentsEnd& to,
+                                         unsigned part, unsigned column, unsigned columns, unsigned first,
+                                         unsigned last) {
+  const auto finish = [&](unsigned channel, const Moments& joined) { to.write(cut, channel, joined); };
+  const unsigned groups = join_groups(cut);
+  if (groups == 0) {
+    if (is_last_block(of.counters + column, cut.parts))
+      join_moments<kThreads>(of.parts, cut, 0, cut.parts, first, last, finish);
+    return;
+  }
+  const unsigned group = part / kJoinGroup, begin = group * kJoinGroup, end = min(begin + kJoinGroup, cut.parts);
+  if (!is_last_block(of.counters + (1 + group) * columns + column, end - begin)) return;
+  double* const joined = of.groups + static_cast<long long>(group) * 2 * cut.channels;
+  join_moments<kThreads>(of.parts, cut, begin, end, first, last, [&](unsigned channel, const Moments& own) {
+    joined[channel] = own.mean;
+    joined[cut.channels + channel] = own.squares < 0 ? 0 : own.squares;
+  });
+  if (!is_last_block(of.counters + column, groups)) return;
+  NormCut grouped = cut;
+  grouped.part_rows = cut.part_rows * kJoinGroup;
+  join_moments<kThreads>(of.groups, grouped, 0, groups, first, last, finish);
+}
+
+}  // namespace dp::kernels::cuda

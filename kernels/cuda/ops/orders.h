@@ -1,0 +1,39 @@
+// What window and normalisation ops ask about the orders of their tensors.
+#pragma once
+
+#include <string>
+
+#include "dp/error.h"
+#include "kernels/cuda/runtime/tensor_layout.h"
+
+namespace dp::kernels::cuda {
+
+// The tensor with its layout; if it was any(), in the order of `model`.
+inline TensorDesc in_order_of(const TensorDesc& model, const TensorDesc& tensor) {
+  TensorDesc result = tensor;
+  if (result.layout.any())
+    result.layout =
+        is_channels_last(model) ? channels_last(tensor.shape, tensor.type) : plain(tensor.shape, tensor.type);
+  return result;
+}
+
+// Whether both lie channels last, or both row-major. Error(usage) for one of each.
+inline bool both_channels_last(const TensorDesc& a, const TensorDesc& b) {
+  if (is_channels_last(a) && is_channels_last(b)) return true;
+  if (order_of(a).channels_last || order_of(b).channels_last)
+    throw Error(ErrorCode::usage,
+                "a pool reads and writes in the same order, not " + a.layout.name + " and " + b.layout.name);
+  return false;
+}
+
+// The number of a tensor's elements, for kernels that count in 32 bits, a few past the last. Error(usage) when there are more.
+inline unsigned index_count(const TensorDesc& tensor) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 32) - (std::int64_t{1} << 20);
+  const std::int64_t count = tensor.shape.numel();
+  if (count > kMost)
+    throw Error(ErrorCode::usage, "a tensor " + to_string(tensor.shape) + " has more elements than this op counts, " +
+                                      std::to_string(kMost) + "; use smaller micro-batches");
+  return static_cast<unsigned>(count);
+}
+
+}  // namespace dp::kernels::cuda

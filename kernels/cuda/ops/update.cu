@@ -1,0 +1,212 @@
+// SgdUpdate, MovingAverage, GradNormPartials, GradNormFinish. Compiled without contraction of a*b+c (nvcc -fmad=false, host
+// compilers -ffp-contract=off), so that an element's new value is the same in every build and on the CPU.
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/ops/elementwise.h"
+#include "kernels/cuda/runtime/block_reduce.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr int kFinishThreads = 1024;
+
+__device__ __forceinline__ bool is_finite(double value) { return value - value == 0; }
+
+struct Rates {
+  float lr, momentum, decay, clip;
+  bool nesterov;
+};
+
+// The update of PyTorch's SGD. False when the new weight is NaN or infinite.
+__device__ __forceinline__ bool update(const Rates& rates, float gradient, float& weight, float* momentum) {
+  gradient = rates.clip * gradient + rates.decay * weight;
+  float direction = gradient;
+  if (momentum) {
+    *momentum = rates.momentum * *momentum + gradient;
+    direction = rates.nesterov ? gradient + rates.momentum * *momentum : *momentum;
+  }
+  weight -= rates.lr * direction;
+  return is_finite(weight);
+}
+
+// `copy`: of the new weights, in type Copy; with float there is none.
+template <int kWidth, bool kMomentum, typename Copy>
+__global__ void __launch_bounds__(kElementThreads)
+    sgd_kernel(float* weights, const float* gradients, float* momenta, const StepInputs* inputs, StepResults* results,
+               Copy* copy, long long count) {
+  constexpr bool kCopies = !std::is_same_v<Copy, float>;
+  if (results->skip != 0) return;
+  const Rates rates{inputs->lr, inputs->momentum, inputs->weight_decay, results->clip, inputs->nesterov != 0};
+  const long long at = first_element<kWidth>();
+  bool finite = true;
+  if (at + kWidth <= count) {
+    Pack<kWidth> weight = load_pack<kWidth>(weights + at), momentum{};
+    const Pack<kWidth> gradient = load_pack<kWidth>(gradients + at);
+    if constexpr (kMomentum) momentum = load_pack<kWidth>(momenta + at);
+    for (int k = 0; k < kWidth; ++k)
+      finite &= update(rates, gradient.v[k], weight.v[k], kMomentum ? &momentum.v[k] : nullptr);
+    store_pack(weights + at, weight);
+    if constexpr (kMomentum) store_pack(momenta + at, momentum);
+    if constexpr (kCopies) store_pack(copy + at, weight);
+  } else {
+    for (long long i = at; i < count; ++i) {
+      finite &= update(rates, gradients[i], weights[i], kMomentum ? momenta + i : nullptr);
+      if constexpr (kCopies) copy[i] = from_float<Copy>(weights[i]);
+    }
+  }
+  if (!finite) atomicExch(&results->grad_nonfinite, 1u);
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads)
+    moving_average_kernel(const float* x, float* average, long long count, float share) {
+  map_elements<kWidth>(x, average, average, count,
+                       [=](float value, float mean) { return mean + share * (value - mean); });
+}
+
+// One block for each kNormBlock elements.
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads)
+    grad_norm_partials_kernel(const float* x, double* partials, long long count) {
+  constexpr int kEach = kNormBlock / kElementThreads;
+  static_assert(kEach == 4, "one pack for each thread");
+  const long long first = first_element<kEach>();
+  double sum = 0;
+  if (first + kEach <= count) {
+    for (int k = 0; k < kEach; k += kWidth) {
+      const Pack<kWidth> values = load_pack<kWidth>(x + first + k);
+      for (const float value : values.v) sum += static_cast<double>(value) * static_cast<double>(value);
+    }
+  } else {
+    for (long long i = first; i < count; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  sum = block_sum<kElementThreads>(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+struct Scaling {
+  float growth, backoff;
+  unsigned interval;
+};
+
+// A scale that is finite and not below the normal numbers, or as before.
+__device__ __forceinline__ float adapted(float scale, float factor) {
+  const float next = scale * factor;
+  return is_finite(next) && next >= 1.17549435e-38f ? next : scale;
+}
+
+// One block. `scaler` may be null.
+__global__ void __launch_bounds__(kFinishThreads)
+    grad_norm_finish_kernel(const double* partials, const StepInputs* inputs, StepResults* results, LossScaler* scaler,
+                            long long blocks, Scaling scaling) {
+  double sum = 0;
+  for (long long i = threadIdx.x; i < blocks; i += kFinishThreads) sum += partials[i];
+  sum = block_sum<kFinishThreads>(sum);
+  if (threadIdx.x != 0) return;
+  const bool finite = is_finite(sum);
+  const double scale = scaler ? static_cast<double>(scaler->scale) : 1.0;
+  const double norm = sqrt(sum) / scale, max_norm = inputs->max_norm;
+  const double clip = max_norm / (norm + 1e-6);
+  results->grad_norm = norm;
+  results->clip = static_cast<float>((finite && max_norm > 0 && clip < 1 ? clip : 1.0) / scale);
+  results->skip = !finite && (scaler || inputs->skip_nonfinite != 0);
+  results->skipped_steps += results->skip;
+  if (!scaler) {
+    if (!finite) results->grad_nonfinite = 1;
+    return;
+  }
+  const unsigned good = finite ? scaler->good_steps + 1 : 0;
+  scaler->last_scale = scaler->scale;
+  if (!finite)
+    scaler->scale = adapted(scaler->scale, scaling.backoff);
+  else if (good == scaling.interval)
+    scaler->scale = adapted(scaler->scale, scaling.growth);
+  scaler->good_steps = good == scaling.interval ? 0 : good;
+}
+
+class SgdOp final : public CudaOp {
+ public:
+  explicit SgdOp(const SgdUpdate& desc) : desc_(desc) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (desc_.count == 0) return;
+    void* const copy = desc_.copy ? args[5] : nullptr;
+    const bool packs = take_packs(args[0], args[1], args[2], copy), momentum = args[2] != nullptr;
+    in_type(desc_.copy.value_or(DType::f32), [&]<typename Copy>() {
+      const auto kernel = packs      ? momentum ? sgd_kernel<4, true, Copy> : sgd_kernel<4, false, Copy>
+                               : momentum ? sgd_kernel<1, true, Copy>
+                                     : sgd_kernel<1, false, Copy>;
+      launch(over_elements("sgd", desc_.count, packs, stream), kernel, args[0], args[1], args[2], args[3], args[4],
+             copy, desc_.count);
+    });
+  }
+
+ private:
+  SgdUpdate desc_;
+};
+
+class MovingAverageOp final : public CudaOp {
+ public:
+  explicit MovingAverageOp(const MovingAverage& desc)
+      : count_(desc.count), share_(static_cast<float>(1.0 - desc.decay)) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    const bool packs = take_packs(args[0], args[1]);
+    if (count_ > 0)
+      launch(over_elements("moving_average", count_, packs, stream),
+             packs ? moving_average_kernel<4> : moving_average_kernel<1>, args[0], args[1], count_, share_);
+  }
+
+ private:
+  long long count_;
+  float share_;
+};
+
+class GradNormPartialsOp final : public CudaOp {
+ public:
+  explicit GradNormPartialsOp(const GradNormPartials& desc) : count_(desc.count) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    if (count_ == 0) return;
+    const Launch where{"grad_norm_partials", dim3(blocks_for(count_, kNormBlock)), dim3(kElementThreads), stream};
+    launch(where, take_packs(args[0]) ? grad_norm_partials_kernel<4> : grad_norm_partials_kernel<1>, args[0], args[1],
+           count_);
+  }
+
+ private:
+  long long count_;
+};
+
+class GradNormFinishOp final : public CudaOp {
+ public:
+  explicit GradNormFinishOp(const GradNormFinish& desc) : desc_(desc) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    const LossScaling scaling = desc_.scaling.value_or(LossScaling{});
+    launch({"grad_norm_finish", dim3(1), dim3(kFinishThreads), stream}, grad_norm_finish_kernel, args[0], args[1],
+           args[2], desc_.scaling ? args[3] : nullptr, desc_.blocks,
+           Scaling{scaling.growth, scaling.backoff, scaling.interval});
+  }
+
+ private:
+  GradNormFinish desc_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const SgdUpdate& desc, const CudaOpOptions&) { return std::make_unique<SgdOp>(desc); }
+std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions&) {
+  return std::make_unique<MovingAverageOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const GradNormPartials& desc, const CudaOpOptions&) {
+  return std::make_unique<GradNormPartialsOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const GradNormFinish& desc, const CudaOpOptions&) {
+  return std::make_unique<GradNormFinishOp>(desc);
+}
+
+}  // namespace dp::kernels::cuda

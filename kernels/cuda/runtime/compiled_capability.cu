@@ -1,0 +1,20 @@
+#include "kernels/cuda/runtime/compiled_capability.h"
+
+#include "device_code.h"
+#include "kernels/cuda/runtime/check.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+__global__ void any_kernel() {}
+
+}  // namespace
+
+int compiled_capability() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&any_kernel)),
+        "asking what a kernel was compiled for");
+  return attributes.ptxVersion;
+}
+
+}  // namespace dp::kernels::cuda

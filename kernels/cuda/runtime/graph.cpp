@@ -1,0 +1,84 @@
+#include "kernels/cuda/runtime/graph.h"
+
+#include "kernels/cuda/runtime/check.h"
+
+namespace dp::kernels::cuda {
+
+void GraphList::drop() {
+  std::vector<GraphExecHandle> gone;  // destroyed without the lock
+  const std::scoped_lock lock(mutex_);
+  dropped_ = true;
+  for (CudaGraph* const graph : graphs_)
+    if (!graph->busy_) gone.push_back(std::move(graph->exec_));
+}
+
+CudaGraph::CudaGraph(GraphHandle graph, const Guards& guards, GraphList& list) : guards_(guards), list_(list) {
+  check(cudaGraphGetNodes(graph.get(), nullptr, &nodes_), "counting a graph's nodes");
+  cudaGraphExec_t exec = nullptr;
+  check(cudaGraphInstantiate(&exec, graph.get(), 0), "making a graph ready");
+  exec_ = GraphExecHandle(exec);
+  const std::scoped_lock lock(list_.mutex_);
+  list_.graphs_.push_back(this);
+}
+
+CudaGraph::~CudaGraph() {
+  const std::scoped_lock lock(list_.mutex_);
+  std::erase(list_.graphs_, this);
+}
+
+template <typename Call>
+void CudaGraph::use(const char* what, const Call& call) {
+  {
+    const std::scoped_lock lock(list_.mutex_);
+    if (list_.dropped_) exec_ = {};
+    busy_ = static_cast<bool>(exec_);
+  }
+  if (!busy_) {
+    check_all(guards_);
+    throw Aborted();
+  }
+  const cudaError_t error = call(exec_.get());
+  {
+    const std::scoped_lock lock(list_.mutex_);
+    busy_ = false;
+    if (list_.dropped_) exec_ = {};
+  }
+  check(error, what);
+}
+
+void CudaGraph::upload(const CudaStream& stream) {
+  use("bringing a graph to the device", [&](cudaGraphExec_t exec) { return cudaGraphUpload(exec, stream.native()); });
+}
+
+void CudaGraph::launch(Stream& stream) {
+  CudaStream& own = of_cuda(stream);
+  bind_device(own.device());
+  check_all(guards_);
+  use("launching a graph", [native = own.work()](cudaGraphExec_t exec) { return cudaGraphLaunch(exec, native); });
+  own.worked();
+}
+
+// Thread-local: what other threads do meanwhile (the watcher of NCCL, the loader, another engine) is no business of the capture.
+void begin_capture(cudaStream_t stream) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing a stream");
+}
+
+GraphHandle end_capture(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t error = cudaStreamEndCapture(stream, &graph);
+  GraphHandle owned(graph);
+  check(error, "capturing a stream");
+  return owned;
+}
+
+void drop_capture(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(stream, &graph);
+    const GraphHandle owned(graph);
+  }
+  cudaGetLastError();
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,181 @@
+#include "kernels/cuda/runtime/stream.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <thread>
+
+#include "kernels/cuda/cuda_op.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+cudaPointerAttributes attributes_of(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, pointer), "asking what a pointer is");
+  return attributes;
+}
+
+// Between two looks at a stream, after some without a pause: a sleep is four times as long as it should be, as long as a small step.
+constexpr std::chrono::microseconds kPause{20}, kWithoutPause{200};
+
+cudaEvent_t handle_of(Event& event) { return static_cast<CudaEvent&>(event).handle.get(); }
+
+}  // namespace
+
+void bind_device(int device) {
+  int current = -1;
+  check(cudaGetDevice(&current), "asking for the current device");
+  if (current != device) check(cudaSetDevice(device), "choosing a device");
+}
+
+CudaStream::CudaStream(int device, StreamUse use, Staging& staging, StreamList& siblings, const Guards& guards,
+                       const AbortFlag* abort)
+    : device_(device),
+      staging_(staging),
+      siblings_(siblings),
+      guards_(guards),
+      abort_(abort),
+      handle_(use == StreamUse::communication ? make_urgent_stream_handle() : make_stream_handle()) {
+  siblings_.push_back(this);
+}
+
+// What is destroyed next is what its work uses, also when an exception is the reason.
+CudaStream::~CudaStream() {
+  std::erase(siblings_, this);
+  if (!aborted()) {
+    cudaStreamSynchronize(native());
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + kAbortPatience;
+  while (!handles_abandoned && cudaStreamQuery(native()) == cudaErrorNotReady) {
+    if (std::chrono::steady_clock::now() > end) handles_abandoned = true;
+    std::this_thread::sleep_for(kPause);
+  }
+  cudaGetLastError();
+}
+
+template <typename Query>
+void CudaStream::wait_until(const Query& query, const char* what) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (cudaError_t state; (state = query()) != cudaSuccess;) {
+    if (state != cudaErrorNotReady) check(state, what);
+    cudaGetLastError();
+    if (aborted()) {
+      check_all(guards_);
+      throw Aborted();
+    }
+    if (std::chrono::steady_clock::now() - begin < kWithoutPause)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(kPause);
+  }
+  check_all(guards_);
+}
+
+void CudaStream::record(Event& event) {
+  bind_device(device_);
+  check(cudaEventRecord(handle_of(event), native()), "recording an event");
+}
+
+void CudaStream::wait(Event& event) {
+  bind_device(device_);
+  wait(handle_of(event));
+}
+
+void CudaStream::wait(cudaEvent_t event) {
+  timer_.pause(native());
+  check(cudaStreamWaitEvent(native(), event, 0), "waiting in a stream");
+}
+
+void CudaStream::trace(TraceRing* ring) {
+  bind_device(device_);
+  timer_.pause(native());
+  check(cudaStreamSynchronize(native()), "the work of a stream");
+  timer_.read_reached();
+  timer_.trace(ring);
+}
+
+void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
+  if (bytes == 0) return;
+  bind_device(device_);
+  const cudaPointerAttributes from = attributes_of(src), to = attributes_of(dst);
+  if (from.type == cudaMemoryTypeUnregistered && to.type != cudaMemoryTypeUnregistered)
+    staging_.copy_in(dst, src, bytes, work());
+  else if (from.type == cudaMemoryTypeDevice && to.type == cudaMemoryTypeDevice && from.device != to.device)
+    check(cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, work()), "copying between devices");
+  else
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, work()), "copying");
+  worked();
+}
+
+void CudaStream::download(void* dst, const void* src, std::size_t bytes) {
+  bind_device(device_);
+  if (bytes == 0) synchronize();
+  for (std::size_t at = 0; at < bytes;) {
+    const std::span<std::byte> piece = staging_.out().first(std::min(bytes - at, staging_.out().size()));
+    check(cudaMemcpyAsync(piece.data(), static_cast<const std::byte*>(src) + at, piece.size(), cudaMemcpyDeviceToHost,
+                          work()),
+          "copying from the device");
+    worked();
+    synchronize();
+    std::memcpy(static_cast<std::byte*>(dst) + at, piece.data(), piece.size());
+    at += piece.size();
+  }
+}
+
+void CudaStream::upload(void* dst, const void* src, std::size_t bytes) {
+  if (bytes == 0) return;
+  bind_device(device_);
+  upload_bytes(dst, src, bytes, work());
+  worked();
+}
+
+void CudaStream::synchronize() {
+  bind_device(device_);
+  wait_until([&] { return cudaStreamQuery(native()); }, "the work of a stream");
+}
+
+void CudaStream::synchronize(Event& event) {
+  bind_device(device_);
+  wait_until([&] { return cudaEventQuery(handle_of(event)); }, "the work before an event");
+}
+
+bool CudaStream::idle() const {
+  const cudaError_t state = cudaStreamQuery(native());
+  if (state == cudaErrorNotReady) return false;
+  check(state, "the work of a stream");
+  return true;
+}
+
+void CudaStream::take_seconds(LabelSeconds& sum) {
+  timer_.pause(native());
+  timer_.take(sum);
+}
+
+// Which kernels are launched depends on how the pointers are aligned, and of some ops on whether the second or third is null: momenta, a
+// second gradient.
+void CudaOp::load_kernels() {
+  const KernelLoading loading;
+  const auto pointer = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
+  for (const std::uintptr_t address : {1024, 1028})
+    for (const std::size_t null : {0, 1, 2}) {  // 0: none
+      std::array<void*, kMaxOpArgs> args;
+      args.fill(pointer(address));
+      if (null != 0) args[null] = nullptr;
+      enqueue(nullptr, args, pointer(1024));
+    }
+}
+
+void CudaOp::run(Stream& stream, std::span<void* const> args, void* workspace) {
+  bind_device(of_cuda(stream).device());
+  enqueue(of_cuda(stream).work(), args, workspace);
+  of_cuda(stream).worked();
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,75 @@
+#include "kernels/cuda/runtime/tensor_layout.h"
+
+#include "dp/error.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+const char* short_name(DType type) {
+  constexpr const char* kNames[] = {"f32", "f64", "u8", "i32", "i64", "bf16", "f16"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
+Layout make(const std::string& kind, const Shape& shape, DType type, const Order& order) {
+  return {kind + ":" + short_name(type) + to_string(shape), static_cast<std::size_t>(shape.numel()) * size_of(type),
+          std::make_shared<const Order>(order)};
+}
+
+// Of a row-major tensor: channels and pixels mean nothing but where another order of the same shape tells them apart.
+Order plain_order(const Shape& shape) {
+  if (shape.rank() == 4) return {shape[0], shape[1], shape[2] * shape[3], false};
+  return {1, 1, shape.numel(), false};
+}
+
+}  // namespace
+
+Layout plain(const Shape& shape, DType type) {
+  return make(shape.rank() == 4 ? "nchw" : "plain", shape, type, plain_order(shape));
+}
+
+Layout channels_last(const Shape& shape, DType type) {
+  if (shape.rank() != 4 || shape[1] == 1 || shape[2] * shape[3] == 1) return plain(shape, type);
+  Order order = plain_order(shape);
+  order.channels_last = true;
+  return make("nhwc", shape, type, order);
+}
+
+Layout with_type(const TensorDesc& tensor, DType type) {
+  const Order order = order_of(tensor);
+  const std::string& name = tensor.layout.name;
+  return make(name.substr(0, name.rfind(':')), tensor.shape, type, order);
+}
+
+Layout linear_channels_last(const Shape& weights, const Shape& input, DType type) {
+  const std::int64_t channels = input[1], pixels = input[2] * input[3];
+  if (channels == 1 || pixels == 1) return plain(weights, type);
+  return make("o(hw" + std::to_string(pixels) + ")c", weights, type, {weights[0], channels, pixels, true});
+}
+
+Order order_of(const TensorDesc& tensor) {
+  const Layout& layout = tensor.layout;
+  const bool ours =
+      layout.native != nullptr && (layout.name.rfind("nchw:", 0) == 0 || layout.name.rfind("plain:", 0) == 0 ||
+                                   layout.name.rfind("nhwc:", 0) == 0 || layout.name.rfind("o(hw", 0) == 0);
+  if (!ours) throw Error(ErrorCode::usage, "the layout '" + layout.name + "' is not one of the CUDA backend");
+  return *static_cast<const Order*>(layout.native.get());
+}
+
+bool is_channels_last(const TensorDesc& tensor) {
+  const Order order = order_of(tensor);
+  return order.channels_last || order.channels == 1 || order.pixels == 1;
+}
+
+TensorDesc resolved_channels_last(const TensorDesc& tensor) {
+  TensorDesc result = tensor;
+  if (result.layout.any()) result.layout = channels_last(tensor.shape, tensor.type);
+  return result;
+}
+
+TensorDesc resolved_plain(const TensorDesc& tensor) {
+  TensorDesc result = tensor;
+  if (result.layout.any()) result.layout = plain(tensor.shape, tensor.type);
+  return result;
+}
+
+}  // namespace dp::kernels::cuda

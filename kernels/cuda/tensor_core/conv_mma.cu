@@ -1,0 +1,132 @@
+#include "kernels/cuda/tensor_core/conv_mma.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/gemm/conv_geometry.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/tensor_core/conv_mma_norm.h"
+#include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
+#include "kernels/cuda/tensor_core/conv_mma_resident_weights.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr int kLeastCapability = 80;
+constexpr std::size_t kWays = 8;  // the first, and seven others
+
+bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
+
+// Whether all of it is made of chunks, and 32 bits count them.
+bool in_chunks(const TensorDesc& t) {
+  return t.shape[1] % kChunk == 0 && is_channels_last(t) &&
+         t.shape.numel() / kChunk < std::numeric_limits<int>::max() / 2;
+}
+
+// x, w and y as the forward has them, or their gradients; `data`: the op is a data gradient.
+bool fits(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window, bool data,
+          const CudaOpOptions& options) {
+  const bool parts = !data || window.stride * window.stride <= kMostParts;
+  return options.compute_capability >= kLeastCapability && is_low(x.type) && y.type == x.type && in_chunks(x) &&
+         in_chunks(y) && is_channels_last(w) && window.kernel * window.kernel <= kMostTaps && parts && x.shape[0] > 0;
+}
+
+// Whether cells of y lie where their cells of x do, so that they may stay in shared memory.
+bool keeps_size(const Window& window) { return window.kernel == 3 && window.stride == 1 && window.padding == 1; }
+
+// `image`: what the windows of a forward or a data gradient look at. `more`: shared memory beside that of a plain product.
+bool product_stays(const TensorDesc& image, const Window& window, const CudaOpOptions& options, std::size_t more = 0) {
+  return keeps_size(window) && image.shape[1] == kResidentChannels &&
+         ResidentRows(static_cast<int>(image.shape[3])).bytes() + more <= options.shared_memory;
+}
+bool weights_stay(const TensorDesc& x, const TensorDesc& y, const Window& window, const CudaOpOptions& options,
+                  std::size_t more = 0) {
+  return keeps_size(window) && x.shape[1] % kResidentChannels == 0 && y.shape[1] % kResidentChannels == 0 &&
+         ResidentWeights::bytes(static_cast<int>(x.shape[3])) + ResidentWeights::kMaskBytes + more <=
+             options.shared_memory;
+}
+
+template <typename Desc>
+std::vector<Way> ways(const Desc& desc, const GemmShape& shape, const MmaLimits& limits, const CudaOpOptions& options,
+                      std::string (*name)(const MmaChoice&) = mma_name) {
+  std::vector<Way> all;
+  for (const MmaChoice& choice : mma_choices(shape, limits, kWays))
+    all.push_back(
+        {name(choice), [desc, choice, count = options.multiprocessors] { return make_mma(desc, choice, count); }});
+  return all;
+}
+
+std::vector<Way> ways_of(const Conv2dForward& d, const CudaOpOptions& options) {
+  const Conv2dForward r{
+      resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
+  if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
+  return ways(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
+              {false, product_stays(r.x, d.window, options)}, options);
+}
+
+std::vector<Way> ways_of(const Conv2dBackwardData& d, const CudaOpOptions& options) {
+  const Conv2dBackwardData r{resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx),
+                             d.window};
+  if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
+  const int parts = d.window.stride * d.window.stride;
+  return ways(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
+              {false, product_stays(r.dy, d.window, options)}, options);
+}
+
+std::vector<Way> ways_of(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
+  const Conv2dBackwardWeights r{resolved_channels_last(d.x), resolved_channels_last(d.dy), resolved_channels_last(d.dw),
+                                d.window, d.bias};
+  if (r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
+  return ways(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
+              {true, weights_stay(r.x, r.dy, d.window, options)}, options);
+}
+
+std::vector<Way> ways_of(const NormConv2dForward& d, const CudaOpOptions& options) {
+  NormConv2dForward r = d;
+  for (TensorDesc* const tensor : {&r.x, &r.w, &r.y}) *tensor = resolved_channels_last(*tensor);
+  if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
+  if (d.norm && r.x.shape[1] > kMostNormChannels) return {};
+  const std::size_t numbers = d.norm ? norm_bytes(static_cast<int>(r.x.shape[1])) : 0;
+  return ways(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
+              {false, product_stays(r.x, d.window, options, numbers)}, options, mma_fused_name);
+}
+
+// What the resident kernels of gradients keep of a batch normalisation.
+constexpr std::size_t kNumbersBytes = sizeof(NormNumbers<kResidentChannels>);
+
+std::vector<Way> ways_of(const NormConv2dBackwardData& d, const CudaOpOptions& options) {
+  NormConv2dBackwardData r = d;
+  for (TensorDesc* const tensor : {&r.dy, &r.w, &r.dx}) *tensor = resolved_channels_last(*tensor);
+  if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
+  const int parts = d.window.stride * d.window.stride;
+  return ways(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
+              {false, product_stays(r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
+}
+
+std::vector<Way> ways_of(const NormConv2dBackwardWeights& d, const CudaOpOptions& options) {
+  NormConv2dBackwardWeights r = d;
+  for (TensorDesc* const tensor : {&r.x, &r.dy, &r.dw}) *tensor = resolved_channels_last(*tensor);
+  if (r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
+  return ways(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
+              {true, weights_stay(r.x, r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
+}
+
+template <typename Desc>
+std::vector<Way> ways_of(const Desc&, const CudaOpOptions&) {
+  return {};
+}
+
+}  // namespace
+
+std::string mma_name(const MmaChoice& choice) {
+  const std::string splits = choice.splits == 1 ? "" : " in " + std::to_string(choice.splits) + " ranges";
+  return std::string("own:mma ") + to_string(choice.tile) + splits;
+}
+
+std::string mma_fused_name(const MmaChoice& choice) { return mma_name(choice) + " fused"; }
+
+std::vector<Way> mma_ways(const OpDesc& desc, const CudaOpOptions& options) {
+  return std::visit([&](const auto& d) { return ways_of(d, options); }, desc);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,91 @@
+#include "kernels/cuda/tensor_core/conv_mma_choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+namespace dp::kernels::cuda {
+namespace {
+
+// A model of an H200, as gemm_choice.cpp's: costs are multiply-adds of one multiprocessor's tensor cores by mma.sync, taken as 1.9e12 a
+// second, about 60 % of what wgmma reaches. Nothing was measured.
+constexpr std::int64_t kMultiprocessors = 132;
+constexpr std::int64_t kByte = 45;                 // from the second-level cache, of 5.5e12 bytes a second
+constexpr std::int64_t kStepsToStart = 6;          // of a block, before its first product and after its last
+constexpr std::int64_t kPartial = 4;               // a float written and read
+constexpr std::int64_t kSecondKernel = 3'800'000;  // 2 us
+constexpr std::int64_t kLeastDepth = 256;          // of a split
+constexpr std::int64_t kMostSplits = 512;
+constexpr std::int64_t kMostPartials = 1 << 24;  // floats of workspace
+
+constexpr std::int64_t kResidentStart = 5'200'000;  // of 115 KB from that cache
+
+struct Tile {
+  MmaTileKind kind;
+  const char* name;
+  std::int64_t rows, cols, step;
+  std::int64_t warps, blocks;  // of a block, at once on a multiprocessor
+};
+constexpr Tile kTiles[] = {{MmaTileKind::large, "128x128", 128, 128, 32, 4, 2},
+                           {MmaTileKind::tall, "256x64", 256, 64, 32, 4, 2},
+                           {MmaTileKind::middle, "128x64", 128, 64, 64, 4, 3},
+                           {MmaTileKind::small, "64x64", 64, 64, 64, 4, 4}};
+// Of a sum that is whole, and of one that may be cut, whose nine warps burden four schedulers unevenly. No traffic: each cell comes once.
+constexpr Tile kResidentWhole{MmaTileKind::resident, "resident", 256, 64, 64, 8, 1},
+    kResidentCut{MmaTileKind::resident, "resident", 576, 64, 64, 6, 1};
+
+// Per cent of the speed that so many warps of a multiprocessor reach.
+std::int64_t busy(std::int64_t warps) { return warps >= 12 ? 100 : warps >= 8 ? 90 : warps >= 6 ? 75 : 60; }
+
+std::int64_t over(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+
+std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits) {
+  const bool resident = tile.kind == MmaTileKind::resident;
+  const std::int64_t blocks = over(shape.rows, tile.rows) * over(shape.cols, tile.cols) * shape.parts * splits;
+  const std::int64_t steps = over(over(shape.depth, tile.step), splits) + (resident ? 0 : kStepsToStart);
+  const std::int64_t each = over(blocks, kMultiprocessors);
+  const std::int64_t arithmetic = tile.rows * tile.cols * 100 / busy(std::min(each, tile.blocks) * tile.warps);
+  const std::int64_t traffic = resident ? 0 : (tile.rows + tile.cols) * 2 * kByte;
+  const std::int64_t product =
+      each * steps * tile.step * std::max(arithmetic, traffic) + (resident ? kResidentStart : 0);
+  return product + (splits > 1 ? kSecondKernel + shape.results * splits * kPartial : 0);
+}
+
+std::int64_t most_splits(const GemmShape& shape, bool splittable) {
+  if (!splittable) return 1;
+  return std::clamp<std::int64_t>(std::min(shape.depth / kLeastDepth, kMostPartials / shape.results), 1, kMostSplits);
+}
+
+std::int64_t best_splits(const GemmShape& shape, const Tile& tile, std::int64_t most) {
+  std::int64_t best = 1;
+  for (std::int64_t splits = 2; splits <= most; ++splits)
+    if (cost(shape, tile, splits) < cost(shape, tile, best)) best = splits;
+  return best;
+}
+
+}  // namespace
+
+std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most) {
+  if (shape.results == 0) return {{}};
+  const std::int64_t limit = most_splits(shape, limits.splittable);
+  std::vector<Tile> tiles(std::begin(kTiles), std::end(kTiles));
+  if (limits.resident) tiles.push_back(limits.splittable ? kResidentCut : kResidentWhole);
+  std::vector<std::pair<std::int64_t, MmaChoice>> found;
+  for (const Tile& tile : tiles) {
+    const std::int64_t best = best_splits(shape, tile, limit);
+    for (const std::int64_t splits : std::set{best, std::max<std::int64_t>(best / 2, 1), std::min(2 * best, limit)})
+      found.push_back({cost(shape, tile, splits), {tile.kind, static_cast<int>(splits)}});
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<MmaChoice> choices;
+  for (const auto& [cost, choice] : found)
+    if (choices.size() < most) choices.push_back(choice);
+  return choices;
+}
+
+const char* to_string(MmaTileKind tile) {
+  return tile == MmaTileKind::resident ? kResidentWhole.name : kTiles[static_cast<std::size_t>(tile)].name;
+}
+
+}  // namespace dp::kernels::cuda

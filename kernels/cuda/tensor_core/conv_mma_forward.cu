@@ -1,0 +1,36 @@
+// Conv2dForward on tensor cores.
+#include "kernels/cuda/gemm/conv_geometry.h"
+#include "kernels/cuda/tensor_core/conv_mma_enqueue.h"
+#include "kernels/cuda/tensor_core/conv_mma_op.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+class MmaForwardOp final : public CudaOp {
+ public:
+  MmaForwardOp(const Conv2dForward& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
+      : product_(forward_product(g, d.bias, d.relu)), choice_(choice), multiprocessors_(multiprocessors) {
+    tensors_ = {d.x, d.w, d.y};
+  }
+  std::string implementation() const override { return mma_name(choice_); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+    check_on_16_bytes({args[0], args[1], args[3]});
+    const auto run = tensors_[0].type == DType::bf16 ? enqueue_mma<BFloat16, false> : enqueue_mma<Float16, false>;
+    run(stream, choice_.tile, product_, multiprocessors_, args[0], args[1], args[2], args[3]);
+  }
+
+ private:
+  MmaProduct product_;
+  MmaChoice choice_;
+  int multiprocessors_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make_mma(const Conv2dForward& d, const MmaChoice& choice, int multiprocessors) {
+  return std::make_unique<MmaForwardOp>(d, geometry_of(d.x, d.w, d.y, d.window), choice, multiprocessors);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,118 @@
+// Batch normalisation in the convolutions of tensor cores: of the image as it comes to shared memory, and the moments of results before
+// they leave it.
+#pragma once
+
+#include "kernels/cuda/ops/batch_norm_join.h"
+#include "kernels/cuda/tensor_core/conv_mma_product.h"
+
+namespace dp::kernels::cuda {
+
+inline constexpr int kMostNormChannels = 1024;  // whose numbers take 12 KiB
+inline constexpr std::size_t norm_bytes(int channels) { return static_cast<std::size_t>(channels) * 3 * sizeof(float); }
+
+// What norm_affine() says of all channels of an image, in shared memory: shifts, scales, offsets.
+class ImageNorm {
+ public:
+  __device__ ImageNorm(float* numbers, int channels) : numbers_(numbers), channels_(channels) {}
+  // By all threads of a block; a barrier must follow.
+  __device__ void find(const double* stats, const float* weight, const float* bias) const {
+    for (int c = static_cast<int>(threadIdx.x); c < channels_; c += static_cast<int>(blockDim.x)) {
+      const NormAffine own =
+          norm_affine(stats, weight, bias, static_cast<unsigned>(channels_), static_cast<unsigned>(c));
+      numbers_[c] = own.shift, numbers_[channels_ + c] = own.scale, numbers_[2 * channels_ + c] = own.offset;
+    }
+  }
+
+  // Of the eight channels of a chunk.
+  struct OfChunk {
+    ChunkValues shift, scale, offset;
+
+    template <typename Low>
+    __device__ __forceinline__ uint4 normalized_and_rectified(const uint4& chunk) const {
+      ChunkValues values = values_of<Low>(chunk);
+      for (int k = 0; k < kChunk; ++k)
+        values.v[k] = rectified(normalized(values.v[k], shift.v[k], scale.v[k], offset.v[k]));
+      return rounded<Low>(values);
+    }
+  };
+  __device__ OfChunk of_chunk(int chunk) const {
+    return {eight(chunk * kChunk), eight(channels_ + chunk * kChunk), eight(2 * channels_ + chunk * kChunk)};
+  }
+
+ private:
+  __device__ ChunkValues eight(int first) const {
+    const auto* const fours = reinterpret_cast<const float4*>(numbers_ + first);
+    const float4 a = fours[0], b = fours[1];
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+  }
+
+  float* numbers_;
+  int channels_;
+};
+
+template <int threads>
+struct MomentsOfThreads {
+  double means[2][threads], squares[2][threads];
+  unsigned counts[threads];
+};
+
+// The moments of the first `cells` rows of a tile, as store_results() left them in `staged`, which nobody may read afterwards but behind a
+// barrier. A thread takes two channels of some rows: about their own mean in float, eight at a time, else in double. `part`: the means, then
+// the squares of all channels.
+template <typename Low, typename Tile>
+__device__ __forceinline__ void store_moments(unsigned* staged, int cells, double* part, int channels,
+                                              int first_channel) {
+  constexpr int kPitch = kStagedPitch<Tile>, kPairs = Tile::kCols / 2, kAtOnce = 8;
+  constexpr int kLines = Tile::kRows * kPairs / Tile::kThreads;  // of a thread
+  static_assert(kLines % kAtOnce == 0 && Tile::kThreads % kPairs == 0);
+  static_assert(sizeof(MomentsOfThreads<Tile::kThreads>) <= Tile::kRows * kPitch * sizeof(unsigned));
+  const int pair = static_cast<int>(threadIdx.x) % kPairs, first = static_cast<int>(threadIdx.x) / kPairs * kLines;
+  const int count = max(0, min(cells - first, kLines));
+  const unsigned* const own = staged + first * kPitch + pair;
+
+  float2 sum = make_float2(0, 0);
+#pragma unroll 1
+  for (int line = 0; line < kLines; line += kAtOnce)
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float2 values = floats_of<Low>(own[(line + i) * kPitch]);  // zeros behind the last cell
+      sum.x += values.x, sum.y += values.y;
+    }
+  const float per_value = 1.f / static_cast<float>(max(count, 1));
+  // Rounded before it is taken away.
+  const float2 middle = make_float2(__fmul_rn(sum.x, per_value), __fmul_rn(sum.y, per_value));
+  double away[2] = {}, squares[2] = {};
+#pragma unroll 1
+  for (int line = 0; line < count; line += kAtOnce) {
+    float2 some_away = make_float2(0, 0), some_squares = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float2 values = floats_of<Low>(own[(line + i) * kPitch]);
+      const bool counts = line + i < count;
+      const float x = counts ? values.x - middle.x : 0.f, y = counts ? values.y - middle.y : 0.f;
+      some_away.x += x, some_away.y += y;
+      some_squares.x = fmaf(x, x, some_squares.x), some_squares.y = fmaf(y, y, some_squares.y);
+    }
+    away[0] += static_cast<double>(some_away.x), away[1] += static_cast<double>(some_away.y);
+    squares[0] += static_cast<double>(some_squares.x), squares[1] += static_cast<double>(some_squares.y);
+  }
+  const double share = 1 / static_cast<double>(max(count, 1));
+  Moments moments[2];
+  for (int k = 0; k < 2; ++k) {
+    const double correction = away[k] * share;
+    moments[k].mean = static_cast<double>(k == 0 ? middle.x : middle.y) + correction;
+    moments[k].squares = squares[k] - away[k] * correction;
+  }
+
+  __syncthreads();  // all results have been read
+  auto& all = *reinterpret_cast<MomentsOfThreads<Tile::kThreads>*>(staged);
+  merge_in_block(moments, static_cast<unsigned>(count), kPairs, all.means, all.squares, all.counts);
+  const int channel = first_channel + 2 * pair;
+  if (static_cast<int>(threadIdx.x) >= kPairs || channel >= channels) return;
+  for (int k = 0; k < 2; ++k) {
+    part[channel + k] = moments[k].mean;
+    part[channels + channel + k] = moments[k].squares;
+  }
+}
+
+}  // namespace dp::kernels::cuda

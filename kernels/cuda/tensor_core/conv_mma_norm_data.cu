@@ -1,0 +1,70 @@
+// NormConv2dBackwardData on tensor cores: each tile of the data gradient leaves as dz and its share of the sums, which the last block
+// adds in order.
+#include "kernels/cuda/gemm/conv_geometry.h"
+#include "kernels/cuda/runtime/owner.h"
+#include "kernels/cuda/tensor_core/conv_mma_norm_data.h"
+#include "kernels/cuda/tensor_core/conv_mma_op.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+class MmaNormDataOp final : public CudaOp {
+ public:
+  MmaNormDataOp(const NormConv2dBackwardData& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
+      : desc_(d), product_(data_product(g)), choice_(choice), multiprocessors_(multiprocessors) {
+    for (int part = 0; part < product_.count; ++part)
+      tiles_ += with_tile(choice.tile, [&]<typename Tile>() { return tiles_of<Tile>(product_.parts[part]); });
+    const int cols = with_tile(choice.tile, [&]<typename Tile>() { return Tile::kCols; });
+    counters_ = zeroed_counters(static_cast<unsigned>(1 + sum_groups(tiles_)) * blocks_for(numbers() / 2, cols));
+    tensors_ = {d.dy, d.w, d.dx};
+  }
+  std::size_t workspace_bytes() const override {
+    return static_cast<std::size_t>(tiles_ + sum_groups(tiles_)) * static_cast<std::size_t>(numbers()) * sizeof(double);
+  }
+  std::string implementation() const override { return mma_fused_name(choice_); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    void* const y = desc_.relu && !desc_.renormalize ? args[4] : nullptr;
+    void* const dy2 = desc_.add ? args[2] : nullptr;
+    check_on_16_bytes({args[0], args[1], dy2, args[3], y, args[11]});
+    auto* const partials = static_cast<double*>(workspace);
+    double* const groups = partials + static_cast<std::size_t>(tiles_) * static_cast<std::size_t>(numbers());
+    const auto* const stats = static_cast<const double*>(args[5]);
+    const NormDataArgs all{.dy = args[0],
+                           .weights = args[1],
+                           .norm = {.dy2 = static_cast<const uint4*>(dy2),
+                                    .x = static_cast<const uint4*>(args[3]),
+                                    .y = static_cast<const uint4*>(y),
+                                    .stats = stats,
+                                    .weight = desc_.renormalize ? in(args[6]) : nullptr,
+                                    .bias = desc_.renormalize ? in(args[7]) : nullptr,
+                                    .relu = desc_.relu},
+                           .dz = args[11],
+                           .sums = {.partials = partials,
+                                    .groups = groups,
+                                    .counters = static_cast<unsigned*>(counters_.get()),
+                                    .end = {stats, static_cast<double*>(args[8]), out(args[9]), out(args[10])},
+                                    .tiles = tiles_}};
+    const auto run = tensors_[0].type == DType::bf16 ? enqueue_norm_data<BFloat16> : enqueue_norm_data<Float16>;
+    run(stream, choice_.tile, product_, multiprocessors_, all);
+  }
+
+ private:
+  int numbers() const { return 2 * product_.out_chunks * kChunk; }  // of a tile's sums
+
+  NormConv2dBackwardData desc_;
+  MmaProduct product_;
+  int tiles_ = 0;
+  MmaChoice choice_;
+  int multiprocessors_;
+  DeviceMemory counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make_mma(const NormConv2dBackwardData& d, const MmaChoice& choice, int multiprocessors) {
+  return std::make_unique<MmaNormDataOp>(d, geometry_of(d.dx, d.w, d.dy, d.window), choice, multiprocessors);
+}
+
+}  // namespace dp::kernels::cuda

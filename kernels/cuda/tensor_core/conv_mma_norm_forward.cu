@@ -1,0 +1,191 @@
+// NormConv2dForward on tensor cores: the kernels of Conv2dForward, which normalise what they have copied and take the moments of what
+// they have stored.
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cuda/gemm/conv_geometry.h"
+#include "kernels/cuda/runtime/owner.h"
+#include "kernels/cuda/tensor_core/conv_mma_norm.h"
+#include "kernels/cuda/tensor_core/conv_mma_op.h"
+#include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// The moments of what is stored. Null parts: not computed.
+struct StoredMoments {
+  PartsOfMoments of;
+  MomentsEnd end;
+  NormCut cut;
+
+  // Of a tile of rows, whichever block has it, as store_results() left it.
+  template <typename Low, typename Tile>
+  __device__ __forceinline__ void take(unsigned* staged, int tile, int first_channel) const {
+    if (of.parts == nullptr) return;
+    const int channels = static_cast<int>(cut.channels);
+    store_moments<Low, Tile>(staged, static_cast<int>(cut.rows) - tile * Tile::kRows,
+                             of.parts + static_cast<long long>(tile) * 2 * channels, channels, first_channel);
+    end_part<Tile::kThreads>(of, cut, end, static_cast<unsigned>(tile), blockIdx.y, gridDim.y,
+                             static_cast<unsigned>(first_channel),
+                             static_cast<unsigned>(min(first_channel + Tile::kCols, channels)));
+  }
+};
+
+// As conv_mma_kernel. Without stats the image is taken as it lies.
+template <typename Low, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    norm_conv_mma_kernel(const uint4* image, const double* stats, const float* scale, const float* offset,
+                         const uint4* weights, uint4* out, StoredMoments moments, MmaProduct product) {
+  DP_DYNAMIC_SHARED(uint4, ring);
+  DP_SHARED(Tap, taps, [kTapPlaces]);
+  const Windows& windows = product.parts[0];
+  const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows;
+  const int first_chunk = static_cast<int>(blockIdx.y) * (Tile::kCols / kChunk);
+  const int depth = windows.taps() * windows.chunks, channels = product.out_chunks * kChunk;
+  const ImageNorm norm(reinterpret_cast<float*>(ring + Tile::kStages * Tile::kStageChunks), product.channels);
+  if (threadIdx.x < kTapPlaces) taps[threadIdx.x] = windows.tap(static_cast<int>(threadIdx.x));
+  if (stats != nullptr) norm.find(stats, scale, offset);
+  __syncthreads();
+
+  const WindowRows<Tile> rows(image, windows, taps, first_row);
+  const DenseRows<Tile> cols(weights, channels, depth, first_chunk * kChunk);
+  MmaSums<Tile> sums = {};
+  multiply<Low, Tile, true, true>(
+      ring, (depth * kChunk + Tile::kStep - 1) / Tile::kStep,
+      [&](uint4* stage, int step) {
+        rows.load(stage, step);
+        cols.load(stage + Tile::kChunksA, step);
+      },
+      sums,
+      [&](uint4* stage, int step) {
+        if (stats == nullptr) return;
+        const ImageNorm::OfChunk own = norm.of_chunk(rows.own_chunk(step));
+        rows.change(stage, step, [&](uint4& chunk) { chunk = own.normalized_and_rectified<Low>(chunk); });
+      });
+  auto* const staged = reinterpret_cast<unsigned*>(ring);
+  store_results<Low, Tile>(staged, sums, nullptr, out, product, windows, first_row, first_chunk);
+  moments.take<Low, Tile>(staged, static_cast<int>(blockIdx.x), first_chunk * kChunk);
+}
+
+// As conv_mma_resident_kernel; the same of stats. A tile of rows is a run.
+template <typename Low>
+__global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
+    norm_conv_mma_resident_kernel(const uint4* image, const double* stats, const float* scale, const float* offset,
+                                  const uint4* weights, uint4* out, StoredMoments moments, MmaProduct product) {
+  using Tile = ResidentTile;
+  DP_DYNAMIC_SHARED(uint4, shared);
+  const Windows& windows = product.parts[0];
+  const int first_chunk = static_cast<int>(blockIdx.y) * kRowChunks;
+  const int reach = reach_of(windows.width);
+  const ImageNorm norm(reinterpret_cast<float*>(shared + (ResidentRows(windows.width).zeros + 1) * kRowChunks),
+                       kResidentChannels);
+  if (stats != nullptr) {
+    norm.find(stats, scale, offset);
+    __syncthreads();
+  }
+  multiply_runs<Low, false>(
+      shared, image, weights, product,
+      [&](unsigned* staged, const MmaSums<Tile>& sums, int run) {
+        store_results<Low, Tile>(staged, sums, nullptr, out, product, windows, run * Tile::kRows, first_chunk);
+        moments.take<Low, Tile>(staged, run, first_chunk * kChunk);
+      },
+      [&](uint4* cells, int run) {
+        static_assert(Tile::kThreads % kRowChunks == 0);
+        if (stats == nullptr) return;
+        const int own_chunk = static_cast<int>(threadIdx.x) % kRowChunks, first = run * Tile::kRows - reach;
+        const ImageNorm::OfChunk own = norm.of_chunk(own_chunk);
+#pragma unroll 1
+        for (int row = static_cast<int>(threadIdx.x) / kRowChunks; row < Tile::kRows + 2 * reach;
+             row += Tile::kThreads / kRowChunks)
+          if (first + row >= 0 && first + row < windows.cells) {
+            uint4& chunk = cells[swizzled<kRowChunks>(row, own_chunk)];
+            chunk = own.normalized_and_rectified<Low>(chunk);
+          }
+      });
+}
+
+struct Tensors {
+  const void *x, *stats, *scale, *offset, *w;
+  void* y;
+};
+
+template <typename Low>
+void enqueue_products(cudaStream_t stream, MmaTileKind kind, const MmaProduct& product, int multiprocessors,
+                      const Tensors& t, const StoredMoments& moments) {
+  const auto run = [&](const Launch& where, auto kernel) {
+    launch(where, kernel, static_cast<const uint4*>(t.x), static_cast<const double*>(t.stats),
+           static_cast<const float*>(t.scale), static_cast<const float*>(t.offset), static_cast<const uint4*>(t.w),
+           static_cast<uint4*>(t.y), moments, product);
+  };
+  const std::size_t numbers = t.stats != nullptr ? norm_bytes(product.channels) : 0;
+  const Windows& windows = product.parts[0];
+  with_tile(kind, [&]<typename Tile>() {
+    if constexpr (std::is_same_v<Tile, ResidentTile>)
+      run({"norm_conv_mma_resident", resident_grid(product, multiprocessors), dim3(Tile::kThreads), stream,
+           ResidentRows(windows.width).bytes() + numbers},
+          norm_conv_mma_resident_kernel<Low>);
+    else
+      run({"norm_conv_mma", grid_of<Tile>(product), dim3(Tile::kThreads), stream, Tile::kSharedBytes + numbers},
+          norm_conv_mma_kernel<Low, Tile>);
+  });
+}
+
+class NormConvOp final : public CudaOp {
+ public:
+  NormConvOp(const NormConv2dForward& d, const Geometry& g, const MmaChoice& choice, int multiprocessors)
+      : product_(forward_product(g, false, false)),
+        choice_(choice),
+        multiprocessors_(multiprocessors),
+        norm_(d.norm),
+        moments_(d.moments),
+        eps_(d.eps) {
+    tensors_ = {d.x, d.w, d.y};
+    parts_.channels = static_cast<unsigned>(g.out_channels);
+    parts_.rows = static_cast<unsigned>(product_.parts[0].cells);
+    const auto [rows, cols] =
+        with_tile(choice.tile, [&]<typename Tile>() { return std::pair(Tile::kRows, Tile::kCols); });
+    parts_.part_rows = static_cast<unsigned>(rows);
+    parts_.parts = blocks_for(parts_.rows, parts_.part_rows);
+    if (moments_) counters_ = zeroed_counters((1 + join_groups(parts_)) * blocks_for(parts_.channels, cols));
+  }
+  std::size_t workspace_bytes() const override {
+    return moments_ ? (parts_.parts + join_groups(parts_)) * part_doubles() * sizeof(double) : 0;
+  }
+  std::string implementation() const override { return mma_fused_name(choice_); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    check_on_16_bytes({args[0], args[4], args[5]});
+    const Tensors tensors = norm_ ? Tensors{args[0], args[1], args[2], args[3], args[4], args[5]}
+                                  : Tensors{args[0], nullptr, nullptr, nullptr, args[4], args[5]};
+    StoredMoments moments{};
+    if (moments_) {
+      auto* const parts = static_cast<double*>(workspace);
+      moments = {{parts, parts + parts_.parts * part_doubles(), static_cast<unsigned*>(counters_.get())},
+                 {static_cast<double*>(args[6]), static_cast<double*>(eps_ ? args[7] : nullptr), eps_.value_or(0)},
+                 parts_};
+    }
+    const auto run = tensors_[0].type == DType::bf16 ? enqueue_products<BFloat16> : enqueue_products<Float16>;
+    run(stream, choice_.tile, product_, multiprocessors_, tensors, moments);
+  }
+
+ private:
+  std::size_t part_doubles() const { return std::size_t{2} * parts_.channels; }
+
+  MmaProduct product_;
+  MmaChoice choice_;
+  int multiprocessors_;
+  bool norm_, moments_;
+  std::optional<double> eps_;
+  NormCut parts_;  // of y
+  DeviceMemory counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make_mma(const NormConv2dForward& d, const MmaChoice& choice, int multiprocessors) {
+  return std::make_unique<NormConvOp>(d, geometry_of(d.x, d.w, d.y, d.window), choice, multiprocessors);
+}
+
+}  // namespace dp::kernels::cuda

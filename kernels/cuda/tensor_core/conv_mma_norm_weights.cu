@@ -1,0 +1,138 @@
+// NormConv2dBackwardWeights on tensor cores: x is normalised in shared memory, between its copies and the products.
+#include "kernels/cuda/gemm/conv_geometry.h"
+#include "kernels/cuda/gemm/gemm_end.h"
+#include "kernels/cuda/tensor_core/conv_mma_chunk.h"
+#include "kernels/cuda/tensor_core/conv_mma_op.h"
+#include "kernels/cuda/tensor_core/conv_mma_resident_weights.h"
+#include "kernels/cuda/tensor_core/conv_mma_weights_tile.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// What x is normalised by.
+struct Normalization {
+  const double* stats;
+  const float *weight, *bias;
+
+  __device__ NormAffine of(int channel, int channels) const {
+    return norm_affine(stats, weight, bias, static_cast<unsigned>(channels), static_cast<unsigned>(channel));
+  }
+};
+
+// Windows of a tile: what padding left zero stays zero.
+template <typename Low, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    conv_mma_norm_weights_kernel(const uint4* x, Normalization norm, const uint4* dy, float* out, MmaWeights weights) {
+  DP_DYNAMIC_SHARED(uint4, ring);
+  DP_SHARED(NormNumbers<Tile::kRows>, numbers, [1]);
+  const Windows& windows = weights.windows;
+  const int channels = windows.chunks * kChunk, all_rows = windows.taps() * channels;
+  for (int i = static_cast<int>(threadIdx.x); i < Tile::kRows; i += Tile::kThreads) {
+    const int row = static_cast<int>(blockIdx.x) * Tile::kRows + i;  // (tap, channel)
+    if (row < all_rows) numbers[0].set(i, norm.of(row % channels, channels));
+  }
+  // The barrier behind the first cells comes before these numbers are read.
+  multiply_windows<Low, Tile>(ring, x, dy, out, weights, [&](const auto& rows, uint4* stage, int step) {
+    rows.change(stage, step, [&](uint4& chunk) {
+      chunk = rounded<Low>(numbers[0].rectified_chunk(rows.own_place() * kChunk, values_of<Low>(chunk)));
+    });
+  });
+}
+
+// Of the chunk's channels, which begin at `at`, one pair after the other: more at once is more registers than resident sums leave.
+template <typename Low>
+__device__ __forceinline__ uint4 rectified_in_turn(const NormNumbers<kResidentChannels>& numbers, int at, uint4 chunk) {
+#pragma unroll 1
+  for (int k = at; k < at + kChunk; k += 2) {
+    const float2 pair = floats_of<Low>(chunk.x);
+    const auto one = [&](float x, int i) {
+      return rectified(normalized(x, numbers.shift[i], numbers.scale[i], numbers.offset[i]));
+    };
+    chunk = make_uint4(chunk.y, chunk.z, chunk.w, rounded_pair<Low>(one(pair.x, k), one(pair.y, k + 1)));
+  }
+  return chunk;
+}
+
+template <typename Low>
+__global__ void __launch_bounds__(ResidentWeights::kThreads, 1)
+    conv_mma_norm_resident_weights_kernel(const uint4* x, Normalization norm, const uint4* dy, float* out,
+                                          MmaWeights weights) {
+  DP_DYNAMIC_SHARED(uint4, shared);
+  DP_SHARED(NormNumbers<kResidentChannels>, numbers, [1]);
+  const int thread = static_cast<int>(threadIdx.x), channels = weights.windows.chunks * kChunk;
+  if (thread < kResidentChannels)
+    numbers[0].set(thread, norm.of(static_cast<int>(blockIdx.x) * kResidentChannels + thread, channels));
+  __syncthreads();
+  multiply_all_taps<Low>(shared, x, dy, out, weights, [&](uint4& chunk) {
+    chunk = rectified_in_turn<Low>(numbers[0], thread % kRowChunks * kChunk, chunk);
+  });
+}
+
+struct Operands {
+  const uint4* x;
+  Normalization norm;
+  const uint4* dy;
+};
+
+template <typename Low, typename Tile>
+void enqueue_tiles(cudaStream_t stream, const MmaWeights& weights, const Operands& from, float* out) {
+  launch({"conv_mma_norm_weights", weights_grid<Tile>(weights), dim3(Tile::kThreads), stream, Tile::kSharedBytes},
+         conv_mma_norm_weights_kernel<Low, Tile>, from.x, from.norm, from.dy, out, weights);
+}
+
+template <typename Low>
+void enqueue_weights(cudaStream_t stream, MmaTileKind tile, const MmaWeights& weights, const Operands& from,
+                     float* out) {
+  switch (tile) {
+    case MmaTileKind::large: return enqueue_tiles<Low, LargeMmaTile>(stream, weights, from, out);
+    case MmaTileKind::tall: return enqueue_tiles<Low, TallMmaTile>(stream, weights, from, out);
+    case MmaTileKind::middle: return enqueue_tiles<Low, MiddleMmaTile>(stream, weights, from, out);
+    case MmaTileKind::small: return enqueue_tiles<Low, SmallMmaTile>(stream, weights, from, out);
+    case MmaTileKind::resident:
+      return launch({"conv_mma_norm_resident_weights", resident_grid(weights), dim3(ResidentWeights::kThreads), stream,
+                     ResidentWeights::bytes(weights.windows.width)},
+                    conv_mma_norm_resident_weights_kernel<Low>, from.x, from.norm, from.dy, out, weights);
+  }
+}
+
+class MmaNormWeightsOp final : public CudaOp {
+ public:
+  MmaNormWeightsOp(const NormConv2dBackwardWeights& d, const Geometry& g, const MmaChoice& choice)
+      : geometry_(g),
+        weights_{.windows = forward_windows(g), .out_chunks = g.out_channels / kChunk, .splits = choice.splits},
+        choice_(choice) {
+    tensors_ = {d.x, d.dy, d.dw};
+  }
+  std::size_t workspace_bytes() const override {
+    const auto results = static_cast<std::size_t>(tensors_[2].shape.numel());
+    return choice_.splits == 1 ? 0 : static_cast<std::size_t>(choice_.splits) * results * sizeof(float);
+  }
+  std::string implementation() const override { return mma_fused_name(choice_); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    check_on_16_bytes({args[0], args[4]});
+    const Operands from{static_cast<const uint4*>(args[0]),
+                        {static_cast<const double*>(args[1]), in(args[2]), in(args[3])},
+                        static_cast<const uint4*>(args[4])};
+    const bool whole = choice_.splits == 1;
+    const auto run = tensors_[0].type == DType::bf16 ? enqueue_weights<BFloat16> : enqueue_weights<Float16>;
+    run(stream, choice_.tile, weights_, from, out(whole ? args[5] : workspace));
+    if (!whole)
+      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[5]), geometry_,
+                                 {choice_.splits, false, false, false, false});
+  }
+
+ private:
+  Geometry geometry_;
+  MmaWeights weights_;
+  MmaChoice choice_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make_mma(const NormConv2dBackwardWeights& d, const MmaChoice& choice, int) {
+  return std::make_unique<MmaNormWeightsOp>(d, geometry_of(d.x, d.dw, d.dy, d.window), choice);
+}
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,212 @@
+#include "kernels/cuda/tuning/tuner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "dp/error.h"
+#include "kernels/check_shapes.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/tuning/cache_folder.h"
+#include "kernels/cuda/tuning/trial_log.h"
+#include "kernels/cuda/vendor/libraries.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// The op that was chosen, what it took, and what was not tried.
+class TunedOp final : public Op {
+ public:
+  explicit TunedOp(Tuner::Choice choice) : choice_(std::move(choice)) {}
+  void run(Stream& stream, std::span<void* const> args, void* workspace) override {
+    choice_.op->run(stream, args, workspace);
+  }
+  std::size_t workspace_bytes() const override { return choice_.op->workspace_bytes(); }
+  const std::vector<TensorDesc>& tensors() const override { return choice_.op->tensors(); }
+  std::string implementation() const override {
+    char time[32] = "";
+    if (choice_.microseconds) std::snprintf(time, sizeof time, ", %.1f us", *choice_.microseconds);
+    return choice_.op->implementation() + time + (choice_.note.empty() ? "" : ", " + choice_.note);
+  }
+
+ private:
+  Tuner::Choice choice_;
+};
+
+// Seconds that trials may take; nothing: no limit.
+std::optional<double> tuning_limit() {
+  const char* const text = std::getenv("DP_TUNING_SECONDS");
+  if (text == nullptr || *text == '\0') return {};
+  char* end = nullptr;
+  const double limit = std::strtod(text, &end);
+  if (*end != '\0' || !(limit >= 0))
+    throw Error(ErrorCode::usage, std::string("DP_TUNING_SECONDS is '") + text + "'; it takes a number of seconds");
+  return limit;
+}
+
+std::string over(double limit) {
+  char text[64];
+  std::snprintf(text, sizeof text, "the %g s of DP_TUNING_SECONDS are over", limit);
+  return text;
+}
+
+// Null where this device does not have it.
+std::unique_ptr<CudaOp> made(const Way& way) {
+  try {
+    return way.make();
+  } catch (const Error&) {
+    cudaGetLastError();
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+std::string problem_of(const OpDesc& desc, const CudaOp& op) {
+  std::string text = std::string(name_of(desc)) + shapes_of(desc);
+  std::visit(
+      [&](const auto& d) {
+        if constexpr (requires { d.bias; }) text += d.bias ? " bias" : "";
+        if constexpr (requires { d.relu; }) text += d.relu ? " relu" : "";
+        if constexpr (requires { d.norm; }) text += d.norm ? " norm" : "";
+        if constexpr (requires { d.moments; }) text += d.moments ? " moments" : "";
+        if constexpr (requires { d.add; }) text += d.add ? " add" : "";
+        if constexpr (requires { d.renormalize; }) text += d.renormalize ? " renormalize" : "";
+      },
+      desc);
+  for (const TensorDesc& tensor : op.tensors())
+    text += std::string(" ") + to_string(tensor.type) + (order_of(tensor).channels_last ? " last" : " first");
+  return text;
+}
+
+Tuner::Known Tuner::look_up(const std::string& problem) {
+  const std::scoped_lock lock(mutex_);
+  const auto note = notes_.find(problem);
+  return {cache_.find(problem), hopeless_.contains(problem), note == notes_.end() ? std::string() : note->second};
+}
+
+Tuner::Choice Tuner::untried(const std::string& problem, std::unique_ptr<CudaOp> pinned, const Others& others,
+                             double limit) {
+  auto op = others.untried ? others.untried() : nullptr;
+  if (op == nullptr) op = std::move(pinned);
+  const std::scoped_lock lock(mutex_);
+  if (notes_.emplace(problem, "not tried: " + over(limit)).second)
+    log_untried(problem, op->implementation(), over(limit));
+  return {std::move(op), {}, notes_[problem]};
+}
+
+Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const Others& others,
+                            const std::string& variant) {
+  const std::string problem = problem_of(desc, *pinned) + variant;
+  const std::optional<double> limit = tuning_limit();
+  const auto nothing_tried = [&]() -> Choice {
+    auto op = others.untried ? others.untried() : nullptr;
+    return {op ? std::move(op) : std::move(pinned)};
+  };
+  const auto remembered = [&](const Known& known, const std::vector<Way>& ways) -> Choice {
+    for (const Way& way : ways)
+      if (way.name == known.choice->candidate)
+        if (auto op = made(way)) return {std::move(op), known.choice->microseconds, known.note};
+    return {};
+  };
+  std::vector<Way> more;
+  bool asked = false;
+  const auto known_choice = [&]() -> Choice {
+    const Known known = look_up(problem);
+    if (known.hopeless) return nothing_tried();
+    if (!known.choice) return {};
+    if (known.choice->candidate == pinned->implementation())
+      return {std::move(pinned), known.choice->microseconds, known.note};
+    if (Choice choice = remembered(known, others.known); choice.op) return choice;
+    if (!asked && others.more) more = others.more(), asked = true;
+    return remembered(known, more);
+  };
+  if (Choice choice = known_choice(); choice.op) return choice;
+  if (limit && spent_ >= *limit) return untried(problem, std::move(pinned), others, *limit);
+  if (!asked && others.more) more = others.more(), asked = true;
+  const std::scoped_lock lock(trying_);
+  if (Choice choice = known_choice(); choice.op) return choice;  // another replica was faster
+  const double before = spent_, begin = seconds();
+  const auto out_of_time = [&] { return limit && before + seconds() - begin >= *limit; };
+  if (out_of_time()) return untried(problem, std::move(pinned), others, *limit);
+
+  std::vector<std::unique_ptr<CudaOp>> all;
+  all.push_back(std::move(pinned));
+  std::size_t offered = 1;
+  for (const std::vector<Way>* const ways : {&others.known, static_cast<const std::vector<Way>*>(&more)})
+    for (const Way& way : *ways) {
+      ++offered;
+      if (out_of_time()) continue;  // a library may compile for seconds
+      if (auto op = made(way)) all.push_back(std::move(op));
+    }
+  const bool all_made = !out_of_time();
+  std::vector<CudaOp*> ops;
+  for (const auto& op : all) ops.push_back(op.get());
+  const std::vector<TrialResult> results = try_all(desc, ops, out_of_time);
+  spent_ = before + seconds() - begin;
+  log_trial(problem, ops, results);
+  const auto least = std::ranges::min_element(results, {}, &TrialResult::microseconds);
+  const std::scoped_lock keeping(mutex_);
+  if (least->microseconds >= kUnfit) {
+    pinned = std::move(all.front());
+    hopeless_.insert(problem);
+    return nothing_tried();
+  }
+  auto& best = all[static_cast<std::size_t>(least - results.begin())];
+  const bool whole = all_made && std::ranges::count(results, Verdict::untried, &TrialResult::verdict) == 0;
+  std::string note;
+  if (limit && !whole && out_of_time()) {
+    const auto tried =
+        std::ranges::count_if(results, [](const TrialResult& r) { return r.verdict != Verdict::untried; });
+    note = notes_[problem] = std::to_string(tried) + " of " + std::to_string(offered) + " tried: " + over(*limit);
+  }
+  cache_.keep(problem, {best->implementation(), least->microseconds}, note.empty());
+  return {std::move(best), least->microseconds, note, true};
+}
+
+std::unique_ptr<Op> as_op(Tuner::Choice choice) {
+  if (!choice.microseconds && choice.note.empty()) return std::move(choice.op);
+  return std::make_unique<TunedOp>(std::move(choice));
+}
+
+std::optional<double> Tuner::known_microseconds(const OpDesc& desc, const CudaOp& pinned, const std::string& variant) {
+  const std::scoped_lock lock(mutex_);
+  const auto known = cache_.find(problem_of(desc, pinned) + variant);
+  if (!known) return {};
+  return known->microseconds;
+}
+
+std::vector<TrialResult> Tuner::try_all(const OpDesc& desc, std::span<CudaOp* const> ops,
+                                        const std::function<bool()>& out_of_time) {
+  return try_ops(trial_arguments(desc), ops, out_of_time);
+}
+
+double Tuner::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string machine_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "asking what a device is");
+  int driver = 0, runtime = 0;
+  check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+  check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
+  return std::string(properties.name) + "; sm_" + std::to_string(properties.major) + std::to_string(properties.minor) +
+         "; " + std::to_string(properties.multiProcessorCount) + " multiprocessors; driver " + std::to_string(driver) +
+         "; runtime " + std::to_string(runtime) + "; " + library_versions() +
+         "; own kernels 4; trials in graphs, beyond the cache";
+}
+
+Tuner& tuner_of(int device) {
+  static std::mutex mutex;
+  static std::map<std::string, std::unique_ptr<Tuner>> tuners;
+  const std::string machine = machine_of(device);
+  const std::scoped_lock lock(mutex);
+  std::unique_ptr<Tuner>& tuner = tuners[machine];
+  if (tuner == nullptr) tuner = std::make_unique<Tuner>(cache_folder(), machine);
+  return *tuner;
+}
+
+}  // namespace dp::kernels::cuda

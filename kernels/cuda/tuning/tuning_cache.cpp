@@ -1,0 +1,88 @@
+#include "kernels/cuda/tuning/tuning_cache.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+
+#include "kernels/cuda/tuning/cache_folder.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr std::uintmax_t kLongestFile = 4 << 20;  // some ten thousand problems
+
+std::uint64_t fnv1a(std::string_view text, std::uint64_t hash = 0xCBF29CE484222325u) {
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+std::string hex(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// As a field of a line.
+std::string field(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+  return text;
+}
+
+// Up to the next tab, which goes too.
+std::string_view take_field(std::string_view& line) {
+  const std::size_t end = std::min(line.find('\t'), line.size());
+  const std::string_view first = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return first;
+}
+
+}  // namespace
+
+TuningCache::TuningCache(const std::string& folder, std::string machine) : machine_(std::move(machine)) {
+  if (folder.empty()) return;
+  file_ = folder + "/tuning-" + hex(fnv1a(machine_));
+  read();
+}
+
+std::string TuningCache::check_of(const std::string& rest) const { return hex(fnv1a(rest, fnv1a(machine_))); }
+
+void TuningCache::read() {
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(file_, error);
+  if (error) return;
+  if (bytes > kLongestFile) {  // no file of ours: begun anew, or nothing would be found in it ever again
+    std::filesystem::remove(file_, error);
+    return;
+  }
+  std::ifstream in(file_);
+  for (std::string line; std::getline(in, line);) {
+    std::string_view rest = line;
+    const std::string_view check = take_field(rest);
+    if (check != check_of(std::string(rest))) continue;
+    const std::string_view time = take_field(rest), candidate = take_field(rest);
+    TunedChoice choice{std::string(candidate)};
+    const auto [end, failed] = std::from_chars(time.data(), time.data() + time.size(), choice.microseconds);
+    if (failed == std::errc() && end == time.data() + time.size()) choices_[std::string(rest)] = choice;
+  }
+}
+
+std::optional<TunedChoice> TuningCache::find(const std::string& problem) const {
+  const auto found = choices_.find(field(problem));
+  return found == choices_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void TuningCache::keep(const std::string& problem, const TunedChoice& choice, bool on_disk) {
+  choices_[field(problem)] = choice;
+  if (file_.empty() || !on_disk) return;
+  char time[32];
+  std::snprintf(time, sizeof time, "%.3f", choice.microseconds);
+  const std::string rest = std::string(time) + "\t" + field(choice.candidate) + "\t" + field(problem);
+  append_line(file_, check_of(rest) + "\t" + rest);
+}
+
+}  // namespace dp::kernels::cuda

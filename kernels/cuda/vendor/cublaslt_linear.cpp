@@ -1,0 +1,178 @@
+#include "kernels/cuda/vendor/cublaslt_linear.h"
+
+#include <algorithm>
+
+#include "dp/error.h"
+#include "kernels/cuda/gemm/linear_tensors.h"
+#include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/vendor/cublaslt_product.h"
+#include "kernels/cuda/vendor/libraries.h"
+#include "kernels/cuda/vendor/library_kernels.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// One layer in one direction. Positions are those of Op::run's arguments.
+struct Problem {
+  const char* name = "";
+  std::vector<TensorDesc> tensors;
+  CublasLtProduct product;
+  std::size_t a = 0, b = 0, d = 0;
+  bool bias_in_epilogue = false;   // read, or its gradient written; the last argument but y, or the last
+  std::size_t bias = 0;            // its position
+  bool own_bias_gradient = false;  // our kernel sums it
+  bool narrow_bias = false;        // the bias is rounded to y's type first
+  TensorDesc dy;                   // for own_bias_gradient
+  std::size_t places = kMostCublasLtWays;
+};
+
+CublasLtOperand operand(const TensorDesc& tensor, bool batched) {
+  const std::int64_t count = tensor.shape[0];
+  return {tensor.type, tensor.shape.numel() / std::max<std::int64_t>(count, 1), count,
+          batched ? sample_alignment(tensor) : kTensorAlignment};
+}
+
+// The ways in which the descriptor may be put to cuBLASLt, what is fused the most first. Nothing for other descriptors.
+std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
+  Problem problem;
+  problem.name = name_of(desc);
+  CublasLtProduct& product = problem.product;
+  const auto on = [&](const LinearTensors& t) {
+    product.tf32 = tf32 && t.x.type == DType::f32;
+    // Rows of x and w must count features in one order.
+    return t.x.shape.rank() != 4 || order_of(t.x).channels_last == order_of(t.w).channels_last;
+  };
+  if (const auto* const d = std::get_if<LinearForward>(&desc)) {
+    const LinearTensors t = resolved_linear(d->x, d->w, d->y);
+    if (!on(t)) return {};
+    problem.tensors = {t.x, t.w, t.y};
+    product.a = operand(t.w, false), product.b = operand(t.x, true), product.d = operand(t.y, true);
+    product.transpose_a = true;
+    problem.a = 1, problem.b = 0, problem.d = 3, problem.bias = 2;
+    problem.bias_in_epilogue = d->bias;
+    if (d->relu) product.epilogue = CublasLtEpilogue::relu;
+    if (d->bias) product.epilogue = d->relu ? CublasLtEpilogue::relu_bias : CublasLtEpilogue::bias;
+    if (!d->bias || t.y.type == DType::f32) return {problem};
+    Problem narrow = problem;
+    narrow.narrow_bias = true, narrow.product.bias_type = t.y.type;
+    return {problem, narrow};
+  }
+  if (const auto* const d = std::get_if<LinearBackwardData>(&desc)) {
+    const LinearTensors t = resolved_linear(d->dx, d->w, d->dy);
+    if (!on(t)) return {};
+    problem.tensors = {t.y, t.w, t.x};
+    product.a = operand(t.w, false), product.b = operand(t.y, true), product.d = operand(t.x, true);
+    problem.a = 1, problem.b = 0, problem.d = 2;
+    return {problem};
+  }
+  if (const auto* const d = std::get_if<LinearBackwardWeights>(&desc)) {
+    const LinearTensors t = resolved_linear(d->x, d->dw, d->dy);
+    if (!on(t)) return {};
+    problem.tensors = {t.x, t.y, t.w};
+    product.a = operand(t.x, true), product.b = operand(t.y, true), product.d = operand(t.w, false);
+    product.transpose_b = true;
+    problem.a = 0, problem.b = 1, problem.d = 2, problem.bias = 3, problem.dy = t.y;
+    if (!d->bias) return {problem};
+    problem.places = kMostCublasLtWays / 2;
+    Problem fused = problem;
+    fused.bias_in_epilogue = true, fused.product.epilogue = CublasLtEpilogue::bias_gradient_b;
+    problem.own_bias_gradient = true;
+    return {fused, problem};
+  }
+  return {};
+}
+
+class CublasLtLinearOp final : public CudaOp {
+ public:
+  CublasLtLinearOp(const Problem& problem, std::string name, const CublasLtHeuristic& chosen,
+                   std::shared_ptr<Libraries> libraries)
+      : problem_(problem),
+        name_(std::move(name)),
+        chosen_(chosen),
+        libraries_(std::move(libraries)),
+        api_(*cublaslt().api),
+        matmul_(api_, problem.product) {
+    tensors_ = problem.tensors;
+    if (problem_.own_bias_gradient) bias_sums_.emplace(problem_.dy);
+    if (problem_.narrow_bias)
+      narrow_bytes_ = static_cast<std::size_t>(problem_.product.d.rows) * size_of(problem_.product.bias_type);
+  }
+
+  std::size_t workspace_bytes() const override {
+    const std::size_t own = bias_sums_ ? bias_sums_->workspace_bytes() : 0;
+    return std::max(with_room_to_align(chosen_.workspace_bytes) + with_room_to_align(narrow_bytes_), own);
+  }
+  std::string implementation() const override { return name_; }
+  bool uses_libraries() const override { return true; }
+  bool rounds_to_tf32() const override { return problem_.product.tf32; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    const CublasLtProduct& product = problem_.product;
+    void* const a = args[problem_.a];
+    void* const b = args[problem_.b];
+    void* const d = args[problem_.d];
+    check_alignment(product.a, a), check_alignment(product.b, b), check_alignment(product.d, d);
+    void* const ours = aligned_workspace(workspace);
+    void* bias = problem_.bias_in_epilogue ? args[problem_.bias] : nullptr;
+    if (problem_.narrow_bias) {
+      void* const narrow = aligned_workspace(static_cast<std::byte*>(ours) + chosen_.workspace_bytes);
+      enqueue_cast(stream, bias, DType::f32, narrow, product.bias_type, product.d.rows);
+      bias = narrow;
+    }
+    const CublasStatus status =
+        matmul_.run(libraries_->cublaslt_handle(), chosen_.algo, a, b, d, bias,
+                    chosen_.workspace_bytes == 0 ? nullptr : ours, chosen_.workspace_bytes, stream);
+    if (status != CublasStatus::success) fail(api_.get_status_string(status));
+    if (bias_sums_) bias_sums_->enqueue(stream, args[1], args[problem_.bias], workspace);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& why) const {
+    cudaGetLastError();
+    throw Error(ErrorCode::device, std::string("cuBLASLt failed in ") + problem_.name + " (" + name_ + ") on " +
+                                       current_device() + ": " + why + "; DP_CUBLASLT_LIBRARY=none leaves it out");
+  }
+  void check_alignment(const CublasLtOperand& operand, const void* pointer) const {
+    if (reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(operand.alignment) != 0)
+      fail("a tensor does not lie on a multiple of " + std::to_string(operand.alignment) + " bytes");
+  }
+
+  const Problem problem_;
+  const std::string name_;
+  const CublasLtHeuristic chosen_;
+  const std::shared_ptr<Libraries> libraries_;
+  const CublasLtApi& api_;
+  CublasLtMatmul matmul_;
+  std::optional<BiasSums> bias_sums_;
+  std::size_t narrow_bytes_ = 0;
+};
+
+}  // namespace
+
+std::vector<Way> cublaslt_ways(const OpDesc& desc, const CudaOpOptions& options) {
+  if (options.libraries == nullptr) return {};
+  const std::vector<Problem> problems = problems_of(desc, options.tf32);
+  const CublasLtHandle handle = problems.empty() ? nullptr : options.libraries->cublaslt_handle();
+  if (handle == nullptr) return {};
+  const CublasLtApi& api = *cublaslt().api;
+  std::vector<Way> ways;
+  for (const Problem& problem : problems) {
+    if (problem.narrow_bias && !ways.empty()) break;  // for want of another
+    const std::size_t places = options.deterministic ? 1 : problem.places;
+    const CublasLtMatmul matmul(api, problem.product);
+    for (const CublasLtHeuristic& chosen :
+         matmul.advised(handle, kMostLibraryWorkspace, options.deterministic, places)) {
+      const std::string name = "cublaslt:" + name_of_algorithm(api, chosen.algo) +
+                               (problem.product.tf32 ? " tf32" : "") + (problem.own_bias_gradient ? " own bias" : "") +
+                               (problem.narrow_bias ? " narrow bias" : "");
+      ways.push_back({name, [=, libraries = options.libraries] {
+                        return std::make_unique<CublasLtLinearOp>(problem, name, chosen, libraries);
+                      }});
+    }
+    if (options.deterministic && !ways.empty()) break;
+  }
+  return ways;
+}
+
+}  // namespace dp::kernels::cuda

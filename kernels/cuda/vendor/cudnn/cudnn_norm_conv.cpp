@@ -1,0 +1,275 @@
+#include "kernels/cuda/vendor/cudnn/cudnn_norm_conv.h"
+
+#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/cuda/vendor/library_kernels.h"
+#include "kernels/cuda/vendor/library_norm.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+// What ops of the three kinds share: a run, and pieces of the workspace behind cuDNN's.
+class CudnnNormOp : public CudaOp {
+ public:
+  std::size_t workspace_bytes() const override { return bytes_ + kLibraryAlignment; }
+  std::string implementation() const override { return run_.way(); }
+  bool uses_libraries() const override { return true; }
+
+ protected:
+  CudnnNormOp(const CudnnFused& fused, CudnnRun run)
+      : fused_(fused), run_(std::move(run)), bytes_(to_alignment(run_.workspace_bytes())) {}
+
+  // Where a piece begins; kept by the derived op's constructor.
+  std::size_t piece(std::size_t bytes) { return std::exchange(bytes_, bytes_ + to_alignment(bytes)); }
+  std::size_t numbers(std::int64_t count, DType type = DType::f32) {
+    return piece(static_cast<std::size_t>(count) * size_of(type));
+  }
+  static void* at(void* workspace, std::size_t piece) { return static_cast<std::byte*>(workspace) + piece; }
+
+  const CudnnConvolution& convolution() const { return fused_.graph.convolution; }
+
+  const CudnnFused fused_;
+  CudnnRun run_;
+
+ private:
+  static constexpr std::size_t to_alignment(std::size_t bytes) {
+    return (bytes + kLibraryAlignment - 1) / kLibraryAlignment * kLibraryAlignment;
+  }
+  std::size_t bytes_;
+};
+
+class ForwardOp final : public CudnnNormOp {
+ public:
+  ForwardOp(const CudnnFused& fused, CudnnRun run) : CudnnNormOp(fused, std::move(run)) {
+    const CudnnConvolution& c = convolution();
+    tensors_ = {c.x, c.w, c.y};
+    if (fused.graph.norm) scale_ = numbers(c.x.shape[1], c.x.type), offset_ = numbers(c.x.shape[1], c.x.type);
+    if (fused.graph.statistics) sum_ = numbers(c.y.shape[1]), squares_ = numbers(c.y.shape[1]);
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    const CudnnConvolution& c = convolution();
+    const auto [norm, statistics] = std::pair(fused_.graph.norm, fused_.graph.statistics);
+    void* const ours = aligned_workspace(workspace);
+    void *const scale = norm ? at(ours, scale_) : nullptr, *const offset = norm ? at(ours, offset_) : nullptr,
+                *const sum = statistics ? at(ours, sum_) : nullptr,
+                *const squares = statistics ? at(ours, squares_) : nullptr;
+    run_.check_alignment(c.x, args[0]), run_.check_alignment(c.y, args[5]);
+    if (norm) enqueue_scale_and_offset(stream, c.x.type, args[1], args[2], args[3], scale, offset, c.x.shape[1]);
+    run_.enqueue(stream, {{{kCudnnX, args[0]},
+                           {kCudnnW, args[4]},
+                           {kCudnnY, args[5]},
+                           {kCudnnScale, scale},
+                           {kCudnnBias, offset},
+                           {kCudnnSum, sum},
+                           {kCudnnSquares, squares}},
+                          ours});
+    const std::int64_t channels = c.y.shape[1];
+    if (fused_.moments)
+      enqueue_moments_of_sums(stream, sum, squares, c.y.shape.numel() / channels, args[6],
+                              fused_.eps ? args[7] : nullptr, fused_.eps.value_or(0), channels);
+  }
+
+ private:
+  std::size_t scale_ = 0, offset_ = 0, sum_ = 0, squares_ = 0;
+};
+
+class WeightsOp final : public CudnnNormOp {
+ public:
+  WeightsOp(const CudnnFused& fused, CudnnRun run) : CudnnNormOp(fused, std::move(run)) {
+    const CudnnConvolution& c = convolution();
+    const DType type = c.x.type;
+    tensors_ = {c.x, c.y, {c.w.shape, DType::f32, with_type(c.w, DType::f32)}};
+    scale_ = numbers(c.x.shape[1], type), offset_ = numbers(c.x.shape[1], type);
+    if (widens()) narrow_ = numbers(c.w.shape.numel(), type);
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    const CudnnConvolution& c = convolution();
+    void* const ours = aligned_workspace(workspace);
+    void *const scale = at(ours, scale_), *const offset = at(ours, offset_),
+                *const dw = widens() ? at(ours, narrow_) : args[5];
+    run_.check_alignment(c.x, args[0]), run_.check_alignment(c.y, args[4]);
+    enqueue_scale_and_offset(stream, c.x.type, args[1], args[2], args[3], scale, offset, c.x.shape[1]);
+    run_.enqueue(
+        stream,
+        {{{kCudnnX, args[0]}, {kCudnnW, dw}, {kCudnnY, args[4]}, {kCudnnScale, scale}, {kCudnnBias, offset}}, ours});
+    if (widens()) enqueue_cast(stream, dw, c.w.type, args[5], DType::f32, c.w.shape.numel());
+  }
+
+ private:
+  bool widens() const { return convolution().w.type != DType::f32; }
+
+  std::size_t scale_ = 0, offset_ = 0, narrow_ = 0;
+};
+
+class DataOp final : public CudnnNormOp {
+ public:
+  DataOp(const CudnnFused& fused, CudnnRun run) : CudnnNormOp(fused, std::move(run)) {
+    const CudnnConvolution& c = convolution();
+    tensors_ = {c.y, c.w, c.x};
+    for (std::size_t& own : pieces_) own = numbers(c.x.shape[1]);
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    const CudnnConvolution& c = convolution();
+    const std::int64_t channels = c.x.shape[1];
+    const bool result = fused_.graph.result;
+    const ReluMask mask = !fused_.relu ? ReluMask::open : result ? ReluMask::elsewhere : ReluMask::normalized;
+    void* const ours = aligned_workspace(workspace);
+    std::array<void*, kPieces> own;
+    for (std::size_t i = 0; i < kPieces; ++i) own[i] = at(ours, pieces_[i]);
+    const auto [mean, inv_std, scale, offset, dscale, dbias, dy_factor, x_factor, constant] = own;
+    void *const dy2 = fused_.graph.add ? args[2] : nullptr, *const y = result ? args[4] : nullptr;
+    run_.check_alignment(c.y, args[0]);
+    for (const void* const tensor : {dy2, args[3], y, args[11]}) run_.check_alignment(c.x, tensor);
+    enqueue_backward_numbers(stream, mask, args[5], args[6], args[7], mean, inv_std, scale, offset, channels);
+    run_.enqueue(stream, {{{kCudnnY, args[0]},
+                           {kCudnnW, args[1]},
+                           {kCudnnDy2, dy2},
+                           {kCudnnX, args[3]},
+                           {kCudnnResult, y},
+                           {kCudnnMean, mean},
+                           {kCudnnInvStd, inv_std},
+                           {kCudnnScale, scale},
+                           {kCudnnBias, offset},
+                           {kCudnnDScale, dscale},
+                           {kCudnnDBias, dbias},
+                           {kCudnnDyFactor, dy_factor},
+                           {kCudnnXFactor, x_factor},
+                           {kCudnnConstant, constant},
+                           {kCudnnDz, args[11]}},
+                          ours});
+    enqueue_backward_sums(stream, dscale, dbias, args[8], args[9], args[10], channels);
+  }
+
+ private:
+  static constexpr std::size_t kPieces = 9;
+  std::array<std::size_t, kPieces> pieces_{};
+};
+
+// The mask in the graph, the sums by our kernel behind it.
+class MaskedDataOp final : public CudnnNormOp {
+ public:
+  MaskedDataOp(const CudnnFused& fused, CudnnRun run)
+      : CudnnNormOp(fused, std::move(run)), sums_(make(BatchNormBackwardSums{convolution().x, false}, {})) {
+    const CudnnConvolution& c = convolution();
+    tensors_ = {c.y, c.w, c.x};
+    if (normalizes())
+      for (std::size_t& own : pieces_) own = numbers(c.x.shape[1]);
+    sums_piece_ = piece(sums_->workspace_bytes());
+  }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    const CudnnConvolution& c = convolution();
+    void* const ours = aligned_workspace(workspace);
+    std::array<void*, kPieces> own{};
+    if (normalizes()) {
+      for (std::size_t i = 0; i < kPieces; ++i) own[i] = at(ours, pieces_[i]);
+      enqueue_backward_numbers(stream, ReluMask::normalized, args[5], args[6], args[7], own[0], own[1], own[2], own[3],
+                               c.x.shape[1]);
+    }
+    void *const dy2 = fused_.graph.add ? args[2] : nullptr, *const x = normalizes() ? args[3] : nullptr,
+                *const y = fused_.graph.result ? args[4] : nullptr, *const dz = args[11];
+    run_.check_alignment(c.y, args[0]);
+    for (const void* const tensor : {dy2, x, y, dz}) run_.check_alignment(c.x, tensor);
+    run_.enqueue(stream, {{{kCudnnY, args[0]},
+                           {kCudnnW, args[1]},
+                           {kCudnnDy2, dy2},
+                           {kCudnnX, x},
+                           {kCudnnResult, y},
+                           {kCudnnMean, own[0]},
+                           {kCudnnInvStd, own[1]},
+                           {kCudnnScale, own[2]},
+                           {kCudnnBias, own[3]},
+                           {kCudnnDz, dz}},
+                          ours});
+    void* const of_sums[] = {dz, nullptr, args[3], nullptr, args[5], args[8], args[9], args[10], nullptr};
+    sums_->run_on(stream, of_sums, at(ours, sums_piece_));
+  }
+
+ private:
+  bool normalizes() const { return fused_.graph.mask && !fused_.graph.result; }
+
+  static constexpr std::size_t kPieces = 4;
+  const std::unique_ptr<CudaOp> sums_;
+  std::array<std::size_t, kPieces> pieces_{};
+  std::size_t sums_piece_ = 0;
+};
+
+std::unique_ptr<CudaOp> make_op(const CudnnFused& fused, CudnnRun run) {
+  switch (fused.graph.convolution.direction) {
+    case CudnnDirection::forward: return std::make_unique<ForwardOp>(fused, std::move(run));
+    case CudnnDirection::backward_data:
+      if (!fused.graph.sums) return std::make_unique<MaskedDataOp>(fused, std::move(run));
+      return std::make_unique<DataOp>(fused, std::move(run));
+    case CudnnDirection::backward_weights: break;
+  }
+  return std::make_unique<WeightsOp>(fused, std::move(run));
+}
+
+std::vector<Way> ways_of(const char* name, const CudnnFused& fused, const std::string& ending,
+                         const CudaOpOptions& options) {
+  return ways_of_graph(
+      {name, ending}, [&](const CudnnTarget& target) { return norm_convolution_graph(target, fused.graph); },
+      [fused](CudnnRun run, bool) { return make_op(fused, std::move(run)); }, options);
+}
+
+// The convolution within, where its activations are of one 16-bit type.
+std::optional<CudnnConvolution> low_convolution(CudnnDirection direction, const TensorDesc& x, const TensorDesc& w,
+                                                const TensorDesc& y, const Window& window) {
+  if (size_of(x.type) != 2 || x.type != y.type) return std::nullopt;
+  const auto last = resolved_channels_last;
+  return CudnnConvolution{direction, last(x), last(w), last(y), window};
+}
+
+}  // namespace
+
+std::optional<CudnnFused> cudnn_norm_convolution(const OpDesc& desc) {
+  CudnnFused fused;
+  const auto of = [&](const std::optional<CudnnConvolution>& convolution) -> std::optional<CudnnFused> {
+    if (!convolution) return std::nullopt;
+    fused.graph.convolution = *convolution;
+    return fused;
+  };
+  if (const auto* const d = std::get_if<NormConv2dForward>(&desc)) {
+    if (!d->norm && !d->moments) return std::nullopt;
+    fused.graph.norm = d->norm, fused.graph.statistics = fused.moments = d->moments, fused.eps = d->eps;
+    return of(low_convolution(CudnnDirection::forward, d->x, d->w, d->y, d->window));
+  }
+  if (const auto* const d = std::get_if<NormConv2dBackwardData>(&desc)) {
+    fused.graph.add = d->add, fused.graph.result = d->relu && !d->renormalize, fused.relu = d->relu;
+    return of(low_convolution(CudnnDirection::backward_data, d->dx, d->w, d->dy, d->window));
+  }
+  if (const auto* const d = std::get_if<NormConv2dBackwardWeights>(&desc)) {
+    fused.graph.norm = true;
+    return of(low_convolution(CudnnDirection::backward_weights, d->x, d->dw, d->dy, d->window));
+  }
+  return std::nullopt;
+}
+
+std::vector<Way> cudnn_norm_ways(const char* name, const CudnnFused& asked, const CudaOpOptions& options) {
+  CudnnFused fused = asked;
+  const std::string ending = " fused";
+  std::vector<Way> ways = ways_of(name, fused, ending, options);
+  if (!ways.empty()) return ways;
+  CudnnConvolution& c = fused.graph.convolution;
+  if (c.direction == CudnnDirection::forward && !fused.graph.statistics) {  // no engine normalises alone
+    fused.graph.statistics = true;
+    return ways_of(name, fused, ending, options);
+  }
+  if (c.direction == CudnnDirection::backward_data && (fused.relu || fused.graph.add)) {
+    fused.graph.sums = false, fused.graph.mask = fused.relu;
+    return ways_of(name, fused, ending + " mask", options);
+  }
+  if (c.direction == CudnnDirection::backward_weights && c.w.type != c.x.type) {  // nor writes float32 from 16 bits
+    c.w = narrow_weights(c);
+    return ways_of(name, fused, ending + " widened", options);
+  }
+  return ways;
+}
+
+}  // namespace dp::kernels::cuda
