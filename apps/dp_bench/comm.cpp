@@ -9,7 +9,7 @@
 
 #include "child.h"
 #include "programs.h"
-#include "statistics.h"
+#include "report/statistics.h"
 
 namespace dp_bench {
 namespace {

@@ -1,7 +1,7 @@
 // `dp_bench comm`: every collective of every communicator, in nccl-tests' columns.
 #pragma once
 
-#include "report.h"
+#include "report/report.h"
 #include "step.h"
 
 namespace dp_bench {

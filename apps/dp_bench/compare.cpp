@@ -1,6 +1,6 @@
 #include "compare.h"
 
-#include "statistics.h"
+#include "report/statistics.h"
 
 namespace dp_bench {
 namespace {

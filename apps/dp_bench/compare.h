@@ -1,7 +1,7 @@
 // `dp_bench compare`: ResNet18 on images of CIFAR-100's shape, one process against several, with and without mixed precision.
 #pragma once
 
-#include "report.h"
+#include "report/report.h"
 #include "step.h"
 
 namespace dp_bench {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "report.h"
+#include "report/report.h"
 
 namespace dp_bench {
 

@@ -9,8 +9,8 @@
 #include "child.h"
 #include "commit.h"
 #include "flags.h"
-#include "output_file.h"
 #include "programs.h"
+#include "report/output_file.h"
 
 namespace dp_bench {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "network.h"
-#include "report.h"
+#include "report/report.h"
 #include "step.h"
 
 namespace dp_bench {

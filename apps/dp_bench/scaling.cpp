@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "scaling_model.h"
-#include "statistics.h"
+#include "model/scaling_model.h"
+#include "report/statistics.h"
 
 namespace dp_bench {
 namespace {

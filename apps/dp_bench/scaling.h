@@ -1,7 +1,7 @@
 // `dp_bench scaling`: steps on one device, two, and so on: measured on the devices that are here, modelled on others.
 #pragma once
 
-#include "report.h"
+#include "report/report.h"
 #include "step.h"
 
 namespace dp_bench {

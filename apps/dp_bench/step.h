@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "network.h"
-#include "report.h"
+#include "report/report.h"
 
 namespace dp_bench {
 

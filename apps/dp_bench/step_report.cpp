@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "statistics.h"
+#include "report/statistics.h"
 #include "step.h"
 
 namespace dp_bench {

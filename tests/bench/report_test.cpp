@@ -1,4 +1,4 @@
-#include "apps/dp_bench/report.h"
+#include "apps/dp_bench/report/report.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>

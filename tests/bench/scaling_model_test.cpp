@@ -1,5 +1,5 @@
 // The model against the figures that the reference, dp_model.py, prints (dp_model.out).
-#include "apps/dp_bench/scaling_model.h"
+#include "apps/dp_bench/model/scaling_model.h"
 
 #include <cmath>
 #include <cstdlib>

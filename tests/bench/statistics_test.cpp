@@ -1,4 +1,4 @@
-#include "apps/dp_bench/statistics.h"
+#include "apps/dp_bench/report/statistics.h"
 
 #include <cmath>
 #include <numeric>
