@@ -1,4 +1,4 @@
-# The CUDA backend's files, for the plugin and for the simulation in tests/simt.
+# The CUDA backend's files, for the plugin and for the simulation in tests/simulated_cuda.
 set(dp_cuda_folder ${PROJECT_SOURCE_DIR}/kernels/cuda)
 set(dp_cuda_kernels)
 foreach(name

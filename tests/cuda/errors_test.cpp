@@ -1,5 +1,5 @@
 // S15 on simulated GPUs: what fails comes home, named, and nothing stays behind.
-#include "cuda/failing_steps.h"
+#include "cuda/engine/failing_steps.h"
 
 #include <cstdlib>
 

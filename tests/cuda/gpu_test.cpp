@@ -1,6 +1,6 @@
 // The CUDA backend on a real GPU: the engine against the float64 reference, one result for every number of replicas.
-#include "cuda/collectives.h"
-#include "cuda/narrow_nets.h"
+#include "cuda/comm/collectives.h"
+#include "cuda/engine/narrow_nets.h"
 #include "support/rounded_sums.h"
 
 using namespace dp;

@@ -3,7 +3,7 @@
 // use functions and contractions that each side rounds in its own way.
 #include <cstdio>
 
-#include "cuda/ranks.h"
+#include "cuda/comm/ranks.h"
 #include "engine/checkpoint/crc32c.h"
 #include "kernels/layer_calls.h"
 #include "kernels/scalar_calls.h"

@@ -1,7 +1,7 @@
 // What races_test.cpp leaves out: residual networks over every communicator, with shards and averages.
-#include "cuda/narrow_nets.h"
+#include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
-#include "simt/nccl/nccl_recorder.h"
+#include "simulated_cuda/nccl/nccl_recorder.h"
 
 using namespace dp;
 using namespace dp::test;

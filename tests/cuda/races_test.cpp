@@ -1,6 +1,6 @@
 // Training under the race detector of the simulation: within kernels, and between what streams of all devices do.
-#include "cuda/narrow_nets.h"
-#include "cuda/rules_runs.h"
+#include "cuda/engine/narrow_nets.h"
+#include "cuda/engine/rules_runs.h"
 
 using namespace dp;
 using namespace dp::test;

@@ -1,7 +1,7 @@
 // The simulated GPUs as this program's GPUs.
 #pragma once
 
-#include "simt/simulation.h"
+#include "simulated_cuda/simulation.h"
 #include "support/temporary_folder.h"
 
 namespace dp::test {

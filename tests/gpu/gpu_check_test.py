@@ -274,7 +274,7 @@ class GpuCheck(Pretended):
     def test_the_cases_for_the_sanitizers_are_there(self):
         tests = pathlib.Path(__file__).resolve().parents[1]
         for names, files in ((sanitizer.OPS, "kernels/*_test.cpp"), (sanitizer.TRAINING, "cuda/gpu_test.cpp"),
-                             (sanitizer.TENSOR_CORES, "cuda/gpu_libraries_test.cpp")):
+                             (sanitizer.TENSOR_CORES, "cuda/vendor/gpu_libraries_test.cpp")):
             sources = "".join(file.read_text() for file in sorted(tests.glob(files)))
             for name in names:
                 self.assertRegex(sources, r'(TEST_CASE|DP_IN_16_BITS)\("' + re.escape(name.rstrip("*")))

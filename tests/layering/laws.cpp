@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::array kOurFolders{"dp/", "engine/", "kernels/", "data/", "models/", "apps/", "benchmarks/"};
 constexpr int kMaxLines = 400;
+constexpr int kMaxSources = 30;
 
 using Folders = std::vector<std::string>;
 
@@ -34,7 +35,7 @@ Violation at(const SourceFile& file, int line, const std::string& what) {
 bool is_public(const SourceFile& file) { return file.in("engine/include"); }
 // The fake driver defines the functions that a real one would, and calls none.
 bool is_cuda_folder(const SourceFile& file) {
-  return file.in("kernels/cuda") || file.in("tests/simt") || file.in("tests/host/fake_driver");
+  return file.in("kernels/cuda") || file.in("tests/simulated_cuda") || file.in("tests/host/fake_driver");
 }
 
 }  // namespace
@@ -83,7 +84,7 @@ std::vector<Violation> check_edges(const std::vector<SourceFile>& files) {
   for (const SourceFile& file : files) {
     const auto rule = stands_on.find(file.path.substr(0, file.path.find('/')));
     if (rule == stands_on.end() || is_public(file)) continue;
-    // What kernels are written with has a twin in tests/simt; the include path chooses.
+    // What kernels are written with has a twin in tests/simulated_cuda; the include path chooses.
     const auto is_twin = [&](const Include& include) {
       return file.in("kernels/cuda") && !include.angle && (include.path == "device_code.h" || include.path == "ptx.h");
     };
@@ -166,6 +167,19 @@ std::vector<Violation> check_length(const std::vector<SourceFile>& files) {
     if (file.lines.size() > kMaxLines)
       found.push_back({file.path, std::to_string(file.lines.size()) + " lines; one of more than " +
                                       std::to_string(kMaxLines) + " is two concepts"});
+  return found;
+}
+
+std::vector<Violation> check_rooms(const std::vector<SourceFile>& files) {
+  std::map<std::string, int> sources;
+  for (const SourceFile& file : files)
+    if (!file.path.ends_with(".txt") && !file.path.ends_with(".cmake"))
+      ++sources[file.path.substr(0, file.path.rfind('/'))];
+  std::vector<Violation> found;
+  for (const auto& [folder, count] : sources)
+    if (count > kMaxSources)
+      found.push_back({folder, std::to_string(count) + " sources; more than " + std::to_string(kMaxSources) +
+                                   " in one folder are hard to find"});
   return found;
 }
 

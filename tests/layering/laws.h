@@ -23,9 +23,11 @@ std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files)
 std::vector<Violation> check_edges(const std::vector<SourceFile>& files);
 // 3: no file includes itself, over whatever detour.
 std::vector<Violation> check_cycles(const std::vector<SourceFile>& files);
-// 4: CUDA stands in kernels/cuda and tests/simt (and a fake driver among the tests); no #if asks for it, but in one header that holds inline PTX.
+// 4: CUDA stands in kernels/cuda and tests/simulated_cuda (and a fake driver among the tests); no #if asks for it, but in one header that holds inline PTX.
 std::vector<Violation> check_cuda(const std::vector<SourceFile>& files);
 // 5: no file is longer than 400 lines.
 std::vector<Violation> check_length(const std::vector<SourceFile>& files);
+// 5: no folder holds more than 30 source files of its own.
+std::vector<Violation> check_rooms(const std::vector<SourceFile>& files);
 
 }  // namespace dp::test

@@ -78,7 +78,7 @@ TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothi
                 "#include \"engine/plan/plan.h\"\n#include \"kernels/ops.h\"\n#include \"data/x.h\"\n"},
                {"kernels/cuda/conv.cu", "#include \"device_code.h\"\n#include \"ptx.h\"\n"},
                {"kernels/cpu/conv.cpp", "#include \"kernels/ops.h\"\n#include \"dp/error.h\"\n#include <dnnl.hpp>\n"},
-               {"tests/floor/t.cpp", "#include \"support/catch.h\"\n"}})
+               {"tests/base/t.cpp", "#include \"support/catch.h\"\n"}})
             .empty());
   CHECK(found(dp::test::check_edges, {{"benchmarks/b.cpp", "#include \"data/idx.h\"\n"},
                                       {"data/a.cpp", "#include \"kernels/ops.h\"\n"},
@@ -118,7 +118,7 @@ TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
                {"kernels/cuda/k.cu", "#include <cuda_runtime.h>\n__global__ void f();\nvoid g() { f<<<1, 2>>>(); }\n"},
                {"kernels/cuda/ptx.h", "#if defined(" + kDeviceCode + ")\nasm(\"\");\n#endif\n"},
                {"tests/host/fake_driver/f.cpp", "int cuInit(unsigned) { return 0; }\n"},
-               {"tests/simt/t.cpp", "void f() { cudaFree(0); }\n"}})
+               {"tests/simulated_cuda/t.cpp", "void f() { cudaFree(0); }\n"}})
             .empty());
   CHECK(found(dp::test::check_cuda, {{"engine/a.cpp", "#include <cuda_runtime.h>\n"},
                                      {"engine/b.cpp", "\nvoid f() { cudaFree(nullptr); }\n"},
@@ -142,6 +142,15 @@ TEST_CASE("law 5: no file is longer than 400 lines") {
   CHECK(found(dp::test::check_length, {{"engine/a.cpp", text}}).empty());
   CHECK(found(dp::test::check_length, {{"engine/a.cpp", text + "\n"}, {"tests/CMakeLists.txt", text + text}}) ==
         Where{"engine/a.cpp", "tests/CMakeLists.txt"});
+}
+
+TEST_CASE("law 5: no folder holds more than 30 sources") {
+  check_tree(dp::test::check_rooms);
+  std::map<std::string, std::string> tree{{"engine/CMakeLists.txt", ""}, {"engine/plan/a.h", ""}};
+  for (int i = 0; i < 30; ++i) tree["engine/" + std::to_string(i) + ".cpp"] = "";
+  CHECK(found(dp::test::check_rooms, tree).empty());
+  tree["engine/one_more.h"] = "";
+  CHECK(found(dp::test::check_rooms, tree) == Where{"engine"});
 }
 
 TEST_CASE("a tree is read from disk, folders outside the project left alone") {

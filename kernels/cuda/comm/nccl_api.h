@@ -1,5 +1,5 @@
 // NCCL's functions, found at run time: neither its header nor its library is needed to build or to start. What is declared here is
-// the part of its C interface that has not changed since 2.10; tests/simt/nccl_header_test.cpp compares it with nccl.h.
+// the part of its C interface that has not changed since 2.10; tests/simulated_cuda/nccl_header_test.cpp compares it with nccl.h.
 #pragma once
 
 #include <cuda_runtime_api.h>

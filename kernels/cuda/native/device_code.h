@@ -1,4 +1,4 @@
-// What kernels are written with, for nvcc. tests/simt/include has the twin for the simulation; CMake chooses by include path.
+// What kernels are written with, for nvcc. tests/simulated_cuda/include has the twin for the simulation; CMake chooses by include path.
 #pragma once
 
 #include <cuda_runtime.h>

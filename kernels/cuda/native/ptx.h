@@ -1,4 +1,4 @@
-// Inline PTX. The twin in tests/simt/include does the same on the host. Asynchronous copies exist from sm_80 on; before, the
+// Inline PTX. The twin in tests/simulated_cuda/include does the same on the host. Asynchronous copies exist from sm_80 on; before, the
 // copy is done at once and waiting is nothing. Products by tensor cores are of sm_80 and later; before, they are a trap.
 #pragma once
 

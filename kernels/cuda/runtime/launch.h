@@ -1,4 +1,4 @@
-// What a kernel is launched with. `launch` itself is the device code's: native/device_code.h, or its twin in tests/simt.
+// What a kernel is launched with. `launch` itself is the device code's: native/device_code.h, or its twin in tests/simulated_cuda.
 #pragma once
 
 #include <cuda_runtime_api.h>

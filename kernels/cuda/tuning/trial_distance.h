@@ -18,7 +18,7 @@ struct Distance {
 constexpr std::size_t distance_part(std::size_t count) { return (count + 511) / 512; }
 
 // Compares `count` > 0 elements at a and b, of f32, f64, bf16 or f16, on the current device. Waits for the stream. Allocates: not for
-// the steps of a run. native/trial_distance.cu; its twin in tests/simt does the same on the host.
+// the steps of a run. native/trial_distance.cu; its twin in tests/simulated_cuda does the same on the host.
 std::vector<Distance> distances(cudaStream_t stream, const void* a, const void* b, DType type, std::size_t count);
 
 }  // namespace dp::kernels::cuda

@@ -1,5 +1,5 @@
 // cuBLASLt's C interface, found at run time: neither its header nor its library is needed to build or to start. What is declared here
-// is the part that the backend uses, the same in 12 and 13; tests/simt/cublaslt_header_test.cpp compares it with cublasLt.h.
+// is the part that the backend uses, the same in 12 and 13; tests/simulated_cuda/cublaslt_header_test.cpp compares it with cublasLt.h.
 #pragma once
 
 #include <cuda_runtime_api.h>

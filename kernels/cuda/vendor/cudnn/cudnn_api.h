@@ -1,5 +1,5 @@
 // cuDNN 9's backend C interface, found at run time: neither its header nor its library is needed to build or to start. What is declared
-// here is the part that the backend uses; tests/simt/cudnn_header_test.cpp compares it with cudnn.h.
+// here is the part that the backend uses; tests/simulated_cuda/cudnn_header_test.cpp compares it with cudnn.h.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,0 +1,33 @@
+#include "checkpoint/files_support.h"
+#include "dp/checkpoint.h"
+#include "support/catch.h"
+
+TEST_CASE("the digest of no weights is that of no bytes") {
+  CHECK(dp::weights_sha256({}) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+// python3: sha256(b"b\0int64\0()\0" + (7).to_bytes(8, "little") + b"w\0float32\0(2, 1)\0" + struct.pack("<2f", 1, -2))
+TEST_CASE("the digest is over name, type, shape and bytes in order of name") {
+  const float values[] = {1, -2};
+  dp::Tensor scalar(dp::Shape{}, dp::DType::i64);
+  scalar.data<std::int64_t>()[0] = 7;
+  const dp::NamedTensors tensors = {{"w", dp::tensor_of({2, 1}, values)}, {"b", scalar}};
+  const std::string digest = dp::weights_sha256(tensors);
+  CHECK(digest == "ffd8f367609fd0324ec6f4777b5159a9d3f761faeb7b2fe312b94729f08d6ceb");
+  CHECK(dp::weights_sha256({tensors[1], tensors[0]}) == digest);
+  CHECK(dp::weights_sha256({{"v", tensors[0].second}, tensors[1]}) != digest);
+  CHECK(dp::weights_sha256({{"w", tensors[0].second.reshaped({1, 2})}, tensors[1]}) != digest);
+}
+
+TEST_CASE("S22: 'module.' is stripped from the front of names, and nowhere else") {
+  const dp::Tensor t(dp::Shape{1});
+  const dp::NamedTensors stripped =
+      dp::strip_module_prefix({{"module.fc.weight", t}, {"fc.bias", t}, {"a.module.b", t}, {"modules.c", t}});
+  CHECK(stripped[0].first == "fc.weight");
+  CHECK(stripped[1].first == "fc.bias");
+  CHECK(stripped[2].first == "a.module.b");
+  CHECK(stripped[3].first == "modules.c");
+  const auto clash = dp::test::outcome_of([&] { dp::strip_module_prefix({{"module.a", t}, {"a", t}}); });
+  CHECK(clash.code == 3);
+  CHECK_THAT(clash.text, Catch::Contains("'a'"));
+}

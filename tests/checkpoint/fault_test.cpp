@@ -1,0 +1,39 @@
+// The texts of errors: one line of ASCII of bounded length, whatever was quoted.
+#include "engine/base/fault.h"
+
+#include "checkpoint/files_support.h"
+#include "support/catch.h"
+
+using namespace dp::test;
+
+TEST_CASE("F20: of all 256 bytes, printable ASCII stays and the rest is escaped") {
+  constexpr char kHex[] = "0123456789abcdef";
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string text(1, static_cast<char>(byte));
+    const std::string escaped = std::string("\\x") + kHex[byte / 16] + kHex[byte % 16];
+    CHECK(dp::printable("a" + text + "b") == "a" + (byte >= 32 && byte <= 126 ? text : escaped) + "b");
+  }
+}
+
+TEST_CASE("F20: a long text is cut") {
+  const std::string longest(80, 'n');
+  CHECK(dp::printable(longest) == longest);
+  CHECK(dp::printable(longest + "n") == longest + "...");
+  CHECK(dp::printable("abc", 3) == "abc");
+  CHECK(dp::printable("abcd", 3) == "abc...");
+  CHECK(dp::printable(std::string(1000, '\n')).size() == 4 * 80 + 3);
+  CHECK(dp::printable("").empty());
+}
+
+TEST_CASE("F20: a path in a message is escaped, and keeps its length up to the longest there is") {
+  const std::string rest(200, 'p'), path = "/data/\x1b[2J\n" + rest, shown = "/data/\\x1b[2J\\x0a" + rest;
+  CHECK(outcome_of([&] { dp::throw_data(path, "is bad"); }).text == shown + ": is bad");
+  const Outcome data = outcome_of([&] { dp::throw_data_errno(path, "reading", 2); });
+  CHECK(data.code == 3);
+  CHECK(data.text == shown + ": reading failed: No such file or directory");
+  const Outcome io = outcome_of([&] { dp::throw_io_errno(path, "writing", 28); });
+  CHECK(io.code == 7);
+  CHECK(io.text == shown + ": writing failed: No space left on device");
+  const std::string longer(5000, 'p');
+  CHECK(outcome_of([&] { dp::throw_data(longer, "x"); }).text == longer.substr(0, 4096) + "...: x");
+}

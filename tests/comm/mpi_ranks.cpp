@@ -1,0 +1,179 @@
+// One rank of the tests of communicator "mpi", started by mpirun: `mpi_ranks <what>`. Exit status 0: as it should be;
+// 4: skipped; 1 with a line on stderr otherwise.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "comm/conformance.h"
+#include "host/host_world.h"
+#include "kernels/comm/join.h"
+#include "kernels/comm/wire_communicator.h"
+#include "kernels/mpi_plugin.h"
+
+namespace dp::test {
+namespace {
+
+using namespace kernels;
+
+class MpiRendezvous final : public Rendezvous {
+ public:
+  MpiRendezvous(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int local_rank() const override { return rank_; }
+  int local_size() const override { return size_; }
+  bool one_host() const override { return true; }
+  std::string own_address() const override { return "127.0.0.1"; }
+  double timeout_seconds() const override { return 10; }
+  std::vector<std::string> exchange(std::string_view) override {
+    throw Error(ErrorCode::usage, "communicator mpi needs no exchange");
+  }
+
+ private:
+  int rank_, size_;
+};
+
+std::string conform(Communicator& comm, BareContext& context) {
+  const auto stream = context.make_stream();
+  return check_everything(comm, *stream, Sums::rounded);
+}
+
+std::string differ(Communicator& comm, BareContext& context) {
+  const auto stream = context.make_stream();
+  float data[30] = {};
+  try {
+    comm.all_reduce(data, comm.rank() == 1 ? 21 : 20, DType::f32, *stream);
+    stream->synchronize();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    return error.code() == ErrorCode::usage && text.find("all_reduce of 21 float32") != std::string::npos &&
+                   text.find("rank 1") != std::string::npos
+               ? ""
+               : "told: " + text;
+  }
+  return "a call that differs was not found";
+}
+
+std::string bfloat16(Communicator& comm, BareContext& context) {
+  const auto stream = context.make_stream();
+  std::vector<BFloat16> data = summand_values<BFloat16>(comm.rank(), 20);
+  comm.broadcast(data.data(), 20, DType::bf16, 1, *stream);
+  stream->synchronize();
+  if (!same_bits(data, summand_values<BFloat16>(1, 20))) return "a broadcast of bfloat16";
+  try {
+    comm.all_reduce(data.data(), 20, DType::bf16, *stream);
+    stream->synchronize();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    return error.code() == ErrorCode::usage && text.find("not bfloat16; take tcp or host") != std::string::npos
+               ? ""
+               : "told: " + text;
+  }
+  return "a sum of bfloat16 was not refused";
+}
+
+// Both ranks' calls go on while nobody looks; the library would stand still.
+std::string overlap(Communicator& comm, BareContext& context) {
+  const auto stream = context.make_stream(), other = context.make_stream();
+  for (const int milliseconds : {1500, 6000, 24000}) {  // other programs may take the cores meanwhile
+    std::vector<float> data(8000000, 1);
+    comm.all_reduce(data.data(), 8000000, DType::f32, *stream);
+    LambdaOp sleep([&] { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); });
+    sleep.run(*other, {}, nullptr);
+    const auto start = std::chrono::steady_clock::now();
+    stream->synchronize();
+    if (data[7999999] != static_cast<float>(comm.size())) return "a wrong sum";
+    float stood = seconds_since(start) < 0.2 ? 0 : 1;  // on any rank
+    comm.all_reduce(&stood, 1, DType::f32, *stream);
+    stream->synchronize();
+    if (stood == 0) return "";
+  }
+  return "the call stood still while another stream worked";
+}
+
+std::string aborted(Communicator& comm, BareContext& context, AbortFlag& abort) {
+  const auto stream = context.make_stream();
+  float data[30] = {};
+  if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(30));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    abort = true;
+  });
+  std::string wrong = "an abort did not end the call";
+  try {
+    comm.all_reduce(data, 20, DType::f32, *stream);
+    stream->synchronize();
+  } catch (const Aborted&) {
+    wrong.clear();
+  }
+  later.join();
+  return wrong;
+}
+
+std::string pieces(Mpi& mpi, BareContext& context) {
+  WireCommunicator comm(mpi.make_wire(1000), context);
+  const auto stream = context.make_stream();
+  return check_collectives<float>(comm, *stream, 10007, Sums::rounded) + check_parts(comm, *stream, 0) +
+         check_summands<float>(comm, *stream, 2, 3001, Sums::rounded);
+}
+
+int run(const std::string& what) {
+  Mpi* const mpi = mpi_plugin();
+  if (mpi == nullptr) {
+    std::fprintf(stderr, "skipped: %s\n", mpi_reason().c_str());
+    return 4;
+  }
+  mpi->start();
+  mpi->start();
+  std::string wrong;
+  {
+    ContextOptions options;
+    AbortFlag abort{false};
+    options.abort = &abort;
+    BareContext context(options);
+    MpiRendezvous world(mpi->rank(), mpi->size());
+    const auto comm = join_from_host("mpi", context, world);
+    if (what == "conform") wrong = conform(*comm, context);
+    if (what == "differ") wrong = differ(*comm, context);
+    if (what == "bfloat16") wrong = bfloat16(*comm, context);
+    if (what == "overlap") wrong = overlap(*comm, context);
+    if (what == "pieces") wrong = pieces(*mpi, context);
+    if (what == "handout" && mpi->broadcast(mpi->rank() == 0 ? "place and token" : "") != "place and token")
+      wrong = "what rank 0 hands out did not arrive";
+    if (what == "world") {
+      MpiRendezvous another(mpi->rank(), mpi->size() + 1);
+      try {
+        join_from_host("mpi", context, another);
+        wrong = "a world that is not mpirun's was joined";
+      } catch (const Error& error) {
+        if (std::strstr(error.what(), "start the ranks by mpirun") == nullptr) wrong = error.what();
+      }
+    }
+    if (what == "die" && mpi->rank() == 1) _exit(9);
+    if (what == "die") conform(*comm, context);
+    if (what == "give_up" && mpi->rank() == 1) mpi->abort(7);
+    if (what == "give_up") conform(*comm, context);
+    if (what == "abort") {
+      wrong = aborted(*comm, context, abort);
+      std::puts(wrong.empty() ? "the call ended" : wrong.c_str());
+      std::fflush(stdout);
+      mpi->abort(1);  // a call is left in the library: nothing else may be asked of it
+    }
+  }
+  if (!wrong.empty()) std::fprintf(stderr, "rank %d: %s\n", mpi->rank(), wrong.c_str());
+  if (wrong.empty()) mpi->finish();
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace dp::test
+
+int main(int argc, char** argv) {
+  try {
+    return argc == 2 ? dp::test::run(argv[1]) : 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

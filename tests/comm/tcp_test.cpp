@@ -1,0 +1,149 @@
+#include "comm/conformance.h"
+#include "comm/thread_world.h"
+#include "kernels/comm/tcp_socket.h"
+#include "support/catch.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::test;
+
+namespace {
+
+ContextOptions mode(bool threaded) {
+  ContextOptions options;
+  options.threaded_streams = threaded;
+  return options;
+}
+
+template <typename Body>
+std::vector<std::string> on_all(JoiningWorld& world, Body body) {
+  std::vector<std::string> wrong(world.contexts.size());
+  world.run([&](int rank) {
+    const auto me = static_cast<std::size_t>(rank);
+    const auto comm = world.join(rank);
+    const auto stream = world.contexts[me]->make_stream();
+    wrong[me] = body(*comm, *stream);
+  });
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("tcp: every collective gives the tree's bits") {
+  const int size = GENERATE(1, 2, 3, 5);
+  JoiningWorld world(size);
+  CHECK(on_all(world, [](Communicator& comm, Stream& stream) { return check_everything(comm, stream, Sums::tree); }) ==
+        std::vector<std::string>(static_cast<std::size_t>(size)));
+}
+
+TEST_CASE("tcp: on streams that run late") {
+  JoiningWorld world(3, mode(true));
+  CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
+          return check_collectives<float>(comm, stream, 100001, Sums::tree) + check_parts(comm, stream, 1);
+        }) == std::vector<std::string>(3));
+}
+
+TEST_CASE("tcp: over IPv6") {
+  try {
+    listen_at("::1", 1);
+  } catch (const Error&) {
+    DP_SKIP("this host has no IPv6");
+  }
+  JoiningWorld world(2);
+  for (ThreadRendezvous& rank : world.ranks) rank.address = "::1";
+  CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
+          return check_collectives<float>(comm, stream, 5000, Sums::tree);
+        }) == std::vector<std::string>(2));
+}
+
+TEST_CASE("host in threads does the same") {
+  const int size = GENERATE(1, 2, 3, 5);
+  World world(size);
+  auto handles = world.communicators();
+  std::vector<std::string> wrong(world.contexts.size());
+  world.run([&](int rank) {
+    const auto me = static_cast<std::size_t>(rank);
+    const auto stream = world.contexts[me]->make_stream();
+    wrong[me] = check_everything(*handles[me], *stream, Sums::tree);
+  });
+  CHECK(wrong == std::vector<std::string>(static_cast<std::size_t>(size)));
+}
+
+TEST_CASE("tcp: memory may be written as soon as the call has passed") {
+  const bool threaded = GENERATE(false, true);
+  JoiningWorld world(3, mode(threaded));
+  CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
+          std::vector<float> data(5000);
+          int wrong = 0;
+          LambdaOp refill([&] { std::fill(data.begin(), data.end(), static_cast<float>(comm.rank() + 1)); });
+          LambdaOp check_broadcast([&] { wrong += data[0] != 2 || data[4999] != 2; });
+          LambdaOp check_sum([&] { wrong += data[0] != 6 || data[4999] != 6; });
+          for (int step = 0; step < 30; ++step) {
+            refill.run(stream, {}, nullptr);
+            comm.broadcast(data.data(), 5000, DType::f32, 1, stream);
+            check_broadcast.run(stream, {}, nullptr);
+            refill.run(stream, {}, nullptr);
+            comm.reduce(data.data(), 5000, DType::f32, step % 3, stream);
+            if (comm.rank() == step % 3) check_sum.run(stream, {}, nullptr);
+            refill.run(stream, {}, nullptr);
+            comm.all_reduce(data.data(), 5000, DType::f32, stream);
+            check_sum.run(stream, {}, nullptr);
+          }
+          stream.synchronize();
+          return wrong == 0 ? std::string() : std::to_string(wrong) + " wrong";
+        }) == std::vector<std::string>(3));
+}
+
+TEST_CASE("tcp: a call goes on while another stream of the replica works") {
+  JoiningWorld world(2);
+  std::vector<double> sums(2);
+  std::vector<int> looks(2);
+  world.run([&](int rank) {
+    const auto me = static_cast<std::size_t>(rank);
+    const auto comm = world.join(rank);
+    const auto stream = world.contexts[me]->make_stream(), other = world.contexts[me]->make_stream();
+    std::vector<float> data(4000000, 1);
+    comm->all_reduce(data.data(), 4000000, DType::f32, *stream);
+    // The replica's thread sleeps on the other stream, and gives the communication a look in between, no hand.
+    LambdaOp sleep([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    while (!world.contexts[me]->idle() && looks[me] < 100) {
+      sleep.run(*other, {}, nullptr);
+      ++looks[me];
+    }
+    stream->synchronize();
+    sums[me] = data[3999999];
+  });
+  CHECK(sums == std::vector<double>(2, 2));
+  for (const int count : looks) CHECK(count < 50);
+}
+
+TEST_CASE("tcp: two handles on two streams do not disturb each other") {
+  JoiningWorld world(4);
+  std::vector<int> wrong(4, 0);
+  world.run([&](int rank) {
+    const auto me = static_cast<std::size_t>(rank);
+    BareContext& context = *world.contexts[me];
+    const auto gradients = world.join(rank), losses = world.join(rank);
+    const auto compute = context.make_stream(), communication = context.make_stream();
+    const auto ready = context.make_event(), reduced = context.make_event();
+    std::vector<double> gradient(3000), loss(1);
+    LambdaOp backward([&] { std::fill(gradient.begin(), gradient.end(), 1.0); });
+    LambdaOp forward([&] { loss[0] = rank; });
+    LambdaOp check([&] { wrong[me] += gradient[2999] != 4 || loss[0] != 6; });
+    for (int step = 0; step < 40; ++step) {
+      backward.run(*compute, {}, nullptr);
+      compute->record(*ready);
+      communication->wait(*ready);
+      gradients->all_reduce(gradient.data(), 3000, DType::f64, *communication);
+      communication->record(*reduced);
+      forward.run(*compute, {}, nullptr);
+      losses->all_reduce(loss.data(), 1, DType::f64, *compute);
+      compute->wait(*reduced);
+      check.run(*compute, {}, nullptr);
+      if (step % 8 == rank) context.flush();
+    }
+    compute->synchronize();
+    communication->synchronize();
+  });
+  CHECK(wrong == std::vector<int>(4, 0));
+}

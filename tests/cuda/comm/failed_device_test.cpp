@@ -1,0 +1,72 @@
+// A GPU that fails in a step: what waits for it on other GPUs never ends, and yet the run does.
+#include "cuda/engine/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
+#include "dp/error.h"
+#include "simulated_cuda/nccl/nccl_recorder.h"
+#include "support/patience.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+constexpr double kSeconds = 30;  // several times what work gets to end after an abort
+
+void check_ends(int gpus, Comm comm, Graphs graphs, int failed, int kernel) {
+  INFO(gpus << " GPUs, " << (comm == Comm::nccl ? "nccl" : "p2p") << ", graphs " << static_cast<int>(graphs)
+            << ", kernel " << kernel << " of cuda:" << failed << " fails");
+  SimulatedGpus machine(gpus);
+  simt::simulation().protect_memory = false;  // time
+  const simt::SimulatedNccl nccl;
+  DataParallelOptions options = on_gpus(gpus, gpus);
+  options.comm = comm;
+  options.graphs = graphs;
+  const Model model = narrow_convnet();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto train = [&] {
+    DataParallel net(model, options);
+    for (std::uint64_t step = 0; step < 3; ++step) net.train_step(random_batch(model, 8, step), {.lr = 0.01f});
+    net.take_stats();
+    simt::simulation().failing_kernel = {.device = failed, .number = kernel};
+    for (std::uint64_t step = 3; step < 6; ++step) net.train_step(random_batch(model, 8, step), {.lr = 0.01f});
+    net.take_stats();
+  };
+  try {
+    train();
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::device);
+    CHECK_THAT(error.what(),
+               Catch::Contains("cudaErrorIllegalAddress") && Catch::Contains("cuda:" + std::to_string(failed)));
+  }
+  CHECK(simt::simulation().failing_kernel.number == 0);
+  CHECK(in_time(begin, kSeconds));
+}
+
+}  // namespace
+
+// A case each, for each waits five seconds: that is what work gets to end after an abort (kernels/cuda/runtime/stream.h).
+TEST_CASE("simulated GPUs: of two GPUs one that fails ends the run over p2p with its error, though the other waits") {
+  check_ends(2, Comm::p2p, Graphs::never, 1, 7);
+}
+
+TEST_CASE("simulated GPUs: of two GPUs one that fails in its first kernel ends the run over p2p with its error") {
+  check_ends(2, Comm::p2p, Graphs::never, 0, 1);
+}
+
+TEST_CASE("simulated GPUs: of two GPUs one that fails in a graph ends the run over p2p with its error") {
+  check_ends(2, Comm::p2p, Graphs::automatic, 1, 7);
+}
+
+TEST_CASE("simulated GPUs: of four GPUs one that fails ends the run over p2p with its error, though others wait") {
+  check_ends(4, Comm::p2p, Graphs::never, 3, 7);
+}
+
+TEST_CASE("simulated GPUs: of four GPUs one that fails in a graph ends the run over p2p with its error") {
+  check_ends(4, Comm::p2p, Graphs::automatic, 3, 7);
+}
+
+TEST_CASE("simulated GPUs: a GPU that fails ends the run over nccl with its error, though others wait for it") {
+  for (const int gpus : {2, 4}) check_ends(gpus, Comm::nccl, Graphs::automatic, gpus - 1, 7);
+  check_ends(2, Comm::nccl, Graphs::never, 0, 1);
+}

@@ -1,0 +1,108 @@
+// NCCL that hangs while communicators are made, in one process and with a process for each GPU (here: a thread).
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "cuda/comm/nccl_runs.h"
+#include "cuda/engine/narrow_nets.h"
+#include "process_group/world_ranks.h"
+#include "simulated_cuda/nccl/nccl_state.h"
+
+using namespace dp;
+using namespace dp::test;
+using kernels::cuda::NcclApi;
+using kernels::cuda::NcclComm;
+using kernels::cuda::NcclId;
+using kernels::cuda::NcclResult;
+
+namespace {
+
+enum class Hang { initialisation, first_collectives };
+
+// The stall ends between the verdict, after 6 to 6.4 s, and the end of the process, 3 s later: a busy machine may be late.
+constexpr double kTimeout = 6;
+constexpr std::chrono::milliseconds kStall{7500};
+
+// NCCL in which the rank on cuda:1 hangs.
+class HangingNccl {
+ public:
+  explicit HangingNccl(Hang hang) {
+    where = hang;
+    stalled = false;
+    real = kernels::cuda::nccl().api;
+    static NcclApi api;
+    api = *real;
+    api.comm_init_rank = [](NcclComm* comm, int ranks, NcclId id, int rank) {
+      if (where == Hang::initialisation && rank == 1 && !stalled.exchange(true)) std::this_thread::sleep_for(kStall);
+      const NcclResult result = real->comm_init_rank(comm, ranks, id, rank);
+      if (where == Hang::first_collectives && rank == 1 && result == NcclResult::success)
+        (*comm)->error = NcclResult::in_progress;  // no error of NCCL's, but its collectives never end
+      return result;
+    };
+    kernels::cuda::provide_nccl({&api, "hanging", {}});
+  }
+
+ private:
+  inline static const NcclApi* real = nullptr;
+  inline static Hang where{};
+  inline static std::atomic<bool> stalled{false};
+};
+
+DataParallelOptions watched(int gpus, double seconds) {
+  DataParallelOptions options = with_nccl(gpus, Reduce::all_reduce);
+  options.graphs = Graphs::never;
+  options.timeout_seconds = seconds;
+  return options;
+}
+
+std::string expected(double seconds) { return " for " + std::to_string(static_cast<int>(seconds)) + " s: "; }
+
+void check_one_process(Hang hang, double seconds) {
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl(std::chrono::seconds(60));
+  const HangingNccl hanging(hang);
+  try {
+    const DataParallel net(narrow_convnet(), watched(2, seconds));
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::timeout);
+    CHECK_THAT(error.what(), Catch::Contains(expected(seconds)));
+  }
+}
+
+void check_ranks(Hang hang, double seconds) {
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl(std::chrono::seconds(60));
+  const HangingNccl hanging(hang);
+  const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<World>& world) {
+    DataParallelOptions options = watched(1, seconds);
+    options.devices = gpus({world->rank()});
+    options.world = world;
+    const DataParallel net(narrow_convnet(), options);
+  });
+  for (const RankFailure& failure : failures) {
+    INFO(failure.text);
+    CHECK(failure.failed);
+    CHECK(failure.code == ErrorCode::timeout);
+    CHECK_THAT(failure.text, Catch::Contains(expected(seconds)));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("nccl: a hang in its first collectives ends by the timeout, in one process") {
+  check_one_process(Hang::first_collectives, 2);
+}
+
+TEST_CASE("nccl: a hang in its first collectives ends by the timeout, with a process for each GPU") {
+  check_ranks(Hang::first_collectives, 2);
+}
+
+TEST_CASE("nccl: a hang in its initialisation ends by the timeout, in one process") {
+  check_one_process(Hang::initialisation, kTimeout);
+}
+
+TEST_CASE("nccl: a hang in its initialisation ends by the timeout, with a process for each GPU") {
+  check_ranks(Hang::initialisation, kTimeout);
+}

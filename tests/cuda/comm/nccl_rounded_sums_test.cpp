@@ -1,0 +1,64 @@
+// Gradients summed in bfloat16 over nccl, whose order and rounding are its own.
+#include "cuda/engine/graph_runs.h"
+#include "cuda/simulated_gpus.h"
+#include "simulated_cuda/nccl/nccl_recorder.h"
+#include "support/rounded_sums.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+DataParallelOptions with_nccl(int gpus, Reduce reduce) {
+  DataParallelOptions options = without_dropout(on_gpus(gpus, gpus));
+  options.comm = Comm::nccl;
+  options.reduce = reduce;
+  options.bucket_bytes = 4000;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("nccl: sums in bfloat16, between two GPUs, where no order differs, p2p's bits") {
+  SimulatedGpus machine(2);
+  simt::simulation().protect_memory = false;  // time
+  const simt::SimulatedNccl nccl;
+  check_rounded_sums(narrow_convnet(), with_nccl(2, Reduce::master), 9);
+}
+
+TEST_CASE("nccl: sums in bfloat16, sums travel as bfloat16, weights as float32, and training stays within rounding") {
+  for (const Reduce reduce : kReductions) {
+    SimulatedGpus machine(4);
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    const simt::SimulatedNccl nccl;
+    check_rounded_training(narrow_convnet(), with_nccl(4, reduce), 9);
+    std::size_t sums = 0, rounded_sums = 0;
+    for (const std::string& launch : nccl.launches(0)) {
+      if (launch.find(" of 1 ") != std::string::npos) continue;  // when the communicators were made
+      const bool low = launch.find("bfloat16") != std::string::npos;
+      const bool sum = launch.find("reduce") != std::string::npos;
+      sums += sum, rounded_sums += sum && low;
+      CHECK((sum || !low));
+    }
+    CHECK(rounded_sums > 0);
+    CHECK(sums == 2 * rounded_sums);  // of two trainings one rounds
+    for (int device = 1; device < 4; ++device) CHECK(nccl.launches(device) == nccl.launches(0));
+  }
+}
+
+TEST_CASE("nccl: sums in bfloat16, steps as graphs have the bits of eager ones") {
+  for (const Reduce reduce : kReductions) {
+    SimulatedGpus machine(2);
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    const simt::SimulatedNccl nccl;
+    simt::SimulatedNccl::allow_a_graph_for_each_replica();
+    DataParallelOptions options = with_nccl(2, reduce);
+    options.reduce_dtype = DType::bf16;
+    options.graphs = Graphs::always;
+    if (reduce == Reduce::master) options.amp = Amp::float16, options.loss_scale.initial = 512;
+    const Course eager = course_of(narrow_convnet(), options, false),
+                 graphs = course_of(narrow_convnet(), options, true);
+    CHECK(graphs == eager);
+    CHECK_THAT(graphs.steps, Catch::Contains(" nodes"));
+  }
+}

@@ -1,0 +1,86 @@
+// The engine on simulated GPUs against the float64 reference: every reduction, every mode of batch normalisation.
+#include "cuda/engine/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
+#include "support/norm_options.h"
+
+using namespace dp;
+using namespace dp::test;
+
+TEST_CASE("simulated GPUs: a narrow mnist_convnet equals the reference") {
+  const Model model = narrow_convnet();
+  const Batch batch = random_batch(model, 9);
+  const Outcome expected = forward_and_backward(model, on_reference(), batch);
+  const auto origin = DataParallel(model, on_reference()).weights(), moved = step(model, on_reference(), batch);
+  for (const int gpus : {1, 2, 4, 8}) {
+    SimulatedGpus machine(gpus);
+    for (const Reduce reduce : kReductions)
+      check_against_reference(model, batch, on_gpus(gpus, gpus), BatchNormMode::master, reduce, expected, moved,
+                              origin);
+  }
+}
+
+TEST_CASE(
+    "simulated GPUs: L2 of mnist_convnet with dropout, whatever the reduction, the order of threads and the delays") {
+  const Model model = narrow_convnet();
+  std::vector<NamedTensor> expected;
+  for (const int gpus : {1, 2, 4})
+    for (const Reduce reduce : kReductions)
+      for (const auto order : {simt::ThreadOrder::forward, simt::ThreadOrder::reverse, simt::ThreadOrder::random}) {
+        SimulatedGpus machine(gpus);
+        simt::simulation().order = order;
+        simt::simulation().seed = static_cast<unsigned>(gpus);
+        DataParallelOptions options = on_gpus(gpus, gpus);
+        options.logical_shards = 4;
+        options.reduce = reduce;
+        const auto got = five_steps(model, options, 10);
+        if (expected.empty()) expected = got;
+        INFO(gpus << " GPUs, reduce " << static_cast<int>(reduce) << ", order " << static_cast<int>(order));
+        CHECK(bit_equal(got, expected));
+      }
+}
+
+TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference in every mode of normalisation") {
+  const Model model = narrow_resnet(/*relu=*/false);
+  const Batch batch = random_batch(model, 11);
+  for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
+    DataParallelOptions oracle = on_reference();
+    oracle.devices.assign(norm == BatchNormMode::sync ? 1 : 2, oracle.devices.front());
+    oracle.batch_norm = norm;
+    const Outcome expected = forward_and_backward(model, oracle, batch);
+    const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
+    SimulatedGpus machine(2);
+    check_against_reference(model, batch, on_gpus(2, 2), norm, Reduce::sharded, expected, moved, origin);
+  }
+}
+
+TEST_CASE("simulated GPUs: each normalisation has the eps and the momentum that its model gives it") {
+  SimulatedGpus machine(1);
+  check_norm_options(on_gpus(1, 1));
+}
+
+TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each other and that do not, and shared ones") {
+  const Model model = narrow_resnet(/*relu=*/true);
+  const auto result = [&](int replicas, int gpus, simt::Peer peers) {
+    SimulatedGpus machine(gpus, peers);
+    simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+    DataParallelOptions options = on_gpus(replicas, gpus);
+    options.logical_shards = 4;
+    options.batch_norm = BatchNormMode::sync;
+    return five_steps(model, options, 9);
+  };
+  const auto expected = result(1, 1, simt::Peer::works);
+  CHECK(bit_equal(result(2, 2, simt::Peer::works), expected));
+  CHECK(bit_equal(result(2, 2, simt::Peer::none), expected));
+  CHECK(bit_equal(result(2, 2, simt::Peer::corrupts), expected));
+  CHECK(bit_equal(result(4, 2, simt::Peer::works), expected));
+}
+
+// For the thread sanitizer, which must end it: the exchange does not wait for the first step's gradients.
+TEST_CASE("simulated GPUs: a wait of the engine is left out", "[.left_out_wait]") {
+  SimulatedGpus machine(2);
+  const Model model = narrow_convnet();
+  DataParallel net(model, on_gpus(2, 2));
+  simt::simulation().left_out_wait = {.device = 0, .for_other_device = false, .number = 1};
+  for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  net.take_stats();
+}

@@ -1,0 +1,90 @@
+// A course of training that meets everything a graph of a step may depend on, and what is compared of it.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "cuda/engine/narrow_nets.h"
+#include "simulated_cuda/simulation.h"
+
+namespace dp::test {
+
+struct Course {
+  std::vector<NamedTensor> weights, momenta, average;
+  std::vector<std::uint64_t> metrics;  // bits of doubles
+  std::string steps;                   // describe_steps(); not compared
+  friend bool operator==(const Course& a, const Course& b) {
+    return bit_equal(a.weights, b.weights) && bit_equal(a.momenta, b.momenta) && bit_equal(a.average, b.average) &&
+           a.metrics == b.metrics;
+  }
+};
+
+inline void keep(const Stats& stats, std::vector<std::uint64_t>& metrics) {
+  for (const double value : {stats.loss_sum, static_cast<double>(stats.samples), static_cast<double>(stats.top1),
+                             static_cast<double>(stats.top5), stats.grad_norm, static_cast<double>(stats.skipped),
+                             static_cast<double>(stats.loss_scale.value_or(0))})
+    metrics.push_back(std::bit_cast<std::uint64_t>(value));
+}
+
+// Two epochs whose last batch is smaller, rates that change, an evaluation between, a checkpoint loaded, steps without momentum.
+inline Course course_of(const Model& model, DataParallelOptions options, bool graphs) {
+  if (!graphs) options.graphs = Graphs::never;
+  DataParallel net(model, options);
+  Course course;
+  std::uint64_t number = 0;
+  const auto step = [&](std::int64_t rows, Sgd sgd) { net.train_step(random_batch(model, rows, ++number), sgd); };
+  std::vector<NamedTensor> weights, momenta;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int i = 0; i < 3; ++i)
+      step(9, {.lr = 0.05f / static_cast<float>(1 + i + epoch), .momentum = 0.9f, .weight_decay = 1e-3f});
+    // Fewer rows, but two for each of four replicas: a normalisation of 1x1 images trains on no less.
+    step(net.size() > 2 ? 8 : 5, {.lr = 0.01f, .momentum = 0.9f, .nesterov = epoch == 1});
+    keep(net.take_stats(), course.metrics);
+    net.evaluate(random_batch(model, 11, 1000));
+    keep(net.take_stats(), course.metrics);
+    if (epoch == 0) weights = net.weights(), momenta = net.momenta();
+    if (epoch == 1) net.set_weights(weights), net.set_momenta(momenta);
+  }
+  for (int i = 0; i < 3; ++i) step(9, {.lr = 0.02f});
+  keep(net.take_stats(), course.metrics);
+  CHECK(net.replicas_identical());
+  course.weights = net.weights();
+  course.momenta = net.momenta();
+  if (options.ema_decay) course.average = net.average_weights();
+  course.steps = net.describe_steps();
+  return course;
+}
+
+// What the streams are told in the fourth and fifth step, by their order among those of their device. batch_of(i): that of step i; null:
+// random_batch().
+inline std::map<std::string, std::vector<std::string>> launches_of_steps(
+    const Model& model, DataParallelOptions options, bool graphs,
+    const std::function<Batch(std::uint64_t)>& batch_of = nullptr) {
+  if (!graphs) options.graphs = Graphs::never;
+  DataParallel net(model, options);
+  const auto step = [&](std::uint64_t i) {
+    net.train_step(batch_of ? batch_of(i) : random_batch(model, 8, i), {.lr = 0.05f, .momentum = 0.9f});
+  };
+  for (std::uint64_t i = 0; i < 3; ++i) step(i);
+  simt::take_launches();
+  simt::simulation().log_launches = true;
+  for (std::uint64_t i = 3; i < 5; ++i) step(i);
+  simt::simulation().log_launches = false;
+  CHECK((net.describe_steps().find(" nodes") != std::string::npos) == graphs);
+  std::map<int, std::vector<std::string>> by_number;  // "stream 7 of cuda:0": numbers are of the whole process
+  std::map<int, std::string> device;
+  for (auto& [stream, launches] : simt::take_launches()) {
+    const int number = std::stoi(stream.substr(std::strlen("stream ")));
+    by_number[number] = launches;
+    device[number] = stream.substr(stream.find(" of "));
+  }
+  std::map<std::string, std::vector<std::string>> named;
+  std::map<std::string, int> count;
+  for (auto& [number, launches] : by_number)
+    named[std::to_string(count[device[number]]++) + device[number]] = std::move(launches);
+  return named;
+}
+
+}  // namespace dp::test

@@ -1,0 +1,21 @@
+// F4 on simulated GPUs.
+#include <cstdlib>
+
+#include "cuda/engine/failing_steps.h"
+
+using namespace dp;
+using namespace dp::test;
+
+// The stall ends between the verdict, after 20 to 21.25 s, and the end of the process, 10 s later, which is the longest that a watchdog waits.
+// A busy machine may be late by 4 s.
+TEST_CASE("simulated GPUs: a replica that does not move within the timeout is named, and nothing stays behind") {
+  SimulatedGpus machine(2);
+  DataParallelOptions options = on_gpus(2, 2);
+  options.timeout_seconds = 20;
+  setenv("DP_FAIL", "stall:backward:dev1:step1:25500ms", 1);
+  ErrorCode code{};
+  CHECK_THAT(failure_of(options, code), Catch::Contains("replica 1 (cuda:1) did not move for 20 s"));
+  unsetenv("DP_FAIL");
+  CHECK(code == ErrorCode::timeout);
+  check_nothing_left();
+}

@@ -1,0 +1,298 @@
+// NormConv2dForward on tensor cores against the ops that it stands for, one after another: y to the bit, moments of y as stored against
+// sums in long double; every tile, both types, whatever the order of threads, the form of cp.async and the number of multiprocessors.
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/cuda/tensor_core/conv_mma.h"
+#include "kernels/low_float.h"
+#include "simulated_cuda/rig.h"
+#include "support/catch.h"
+
+namespace dp::simt::test {
+namespace {
+
+using namespace dp::kernels;
+using namespace dp::kernels::cuda;
+using Bits = std::vector<std::uint16_t>;
+
+TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
+
+NormConv2dForward layer(DType type, std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t height,
+                        std::int64_t width, Window window) {
+  const auto side = [&](std::int64_t size) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; };
+  return {last({batch, in, height, width}, type), last({out, in, window.kernel, window.kernel}, type),
+          last({batch, out, side(height), side(width)}, type), window};
+}
+
+std::uint16_t bits_of(DType type, float value) {
+  return type == DType::bf16 ? from_float<BFloat16>(value).bits : from_float<Float16>(value).bits;
+}
+double value_of(DType type, std::uint16_t bits) {
+  return static_cast<double>(type == DType::bf16 ? to_float(BFloat16{bits}) : to_float(Float16{bits}));
+}
+
+template <typename T = float>
+std::vector<T> randoms(std::int64_t count, T least, T most, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<T> values(least, most);
+  std::vector<T> result(static_cast<std::size_t>(count));
+  for (T& value : result) value = values(generator);
+  return result;
+}
+Bits low(DType type, const std::vector<float>& values) {
+  Bits bits;
+  for (const float value : values) bits.push_back(bits_of(type, value));
+  return bits;
+}
+
+struct Inputs {
+  Bits x, w;
+  std::vector<double> stats;
+  std::vector<float> weight, bias;
+};
+
+Inputs inputs(const NormConv2dForward& d) {
+  const std::int64_t channels = d.x.shape[1];
+  Inputs in{low(d.x.type, randoms(d.x.shape.numel(), -1.f, 1.f, 1)),
+            low(d.x.type, randoms(d.w.shape.numel(), -1.f, 1.f, 2)), randoms(1 + 2 * channels, -.4, .4, 3),
+            randoms(channels, -2.f, 2.f, 4), randoms(channels, -.5f, .5f, 5)};
+  in.stats[0] = 100;
+  for (auto i = static_cast<std::size_t>(channels) + 1; i < in.stats.size(); ++i) in.stats[i] += 1.5;  // 1 / deviation
+  return in;
+}
+
+struct Results {
+  Bits y;
+  std::vector<double> moments, stats;
+  bool operator==(const Results& other) const = default;
+};
+
+void run(CudaOp& op, const TestStream& stream, const std::vector<void*>& args) {
+  const DeviceArray<double> workspace(std::vector<double>(op.workspace_bytes() / sizeof(double) + 1, NAN));
+  op.run_on(stream, args, workspace.get());
+  stream.finish();
+}
+
+class Rig {
+ public:
+  Rig(const NormConv2dForward& d, const Inputs& in)
+      : d_(d),
+        x_(in.x),
+        w_(in.w),
+        y_(Bits(static_cast<std::size_t>(d.y.shape.numel()), 0xffff)),
+        stats_(in.stats),
+        moments_(std::vector<double>(static_cast<std::size_t>(1 + 2 * d.y.shape[1]), NAN)),
+        stats_of_y_(moments_.values()),
+        weight_(in.weight),
+        bias_(in.bias) {}
+
+  Results fused(const MmaChoice& choice, int multiprocessors) {
+    const auto op = make_mma(d_, choice, multiprocessors);
+    void *const stats = d_.norm ? stats_.get() : nullptr, *const moments = d_.moments ? moments_.get() : nullptr;
+    void *const weight = d_.norm ? weight_.get() : nullptr, *const bias = d_.norm ? bias_.get() : nullptr;
+    const auto once = [&] {
+      run(*op, stream_,
+          {x_.get(), stats, weight, bias, w_.get(), y_.get(), moments, d_.eps ? stats_of_y_.get() : nullptr});
+      return results();
+    };
+    const Results first = once();
+    CHECK(once() == first);  // counters of blocks are back where they began
+    return first;
+  }
+  Results in_turn(const MmaChoice& choice) {
+    const DeviceArray<std::uint16_t> z(x_.values());
+    if (d_.norm)
+      run(*make(BatchNormForward{d_.x, true, false}, {}), stream_,
+          {x_.get(), stats_.get(), weight_.get(), bias_.get(), nullptr, z.get()});
+    run(*make_mma(Conv2dForward{d_.x, d_.w, d_.y, d_.window, false, false}, choice), stream_,
+        {z.get(), w_.get(), nullptr, y_.get()});
+    if (d_.moments) run(*make(BatchNormMoments{d_.y}, {}), stream_, {y_.get(), moments_.get()});
+    return results();
+  }
+  // Of moments, by themselves.
+  std::vector<double> merged(const std::vector<double>& moments) {
+    const DeviceArray<double> from(moments);
+    run(*make(BatchNormMerge{d_.y.shape[1], 1, *d_.eps}, {}), stream_, {from.get(), stats_of_y_.get()});
+    return stats_of_y_.values();
+  }
+
+ private:
+  Results results() const {
+    return {y_.values(), d_.moments ? moments_.values() : std::vector<double>{},
+            d_.eps ? stats_of_y_.values() : std::vector<double>{}};
+  }
+
+  NormConv2dForward d_;
+  TestStream stream_;
+  DeviceArray<std::uint16_t> x_, w_, y_;
+  DeviceArray<double> stats_, moments_, stats_of_y_;
+  DeviceArray<float> weight_, bias_;
+};
+
+// A deviation is rounded to float once, and eight of them, or of their squares, are added in float: each is off by at most 10 units of
+// 2^-24, relative to what their magnitudes add up to. All that follows is in double. So the squares are off by 16 such units of themselves,
+// which leaves some for those of the mean, and the mean by 16 of the deviation, and by the last bits of a double.
+void check_moments(const std::vector<double>& moments, const Bits& y, const TensorDesc& desc) {
+  const auto channels = static_cast<std::size_t>(desc.shape[1]), count = y.size() / channels;
+  REQUIRE(moments.size() == 1 + 2 * channels);
+  CHECK(moments[0] == static_cast<double>(count));
+  std::size_t wrong = 0;
+  for (std::size_t c = 0; c < channels; ++c) {
+    long double sum = 0, squares = 0;
+    for (std::size_t at = c; at < y.size(); at += channels) sum += value_of(desc.type, y[at]);
+    const long double mean = sum / static_cast<long double>(count);
+    for (std::size_t at = c; at < y.size(); at += channels)
+      squares += (value_of(desc.type, y[at]) - mean) * (value_of(desc.type, y[at]) - mean);
+    const long double deviation = std::sqrt(squares / static_cast<long double>(count));
+    const long double mean_off = std::abs(moments[1 + c] - mean);
+    const long double squares_off = std::abs(moments[1 + channels + c] - squares);
+    wrong += !(mean_off <= 0x1p-20L * deviation + 0x1p-50L * std::abs(mean)) +
+             !(squares_off <= 0x1p-20L * squares + 0x1p-80L * static_cast<long double>(count) * mean * mean);
+  }
+  CHECK(wrong == 0);
+}
+
+const Schedule kFirst{ThreadOrder::forward, AsyncCopy::eager};
+
+enum class Fused { nothing, norm, moments, both };
+const std::vector<Fused> kAll{Fused::nothing, Fused::norm, Fused::moments, Fused::both};
+
+// In each of the schedules, and with other numbers of multiprocessors.
+void check(NormConv2dForward d, const Inputs& in, const std::vector<Fused>& fused,
+           const std::vector<MmaTileKind>& tiles, const std::vector<Schedule>& orders) {
+  INFO("x " << to_string(d.x.shape) << " w " << to_string(d.w.shape) << " " << to_string(d.x.type));
+  for (const MmaTileKind tile : tiles)
+    for (const Fused what : fused) {
+      d.norm = what == Fused::norm || what == Fused::both, d.moments = what == Fused::moments || what == Fused::both;
+      d.eps = d.moments ? std::optional(0.25) : std::nullopt;
+      INFO("tile " << to_string(tile) << ", norm " << d.norm << ", moments " << d.moments);
+      use(kFirst);
+      const Results wanted = Rig(d, in).in_turn({tile, 1});
+      std::vector<Results> got;
+      int multiprocessors = 1;
+      for (const Schedule& order : orders) {
+        use(order);
+        got.push_back(Rig(d, in).fused({tile, 1}, multiprocessors++));
+        CHECK(got.back() == got.front());
+      }
+      CHECK(got[0].y == wanted.y);
+      if (!d.moments) continue;
+      check_moments(got[0].moments, wanted.y, d.y);
+      check_moments(wanted.moments, wanted.y, d.y);
+      CHECK(got[0].stats == Rig(d, in).merged(got[0].moments));
+    }
+}
+void check(const NormConv2dForward& d, const std::vector<Fused>& fused, const std::vector<MmaTileKind>& tiles,
+           const std::vector<Schedule>& orders = {kFirst}) {
+  check(d, inputs(d), fused, tiles, orders);
+}
+
+const std::vector<MmaTileKind> kTiles(std::begin(kMmaTileKinds), std::end(kMmaTileKinds));
+
+}  // namespace
+
+TEST_CASE("fused forward: every tile, odd shapes, strides, windows, in bf16 and f16") {
+  const FreshSimulation fresh;
+  check(layer(DType::bf16, 3, 24, 72, 11, 9, {3, 1, 1}), kAll, kTiles);
+  check(layer(DType::f16, 5, 72, 8, 15, 13, {1, 2, 0}), kAll, kTiles);
+  check(layer(DType::f16, 2, 24, 136, 9, 7, {3, 2, 1}), {Fused::both}, kTiles);
+  check(layer(DType::f16, 1, 8, 8, 6, 6, {5, 1, 2}), {Fused::both}, kTiles);
+  check(layer(DType::bf16, 1, 16, 64, 1, 1, {3, 1, 1}), {Fused::both}, kTiles);
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("fused forward: the same bits in every order of threads and form of cp.async") {
+  const FreshSimulation fresh;
+  check(layer(DType::bf16, 2, 40, 24, 9, 8, {3, 1, 1}), {Fused::both}, kTiles, schedules());
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("fused forward: cells that stay, runs shared by any number of blocks") {
+  const FreshSimulation fresh;
+  check(layer(DType::bf16, 7, 64, 64, 9, 11, {3, 1, 1}), {Fused::both}, {MmaTileKind::resident}, schedules());
+  check(layer(DType::f16, 1, 64, 24, 5, 7, {3, 1, 1}), kAll, {MmaTileKind::resident});
+  check(layer(DType::f16, 2, 64, 72, 3, 47, {3, 1, 1}), kAll, {MmaTileKind::resident});
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("fused forward: so many parts that they are joined in groups") {
+  const FreshSimulation fresh;
+  check(layer(DType::bf16, 5, 8, 8, 67, 64, {1, 1, 0}), {Fused::moments}, {MmaTileKind::small});
+  // Two columns of channels, the second one with few; blocks in another order.
+  check(layer(DType::f16, 5, 8, 72, 67, 64, {1, 1, 0}), {Fused::moments}, {MmaTileKind::small},
+        {kFirst, {ThreadOrder::random, AsyncCopy::eager}});
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("fused forward: moments of values far from zero that differ little, and of equal ones") {
+  const FreshSimulation fresh;
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const NormConv2dForward d = layer(type, 3, 16, 16, 23, 9, {1, 1, 0});
+    Inputs in = inputs(d);
+    const float far = type == DType::bf16 ? 193 : 1537;  // neighbours are 1 apart
+    for (std::size_t i = 0; i < in.x.size(); ++i)
+      in.x[i] = bits_of(type, i % 16 == 5 ? far : far + static_cast<float>(i * i / 16 % 3));
+    for (std::size_t i = 0; i < in.w.size(); ++i) in.w[i] = bits_of(type, i % 17 == 0 ? 1 : 0);  // y = x
+    check(d, in, {Fused::moments}, kTiles, {kFirst});
+  }
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("fused forward: what is not a number stays so") {
+  const FreshSimulation fresh;
+  NormConv2dForward d = layer(DType::bf16, 1, 8, 8, 3, 3, {3, 1, 1});
+  d.norm = true;
+  Inputs in = inputs(d);
+  in.x[0] = bits_of(DType::bf16, NAN);
+  const Bits y = Rig(d, in).fused({MmaTileKind::small, 1}, 1).y;
+  CHECK(std::isnan(value_of(DType::bf16, y[0])));
+  CHECK(!std::isnan(value_of(DType::bf16, y.back())));
+  CHECK(y == Rig(d, in).in_turn({MmaTileKind::small, 1}).y);
+}
+
+TEST_CASE("fused forward: offered where the plain one is") {
+  const CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
+  NormConv2dForward d = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
+  const auto plain_ways = [&] { return mma_ways(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, options); };
+  d.norm = d.moments = true;
+  const std::vector<Way> ways = mma_ways(d, options), plain_ones = plain_ways();
+  REQUIRE(ways.size() == plain_ones.size());
+  CHECK(ways.front().name == "own:mma resident fused");
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    CHECK(ways[i].name == plain_ones[i].name + " fused");
+    const auto op = ways[i].make();
+    CHECK(op->implementation() == ways[i].name);
+    CHECK(op->workspace_bytes() > 0);
+    CHECK(op->workspace_bytes() < std::size_t{16} << 20);  // y has 64 MiB
+  }
+  CudaOpOptions less = options;  // enough for cells that stay, not for their numbers as well
+  less.shared_memory = 154 * 1024;
+  while (mma_ways(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, less).front().name != "own:mma resident")
+    less.shared_memory += 64;
+  CHECK(mma_ways(d, less).front().name != "own:mma resident fused");
+  d.norm = false;
+  CHECK(mma_ways(d, less).front().name == "own:mma resident fused");
+  d.moments = false;
+  CHECK(ways.front().make()->tensors().size() == 3);
+  CHECK(mma_ways(d, options).front().make()->workspace_bytes() == 0);
+
+  d = layer(DType::bf16, 1, 2048, 8, 4, 4, {1, 1, 0});
+  CHECK(!mma_ways(d, options).empty());
+  d.norm = true;
+  CHECK(mma_ways(d, options).empty());
+  CHECK(mma_ways(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}), options).empty());
+  CHECK(mma_ways(layer(DType::f16, 2, 12, 16, 9, 9, {3, 1, 1}), options).empty());
+
+  const auto op = make_mma(layer(DType::bf16, 1, 8, 8, 2, 2, {1, 1, 0}), {MmaTileKind::small, 1});
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const DeviceArray<std::uint16_t> x(64), y(64);
+  CHECK_THROWS_AS(
+      op->run_on(stream, std::vector<void*>{x.get() + 1, nullptr, nullptr, nullptr, x.get(), y.get(), nullptr},
+                 nullptr),
+      Error);
+}
+
+}  // namespace dp::simt::test

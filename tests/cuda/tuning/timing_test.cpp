@@ -1,0 +1,276 @@
+// Seconds of work by label, as the devices measure them.
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "cuda/engine/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
+#include "kernels/cuda/context.h"
+#include "observe/timeline.h"
+#include "simulated_cuda/sleep.h"
+#include "support/temporary_folder.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::test;
+using simt::sleep_in;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+Timeline timeline_of(const DataParallelOptions& options, int steps) {
+  const TemporaryFolder temp;
+  const Model model = narrow_convnet();
+  DataParallel net(model, options);
+  for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  net.write_trace(temp / "trace.json");
+  return read_timeline(read_text(temp / "trace.json"));
+}
+
+double sum_of(const LabelSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+
+}  // namespace
+
+TEST_CASE("simulated GPUs: work is timed by label, waiting and resting left out, and nothing waits for the device") {
+  SimulatedGpus machine(1);
+  cuda::CudaContext context({DeviceKind::cuda, 0}, {});
+  const auto first = context.make_stream(), second = context.make_stream();
+  const auto done = context.make_event();
+  cuda::CudaStream& one = cuda::of_cuda(*first);
+  cuda::CudaStream& two = cuda::of_cuda(*second);
+  const auto begin = Clock::now();
+  one.label(1);
+  sleep_in(one.work(), 30);
+  one.label(2);
+  sleep_in(one.work(), 20);
+  two.label(3);
+  sleep_in(two.work(), 80);
+  two.record(*done);
+  one.wait(*done);  // for 30 ms
+  sleep_in(one.work(), 10);
+  const LabelSeconds early = context.take_seconds();
+  const double asked = seconds_since(begin);
+  one.synchronize();
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // a rest
+  one.label(4);
+  sleep_in(one.work(), 5);
+  LabelSeconds late = context.take_seconds();
+  one.synchronize();
+  const double passed = seconds_since(begin);
+  const LabelSeconds last = context.take_seconds();
+  if (asked < 0.03) CHECK(sum_of(early) == 0);
+  for (std::size_t label = 0; label < kLabels; ++label) late[label] += early[label] + last[label];
+  CHECK(late[0] == 0);
+  CHECK(late[1] >= 0.030);
+  CHECK(late[2] >= 0.020 + 0.010);
+  CHECK(late[3] >= 0.080);
+  CHECK(late[4] >= 0.005);
+  // One stream cannot have worked while it waited, at least 80 - 50 ms less what it began late, and rested.
+  CHECK(late[1] + late[2] + late[4] <= passed - 0.030);
+  CHECK(late[3] <= passed - 0.030);
+  CHECK(sum_of(context.take_seconds()) == 0);
+}
+
+TEST_CASE("simulated GPUs: more changes of label than the timer has places lose time, never order") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  cuda::CudaContext context({DeviceKind::cuda, 0}, {});
+  const auto stream = context.make_stream();
+  cuda::CudaStream& one = cuda::of_cuda(*stream);
+  sleep_in(one.native(), 50);  // keeps everything behind it from being reached
+  const auto begin = Clock::now();
+  for (int i = 0; i < 400; ++i) {
+    one.label(static_cast<std::size_t>(1 + i % 2));
+    one.work();
+  }
+  one.label(3);
+  sleep_in(one.work(), 20);
+  one.synchronize();
+  const LabelSeconds full = context.take_seconds();
+  CHECK(full[1] + full[2] <= seconds_since(begin));
+  CHECK(full[3] == 0);  // found no place
+  one.label(3);
+  sleep_in(one.work(), 20);
+  context.take_seconds();
+  one.synchronize();
+  const LabelSeconds again = context.take_seconds();
+  CHECK(again[3] >= 0.020);
+  CHECK(again[1] + again[2] == 0);
+}
+
+TEST_CASE("simulated GPUs: each replica's phases are timed, evaluations are not") {
+  SimulatedGpus machine(2);
+  const Model model = narrow_convnet();
+  DataParallel net(model, on_gpus(2, 2));
+  const Batch batch = random_batch(model, 8);
+  const auto begin = Clock::now();
+  for (int step = 0; step < 3; ++step) net.train_step(batch, {.lr = 0.01f});
+  net.take_stats();
+  net.train_step(batch, {.lr = 0.01f});  // its times are taken by later steps, those of the others by now
+  const double passed = seconds_since(begin);
+  for (const PhaseTimes& times : net.take_phase_times()) {
+    for (const double part :
+         {times.scatter, times.forward, times.backward, times.reduce, times.update, times.broadcast})
+      CHECK(part > 0);
+    CHECK(times.scatter + times.forward + times.backward <= passed);
+    CHECK(times.reduce + times.update + times.broadcast <= passed);
+  }
+  net.take_stats();
+  net.train_step(batch, {.lr = 0.01f});
+  net.take_stats();
+  net.take_phase_times();
+  const auto evaluated = Clock::now();
+  for (int i = 0; i < 24; ++i) net.evaluate(batch);
+  net.take_stats();
+  const double evaluation = seconds_since(evaluated);
+  net.train_step(batch, {.lr = 0.01f});
+  for (const PhaseTimes& times : net.take_phase_times())
+    CHECK(times.forward <= evaluation / 2);  // of this step and the one before
+}
+
+TEST_CASE("simulated GPUs: a recorded piece of work lies where the device did it, and no wait is in it") {
+  SimulatedGpus machine(1);
+  cuda::CudaContext context({DeviceKind::cuda, 0}, {});
+  const auto first = context.make_stream(), second = context.make_stream();
+  const auto done = context.make_event();
+  cuda::CudaStream& one = cuda::of_cuda(*first);
+  TraceRing ring(100);
+  one.trace(&ring);
+  const auto piece = [&](std::size_t label, std::uint64_t detail, int milliseconds) {
+    one.label(label);
+    one.detail(detail);
+    sleep_in(one.work(), milliseconds);
+    one.count_bytes(static_cast<std::size_t>(10 * milliseconds));
+    one.worked();
+  };
+  piece(1, 2, 5);
+  const std::int64_t begin = trace_clock();
+  ring.recording = true;
+  ring.step = 7;
+  piece(1, 2, 20);
+  piece(1, 4, 10);
+  sleep_in(cuda::of_cuda(*second).native(), 80);
+  second->record(*done);
+  first->wait(*done);
+  ring.step = 8;
+  piece(1, 4, 10);
+  ring.recording = false;
+  piece(1, 6, 5);
+  one.trace(&ring);
+  const std::int64_t end = trace_clock();
+  REQUIRE(ring.size() == 3);
+  CHECK(ring.dropped() == 0);
+  std::int64_t last = begin;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const TraceSpan& span = ring.span(i);
+    const std::int64_t asked = i == 0 ? 20 : 10;
+    CHECK(span.label == 1);
+    CHECK(span.detail == (i == 0 ? 2 : 4));
+    CHECK(span.step == (i == 2 ? 8 : 7));
+    CHECK(span.bytes == 10 * asked);
+    CHECK(span.begin >= last - 1'000'000);  // clocks are compared to some microseconds, if nobody else wants the core
+    CHECK(span.end - span.begin >= asked * 1'000'000 - 1000);
+    last = span.end;
+  }
+  CHECK(last <= end + 1'000'000);
+  CHECK(ring.span(2).begin - ring.span(1).end >=
+        30'000'000);  // of at least 80 - 10, less what the second stream began early
+}
+
+TEST_CASE("simulated GPUs: spans that find no place are counted as dropped") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  cuda::CudaContext context({DeviceKind::cuda, 0}, {});
+  const auto stream = context.make_stream();
+  cuda::CudaStream& one = cuda::of_cuda(*stream);
+  TraceRing ring(10000);
+  one.trace(&ring);
+  ring.recording = true;
+  one.label(1);
+  one.work();
+  std::atomic<bool> released = false;  // until then nothing that follows is reached
+  simt::hold(one.native(), released);
+  for (std::uint64_t i = 1; i <= 900; ++i) {
+    one.detail(2 * i);
+    one.work();
+  }
+  released = true;
+  released.notify_one();
+  one.trace(&ring);
+  CHECK(ring.size() >= 700);
+  CHECK(ring.dropped() > 0);
+  CHECK(ring.size() + ring.dropped() == 901);
+}
+
+TEST_CASE("simulated GPUs: a layer's floor is its arithmetic or its memory traffic at the rates of the clocks") {
+  SimulatedGpus machine(1);
+  DataParallelOptions options = on_gpus(1, 1);
+  options.trace_steps = 2;
+  DataParallel net(narrow_convnet(), options);
+  for (int step = 0; step < 2; ++step) net.train_step(random_batch(net.model(), 8), {.lr = 0.01f});
+  const auto layers = net.layer_times();
+  // 4 multiprocessors of 128 multiply-adds at 1.5 GHz; 4096 bits twice at 1.5 GHz
+  constexpr double kFlops = 2.0 * 4 * 128 * 1.5e9, kBytes = 2.0 * 1.5e9 * 4096 / 8;
+  // conv2: 8 images, 4 channels of 12x12 to 8 of 10x10, 3x3 without padding
+  const double flops = 2.0 * 8 * 8 * 100 * 9 * 4, bytes = 4.0 * (8 * 4 * 144 + 8 * 4 * 9 + 8 * 8 * 100);
+  bool found = false;
+  for (const LayerTime& layer : layers)
+    if (layer.name.starts_with("conv2") && layer.name.ends_with("backward_weights")) {
+      found = true;
+      CHECK(layer.floor_seconds == Approx(std::max(flops / kFlops, bytes / kBytes)));
+      CHECK(layer.seconds > 0);
+    }
+  CHECK(found);
+}
+
+TEST_CASE("simulated GPUs: the timeline has the streams' work, every bucket, and the bytes of theory") {
+  for (const int count : {2, 3}) {
+    SimulatedGpus machine(count);
+    DataParallelOptions options = on_gpus(count, count);
+    options.reduce = Reduce::all_reduce;
+    options.bucket_bytes = 1000;
+    const std::vector<std::int64_t> elements =
+        bucket_elements(DataParallel(narrow_convnet(), options).describe_plan(8));
+    REQUIRE(elements.size() > 2);
+    options.trace_first = 1;
+    options.trace_steps = 2;
+    const Timeline timeline = timeline_of(options, 4);
+    CHECK(timeline.steps == 2);
+    CHECK(timeline.dropped == 0);
+    std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> bytes;  // by step and bucket
+    for (int replica = 0; replica < count; ++replica) {
+      std::set<std::pair<std::int64_t, std::int64_t>> reduced, all;
+      for (const Span& span : timeline.of(replica, "reduce")) {
+        CHECK(span.thread == 2);
+        reduced.insert({span.step, span.bucket});
+        bytes[{span.step, span.bucket}] += span.bytes;
+      }
+      for (const std::int64_t step : {1, 2})
+        for (std::size_t bucket = 0; bucket < elements.size(); ++bucket)
+          all.insert({step, static_cast<std::int64_t>(bucket)});
+      CHECK(reduced == all);
+      std::set<std::string> names;
+      for (const Span& span : timeline.of(replica, "backward"))
+        if (span.thread == 1) names.insert(span.name);
+      CHECK(names.contains("conv1+relu backward_weights"));
+      for (const int thread : {1, 2}) {
+        double last = 0;
+        for (const Span& span : timeline.spans) {
+          if (span.process != replica || span.thread != thread) continue;
+          CHECK(span.begin >= last - 1);
+          last = span.end;
+        }
+        CHECK(last > 0);
+      }
+    }
+    for (std::size_t bucket = 0; bucket < elements.size(); ++bucket)
+      for (const std::int64_t step : {1, 2})
+        CHECK(bytes[{step, static_cast<std::int64_t>(bucket)}] == 2 * (count - 1) * elements[bucket] * 4);
+  }
+}

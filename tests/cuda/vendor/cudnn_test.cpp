@@ -1,0 +1,238 @@
+// Convolutions through a stand-in for cuDNN that checks every descriptor it is given.
+#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
+
+#include "cuda/simulated_gpus.h"
+#include "cuda/vendor/library_rig.h"
+#include "dp/error.h"
+#include "kernels/cuda/runtime/owner.h"
+#include "kernels/layer_calls.h"
+#include "simulated_cuda/cudnn/simulated_cudnn.h"
+#include "simulated_cuda/runtime/devices.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::kernels::cuda;
+using namespace dp::test;
+using simt::CudnnEngine;
+using simt::SimulatedCudnn;
+using simt::way_of;
+
+namespace {
+
+struct Case {
+  Shape x;
+  std::int64_t out;
+  Window window;
+  bool bias = false, relu = false, plain_x = false;
+};
+
+TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
+
+std::vector<std::string> names(const std::vector<Way>& ways) {
+  std::vector<std::string> result;
+  for (const Way& way : ways) result.push_back(way.name);
+  return result;
+}
+
+// The descriptors of one convolution in its three directions.
+struct Directions {
+  Conv2dForward forward;
+  Conv2dBackwardData data;
+  Conv2dBackwardWeights weights;
+
+  Directions(const Case& c, DType type) {
+    const Shape w{c.out, c.x[1], c.window.kernel, c.window.kernel}, y = window_output(c.x, c.out, c.window);
+    const TensorDesc x = c.plain_x ? TensorDesc{c.x, type, plain(c.x, type)} : last(c.x, type);
+    forward = {x, last(w, type), last(y, type), c.window, c.bias, c.relu};
+    data = {last(y, type), last(w, type), x, c.window};
+    weights = {x, last(y, type), last(w, DType::f32), c.window, c.bias};
+  }
+};
+
+Conv2dForward small_forward(DType type = DType::f32) { return Directions({{2, 8, 6, 6}, 12, {3, 1, 1}}, type).forward; }
+
+void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected_ways, const std::string& ending = {}) {
+  INFO("x " << to_string(c.x) << " out " << c.out << " stride " << c.window.stride << " " << to_string(type));
+  Random random(7, RandomUse::synthetic);
+  const Directions d(c, type);
+  const HostTensor x = rounded(random_tensor(c.x, random), type),
+                   w = rounded(random_tensor(d.forward.w.shape, random), type),
+                   dy = rounded(random_tensor(d.forward.y.shape, random), type), b = random_tensor({c.out}, random);
+  OpRig oracle(DeviceKind::reference);
+  const LayerResult expected = conv2d(oracle, x, w, c.bias ? &b : nullptr, dy, c.window, c.relu, Layouts::plain);
+  const TensorDesc vector{{c.out}, DType::f32, plain({c.out}, DType::f32)};
+  const DeviceTensor at_x = rig.upload(x, d.forward.x), at_w = rig.upload(w, d.forward.w),
+                     at_dy = rig.upload(dy, d.forward.y), at_b = rig.upload(b, vector);
+  const auto ways = [&](const OpDesc& desc) {
+    auto found = cudnn_ways(desc, rig.options);
+    CHECK(found.size() == expected_ways);
+    return found;
+  };
+  for (const Way& way : ways(d.forward)) {
+    const auto op = way.make();
+    REQUIRE(op);
+    CHECK(op->implementation() == way.name);
+    const DeviceTensor y = rig.poisoned(op->tensors()[2]);
+    rig.run(*op, {at_x.data(), at_w.data(), c.bias ? at_b.data() : nullptr, y.data()});
+    CHECK(relative_error(rig.download(y), expected.y) <= tolerance(type));
+  }
+  for (const Way& way : ways(d.data)) {
+    const auto op = way.make();
+    REQUIRE(op);
+    const DeviceTensor dx = rig.poisoned(op->tensors()[2]);
+    rig.run(*op, {at_dy.data(), at_w.data(), dx.data()});
+    CHECK(relative_error(rig.download(dx), expected.dx) <= tolerance(type));
+  }
+  for (const Way& way : ways(d.weights)) {
+    const auto op = way.make();
+    REQUIRE(op);
+    CHECK(way.name.ends_with(ending));
+    CHECK(op->tensors()[2].type == DType::f32);
+    const DeviceTensor dw = rig.poisoned(op->tensors()[2]), db = rig.poisoned(vector);
+    rig.run(*op, {at_x.data(), at_dy.data(), dw.data(), d.weights.bias ? db.data() : nullptr});
+    CHECK(relative_error(rig.download(dw), expected.dw) <= (ending.empty() ? tolerance(DType::f32) : tolerance(type)));
+    if (d.weights.bias) CHECK(relative_error(rig.download(db), expected.db) <= 1e-5);
+  }
+}
+
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
+
+const Case kCases[] = {{{2, 8, 6, 6}, 12, {3, 1, 1}, true, true},
+                       {{3, 5, 7, 9}, 13, {3, 2, 1}, true, false},
+                       {{2, 16, 5, 4}, 8, {1, 2, 0}, false, true},
+                       {{1, 3, 8, 8}, 4, {7, 2, 3}, false, false, true},
+                       {{2, 1, 9, 7}, 5, {5, 1, 2}, true, true}};
+
+}  // namespace
+
+TEST_CASE("cudnn: convolutions of every direction, type and odd shape agree with the reference") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
+  {
+    LibraryRig rig;
+    for (const Case& c : kCases)
+      for (const DType type : kTypes) check_case(rig, c, type, 2);
+    CHECK(cudnn.handles() == 1);
+  }
+  CHECK(cudnn.descriptors() == 0);
+  CHECK(cudnn.handles() == 0);
+}
+
+TEST_CASE("cudnn: where no engine writes float32 from 16 bits the weight gradient is widened") {
+  SimulatedGpus machine(1);
+  SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
+  cudnn.refuse_wide_weight_gradients();
+  LibraryRig rig;
+  for (const Case& c : kCases) {
+    check_case(rig, c, DType::bf16, 2, " widened");
+    check_case(rig, c, DType::f16, 2, " widened");
+    check_case(rig, c, DType::f32, 2);
+  }
+}
+
+TEST_CASE("cudnn: engines that round, or choose another algorithm, are ways only where that is allowed") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn(
+      {CudnnEngine::tensor_core, CudnnEngine::winograd, CudnnEngine::nondeterministic, CudnnEngine::plain});
+  LibraryRig rig;
+  const std::string plain = way_of(CudnnEngine::plain), tf32 = way_of(CudnnEngine::tensor_core) + " tf32",
+                    winograd = way_of(CudnnEngine::winograd), other = way_of(CudnnEngine::nondeterministic);
+  const auto ways = [&](DType type) { return names(cudnn_ways(small_forward(type), rig.options)); };
+  CHECK(ways(DType::f32) == std::vector{other, plain});
+  CHECK(ways(DType::bf16) == std::vector{way_of(CudnnEngine::tensor_core), other, plain});
+  rig.options.fast_convolutions = true;
+  CHECK(ways(DType::f32) == std::vector{winograd, other, plain});
+  rig.options.fast_convolutions = false, rig.options.tf32 = true;
+  CHECK(ways(DType::f32) == std::vector{tf32, other, plain});
+  CHECK(cudnn_ways(small_forward(), rig.options).front().make()->rounds_to_tf32());
+  rig.options.tf32 = false, rig.options.deterministic = true;
+  CHECK(ways(DType::f32) == std::vector{plain});  // one, and it is pinned
+}
+
+TEST_CASE("cudnn: plans that are refused or want too much memory are none") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn({CudnnEngine::refuses, CudnnEngine::hungry, CudnnEngine::plain});
+  LibraryRig rig;
+  const std::vector<Way> ways = cudnn_ways(small_forward(), rig.options);
+  REQUIRE(ways.size() == 3);
+  CHECK(ways[0].make() == nullptr);
+  CHECK(ways[1].make() == nullptr);
+  CHECK(ways[2].make() != nullptr);
+}
+
+TEST_CASE("cudnn: no ways without the library, with a device that it refuses, without libraries, for other ops") {
+  SimulatedGpus machine(1);
+  {
+    LibraryRig rig;
+    CHECK(cudnn_ways(small_forward(), rig.options).empty());
+    CHECK(library_versions() == "cudnn none; cublaslt none");
+    CHECK(describe_libraries().find("cuDNN       none: it is not simulated here\n") == 0);
+  }
+  SimulatedCudnn cudnn;
+  CHECK(library_versions() == "cudnn 9.19.0; cublaslt none");
+  CHECK(describe_libraries().find("cuDNN       9.19.0, a stand-in\n") == 0);
+  LibraryRig rig;
+  CHECK(cudnn_ways(ReluForward{last({2, 8, 6, 6}, DType::f32)}, rig.options).empty());
+  CHECK(cudnn_ways(small_forward(), CudaOpOptions{}).empty());
+  CHECK(cudnn_ways(small_forward(), rig.options).size() == 1);
+  cudnn.refuse_devices();
+  LibraryRig refused;
+  CHECK(cudnn_ways(small_forward(), refused.options).empty());
+}
+
+TEST_CASE("cudnn: the same pointers are told once, whatever the number of runs") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn;
+  LibraryRig rig;
+  const Conv2dForward d = small_forward();
+  const auto op = cudnn_ways(d, rig.options).front().make();
+  const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
+                     y = rig.poisoned(d.y), other = rig.poisoned(d.y);
+  const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, 0}, {});
+  const auto stream = context->make_stream(), second = context->make_stream();
+  for (int i = 0; i < 10; ++i)
+    for (const DeviceTensor& to : {y, other}) {
+      void* const args[] = {x.data(), w.data(), nullptr, to.data()};
+      op->run(i < 5 ? *stream : *second, args, nullptr);
+      stream->synchronize(), second->synchronize();
+    }
+  CHECK(cudnn.variant_packs() == 2);
+  CHECK(cudnn.runs() == std::vector<std::string>(20, "engine 0, forward"));
+}
+
+TEST_CASE("cudnn: a failure at run time says what failed where, and how to go on without cuDNN") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn({CudnnEngine::fails, CudnnEngine::plain});
+  LibraryRig rig;
+  const Conv2dForward d = small_forward();
+  const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
+                     y = rig.poisoned(d.y);
+  const std::vector<Way> ways = cudnn_ways(d, rig.options);
+  try {
+    rig.run(*ways[0].make(), {x.data(), w.data(), nullptr, y.data()});
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::device);
+    CHECK(error.what() ==
+          std::string("cuDNN failed in conv2d_forward (cudnn:eng9 k2=7) on cuda:0: CUDNN_STATUS_EXECUTION_FAILED "
+                      "(planted); DP_CUDNN_LIBRARY=none leaves cuDNN out"));
+  }
+  CHECK_THROWS_WITH(rig.run(*ways[1].make(), {static_cast<std::byte*>(x.data()) + 4, w.data(), nullptr, y.data()}),
+                    Catch::Contains("does not lie on a multiple of 16 bytes"));
+}
+
+TEST_CASE("cudnn: a handle that is used or destroyed while another device is current is reported") {
+  const SimulatedGpus gpus(2);
+  const SimulatedCudnn library;
+  const CudnnApi& api = *cuda::cudnn().api;
+  CudnnHandle handle = nullptr;
+  REQUIRE(api.create(&handle) == CudnnStatus::success);
+  const StreamHandle stream = make_stream_handle();
+  simt::set_current_device(1);
+  CHECK(api.set_stream(handle, stream.get()) == CudnnStatus::success);
+  CHECK(api.destroy(handle) == CudnnStatus::success);
+  simt::set_current_device(0);
+  CHECK(simt::take_reports() ==
+        std::vector<std::string>{"cuDNN: a handle of cuda:0 gets a stream while cuda:1 is current",
+                                 "cuDNN: a handle of cuda:0 is destroyed while cuda:1 is current"});
+}

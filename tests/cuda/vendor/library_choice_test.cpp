@@ -1,0 +1,354 @@
+// Libraries among the ways that are tried: who wins, what is kept, and that a network trains with them.
+#include "cuda/vendor/library_rig.h"
+
+#include <set>
+#include <utility>
+
+#include "cuda/engine/narrow_nets.h"
+#include "cuda/simulated_gpus.h"
+#include "cuda/vendor/judged_candidates.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/tuning/cache_folder.h"
+#include "kernels/cuda/tuning/tuner.h"
+#include "kernels/cuda/vendor/cublaslt_linear.h"
+#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
+#include "simulated_cuda/cublaslt/simulated_cublaslt.h"
+#include "simulated_cuda/cudnn/simulated_cudnn.h"
+#include "simulated_cuda/runtime/devices.h"
+#include "simulated_cuda/sleep.h"
+#include "support/temporary_folder.h"
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::kernels::cuda;
+using namespace dp::test;
+using simt::CublasLtAlgorithm;
+using simt::CudnnEngine;
+using simt::SimulatedCublasLt;
+using simt::SimulatedCudnn;
+using simt::way_of;
+
+namespace {
+
+TensorDesc last(const Shape& shape) { return {shape, DType::f32, channels_last(shape, DType::f32)}; }
+Conv2dForward convolution(bool relu = true) {
+  return {last({2, 8, 9, 9}), last({40, 8, 3, 3}), last({2, 40, 9, 9}), {3, 1, 1}, true, relu};
+}
+LinearForward linear(bool relu = true) {
+  const Shape x{3, 20}, w{7, 20}, y{3, 7};
+  return {{x, DType::f32, plain(x, DType::f32)},
+          {w, DType::f32, plain(w, DType::f32)},
+          {y, DType::f32, plain(y, DType::f32)},
+          true,
+          relu};
+}
+
+// An own op that takes long, so that what a library does right always wins.
+class Slow final : public CudaOp {
+ public:
+  explicit Slow(std::unique_ptr<CudaOp> op) : op_(std::move(op)) { tensors_ = op_->tensors(); }
+  std::size_t workspace_bytes() const override { return op_->workspace_bytes(); }
+  std::string implementation() const override { return "pinned"; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+    simt::sleep_in(stream, 20);
+    op_->run_on(stream, args, workspace);
+  }
+
+ private:
+  std::unique_ptr<CudaOp> op_;
+};
+
+// Of it and the ways of libraries.
+std::string fastest(Tuner& tuner, const LibraryRig& rig, const OpDesc& desc, const std::string& variant = {}) {
+  std::vector<Way> ways;
+  auto own = std::visit([&](const auto& d) { return make(d, rig.options); }, desc);
+  for (Way& way : ways_beside(desc, *own, rig.options))
+    if (!way.name.starts_with("own:")) ways.push_back(std::move(way));
+  return as_op(tuner.choose(desc, std::make_unique<Slow>(std::move(own)), {ways, {}, {}}, variant))->implementation();
+}
+
+}  // namespace
+
+TEST_CASE("library ways: a wrong engine never wins, nor one that is slow, fails, is refused or too large") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  const SimulatedCudnn cudnn({CudnnEngine::wrong, CudnnEngine::slow, CudnnEngine::fails, CudnnEngine::refuses,
+                              CudnnEngine::hungry, CudnnEngine::plain});
+  LibraryRig rig;
+  Tuner tuner("", "a GPU");
+  CHECK(fastest(tuner, rig, convolution()).starts_with(way_of(CudnnEngine::plain) + ", "));
+}
+
+TEST_CASE("library ways: where all others are wrong or slow the pinned one stays") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::wrong, CublasLtAlgorithm::slow, CublasLtAlgorithm::fails});
+  LibraryRig rig;
+  Tuner tuner("", "a GPU");
+  CHECK(fastest(tuner, rig, linear()).starts_with("pinned, "));
+  CHECK(!cublaslt.runs().empty());
+}
+
+TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run would go on") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  const SimulatedCudnn cudnn({CudnnEngine::loses_nan});
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::loses_nan});
+  LibraryRig rig;
+  Tuner tuner("", "a GPU");
+  for (const bool relu : {true, false}) {
+    INFO("ReLU " << relu);
+    // cuDNN's fallback heuristics have a plain engine, too.
+    const std::string convolved = fastest(tuner, rig, convolution(relu));
+    CHECK(convolved.starts_with("cudnn:"));
+    if (relu) CHECK(!convolved.starts_with(way_of(CudnnEngine::loses_nan)));
+    CHECK(fastest(tuner, rig, linear(relu)).starts_with("cublaslt:") == !relu);
+  }
+}
+
+TEST_CASE("library ways: one that loses NaN is a note, not a failure, an own kernel that does is a failure") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn({CudnnEngine::loses_nan, CudnnEngine::wrong, CudnnEngine::plain});
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::loses_nan});
+  LibraryRig rig;
+  const auto found = [&](const OpDesc& desc) {
+    std::vector<std::unique_ptr<CudaOp>> all;
+    all.push_back(std::visit([&](const auto& d) { return make(d, rig.options); }, desc));
+    for (const Way& way : library_ways(desc, rig.options)) all.push_back(way.make());
+    std::vector<CudaOp*> ops;
+    for (const auto& op : all) ops.push_back(op.get());
+    return judged(ops, try_ops(trial_arguments(desc), ops));
+  };
+  using Lines = std::vector<std::string>;
+  const Judged convolved = found(convolution());
+  CHECK(convolved.notes == Lines{way_of(CudnnEngine::loses_nan) + " loses NaN"});
+  CHECK(convolved.failures == Lines{way_of(CudnnEngine::wrong) + " differs from the baseline"});
+  const Judged multiplied = found(linear());  // the only candidate of the library; our own kernel is fit
+  CHECK(multiplied.notes.size() == 1);
+  CHECK(multiplied.failures.empty());
+  const auto own = make(convolution(), rig.options);
+  CudaOp* const ops[] = {own.get(), own.get()};
+  const std::string name = own->implementation();
+  CHECK(judged(ops, std::vector<TrialResult>{{Verdict::fit, 1}, {Verdict::loses_nan}}).failures ==
+        Lines{name + " loses NaN"});
+  CHECK(judged(ops, std::vector<TrialResult>(2)).failures ==
+        Lines{name + " not tried", name + " not tried", "no candidate is fit"});
+}
+
+TEST_CASE("library ways: of cuDNN's engines that compile kernels two are taken for a problem") {
+  SimulatedGpus machine(1);
+  const SimulatedCudnn cudnn(
+      {CudnnEngine::compiles, CudnnEngine::compiles_too, CudnnEngine::compiles_as_well, CudnnEngine::plain});
+  LibraryRig rig;
+  std::vector<std::string> names;
+  for (const Way& way : cudnn_ways(convolution(), rig.options)) names.push_back(way.name);
+  CHECK(names ==
+        std::vector{way_of(CudnnEngine::compiles), way_of(CudnnEngine::compiles_too), way_of(CudnnEngine::plain)});
+}
+
+TEST_CASE("library ways: the machine that choices are kept for has the versions of its libraries") {
+  SimulatedGpus machine(1);
+  std::set<std::string> machines{machine_of(0)};
+  {
+    const SimulatedCudnn cudnn({CudnnEngine::plain});
+    machines.insert(machine_of(0));
+    const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
+    machines.insert(machine_of(0));
+  }
+  CHECK(machines.size() == 3);
+  simt::simulation().compute_capability = 86;
+  machines.insert(machine_of(0));
+  CHECK(machines.size() == 4);
+}
+
+TEST_CASE("library ways: TF32 may win where it is asked for, and is another problem then") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  const TemporaryFolder folder;
+  const SimulatedCudnn cudnn({CudnnEngine::tensor_core});
+  LibraryRig rig;
+  Tuner tuner(folder.path(), "a GPU");
+  rig.options.tf32 = true;
+  // The fallback heuristics have a plain engine, too: either may be the faster one.
+  const std::string with = fastest(tuner, rig, convolution(), " tf32");
+  CHECK(with.starts_with("cudnn:"));
+  rig.options.tf32 = false;
+  CHECK(fastest(tuner, rig, convolution()).starts_with(way_of(CudnnEngine::plain) + ", "));
+  rig.options.tf32 = true;
+  CHECK(fastest(tuner, rig, convolution(), " tf32") == with);
+}
+
+TEST_CASE("library ways: what is kept is found again by name, and no other plan is made for it") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  const TemporaryFolder folder;
+  std::string chosen;
+  {
+    const SimulatedCudnn cudnn({CudnnEngine::slow, CudnnEngine::plain});
+    LibraryRig rig;
+    Tuner tuner(folder.path(), "a GPU");
+    chosen = fastest(tuner, rig, convolution());
+    CHECK(chosen.starts_with(way_of(CudnnEngine::plain)));
+    CHECK(cudnn.plans() == 2);
+  }
+  const SimulatedCudnn cudnn({CudnnEngine::slow, CudnnEngine::plain});
+  LibraryRig rig;
+  Tuner tuner(folder.path(), "a GPU");
+  CHECK(fastest(tuner, rig, convolution()) == chosen);
+  CHECK(cudnn.plans() == 1);
+  CHECK(cudnn.runs().empty());
+}
+
+TEST_CASE("library ways: replicas train through cuDNN and cuBLASLt as through own kernels, and without them again") {
+  SimulatedGpus machine(2);
+  const Model model = narrow_convnet();
+  DataParallelOptions options = on_gpus(2, 2);
+  const Batch batch = random_batch(model, 8);
+  const auto pinned = step(model, options, batch);
+  const auto origin = DataParallel(model, options).weights();
+  options.autotune = true;
+  {
+    const SimulatedCudnn cudnn;
+    const SimulatedCublasLt cublaslt;
+    const auto tuned = step(model, options, batch);
+    const Worst worst = worst_of(tuned, pinned, &origin);
+    INFO(worst.name << " " << worst.error);
+    CHECK(worst.error <= 1e-4);  // sums in another order
+    CHECK(!cudnn.runs().empty());
+    CHECK(!cublaslt.runs().empty());
+    CHECK(cudnn.handles() == 0);
+    CHECK(cublaslt.handles() == 0);
+  }
+  CHECK(DataParallel(model, options).describe_plan(8).find("cudnn:") == std::string::npos);
+}
+
+TEST_CASE("library ways: a graph runs them as it recorded them, and recording tells the library nothing new") {
+  SimulatedGpus machine(1);
+  simt::simulation().delays = false;
+  SimulatedCudnn cudnn({CudnnEngine::needs_workspace});
+  cudnn.refuse_wide_weight_gradients();  // a kernel of ours follows
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::needs_workspace});
+  LibraryRig rig;
+  Random random(3, RandomUse::synthetic);
+  const auto desc = [](const Shape& shape, DType type) { return TensorDesc{shape, type, channels_last(shape, type)}; };
+  const TensorDesc x = desc({2, 8, 6, 6}, DType::bf16), dy = desc({2, 12, 6, 6}, DType::bf16),
+                   dw = desc({12, 8, 3, 3}, DType::f32), rows = desc({3, 20}, DType::f32),
+                   w = desc({7, 20}, DType::f32), y = desc({3, 7}, DType::f32), b = desc({7}, DType::f32);
+  const auto convolution = cudnn_ways(Conv2dBackwardWeights{x, dy, dw, {3, 1, 1}, false}, rig.options).front().make();
+  const auto linear = cublaslt_ways(LinearForward{rows, w, y, true, true}, rig.options).front().make();
+  const auto any = [&](const TensorDesc& tensor) { return rig.upload(random_tensor(tensor.shape, random), tensor); };
+  const DeviceTensor at_x = any(x), at_dy = any(dy), at_rows = any(rows), at_w = any(w), at_b = any(b),
+                     at_dw = rig.poisoned(dw), at_y = rig.poisoned(y);
+  const auto workspace =
+      rig.rig().context().allocate(std::max(convolution->workspace_bytes(), linear->workspace_bytes()));
+  const auto stream = rig.rig().context().make_stream();
+  const auto run = [&] {
+    void* const of_convolution[] = {at_x.data(), at_dy.data(), at_dw.data(), nullptr};
+    void* const of_linear[] = {at_rows.data(), at_w.data(), at_b.data(), at_y.data()};
+    convolution->run(*stream, of_convolution, workspace->data());
+    linear->run(*stream, of_linear, workspace->data());
+  };
+  run();
+  stream->synchronize();
+  const HostTensor gradient = rig.download(at_dw), result = rig.download(at_y);
+  const int packs = cudnn.variant_packs();
+  rig.rig().context().begin_graph(stream.get());
+  run();
+  const auto graph = rig.rig().context().end_graph(stream.get());
+  CHECK(cudnn.variant_packs() == packs);
+  for (int i = 0; i < 2; ++i) {
+    const HostTensor none = zeros(dw.shape);
+    const DeviceTensor cleared = rig.upload(none, dw), empty = rig.upload(zeros(y.shape), y);
+    stream->copy(at_dw.data(), cleared.data(), dw.layout.bytes);
+    stream->copy(at_y.data(), empty.data(), y.layout.bytes);
+    graph->launch(*stream);
+    stream->synchronize();
+    CHECK(rig.download(at_dw).values == gradient.values);
+    CHECK(rig.download(at_y).values == result.values);
+  }
+}
+
+TEST_CASE("library ways: a choice of an earlier run is run once on each device when its op is made") {
+  SimulatedGpus machine(2);
+  simt::simulation().delays = false;
+  simt::simulation().compute_capability = 87;  // a machine for which this process has made no choice yet
+  const SimulatedCudnn cudnn({CudnnEngine::plain});
+  const OpDesc desc = convolution();
+  const auto own = make(convolution(), options_of_device(0));
+  for (const int device : {0, 1})  // simulated GPUs differ in name
+    TuningCache(cache_folder(), machine_of(device)).keep(problem_of(desc, *own), {way_of(CudnnEngine::plain), 5.0});
+  ContextOptions options;
+  options.autotune = true;
+  for (const int device : {0, 1}) {
+    const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, device}, options);
+    const std::string chosen = context->make_op(desc)->implementation();
+    INFO(chosen);
+    CHECK(chosen.starts_with(way_of(CudnnEngine::plain)));
+    CHECK(cudnn.runs().size() == static_cast<std::size_t>(device + 1));
+  }
+}
+
+// Nothing is bound yet, and a library refuses null pointers.
+TEST_CASE("library ways: a plan is described before the first step") {
+  SimulatedGpus machine(1);
+  simt::simulation().compute_capability = 86;  // as above
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
+  const Shape x{8, 1, 8, 8}, w{128, 64}, y{8, 128};
+  const LinearForward fc1{{x, DType::f32, plain(x, DType::f32)}, {w, DType::f32, {}}, {y, DType::f32, {}}, true, true};
+  std::string way;
+  {
+    const LibraryRig rig;
+    const auto own = make(fc1, rig.options);
+    for (const Way& one : ways_beside(fc1, *own, rig.options))
+      if (one.name.starts_with("cublaslt")) way = one.name;
+    TuningCache(cache_folder(), machine_of(0)).keep(problem_of(fc1, *own), {way, 5.0});
+  }
+  REQUIRE(!way.empty());
+  DataParallelOptions options = on_gpus(1, 1);
+  options.autotune = true;
+  const std::string plan = DataParallel(models::mlp({.input = {1, 8, 8}, .classes = 10}), options).describe_plan(8);
+  INFO(plan);
+  CHECK(plan.find("fc1+relu                                 " + way) != std::string::npos);
+}
+
+namespace {
+
+CudnnApi observed_cudnn;
+CublasLtApi observed_cublaslt;
+decltype(CudnnApi::destroy) destroy_cudnn;
+decltype(CublasLtApi::destroy) destroy_cublaslt;
+std::vector<int> current_at_end;  // the device that is current whenever a handle is destroyed
+
+void note_device() { current_at_end.push_back(simt::current_device()); }
+
+}  // namespace
+
+TEST_CASE("library ways: handles are destroyed while their own device is current") {
+  SimulatedGpus machine(3);
+  const SimulatedCudnn cudnn({CudnnEngine::plain});
+  const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
+  observed_cudnn = *kernels::cuda::cudnn().api, observed_cublaslt = *kernels::cuda::cublaslt().api;
+  destroy_cudnn = std::exchange(observed_cudnn.destroy, [](CudnnHandle handle) {
+    note_device();
+    return destroy_cudnn(handle);
+  });
+  destroy_cublaslt = std::exchange(observed_cublaslt.destroy, [](CublasLtHandle handle) {
+    note_device();
+    return destroy_cublaslt(handle);
+  });
+  provide_cudnn({&observed_cudnn, "observed", {}});
+  provide_cublaslt({&observed_cublaslt, "observed", {}});
+  current_at_end.clear();
+  {
+    Libraries one(1), two(2);
+    for (Libraries* const libraries : {&one, &two}) {
+      bind_device(libraries == &one ? 1 : 2);
+      CHECK(libraries->cudnn_handle() != nullptr);
+      CHECK(libraries->cublaslt_handle() != nullptr);
+    }
+    bind_device(0);
+  }
+  CHECK(current_at_end == std::vector<int>{2, 2, 1, 1});
+}

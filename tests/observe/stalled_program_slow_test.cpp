@@ -1,0 +1,21 @@
+// F4, many times, in every phase.
+#include "observe/stalled_program.h"
+#include "support/catch.h"
+
+using namespace dp::test;
+
+TEST_CASE("F4: 20 stalls, both engines: status 6 within 2 to 4 s, the stalled one named") {
+  const char* const phases[] = {"scatter", "forward", "backward", "reduce", "update"};
+  for (int i = 0; i < 20; ++i) {
+    const bool ddp = i % 4 == 3;
+    const int device = i % 2;
+    const Stalled stalled = run_stalled(ddp ? std::vector<std::string>{"--engine", "ddp"} : std::vector<std::string>{},
+                                        device, phases[i % 5]);
+    INFO(i << ": " << stalled.seconds << " s, " << stalled.outcome.err);
+    CHECK(stalled.outcome.code == 6);
+    CHECK(stalled.seconds > 1.9);
+    CHECK(stalled.seconds < kLongestEnd);
+    CHECK_THAT(stalled.outcome.err,
+               Catch::Contains((ddp ? "rank " : "replica ") + std::to_string(device) + " (cpu) did not move for 2 s"));
+  }
+}

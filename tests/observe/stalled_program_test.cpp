@@ -1,0 +1,56 @@
+// F4 through the program: a worker that does not come back does not hold the process.
+#include "observe/stalled_program.h"
+#include "support/catch.h"
+#include "support/patience.h"
+
+using namespace dp::test;
+
+TEST_CASE("F4: with --timeout 2 a stalled replica ends dp_train within 2 to 4 s with status 6") {
+  const Stalled stalled = run_stalled({}, 1, "backward");
+  INFO(stalled.outcome.err);
+  CHECK(stalled.outcome.code == 6);
+  CHECK(stalled.whole > 2);
+  CHECK(stalled.seconds < kLongestEnd + kPatience.count());
+  CHECK_THAT(stalled.outcome.err,
+             Catch::StartsWith("dp: error: replica 1 (cpu) did not move for 2 s: replica 0 (cpu) waits in reduce of "
+                               "bucket 0 of step 2, last layer 'fc1"));
+  CHECK_THAT(stalled.outcome.err, Catch::Contains("replica 1 (cpu) stands in backward of step 2, last layer 'loss'"));
+}
+
+TEST_CASE("F4: a stalled rank ends every rank's process, and its message is the first") {
+  const int rank = GENERATE(0, 1);
+  const Stalled stalled = run_stalled({"--engine", "ddp"}, rank, "forward");
+  INFO(stalled.outcome.err);
+  CHECK(stalled.outcome.code == 6);
+  CHECK(stalled.whole > 2);
+  CHECK(stalled.seconds < kLongestEnd + kPatience.count());
+  const std::string number = std::to_string(rank), other = std::to_string(1 - rank);
+  CHECK_THAT(stalled.outcome.err,
+             Catch::StartsWith("[rank " + number + "] dp: error: rank " + number +
+                               " (cpu) did not move for 2 s: rank " + number + " (cpu) stands in forward of step 2"));
+  CHECK_THAT(stalled.outcome.err, Catch::Contains("[rank " + other + "] dp_train: error: rank " + other +
+                                                  " stops: rank " + number + " failed"));
+  CHECK_THAT(stalled.outcome.err, Catch::Contains("; rank " + other + " was in reduce of bucket 0 of step 2"));
+}
+
+TEST_CASE("over sockets too the rank that failed is named, not the connection that went with it") {
+  const TemporaryFolder temp;
+  Program program({"--engine", "ddp", "--comm", "tcp", "--cpu", "3", "--dataset", "synthetic", "--model", "mlp", "-b",
+                   "24", "--max-steps", "9", "--output-dir", "run", "--threads-per-replica", "1", "--quiet"},
+                  temp.path(), {"DP_FAIL=throw:backward:dev1:step3"});
+  const Outcome outcome = program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 4);
+  CHECK_THAT(outcome.err,
+             Catch::StartsWith("[rank 1] dp_train: error: rank 1: rank 1 (cpu) failed in backward of step 3"));
+  for (const char* other : {"0", "2"})
+    CHECK_THAT(outcome.err, Catch::Contains("rank " + std::string(other) + " stops: rank 1 failed"));
+}
+
+TEST_CASE("watch: --timeout 0 has no watchdog, and no time is negative") {
+  const TemporaryFolder temp;
+  CHECK(run_dp_train({"--dataset", "synthetic", "--model", "mlp", "--cpu", "1", "--dry-run", "--timeout", "0"},
+                     temp.path())
+            .code == 0);
+  CHECK(run_dp_train({"--dataset", "synthetic", "--dry-run", "--timeout", "-1"}, temp.path()).code == 2);
+}

@@ -1,0 +1,354 @@
+// The multi-process engine against the single-process one (S19, S20). Its ranks are threads here; what lies between them
+// is what lies between processes.
+#include <mutex>
+
+#include "data/small_dataset.h"
+#include "dp/error.h"
+#include "process_group/world_ranks.h"
+#include "support/catch.h"
+#include "support/failing.h"
+#include "support/temporary_folder.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+using State = std::vector<NamedTensor>;
+
+// A rank's part of a batch, as its loader would deal it.
+Batch part_of(const Batch& batch, int rank, int ranks) {
+  const std::int64_t rows = (batch.size() + ranks - 1 - rank) / ranks;
+  Batch part{Tensor(batch.images.shape().with_dim(0, rows)), Tensor(Shape{rows}, DType::i32),
+             Tensor(Shape{rows}, DType::i64)};
+  const std::int64_t pixels = batch.images.numel() / batch.size();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t from = rank + row * ranks;
+    std::copy_n(batch.images.data<float>() + from * pixels, pixels, part.images.data<float>() + row * pixels);
+    part.labels.data<std::int32_t>()[row] = batch.labels.data<std::int32_t>()[from];
+    part.samples.data<std::int64_t>()[row] = batch.samples.data<std::int64_t>()[from];
+  }
+  part.global = batch.size();
+  return part;
+}
+
+DataParallelOptions in_world(const DataParallelOptions& options, const std::shared_ptr<World>& world) {
+  DataParallelOptions own = options;
+  own.devices = {options.devices.front()};
+  own.world = world;
+  return own;
+}
+
+constexpr Sgd kSgd{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f};
+
+struct Trained {
+  State weights, momenta;
+  Stats stats;
+};
+
+Trained train_dp(const Model& model, const DataParallelOptions& options, std::int64_t rows, int steps) {
+  DataParallel net(model, options);
+  for (int step = 0; step < steps; ++step)
+    net.train_step(random_batch(model, rows, static_cast<std::uint64_t>(step)), kSgd);
+  net.evaluate(random_batch(model, rows, 99));
+  return {net.weights(), net.momenta(), net.take_stats()};
+}
+
+Trained train_ddp(const Model& model, const DataParallelOptions& options, int ranks, std::int64_t rows, int steps) {
+  Trained trained;
+  all_ranks(ranks, [&](const auto& world) {
+    DataParallel net(model, in_world(options, world));
+    DP_HOLDS(net.size() == ranks);
+    for (int step = 0; step < steps; ++step)
+      net.train_step(part_of(random_batch(model, rows, static_cast<std::uint64_t>(step)), world->rank(), ranks), kSgd);
+    DP_HOLDS(net.replicas_identical());
+    net.evaluate(part_of(random_batch(model, rows, 99), world->rank(), ranks));
+    const Stats stats = net.take_stats();
+    if (world->leads()) trained = {net.weights(), net.momenta(), stats};
+  });
+  return trained;
+}
+
+}  // namespace
+
+TEST_CASE("S20: one step of ddp and of dp on the same global batch are equal to 1e-5 of the distance moved") {
+  const Model model = smooth_convnet();
+  const State origin = DataParallel(model, on_cpus(1)).weights();
+  for (const int ranks : {1, 2, 3, 4})
+    for (const std::int64_t rows : {24, 23}) {  // equal shards, and others
+      INFO("ranks " << ranks << ", rows " << rows);
+      const Trained dp = train_dp(model, on_cpus(ranks), rows, 1);
+      const Trained ddp = train_ddp(model, on_cpus(1), ranks, rows, 1);
+      const Worst worst = worst_error(ddp.weights, dp.weights, &origin);
+      INFO(worst.name << " " << worst.error);
+      CHECK(worst.error <= 1e-5);
+      CHECK(worst_error(ddp.momenta, dp.momenta).error <= 1e-5);
+      CHECK(ddp.stats.samples == dp.stats.samples);
+      CHECK(ddp.stats.loss_sum == Approx(dp.stats.loss_sum).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("S20: batch normalisation in step over the ranks equals that over replicas") {
+  const Model model = residual_net(/*relu=*/false);
+  DataParallelOptions options = on_cpus(1);
+  const State origin = DataParallel(model, options).weights();
+  for (const BatchNormMode mode : {BatchNormMode::sync, BatchNormMode::pooled, BatchNormMode::master})
+    for (const int ranks : {1, 2, 3, 4}) {
+      // Where each shard is normalised by itself, only shards of the same samples are comparable: of one rank.
+      if (mode != BatchNormMode::sync && ranks > 1) continue;
+      options.batch_norm = mode;
+      DataParallelOptions replicas = options;
+      replicas.devices = cpus(ranks);
+      INFO("ranks " << ranks << ", mode " << static_cast<int>(mode));
+      const Trained dp = train_dp(model, replicas, 24, 1), ddp = train_ddp(model, options, ranks, 24, 1);
+      const Worst worst = worst_error(ddp.weights, dp.weights, &origin);
+      INFO(worst.name << " " << worst.error);
+      CHECK(worst.error <= 1e-5);
+      CHECK(ddp.stats.loss_sum == Approx(dp.stats.loss_sum).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("ddp: the modes of batch normalisation keep statistics of the shards that they say") {
+  const Model model = residual_net(/*relu=*/false);
+  const std::int64_t rows = 24;
+  DataParallelOptions options = on_cpus(1);
+  // As dp with shards of the same samples: rank r's rows, one after another.
+  const Batch batch = random_batch(model, rows);
+  for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled}) {
+    options.batch_norm = mode;
+    DataParallelOptions replicas = options;
+    replicas.devices = cpus(2);
+    Batch sorted = random_batch(model, rows);
+    const std::int64_t half = rows / 2;
+    for (int rank = 0; rank < 2; ++rank) {
+      const Batch part = part_of(batch, rank, 2);
+      std::copy_n(part.images.data<float>(), part.images.numel(),
+                  sorted.images.data<float>() + rank * part.images.numel());
+      std::copy_n(part.labels.data<std::int32_t>(), half, sorted.labels.data<std::int32_t>() + rank * half);
+      std::copy_n(part.samples.data<std::int64_t>(), half, sorted.samples.data<std::int64_t>() + rank * half);
+    }
+    DataParallel dp(model, replicas);
+    dp.train_step(sorted, kSgd);
+    State ddp;
+    all_ranks(2, [&](const auto& world) {
+      DataParallel net(model, in_world(options, world));
+      net.train_step(part_of(batch, world->rank(), 2), kSgd);
+      if (world->leads()) ddp = net.weights();
+    });
+    INFO("mode " << static_cast<int>(mode));
+    CHECK(bit_equal(ddp, dp.weights()));  // the same shards, the same tree of sums
+  }
+}
+
+TEST_CASE("ddp: micro-batches, clipping, skipping and dropout as in dp") {
+  const Model smooth = smooth_convnet(), dropping = small_convnet(/*dropout=*/true);
+  const auto compare = [](const Model& model, DataParallelOptions options, double tolerance) {
+    DataParallelOptions replicas = options;
+    replicas.devices = cpus(3);
+    const State origin = DataParallel(model, options).weights();
+    const Trained dp = train_dp(model, replicas, 24, 2), ddp = train_ddp(model, options, 3, 24, 2);
+    const Worst worst = worst_error(ddp.weights, dp.weights, &origin);
+    INFO(worst.name << " " << worst.error);
+    CHECK(worst.error <= tolerance);
+  };
+  DataParallelOptions options = on_cpus(1);
+  options.grad_accum_steps = 2;
+  compare(smooth, options, 1e-5);
+  options = on_cpus(1);
+  options.clip_grad_norm = 0.1;
+  compare(smooth, options, 1e-5);
+  options = on_cpus(1);
+  options.on_nonfinite = OnNonfinite::skip;
+  compare(smooth, options, 1e-5);
+  compare(dropping, on_cpus(1), 1e-4);  // kinks: a value beside one may fall to the other side
+}
+
+TEST_CASE("ddp: gradients summed in bfloat16, the same bits over shared memory and sockets, near those in float32") {
+  const Model model = smooth_convnet();
+  const State origin = DataParallel(model, on_cpus(1)).weights();
+  DataParallelOptions options = on_cpus(1);
+  options.clip_grad_norm = 5;
+  const Trained exact = train_ddp(model, options, 3, 23, 3);
+  options.reduce_dtype = DType::bf16;
+  options.comm = Comm::host;
+  const Trained over_memory = train_ddp(model, options, 3, 23, 3);
+  options.comm = Comm::tcp;
+  options.bucket_bytes = 2000;
+  const Trained over_sockets = train_ddp(model, options, 3, 23, 3);
+  CHECK(bit_equal(over_memory.weights, over_sockets.weights));
+  CHECK_FALSE(bit_equal(over_memory.weights, exact.weights));
+  CHECK(worst_error(over_memory.weights, exact.weights, &origin).error < 0.05);
+  CHECK(over_memory.stats.grad_norm == Approx(exact.stats.grad_norm).epsilon(0.02));
+}
+
+TEST_CASE("ddp: sums in bfloat16 that can not be are refused on every rank") {
+  const Model model = smooth_convnet();
+  const auto refusals = [&](bool by_mpi) {
+    return on_ranks(2, [&](const auto& world) {
+      DataParallelOptions options = in_world(on_cpus(1), world);
+      options.comm = by_mpi ? Comm::mpi : Comm::host;
+      if (by_mpi || world->leads()) options.reduce_dtype = DType::bf16;
+      DataParallel(model, options);
+    });
+  };
+  for (const bool by_mpi : {false, true})
+    for (const RankFailure& failure : refusals(by_mpi)) {
+      CHECK(failure.failed);
+      CHECK(failure.code == ErrorCode::usage);
+      CHECK_THAT(failure.text, Catch::Contains("--reduce-dtype") && Catch::Contains(by_mpi ? "MPI" : "all the same"));
+    }
+}
+
+TEST_CASE("ddp: what rank 0 sets, every rank has") {
+  const Model model = residual_net();
+  DataParallelOptions options = on_cpus(1);
+  options.ema_decay = 0.5;
+  const Trained other = train_dp(model, options, 12, 3);
+  all_ranks(3, [&](const auto& world) {
+    DataParallel net(model, in_world(options, world));
+    net.set_weights(world->leads() ? other.weights : State{});
+    net.set_momenta(world->leads() ? other.momenta : State{});
+    net.train_step(part_of(random_batch(model, 12, 7), world->rank(), 3), kSgd);
+    DP_HOLDS(net.replicas_identical());
+    DP_HOLDS(net.average_weights().size() == other.weights.size());
+    DP_HOLDS(net.replicas_identical());
+  });
+}
+
+TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error") {
+  const Model model = small_convnet();
+  for (const std::string& phase : std::vector<std::string>{"forward", "backward", "reduce", "update"}) {
+    const FailEnvironment fail("throw:" + phase + ":dev1:step1");
+    const auto failures = on_ranks(3, [&](const auto& world) {
+      DataParallel net(model, in_world(on_cpus(1), world));
+      for (int step = 0; step < 4; ++step) net.train_step(part_of(random_batch(model, 12), world->rank(), 3), kSgd);
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      const RankFailure& failure = failures[static_cast<std::size_t>(rank)];
+      INFO(phase << ", rank " << rank << ": " << failure.text);
+      CHECK(failure.failed);
+      CHECK(failure.text.find("rank 1 (cpu) failed in " + phase + " of step 1") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("ddp: what can not be made leaves nothing that the world's end would touch") {
+  const Model model = small_convnet();
+  const auto failures = on_ranks(2, [&](const auto& world) {
+    DataParallelOptions options = in_world(on_cpus(1), world);
+    options.comm = world->leads() ? Comm::p2p : Comm::tcp;  // found impossible when there is an abort flag already
+    DataParallel net(model, options);
+  });
+  for (const RankFailure& failure : failures) CHECK(failure.failed);
+}
+
+TEST_CASE("ddp: options that belong to one process are refused") {
+  const Model model = small_convnet();
+  const auto refused = [&](const std::function<void(DataParallelOptions&)>& change, const std::string& why) {
+    DataParallelOptions options = in_world(on_cpus(1), World::join({}));
+    change(options);
+    CHECK_THROWS_WITH(DataParallel(model, options), Catch::Matchers::Contains(why));
+  };
+  refused([](auto& o) { o.devices = cpus(2); }, "one device");
+  refused([](auto& o) { o.reduce = Reduce::sharded; }, "all_reduce");
+  refused([](auto& o) { o.loss = LossAt::gathered; }, "loss local");
+  refused([](auto& o) { o.logical_shards = 4; }, "one process");
+  DataParallel net(model, in_world(on_cpus(1), World::join({})));
+  CHECK_THROWS_WITH(net.forward(random_batch(model, 4).images), Catch::Matchers::Contains("train_step"));
+}
+
+TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, and dp goes on with it") {
+  const TemporaryFolder folder;
+  const DatasetPair data{std::make_shared<SmallDataset>(50, Shape{3, 11, 11}),
+                         std::make_shared<SmallDataset>(37, Shape{3, 11, 11})};
+  ModelBuilder wide("wide", Shape{3, 11, 11});
+  const Model ten = wide.build(wide.linear(
+      "fc", wide.flatten(wide.batch_norm2d("bn", wide.conv2d("conv", wide.input(), {.out_channels = 4, .kernel = 3}))),
+      {.out_features = 10}));
+  TrainerOptions options;
+  options.epochs = 2;
+  options.batch_size = 12;
+  options.parallel = on_cpus(1);
+  options.workers = 1;
+  options.output_dir = folder.path() + "/run";
+  RunSummary summary;
+  std::mutex mutex;
+  bool leads = true;
+  std::vector<std::int64_t> evaluated;
+  const auto failures = on_ranks(3, [&](const auto& world) {
+    TrainerOptions own = options;
+    own.parallel.world = world;
+    if (!world->leads()) own.output_dir = "/nowhere/at/all";  // only rank 0 writes
+    Trainer trainer(ten, data, own);
+    TrainerCallbacks callbacks;
+    callbacks.on_eval = [&](const EvalReport& report) {
+      const std::scoped_lock lock(mutex);
+      leads = leads && world->leads();
+      evaluated.push_back(report.stats.samples);
+    };
+    const RunSummary mine = trainer.run(callbacks);
+    if (world->leads()) summary = mine;
+  });
+  CHECK(leads);
+  CHECK(evaluated == std::vector<std::int64_t>{37, 37});
+  CHECK(summary.steps == 2 * 5);
+  CHECK(summary.engine == "ddp");
+  CHECK(summary.devices == std::vector<std::string>{"cpu", "cpu", "cpu"});
+
+  const auto resumed_by = [&](int ranks, std::int64_t epochs) {
+    TrainerOptions more = options;
+    more.epochs = epochs;
+    more.resume = "auto";
+    more.parallel.devices = cpus(ranks);
+    Trainer trainer(ten, data, more);
+    return trainer.run();
+  };
+  const RunSummary dp = resumed_by(2, 3);
+  CHECK(dp.steps == 3 * 5);
+  CHECK(dp.engine == "dp");
+  std::int64_t steps = 0;
+  all_ranks(2, [&](const auto& world) {
+    TrainerOptions more = options;
+    more.epochs = 4;
+    more.resume = "auto";
+    more.parallel.world = world;
+    const RunSummary mine = Trainer(ten, data, more).run();
+    if (world->leads()) steps = mine.steps;
+  });
+  CHECK(steps == 4 * 5);
+}
+
+TEST_CASE("ddp: a stop asked of one rank stops all at the same step, with a checkpoint") {
+  const TemporaryFolder folder;
+  const Model model = [] {
+    ModelBuilder m("linear", Shape{1, 3, 4});
+    return m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 10}));
+  }();
+  const DatasetPair data{std::make_shared<SmallDataset>(64), std::make_shared<SmallDataset>(16)};
+  std::vector<std::int64_t> steps(3, -1);
+  std::atomic<int> stop{0};
+  all_ranks(3, [&](const auto& world) {
+    TrainerOptions options;
+    options.epochs = 1000;
+    options.batch_size = 8;
+    options.parallel = on_cpus(1);
+    options.parallel.world = world;
+    options.workers = 1;
+    options.print_freq = 1;
+    options.output_dir = folder.path() + "/run";
+    const std::atomic<int> never{0};
+    options.stop = world->rank() == 2 ? &stop : &never;
+    TrainerCallbacks callbacks;
+    callbacks.on_step = [&](const StepReport& report) {
+      if (report.step == 11) stop.store(2);
+    };
+    const RunSummary summary = Trainer(model, data, options).run(callbacks);
+    DP_HOLDS(summary.interrupted);
+    steps[static_cast<std::size_t>(world->rank())] = summary.steps;
+  });
+  CHECK(steps[0] >= 11);
+  CHECK(steps[0] <= 14);
+  CHECK(steps == std::vector<std::int64_t>(3, steps[0]));
+  CHECK(load_checkpoint(folder.path() + "/run/checkpoints/last").state.step == steps[0]);
+}

@@ -1,0 +1,99 @@
+// Several hosts: two network namespaces with a wire between them, ranks in each.
+#include <cstdlib>
+
+#include "process_group/rank_programs.h"
+#include "support/temporary_folder.h"
+
+using namespace dp::test;
+
+namespace {
+
+bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+
+// Two namespaces, 10.213.7.1 and 10.213.7.2, as long as it lives.
+class TwoHosts {
+ public:
+  TwoHosts() : tag_(std::to_string(::getpid() % 10000)) {
+    made_ =
+        run("ip netns add " + name(0)) && run("ip netns add " + name(1)) &&
+        run("ip link add dpa" + tag_ + " netns " + name(0) + " type veth peer name dpb" + tag_ + " netns " + name(1));
+    for (int host = 0; host < 2 && made_; ++host) {
+      const std::string in = "ip netns exec " + name(host) + " ip ", device = (host ? "dpb" : "dpa") + tag_;
+      made_ = run(in + "addr add " + address(host) + "/24 dev " + device) && run(in + "link set " + device + " up") &&
+              run(in + "link set lo up");
+    }
+  }
+  ~TwoHosts() {
+    for (int host = 0; host < 2; ++host) run("ip netns del " + name(host));
+  }
+  bool made() const { return made_; }
+  std::string name(int host) const { return "dp" + tag_ + (host ? "b" : "a"); }
+  static std::string address(int host) { return "10.213.7." + std::to_string(host + 1); }
+
+ private:
+  std::string tag_;
+  bool made_ = false;
+};
+
+std::string ip_program() {
+  for (const char* path : {"/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"})
+    if (std::filesystem::exists(path)) return path;
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("hosts: ranks on two hosts train one network, and only rank 0's host hears of the world") {
+  const TwoHosts hosts;
+  if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  const std::string port = free_port();
+  std::vector<Program> nodes;
+  for (int host = 0; host < 2; ++host) {
+    // The second host's output folder is its own business: only rank 0 writes.
+    const Words arguments =
+        short_run(folder.path() + (host ? "/nowhere" : "/run")) + Words{"--cpu",         "2",
+                                                                        "--nnodes",      "2",
+                                                                        "--node-rank",   std::to_string(host),
+                                                                        "--master-addr", TwoHosts::address(0),
+                                                                        "--master-port", port};
+    nodes.emplace_back(arguments, folder.path(), Words{"DP_TOKEN=between the two of us"},
+                       Words{ip_program(), "netns", "exec", hosts.name(host)});
+  }
+  for (int host = 0; host < 2; ++host) {
+    const Outcome outcome = nodes[static_cast<std::size_t>(host)].wait();
+    INFO("host " << host << ": " << outcome.err << outcome.out);
+    CHECK(outcome.code == 0);
+  }
+  CHECK_FALSE(std::filesystem::exists(folder.path() + "/nowhere"));
+  const auto summary = summary_in(folder.path() + "/run");
+  CHECK(summary["devices"].size() == 4);
+
+  // The same bits as four ranks on one host.
+  const Outcome one = run_dp_train(short_run(folder.path() + "/one") + Words{"--cpu", "4"}, folder.path());
+  INFO(one.err);
+  CHECK(one.code == 0);
+  CHECK(summary_in(folder.path() + "/one")["weights_sha256"] == summary["weights_sha256"]);
+}
+
+TEST_CASE("hosts: without the run's token nobody gets in") {
+  const TwoHosts hosts;
+  if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  const std::string port = free_port();
+  Words arguments = short_run(folder.path() + "/run");
+  *(std::find(arguments.begin(), arguments.end(), "--timeout") + 1) = "4";
+  std::vector<Program> nodes;
+  for (int host = 0; host < 2; ++host)
+    nodes.emplace_back(arguments + Words{"--cpu", "1", "--nnodes", "2", "--node-rank", std::to_string(host),
+                                         "--master-addr", TwoHosts::address(0), "--master-port", port},
+                       folder.path(), Words{host ? "DP_TOKEN=guessed" : "DP_TOKEN=right"},
+                       Words{ip_program(), "netns", "exec", hosts.name(host)});
+  const Outcome first = nodes[0].wait(), second = nodes[1].wait();
+  CHECK(first.code == 6);
+  CHECK(first.err.find("rank 1 of 2 did not come") != std::string::npos);
+  CHECK(second.code == 2);
+  CHECK(second.err.find("token of another run") != std::string::npos);
+}

@@ -1,0 +1,369 @@
+// Worlds: who is let in, what ranks tell each other, and how a world ends.
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <set>
+
+#include "engine/process_group/connection.h"
+#include "engine/process_group/coordinator.h"
+#include "engine/process_group/token.h"
+#include "engine/process_group/world_state.h"
+#include "process_group/world_ranks.h"
+#include "support/catch.h"
+#include "support/patience.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// The error of joining.
+std::string refusal(const WorldOptions& options) {
+  try {
+    World::join(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What rank 0 answers to a connection that says it is that rank.
+std::string refused_directly(const Meeting& meeting, int rank, int size) {
+  world::Connection connection(
+      world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+  connection.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", rank, size, "", ""})});
+  while (connection.read(4096))
+    if (const auto message = connection.next(4096)) return message->body;
+  const auto last = connection.next(4096);
+  return last ? last->body : "";
+}
+
+}  // namespace
+
+TEST_CASE("world: ranks exchange texts, in rank order, as often as they like") {
+  for (const int size : {1, 2, 5}) {
+    all_ranks(size, [&](const auto& world) {
+      DP_HOLDS(world->size() == size);
+      DP_HOLDS(world->one_host());
+      DP_HOLDS(world->local_size() == size);
+      DP_HOLDS(world->local_rank() == world->rank());
+      for (int round = 0; round < 50; ++round) {
+        const auto all = world->exchange(std::to_string(100 * round + world->rank()));
+        DP_HOLDS(all.size() == static_cast<std::size_t>(size));
+        for (int rank = 0; rank < size; ++rank)
+          DP_HOLDS(all[static_cast<std::size_t>(rank)] == std::to_string(100 * round + rank));
+      }
+      const std::string large(60000, static_cast<char>('a' + world->rank()));
+      DP_HOLDS(world->from_first(large) == std::string(60000, 'a'));
+      bool refused = false;
+      try {
+        world->exchange(std::string(70000, 'x'));
+      } catch (const Error&) {
+        refused = true;
+      }
+      DP_HOLDS(refused);
+    });
+  }
+}
+
+TEST_CASE("world: a wish is heard by all at the same question") {
+  all_ranks(3, [](const auto& world) {
+    std::vector<bool> answers;
+    for (int question = 0; question < 6; ++question)
+      answers.push_back(world->agree(world->rank() == 2 && question == 3));
+    const std::vector<bool> expected{false, false, false, false, true, false};
+    DP_HOLDS(answers == expected);
+  });
+}
+
+TEST_CASE("world: one rank's failure ends every rank's waits with its code and its name") {
+  const auto failures = on_ranks(4, [](const auto& world) {
+    world->exchange("");
+    if (world->rank() == 2) throw Error(ErrorCode::nonfinite, "the loss is not finite");
+    world->exchange("never complete");
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankFailure& failure = failures[static_cast<std::size_t>(rank)];
+    CHECK(failure.failed);
+    CHECK(failure.code == ErrorCode::nonfinite);
+    CHECK(contains(failure.text, "the loss is not finite"));
+    CHECK(contains(failure.text, "rank 2") == (rank != 2));
+  }
+}
+
+TEST_CASE("world: a missing rank is named when the time is over, by those who came") {
+  Meeting meeting;
+  const auto begin = std::chrono::steady_clock::now();
+  std::string first, third;
+  std::thread other([&] { third = refusal(meeting.options(2, 4, 1.0)); });
+  first = refusal(meeting.options(0, 4, 1.0));
+  other.join();
+  CHECK(in_time(begin, 2));
+  for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not come within 1 s"));
+}
+
+TEST_CASE("world: a rank that does not come to an exchange is named") {
+  const auto failures = on_ranks(
+      3,
+      [](const auto& world) {
+        if (world->rank() != 1)
+          world->exchange("");
+        else
+          std::this_thread::sleep_for(std::chrono::milliseconds(5000));
+      },
+      /*timeout=*/3);
+  CHECK(contains(failures[0].text, "rank 1 of 3 did not come to exchange"));
+  CHECK(failures[2].code == ErrorCode::timeout);
+}
+
+TEST_CASE("world: ranks whose processes do not answer are known to the others") {
+  Meeting meeting;
+  std::vector<std::shared_ptr<World>> ranks(3);
+  std::vector<std::thread> joining;
+  for (const int rank : {0, 1, 3})
+    joining.emplace_back([&, rank] {
+      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = World::join(meeting.options(rank, 4, 10));
+    });
+  world::Connection mute(world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+  mute.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 2, 4, "", ""})});
+  for (std::thread& thread : joining) thread.join();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<int> first, last;
+  std::thread asking([&] { first = ranks[0]->state().silent_ranks(); });
+  last = ranks[2]->state().silent_ranks();
+  asking.join();
+  CHECK(first == std::vector{2});
+  CHECK(last == std::vector{2});
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // not by the timeout
+  mute.send({world::Kind::here, 1});  // too late for that call, and of no use for the next
+  CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
+  mute.send({world::Kind::bye});
+  while (!ranks.empty()) ranks.pop_back();  // rank 0 waits for the others
+}
+
+TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until it is no longer busy") {
+  std::atomic<bool> exchanged{false};
+  const auto failures = on_ranks(
+      3,
+      [&](const auto& world) {
+        if (world->rank() == 0) {
+          world->busy(true);
+          std::this_thread::sleep_for(std::chrono::milliseconds(4000));
+          world->busy(false);
+        }
+        world->exchange("");
+        if (world->rank() == 2) exchanged = true;
+        if (world->rank() != 0)
+          world->exchange("");  // to which rank 0 does not come
+        else
+          std::this_thread::sleep_for(std::chrono::milliseconds(5000));
+      },
+      /*timeout=*/2);
+  CHECK(exchanged);
+  CHECK(contains(failures[1].text, "rank 0 of 3 did not come to exchange 1 within"));
+}
+
+TEST_CASE("world: the time that a rank was busy is no part of its time for an exchange") {
+  // Of a timeout of four seconds: not busy any more before it is over for the first time, and after.
+  const auto exchange = [](double busy) {
+    return on_ranks(
+        2,
+        [busy](const auto& world) {
+          if (world->rank() == 0) {
+            world->busy(true);
+            std::this_thread::sleep_for(std::chrono::duration<double>(busy));
+            world->busy(false);
+            std::this_thread::sleep_for(std::chrono::seconds(2));
+          }
+          world->exchange("");
+        },
+        /*timeout=*/4);
+  };
+  std::vector<RankFailure> after;
+  std::thread other([&] { after = exchange(4.5); });
+  const std::vector<RankFailure> before = exchange(3);
+  other.join();
+  for (const auto& failures : {before, after})
+    for (const RankFailure& failure : failures) {
+      INFO(failure.text);
+      CHECK_FALSE(failure.failed);
+    }
+}
+
+TEST_CASE("world: ranks that wait for a busy one are told once in a timeout") {
+  Meeting meeting;
+  std::shared_ptr<World> first;
+  std::thread joining([&] { first = World::join(meeting.options(0, 2, 1)); });
+  world::Connection second(world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+  second.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 1, 2, "", ""})});
+  joining.join();
+  first->busy(true);
+  second.send({world::Kind::give, 0, ""});
+  const auto begin = world::Clock::now();
+  int told = 0;
+  while (world::Clock::now() - begin < std::chrono::milliseconds(3500)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    REQUIRE(second.read(4096));
+    while (const auto message = second.next(4096)) told += message->kind == world::Kind::busy;
+  }
+  CHECK(told >= 1);
+  CHECK(told <= 4);
+  first->exchange("");
+  second.send({world::Kind::bye});
+}
+
+TEST_CASE("world: strangers that hang up at once cost nothing") {
+  Meeting meeting;
+  std::shared_ptr<World> first;
+  std::thread joining([&] { first = World::join(meeting.options(0, 2)); });
+  for (int i = 0; i < 100; ++i) {  // more than may knock at once
+    world::Connection stranger(
+        world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
+    stranger.send({world::Kind::hello, 0, world::to_text(world::Hello{"wrong", 1, 2, "", ""})});
+    const linger at_once{1, 0};
+    ::setsockopt(stranger.descriptor(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+  auto other = World::join(meeting.options(1, 2, 5));
+  joining.join();
+  std::thread answering([&] { first->exchange(""); });
+  other->exchange("");
+  answering.join();
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  ::getrusage(RUSAGE_SELF, &after);
+  const auto seconds = [](const rusage& u) {
+    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+  };
+  CHECK(seconds(after) - seconds(before) < 0.25);
+  std::thread leaving([&] { first.reset(); });
+  other.reset();
+  leaving.join();
+}
+
+TEST_CASE("world: a rank that knocks before a crowd of strangers is let in") {
+  Meeting meeting;
+  const auto soon = world::Clock::now() + std::chrono::seconds(20);
+  world::Connection rank(world::connect_to("127.0.0.1", meeting.port, soon));
+  rank.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 1, 2, "", ""})});
+  std::vector<world::Connection> silent, wrong;
+  for (int i = 0; i < 50; ++i) {
+    silent.emplace_back(world::connect_to("127.0.0.1", meeting.port, soon));
+    wrong.emplace_back(world::connect_to("127.0.0.1", meeting.port, soon));
+    wrong.back().send({world::Kind::hello, 0, world::to_text(world::Hello{"wrong", 1, 2, "", ""})});
+  }
+  const auto first = World::join(meeting.options(0, 2));  // looks at its door for the first time
+  CHECK(first->size() == 2);
+  rank.send({world::Kind::bye});
+}
+
+TEST_CASE("world: an exception that ends a rank ends the world") {
+  Meeting meeting;
+  std::string heard;
+  std::thread other([&] {
+    try {
+      const auto world = World::join(meeting.options(1, 2));
+      throw std::runtime_error("not one of ours");
+    } catch (const std::runtime_error&) {
+    }
+  });
+  try {
+    const auto world = World::join(meeting.options(0, 2));
+    world->exchange("");
+  } catch (const Error& error) {
+    heard = error.what();
+  }
+  other.join();
+  CHECK(contains(heard, "rank 1 failed: an exception ended its part"));
+}
+
+TEST_CASE("world: who comes with another token, another size, or a rank that is taken is turned away") {
+  Meeting meeting;
+  std::string first_error, second_error;
+  std::thread first([&] { first_error = refusal(meeting.options(0, 2)); });
+  WorldOptions stranger = meeting.options(1, 2);
+  for (const char* token : {"", "t", "the secre", "the secreT", "the secret ", "the secret the secret"}) {
+    INFO(token);
+    stranger.token = token;
+    CHECK(contains(refusal(stranger), "token of another run"));
+  }
+  CHECK(contains(refusal(meeting.options(1, 3)), "counts 3 ranks, rank 0 counts 2"));
+  CHECK(contains(refused_directly(meeting, 0, 2), "rank 0 is there already"));
+  second_error = refusal(meeting.options(1, 2));
+  first.join();
+  CHECK(first_error.empty());
+  CHECK(second_error.empty());
+}
+
+TEST_CASE("world: tokens that are drawn have 32 hexadecimal digits, and no two are the same") {
+  std::set<std::string> drawn;
+  for (int i = 0; i < 100; ++i) drawn.insert(world::drawn_token());
+  CHECK(drawn.size() == 100);
+  for (const std::string& token : drawn) {
+    CHECK(token.size() == 32);
+    CHECK(token.find_first_not_of("0123456789abcdef") == std::string::npos);
+    CHECK(std::set<char>(token.begin(), token.end()).size() > 3);
+  }
+}
+
+TEST_CASE("world: nonsense on its port does no harm") {
+  Meeting meeting;
+  std::vector<std::string> heard;
+  std::thread first([&] {
+    const auto world = World::join(meeting.options(0, 2));
+    heard = world->exchange("a");
+  });
+  const auto deadline = world::Clock::now() + std::chrono::seconds(5);
+  std::vector<FileHandle> strangers;
+  for (const std::string& text : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100000, '\xff'), std::string()}) {
+    strangers.push_back(world::connect_to("127.0.0.1", meeting.port, deadline));
+    ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  world::Connection torn(world::connect_to("127.0.0.1", meeting.port, deadline));
+  torn.send({world::Kind::hello, 0, world::join({"dp-world-2", "the secret", "one", "2", "", ""})});
+  std::vector<std::string> here;
+  {
+    const auto world = World::join(meeting.options(1, 2));
+    here = world->exchange("b");
+  }
+  first.join();
+  CHECK(here == std::vector<std::string>{"a", "b"});
+  CHECK(heard == here);
+}
+
+TEST_CASE("world: the environment of torchrun is read, and what is wrong in it is named") {
+  const auto with = [](std::vector<std::pair<const char*, const char*>> variables) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DP_TOKEN", "DP_LISTENER",
+                             "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"})
+      ::unsetenv(name);
+    for (const auto& [name, value] : variables) ::setenv(name, value, 1);
+    return world_from_environment();
+  };
+  CHECK_FALSE(with({}));
+  const auto plain = with({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});
+  REQUIRE(plain);
+  CHECK(plain->rank == 1);
+  CHECK(plain->size == 2);
+  CHECK(plain->port == 29500);
+  const auto torchrun = with({{"RANK", "0"},
+                              {"WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "10.0.0.1"},
+                              {"MASTER_PORT", "29500"},
+                              {"TORCHELASTIC_RUN_ID", "17"},
+                              {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  REQUIRE(torchrun);
+  CHECK(torchrun->port == 29501);
+  CHECK(torchrun->token == "17");
+  CHECK_THROWS_WITH(with({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), Catch::Matchers::Contains("RANK is '2'"));
+  CHECK_THROWS_WITH(with({{"RANK", "0"}, {"WORLD_SIZE", "two"}}), Catch::Matchers::Contains("WORLD_SIZE is 'two'"));
+  CHECK_THROWS_WITH(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), Catch::Matchers::Contains("MASTER_ADDR is not"));
+  CHECK_THROWS_WITH(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}}),
+                    Catch::Matchers::Contains("DP_TOKEN"));
+  with({});
+}

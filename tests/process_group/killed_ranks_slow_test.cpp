@@ -1,0 +1,65 @@
+// Any rank may be killed at any moment: the others end, nothing is left running, and the other engine goes on from the last
+// checkpoint at another number of devices.
+#include <signal.h>
+
+#include <random>
+
+#include "dp/checkpoint.h"
+
+#include "process_group/rank_programs.h"
+#include "support/temporary_folder.h"
+
+using namespace dp::test;
+
+TEST_CASE("a rank killed at twenty random moments ends all, and the other engine resumes the run") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  std::mt19937 random(11);
+  int killed = 0, gone_on_by_dp = 0;
+  std::int64_t dp_step = 0;  // that dp's last run ended at
+  const std::string last = folder.path() + "/run/checkpoints/last";
+  for (int attempt = 0; attempt < 60 && killed < 20; ++attempt) {
+    const bool ddp = attempt % 3 != 2;
+    const int replicas = 1 + attempt % 4;
+    Words arguments = short_run(folder.path() + "/run") + Words{"--save-every-steps", "1", "--resume", "auto"} +
+                      Words{"--cpu", std::to_string(ddp ? std::max(2, replicas) : replicas)};
+    *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "100000";
+    *(std::find(arguments.begin(), arguments.end(), "--epochs") + 1) = "100000";
+    *(std::find(arguments.begin(), arguments.end(), "--engine") + 1) = ddp ? "ddp" : "dp";
+    INFO("attempt " << attempt);
+    if (!ddp) {  // dp goes on from what ddp's killed run has left
+      if (!std::filesystem::exists(last)) continue;
+      const std::int64_t saved = dp::load_checkpoint(last).state.step;
+      *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = std::to_string(saved + 3);
+      const Outcome outcome = run_dp_train(arguments, folder.path());
+      INFO(outcome.err);
+      REQUIRE(outcome.code == 0);
+      CHECK(summary_in(folder.path() + "/run")["steps"] == saved + 3);
+      gone_on_by_dp += saved > dp_step;  // from a step that ddp took
+      dp_step = saved + 3;
+      std::filesystem::remove(folder.path() + "/run/summary.json");
+      continue;
+    }
+    Program program(arguments, folder.path());
+    std::this_thread::sleep_for(std::chrono::milliseconds(300 + random() % 1500));
+    std::vector<pid_t> all = processes_with(folder.path() + "/run");
+    std::erase(all, program.id());
+    if (all.empty()) {
+      ::kill(program.id(), SIGKILL);
+    } else {
+      ::kill(all[random() % all.size()], SIGKILL);
+      ++killed;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome outcome = program.wait();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    INFO(outcome.err);
+    CHECK((outcome.code == 137 || outcome.signal == SIGKILL));
+    CHECK(seconds < 5);
+    CHECK(all_gone(folder.path() + "/run", 2));
+    if (std::filesystem::exists(last))
+      CHECK(dp::load_checkpoint(last).state.step >= dp_step);  // readable, and no step lost
+  }
+  CHECK(killed == 20);
+  CHECK(gone_on_by_dp >= 5);
+}

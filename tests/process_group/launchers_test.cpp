@@ -1,0 +1,229 @@
+// The three ways to start the multi-process engine, and what a user sees when one goes wrong.
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "apps/children.h"
+#include "process_group/rank_programs.h"
+#include "support/patience.h"
+#include "support/temporary_folder.h"
+
+using namespace dp::test;
+
+namespace {
+
+constexpr int kRanks = 3;
+
+Outcome self_started(const std::string& folder, const Words& more) {
+  return run_dp_train(short_run("run") + Words{"--cpu", std::to_string(kRanks)} + more, folder);
+}
+
+// As torchrun starts them: one process a rank, all told by their environment. Rank 0's outcome.
+Outcome by_environment(const std::string& folder, const Words& more) {
+  const std::string port = free_port();
+  std::vector<Program> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back(short_run("run") + Words{"--cpu", "1"} + more, folder, rank_variables(rank, kRanks, port));
+  Outcome first;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Outcome outcome = ranks[static_cast<std::size_t>(rank)].wait();
+    INFO("rank " << rank << ": " << outcome.err);
+    CHECK(outcome.code == 0);
+    if (rank == 0) first = outcome;
+    if (rank != 0) CHECK(outcome.out.empty());  // rank 0 alone logs
+  }
+  return first;
+}
+
+std::string mpirun() {
+  for (const char* path : {"/usr/bin/mpirun", "/usr/local/bin/mpirun"})
+    if (std::filesystem::exists(path)) return path;
+  return "";
+}
+
+Outcome by_mpirun(const std::string& folder, const Words& more) {
+  return Program(short_run("run") + Words{"--cpu", "1"} + more, folder,
+                 {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1",
+                  "OMPI_MCA_btl_vader_single_copy_mechanism=none"},
+                 {mpirun(), "-np", std::to_string(kRanks)})
+      .wait();
+}
+
+using Launcher = Outcome (*)(const std::string&, const Words&);
+
+// The weights that a launcher's run ends with.
+std::string conform(Launcher launch, const Words& more) {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  const Outcome outcome = launch(folder.path(), more);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const auto summary = summary_in(folder.path() + "/run");
+  CHECK(summary["engine"] == "ddp");
+  CHECK(summary["steps"] == 6);
+  CHECK(summary["global_batch"] == 12);
+  CHECK(summary["devices"] == std::vector<std::string>(kRanks, "cpu"));
+  CHECK(outcome.out.find("Result: ") != std::string::npos);
+  return summary["weights_sha256"];
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE(
+    "launchers: the program's own and torchrun's environment give the same run, over shared memory and over tcp") {
+  const std::string expected = conform(self_started, {});
+  CHECK(conform(by_environment, {}) == expected);
+  CHECK(conform(self_started, {"--comm", "tcp"}) == expected);  // the same tree of sums
+}
+
+TEST_CASE("launchers: mpirun gives the same run") {
+  if (mpirun().empty() || !std::filesystem::exists(std::filesystem::path(DP_TRAIN_PATH).parent_path() / "libdp_mpi.so"))
+    DP_SKIP("mpirun or the MPI plugin is not here");
+  const std::string expected = conform(self_started, {});
+  CHECK(conform(by_mpirun, {}) == expected);
+  conform(by_mpirun, {"--comm", "mpi"});  // MPI's own order of sums
+}
+
+TEST_CASE("launchers: ranks that have output beside rank 0's are named in it") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  const Outcome outcome =
+      Program(short_run("run") + Words{"--cpu", "3"}, folder.path(), {"DP_FAIL=throw:backward:dev1:step2"}).wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 4);
+  const std::size_t cause =
+      outcome.err.find("[rank 1] dp_train: error: rank 1: rank 1 (cpu) failed in backward of step 2");
+  const std::size_t consequence = outcome.err.find("[rank 0] dp_train: error: rank 0 stops: rank 1 failed");
+  REQUIRE(cause != std::string::npos);
+  REQUIRE(consequence != std::string::npos);
+  CHECK(cause < consequence);
+}
+
+TEST_CASE("launchers: a rank that does not come is named after the timeout") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  const std::string port = free_port();
+  Words arguments = short_run("run") + Words{"--cpu", "1"};
+  *(std::find(arguments.begin(), arguments.end(), "--timeout") + 1) = "2";
+  Program first(arguments, folder.path(), rank_variables(0, 3, port));
+  Program third(arguments, folder.path(), rank_variables(2, 3, port));
+  for (Program* program : {&first, &third}) {
+    const Outcome outcome = program->wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == 6);
+    CHECK(has(outcome.err, "rank 1 of 3 did not come within 2 s"));
+  }
+}
+
+TEST_CASE("launchers: ranks started with different options, or with another token, say so") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  const auto pair = [&](const Words& more, const std::string& token) {
+    const std::string port = free_port();
+    Words arguments = short_run("run-" + port) + Words{"--cpu", "1"};
+    Program first(arguments, folder.path(), rank_variables(0, 2, port));
+    Program second(arguments + more, folder.path(), rank_variables(1, 2, port, token));
+    const Outcome refused = second.wait();
+    if (token != "secret") ::kill(first.id(), SIGKILL);  // it would wait for the right one
+    first.wait();
+    return refused;
+  };
+  const Outcome other_rate = pair({"--lr", "0.5"}, "secret");
+  INFO(other_rate.err);
+  CHECK(other_rate.code == 2);
+  CHECK(has(other_rate.err, "rank 1 was started with lr 0.5, rank 0 with"));
+  for (const char* token : {"another", "", "secre"}) {
+    const Outcome stranger = pair({}, token);
+    INFO("token '" << token << "': " << stranger.err);
+    CHECK(stranger.code == 2);
+    CHECK(has(stranger.err, "token of another run"));
+  }
+}
+
+TEST_CASE("launchers: the launcher draws a token for its ranks") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  Words arguments = short_run("run");
+  *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "100000";
+  arguments.erase(std::find(arguments.begin(), arguments.end(), "--quiet"));
+  Program program(arguments + Words{"--cpu", "2"}, folder.path());
+  program.wait_for("Epoch: [1]");
+  const std::vector<pid_t> ranks = children_of(program.id());
+  CHECK(ranks.size() == 2);
+  for (const pid_t rank : ranks) {
+    const std::string variables = read_text("/proc/" + std::to_string(rank) + "/environ");
+    const auto at = variables.find("DP_TOKEN=");
+    REQUIRE(at != std::string::npos);
+    CHECK(variables.find('\0', at) - at - std::string("DP_TOKEN=").size() == 32);
+  }
+  ::kill(program.id(), SIGINT);
+  CHECK(program.wait().code == 130);
+}
+
+TEST_CASE("launchers: an interrupt reaches every rank, and a checkpoint is left") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  Words arguments = short_run("run");
+  *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "100000";
+  arguments.erase(std::find(arguments.begin(), arguments.end(), "--quiet"));
+  Program program(arguments + Words{"--cpu", "2"}, folder.path());
+  program.wait_for("Epoch: [2]");
+  ::kill(program.id(), SIGINT);
+  const Outcome outcome = program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 130);
+  CHECK(std::filesystem::exists(folder.path() + "/run/checkpoints/last/manifest.json"));
+  CHECK(all_gone(folder.path(), 2));
+}
+
+TEST_CASE("launchers: an interrupt ends the wait for a rank that does not come") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  Program program(short_run("run") + Words{"--cpu", "1"}, folder.path(), rank_variables(0, 2, free_port()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(program.id(), SIGINT);
+  CHECK(program.wait().code == 130);
+  CHECK(in_time(begin, 1));
+}
+
+TEST_CASE("launchers: a rank that is signalled alone in an evaluation leaves, and so does the next one") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  REQUIRE(run_dp_train(short_run("run") + Words{"--cpu", "2"}, folder.path()).code == 0);
+  const std::string port = free_port();
+  Words arguments = short_run("run") + Words{"--cpu", "1", "-e", "--resume", "run"};
+  std::vector<Program> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto variables = rank_variables(rank, 2, port);
+    variables.emplace_back("DP_FAIL=stall:forward:dev0:60000ms");
+    ranks.emplace_back(arguments, folder.path(), variables);
+  }
+  ranks[1].wait_until_signals_are_handled();
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  ::kill(ranks[1].id(), SIGTERM);
+  CHECK(ranks[1].ends_within(2));
+  CHECK(ranks[1].wait().code == 143);
+  ::kill(ranks[0].id(), SIGTERM);  // in its stall
+  CHECK(ranks[0].ends_within(2));
+  const Outcome first = ranks[0].wait();
+  INFO(first.err);
+  CHECK(first.code == 143);
+  CHECK_FALSE(has(first.err, "error"));
+}
+
+TEST_CASE("launchers: no rank outlives a killed parent") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  Words arguments = short_run(folder.path() + "/run");
+  *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "100000";
+  arguments.erase(std::find(arguments.begin(), arguments.end(), "--quiet"));
+  Program program(arguments + Words{"--cpu", "2"}, folder.path());
+  program.wait_for("Epoch: [1]");
+  CHECK(processes_with(folder.path()).size() == 3);
+  ::kill(program.id(), SIGKILL);
+  CHECK(program.wait().signal == SIGKILL);
+  CHECK(all_gone(folder.path(), 2));
+}

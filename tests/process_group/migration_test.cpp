@@ -1,0 +1,181 @@
+// The migration tables of docs/engines.md: every row has something here that runs what its right side says.
+#include <dp/dp.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "process_group/rank_programs.h"
+#include "support/temporary_folder.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+// The left cells of the tables below "Coming from", the first column's titles and rules left out, with their right ones.
+std::map<std::string, std::string> rows_of_the_page() {
+  std::map<std::string, std::string> rows;
+  std::ifstream page(DP_ENGINES_PAGE);
+  bool migration = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line.rfind("## ", 0) == 0) migration = line.rfind("## Coming from", 0) == 0;
+    if (!migration || line.rfind("| ", 0) != 0 || line.rfind("| there |", 0) == 0) continue;
+    const std::size_t middle = line.find(" | ");
+    rows[line.substr(2, middle - 2)] = line.substr(middle + 3, line.size() - middle - 5);
+  }
+  return rows;
+}
+
+constexpr const char* kRun = "run";
+
+Words words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+// Trains two steps, with these flags besides.
+void train(const std::string& flags, const Words& variables = {}, const Words& launcher = {}) {
+  const TemporaryFolder folder;
+  Program program(words("--dataset synthetic --model mlp -p 1 --max-steps 2 --threads-per-replica 1 --output-dir") +
+                      Words{kRun} + words(flags),
+                  folder.path(), variables, launcher);
+  const Outcome outcome = program.wait();
+  INFO(flags << ": " << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(std::filesystem::exists(folder / kRun + "/summary.json"));
+}
+auto trains(const std::string& flags) {
+  return [flags] { train(flags); };
+}
+
+const std::string kRanks = "--engine ddp --cpu 2 -b 16 ";
+
+void two_processes_by_environment() {
+  const TemporaryFolder folder;
+  const std::string port = free_port();
+  std::vector<Program> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back(
+        words("--dataset synthetic --model mlp -b 16 --max-steps 2 --engine ddp --cpu 1 --output-dir run"),
+        folder.path(), rank_variables(rank, 2, port));
+  for (Program& rank : ranks) CHECK(rank.wait().code == 0);
+}
+
+void by_mpirun() {
+  if (!std::filesystem::exists("/usr/bin/mpirun")) return;  // launchers_test.cpp says when it is not there
+  train("--engine ddp --cpu 1 -b 16",
+        {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1"},
+        {"/usr/bin/mpirun", "-np", "2"});
+}
+
+// The seven steps of the first table, on CPUs instead of GPUs.
+void seven_steps() {
+  const Model model = models::mlp();
+  DataParallel net(model, {.devices = cpus(2), .split = Split::chunk});
+  const Batch batch = random_batch(model, 4);
+  const Sgd sgd{.lr = 0.1f};
+  const Tensor before = net.predict(batch.images).clone();
+  const Tensor& out = net.forward(batch.images);
+  const Loss loss = cross_entropy(out, batch.labels);
+  net.backward(loss.grad);
+  net.step(sgd);
+  const Tensor after = net.predict(batch.images).clone();
+  CHECK(relative_error(after, before) > 0);
+  net.train_step(batch, sgd);
+  CHECK(relative_error(net.predict(batch.images), after) > 0);
+}
+
+void weights_with_and_without_prefix() {
+  const TemporaryFolder folder;
+  DataParallel net(models::mlp(), {.devices = cpus(1)});
+  NamedTensors prefixed;
+  for (const NamedTensor& tensor : net.weights()) {
+    CHECK(tensor.first.rfind("module.", 0) == std::string::npos);
+    prefixed.push_back({"module." + tensor.first, tensor.second});
+  }
+  write_safetensors(folder / "weights.safetensors", prefixed);
+  train("--cpu 1 --init " + (folder / "weights.safetensors"));
+}
+
+void a_world_of_mpi() {  // what dp_train asks, too
+  CHECK(!world_from_mpi());
+  CHECK(!started_by_mpi());
+}
+
+// What a row's right side says: its flags, as tried, and other things that it says.
+struct Trial {
+  std::string flags;
+  std::function<void()> more{};
+};
+
+const std::map<std::string, Trial> kTrials{
+    {"`net = nn.DataParallel(net, device_ids=[0, 1])`", {"", seven_steps}},
+    {"`out = net(x)` in training, gathered on device 0", {"", seven_steps}},
+    {"`loss = F.cross_entropy(out, y); loss.backward()`", {"", seven_steps}},
+    {"`optimizer.step()`", {"", seven_steps}},
+    {"`net.eval(); net(x)`", {"", seven_steps}},
+    {"chunks of `torch.chunk`", {"--cpu 2 --split chunk", seven_steps}},
+    {"running statistics of replica 0", {"--cpu 2 --bn master", trains("--cpu 2 --bn pooled")}},
+    {"`net.module.state_dict()` with or without `module.`", {"", weights_with_and_without_prefix}},
+    {"`torchrun --nproc-per-node 4 train.py`", {"--engine ddp --cpu 2 -b 16", two_processes_by_environment}},
+    {"`init_process_group(\"nccl\")` / `(\"gloo\")`", {kRanks + "--comm tcp"}},
+    {"`init_process_group(timeout=...)`", {kRanks + "--timeout 60"}},
+    {"batch size of one process", {"--engine ddp --cpu 2 --batch-size-per-gpu 8", trains(kRanks)}},
+    {"`DistributedSampler(shuffle=True, drop_last=False)` and `set_epoch`", {kRanks + "--drop-last", trains(kRanks)}},
+    {"`SyncBatchNorm.convert_sync_batchnorm(net)`", {kRanks + "--sync-bn"}},
+    {"`with net.no_sync():` over k - 1 backwards", {kRanks + "--grad-accum-steps 2"}},
+    {"`bucket_cap_mb=25`", {kRanks + "--bucket-mb 25"}},
+    {"`clip_grad_norm_(net.parameters(), 1.0)`", {kRanks + "--clip-grad-norm 1.0"}},
+    {"`register_comm_hook(None, bf16_compress_hook)`; FSDP's `MixedPrecision(reduce_dtype=torch.bfloat16)`",
+     {kRanks + "--reduce-dtype bfloat16", trains("--cpu 2 --reduce-dtype bfloat16")}},
+    {"`torch.autocast(\"cuda\", torch.bfloat16)`; with `torch.float16` and `GradScaler`", {""}},
+    {"`if rank == 0: torch.save(...)`", {kRanks + "--save-every 1 --save-every-steps 1"}},  // with --output-dir as all
+    {"`all_reduce` of the validation counts", {kRanks}},
+    {"`horovodrun -np 4 python train.py`, `mpirun -np 4 python train.py`", {"", by_mpirun}},
+    {"`hvd.init(); hvd.rank(); hvd.size()`", {"", a_world_of_mpi}},
+    {"`hvd.broadcast_parameters(net.state_dict(), root_rank=0)`", {kRanks}},
+    {"`hvd.DistributedOptimizer(opt)`", {kRanks}},
+    {"`DistributedOptimizer(opt, compression=hvd.Compression.fp16)`", {kRanks + "--comm tcp --reduce-dtype bfloat16"}},
+    {"`lr * hvd.size()`", {kRanks + "--lr-scale linear"}},
+    {"`backward_passes_per_step=k`", {kRanks + "--grad-accum-steps 2"}},
+    {"`HOROVOD_FUSION_THRESHOLD`", {kRanks + "--bucket-mb 1"}},
+    {"`HOROVOD_STALL_CHECK_TIME_SECONDS`", {kRanks + "--timeout 60"}},
+};
+
+// Not to be tried here: they need GPUs, or are torchrun's own; and what every trial has.
+const std::set<std::string> kElsewhere{"--gpus",       "--no-python", "--nproc-per-node", "--amp",
+                                       "--output-dir", "--init",      "--engine",         "--amp-dtype"};
+
+}  // namespace
+
+TEST_CASE("migration: every row of the tables is tried, with every flag that it names") {
+  const auto rows = rows_of_the_page();
+  CHECK(rows.size() == kTrials.size());
+  const std::regex flag("--[a-z][a-z-]*");
+  for (const auto& [there, here] : rows) {
+    INFO(there);
+    REQUIRE(kTrials.contains(there));
+    const Words tried = words(kTrials.at(there).flags);
+    for (auto at = std::sregex_iterator(here.begin(), here.end(), flag); at != std::sregex_iterator(); ++at) {
+      const std::string name = at->str();
+      INFO(name);
+      const bool by_more = name == "--bn" || kElsewhere.contains(name);
+      CHECK((by_more || std::find(tried.begin(), tried.end(), name) != tried.end()));
+    }
+  }
+}
+
+TEST_CASE("migration: what the tables say runs") {
+  std::set<std::string> done;
+  for (const auto& [there, trial] : kTrials) {
+    INFO(there);
+    if (!trial.flags.empty() && done.insert(trial.flags).second) train(trial.flags);
+    if (trial.more) trial.more();
+  }
+}

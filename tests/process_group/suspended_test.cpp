@@ -1,0 +1,125 @@
+// Ranks that are stopped by a signal: one of them, and all together.
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "process_group/rank_programs.h"
+#include "support/temporary_folder.h"
+
+using namespace dp::test;
+
+namespace {
+
+constexpr auto kLongestTimeout = std::chrono::seconds(3);
+
+// A run of `ranks` with --timeout 2 that is well under way.
+struct Run {
+  TemporaryFolder folder;
+  Program program;
+  Run(int ranks, const Words& more = {}, const Words& launcher = {})  // prints so little that a pipe holds it
+      : program(Words{"--engine",
+                      "ddp",
+                      "--cpu",
+                      std::to_string(ranks),
+                      "--dataset",
+                      "synthetic",
+                      "--model",
+                      "mlp",
+                      "-b",
+                      "24",
+                      "--epochs",
+                      "1000000",
+                      "--lr",
+                      "0",
+                      "-p",
+                      "2000",
+                      "--threads-per-replica",
+                      "1",
+                      "--timeout",
+                      "2",
+                      "--output-dir",
+                      folder / "run"} +
+                    more,
+                folder.path(), {}, launcher, launcher.empty() ? Program::Group::own : Program::Group::of_the_test) {
+    program.wait_for("   0/");
+  }
+  // Of that rank, from its environment.
+  pid_t process_of(int rank) const {
+    for (const pid_t id : processes_with(folder / "run")) {
+      std::ifstream file("/proc/" + std::to_string(id) + "/environ");
+      const std::string variables((std::istreambuf_iterator<char>(file)), {});
+      if (variables.find(std::string(1, '\0') + "RANK=" + std::to_string(rank) + '\0') != std::string::npos) return id;
+    }
+    return -1;
+  }
+};
+
+char state_of(pid_t id) {
+  std::ifstream file("/proc/" + std::to_string(id) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  return text.at(text.rfind(')') + 2);
+}
+
+bool all_stopped(const std::vector<pid_t>& processes) {
+  return std::all_of(processes.begin(), processes.end(), [](pid_t id) { return state_of(id) == 'T'; });
+}
+
+}  // namespace
+
+TEST_CASE("a rank whose process is stopped is named, and all end") {
+  for (const std::string comm : {"host", "tcp"}) {
+    const int stopped = comm == "host" ? 0 : 1;
+    Run run(3, {"--comm", comm});
+    const pid_t id = run.process_of(stopped);
+    REQUIRE(id > 0);
+    REQUIRE(::kill(id, SIGSTOP) == 0);
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome outcome = run.program.wait();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    INFO(comm << ", " << seconds << " s: " << outcome.err);
+    CHECK(outcome.code == 6);
+    CHECK(seconds < 15);
+    // By the ranks that wait for its gradients, by rank 0, which waits for its word, or by those that wait for rank 0's.
+    const std::string name = "rank " + std::to_string(stopped);
+    CHECK((outcome.err.find(name + " did not answer (is its process stopped?)") != std::string::npos ||
+           outcome.err.find(name + " of 3 did not come to exchange") != std::string::npos ||
+           outcome.err.find(name + " failed: it says nothing") != std::string::npos));
+    CHECK(all_gone(run.folder / "run", 1));
+  }
+}
+
+TEST_CASE("ranks are suspended with what started them, for longer than the timeout, and go on") {
+  Run run(2);
+  const std::vector<pid_t> processes = processes_with(run.folder / "run");
+  REQUIRE(processes.size() == 3);
+  REQUIRE(::kill(run.program.id(), SIGTSTP) == 0);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (!all_stopped(processes) && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(all_stopped(processes));
+  std::this_thread::sleep_for(kLongestTimeout);
+  CHECK(all_stopped(processes));
+  REQUIRE(::kill(run.program.id(), SIGCONT) == 0);
+  std::this_thread::sleep_for(kLongestTimeout);
+  for (const pid_t id : processes) CHECK(state_of(id) != 'T');
+  REQUIRE(::kill(run.program.id(), SIGINT) == 0);
+  const Outcome outcome = run.program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 130);
+  CHECK(outcome.err.find("error") == std::string::npos);
+}
+
+TEST_CASE("ranks without a shell that could continue them are not suspended") {
+  Run run(2, {}, {"/usr/bin/setsid"});  // which only forks when it leads a group
+  const std::vector<pid_t> processes = processes_with(run.folder / "run");
+  REQUIRE(processes.size() == 3);
+  REQUIRE(::kill(run.program.id(), SIGTSTP) == 0);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  for (const pid_t id : processes) CHECK(state_of(id) != 'T');
+  REQUIRE(::kill(run.program.id(), SIGINT) == 0);
+  const Outcome outcome = run.program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 130);
+}

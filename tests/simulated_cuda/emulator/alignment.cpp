@@ -1,0 +1,33 @@
+// What code compiled with -fsanitize=alignment calls before an access whose address is no multiple of the type's alignment. The
+// record of the access is the compilers' common one, "type mismatch, version 1".
+#include <cstdint>
+#include <cstdio>
+
+#include "simulated_cuda/emulator/block.h"
+
+namespace {
+
+struct TypeName {
+  std::uint16_t kind, info;
+  char name[1];
+};
+struct MisalignedAccess {
+  const char* file;
+  std::uint32_t line, column;
+  const TypeName* type;
+  unsigned char log_alignment, kind;
+};
+
+}  // namespace
+
+// Weak: a program with the sanitizer's own runtime keeps that one's.
+extern "C" __attribute__((weak)) void __ubsan_handle_type_mismatch_v1(MisalignedAccess* access, void* address) {
+  using namespace dp::simt;
+  const Site site{access->file, static_cast<int>(access->line)};
+  char text[320];
+  std::snprintf(text, sizeof text, "%s of %s at %s:%d: %p is no multiple of %u",
+                access->kind == 1 ? "a store" : "a load", access->type->name, site.name(), site.line, address,
+                1u << access->log_alignment);
+  if (running_block == nullptr || !running_block->on_fiber()) return;
+  running_block->fail_address(text, nullptr, cudaErrorMisalignedAddress);
+}

@@ -1,0 +1,160 @@
+// Runs the threads of one block: each is a fiber that runs until it waits, at a barrier or for the other lanes of its warp. Where
+// several blocks of a grid are resident they take turns: each stops where it has passed a barrier, at fences and at atomic updates
+// of global memory.
+#pragma once
+
+#include <vector_types.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "simulated_cuda/emulator/async_copies.h"
+#include "simulated_cuda/emulator/context.h"
+#include "simulated_cuda/emulator/grid.h"
+#include "simulated_cuda/emulator/sanitizer.h"
+#include "simulated_cuda/emulator/shared_memory.h"
+#include "simulated_cuda/emulator/site.h"
+#include "simulated_cuda/simulation.h"
+
+namespace dp::simt {
+
+inline constexpr unsigned kWarp = 32;
+inline constexpr unsigned kFullWarp = ~0u;
+
+struct FiberStack {
+  // `number`: of the block's stacks. Their tops lie at different places of a page, or they would compete for a few lines of the cache.
+  explicit FiberStack(std::size_t number);
+  ~FiberStack();
+  FiberStack(const FiberStack&) = delete;
+  FiberStack& operator=(const FiberStack&) = delete;
+
+  void prepare(void (*entry)());
+  void* usable() const;  // above the page that catches an overflow
+
+  static constexpr std::size_t kBytes = (kAddressSanitizer ? 256 : 64) * 1024;
+
+  Context context;
+  char* memory;
+  std::size_t unused_top;
+};
+
+class Block {
+ public:
+  static constexpr unsigned kMaxThreads = 1024;
+
+  Block() = default;
+  ~Block() {
+    release_context(caller_);
+    release_context(abandoned_);
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  // Block `number` of the grid, which other blocks share the device with or not. `slot`: which of the resident blocks it is.
+  void start(const Grid& grid, unsigned number, unsigned slot, bool shares);
+  // Runs it until it ends or another block may take a turn. Whether it has ended.
+  bool resume();
+  const Failure& failure() const { return failure_; }  // once it has ended
+  void abandon();                                      // it is never resumed
+
+  // For the primitives, called on a fiber.
+  void barrier(Site site);
+  // What the lanes of `mask` do together: each brings its arguments, and the last to arrive runs `combine` on all of them.
+  using Combine = void (*)(void* const* arguments, unsigned mask, Block& block, Site site);
+  void collective(unsigned mask, void* arguments, Combine combine, Site site);
+  void warp_fence(unsigned mask);
+  void yield();  // other resident blocks take their turns
+  [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 2, 3)));
+  // As fail, for an address that is none, or not aligned; `code`: of the access.
+  [[noreturn]] void fail_address(const char* text, const void* code, cudaError_t error = cudaErrorIllegalAddress);
+
+  SharedMemory& shared() { return shared_; }
+  void* shared_array(const void* key, std::size_t bytes, const char* name);
+  AsyncCopies& async_copies() { return current_->copies; }
+  bool copies_late();  // whether the next cp.async is done at its wait
+  unsigned thread() const { return current_->linear; }
+  unsigned number() const { return number_; }
+  unsigned slot() const { return slot_; }
+  unsigned epoch() const { return epoch_; }                                            // barriers so far
+  unsigned warp_epoch(unsigned thread) const { return warps_[thread / kWarp].epoch; }  // __syncwarp so far
+  const Grid& grid() const { return *grid_; }
+  bool on_fiber() const { return current_ != nullptr; }
+  bool on_current_stack(const void* address) const {
+    return address >= current_stack_->memory && address < current_stack_->memory + FiberStack::kBytes;
+  }
+  bool is_stack(const void* address) const;  // whether it lies in the page below a fiber's stack
+
+ private:
+  enum class State : std::uint8_t { fresh, ready, in_warp_operation, at_barrier, done };
+  struct Thread {
+    FiberStack* stack;
+    uint3 index;
+    unsigned linear;
+    State state;
+    Site site;
+    AsyncCopies copies;
+  };
+  struct Meeting {
+    unsigned mask, arrived;
+    Combine combine;
+    Site site;
+    void* arguments[kWarp];
+  };
+  struct Warp {
+    unsigned ready, alive, epoch, busy;  // sets of lanes; busy: of meetings
+    Meeting meetings[kWarp];             // known by the lowest lane of their mask
+  };
+
+  static void fiber_main();
+  void start_threads(dim3 block);
+  void go(Context& from, Context& to, bool for_good);
+  void arrived(Context* self);
+  void resume_next(Context& from, bool for_good);
+  void wait(State state, Site site);
+  Thread* pick();
+  unsigned choose(unsigned set);
+  unsigned draw();
+  void wake(unsigned warp, unsigned lanes);
+  void forget_ready(unsigned thread);
+  void release_barrier();
+  FiberStack* take_stack();
+  void reclaim_stacks();
+  unsigned lanes_of(unsigned warp) const;
+  [[noreturn]] void leave();
+  [[noreturn]] void diagnose();
+
+  Context caller_;
+  Context abandoned_;  // of a fiber that failed; nobody comes back to it
+  std::vector<std::unique_ptr<FiberStack>> stacks_;
+  std::vector<FiberStack*> free_stacks_;
+  SharedMemory shared_;
+  std::array<Thread, kMaxThreads> threads_;
+  std::array<Warp, kMaxThreads / kWarp> warps_;
+
+  const Grid* grid_ = nullptr;
+  unsigned number_ = 0, slot_ = 0, thread_count_ = 0, warp_count_ = 0;
+  bool shares_ = false, yielded_ = false;
+  ThreadOrder order_ = ThreadOrder::forward;
+  uint3 index_{};
+  unsigned done_ = 0, at_barrier_ = 0, epoch_ = 0;
+  unsigned ready_warps_ = 0, current_warp_ = 0;
+  unsigned random_ = 1;
+  int last_exit_ = -1;
+  Site barrier_site_;
+  Thread* current_ = nullptr;
+  FiberStack* current_stack_ = nullptr;
+  Context* came_from_ = nullptr;
+  Failure failure_;
+  char message_[512];
+};
+
+// Of the running thread of the running block of this operating system's thread.
+inline constinit thread_local uint3 thread_index{};
+inline constinit thread_local uint3 block_index{};
+inline constinit thread_local dim3 block_shape{};
+inline constinit thread_local dim3 grid_shape{};
+inline constinit thread_local Block* running_block = nullptr;
+
+}  // namespace dp::simt

@@ -1,0 +1,145 @@
+// Memory of devices and of the host: what can be had, what is told of it, and which copies are refused.
+#include <cstring>
+
+#include "simulated_cuda/planted/kernels.h"
+#include "simulated_cuda/rig.h"
+#include "support/catch.h"
+
+namespace dp::simt::test {
+namespace {
+
+void* allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  ok(cudaMalloc(&memory, bytes));
+  return memory;
+}
+
+std::size_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  ok(cudaMemGetInfo(&free, &total));
+  CHECK(total == simulation().device_memory);
+  return free;
+}
+
+}  // namespace
+
+TEST_CASE("a device has so much memory and no more, and what is freed can be had again") {
+  const FreshSimulation fresh;
+  simulation().device_memory = 1 << 20;
+  void* const half = allocate(1 << 19);
+  CHECK(free_bytes() == 1 << 19);
+  void* none = half;
+  CHECK(cudaMalloc(&none, (1 << 19) + 1) == cudaErrorMemoryAllocation);
+  CHECK(none == nullptr);
+  CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
+  CHECK_THROWS_WITH(kernels::cuda::device_memory(1 << 20), Catch::Contains("524288 free"));
+  CHECK(live().allocations == 1);
+  ok(cudaFree(half));
+  CHECK(free_bytes() == 1 << 20);
+  CHECK(live().allocations == 0);
+  ok(cudaMalloc(&none, 0));
+  CHECK(none == nullptr);
+}
+
+TEST_CASE("the k-th allocation fails on request") {
+  const FreshSimulation fresh;
+  simulation().fail_allocation = 3;
+  std::vector<kernels::cuda::DeviceMemory> had;
+  had.push_back(kernels::cuda::device_memory(16));
+  had.push_back(kernels::cuda::device_memory(16));
+  CHECK_THROWS_AS(kernels::cuda::device_memory(16), Error);
+  had.push_back(kernels::cuda::device_memory(16));
+  simulation().fail_host_allocation = 1;
+  CHECK_THROWS_AS(kernels::cuda::pinned_memory(16), Error);
+  CHECK(kernels::cuda::pinned_memory(16).get() != nullptr);
+}
+
+TEST_CASE("what cudaPointerGetAttributes says") {
+  const FreshSimulation fresh(2);
+  ok(cudaSetDevice(1));
+  const DeviceArray<float> x(10);
+  const auto pinned = kernels::cuda::pinned_memory(64);
+  int plain = 0;
+  cudaPointerAttributes attributes;
+  ok(cudaPointerGetAttributes(&attributes, x.get() + 3));
+  CHECK((attributes.type == cudaMemoryTypeDevice && attributes.device == 1));
+  ok(cudaPointerGetAttributes(&attributes, pinned.get()));
+  CHECK((attributes.type == cudaMemoryTypeHost && attributes.hostPointer == pinned.get()));
+  ok(cudaPointerGetAttributes(&attributes, &plain));
+  CHECK(attributes.type == cudaMemoryTypeUnregistered);
+}
+
+TEST_CASE("copies in all directions") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  std::vector<int> from{1, 2, 3, 4}, to(4);
+  const DeviceArray<int> a(4), b(4);
+  ok(cudaMemcpyAsync(a, from.data(), 16, cudaMemcpyDefault, stream));
+  ok(cudaMemcpyAsync(b, a, 16, cudaMemcpyDeviceToDevice, stream));
+  ok(cudaMemsetAsync(b.get() + 1, 0, 4, stream));
+  ok(cudaMemcpyAsync(to.data(), b, 16, cudaMemcpyDeviceToHost, stream));
+  stream.finish();
+  CHECK(to == std::vector<int>{1, 0, 3, 4});
+  ok(cudaMemcpyAsync(to.data(), from.data(), 16, cudaMemcpyHostToHost, stream));
+  stream.finish();
+  CHECK(to == from);
+}
+
+TEST_CASE("copies that make no sense are refused") {
+  const FreshSimulation fresh(2);
+  const TestStream stream;
+  const DeviceArray<int> x(4);
+  ok(cudaSetDevice(1));
+  const DeviceArray<int> other(4);
+  ok(cudaSetDevice(0));
+  int host[8] = {};
+  const auto refused = [&](void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, bytes, kind, stream);
+  };
+  CHECK(refused(x, host, 20, cudaMemcpyDefault) == cudaErrorInvalidValue);            // too long
+  CHECK(refused(x.get() + 1, host, 16, cudaMemcpyDefault) == cudaErrorInvalidValue);  // not from the start
+  CHECK(refused(x.get() + 64, host, 4, cudaMemcpyDefault) == cudaErrorInvalidValue);  // nothing there
+  CHECK(refused(nullptr, host, 4, cudaMemcpyDefault) == cudaErrorInvalidValue);
+  CHECK(refused(x, host, 16, cudaMemcpyDeviceToHost) == cudaErrorInvalidMemcpyDirection);
+  CHECK(refused(host, x, 16, cudaMemcpyHostToDevice) == cudaErrorInvalidMemcpyDirection);
+  CHECK(refused(other, host, 16, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);  // of another device
+  CHECK(refused(other, x, 16, cudaMemcpyDefault) == cudaErrorInvalidValue);          // which is no peer
+  CHECK(cudaMemcpyPeerAsync(other, 0, x, 1, 16, stream) == cudaErrorInvalidValue);   // the wrong way round
+  CHECK(cudaMemsetAsync(other, 0, 16, stream) == cudaErrorInvalidValue);
+  CHECK(cudaMemsetAsync(host, 0, 16, stream) == cudaErrorInvalidValue);
+  CHECK(cudaFree(host) == cudaErrorInvalidValue);
+  CHECK(cudaFree(x.get() + 1) == cudaErrorInvalidValue);
+  CHECK(cudaFreeHost(host) == cudaErrorInvalidValue);
+  ok(refused(x, host, 0, cudaMemcpyDefault));
+  cudaGetLastError();
+}
+
+TEST_CASE("cudaFree waits for the device") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const DeviceArray<float> x(std::vector<float>(100, 1));
+  {
+    const DeviceArray<float> y(100);
+    for (int i = 0; i < 20; ++i) add_one(x, y, 100, stream);
+  }
+  stream.finish();
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("fresh memory is NaN") {
+  const FreshSimulation fresh;
+  const DeviceArray<float> x(10);
+  for (const float value : x.values()) CHECK(value != value);
+}
+
+TEST_CASE("what exists is counted") {
+  const FreshSimulation fresh;
+  const DeviceArray<float> x(10);
+  const auto pinned = kernels::cuda::pinned_memory(64);
+  const TestStream stream;
+  const auto event = kernels::cuda::make_event_handle();
+  const Live now = live();
+  CHECK((now.allocations == 1 && now.bytes == 256 && now.pinned == 1 && now.streams == 1 && now.events == 1));
+}
+
+}  // namespace dp::simt::test

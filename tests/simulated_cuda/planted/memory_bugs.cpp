@@ -1,0 +1,110 @@
+#include "simulated_cuda/planted/bugs.h"
+#include "simulated_cuda/planted/kernels.h"
+#include "simulated_cuda/rig.h"
+
+namespace dp::simt::test {
+namespace {
+
+constexpr int kCount = 60;  // no multiple of what allocations are aligned to
+
+std::vector<float> ones(int n = kCount) { return std::vector<float>(n, 1); }
+bool all_are_two(const std::vector<float>& values) {
+  for (const float value : values)
+    if (!(value == 2)) return false;
+  return true;
+}
+
+bool host_leaves_device_memory(bool planted) {
+  const DeviceArray<float> x(ones());
+  return planted ? x.get()[3] == 1 : x.values()[3] == 1;
+}
+
+bool kernel_gets_device_memory(bool planted) {
+  const TestStream stream;
+  const std::vector<float> host = ones();
+  const DeviceArray<float> x(host), y(kCount);
+  add_one(planted ? host.data() : x.get(), y, kCount, stream);
+  stream.finish();
+  return all_are_two(y.values());
+}
+
+// A kernel of cuda:0 reads memory of cuda:1. `behind`: through a pointer that the runtime does not see.
+template <bool behind>
+bool peer_is_asked(bool planted) {
+  simulation().devices = 2;
+  simulation().set_peers(Peer::works);
+  ok(cudaSetDevice(1));
+  const DeviceArray<float> x(ones());
+  ok(cudaSetDevice(0));
+  if (!planted) ok(cudaDeviceEnablePeerAccess(1, 0));
+  const TestStream stream;
+  const DeviceArray<float> y(kCount);
+  const DeviceArray<const float*> place(std::vector<const float*>{x.get()});
+  if (behind) {
+    add_one_behind(place, y, kCount, stream);
+  } else {
+    add_one(x, y, kCount, stream);
+  }
+  stream.finish();
+  return all_are_two(y.values());
+}
+
+bool reads_inside(bool planted) {
+  constexpr int n = 64;
+  const TestStream stream;
+  const DeviceArray<float> x(ones(n)), y(n + 1);
+  add_one(x, y, planted ? n + 1 : n, stream);
+  stream.finish();
+  auto values = y.values();
+  values.resize(n);
+  return all_are_two(values);
+}
+
+bool writes_inside(bool planted) {
+  const TestStream stream;
+  const DeviceArray<float> x(ones(kCount + 1));
+  const DeviceArray<float> y(kCount);
+  add_one(x, y, planted ? kCount + 1 : kCount, stream);
+  stream.finish();
+  return all_are_two(y.values());
+}
+
+bool memory_lives(bool planted) {
+  const TestStream stream;
+  const DeviceArray<float> y(kCount);
+  float* x = nullptr;
+  ok(cudaMalloc(reinterpret_cast<void**>(&x), kCount * sizeof(float)));
+  ok(cudaMemcpy(x, ones().data(), kCount * sizeof(float), cudaMemcpyHostToDevice));
+  const DeviceArray<const float*> place(std::vector<const float*>{x});
+  if (planted) ok(cudaFree(x));
+  add_one_behind(place, y, kCount, stream);
+  stream.finish();
+  if (!planted) ok(cudaFree(x));
+  return all_are_two(y.values());
+}
+
+bool stack_is_enough(bool planted) {
+  const TestStream stream;
+  const DeviceArray<float> y(1);
+  run_deep(planted ? 10000 : 3, y, stream);
+  stream.finish();
+  return y.values()[0] == 2;
+}
+
+}  // namespace
+
+std::vector<PlantedBug> planted_memory_bugs() {
+  return {
+      {"host_reads_device_memory", "host code reads device memory", false, host_leaves_device_memory},
+      {"kernel_reads_host_memory", "a kernel is given a pointer to pageable host memory", false,
+       kernel_gets_device_memory},
+      {"peer_without_access", "a kernel is given memory of a device that is no peer", false, peer_is_asked<false>},
+      {"hidden_peer_without_access", "the same, by a pointer that lies in device memory", false, peer_is_asked<true>},
+      {"read_outside", "a read behind the end of an allocation", false, reads_inside},
+      {"write_outside", "a write just behind the end of an allocation", false, writes_inside},
+      {"use_after_free", "a kernel reads memory that has been freed", false, memory_lives},
+      {"deep_recursion", "more stack than a thread has", false, stack_is_enough},
+  };
+}
+
+}  // namespace dp::simt::test

@@ -1,0 +1,15 @@
+// From CUDA's handles to ours. Null if the handle may not be used for that; the reason has been said then.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "simulated_cuda/streams/stream.h"
+
+namespace dp::simt {
+
+Stream* as_stream(cudaStream_t handle, const char* call);
+Event* as_event(cudaEvent_t handle, const char* call);
+inline cudaStream_t handle_of(Stream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
+inline cudaEvent_t handle_of(Event* event) { return reinterpret_cast<cudaEvent_t>(event); }
+
+}  // namespace dp::simt

@@ -1,0 +1,126 @@
+// A simulated stream: a thread that does what it is asked in order, and later than one would like.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "simulated_cuda/runtime/quiet_lock.h"
+#include "simulated_cuda/streams/work.h"
+
+namespace dp::simt {
+
+struct Capture;
+
+class Stream {
+ public:
+  Stream(int device, int priority, unsigned number);
+  ~Stream() { finish(); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Returns the position that the stream has reached once the work is done. Blocks while many works wait.
+  std::uint64_t enqueue(const Work& work);
+
+  // For the host. What waits for a device that has failed waits for ever: that is reported, and then everything goes on.
+  void wait_until(std::uint64_t position);
+  bool reached(std::uint64_t position);
+  std::uint64_t enqueued();
+  // What the host has seen when it waited for everything.
+  void observe();
+  // Does what is left and ends the thread; nothing may be enqueued any more. Left alone while it waits for a device that has failed.
+  void finish();
+
+  int device() const { return device_; }
+  int priority() const { return priority_; }
+  bool alive() const { return alive_.load(std::memory_order_relaxed); }
+  bool ended();              // its thread has
+  std::string name() const;  // "stream 3 of cuda:0"
+  std::size_t clock() const { return clock_; }
+
+  // While its work is recorded to a graph: by whom, and the nodes and moves that what comes next follows.
+  std::shared_ptr<Capture> capture() const;
+  void capture(std::shared_ptr<Capture> capture);
+  std::vector<std::size_t>& heads() { return heads_; }
+  std::vector<std::size_t>& last_moves() { return last_moves_; }
+
+ private:
+  struct Slot {
+    Work work;
+    std::uint32_t operation = 0;
+  };
+  static constexpr std::uint64_t kSlots = 1024;
+
+  void work_loop();
+  void run_slot(Slot& slot);
+  void maybe_sleep();
+  bool has_failed() const;
+  template <typename Ready>
+  void await(const QuietLock& lock, const Ready& ready);
+  // Waits on this stream's thread until the other one has done so much. What a device had not done when it failed is never done for others.
+  void follow(Stream& other, std::uint64_t position);
+  enum class Progress { open, done, never };
+  Progress progress(std::uint64_t position, bool same_device, int& failed);
+
+  const int device_;
+  const int priority_;
+  const unsigned number_;
+  std::size_t clock_ = 0;          // the race detector's number of the stream
+  std::atomic<bool> alive_{true};  // relaxed: the thread sanitizer must not take it for an order
+
+  mutable std::mutex capture_mutex_;
+  std::shared_ptr<Capture> capture_;
+  std::vector<std::size_t> heads_, last_moves_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<Slot[]> slots_;
+  std::uint64_t enqueued_ = 0, done_ = 0;
+  std::uint64_t sound_ = 0;  // of `done_`: those before the device failed
+  bool lost_ = false;        // one has been done, or rather dropped, after that
+  bool dropped_ = false;     // reset() has come while it waited for a failed device: what it holds may be gone
+  int stuck_on_ = -1;        // the failed device that it waits for, directly or not
+  bool closing_ = false, ended_ = false;
+  std::uint32_t random_;
+  std::thread thread_;
+};
+
+struct Event {
+  Event(int event_device, bool event_timing) : device(event_device), timing(event_timing) {}
+
+  const int device;
+  const bool timing;
+  bool alive = true;
+
+  std::mutex mutex;
+  Stream* stream = nullptr;  // of the latest record
+  std::uint64_t position = 0;
+  std::chrono::steady_clock::time_point time;
+  char token = 0;                         // its address stands for the event
+  std::shared_ptr<Capture> capture;       // where the latest record is part of one
+  std::vector<std::size_t> nodes, moves;  // that it stands behind there
+};
+
+// Streams and events stay in memory until reset(): an event may speak of a stream that is gone.
+Stream* make_stream(int device, int priority);
+Event* make_event(int device, bool timing);
+void destroy(Stream& stream);
+void destroy(Event& event);
+void wait_for_device(int device);
+bool any_stream_works();
+bool stuck_are_released();
+bool streams_are_forgotten();  // by reset(), just now
+void release_stuck();
+void forget_streams_and_events();
+std::size_t live_streams();
+std::size_t live_urgent_streams();
+inline constexpr int kLowestPriority = 0, kHighestPriority = -5;
+std::size_t live_events();
+
+}  // namespace dp::simt

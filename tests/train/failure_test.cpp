@@ -1,0 +1,145 @@
+// Steps that go wrong and disks that fill up: what is kept, what is said.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "support/catch.h"
+#include "train/expect_error.h"
+#include "train/failpoint.h"
+#include "train/tiny_run.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp;
+using dp::test::expect_error;
+using dp::test::Failpoint;
+using dp::test::TemporaryFolder;
+using dp::test::tiny_options;
+using dp::test::tiny_run;
+
+// No file grows beyond a few bytes while it lives: a full disk.
+class FullDisk {
+ public:
+  FullDisk() {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit small = before_;
+    small.rlim_cur = 16;
+    ::setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~FullDisk() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+bool all_finite(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.dtype() == DType::f32)
+      for (const float value : tensor.span<float>())
+        if (!std::isfinite(value)) return false;
+  return true;
+}
+
+TEST_CASE("NaN ends the run, and no checkpoint holds it") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.save_every_steps = 2;
+  {
+    const Failpoint nan("nan:forward:dev1:step9");
+    expect_error(ErrorCode::nonfinite, {"step 9", "not finite", temp / "checkpoints/last", "--on-nonfinite skip"},
+                 [&] { tiny_run(options); });
+  }
+  const Checkpoint last = load_checkpoint(temp / "checkpoints/last");
+  CHECK(last.state.step == 8);
+  CHECK(all_finite(last.weights));
+
+  options.resume = "auto";  // from the last good checkpoint the run completes
+  CHECK(tiny_run(options).weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+}
+
+// Weights that the last update spoiled: the step's own loss and gradient were finite.
+TEST_CASE("weights with NaN never replace the checkpoint `last`") {
+  for (const char* place : {"fc.weight", "bn.running_var"}) {
+    INFO(place);
+    const TemporaryFolder temp;
+    TrainerOptions options = tiny_options(temp.path());
+    options.save_every_steps = 3;
+    Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options);
+    TrainerCallbacks callbacks;
+    callbacks.on_step = [&](const StepReport& report) {
+      if (report.step != 6) return;
+      NamedTensors weights = trainer.net().weights();
+      for (auto& [name, tensor] : weights)
+        if (name == place) tensor.data<float>()[1] = NAN;
+      trainer.net().set_weights(weights);
+    };
+    expect_error(ErrorCode::nonfinite, {place, temp / "checkpoints/last"}, [&] { trainer.run(callbacks); });
+    const Checkpoint last = load_checkpoint(temp / "checkpoints/last");
+    CHECK(last.state.step == 3);
+    CHECK(all_finite(last.weights));
+  }
+}
+
+TEST_CASE("NaN before the first checkpoint says that there is none") {
+  const Failpoint nan("nan:forward:dev0:step1");
+  expect_error(ErrorCode::nonfinite, {"there is no checkpoint yet"}, [] { tiny_run(tiny_options()); });
+}
+
+TEST_CASE("an exception on a replica ends the run with its place, and the folder is free again") {
+  const TemporaryFolder temp;
+  {
+    const Failpoint thrown("throw:backward:dev1:step4");
+    CHECK_THROWS_AS(tiny_run(tiny_options(temp.path())), Error);
+  }
+  TrainerOptions options = tiny_options(temp.path());
+  options.resume = "auto";
+  CHECK(tiny_run(options).steps == 21);
+}
+
+TEST_CASE("a checkpoint that can not be written is a notice as long as another will follow") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.save_every_steps = 3;
+  std::unique_ptr<FullDisk> full;
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    full.reset();
+    if (report.step == 12) full = std::make_unique<FullDisk>();  // the save after this step fails
+  };
+  callbacks.on_message = [&](const std::string& text) { said += text + "\n"; };
+  const RunSummary summary = tiny_run(options, callbacks);
+  CHECK(said.find("was not written") != std::string::npos);
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 21);
+  CHECK(summary.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+}
+
+TEST_CASE("a last checkpoint that can not be written is an I/O error") {
+  const TemporaryFolder temp;
+  std::unique_ptr<FullDisk> full;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    if (report.step == 21) full = std::make_unique<FullDisk>();
+  };
+  expect_error(ErrorCode::io, {"checkpoints"}, [&] {
+    const std::shared_ptr<void> restore(nullptr, [&](void*) { full.reset(); });
+    tiny_run(tiny_options(temp.path()), callbacks);
+  });
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 14);  // the one before stays
+}
+
+TEST_CASE("a summary that could not be written is found before training") {
+  TrainerOptions options = tiny_options();
+  options.summary_file = "/proc/none/summary.json";
+  bool started = false;
+  TrainerCallbacks callbacks;
+  callbacks.on_start = [&](const DataParallel&, const TrainerOptions&) { started = true; };
+  expect_error(ErrorCode::io, {"/proc/none/summary.json"}, [&] { tiny_run(options, callbacks); });
+  CHECK_FALSE(started);
+}
+
+}  // namespace

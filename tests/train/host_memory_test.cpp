@@ -1,0 +1,132 @@
+// A run that the host has no memory for is refused before its replicas and batches are made, with what fits.
+#include "kernels/host/memory.h"
+#include "support/catch.h"
+#include "support/fake_system.h"
+#include "train/expect_error.h"
+#include "train/tiny_run.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+constexpr std::size_t kKiB = 1024;
+
+Model narrow_net() { return models::mnist_convnet({.width = 4}); }
+
+TrainerOptions options_of(std::int64_t batch, int replicas) {
+  TrainerOptions options = tiny_options();
+  options.epochs = 1;
+  options.batch_size = batch;
+  options.parallel.devices = cpus(replicas);
+  options.parallel.pin_threads = false;
+  return options;
+}
+
+// By the tables of what is allocated: the replicas, up to four batches of images of each kind, a copy of the weights.
+std::size_t bytes_of(std::int64_t batch, int replicas) {
+  const std::int64_t eval = std::min<std::int64_t>(std::max<std::int64_t>(batch, 128), 130);
+  const std::int64_t slots = std::min<std::int64_t>(4, (300 + batch - 1) / batch), eval_slots = (130 + eval - 1) / eval;
+  std::size_t bytes =
+      static_cast<std::size_t>((slots * batch + eval_slots * eval) * 784 + narrow_net().parameter_count()) *
+      sizeof(float);
+  for (const MemoryUse& use : estimate_memory(narrow_net(), options_of(batch, replicas).parallel, {batch}, {eval}))
+    bytes += use.total() - use.activations - use.workspace + kernels::resident_bytes(use.activations + use.workspace);
+  return bytes;  // the other buffers are too small to be rounded up
+}
+
+// Of what is free a tenth is not promised.
+std::size_t kibibytes_promising(std::size_t bytes) { return bytes / 9 * 10 / kKiB + 2; }
+
+std::string refusal(const TrainerOptions& options, bool training = true) {
+  try {
+    require_memory(narrow_net(), tiny_digits(), options, training);
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::device);
+    return error.what();
+  }
+  return "";
+}
+std::string refusal(std::int64_t batch, int replicas, bool training = true) {
+  return refusal(options_of(batch, replicas), training);
+}
+
+std::int64_t number_behind(const std::string& text, const std::string& words) {
+  const auto at = text.rfind(words);
+  INFO(text);
+  REQUIRE(at != std::string::npos);
+  return std::stoll(text.substr(at + words.size()));
+}
+
+TEST_CASE("what fits to the byte is not refused, and what a KiB less holds is") {
+  const FakeSystem system;
+  for (const int replicas : {1, 2, 5})
+    for (const std::int64_t batch : {40, 100, 290}) {
+      INFO(replicas << " replicas, batch " << batch);
+      const std::size_t kibibytes = (bytes_of(batch, replicas) + kKiB - 1) / kKiB;
+      system.set_available(kibibytes);
+      CHECK(refusal(batch, replicas).empty());
+      system.set_available(kibibytes - 1);
+      CHECK_THAT(refusal(batch, replicas),
+                 Catch::Contains("out of memory: a batch of " + std::to_string(batch) + " on ") &&
+                     Catch::Contains("MemAvailable of /proc/meminfo"));
+      CHECK(refusal(batch, replicas, /*training=*/false).empty());
+    }
+}
+
+TEST_CASE("a checkpoint's copies count where one is written") {
+  const FakeSystem system;
+  TrainerOptions options = options_of(40, 2);
+  options.output_dir = "run";
+  const std::size_t copy = static_cast<std::size_t>(narrow_net().parameter_count()) * sizeof(float);
+  for (const bool average : {false, true}) {
+    std::size_t bytes = bytes_of(40, 2) + 2 * copy;
+    if (average) {
+      options.parallel.ema_decay = 0.5;
+      bytes += copy + estimate_memory(narrow_net(), options.parallel, {40}).front().average;
+    }
+    system.set_available((bytes + kKiB - 1) / kKiB);
+    CHECK(refusal(options).empty());
+    system.set_available((bytes + kKiB - 1) / kKiB - 1);
+    CHECK_FALSE(refusal(options).empty());
+  }
+}
+
+TEST_CASE("the batch that is named fits, and so do the replicas") {
+  const FakeSystem system;
+  for (const ImagesOn place : {ImagesOn::host, ImagesOn::device}) {
+    TrainerOptions options = options_of(290, 2);
+    options.images_on = place;
+    // Without the loader's batches, whose number falls as they grow, more memory is a larger batch.
+    const std::size_t bytes = bytes_of(100, 2) - (place == ImagesOn::device ? (300 + 130) * 784 * sizeof(float) : 0);
+    system.set_available(kibibytes_promising(bytes));
+    options.batch_size = number_behind(refusal(options), "; a batch of ");
+    CHECK(options.batch_size >= (place == ImagesOn::device ? 95 : 30));
+    CHECK(refusal(options).empty());
+  }
+  system.set_available(kibibytes_promising(bytes_of(128, 11)));
+  const std::int64_t replicas = number_behind(refusal(128, 64), "; ");
+  CHECK(replicas >= 11);
+  CHECK(refusal(128, static_cast<int>(replicas)).empty());
+  system.set_available(100);
+  CHECK_THAT(refusal(128, 4), Catch::Contains("no batch fits on any number of replicas: use a smaller model"));
+}
+
+TEST_CASE("a trainer asks before it makes batches, and once more beside what its replicas hold") {
+  const FakeSystem system;
+  system.set_available(64'000);
+  Trainer trainer(narrow_net(), tiny_digits(), options_of(290, 2));
+  system.set_available(1'000);
+  expect_error(ErrorCode::device, {"a batch of 290 on 2 replicas takes", "of that for the replicas", "fits"},
+               [&] { trainer.run(); });
+  Trainer other = [&] {
+    system.set_available(64'000);
+    return Trainer(narrow_net(), tiny_digits(), options_of(290, 2));
+  }();
+  system.set_available(200);
+  expect_error(ErrorCode::device, {"out of memory"}, [&] { other.evaluate(); });
+  system.set_available(64'000);
+  CHECK(tiny_run(options_of(290, 2)).steps == 2);
+}
+
+}  // namespace

@@ -1,0 +1,156 @@
+// The run folder: its lock, its metrics file, files that appear whole.
+#include "engine/train/run_folder.h"
+
+#include <sys/stat.h>
+
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+#include "train/expect_error.h"
+
+namespace {
+
+using dp::ErrorCode;
+using dp::RunFolder;
+using dp::test::expect_error;
+using dp::test::read_text;
+using dp::test::TemporaryFolder;
+using dp::test::write_text;
+using nlohmann::ordered_json;
+
+TEST_CASE("one run to a folder") {
+  const TemporaryFolder temp;
+  const std::string path = temp / "a/run";
+  {
+    const RunFolder first(path);
+    CHECK(first.path() == path);
+    expect_error(ErrorCode::usage, {path, "another run", "--output-dir"}, [&] { RunFolder second(path + "/"); });
+    CHECK_FALSE(dp::FolderLock(path).held());
+  }
+  const RunFolder third(path);  // the lock goes with its owner
+  CHECK_FALSE(third.has_checkpoints());
+}
+
+TEST_CASE("a folder that never began goes, with the parents made for it, and one that began stays, without its lock") {
+  const TemporaryFolder temp;
+  { const RunFolder folder(temp / "a/b/c"); }
+  CHECK(std::filesystem::is_empty(temp.path()));
+  write_text(temp / "notes", "mine");
+  { const RunFolder folder(temp.path()); }
+  CHECK(read_text(temp / "notes") == "mine");
+  CHECK_FALSE(std::filesystem::exists(temp / "checkpoints"));
+  std::filesystem::create_directory(temp / "config.toml");  // in the way
+  expect_error(ErrorCode::io, {"config.toml"}, [&] { RunFolder(temp.path()).begin("", std::nullopt); });
+  CHECK_FALSE(std::filesystem::exists(temp / "metrics.jsonl"));
+  RunFolder(temp / "a/b").begin("", std::nullopt);
+  CHECK(std::filesystem::exists(temp / "a/b/config.toml"));
+  CHECK_FALSE(std::filesystem::exists(temp / "a/b/.lock"));
+  write_text(temp / "a/b/.lock", "");  // of a killed run
+  RunFolder(temp / "a/b").begin("", std::nullopt);
+  CHECK(std::filesystem::exists(temp / "a/b/.lock"));
+}
+
+TEST_CASE("what killed runs left of the files they were writing goes when the next one begins, and nothing else") {
+  const TemporaryFolder temp;
+  for (const char* left : {".config.toml.tmp-1-0", ".config.toml.tmp-4194303-17", ".summary.json.tmp-7-1"})
+    write_text(temp / left, "half");
+  const std::vector<std::string> others = {"config.toml.tmp-1-0",  ".config.toml.tmp",    ".config.toml.tmp-1",
+                                           ".config.toml.tmp-1-",  ".config.toml.tmp--1", ".config.toml.tmp-1-x",
+                                           ".config.toml.bak-1-0", ".notes.tmp-1-0",      ".metrics.jsonl.tmp-1-0"};
+  for (const std::string& other : others) write_text(temp / other, "mine");
+  std::filesystem::create_directory(temp / ".config.toml.tmp-1-1");  // nothing that a run makes
+  {
+    RunFolder folder(temp.path());
+    CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-0"));
+    folder.begin("", std::nullopt);
+  }
+  for (const char* left : {".config.toml.tmp-1-0", ".config.toml.tmp-4194303-17", ".summary.json.tmp-7-1"})
+    CHECK_FALSE(std::filesystem::exists(temp / left));
+  for (const std::string& other : others) CHECK(read_text(temp / other) == "mine");
+  CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-1"));
+}
+
+TEST_CASE("an empty path writes nothing") {
+  RunFolder none("");
+  none.begin("x", std::nullopt);
+  none.append_metrics({{"step", 1}});
+  CHECK_FALSE(none.writes());
+}
+
+TEST_CASE("a folder that can not be made is an I/O error") {
+  const TemporaryFolder temp;
+  write_text(temp / "file", "x");
+  expect_error(ErrorCode::io, {temp / "file", "--output-dir"}, [&] { RunFolder folder(temp / "file"); });
+  expect_error(ErrorCode::io, {temp / "file/run"}, [&] { RunFolder folder(temp / "file/run"); });
+  expect_error(ErrorCode::io, {"/proc/dp_run"}, [] { RunFolder folder("/proc/dp_run"); });
+}
+
+TEST_CASE("metrics go on behind the resumed step") {
+  const TemporaryFolder temp;
+  const std::string metrics = temp / "metrics.jsonl";
+  {
+    RunFolder folder(temp.path());
+    folder.begin("a = 1\n", std::nullopt);
+    for (const int step : {1, 2, 3}) folder.append_metrics({{"kind", "train"}, {"step", step}});
+    CHECK(read_text(temp / "config.toml") == "a = 1\n");
+  }
+  const std::string whole = read_text(metrics);
+  CHECK(whole == "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2}\n{\"kind\":\"train\",\"step\":3}\n");
+  write_text(metrics, whole + R"({"kind":"train","st)");  // torn by a kill
+  write_text(temp / "summary.json", "{}");
+  {
+    RunFolder folder(temp.path());
+    folder.begin("", 2);
+    folder.append_metrics({{"step", 3}, {"again", true}});
+    CHECK_FALSE(std::filesystem::exists(temp / "summary.json"));
+  }
+  CHECK(read_text(metrics) ==
+        "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2}\n{\"step\":3,\"again\":true}\n");
+  {
+    RunFolder folder(temp.path());
+    folder.begin("", 9);  // nothing lies beyond
+  }
+  CHECK(dp::test::lines_of(read_text(metrics)).size() == 3);
+  {
+    RunFolder folder(temp.path());
+    folder.begin("", std::nullopt);  // a new run
+  }
+  CHECK(read_text(metrics).empty());
+}
+
+TEST_CASE("a link in the place of the metrics file is not followed") {
+  const TemporaryFolder temp;
+  write_text(temp / "precious", "keep");
+  std::filesystem::create_symlink(temp / "precious", temp / "metrics.jsonl");
+  RunFolder folder(temp.path());
+  expect_error(ErrorCode::io, {"metrics.jsonl"}, [&] { folder.begin("", std::nullopt); });
+  CHECK(read_text(temp / "precious") == "keep");
+}
+
+TEST_CASE("a file is replaced whole, and a link to it stays a link") {
+  const TemporaryFolder temp;
+  dp::write_file_atomically(temp / "s.json", "one");
+  std::filesystem::create_symlink(temp / "s.json", temp / "link");
+  dp::require_writable(temp / "link");
+  dp::write_file_atomically(temp / "link", "two");
+  CHECK(read_text(temp / "s.json") == "two");
+  CHECK(std::filesystem::is_symlink(temp / "link"));
+  int entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(temp.path())) ++entries;
+  CHECK(entries == 2);  // no temporary stays
+}
+
+TEST_CASE("a device or a pipe is written through, never replaced") {
+  const TemporaryFolder temp;
+  dp::require_writable("/dev/null");
+  dp::write_file_atomically("/dev/null", "x");
+  CHECK(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST_CASE("a place that can not be written is found ahead") {
+  const TemporaryFolder temp;
+  expect_error(ErrorCode::io, {temp.path()}, [&] { dp::require_writable(temp.path()); });
+  expect_error(ErrorCode::io, {"none/s.json"}, [&] { dp::require_writable(temp / "none/s.json"); });
+  expect_error(ErrorCode::io, {"/none/"}, [&] { dp::write_file_atomically(temp / "none/s.json", ""); });
+}
+
+}  // namespace

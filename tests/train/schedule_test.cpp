@@ -1,0 +1,92 @@
+// Learning rate factors against values computed by hand and by torch.optim.lr_scheduler.
+#include <cmath>
+
+#include "dp/optimizer.h"
+#include "support/catch.h"
+#include "train/expect_error.h"
+
+namespace {
+
+using dp::Schedule;
+using dp::ScheduleKind;
+
+// The factor before step `step` of an epoch of `per_epoch` steps, as the trainer asks for it.
+double factor(const Schedule& schedule, int step, int per_epoch) {
+  return schedule.factor(step * (1.0 / per_epoch), 1.0 / per_epoch);
+}
+
+TEST_CASE("schedules are known by name") {
+  for (const char* name : {"constant", "step", "multistep", "cosine"})
+    CHECK(std::string(dp::to_string(dp::parse_schedule(name))) == name);
+  dp::test::expect_error(dp::ErrorCode::usage, {"'linear'", "constant, step, multistep"},
+                         [] { dp::parse_schedule("linear"); });
+}
+
+TEST_CASE("a constant rate stays") {
+  for (const int step : {0, 1, 99, 1000}) CHECK(factor({.kind = ScheduleKind::constant}, step, 10) == 1);
+}
+
+TEST_CASE("step drops as StepLR") {
+  const Schedule schedule{.kind = ScheduleKind::step, .step_size = 3, .gamma = 0.5};
+  // torch: StepLR(step_size=3, gamma=0.5), epochs 0..7
+  const double torch[] = {1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25};
+  for (int epoch = 0; epoch < 8; ++epoch)
+    CHECK(factor(schedule, epoch * 469, 469) == Approx(torch[epoch]).epsilon(1e-12));
+  CHECK(factor(schedule, 3 * 469 - 1, 469) == 1);
+}
+
+TEST_CASE("a drop comes at its very step however the division rounds") {
+  for (int per_epoch = 1; per_epoch < 500; ++per_epoch)
+    for (const int epoch : {1, 2, 3, 7, 30}) {
+      const Schedule step{.kind = ScheduleKind::step, .step_size = static_cast<double>(epoch), .gamma = 0.1};
+      const Schedule multi{.kind = ScheduleKind::multistep, .gamma = 0.1, .milestones = {static_cast<double>(epoch)}};
+      for (const Schedule& schedule : {step, multi}) {
+        if (factor(schedule, epoch * per_epoch - 1, per_epoch) != 1) FAIL("early at " << epoch << " of " << per_epoch);
+        if (factor(schedule, epoch * per_epoch, per_epoch) > 0.11) FAIL("late at " << epoch << " of " << per_epoch);
+      }
+    }
+  const Schedule tenth{.kind = ScheduleKind::step, .step_size = 0.1, .gamma = 0.5};  // 0.3 / 0.1 rounds to below 3
+  CHECK(factor(tenth, 3, 10) == Approx(0.125));
+}
+
+TEST_CASE("multistep drops as MultiStepLR") {
+  const Schedule schedule{.kind = ScheduleKind::multistep, .gamma = 0.1, .milestones = {2, 3, 3, 6}};
+  // torch: MultiStepLR(milestones=[2, 3, 3, 6], gamma=0.1): a repeated milestone counts twice
+  const double torch[] = {1, 1, 0.1, 1e-3, 1e-3, 1e-3, 1e-4};
+  for (int epoch = 0; epoch < 7; ++epoch) CHECK(factor(schedule, epoch * 7, 7) == Approx(torch[epoch]).epsilon(1e-12));
+  const Schedule half{.kind = ScheduleKind::multistep, .gamma = 0.1, .milestones = {0.5}};
+  CHECK(factor(half, 4, 10) == 1);
+  CHECK(factor(half, 5, 10) == Approx(0.1));
+}
+
+TEST_CASE("cosine falls as CosineAnnealingLR") {
+  const Schedule schedule{.kind = ScheduleKind::cosine, .total_epochs = 4};
+  // torch: CosineAnnealingLR(T_max=4), base rate 1
+  const double torch[] = {1, 0.8535533905932737, 0.5, 0.14644660940672627, 0};
+  for (int epoch = 0; epoch < 5; ++epoch) CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-12));
+  CHECK(factor(schedule, 4 * 12 - 1, 12) > 0);
+  CHECK(factor(schedule, 6 * 12, 12) == Approx(0).margin(1e-12));  // past the end it stays at 0
+}
+
+TEST_CASE("warm-up rises linearly from one over its steps") {
+  const Schedule constant{.kind = ScheduleKind::constant, .warmup_epochs = 0.5};
+  for (int step = 0; step < 5; ++step) CHECK(factor(constant, step, 10) == Approx((step + 1) / 5.0));
+  CHECK(factor(constant, 5, 10) == 1);
+
+  const Schedule step{.kind = ScheduleKind::step, .step_size = 1, .gamma = 0.5, .warmup_epochs = 2};
+  CHECK(factor(step, 1, 2) == Approx(0.5));
+  CHECK(factor(step, 2, 2) == Approx(0.75 * 0.5));
+  CHECK(factor(step, 4, 2) == Approx(0.25));
+
+  const Schedule cosine{.kind = ScheduleKind::cosine, .warmup_epochs = 1, .total_epochs = 5};
+  CHECK(factor(cosine, 0, 4) == Approx(0.25));
+  CHECK(factor(cosine, 3, 4) == Approx(1));
+  CHECK(factor(cosine, 4, 4) == Approx(1));
+  CHECK(factor(cosine, 12, 4) == Approx(0.5));
+  CHECK(factor(cosine, 20, 4) == Approx(0).margin(1e-12));
+
+  const Schedule all_warmup{.kind = ScheduleKind::cosine, .warmup_epochs = 1, .total_epochs = 1};
+  CHECK(factor(all_warmup, 4, 4) == 1);
+}
+
+}  // namespace

@@ -1,0 +1,165 @@
+// Whole runs: what they report, what they leave in their folder, how they end.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "support/catch.h"
+#include "train/expect_error.h"
+#include "train/tiny_run.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp;
+using dp::test::expect_error;
+using dp::test::lines_of;
+using dp::test::read_text;
+using dp::test::TemporaryFolder;
+using dp::test::tiny_options;
+using dp::test::tiny_run;
+
+TEST_CASE("a run learns and leaves its record") {
+  const TemporaryFolder temp;
+  std::vector<double> test_losses;
+  std::vector<StepReport> steps;
+  std::vector<std::string> saved;
+  TrainerCallbacks callbacks;
+  callbacks.on_eval = [&](const EvalReport& report) {
+    test_losses.push_back(report.stats.loss());
+    CHECK(report.stats.samples == 130);  // S9: every sample once
+    CHECK(report.step == 7 * static_cast<std::int64_t>(test_losses.size()));
+  };
+  callbacks.on_step = [&](const StepReport& report) { steps.push_back(report); };
+  callbacks.on_checkpoint = [&](const std::string& folder) { saved.push_back(fs::path(folder).filename()); };
+  TrainerOptions options = tiny_options(temp / "run");
+  options.summary_file = temp / "copy.json";
+  const RunSummary summary = tiny_run(options, callbacks);
+
+  REQUIRE(test_losses.size() == 3);
+  CHECK(test_losses[2] < test_losses[0]);
+  REQUIRE(steps.size() == 21);
+  CHECK(steps[6].epoch_so_far.samples == 300);
+  CHECK(steps[6].recent.samples == 12);
+  CHECK(steps[7].epoch_so_far.samples == 48);
+  CHECK(steps[7].epoch == 1);
+  CHECK(steps[7].phases.size() == 2);
+  CHECK(summary.train_loss == Approx(steps[20].epoch_so_far.loss()));
+  CHECK(std::count(saved.begin(), saved.end(), "last") == 3);
+  CHECK(saved.back() == "last");
+  CHECK(std::count(saved.begin(), saved.end(), "best") >= 1);
+
+  CHECK(summary.steps == 21);
+  CHECK(summary.epochs == 3);
+  CHECK(summary.devices == std::vector<std::string>{"cpu", "cpu"});
+  CHECK(summary.images_per_second > 0);
+  CHECK(summary.seconds_train > 0);
+  CHECK_FALSE(summary.interrupted);
+  CHECK(summary.skipped_steps == 0);
+  CHECK(read_text(temp / "run/summary.json") == to_json(summary) + "\n");
+  CHECK(read_text(temp / "copy.json") == to_json(summary) + "\n");
+
+  const Checkpoint last = load_checkpoint(summary.checkpoint);
+  CHECK(weights_sha256(last.weights) == summary.weights_sha256);
+  CHECK(last.state.step == 21);
+  CHECK(last.state.epoch == 3);
+  CHECK(last.state.batch_in_epoch == 0);
+  CHECK(last.state.model == "tiny");
+  CHECK(last.state.best_top1 >= summary.top1);
+  CHECK(last.momenta.size() + 3 == last.weights.size());  // but for what batch normalisation tracks
+  CHECK(nlohmann::json::parse(last.state.config)["batch-size"] == 48);
+
+  std::vector<std::string> kinds;
+  for (const std::string& line : lines_of(read_text(temp / "run/metrics.jsonl")))
+    kinds.push_back(nlohmann::json::parse(line)["kind"]);
+  CHECK(std::count(kinds.begin(), kinds.end(), "train") == 21);
+  CHECK(std::count(kinds.begin(), kinds.end(), "eval") == 3);
+  CHECK(kinds[7] == "eval");
+}
+
+TEST_CASE("evaluating a checkpoint gives the run's own result") {
+  const TemporaryFolder temp;
+  const RunSummary trained = tiny_run(tiny_options(temp.path()));
+  TrainerOptions options = tiny_options();
+  options.resume = temp.path();
+  options.parallel.seed = 7;  // other initial weights
+  Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options);
+  const RunSummary result = trainer.evaluate();
+  CHECK(result.top1 == trained.top1);
+  CHECK(result.test_loss == Approx(trained.test_loss).epsilon(1e-12));
+  CHECK(result.weights_sha256 == trained.weights_sha256);
+  CHECK(result.steps == 21);
+
+  const TemporaryFolder nothing;
+  options.resume = "auto";
+  options.output_dir = nothing.path();
+  expect_error(ErrorCode::data, {nothing.path(), "no checkpoint"},
+               [&] { Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options).evaluate(); });
+}
+
+TEST_CASE("the rate follows the schedule step by step") {
+  std::vector<double> rates;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) { rates.push_back(report.lr); };
+  TrainerOptions options = tiny_options();
+  options.max_steps = 10;  // cosine ends there
+  const RunSummary summary = tiny_run(options, callbacks);
+  CHECK(summary.steps == 10);
+  CHECK(summary.epochs == 1);
+  CHECK(summary.top5 > 0);  // evaluated at the end
+  REQUIRE(rates.size() == 10);
+  for (int step = 0; step < 10; ++step)
+    CHECK(rates[static_cast<std::size_t>(step)] == Approx(0.05 * 0.5 * (1 + std::cos(3.14159265358979 * step / 10))));
+}
+
+TEST_CASE("a dry run takes one batch of each kind and writes nothing") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp / "run");
+  options.dry_run = true;
+  std::int64_t evaluated = 0;
+  TrainerCallbacks callbacks;
+  callbacks.on_eval = [&](const EvalReport& report) { evaluated = report.stats.samples; };
+  const RunSummary summary = tiny_run(options, callbacks);
+  CHECK(summary.steps == 1);
+  CHECK(evaluated == 128);
+  CHECK_FALSE(fs::exists(temp / "run"));
+}
+
+TEST_CASE("one folder holds one run") {
+  const TemporaryFolder temp;
+  TrainerCallbacks callbacks;
+  int tried = 0;
+  callbacks.on_start = [&](const DataParallel&, const TrainerOptions&) {
+    ++tried;
+    expect_error(ErrorCode::usage, {temp.path(), "another run"}, [&] { tiny_run(tiny_options(temp.path())); });
+  };
+  tiny_run(tiny_options(temp.path()), callbacks);
+  CHECK(tried == 1);
+  expect_error(ErrorCode::usage, {temp.path(), "already holds a run", "--resume auto"},
+               [&] { tiny_run(tiny_options(temp.path())); });
+}
+
+TEST_CASE("options that can never work are refused at once") {
+  const auto refused = [](const std::vector<std::string>& fragments, auto change) {
+    TrainerOptions options = tiny_options();
+    change(options);
+    expect_error(ErrorCode::usage, fragments,
+                 [&] { Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options); });
+  };
+  refused({"epochs", "0"}, [](TrainerOptions& o) { o.epochs = 0; });
+  refused({"batch size", "-1"}, [](TrainerOptions& o) { o.batch_size = -1; });
+  refused({"learning rate"}, [](TrainerOptions& o) { o.sgd.lr = -1; });
+  refused({"learning rate", "nan"}, [](TrainerOptions& o) { o.sgd.lr = NAN; });
+  refused({"momentum"}, [](TrainerOptions& o) { o.sgd.momentum = 1; });
+  refused({"Nesterov"}, [](TrainerOptions& o) { o.sgd.momentum = 0, o.sgd.nesterov = true; });
+  refused({"step size"}, [](TrainerOptions& o) { o.schedule.step_size = 0; });
+  refused({"milestones", "ascend"}, [](TrainerOptions& o) { o.schedule.milestones = {2, 1}; });
+  refused({"print frequency"}, [](TrainerOptions& o) { o.print_freq = -1; });
+  refused({"choose one"}, [](TrainerOptions& o) { o.init = "a", o.resume = "b"; });
+  refused({"--init"}, [](TrainerOptions& o) { o.init_partial = true; });
+  expect_error(ErrorCode::usage, {"(1, 28, 28)", "(3, 8, 8)"}, [] {
+    Trainer(models::mlp({.input = {3, 8, 8}}), dp::test::tiny_digits(), tiny_options());
+  });
+  expect_error(ErrorCode::usage, {"10 classes"},
+               [] { Trainer(models::mlp({.classes = 9}), dp::test::tiny_digits(), tiny_options()); });
+}
+
+}  // namespace
