@@ -15,7 +15,7 @@ endif()
 if(TARGET dp_bench)
   install(TARGETS dp_bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(TARGETS bench_step bench_ops bench_comm RUNTIME DESTINATION lib/dp)
-  install(PROGRAMS ${PROJECT_SOURCE_DIR}/benchmarks/pytorch_step.py ${PROJECT_SOURCE_DIR}/benchmarks/pytorch_ops.py
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/benchmarks/programs/pytorch_step.py ${PROJECT_SOURCE_DIR}/benchmarks/programs/pytorch_ops.py
           DESTINATION lib/dp)
 endif()
 if(TARGET dp_mpi)

@@ -1,4 +1,4 @@
-"""benchmarks/gpu_first.py over a PyTorch that pretends (fake_torch); what gpu_record.py says of a host; how pytorch_step.py and pytorch_ops.py fail.
+"""benchmarks/gpu/gpu_first.py over a PyTorch that pretends (fake_torch); what gpu_record.py says of a host; how pytorch_step.py and pytorch_ops.py fail.
 No GPU, no PyTorch. Argument: the source folder."""
 
 import json
@@ -12,7 +12,7 @@ import unittest.mock
 
 SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
 FAKE = pathlib.Path(__file__).resolve().parent / "fake_torch"
-sys.path.insert(0, str(SOURCE / "benchmarks"))
+sys.path.insert(0, str(SOURCE / "benchmarks/gpu"))
 sys.dont_write_bytecode = True
 
 import gpu_first  # noqa: E402
@@ -36,7 +36,7 @@ class First(unittest.TestCase):
         self.folder.cleanup()
 
     def measure(self, *words, fake=None, status=0):
-        ended, _, errors = run("gpu_first.py", "--commit", "abc", "--out", str(self.home / "first"), *words, fake=fake)
+        ended, _, errors = run("gpu/gpu_first.py", "--commit", "abc", "--out", str(self.home / "first"), *words, fake=fake)
         self.assertEqual(ended, status, errors)
         return json.loads((self.home / "first.json").read_text()), (self.home / "first.md").read_text()
 
@@ -96,7 +96,7 @@ class First(unittest.TestCase):
 
     def test_without_pytorch_or_a_gpu_it_says_so(self):
         for fake, words in (("libraries", "libcudart.so.13"), ("no-gpu", "sees no GPU")):
-            status, _, errors = run("gpu_first.py", "--out", str(self.home / "none"), fake=fake)
+            status, _, errors = run("gpu/gpu_first.py", "--out", str(self.home / "none"), fake=fake)
             self.assertEqual(status, 1)
             self.assertIn(words, errors)
             self.assertFalse((self.home / "none.json").exists())
@@ -156,7 +156,7 @@ class Facts(unittest.TestCase):
 
 class MeasuredPrograms(unittest.TestCase):
     def test_pytorch_that_can_not_be_loaded_is_absent(self):
-        for script, words in (("pytorch_step.py", ["--inputs", "/nonexistent"]), ("pytorch_ops.py", [])):
+        for script, words in (("programs/pytorch_step.py", ["--inputs", "/nonexistent"]), ("programs/pytorch_ops.py", [])):
             status, said, _ = run(script, *words, fake="libraries")
             self.assertEqual((status, said.split("\t")[0]), (0, "absent"))
             self.assertIn("libcudart.so.13: cannot open", said)
@@ -171,7 +171,7 @@ class MeasuredPrograms(unittest.TestCase):
                 "nn = sys.modules['torch.nn']; nn.Module = object; nn.functional = sys.modules['torch.nn.functional']\n"
                 "float32 = bfloat16 = float16 = None\n"
                 "def set_num_threads(n):\n    raise RuntimeError('out of luck\\nfor this reason\\n\\nSet TORCH_LOGS=+dynamo')\n")
-            for script, words in (("pytorch_step.py", ["--inputs", "/nonexistent"]), ("pytorch_ops.py", [])):
+            for script, words in (("programs/pytorch_step.py", ["--inputs", "/nonexistent"]), ("programs/pytorch_ops.py", [])):
                 status, said, errors = run(script, *words, path=folder)
                 self.assertEqual(said, "error\tmessage=RuntimeError: out of luck for this reason Set TORCH_LOGS=+dynamo\n")
                 self.assertEqual(status, 1)

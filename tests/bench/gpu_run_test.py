@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py over a dp_bench that pretends: what is asked, what becomes of a crash, a hang, a kill, too little memory, and of records put
+"""benchmarks/gpu/gpu.py over a dp_bench that pretends: what is asked, what becomes of a crash, a hang, a kill, too little memory, and of records put
 together. No GPU, no PyTorch, no build. Argument: the source folder."""
 
 import contextlib
@@ -15,7 +15,7 @@ import unittest
 import unittest.mock
 
 SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
-sys.path.insert(0, str(SOURCE / "benchmarks"))
+sys.path.insert(0, str(SOURCE / "benchmarks/gpu"))
 sys.dont_write_bytecode = True
 
 import gpu  # noqa: E402
@@ -228,7 +228,7 @@ class WhatBecomesOfIt(Pretended):
     def stopped(self, how):
         """The record, and the status, of a run that is ended in its second case."""
         self.behave("128 hang\n")
-        command = [sys.executable, "-B", SOURCE / "benchmarks/gpu.py", *self.words("r", "--types", "bf16", "--networks", "MNIST", "--only", "step", "--batches", "64,128,256")]
+        command = [sys.executable, "-B", SOURCE / "benchmarks/gpu/gpu.py", *self.words("r", "--types", "bf16", "--networks", "MNIST", "--only", "step", "--batches", "64,128,256")]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         pid_file = self.programs / "pid"
         end = time.monotonic() + 60

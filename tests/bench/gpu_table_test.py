@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py, tried out on the CPU with the real dp_bench: that its commands run, that its tables hold what was measured, and that what can
+"""benchmarks/gpu/gpu.py, tried out on the CPU with the real dp_bench: that its commands run, that its tables hold what was measured, and that what can
 not be measured says why. Arguments: the source folder, the build folder."""
 
 import json
@@ -11,7 +11,7 @@ SOURCE, BUILD = map(pathlib.Path, sys.argv[1:3])
 
 
 def run(out, *more):
-    command = [sys.executable, str(SOURCE / "benchmarks/gpu.py"), "--build", str(BUILD), "--out", str(out), "--rounds", "1", "--seconds", "0.02", *more]
+    command = [sys.executable, str(SOURCE / "benchmarks/gpu/gpu.py"), "--build", str(BUILD), "--out", str(out), "--rounds", "1", "--seconds", "0.02", *more]
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
 
 
@@ -31,7 +31,7 @@ norm_conv2d_forward x (8)\tcud"""
 
 def check_ways():
     """A log of trials becomes a row for each problem, with the fastest way of each kind."""
-    sys.path.insert(0, str(SOURCE / "benchmarks"))
+    sys.path.insert(0, str(SOURCE / "benchmarks/gpu"))
     import gpu_measure  # noqa: PLC0415
     import gpu_tables  # noqa: PLC0415
 

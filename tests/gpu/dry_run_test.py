@@ -9,8 +9,8 @@ import sys
 import tempfile
 
 SOURCE, BUILD = map(pathlib.Path, sys.argv[1:3])
-HERE = SOURCE / "tests/gpu"
-sys.path.insert(0, str(HERE))
+TOOL = SOURCE / "benchmarks/gpu"
+sys.path.insert(0, str(TOOL))
 sys.dont_write_bytecode = True
 
 import carried  # noqa: E402
@@ -60,7 +60,7 @@ def main():
             environment.pop(name, None)
 
         def call(*words):
-            done = subprocess.run([sys.executable, "-B", "-c", CALL.format(here=str(HERE), home=str(home)), *words], stdin=subprocess.DEVNULL,
+            done = subprocess.run([sys.executable, "-B", "-c", CALL.format(here=str(TOOL), home=str(home)), *words], stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, check=False)
             return done.returncode, done.stdout
 

@@ -49,7 +49,7 @@ class Ends(OnHost):
         self.assertEqual(set(self.host.results(out).values()), {"passed"})
         asked = self.host.asked()
         self.assertEqual([line.split()[0] for line in asked.splitlines() if "nvidia-smi" not in line], ["dp_train", "dp_bench"], asked)
-        self.assertIn("dp_train env", asked)  # benchmarks/gpu.py asks, for its record
+        self.assertIn("dp_train env", asked)  # benchmarks/gpu/gpu.py asks, for its record
         self.assertIn("torch-compiled", asked)
         kept = self.host.kept(out)
         self.assertEqual(sum("--amp --max-steps 50" in line and "512" in line for line in kept["cache/dp/tuning-1"].splitlines()), 1)

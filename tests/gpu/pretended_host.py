@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tarfile
 
-HERE = pathlib.Path(__file__).resolve().parent
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "benchmarks/gpu"
 
 CALL = """
 import os, pathlib, sys
@@ -73,7 +73,7 @@ class Host:
         self.behave("")
         (self.home / "bench.py").write_text(BENCH)
         special = {"dp_train": DP_TRAIN, "dp_bench": DP_BENCH, "op_bits": OP_BITS, "op_bits_simulated": OP_BITS}
-        sys.path.insert(0, str(HERE))
+        sys.path.insert(0, str(TOOL))
         import carried
         self.carried = carried
         for name in [*carried.NEEDED, *carried.OPTIONAL]:
@@ -104,7 +104,7 @@ class Host:
         environment = {**os.environ, "PATH": f"{self.home}/bin:{os.environ['PATH']}", "XDG_CACHE_HOME": "", "DP_STARTED_IN": str(self.started_in)}
         del environment["XDG_CACHE_HOME"]
         environment.pop("OUT", None)
-        code = CALL.format(here=str(HERE), home=str(self.home), patch=self.patch)
+        code = CALL.format(here=str(TOOL), home=str(self.home), patch=self.patch)
         return subprocess.Popen([sys.executable, "-c", code, "--commit", "abc", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, env=environment, cwd=self.home)
 

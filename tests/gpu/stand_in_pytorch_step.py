@@ -1,4 +1,4 @@
-"""Stands in for PyTorch where it is not installed, for the mlp alone: it answers dp_bench as benchmarks/pytorch_step.py does, with the right first loss
+"""Stands in for PyTorch where it is not installed, for the mlp alone: it answers dp_bench as benchmarks/programs/pytorch_step.py does, with the right first loss
 and times of its own. Plain Python."""
 import argparse
 import array

@@ -10,7 +10,7 @@ extern "C" int cuGetErrorString(int error, const char** text) {
   *text = error == 100 ? "no CUDA-capable device is detected" : nullptr;
   return error == 100 ? 0 : 1;
 }
-// What tests/gpu/gpus.py asks besides: a device of compute capability 9.0, a driver for CUDA 13.0.
+// What benchmarks/gpu/gpus.py asks besides: a device of compute capability 9.0, a driver for CUDA 13.0.
 extern "C" int cuDriverGetVersion(int* version) {
   *version = 13000;
   return 0;

@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dp-train", default=os.path.join(FOLDER, "../build/release/apps/dp_train/dp_train"))
+    parser.add_argument("--dp-train", default=os.path.join(FOLDER, "../../build/release/apps/dp_train/dp_train"))
     parser.add_argument("--python", default="/usr/bin/python3")
     options = parser.parse_args()
     results = {}

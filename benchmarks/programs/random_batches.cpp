@@ -1,4 +1,4 @@
-#include "benchmarks/random_batches.h"
+#include "benchmarks/programs/random_batches.h"
 
 #include <fstream>
 

@@ -5,7 +5,7 @@ OUT.json and OUT.md anew whenever something was measured, so that a run that is 
 
     ./dev bench gpu --quick --out first                                      # the sizes that the goals name; below 10 minutes
     ./dev bench gpu --limit 540 --with first.json --out second               # goes on with the others; again and again
-    python3 benchmarks/gpu.py --with a.json b.json --limit 0 --out all       # puts records together, measures nothing
+    python3 benchmarks/gpu/gpu.py --with a.json b.json --limit 0 --out all       # puts records together, measures nothing
     ./dev bench gpu --list                                                   # what would be run
 """
 

@@ -123,7 +123,7 @@ def op_tests(parts, build):
     programs = {"ops": tested(build, "kernels", "test_ops"),
                 **{name: tested(build, "golden", f"test_{name}") for name in ("golden", "mnist_steps", "resnet18")}}
     run(parts, "ops and golden figures", programs, 90, max(2, CORES // 4), lambda case: "torchvision" in case, DP_TESTED_KINDS="cuda",
-        DP_GOLDEN_FOLDER=pathlib.Path(__file__).resolve().parents[1] / "golden", **plugin(build))
+        DP_GOLDEN_FOLDER=pathlib.Path(__file__).resolve().parents[2] / "tests/golden", **plugin(build))
 
 
 def plugin(build):

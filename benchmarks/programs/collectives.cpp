@@ -1,4 +1,4 @@
-#include "benchmarks/collectives.h"
+#include "benchmarks/programs/collectives.h"
 
 #include <algorithm>
 #include <chrono>

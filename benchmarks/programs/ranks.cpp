@@ -1,4 +1,4 @@
-#include "benchmarks/ranks.h"
+#include "benchmarks/programs/ranks.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "benchmarks/protocol.h"
+#include "benchmarks/programs/protocol.h"
 
 namespace dp::benchmarks {
 namespace {

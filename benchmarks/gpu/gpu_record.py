@@ -14,7 +14,7 @@ import subprocess
 import sys
 import traceback
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Where PyPI's packages have what dp asks the loader for: the variable that names a file, the name it is asked for by, where it lies.
 LIBRARIES = [("DP_CUDNN_LIBRARY", ["libcudnn.so.9"], "nvidia/cudnn/lib/"),
              ("DP_CUBLASLT_LIBRARY", ["libcublasLt.so.13", "libcublasLt.so.12"], "nvidia/*/lib/"),

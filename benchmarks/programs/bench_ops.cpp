@@ -8,10 +8,10 @@
 #include <map>
 #include <sstream>
 
-#include "benchmarks/amp_names.h"
-#include "benchmarks/bare_loop.h"
-#include "benchmarks/protocol.h"
-#include "benchmarks/random_batches.h"
+#include "benchmarks/programs/amp_names.h"
+#include "benchmarks/programs/bare_loop.h"
+#include "benchmarks/programs/protocol.h"
+#include "benchmarks/programs/random_batches.h"
 #include "dp/data_parallel.h"
 #include "dp/error.h"
 #include "dp/models.h"

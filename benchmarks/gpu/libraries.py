@@ -1,6 +1,6 @@
 """NVIDIA's libraries in this Python's packages, where the loader does not look by itself.
 
-    export LD_LIBRARY_PATH=$(python3 tests/gpu/libraries.py)
+    export LD_LIBRARY_PATH=$(python3 benchmarks/gpu/libraries.py)
 """
 import os
 import pathlib

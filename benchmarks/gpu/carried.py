@@ -1,6 +1,6 @@
 """Programs built beforehand and brought along in one file: what is in it, and whether it fits a host.
 
-    python3 tests/gpu/carried.py BUILD FILE.tar.xz      packs what BUILD has (./dev bundle --binaries builds it first)
+    python3 benchmarks/gpu/carried.py BUILD FILE.tar.xz      packs what BUILD has (./dev bundle --binaries builds it first)
 """
 import hashlib
 import json
@@ -96,7 +96,7 @@ def pack(build, out, commit, preset=9):
         for name in [*NEEDED, *(name for name in OPTIONAL if (build / name).is_file())]:
             place(build / name, stage / name)
         for name in SCRIPTS:
-            place(ROOT / "benchmarks" / name, stage / "benchmarks" / name)
+            place(ROOT / "benchmarks/programs" / name, stage / "benchmarks" / name)
         programs = [file for file in stage.rglob("*") if file.is_file() and is_elf(file)]
         for name, file in shared_libraries(build / file.relative_to(stage) for file in programs).items():
             place(file, stage / "lib" / name)

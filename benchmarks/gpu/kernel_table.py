@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What the CUDA kernels take of a multiprocessor, and how long the layers of both networks would take at best.
 
-    python3 benchmarks/kernel_table.py                     writes benchmarks/results/cuda-kernels.md
-    python3 benchmarks/kernel_table.py --arch sm_75 --check   only looks for spills; exit status 1 when there are any
+    python3 benchmarks/gpu/kernel_table.py                     writes benchmarks/results/cuda-kernels.md
+    python3 benchmarks/gpu/kernel_table.py --arch sm_75 --check   only looks for spills; exit status 1 when there are any
 
 Nothing is run on a GPU: registers and memory are the compiler's figures, times are modelled from the constants below.
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CUDA = os.path.join(ROOT, "kernels", "cuda")
 
 FLOPS = 67e12  # H200, float32 outside the tensor cores
@@ -309,7 +309,7 @@ def main():
         version = subprocess.run([args.nvcc, "--version"], capture_output=True, text=True, check=True).stdout
         release = re.search(r"release [\d.]+, V([\d.]+)", version)[1]
         lines = ["# CUDA kernels: registers, memory, and modelled times", "",
-                 "Written by `python3 benchmarks/kernel_table.py`. **Nothing here was measured on a GPU**: registers and "
+                 "Written by `python3 benchmarks/gpu/kernel_table.py`. **Nothing here was measured on a GPU**: registers and "
                  f"shared memory are those of nvcc {release} for {args.arch}, times are modelled.", "",
                  f"Constants: {FLOPS / 1e12:.0f} TFLOP/s in float32 and {BANDWIDTH / 1e12:.1f} TB/s (H200), "
                  f"{MULTIPROCESSORS} multiprocessors. *Floor*: the larger of arithmetic and of input, weights and output "

@@ -1,4 +1,4 @@
-"""Parts that measure: training steps beside PyTorch, by benchmarks/gpu.py, and one record of all."""
+"""Parts that measure: training steps beside PyTorch, by benchmarks/gpu/gpu.py, and one record of all."""
 import json
 import pathlib
 import shutil
@@ -25,7 +25,7 @@ class Measures:
             folder.mkdir(parents=True, exist_ok=True)
 
     def gpu_py(self, types, *more):
-        return [sys.executable, "-B", ROOT / "benchmarks" / "gpu.py", "--only", "step", *self.network, "--types", types,
+        return [sys.executable, "-B", ROOT / "benchmarks/gpu/gpu.py", "--only", "step", *self.network, "--types", types,
                 "--gpus", "0", "--build", self.build, "--python", self.python, "--commit", self.commit, *more]
 
     def step(self, name, kind, theirs, limit, needs):

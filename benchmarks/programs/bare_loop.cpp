@@ -1,4 +1,4 @@
-#include "benchmarks/bare_loop.h"
+#include "benchmarks/programs/bare_loop.h"
 
 #include "kernels/host/cores.h"
 

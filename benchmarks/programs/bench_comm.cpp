@@ -7,9 +7,9 @@
 #include <numeric>
 #include <thread>
 
-#include "benchmarks/collectives.h"
-#include "benchmarks/protocol.h"
-#include "benchmarks/ranks.h"
+#include "benchmarks/programs/collectives.h"
+#include "benchmarks/programs/protocol.h"
+#include "benchmarks/programs/ranks.h"
 #include "dp/device.h"
 #include "dp/error.h"
 #include "dp/standard_descriptors.h"

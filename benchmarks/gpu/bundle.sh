@@ -117,7 +117,7 @@ bundle_binaries() {
     step cmake --build $folder -j "$(jobs)" --target dp_train dp_cuda dp_peer_probe dp_bench bench_step bench_ops bench_comm test_gpu test_real_libraries \
       test_ops test_golden test_mnist_steps test_resnet18 op_bits op_bits_simulated
   fi
-  step python3 -B tests/gpu/carried.py "$folder" "$file"
+  step python3 -B benchmarks/gpu/carried.py "$folder" "$file"
 }
 
 # bundle DIR [--cmake]
