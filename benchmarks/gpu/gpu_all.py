@@ -1,5 +1,5 @@
 """./dev gpu-all: all that a short visit to a GPU host can give, the most telling first, in calls of less than ten minutes.
-./dev gpu-check: builds there and runs the tests, without the measurements. docs/gpu_check.md."""
+./dev gpu-check: builds there and runs the tests, without the measurements. docs/guide/gpu_check.md."""
 import argparse
 import datetime
 import functools

@@ -1,5 +1,5 @@
 // Failures on request, for tests of the engine and of what is built on it: DP_FAIL in the environment,
-// read when an engine is made. docs/failpoints.md describes the grammar.
+// read when an engine is made. docs/reference/failpoints.md describes the grammar.
 #pragma once
 
 #include <cstdint>

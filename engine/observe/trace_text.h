@@ -1,4 +1,4 @@
-// A replica's timeline as text in Chrome's trace format (docs/tracing.md).
+// A replica's timeline as text in Chrome's trace format (docs/guide/tracing.md).
 #pragma once
 
 #include <cstdint>

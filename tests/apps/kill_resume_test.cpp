@@ -1,5 +1,5 @@
 // A run that is killed again and again, and goes on each time on another number of replicas, ends with the same bits as one
-// that was left alone: L1 and L2 of docs/reproducibility.md.
+// that was left alone: L1 and L2 of docs/reference/reproducibility.md.
 #include <signal.h>
 
 #include <chrono>

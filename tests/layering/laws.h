@@ -1,4 +1,4 @@
-// The laws of the floor plan (docs/architecture.md), checked on the text of the sources.
+// The laws of the floor plan (docs/internals/architecture.md), checked on the text of the sources.
 #pragma once
 
 #include <string>

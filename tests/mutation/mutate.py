@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants small bugs, one at a time, and says which the fast tests notice (docs/testing.md)."""
+"""Plants small bugs, one at a time, and says which the fast tests notice (docs/internals/testing.md)."""
 import argparse
 import concurrent.futures
 import os

@@ -38,7 +38,7 @@ struct Timeline {
   }
 };
 
-// Throws where the text is not what docs/tracing.md says.
+// Throws where the text is not what docs/guide/tracing.md says.
 inline Timeline read_timeline(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   Timeline timeline;

@@ -1,4 +1,4 @@
-// The migration tables of docs/engines.md: every row has something here that runs what its right side says.
+// The migration tables of docs/guide/engines.md: every row has something here that runs what its right side says.
 #include <dp/dp.h>
 
 #include <algorithm>

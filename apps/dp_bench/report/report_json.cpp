@@ -6,7 +6,7 @@
 namespace dp_bench {
 namespace {
 
-constexpr int kSchema = 1;  // docs/benchmarking.md
+constexpr int kSchema = 1;  // docs/guide/benchmarking.md
 
 std::string quoted(const std::string& text) {
   std::string out = "\"";

@@ -32,7 +32,7 @@ enum class LossAt { local, gathered };  // on each replica, or on the master fro
 enum class Split { balanced, chunk };   // shard sizes: differ by at most one, or torch.chunk
 enum class OnNonfinite { abort, skip };
 // Whether training steps run as CUDA graphs. automatic: on GPUs, except with nccl between several GPUs of one process, where NVIDIA warns
-// of deadlocks; a step that cannot be recorded runs eagerly. always: what prevents graphs is an error. (docs/cuda_graphs.md)
+// of deadlocks; a step that cannot be recorded runs eagerly. always: what prevents graphs is an error. (docs/internals/cuda_graphs.md)
 enum class Graphs { automatic, always, never };
 // Mixed precision, on GPUs: activations, their gradients, and the weights that layers read are of a 16-bit type; weights, momenta,
 // gradients of weights, statistics and all arithmetic stay float32.

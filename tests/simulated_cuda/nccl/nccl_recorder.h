@@ -1,4 +1,4 @@
-// A stand-in for NCCL over the simulated CUDA. It does the work, and is stricter than NCCL: docs/simulated_cuda.md has the rules.
+// A stand-in for NCCL over the simulated CUDA. It does the work, and is stricter than NCCL: docs/internals/simulated_cuda.md has the rules.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Which way of building finds which planted bug: the table of docs/simulated_cuda.md is what is measured here.
+// Which way of building finds which planted bug: the table of docs/internals/simulated_cuda.md is what is measured here.
 #include <sys/wait.h>
 #include <array>
 #include <cstdio>
