@@ -1,4 +1,5 @@
-// Small text files that appear whole or not at all.
+#include "engine/base/atomic_text.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -9,8 +10,7 @@
 #include <string_view>
 
 #include "dp/error.h"
-#include "engine/checkpoint/durable.h"
-#include "engine/train/run_folder.h"
+#include "engine/base/durable.h"
 
 namespace dp {
 namespace {

@@ -1,7 +1,7 @@
 // Which rows of a batch a replica or a micro-batch gets.
 #pragma once
 
-#include "dp/data_parallel.h"
+#include "dp/parallel_options.h"
 #include "kernels/communicator.h"
 
 namespace dp::engine {

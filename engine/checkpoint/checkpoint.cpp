@@ -7,10 +7,10 @@
 #include <filesystem>
 
 #include "dp/error.h"
+#include "engine/base/durable.h"
 #include "engine/base/fault.h"
 #include "engine/base/file_ops.h"
 #include "engine/checkpoint/checkpoint_folder.h"
-#include "engine/checkpoint/durable.h"
 #include "engine/checkpoint/put_in_place.h"
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/checkpoint/safetensors_write.h"

@@ -8,9 +8,9 @@
 #include <charconv>
 #include <vector>
 
+#include "engine/base/crc32c.h"
 #include "engine/base/fault.h"
 #include "engine/base/file_ops.h"
-#include "engine/checkpoint/crc32c.h"
 #include "engine/checkpoint/small_json.h"
 
 namespace dp {

@@ -8,11 +8,11 @@
 
 #include "dp/checkpoint.h"
 #include "dp/error.h"
+#include "engine/base/durable.h"
 #include "engine/base/fault.h"
 #include "engine/base/file_ops.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_names.h"
-#include "engine/checkpoint/durable.h"
 #include "engine/checkpoint/put_in_place.h"
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/checkpoint/train_state.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "engine/checkpoint/durable.h"
+#include "engine/base/durable.h"
 
 namespace dp {
 

@@ -4,8 +4,8 @@
 
 #include "dp/checkpoint.h"
 #include "dp/error.h"
+#include "engine/base/durable.h"
 #include "engine/base/fault.h"
-#include "engine/checkpoint/durable.h"
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/checkpoint/safetensors_write.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "dp/checkpoint.h"
-#include "engine/checkpoint/durable.h"
+#include "engine/base/durable.h"
 
 namespace dp {
 

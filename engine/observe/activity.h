@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/observe/failpoint.h"
+#include "engine/base/phase.h"
 
 namespace dp::engine {
 

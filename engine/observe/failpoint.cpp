@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -14,8 +13,6 @@
 
 namespace dp::engine {
 namespace {
-
-constexpr std::array<const char*, 7> kPhases{"scatter", "forward", "loss", "backward", "reduce", "update", "broadcast"};
 
 template <typename T>
 T number(std::string_view text, std::string_view clause) {
@@ -49,10 +46,11 @@ Failpoint parse_clause(std::string_view clause) {
     point.action = FailAction::nan;
   else
     throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not throw, stall or nan", parts[0]));
-  const auto phase = std::find(kPhases.begin(), kPhases.end(), parts[1]);
-  if (phase == kPhases.end())
-    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not one of {}", parts[1], fmt::join(kPhases, ", ")));
-  point.phase = static_cast<Phase>(phase - kPhases.begin());
+  const auto phase = std::find(kPhaseNames.begin(), kPhaseNames.end(), parts[1]);
+  if (phase == kPhaseNames.end())
+    throw Error(ErrorCode::usage,
+                fmt::format("DP_FAIL: '{}' is not one of {}", parts[1], fmt::join(kPhaseNames, ", ")));
+  point.phase = static_cast<Phase>(phase - kPhaseNames.begin());
   const bool plants = point.phase == Phase::forward || point.phase == Phase::backward || point.phase == Phase::reduce ||
                       point.phase == Phase::update;
   if (point.action == FailAction::nan && !plants)
@@ -73,8 +71,6 @@ Failpoint parse_clause(std::string_view clause) {
 }
 
 }  // namespace
-
-const char* to_string(Phase phase) { return kPhases[static_cast<std::size_t>(phase)]; }
 
 std::vector<Failpoint> parse_failpoints(std::string_view text) {
   std::vector<Failpoint> points;

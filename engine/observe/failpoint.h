@@ -7,10 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace dp::engine {
+#include "engine/base/phase.h"
 
-enum class Phase : std::uint8_t { scatter, forward, loss, backward, reduce, update, broadcast };
-const char* to_string(Phase phase);
+namespace dp::engine {
 
 enum class FailAction : std::uint8_t { none, raise, stall, nan };
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/observe/failpoint.h"
+#include "engine/base/phase.h"
 #include "kernels/trace_ring.h"
 
 namespace dp::engine {

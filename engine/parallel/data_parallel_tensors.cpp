@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "dp/error.h"
-#include "engine/checkpoint/crc32c.h"
+#include "engine/base/crc32c.h"
 #include "engine/parallel/data_parallel_state.h"
 
 namespace dp {

@@ -6,10 +6,10 @@
 
 #include "dp/error.h"
 #include "dp/world.h"
-#include "engine/observe/layer_times.h"
+#include "engine/base/atomic_text.h"
 #include "engine/observe/trace_text.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/train/run_folder.h"
+#include "engine/parallel/layer_times.h"
 
 namespace dp {
 namespace {

@@ -9,7 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "dp/data_parallel.h"
+#include "dp/optimizer.h"
+#include "dp/parallel_options.h"
 #include "engine/replica/replica.h"
 #include "engine/replica/rounded_gradients.h"
 

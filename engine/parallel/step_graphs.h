@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "dp/statistics.h"
 #include "engine/parallel/exchange.h"
 #include "engine/parallel/meeting.h"
 #include "engine/replica/replica.h"

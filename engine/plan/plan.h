@@ -3,13 +3,14 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "dp/data_parallel.h"
 #include "dp/model.h"
+#include "dp/parallel_options.h"
 #include "engine/plan/norms.h"
 #include "engine/plan/parameters.h"
 #include "kernels/backend.h"

@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "dp/data_parallel.h"
+#include "dp/memory.h"
+#include "dp/parallel_options.h"
+#include "dp/statistics.h"
 #include "engine/observe/activity.h"
 #include "engine/observe/failpoint.h"
 #include "engine/observe/tracer.h"

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "dp/memory.h"
+#include "dp/trainer.h"
 
 namespace dp {
 

@@ -1,7 +1,7 @@
 // The words that the command line, the console and config.toml have for options.
 #pragma once
 
-#include "dp/data_parallel.h"
+#include "dp/parallel_options.h"
 
 namespace dp {
 

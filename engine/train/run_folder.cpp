@@ -1,4 +1,5 @@
 #include "engine/train/run_folder.h"
+#include "engine/base/atomic_text.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -13,9 +14,9 @@
 #include <fstream>
 
 #include "dp/error.h"
+#include "engine/base/durable.h"
 #include "engine/base/text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
-#include "engine/checkpoint/durable.h"
 
 namespace dp {
 namespace {

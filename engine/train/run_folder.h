@@ -58,10 +58,4 @@ class RunFolder {
   int metrics_ = -1;
 };
 
-// Temporary sibling, fsync, rename, fsync of the folder. Error(io); what stood there stays.
-void write_file_atomically(const std::string& path, const std::string& text);
-// Error(io) unless a file can be made beside `path`, and `path` itself is no folder and no pipe without a reader. Of a pipe it returns the
-// end to write: held until the file is written, it keeps the reader.
-FileHandle require_writable(const std::string& path);
-
 }  // namespace dp

@@ -6,6 +6,7 @@
 
 #include "dp/error.h"
 #include "dp/world.h"
+#include "engine/base/atomic_text.h"
 #include "engine/train/check_options.h"
 #include "engine/train/host_memory.h"
 #include "engine/train/images_on.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dp/trainer.h"
+#include "engine/base/atomic_text.h"
 #include "engine/train/meter.h"
 #include "engine/train/run_folder.h"
 #include "engine/train/stop_request.h"

@@ -1,4 +1,4 @@
-#include "engine/checkpoint/crc32c.h"
+#include "engine/base/crc32c.h"
 
 #include <string_view>
 #include <vector>

@@ -1,5 +1,5 @@
 // New files and their temporary names.
-#include "engine/checkpoint/durable.h"
+#include "engine/base/durable.h"
 
 #include <unistd.h>
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "cuda/comm/ranks.h"
-#include "engine/checkpoint/crc32c.h"
+#include "engine/base/crc32c.h"
 #include "kernels/layer_calls.h"
 #include "kernels/scalar_calls.h"
 #include "support/catch.h"

@@ -95,6 +95,42 @@ std::vector<Violation> check_edges(const std::vector<SourceFile>& files) {
   return found;
 }
 
+std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files) {
+  const std::string engine = "engine/";
+  const std::map<std::string, Folders> stands_on{
+      {"base", {}},
+      {"plan", {"base"}},
+      {"observe", {"base"}},
+      {"optimizer", {"base"}},
+      {"checkpoint", {"base"}},
+      {"process_group", {"base"}},
+      {"replica", {"base", "plan", "observe"}},
+      {"parallel", {"base", "plan", "observe", "optimizer", "process_group", "replica"}},
+      {"train", {"base", "plan", "observe", "optimizer", "checkpoint", "process_group", "replica", "parallel"}}};
+  const auto folder_of = [&](const std::string& path) {
+    const std::size_t end = path.find('/', engine.size());
+    return end == std::string::npos ? std::string() : path.substr(engine.size(), end - engine.size());
+  };
+  std::vector<Violation> found;
+  for (const SourceFile& file : files) {
+    if (!file.in("engine") || is_public(file)) continue;
+    const std::string folder = folder_of(file.path);
+    const auto rule = stands_on.find(folder);
+    if (rule == stands_on.end()) {
+      if (!file.code.empty()) found.push_back({file.path, "the law of levels has no folder engine/" + folder});
+      continue;
+    }
+    for (const Include& include : file.includes) {
+      if (!include.path.starts_with(engine)) continue;
+      const std::string other = folder_of(include.path);
+      const Folders& allowed = rule->second;
+      if (other != folder && std::find(allowed.begin(), allowed.end(), other) == allowed.end())
+        found.push_back(at(file, include.line, engine + folder + " may not include " + include.path));
+    }
+  }
+  return found;
+}
+
 std::vector<Violation> check_cycles(const std::vector<SourceFile>& files) {
   std::map<std::string, const SourceFile*> by_path;
   for (const SourceFile& file : files) by_path[file.path] = &file;

@@ -21,6 +21,8 @@ std::vector<Violation> check_floor(const std::vector<SourceFile>& files);
 std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files);
 // 3: kernels/ and data/ stand on dp/, engine/ stands on both; what they include of ours is named from the root.
 std::vector<Violation> check_edges(const std::vector<SourceFile>& files);
+// 3: inside engine/, each folder includes only those that it stands on.
+std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files);
 // 3: no file includes itself, over whatever detour.
 std::vector<Violation> check_cycles(const std::vector<SourceFile>& files);
 // 4: CUDA stands in kernels/cuda and tests/simulated_cuda (and a fake driver among the tests); no #if asks for it, but in one header that holds inline PTX.

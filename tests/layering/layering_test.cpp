@@ -91,6 +91,22 @@ TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothi
               "kernels/cpu/b.cpp:1", "kernels/cpu/c.cpp:1"});
 }
 
+TEST_CASE("law 3: inside the engine each folder includes only those that it stands on") {
+  check_tree(dp::test::check_engine_levels);
+  CHECK(found(dp::test::check_engine_levels,
+              {{"engine/include/dp/a.h", "#include \"dp/b.h\"\n"},
+               {"engine/plan/a.cpp", "#include \"engine/plan/a.h\"\n#include \"engine/base/b.h\"\n"},
+               {"engine/train/console/c.cpp", "#include \"engine/parallel/d.h\"\n#include \"engine/train/e.h\"\n"}})
+            .empty());
+  CHECK(found(dp::test::check_engine_levels, {{"engine/base/a.cpp", "#include \"engine/plan/a.h\"\n"},
+                                              {"engine/checkpoint/a.h", "\n#include \"engine/train/a.h\"\n"},
+                                              {"engine/observe/a.h", "#include \"engine/replica/a.h\"\n"},
+                                              {"engine/parallel/a.cpp", "#include \"engine/checkpoint/a.h\"\n"}}) ==
+        Where{"engine/base/a.cpp:1", "engine/checkpoint/a.h:2", "engine/observe/a.h:1", "engine/parallel/a.cpp:1"});
+  CHECK(found(dp::test::check_engine_levels, {{"engine/flat.cpp", "int x;\n"}, {"engine/other/a.h", "int x;\n"}}) ==
+        Where{"engine/flat.cpp", "engine/other/a.h"});
+}
+
 TEST_CASE("law 3: includes make no cycle") {
   check_tree(dp::test::check_cycles);
   CHECK(found(dp::test::check_cycles, {{"engine/include/dp/a.h", ""},

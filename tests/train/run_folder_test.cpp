@@ -1,5 +1,6 @@
 // The run folder: its lock, its metrics file, files that appear whole.
 #include "engine/train/run_folder.h"
+#include "engine/base/atomic_text.h"
 
 #include <sys/stat.h>
 

@@ -1,17 +1,40 @@
-// Checks that the host has enough memory for a run.
+// Device memory that training takes.
 #pragma once
 
-#include "dp/dataset.h"
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "dp/device.h"
 #include "dp/model.h"
-#include "dp/trainer.h"
+#include "dp/parallel_options.h"
 
 namespace dp {
 
-// Error(device) when training with these options takes more memory than the machine, or a control group of this process, has left: how much
-// that is, and the batch or the number of replicas that fits. Makes nothing. Counted are the replicas on the CPU, as estimate_memory() has
-// them, and the batches that the loader prepares; `training` false: for an evaluation alone. Trainer calls this
-// itself; call it to learn the result before replicas are made. In a world it returns at once: the ranks check together when they make their
-// replicas.
-void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training = true);
+// Bytes on one device, by purpose.
+struct MemoryUse {
+  std::size_t weights = 0, gradients = 0;  // with their 16-bit copies
+  std::size_t momenta = 0;                 // this replica's part of the optimizer's state
+  std::size_t statistics = 0;              // of batch normalisation
+  std::size_t average = 0;                 // moving average of the weights, on the master
+  std::size_t activations = 0;             // and their gradients, as the plan of the largest shard places them
+  std::size_t workspace = 0;               // of that plan's ops
+  std::size_t other = 0;                   // gathered logits, copies of inputs, norms
+
+  std::size_t total() const {
+    return weights + gradients + momenta + statistics + average + activations + workspace + other;
+  }
+};
+
+// What DataParallel::memory_use() will return for each replica after prepare(train_batches, eval_batches); allocates nothing. On GPUs it
+// leaves out input staging (three times a batch, or the device-resident images) and what only the tuner determines: the workspace of the
+// chosen algorithms and bucket sizes. Throws what making the DataParallel would throw.
+std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
+                                       const std::vector<std::int64_t>& train_batches,
+                                       const std::vector<std::int64_t>& eval_batches = {});
+// Bytes that can be allocated on the device now; 0: unknown.
+std::size_t free_memory(const Device& device);
+// The largest global batch, for training and evaluation, with which no replica needs more than `bytes`; 0 if none fits.
+std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes);
 
 }  // namespace dp

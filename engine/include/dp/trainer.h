@@ -119,6 +119,12 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
+// Throws Error(device) if training with these options needs more host memory than the machine or a control group of this process has left.
+// The message has both figures and the batch or the number of replicas that fits. Counts CPU replicas (estimate_memory()) and the batches
+// that the loader prepares; `training` false: for an evaluation alone. Allocates nothing. A Trainer calls it first; call it yourself to get
+// the result before replicas are made. With several ranks it returns at once: the ranks check together when they make their replicas.
+void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training = true);
+
 // A progress reporter for a terminal (one line, rewritten) or a log (plain lines).
 struct ConsoleOptions {
   bool quiet = false;    // only the summary

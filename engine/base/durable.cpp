@@ -1,4 +1,4 @@
-#include "engine/checkpoint/durable.h"
+#include "engine/base/durable.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,9 +10,9 @@
 #include <filesystem>
 
 #include "dp/error.h"
+#include "engine/base/crc32c.h"
 #include "engine/base/fault.h"
 #include "engine/base/file_ops.h"
-#include "engine/checkpoint/crc32c.h"
 
 namespace dp {
 

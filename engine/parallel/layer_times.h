@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "dp/data_parallel.h"
+#include "dp/statistics.h"
 #include "engine/observe/tracer.h"
 #include "engine/replica/replica.h"
 

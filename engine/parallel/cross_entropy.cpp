@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "dp/data_parallel.h"
 #include "dp/error.h"
+#include "dp/loss.h"
 #include "kernels/backend.h"
 #include "kernels/step_state.h"
 

@@ -1,4 +1,4 @@
-#include "engine/observe/layer_times.h"
+#include "engine/parallel/layer_times.h"
 
 #include <algorithm>
 #include <map>

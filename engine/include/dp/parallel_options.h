@@ -1,0 +1,120 @@
+// Options of a DataParallel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "dp/device.h"
+#include "dp/loss_scale.h"
+#include "dp/tensor.h"
+
+namespace dp {
+
+class World;
+
+// Where gradients are reduced and weights are updated. automatic: sharded for several replicas.
+enum class Reduce {
+  automatic,
+  master,      // reduce to the master, update there, broadcast the weights
+  all_reduce,  // reduce to every replica, update everywhere
+  sharded,     // reduce-scatter, update one slice per replica, all-gather
+};
+
+// The communicator between replicas. automatic: the fastest that is safe on these devices.
+enum class Comm {
+  automatic,
+  host,  // host memory; CPU replicas of one process or of several on one host
+  p2p,   // peer copies and our own kernels between the GPUs of one process
+  nccl,  // NCCL between distinct GPUs, of one process or of several; NCCL chooses the order of its sums
+  tcp,   // sockets; CPU replicas in several processes
+  mpi,   // MPI; CPU replicas in several processes
+};
+
+// Where the loss of a train_step is computed: on each replica, or on the master from gathered outputs.
+enum class LossAt { local, gathered };
+
+// Shard sizes of a global batch. balanced: they differ by at most one sample. chunk: as torch.chunk cuts.
+enum class Split { balanced, chunk };
+
+// What a training step does when its gradient or loss has a NaN or an infinity.
+enum class OnNonfinite { abort, skip };
+
+// Whether training steps run as CUDA graphs (docs/internals/cuda_graphs.md).
+enum class Graphs {
+  automatic,  // on GPUs, except with nccl between several GPUs of one process, where NVIDIA warns of deadlocks; a step that
+              // cannot be captured runs eagerly
+  always,  // a step that cannot be captured is an error
+  never,
+};
+
+// Mixed precision on GPUs: activations, their gradients and the weights that layers read have a 16-bit type. Weights, momenta,
+// weight gradients, statistics and all arithmetic stay float32. float16 scales the loss.
+enum class Amp { off, bfloat16, float16 };
+
+// Batch normalisation over several replicas. The master stores the running statistics and broadcasts them before an evaluation.
+enum class BatchNormMode {
+  master,  // each shard is normalised with its own statistics; the running ones follow the first shard (nn.DataParallel)
+  pooled,  // each shard with its own statistics; the running ones follow the whole global batch
+  sync,    // every shard with the statistics of the whole global batch, forward and backward: the result of one device
+};
+
+struct DataParallelOptions {
+  std::vector<Device> devices{};  // one replica each; empty: every GPU, or else two CPU replicas
+  // The multi-process engine: this process is one rank, with one device (default: the GPU of its local rank, or else the CPU).
+  // Gradients are reduced with all_reduce. Every rank calls train_step, evaluate, take_stats and everything that reads or sets
+  // state equally often and in the same order.
+  std::shared_ptr<World> world{};
+  Reduce reduce = Reduce::automatic;
+  // f32 or bf16. With bf16 each replica rounds its gradients to bfloat16 before they travel, and the result is rounded once more;
+  // norm, clipping and update use float32. One replica alone rounds nothing. Not with mpi, nor on reference devices.
+  DType reduce_dtype = DType::f32;
+  Comm comm = Comm::automatic;
+  LossAt loss = LossAt::local;
+  Split split = Split::balanced;
+  std::size_t bucket_bytes = 0;  // size of a gradient bucket; 0: chosen from the model
+  int threads_per_replica = 0;   // of CPU replicas; 0: cores / replicas
+  bool pin_threads = true;       // one core per thread, even if the process inherited a narrower mask
+  std::uint64_t seed = 42;       // of initial weights and dropout
+  bool deterministic = false;
+  // Allows Winograd's algorithm for forward convolutions and their data gradients; weight gradients always may use it. Over the
+  // depth of ResNet18, gradients are then within 2e-5 of their norm of the exact ones instead of 5e-6 (docs/decisions/0016).
+  bool fast_convolutions = false;
+  // On GPUs: float32 convolutions and linear layers may round their factors to TF32 (10 mantissa bits instead of 23) where a
+  // library is faster with it. Requires autotune.
+  bool tf32 = false;
+  // On GPUs: times the algorithms of each layer once and uses the fastest; results are cached in $XDG_CACHE_HOME/dp. Ignored with
+  // deterministic and on CPUs.
+  bool autotune = true;
+  // A kind of step is captured when it occurs for the second time, and launched as a graph from then on, with the same results.
+  Graphs graphs = Graphs::automatic;
+  // Equal weights, bit for bit, on every number of replicas that divides this number: the batch is cut into this many shards, each
+  // computed by its own calls, and reductions follow one order over all of them. 0: one shard per replica. Requires
+  // LossAt::local; forward(), backward() and step() are not available. threads_per_replica defaults to 1 and must be equal at
+  // every number of replicas.
+  int logical_shards = 0;
+  BatchNormMode batch_norm = BatchNormMode::master;
+  Amp amp = Amp::off;
+  LossScaleOptions loss_scale{};  // with Amp::float16
+  bool dropout = true;
+  float label_smoothing = 0;               // in [0, 1)
+  int grad_accum_steps = 1;                // micro-batches per optimizer step
+  std::optional<double> clip_grad_norm{};  // largest L2 norm of the whole gradient
+  OnNonfinite on_nonfinite = OnNonfinite::abort;
+  // Keeps a moving average of weights and running statistics: average = decay * average + (1 - decay) * value, after each step.
+  std::optional<double> ema_decay{};
+  bool check_replicas = false;  // compares the replicas bit by bit after every step
+  // Seconds without progress of any replica after which a call ends with Error(timeout), which names the last phase of each; 0: never.
+  // Empty: 300 on GPUs, 0 elsewhere. If a thread is stuck inside the device or the system even then, the error is printed and the
+  // process exits with status 6, within twice the time.
+  std::optional<double> timeout_seconds{};
+  // Training steps that are timed for write_trace(): trace_steps of them from step trace_first of this object on; 0: none.
+  std::int64_t trace_first = 0, trace_steps = 0;
+};
+
+// Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) for batch 0.
+std::vector<std::int64_t> split_batch(std::int64_t batch, int replicas, Split split);
+
+}  // namespace dp
