@@ -101,6 +101,12 @@ class Runs(Pretended):
         self.assertEqual(self.outcome(self.case("a: fine", "sleep 0.2")), "passed")
         self.assertLess(time.monotonic() - begin, 20)
 
+    def test_the_time_of_a_passing_chunk_is_learned(self):
+        cases = [self.case("a: x", "exit 0", seconds=30), self.case("a: y", "exit 0", seconds=10)]
+        self.assertIsNone(self.runner.first_failure([cases]))
+        self.assertLess(cases[0].seconds, 15)
+        self.assertAlmostEqual(cases[0].seconds / cases[1].seconds, 3)
+
     def test_a_limit_follows_from_the_usual_time(self):
         self.assertEqual(test_cases.limit([self.case("a: x", seconds=2), self.case("a: y", seconds=1)]), 20)
 
