@@ -79,8 +79,8 @@ struct Rates {
 };
 
 // How far a context is, as seen from outside.
-struct Doing {
-  std::uint64_t moves = 0;   // differs from before when work was finished
+struct StreamProgress {
+  std::uint64_t count = 0;   // differs from before when work was finished
   bool waits = false;        // for another replica: the work below is not ready
   std::size_t label = 0;     // of it
   std::uint64_t detail = 0;  // of it
@@ -190,7 +190,7 @@ class Context {
   }
 
   // From any thread, at any time. Says nothing where the device does not tell.
-  virtual Doing doing() const { return {}; }
+  virtual StreamProgress stream_progress() const { return {}; }
   // Names what the calling thread does until end_range(), for profilers that know of this device; ranges nest.
   virtual void begin_range(const char*) {}
   virtual void end_range() {}
@@ -215,8 +215,8 @@ class Backend {
   virtual CommunicatorChoice default_communicator(std::span<const Device> devices, bool fixed_order) const = 0;
   // The handle of this process's context, when every rank of the world is a process with one context of this kind. All ranks
   // call it together. Error(usage) for a name that does not cross processes, or not these.
-  virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) = 0;
-  virtual CommunicatorChoice default_communicator(const Rendezvous& world) const = 0;
+  virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) = 0;
+  virtual CommunicatorChoice default_communicator(const Rendezvous& rendezvous) const = 0;
   // A figure that was found by timing on these devices, kept from run to run where this kind of device keeps any.
   virtual std::optional<double> remembered(std::span<const Device>, const std::string&) { return {}; }
   virtual void remember(std::span<const Device>, const std::string&, double) {}

@@ -38,7 +38,7 @@ class Communicator {
 
   // From now on every rank brings `summands` arrays to each sum, at data, data + stride, data + 2 * stride, ...; the result
   // goes where the first lies, the others stay. The same on every rank.
-  virtual void bring(int summands, std::int64_t stride) = 0;
+  virtual void set_summands(int summands, std::int64_t stride) = 0;
   // Allocates what calls on up to `bytes` bytes of data need (of sums: of each summand), so that they allocate nothing. After bring().
   virtual void reserve(std::size_t /*bytes*/) {}
 
@@ -52,7 +52,7 @@ class Communicator {
   // CaptureTurn::GivenUp when that says so. Null: no more.
   virtual void take_turns(CaptureTurn*) {}
   // After a recording that failed: by every rank, while none makes a call. Calls count from here.
-  virtual void start_over() {}
+  virtual void reset() {}
 
   // `data` is this rank's own range of `count` elements of `type` (f32, f64, bf16; "mpi" sums no bf16), in place.
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;

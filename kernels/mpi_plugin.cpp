@@ -16,14 +16,14 @@ Mpi* mpi_plugin() { return static_cast<Mpi*>(loaded().interface); }
 
 std::string mpi_reason() { return loaded().reason; }
 
-std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& world) {
+std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& rendezvous) {
   Mpi* const mpi = mpi_plugin();
   if (mpi == nullptr) throw Error(ErrorCode::usage, "communicator mpi can not be used: " + mpi_reason());
   mpi->start();
-  if (mpi->rank() != world.rank() || mpi->size() != world.size())
+  if (mpi->rank() != rendezvous.rank() || mpi->size() != rendezvous.size())
     throw Error(ErrorCode::usage, "communicator mpi knows this process as rank " + std::to_string(mpi->rank()) +
                                       " of " + std::to_string(mpi->size()) + ", which is rank " +
-                                      std::to_string(world.rank()) + " of " + std::to_string(world.size()) +
+                                      std::to_string(rendezvous.rank()) + " of " + std::to_string(rendezvous.size()) +
                                       "; start the ranks by mpirun, or choose another communicator");
   return mpi->make_wire(kMostMpiElements);
 }

@@ -34,6 +34,6 @@ Mpi* mpi_plugin();
 std::string mpi_reason();
 
 // The communicator "mpi" among the ranks of the world, which must be those that mpirun started. Error(usage).
-std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& world);
+std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& rendezvous);
 
 }  // namespace dp::kernels

@@ -310,7 +310,7 @@ struct GradNormFinish {
 
 // A batch from a dataset that lies on the device, as a loader makes it: x = (byte / 255 - mean) / deviation, each step rounded to
 // float32; where GatherInputs says so, of an image that is padded with black pixels, cropped to its size at a random place and flipped by
-// chance. Not part of plans: see engine/replica/kept_images.h.
+// chance. Not part of plans: see engine/replica/device_images.h.
 // Args: samples (i64, N: rows of the dataset), GatherInputs, x.
 struct GatherImages {
   TensorDesc x;

@@ -15,14 +15,14 @@ namespace dp_bench {
 namespace {
 
 // A communicator and whom it joins.
-struct Way {
+struct Setup {
   std::string key, title, name;  // name: the backend's for it
   enum class Ranks { threads, processes, mpirun } ranks = Ranks::threads;
 };
 
-std::vector<Way> ways_for(const CommOptions& options) {
-  using Ranks = Way::Ranks;
-  std::vector<Way> all;
+std::vector<Setup> setups_for(const CommOptions& options) {
+  using Ranks = Setup::Ranks;
+  std::vector<Setup> all;
   if (!options.gpus.empty())
     all = {{"p2p", "p2p, GPUs of one process", "p2p"},
            {"nccl", "nccl, GPUs of one process", "nccl"},
@@ -34,12 +34,12 @@ std::vector<Way> ways_for(const CommOptions& options) {
            {"mpi", "mpi, processes", "mpi", Ranks::mpirun}};
   if (options.communicators.empty()) return all;
   std::string keys;
-  for (const Way& way : all) keys += (keys.empty() ? "" : ", ") + way.key;
+  for (const Setup& setup : all) keys += (keys.empty() ? "" : ", ") + setup.key;
   for (const std::string& key : options.communicators)
-    if (std::none_of(all.begin(), all.end(), [&](const Way& way) { return way.key == key; }))
+    if (std::none_of(all.begin(), all.end(), [&](const Setup& setup) { return setup.key == key; }))
       throw dp::Error(dp::ErrorCode::usage, "no communicator is called '" + key + "' here; there are " + keys);
-  std::erase_if(all, [&](const Way& way) {
-    return std::find(options.communicators.begin(), options.communicators.end(), way.key) ==
+  std::erase_if(all, [&](const Setup& setup) {
+    return std::find(options.communicators.begin(), options.communicators.end(), setup.key) ==
            options.communicators.end();
   });
   return all;
@@ -82,7 +82,7 @@ std::vector<std::unique_ptr<Child>> start_by_mpirun(std::vector<std::string> wor
 }
 
 // One row for each collective and size, or one that says why there are none.
-void measure_way(const CommOptions& options, const Way& way, Section& section) {
+void measure_setup(const CommOptions& options, const Setup& setup, Section& section) {
   std::vector<std::string> words{find_program("bench_comm"),
                                  "--begin",
                                  shown(Cell(options.begin), 0),
@@ -97,7 +97,7 @@ void measure_way(const CommOptions& options, const Way& way, Section& section) {
                                  "--threads",
                                  std::to_string(options.threads),
                                  "--comm",
-                                 way.name};
+                                 setup.name};
   if (!options.gpus.empty())
     words.insert(words.end(), {"--gpus", options.gpus});
   else
@@ -107,16 +107,16 @@ void measure_way(const CommOptions& options, const Way& way, Section& section) {
   if (!list.empty()) words.insert(words.end(), {"--collectives", list});
   std::string failure;
   try {
-    auto ranks = way.ranks == Way::Ranks::mpirun
+    auto ranks = setup.ranks == Setup::Ranks::mpirun
                      ? start_by_mpirun(words, options.ranks)
-                     : start_ranks(words, way.ranks == Way::Ranks::processes ? options.ranks : 1, options.timeout);
+                     : start_ranks(words, setup.ranks == Setup::Ranks::processes ? options.ranks : 1, options.timeout);
     ranks.front()->read_all([&](const std::string& line) {
       const Reply reply = parse_reply(line);
       if (reply.word == "row") section.rows.push_back(row_of(reply));
       if (reply.word == "error") failure = reply.text("message");
     });
   } catch (const ChildError& error) {
-    Row row{{way.title}, Kind::absent, failure.empty() ? error.what() : failure, {}};
+    Row row{{setup.title}, Kind::absent, failure.empty() ? error.what() : failure, {}};
     section.rows.push_back(row);
   }
 }
@@ -161,16 +161,16 @@ Report measure_comm(const CommOptions& options, Progress progress) {
        "calls one after another, median of " +
            std::to_string(options.rounds) + " rounds"},
       {"bus", "algbw times 2(n-1)/n (all_reduce), 1 (broadcast, reduce) or (n-1)/n (the others)"}};
-  for (const Way& way : ways_for(options)) {
-    progress("measuring " + way.title);
-    Section section{way.key, way.title, "", {}, {}, {}};
+  for (const Setup& setup : setups_for(options)) {
+    progress("measuring " + setup.title);
+    Section section{setup.key, setup.title, "", {}, {}, {}};
     section.columns = {{"collective", "collective"}, {"size", "size (B)", 0},
                        {"count", "count", 0},        {"type", "type"},
                        {"redop", "redop"},           {"root", "root", 0},
                        {"time", "time (us)", 2},     {"time_q1", "quartile", 2},
                        {"time_q3", "quartile", 2},   {"algbw", "algbw (GB/s)", 2},
                        {"busbw", "busbw (GB/s)", 2}, {"wrong", "#wrong", 0}};
-    measure_way(options, way, section);
+    measure_setup(options, setup, section);
     report.sections.push_back(std::move(section));
   }
   return report;

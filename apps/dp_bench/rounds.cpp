@@ -111,9 +111,9 @@ class Rounds {
       words.insert(words.end(), {"--save-inputs", inputs_.path()});
     }
     if (pytorch) {
-      const std::string meeting = meetings_.emplace_back().path();
+      const std::string rendezvous_file = rendezvous_files_.emplace_back().path();
       for (int rank = 0; rank < spec.processes; ++rank)
-        one.ranks.push_back(std::make_unique<Child>(words, pytorch_variables(spec, rank, meeting)));
+        one.ranks.push_back(std::make_unique<Child>(words, pytorch_variables(spec, rank, rendezvous_file)));
     } else {
       one.ranks = start_ranks(words, spec.processes, options_.timeout);
     }
@@ -135,15 +135,14 @@ class Rounds {
     one.result->parameter_bytes = parameter_bytes_;
   }
 
-  std::vector<std::string> pytorch_variables(const VariantSpec& spec, int rank, const std::string& meeting) const {
+  std::vector<std::string> pytorch_variables(const VariantSpec& spec, int rank,
+                                             const std::string& rendezvous_file) const {
     const std::vector<int>& cores = dp::process_cores();
     const int threads = std::max(1, options_.threads / spec.processes);
-    std::vector<std::string> variables{"OMP_NUM_THREADS=" + std::to_string(threads),
-                                       "OPENBLAS_NUM_THREADS=" + std::to_string(threads),
-                                       "DP_BENCH_MEETING=" + meeting,
-                                       "RANK=" + std::to_string(rank),
-                                       "LOCAL_RANK=" + std::to_string(rank),
-                                       "WORLD_SIZE=" + std::to_string(spec.processes)};
+    std::vector<std::string> variables{
+        "OMP_NUM_THREADS=" + std::to_string(threads), "OPENBLAS_NUM_THREADS=" + std::to_string(threads),
+        "DP_BENCH_RENDEZVOUS=" + rendezvous_file,     "RANK=" + std::to_string(rank),
+        "LOCAL_RANK=" + std::to_string(rank),         "WORLD_SIZE=" + std::to_string(spec.processes)};
     if (options_.gpus.empty() && cores.size() >= static_cast<std::size_t>(options_.threads)) {
       std::string places;
       for (int i = 0; i < threads; ++i)
@@ -237,8 +236,8 @@ class Rounds {
 
   const StepOptions options_;
   Progress progress_;
-  const SharedFile inputs_;         // weights and batches, the same for all
-  std::list<SharedFile> meetings_;  // where the ranks of a PyTorch variant find each other
+  const SharedFile inputs_;                 // weights and batches, the same for all
+  std::list<SharedFile> rendezvous_files_;  // where the ranks of a PyTorch variant find each other
   StepResult result_;
   std::vector<Running> running_;
   Load load_;

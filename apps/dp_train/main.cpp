@@ -36,11 +36,11 @@ void warn(const std::string& text) {
 }
 
 // One process's run: all of it, or a rank's part.
-int train(const Arguments& arguments, const Devices& devices, const std::shared_ptr<dp::World>& world,
+int train(const Arguments& arguments, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
           Signals& signals) {
-  const bool leads = !world || world->leads();
+  const bool leads = !group || group->leads();
   const dp::models::Entry& entry = dp::models::find(arguments.model);
-  dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, world);
+  dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, group);
   if (leads) warn(devices.warning), warn(without_effect(arguments, devices.list.front().kind));
   if (arguments.estimate_memory) {
     estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
@@ -76,17 +76,17 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
 }
 
 // Whether this rank failed because it was interrupted while ranks were missing, or because another rank left when the signal came.
-bool ended_by_signal(const dp::World* world, const Signals& signals) {
+bool ended_by_signal(const dp::ProcessGroup* group, const Signals& signals) {
   if (signals.received.load() == 0) return false;
-  if (world == nullptr) return true;
+  if (group == nullptr) return true;
   // Rank 0's word of a rank that is gone may come after the end of that rank's own connections.
   constexpr int kLooks = 20;
-  for (int look = 0; look < kLooks && !world->failure(); ++look)
+  for (int look = 0; look < kLooks && !group->failure(); ++look)
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
-  return world->failure().has_value();
+  return group->failure().has_value();
 }
 
-int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World>& world, Signals& signals) {
+int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::ProcessGroup>& group, Signals& signals) {
   if (arguments.list_models) {
     list_models();
     return code_of(signals);
@@ -102,10 +102,10 @@ int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::World
   signals.announces = rank->rank == 0;
   signals.forwarded = true;
   try {
-    world = dp::World::join(*rank);
-    return train(arguments, device_of_rank(arguments, *world), world, signals);
+    group = dp::ProcessGroup::join(*rank);
+    return train(arguments, device_of_rank(arguments, *group), group, signals);
   } catch (const dp::Error&) {
-    if (!ended_by_signal(world.get(), signals)) throw;
+    if (!ended_by_signal(group.get(), signals)) throw;
     return code_of(signals);
   }
 }
@@ -117,36 +117,36 @@ int fail(int code, const std::string& what) {
 }
 
 // The other ranks hear of it once the user has.
-int fail_rank(const std::shared_ptr<dp::World>& world, const dp::Error& error) {
+int fail_rank(const std::shared_ptr<dp::ProcessGroup>& group, const dp::Error& error) {
   const int code = static_cast<int>(error.code());
-  if (!world) {
+  if (!group) {
     const std::size_t others = error.others().size();
     return fail(
         code, error.what() + (others ? " (" + std::to_string(others) + " other replicas failed too)" : std::string()));
   }
-  const std::string name = "rank " + std::to_string(world->rank());
-  if (const auto cause = world->failure()) {
+  const std::string name = "rank " + std::to_string(group->rank());
+  if (const auto cause = group->failure()) {
     // The error may say more: where this rank was.
     const bool more = std::string(error.what()).starts_with(cause->what());
     return fail(static_cast<int>(cause->code()), name + " stops: " + (more ? error.what() : cause->what()));
   }
   fail(code, name + ": " + error.what());
-  world->fail(error);
+  group->fail(error);
   return code;
 }
 
 int guarded(int argc, char* const* argv) {
-  std::shared_ptr<dp::World> world;
+  std::shared_ptr<dp::ProcessGroup> group;
   try {
     Signals& signals = handle_signals();
     const auto arguments = parse_arguments(argc, argv);
-    return arguments ? run(*arguments, argv, world, signals) : code_of(signals);
+    return arguments ? run(*arguments, argv, group, signals) : code_of(signals);
   } catch (const dp::Error& error) {
-    return fail_rank(world, error);
+    return fail_rank(group, error);
   } catch (const std::bad_alloc&) {
-    return fail_rank(world, dp::Error(dp::ErrorCode::device, "out of host memory; use a smaller --batch-size"));
+    return fail_rank(group, dp::Error(dp::ErrorCode::device, "out of host memory; use a smaller --batch-size"));
   } catch (const std::exception& error) {
-    if (world) world->fail(dp::Error(dp::ErrorCode::device, error.what()));
+    if (group) group->fail(dp::Error(dp::ErrorCode::device, error.what()));
     return fail(1, std::string("unexpected: ") + error.what());
   }
 }

@@ -144,7 +144,8 @@ std::string dataset_of(const Arguments& a, const dp::models::Recipe& recipe) {
 }
 
 dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe& recipe,
-                                   const std::vector<dp::Device>& devices, const std::shared_ptr<dp::World>& world) {
+                                   const std::vector<dp::Device>& devices,
+                                   const std::shared_ptr<dp::ProcessGroup>& group) {
   if (a.evaluate && a.init.empty() && a.resume.empty())
     usage("--evaluate needs weights; name them with --init FILE or --resume PATH");
   if (a.init_partial && a.init.empty()) usage("--init-partial needs --init FILE");
@@ -153,7 +154,7 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   if (a.resume == "auto" && !a.output_dir && !a.experiment)
     usage("--resume auto needs the run's folder; name it with --output-dir");
   if (a.experiment) check_name(*a.experiment);
-  const auto replicas = world ? static_cast<std::int64_t>(world->size()) : static_cast<std::int64_t>(devices.size());
+  const auto replicas = group ? static_cast<std::int64_t>(group->size()) : static_cast<std::int64_t>(devices.size());
   dp::TrainerOptions options;
   options.dataset_name = dataset_of(a, recipe);
   options.epochs = a.epochs.value_or(default_epochs(options.dataset_name));
@@ -166,7 +167,7 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
                  .weight_decay = a.weight_decay.value_or(recipe.weight_decay)};
   options.schedule = schedule_of(a, recipe, options.epochs);
   options.parallel = parallel_options(a, devices);
-  options.parallel.world = world;
+  options.parallel.process_group = group;
   options.shuffle = !a.no_shuffle;
   options.augment = !a.no_augment;
   options.drop_last = a.drop_last;

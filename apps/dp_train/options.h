@@ -2,8 +2,8 @@
 #pragma once
 
 #include <dp/models.h>
+#include <dp/process_group.h>
 #include <dp/trainer.h>
-#include <dp/world.h>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,7 +17,8 @@ std::string dataset_of(const Arguments& arguments, const dp::models::Recipe& rec
 
 // Fills what was not said from the recipe and the data set. dp::Error(usage) for flags that contradict each other.
 dp::TrainerOptions trainer_options(const Arguments& arguments, const dp::models::Recipe& recipe,
-                                   const std::vector<dp::Device>& devices, const std::shared_ptr<dp::World>& world);
+                                   const std::vector<dp::Device>& devices,
+                                   const std::shared_ptr<dp::ProcessGroup>& group);
 
 // The given flags that have no effect on these devices, as a warning; empty when there are none.
 std::string without_effect(const Arguments& arguments, dp::DeviceKind kind);

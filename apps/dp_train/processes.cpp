@@ -25,9 +25,9 @@ void check_processes(const Arguments& a) {
   if (a.nnodes > 1 && !a.master_addr) usage("--nnodes needs --master-addr, the address of host 0");
 }
 
-std::optional<dp::WorldOptions> rank_of_this_process(const Arguments& a, const std::atomic<int>& stop) {
-  std::optional<dp::WorldOptions> options = dp::world_from_environment();
-  if (!options) options = dp::world_from_mpi();
+std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Arguments& a, const std::atomic<int>& stop) {
+  std::optional<dp::ProcessGroupOptions> options = dp::process_group_from_environment();
+  if (!options) options = dp::process_group_from_mpi();
   if (!options) return options;
   if (a.timeout > 0) options->timeout_seconds = a.timeout;
   options->stop = &stop;
@@ -51,14 +51,14 @@ int start_ranks(const Arguments& a, char* const* argv, Signals& signals) {
   return dp::launch_ranks(options, argv);
 }
 
-Devices device_of_rank(const Arguments& a, const dp::World& world) {
+Devices device_of_rank(const Arguments& a, const dp::ProcessGroup& group) {
   if (a.cpu) return {dp::cpus(1), ""};
   Devices devices = choose_devices(a);
   if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice, devices.warning};
   // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
-  const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(world.local_rank());
+  const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(group.local_rank());
   if (at >= devices.list.size())
-    usage(std::to_string(world.local_size()) + " ranks share this host, but only " +
+    usage(std::to_string(group.local_size()) + " ranks share this host, but only " +
           std::to_string(devices.list.size()) + " GPUs are named; start as many ranks as GPUs");
   return {{devices.list[at]}, devices.notice, devices.warning};
 }

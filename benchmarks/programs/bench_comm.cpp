@@ -13,7 +13,7 @@
 #include "dp/device.h"
 #include "dp/error.h"
 #include "dp/standard_descriptors.h"
-#include "engine/process_group/world_state.h"
+#include "engine/process_group/process_group_state.h"
 #include "kernels/backend.h"
 #include "kernels/host/cores.h"
 
@@ -56,15 +56,15 @@ class Threads final : public Peers {
 
 class Processes final : public Peers {
  public:
-  explicit Processes(dp::World& world) : world_(world) {}
+  explicit Processes(dp::ProcessGroup& group) : group_(group) {}
   std::vector<double> share(int, double value) override {
     std::vector<double> all;
-    for (const std::string& text : world_.exchange(exact(value))) all.push_back(std::stod(text));
+    for (const std::string& text : group_.exchange(exact(value))) all.push_back(std::stod(text));
     return all;
   }
 
  private:
-  dp::World& world_;
+  dp::ProcessGroup& group_;
 };
 
 double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
@@ -150,14 +150,14 @@ void run_threads(const Options& options, const std::vector<dp::Device>& devices)
 }
 
 void run_rank(const Options& options, const std::vector<dp::Device>& devices) {
-  const std::shared_ptr<dp::World> world = join_world(options.rank);
-  const auto at = static_cast<std::size_t>(world->rank()) % devices.size();
+  const std::shared_ptr<dp::ProcessGroup> group = join_process_group(options.rank);
+  const auto at = static_cast<std::size_t>(group->rank()) % devices.size();
   Backend& backend = dp::kernels::backend(devices[at].kind);
-  const auto context = backend.open(devices[at], context_options(options, world->local_rank(), world->local_size()));
-  Rendezvous& rendezvous = world->state();
+  const auto context = backend.open(devices[at], context_options(options, group->local_rank(), group->local_size()));
+  Rendezvous& rendezvous = group->state();
   const std::string name = options.comm.empty() ? backend.default_communicator(rendezvous).name : options.comm;
   const auto handle = backend.join(name, *context, rendezvous);
-  Processes peers(*world);
+  Processes peers(*group);
   work(options, *context, *handle, peers);
 }
 

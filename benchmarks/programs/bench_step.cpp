@@ -92,7 +92,7 @@ class Engine final : public Variant {
   Engine(const dp::Model& model, const Options& options, const std::vector<dp::Device>& devices, std::int64_t rows) {
     dp::DataParallelOptions parallel;
     parallel.devices = devices;
-    parallel.world = join_world(options.rank);
+    parallel.process_group = join_process_group(options.rank);
     parallel.threads_per_replica = options.threads;
     parallel.reduce = parse_reduce(options.reduce);
     parallel.seed = options.seed;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seconds per training step in PyTorch: the same server as bench_step.cpp, for the same networks, in one variant: `single`,
 `dataparallel` (nn.DataParallel, GPUs alone) or `ddp` (DistributedDataParallel: a process for each rank, told by RANK, WORLD_SIZE and
-the file DP_BENCH_MEETING, where the ranks find each other). benchmarks/README.md has the protocol.
+the file DP_BENCH_RENDEZVOUS, where the ranks find each other). benchmarks/README.md has the protocol.
 """
 
 import argparse
@@ -218,7 +218,7 @@ def use_the_best_convolutions():
 
 def wrap(model, options, gpus, device):
     if options.variant == "ddp":
-        torch.distributed.init_process_group("nccl" if gpus else "gloo", init_method="file://" + os.environ["DP_BENCH_MEETING"],
+        torch.distributed.init_process_group("nccl" if gpus else "gloo", init_method="file://" + os.environ["DP_BENCH_RENDEZVOUS"],
                                              rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
         return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if gpus else None)
     return nn.DataParallel(model, device_ids=gpus) if options.variant == "dataparallel" else model

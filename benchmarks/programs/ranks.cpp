@@ -39,21 +39,21 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
   app.add_option("--timeout", options.timeout, "seconds that a missing rank is waited for")->check(CLI::PositiveNumber);
 }
 
-std::shared_ptr<World> join_world(const RankOptions& options) {
+std::shared_ptr<ProcessGroup> join_process_group(const RankOptions& options) {
   if (options.ranks == 1) return nullptr;
-  if (const auto started = world_from_mpi()) return World::join(*started);
-  WorldOptions world;
-  world.rank = options.rank;
-  world.size = options.ranks;
-  world.port = options.port;
-  world.timeout_seconds = options.timeout;
+  if (const auto started = process_group_from_mpi()) return ProcessGroup::join(*started);
+  ProcessGroupOptions group;
+  group.rank = options.rank;
+  group.size = options.ranks;
+  group.port = options.port;
+  group.timeout_seconds = options.timeout;
   if (options.rank == 0) {
     const Listener listener = listen_on_loopback();
-    world.listener = listener.socket;
-    world.port = listener.port;
+    group.listener = listener.socket;
+    group.port = listener.port;
     say("listening", {{"port", std::to_string(listener.port)}});
   }
-  return World::join(world);
+  return ProcessGroup::join(group);
 }
 
 }  // namespace dp::benchmarks

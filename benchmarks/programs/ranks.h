@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 
 namespace dp::benchmarks {
 
@@ -16,6 +16,6 @@ struct RankOptions {
 void add_rank_options(CLI::App& app, RankOptions& options);
 
 // Null for a single rank. Under mpirun, what MPI says; else as in the options. Rank 0 says `listening` with its port before it waits for the others.
-std::shared_ptr<World> join_world(const RankOptions& options);
+std::shared_ptr<ProcessGroup> join_process_group(const RankOptions& options);
 
 }  // namespace dp::benchmarks

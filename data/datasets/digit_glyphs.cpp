@@ -70,8 +70,8 @@ constexpr std::array<std::span<const Glyph>, 10> kDigits{kZero, kOne, kTwo,   kT
                                                          kFive, kSix, kSeven, kEight, kNine};
 
 constexpr bool all_fit() {
-  for (const auto& ways : kDigits)
-    for (const Glyph& glyph : ways)
+  for (const auto& glyphs : kDigits)
+    for (const Glyph& glyph : glyphs)
       if (glyph.size() > kMaxPenPoints || glyph.front().pen != Pen::lift) return false;
   return true;
 }

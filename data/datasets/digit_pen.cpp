@@ -155,8 +155,8 @@ void ink(Random& random, std::span<const float> distances, std::span<std::uint8_
 
 std::int32_t draw_digit(Random& random, std::span<std::uint8_t> pixels) {
   const auto digit = static_cast<std::int32_t>(random.below(10));
-  const auto ways = glyphs_of(digit);
-  const Glyph glyph = ways[random.below(static_cast<std::uint32_t>(ways.size()))];
+  const auto glyphs = glyphs_of(digit);
+  const Glyph glyph = glyphs[random.below(static_cast<std::uint32_t>(glyphs.size()))];
   const auto points = place_points(random, glyph);
   Path path = trace(random, glyph, points);
   fit(random, path);

@@ -278,7 +278,7 @@ std::vector<std::int64_t> Loader::batch_sizes() const {
 
 const Dataset& Loader::dataset() const { return *state_->dataset; }
 
-KeptImages Loader::kept() const { return {state_->options.kept, state_->options.augment, state_->options.seed}; }
+DeviceImages Loader::kept() const { return {state_->options.kept, state_->options.augment, state_->options.seed}; }
 
 std::vector<std::int64_t> Loader::order(std::int64_t epoch) const {
   std::vector<std::int64_t> order(state_->order.size());

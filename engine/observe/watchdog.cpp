@@ -54,7 +54,7 @@ void Watchdog::watch() {
   std::uint64_t seen = 0;
   int still = 0;  // looks, not seconds: a process that was suspended goes on where it was
   while (sleep(options_.seconds / kLooks)) {
-    const std::uint64_t now = moves();
+    const std::uint64_t now = progress_count();
     if (!in_call() || now != seen) {
       seen = now;
       still = 0;
@@ -65,9 +65,9 @@ void Watchdog::watch() {
   }
 }
 
-std::uint64_t Watchdog::moves() const {
+std::uint64_t Watchdog::progress_count() const {
   std::uint64_t sum = calls_.load();
-  for (int i = 0; i < options_.replicas; ++i) sum += options_.moves(i);
+  for (int i = 0; i < options_.replicas; ++i) sum += options_.progress_count(i);
   return sum;
 }
 
@@ -84,9 +84,9 @@ void Watchdog::judge() {
   for (int i = 0; i < options_.replicas; ++i) own_fault = own_fault || !options_.waits(i);
   // Whoever has somebody to blame speaks first.
   if (!own_fault && call_ends_within(options_.seconds * kOthers)) return;
-  const std::uint64_t call = calls_.load(), seen = moves();
+  const std::uint64_t call = calls_.load(), seen = progress_count();
   const Error error(ErrorCode::timeout, describe(!own_fault && options_.silent ? options_.silent() : ""));
-  if (calls_.load() != call || moves() != seen) return;  // it went on while the others were asked
+  if (calls_.load() != call || progress_count() != seen) return;  // it went on while the others were asked
   if (!options_.abort->load(std::memory_order_acquire)) {
     const std::scoped_lock lock(mutex_);
     verdict_ = error;

@@ -20,10 +20,10 @@ struct WatchdogOptions {
   int replicas = 1;                     // of this process
   kernels::AbortFlag* abort = nullptr;  // raised to end the waits of a call that stands still
   bool others = false;                  // replicas that may be to blame run elsewhere, and can raise the flag, too
-  std::function<std::uint64_t(int)> moves{};       // differs from before when that replica did something
-  std::function<bool(int)> waits{};                // for another replica
-  std::function<std::string(int)> name{};          // "replica 1 (cpu)"
-  std::function<std::string(int)> last{};          // what it did last: "backward, layer conv2"
+  std::function<std::uint64_t(int)> progress_count{};  // differs from before when that replica did something
+  std::function<bool(int)> waits{};                    // for another replica
+  std::function<std::string(int)> name{};              // "replica 1 (cpu)"
+  std::function<std::string(int)> last{};              // what it did last: "backward, layer conv2"
   std::function<std::string()> silent{};           // those elsewhere that do not answer: "rank 1"; asked when all wait
   std::function<void(const Error&)> last_words{};  // tells others, who wait; the user has been told
 };
@@ -51,7 +51,7 @@ class Watchdog {
   bool in_call() const { return calls_.load() % 2 == 1; }
   bool call_ends_within(double seconds);
   void judge();
-  std::uint64_t moves() const;
+  std::uint64_t progress_count() const;
   std::string describe(const std::string& silent) const;
 
   const WatchdogOptions options_;

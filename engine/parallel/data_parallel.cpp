@@ -13,7 +13,7 @@
 
 namespace dp {
 
-using engine::Exchange;
+using engine::GradientSync;
 using engine::Phase;
 using engine::Plan;
 using engine::Replica;
@@ -54,11 +54,11 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   s.number_rows(batch.size());
   s.forward_rows = 0;
   if (s.begun) s.end_step();
-  s.place_new(s.training_batch(batch.size(), batch.kept));
-  s.place_momenta(sgd);
+  s.reserve(s.training_batch(batch.size(), batch.kept));
+  s.reserve_momenta(sgd);
   s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.kept.set != nullptr},
                        s.options.grad_accum_steps, s.step_is_eager());
-  s.on_replicas([&](Replica& replica, Exchange& exchange) { s.train(replica, exchange, batch, sgd); });
+  s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) { s.train(replica, gradient_sync, batch, sgd); });
   s.graphs->end_step();
   s.end_step();
   s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
@@ -67,25 +67,26 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
 }
 
-void DataParallel::State::train(Replica& replica, Exchange& exchange, const Batch& batch, const Sgd& sgd) {
+void DataParallel::State::train(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const Sgd& sgd) {
   replica.begin_timing(step);
-  exchange.wait_for_weights();
+  gradient_sync.wait_for_weights();
   replica.upload_inputs(step_inputs(batch.global_size(), sgd));
-  exchange.begin(step, !update_waits_for_gradient(), sgd.momentum != 0);
+  gradient_sync.begin(step, !update_waits_for_gradient(), sgd.momentum != 0);
   for (int micro = 0; micro < options.grad_accum_steps; ++micro) {
     const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
     scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0, options.loss == LossAt::gathered);
-    bring_labels(replica, batch, rows);
+    upload_labels(replica, batch, rows);
     graphs->run(local(replica), static_cast<std::size_t>(micro),
-                [&] { train_micro_batch(replica, exchange, rows.size(), micro); });
+                [&] { train_micro_batch(replica, gradient_sync, rows.size(), micro); });
   }
   replica.context().flush();
-  replica.bound_queue();
+  replica.throttle();
   replica.end_timing();
   check_finite(replica);
 }
 
-void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange, std::int64_t rows, int micro) {
+void DataParallel::State::train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows,
+                                            int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
   const int together = replica.lanes_together();
   replica.make_images();
@@ -97,12 +98,12 @@ void DataParallel::State::train_micro_batch(Replica& replica, Exchange& exchange
     else
       local_loss(replica, lanes);
     check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
-    backward(replica, exchange, lanes, accumulate, last);
+    backward(replica, gradient_sync, lanes, accumulate, last);
   }
   if (!last) return;
   replica.enter(Phase::update);
-  if (update_waits_for_gradient()) exchange.update(/*norm=*/true);
-  update_average(replica, exchange);
+  if (update_waits_for_gradient()) gradient_sync.update(/*norm=*/true);
+  update_average(replica, gradient_sync);
 }
 
 // Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
@@ -173,7 +174,8 @@ void DataParallel::State::local_loss(Replica& replica, Lanes lanes) {
 }
 
 // Hands every bucket to the exchange as soon as its gradients are complete in every lane.
-void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes lanes, bool accumulate, bool last) {
+void DataParallel::State::backward(Replica& replica, GradientSync& gradient_sync, Lanes lanes, bool accumulate,
+                                   bool last) {
   replica.enter(Phase::backward);
   if (const Plan* plan = replica.select(lanes.begin);
       failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
@@ -186,16 +188,16 @@ void DataParallel::State::backward(Replica& replica, Exchange& exchange, Lanes l
   run_stage(
       replica, lanes, &Plan::backward, backward_gathers,
       [&](int lane, const engine::PlanStep& s) {
-        if (last && lane + 1 == working && s.ready_from >= 0) exchange.entries_ready(s.ready_from);
+        if (last && lane + 1 == working && s.ready_from >= 0) gradient_sync.entries_ready(s.ready_from);
       },
       [&](std::size_t leg) {
         for (std::size_t i = 0; last && leg < ready_in_leg.size() && i < ready_in_leg[leg].size(); ++i)
-          exchange.entries_ready(ready_in_leg[leg][i]);
+          gradient_sync.entries_ready(ready_in_leg[leg][i]);
       });
-  if (last && lanes.end == replica.lanes()) exchange.entries_ready(0);  // what is left; everything without rows
+  if (last && lanes.end == replica.lanes()) gradient_sync.entries_ready(0);  // what is left; everything without rows
 }
 
-void DataParallel::State::bring_labels(Replica& replica, const Batch& batch, Range rows) {
+void DataParallel::State::upload_labels(Replica& replica, const Batch& batch, Range rows) {
   if (options.loss != LossAt::gathered || replica.rank() != 0 || rows.size() == 0) return;
   loss_labels = batch.labels.data<std::int32_t>() + rows.begin;
   if (replica.context().host_accessible()) return;
@@ -265,11 +267,11 @@ void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
   check_batch(batch, s.model);
   s.forward_rows = 0;
-  s.place_new(State::evaluated_batch(batch.size(), batch.kept));
+  s.reserve(State::evaluated_batch(batch.size(), batch.kept));
   s.graphs->evaluated(batch.global_size(), batch.kept.set != nullptr);
-  s.bring_buffers();
-  s.on_replicas([&](Replica& replica, Exchange& exchange) {
-    exchange.wait_for_weights();
+  s.broadcast_buffers();
+  s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+    gradient_sync.wait_for_weights();
     replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
     s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
     replica.make_images();
@@ -280,13 +282,13 @@ void DataParallel::evaluate(const Batch& batch) {
       s.local_loss(replica, lanes);
     }
     replica.context().flush();
-    replica.bound_queue();
+    replica.throttle();
   });
 }
 
-void DataParallel::State::bring_buffers() {
+void DataParallel::State::broadcast_buffers() {
   if (!std::exchange(buffers_behind, false) || norms.count() == 0 || size() == 1) return;
-  on_replicas([&](Replica& replica, Exchange&) {
+  on_replicas([&](Replica& replica, GradientSync&) {
     io_of(replica).broadcast(replica.buffers(), norms.buffer_size(), table->type(), 0, replica.compute());
     replica.context().flush();
   });

@@ -4,13 +4,13 @@
 
 namespace dp {
 
-using engine::Exchange;
+using engine::GradientSync;
 using engine::Replica;
 using NamedTensor = std::pair<std::string, Tensor>;
 
 void DataParallel::State::make_average() {
   if (!options.ema_decay) return;
-  on_master([&](Replica& master, Exchange&) {
+  on_master([&](Replica& master, GradientSync&) {
     average_values = master.allocate(table->bytes(), &MemoryUse::average);
     average_values_op = master.context().make_op(kernels::MovingAverage{table->size(), *options.ema_decay});
     if (norms.count() == 0) return;
@@ -22,16 +22,16 @@ void DataParallel::State::make_average() {
 // The average begins as the weights.
 void DataParallel::State::restart_average() {
   if (!options.ema_decay) return;
-  on_master([&](Replica& master, Exchange&) {
+  on_master([&](Replica& master, GradientSync&) {
     master.compute().copy(average_values->data(), master.values(), table->bytes());
     if (average_buffers) master.compute().copy(average_buffers->data(), master.buffers(), buffer_bytes());
     master.compute().synchronize();
   });
 }
 
-void DataParallel::State::update_average(Replica& replica, Exchange& exchange) {
+void DataParallel::State::update_average(Replica& replica, GradientSync& gradient_sync) {
   if (!options.ema_decay || replica.rank() != 0) return;
-  exchange.wait_for_weights();
+  gradient_sync.wait_for_weights();
   void* const values[] = {replica.values(), average_values->data()};
   average_values_op->run(replica.compute(), values, nullptr);
   if (!average_buffers) return;
@@ -44,7 +44,7 @@ void DataParallel::swap_average() {
   if (!s.options.ema_decay) throw Error(ErrorCode::usage, "no moving average of the weights is kept; set ema_decay");
   s.forward_rows = 0;
   s.wait_for_all();
-  s.on_master([&](Replica& master, Exchange&) {
+  s.on_master([&](Replica& master, GradientSync&) {
     const auto swap = [&](std::byte* a, kernels::Buffer& b, std::size_t bytes) {
       const auto third = master.context().allocate(bytes);
       master.compute().copy(third->data(), a, bytes);
@@ -55,8 +55,8 @@ void DataParallel::swap_average() {
     swap(master.values(), *s.average_values, s.table->bytes());
     if (s.average_buffers) swap(master.buffers(), *s.average_buffers, s.buffer_bytes());
   });
-  s.on_replicas([](Replica& replica, Exchange& exchange) {
-    exchange.broadcast_weights();
+  s.on_replicas([](Replica& replica, GradientSync& gradient_sync) {
+    gradient_sync.broadcast_weights();
     replica.context().flush();
   });
   s.buffers_behind = true;

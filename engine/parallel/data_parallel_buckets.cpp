@@ -1,7 +1,7 @@
 // How large the buckets of gradients are where nobody says.
 #include <cstring>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/base/test_modes.h"
 #include "engine/parallel/bucket_tuning.h"
 #include "engine/parallel/data_parallel_state.h"
@@ -38,11 +38,11 @@ std::size_t DataParallel::State::usual_bucket_bytes(
   if (options.devices.front().kind != DeviceKind::cuda || size() == 1 || !options.autotune || options.deterministic ||
       !(engine::worth_tuning(*table) || engine::test_modes().tune_small_networks))
     return fixed;
-  World* const world = options.world.get();
-  const bool leads = world == nullptr || world->leads();
+  ProcessGroup* const group = options.process_group.get();
+  const bool leads = group == nullptr || group->leads();
   const auto of_first = [&](double value) {
-    if (world == nullptr) return value;
-    const std::string first = world->from_first({reinterpret_cast<const char*>(&value), sizeof value});
+    if (group == nullptr) return value;
+    const std::string first = group->from_first({reinterpret_cast<const char*>(&value), sizeof value});
     if (first.size() == sizeof value) std::memcpy(&value, first.data(), sizeof value);
     return value;
   };

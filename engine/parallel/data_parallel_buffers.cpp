@@ -60,7 +60,7 @@ void DataParallel::State::import_buffer(engine::Replica& master, const BufferSpe
 
 std::vector<NamedTensor> DataParallel::State::export_buffers() {
   std::vector<NamedTensor> tensors;
-  on_first([&](engine::Replica& master, engine::Exchange&) {
+  on_first([&](engine::Replica& master, engine::GradientSync&) {
     for (const BufferSpec& buffer : model.buffers()) {
       Tensor tensor(buffer.shape, is_counter(buffer) ? DType::i64 : table->type());
       if (is_counter(buffer)) {

@@ -18,10 +18,10 @@ struct Share {
 };
 
 // The ranks of a host have its memory together.
-Share of_host(const World& world, const std::vector<Share>& ranks) {
+Share of_host(const ProcessGroup& group, const std::vector<Share>& ranks) {
   Share all;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (world.host_of(rank) != world.host_of(world.rank())) continue;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.host_of(rank) != group.host_of(group.rank())) continue;
     const Share& one = ranks[static_cast<std::size_t>(rank)];
     all = {all.need + one.need, std::min(all.room, one.room), all.replicas + 1};
   }
@@ -48,9 +48,9 @@ void DataParallel::State::judge_memory(const std::vector<std::size_t>& needs, bo
       if (options.devices[r] == device) share.need += needs[r], ++share.replicas;
     const auto& room = rooms[first];
     if (room) share.room = room->bytes;
-    if (options.world && together) {
+    if (options.process_group && together) {
       const std::vector<Share> ranks = of_all_ranks(share);
-      if (device.kind != DeviceKind::cuda) share = of_host(*options.world, ranks);
+      if (device.kind != DeviceKind::cuda) share = of_host(*options.process_group, ranks);
     }
     if (share.need <= share.room) continue;
     throw Error(ErrorCode::device,
@@ -62,7 +62,7 @@ void DataParallel::State::judge_memory(const std::vector<std::size_t>& needs, bo
 
 // The shared memory of a world's ranks is not rounded.
 std::size_t DataParallel::State::taken(std::size_t bytes) const {
-  return options.world ? bytes : engine::taken_on(options.devices.front(), bytes);
+  return options.process_group ? bytes : engine::taken_on(options.devices.front(), bytes);
 }
 
 void DataParallel::State::require_room_for_weights(const kernels::Context& context) {
@@ -93,8 +93,8 @@ std::size_t DataParallel::State::missing_for(engine::Replica& replica, const std
 
 void DataParallel::State::require_room_for(const std::vector<Placed>& batches, bool momenta, bool together) {
   std::vector<std::size_t> needs(replicas.size());
-  on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    needs[local(replica)] = missing_for(replica, batches) + (momenta ? taken(exchange.missing_momenta()) : 0);
+  on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+    needs[local(replica)] = missing_for(replica, batches) + (momenta ? taken(gradient_sync.missing_momenta()) : 0);
   });
   std::int64_t rows = 0;
   for (const Placed& batch : batches) rows = std::max(rows, batch.rows);

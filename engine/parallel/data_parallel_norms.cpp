@@ -7,7 +7,7 @@ namespace dp {
 void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const {
   const engine::Norm* const norm = norms.of_one_cell();
   if (norm == nullptr) return;
-  const bool sync = options.batch_norm == BatchNormMode::sync, ranks = options.world != nullptr;
+  const bool sync = options.batch_norm == BatchNormMode::sync, ranks = options.process_group != nullptr;
   bool single = sync && ranks && global_rows == 1;  // of a micro-batch, other ranks' rows are not known here
   const int parts = sync || ranks ? 1 : shards();
   for (int micro = 0; micro < micro_batches && !(sync && ranks); ++micro) {

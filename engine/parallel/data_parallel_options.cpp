@@ -7,7 +7,7 @@
 #include "dp/default_devices.h"
 #include "dp/error.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/process_group/world_state.h"
+#include "engine/process_group/process_group_state.h"
 #include "kernels/host/cores.h"
 
 namespace dp {
@@ -33,7 +33,7 @@ std::string_view communicator_name(Comm comm) {
 }
 
 int ranks_of(const DataParallelOptions& options) {
-  return options.world ? options.world->size() : static_cast<int>(options.devices.size());
+  return options.process_group ? options.process_group->size() : static_cast<int>(options.devices.size());
 }
 
 std::optional<DType> activations_of(const DataParallelOptions& options) {
@@ -53,15 +53,15 @@ std::string take(const kernels::CommunicatorChoice& choice, DataParallelOptions&
 }
 
 // What a rank of a world does otherwise. Returns why o.comm was chosen.
-std::string resolve_in_world(DataParallelOptions& o) {
-  const World& world = *o.world;
+std::string resolve_ranks(DataParallelOptions& o) {
+  const ProcessGroup& group = *o.process_group;
   if (o.devices.empty()) {
     const std::vector<Device> all = default_devices();
     const int count = all.front().kind == DeviceKind::cuda ? static_cast<int>(all.size()) : 0;
     // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
-    const int own = count == 1 ? 0 : world.local_rank();
+    const int own = count == 1 ? 0 : group.local_rank();
     if (count > 0 && own >= count)
-      refuse(fmt::format("{} ranks share this host, but it has {} GPUs", world.local_size(), count));
+      refuse(fmt::format("{} ranks share this host, but it has {} GPUs", group.local_size(), count));
     o.devices = count > 0 ? gpus({own}) : cpus(1);
   }
   if (o.devices.size() != 1)
@@ -73,9 +73,10 @@ std::string resolve_in_world(DataParallelOptions& o) {
   o.reduce = Reduce::all_reduce;
   if (o.threads_per_replica == 0)
     o.threads_per_replica =
-        std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, world.local_size()));
+        std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, group.local_size()));
   if (o.comm != Comm::automatic) return kAskedFor;
-  const std::string reason = take(kernels::backend(o.devices.front().kind).default_communicator(o.world->state()), o);
+  const std::string reason =
+      take(kernels::backend(o.devices.front().kind).default_communicator(o.process_group->state()), o);
   if (o.comm != Comm::mpi || o.reduce_dtype != DType::bf16) return reason;
   o.comm = Comm::tcp;
   return "the ranks run on several hosts, and MPI sums no bfloat16";
@@ -97,8 +98,8 @@ void check_rounded_sums(const DataParallelOptions& o) {
 
 ResolvedOptions resolved(DataParallelOptions o) {
   std::string communicator_reason = kAskedFor;
-  if (o.world) communicator_reason = resolve_in_world(o);
-  if (!o.world && (o.comm == Comm::tcp || o.comm == Comm::mpi))
+  if (o.process_group) communicator_reason = resolve_ranks(o);
+  if (!o.process_group && (o.comm == Comm::tcp || o.comm == Comm::mpi))
     refuse(fmt::format("--comm {} joins processes: it needs --engine ddp; leave it out, or take host or p2p",
                        communicator_name(o.comm)));
   if (o.devices.empty()) o.devices = default_devices();

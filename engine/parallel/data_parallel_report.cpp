@@ -10,8 +10,8 @@ Stats DataParallel::take_stats() {
   State& s = *state_;
   std::vector<std::vector<kernels::StepResults>> results(
       s.replicas.size());  // of replicas and lanes: of shards in order
-  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    exchange.synchronize();
+  s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+    gradient_sync.synchronize();
     auto& result = results[s.local(replica)];
     result = replica.take_results();
     std::int64_t bad_samples = 0;
@@ -29,7 +29,7 @@ Stats DataParallel::take_stats() {
       stats.top1 += shard.top1;
       stats.top5 += shard.top5;
     }
-  if (s.options.world) {
+  if (s.options.process_group) {
     const std::vector<Stats> parts = s.of_all_ranks(std::exchange(stats, {}));
     for (const Stats& part : parts) {
       stats.loss_sum += part.loss_sum;
@@ -47,7 +47,7 @@ Stats DataParallel::take_stats() {
 std::vector<PhaseTimes> DataParallel::take_phase_times() {
   std::vector<PhaseTimes> times;
   for (const auto& replica : state_->replicas) times.push_back(replica->take_times());
-  return state_->options.world ? state_->of_all_ranks(times.front()) : times;
+  return state_->options.process_group ? state_->of_all_ranks(times.front()) : times;
 }
 
 const Model& DataParallel::model() const { return state_->model; }
@@ -70,7 +70,7 @@ Choice DataParallel::graphs_choice() const { return state_->graphs->choice(); }
 
 MemoryUse DataParallel::memory_use(int replica) const {
   const auto at = static_cast<std::size_t>(replica);
-  return state_->options.world ? state_->world_memory.at(at) : state_->replicas.at(at)->memory_use();
+  return state_->options.process_group ? state_->rank_memory.at(at) : state_->replicas.at(at)->memory_use();
 }
 
 std::string DataParallel::describe_steps() const { return state_->graphs->describe(); }
@@ -95,15 +95,15 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
     text += s.shards() > 1 ? "gradients are rounded to bfloat16 for their sum\n"
                            : "one replica sums nothing: no gradient is rounded to bfloat16\n";
   text += "buckets, in the order in which they become ready\n";
-  for (const auto& bucket : s.exchanges.front()->buckets())
+  for (const auto& bucket : s.gradient_syncs.front()->buckets())
     text += fmt::format(
         "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
         static_cast<double>(bucket.range.size()) * static_cast<double>(size_of(s.table->type())) / (1 << 20),
         s.table->entry(bucket.first_entry).name);
   std::string plans;
-  const std::int64_t whole = s.options.world ? (global_batch + s.size() - 1) / s.size() : global_batch;
+  const std::int64_t whole = s.options.process_group ? (global_batch + s.size() - 1) / s.size() : global_batch;
   const std::int64_t micro = engine::shard_of(whole, 0, s.options.grad_accum_steps, Split::balanced).size();
-  s.on_first([&](engine::Replica& replica, engine::Exchange&) {
+  s.on_first([&](engine::Replica& replica, engine::GradientSync&) {
     for (const auto& [rows, training] : {std::pair(micro, true), {whole, false}})
       plans += replica.describe(replica.plan(s.plan_options(s.rows_of(rows, replica, 0).size(), training, false,
                                                             training && s.options.loss == LossAt::gathered)));

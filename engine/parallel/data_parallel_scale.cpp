@@ -6,12 +6,12 @@
 
 namespace dp {
 
-using engine::Exchange;
+using engine::GradientSync;
 using engine::Replica;
 
 void DataParallel::State::set_loss_scale(const LossScale& scale) {
-  on_replicas([&](Replica& replica, Exchange& exchange) {
-    exchange.synchronize();
+  on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+    gradient_sync.synchronize();
     // The gradients that lie there keep the scale that they have.
     const float last = step == 0 ? scale.scale : replica.read_scaler().last_scale;
     replica.set_scaler({.scale = scale.scale, .last_scale = last, .good_steps = scale.good_steps});
@@ -23,8 +23,8 @@ std::optional<LossScale> DataParallel::loss_scale() const {
   State& s = *state_;
   if (!s.scales_loss()) return std::nullopt;
   LossScale scale;
-  s.on_replicas([&](Replica& replica, Exchange& exchange) {
-    exchange.synchronize();
+  s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+    gradient_sync.synchronize();
     if (&replica != s.replicas.front().get()) return;
     const kernels::LossScaler scaler = replica.read_scaler();
     scale = {scaler.scale, scaler.good_steps};

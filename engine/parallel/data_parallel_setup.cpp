@@ -10,7 +10,7 @@
 #include "dp/random.h"
 #include "engine/base/test_modes.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/process_group/world_state.h"
+#include "engine/process_group/process_group_state.h"
 #include "kernels/host/cores.h"
 
 namespace dp {
@@ -26,8 +26,9 @@ constexpr const char* kNcclInGraphs =
 std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
   const std::vector<int> cores = kernels::usable_cores();
   const auto threads = static_cast<std::size_t>(o.threads_per_replica);
-  const int rank = o.world ? o.world->local_rank() : replica;
-  const std::size_t replicas = o.world ? static_cast<std::size_t>(o.world->local_size()) : o.devices.size();
+  const int rank = o.process_group ? o.process_group->local_rank() : replica;
+  const std::size_t replicas =
+      o.process_group ? static_cast<std::size_t>(o.process_group->local_size()) : o.devices.size();
   if (!o.pin_threads || threads * replicas > cores.size()) return {};
   const auto first = cores.begin() + static_cast<std::ptrdiff_t>(threads * static_cast<std::size_t>(rank));
   return {first, first + static_cast<std::ptrdiff_t>(threads)};
@@ -54,12 +55,12 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     forward_gathers = engine::forward_gathers(norms);
     backward_gathers = engine::backward_gathers(norms);
   }
-  if (options.world) attached.to(*options.world, pool.abort_flag());
+  if (options.process_group) attached.to(*options.process_group, pool.abort_flag());
   for (const Device device : options.devices) device_names.push_back(to_string(device));
-  if (World* const world = options.world.get()) {
-    device_names = world->exchange(device_names.front());
-    for (int rank = 0; rank < size() && !world->one_host(); ++rank)
-      device_names[static_cast<std::size_t>(rank)].insert(0, world->host_of(rank) + " ");
+  if (ProcessGroup* const group = options.process_group.get()) {
+    device_names = group->exchange(device_names.front());
+    for (int rank = 0; rank < size() && !group->one_host(); ++rank)
+      device_names[static_cast<std::size_t>(rank)].insert(0, group->host_of(rank) + " ");
     for (const DType theirs : of_all_ranks(options.reduce_dtype))
       if (theirs != options.reduce_dtype)
         refuse("the ranks sum their gradients in different types (--reduce-dtype); give all the same one");
@@ -67,7 +68,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   const std::size_t count = options.devices.size();
   std::vector<std::unique_ptr<kernels::Context>> contexts(count);
   replicas.resize(count);
-  exchanges.resize(count);
+  gradient_syncs.resize(count);
   part_bytes.assign(count, std::vector<std::size_t>(static_cast<std::size_t>(size())));
   kernels::Backend& backend = kernels::backend(options.devices.front().kind);
 
@@ -84,7 +85,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     context.threaded_streams = engine::test_modes().threaded_streams;
     context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
     context.discrete_memory = engine::test_modes().discrete_memory;
-    context.peer_processes = options.world && options.comm == Comm::host;
+    context.peer_processes = options.process_group && options.comm == Comm::host;
     context.abort = pool.abort_flag();
     auto& opened = contexts[static_cast<std::size_t>(rank)];
     opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
@@ -113,7 +114,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     engine::ReplicaOptions own = replica_options;
-    own.rank = options.world ? options.world->rank() : local;
+    own.rank = options.process_group ? options.process_group->rank() : local;
     replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
   });
 
@@ -126,9 +127,9 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   try {
     const Watched call(watchdog.get());
     const std::string_view name = communicator_name(options.comm);
-    if (options.world && size() > 1) {
-      bucket_comm.front() = backend.join(name, *pointers.front(), options.world->state());
-      io.push_back(backend.join(name, *pointers.front(), options.world->state()));
+    if (options.process_group && size() > 1) {
+      bucket_comm.front() = backend.join(name, *pointers.front(), options.process_group->state());
+      io.push_back(backend.join(name, *pointers.front(), options.process_group->state()));
     } else if (norms.parts() > 1) {
       bucket_comm = backend.make_communicators(name, pointers);
       if (count > 1) io = backend.make_communicators(name, pointers);
@@ -142,9 +143,9 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   if (scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
-    exchanges[r] =
-        std::make_unique<engine::Exchange>(*replicas[r], std::move(bucket_comm[r]), options.reduce, buckets, failpoints,
-                                           options.reduce_dtype, scaling, options.ema_decay.has_value());
+    gradient_syncs[r] = std::make_unique<engine::GradientSync>(*replicas[r], std::move(bucket_comm[r]), options.reduce,
+                                                               buckets, failpoints, options.reduce_dtype, scaling,
+                                                               options.ema_decay.has_value());
   });
   if (scaling) set_loss_scale({options.loss_scale.initial, 0});
   make_graphs();
@@ -183,12 +184,12 @@ void DataParallel::State::make_graphs() {
   engine::StepGraphs::Members members;
   for (std::size_t r = 0; r < replicas.size(); ++r) {
     members.replicas.push_back(replicas[r].get());
-    members.exchanges.push_back(exchanges[r].get());
+    members.gradient_syncs.push_back(gradient_syncs[r].get());
     if (!io.empty()) members.io.push_back(io[r].get());
   }
   std::string refusal = graphs_refusal();
   bool required = options.graphs == Graphs::always;
-  if (options.world && size() > 1) {
+  if (options.process_group && size() > 1) {
     // What a rank does differently from the others it must not do as a graph.
     struct Wish {
       std::int64_t graphs, required, trace_first, trace_steps;
@@ -237,16 +238,17 @@ DataParallel::State::~State() {
   average_buffers_op.reset();
   loss_ops.clear();
   io.clear();
-  for (const auto& exchange : exchanges)
-    if (exchange) exchange->stop();
-  exchanges.clear();
+  for (const auto& gradient_sync : gradient_syncs)
+    if (gradient_sync) gradient_sync->stop();
+  gradient_syncs.clear();
   replicas.clear();
 }
 
 void DataParallel::State::rethrow_with_place(const engine::Replica& replica) const {
   const Device device = options.devices[local(replica)];
-  const std::string place = fmt::format("{} {} ({}) failed in {} of step {}: ", options.world ? "rank" : "replica",
-                                        replica.rank(), to_string(device), engine::to_string(replica.phase()), step);
+  const std::string place =
+      fmt::format("{} {} ({}) failed in {} of step {}: ", options.process_group ? "rank" : "replica", replica.rank(),
+                  to_string(device), engine::to_string(replica.phase()), step);
   try {
     throw;
   } catch (const Error& error) {
@@ -319,39 +321,39 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
 
 // Memory is allocated on all replicas before one of them enqueues a collective: a device may allocate only when nothing runs, on other
 // devices either, and a collective that waits for this thread runs until then.
-void DataParallel::State::place_new(const Placed& batch) {
+void DataParallel::State::reserve(const Placed& batch) {
   if (size() == 1 || placed.contains(batch)) return;
   require_room_for({batch}, /*momenta=*/false, /*together=*/false);
-  on_replicas([&](engine::Replica& replica, engine::Exchange&) { place(replica, batch); });
+  on_replicas([&](engine::Replica& replica, engine::GradientSync&) { place(replica, batch); });
   placed.insert(batch);
 }
 
-void DataParallel::State::place_momenta(const Sgd& sgd) {
+void DataParallel::State::reserve_momenta(const Sgd& sgd) {
   if (sgd.momentum == 0 || momenta_placed) return;
-  on_replicas([](engine::Replica&, engine::Exchange& exchange) { exchange.ensure_momenta(); });
+  on_replicas([](engine::Replica&, engine::GradientSync& gradient_sync) { gradient_sync.ensure_momenta(); });
   momenta_placed = true;
 }
 
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
-                           const std::vector<std::int64_t>& eval_batches, const KeptImages& train_images,
-                           const KeptImages& eval_images) {
+                           const std::vector<std::int64_t>& eval_batches, const DeviceImages& train_images,
+                           const DeviceImages& eval_images) {
   State& s = *state_;
-  for (const KeptImages& images : {train_images, eval_images})
+  for (const DeviceImages& images : {train_images, eval_images})
     if (images.set) check_images(images.set->images.shape(), s.model);
   for (const std::int64_t rows : train_batches)
-    s.require_two_values(rows, s.options.world ? rows * s.size() : rows, s.options.grad_accum_steps);
+    s.require_two_values(rows, s.options.process_group ? rows * s.size() : rows, s.options.grad_accum_steps);
   std::vector<State::Placed> batches;
   for (const std::int64_t rows : train_batches)
     s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));
   for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows, eval_images));
   s.require_room_for(batches, /*momenta=*/true, /*together=*/true);
-  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
+  s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
     for (const State::Placed& batch : batches) s.place(replica, batch);
-    exchange.ensure_momenta();
+    gradient_sync.ensure_momenta();
   });
   s.placed.insert(batches.begin(), batches.end());
   s.graphs->prepared();
-  if (s.options.world) s.world_memory = s.of_all_ranks(s.replicas.front()->memory_use());
+  if (s.options.process_group) s.rank_memory = s.of_all_ranks(s.replicas.front()->memory_use());
 }
 
 }  // namespace dp

@@ -12,16 +12,16 @@
 #include <vector>
 
 #include "dp/data_parallel.h"
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/base/split.h"
 #include "engine/observe/failpoint.h"
 #include "engine/observe/tracer.h"
 #include "engine/observe/watchdog.h"
-#include "engine/parallel/exchange.h"
+#include "engine/parallel/gradient_sync.h"
 #include "engine/parallel/step_graphs.h"
 #include "engine/parallel/worker_pool.h"
 #include "engine/plan/parameters.h"
-#include "engine/process_group/world_state.h"
+#include "engine/process_group/process_group_state.h"
 #include "engine/replica/replica.h"
 
 namespace dp {
@@ -60,7 +60,7 @@ struct DataParallel::State {
     run([&](int local) {
       engine::Replica& replica = *replicas[static_cast<std::size_t>(local)];
       try {
-        work(replica, *exchanges[static_cast<std::size_t>(local)]);
+        work(replica, *gradient_syncs[static_cast<std::size_t>(local)]);
       } catch (const kernels::Aborted&) {
         throw;
       } catch (...) {
@@ -86,15 +86,15 @@ struct DataParallel::State {
   // The same on this process's first replica: the master, or in a world this rank's own.
   template <typename F>
   void on_first(F&& work) {
-    on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-      if (&replica == replicas.front().get()) work(replica, exchange);
+    on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+      if (&replica == replicas.front().get()) work(replica, gradient_sync);
     });
   }
   // The same on the master alone: in a world on rank 0.
   template <typename F>
   void on_master(F&& work) {
-    on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-      if (replica.rank() == 0) work(replica, exchange);
+    on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+      if (replica.rank() == 0) work(replica, gradient_sync);
     });
   }
   [[noreturn]] void rethrow_with_place(const engine::Replica& replica) const;
@@ -118,7 +118,7 @@ struct DataParallel::State {
   int shards() const { return size() * lanes(); }
   // The rows of a (micro-)batch that a lane of a replica works on.
   kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int lane) const {
-    if (options.world) return {0, batch};
+    if (options.process_group) return {0, batch};
     return engine::shard_of(batch, replica.rank() * lanes() + lane, shards(), options.split);
   }
   // A kind of batch that plans and memory are made for.
@@ -130,10 +130,10 @@ struct DataParallel::State {
     bool augment = false;
     auto operator<=>(const Placed&) const = default;
   };
-  Placed training_batch(std::int64_t rows, const KeptImages& kept) const {
+  Placed training_batch(std::int64_t rows, const DeviceImages& kept) const {
     return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, kept.set, kept.augment};
   }
-  static Placed evaluated_batch(std::int64_t rows, const KeptImages& kept) {
+  static Placed evaluated_batch(std::int64_t rows, const DeviceImages& kept) {
     return {rows, false, false, 1, kept.set, kept.augment};
   }
   void place(engine::Replica& replica, const Placed& batch);
@@ -146,8 +146,8 @@ struct DataParallel::State {
   void require_room_for(const std::vector<Placed>& batches, bool momenta, bool together);
   std::size_t taken(std::size_t bytes) const;  // by a replica's buffer of so many bytes
   std::size_t missing_for(engine::Replica& replica, const std::vector<Placed>& batches) const;
-  void place_new(const Placed& batch);  // on all replicas, where it was not done before
-  void place_momenta(const Sgd& sgd);   // likewise, where the update needs them
+  void reserve(const Placed& batch);     // on all replicas, where it was not done before
+  void reserve_momenta(const Sgd& sgd);  // likewise, where the update needs them
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
   bool scales_loss() const { return options.amp == Amp::float16; }
   bool update_waits_for_gradient() const {
@@ -161,9 +161,9 @@ struct DataParallel::State {
   bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }
 
   // The parts of a step; each runs on a replica's worker.
-  void train(engine::Replica& replica, engine::Exchange& exchange, const Batch& batch, const Sgd& sgd);
+  void train(engine::Replica& replica, engine::GradientSync& gradient_sync, const Batch& batch, const Sgd& sgd);
   // From forward to backward, and where it is the step's last, to the new weights: nothing in it comes from host memory.
-  void train_micro_batch(engine::Replica& replica, engine::Exchange& exchange, std::int64_t rows, int micro);
+  void train_micro_batch(engine::Replica& replica, engine::GradientSync& gradient_sync, std::int64_t rows, int micro);
   // `rows` of the batch, split over replicas and lanes.
   void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate,
                bool gathers);
@@ -172,19 +172,19 @@ struct DataParallel::State {
   };
   void forward(engine::Replica& replica, Lanes lanes, bool training);
   void local_loss(engine::Replica& replica, Lanes lanes);
-  void bring_labels(engine::Replica& replica, const Batch& batch,
-                    kernels::Range rows);  // to where gathered_loss reads them
+  void upload_labels(engine::Replica& replica, const Batch& batch,
+                     kernels::Range rows);  // to where gathered_loss reads them
   void gathered_loss(engine::Replica& replica, std::int64_t rows);
   void gather_logits(engine::Replica& replica, std::int64_t rows);
-  void backward(engine::Replica& replica, engine::Exchange& exchange, Lanes lanes, bool accumulate, bool last);
+  void backward(engine::Replica& replica, engine::GradientSync& gradient_sync, Lanes lanes, bool accumulate, bool last);
   void update_running_statistics(engine::Replica& replica);
   void make_average();
   void restart_average();
-  void update_average(engine::Replica& replica, engine::Exchange& exchange);
+  void update_average(engine::Replica& replica, engine::GradientSync& gradient_sync);
   std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
   // Error(usage) where a normalisation would train on one value a channel, as in PyTorch.
   void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
-  void bring_buffers();  // the master's running statistics to every replica
+  void broadcast_buffers();  // the master's running statistics to every replica
   // In a world: the ranks' values, in rank order.
   template <typename T>
   std::vector<T> of_all_ranks(const T& mine) const;
@@ -223,7 +223,7 @@ struct DataParallel::State {
   const Model model;
   DataParallelOptions options;  // resolved
   const std::string communicator_reason;
-  std::vector<MemoryUse> world_memory;  // of all ranks, as of the last prepare()
+  std::vector<MemoryUse> rank_memory;  // of all ranks, as of the last prepare()
   std::vector<std::string> device_names;
   const engine::Failpoints failpoints;
   const engine::NormTable norms;
@@ -236,25 +236,25 @@ struct DataParallel::State {
    public:
     Attached() = default;
     ~Attached() {
-      if (world_ != nullptr) world_->state().detach(flag_);
+      if (group_ != nullptr) group_->state().detach(flag_);
     }
     Attached(const Attached&) = delete;
     Attached& operator=(const Attached&) = delete;
-    void to(World& world, kernels::AbortFlag* flag) {
-      world.state().attach(flag);
-      world_ = &world;
+    void to(ProcessGroup& group, kernels::AbortFlag* flag) {
+      group.state().attach(flag);
+      group_ = &group;
       flag_ = flag;
     }
 
    private:
-    World* world_ = nullptr;
+    ProcessGroup* group_ = nullptr;
     kernels::AbortFlag* flag_ = nullptr;
   };
   Attached attached;
   std::vector<std::unique_ptr<engine::Tracer>> tracers;  // one a replica of this process, or none
   std::unique_ptr<engine::ParameterTable> table;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
-  std::vector<std::unique_ptr<engine::Exchange>> exchanges;
+  std::vector<std::unique_ptr<engine::GradientSync>> gradient_syncs;
   std::vector<std::unique_ptr<kernels::Communicator>> io;  // all but gradients and weights; empty for one replica
   std::vector<std::vector<std::size_t>> part_bytes;        // scratch of each replica: bytes per rank
 
@@ -300,7 +300,7 @@ template <typename T>
 std::vector<T> DataParallel::State::of_all_ranks(const T& mine) const {
   static_assert(std::is_trivially_copyable_v<T>);
   std::vector<T> all;
-  for (const std::string& text : options.world->exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+  for (const std::string& text : options.process_group->exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
     if (text.size() != sizeof(T)) throw Error(ErrorCode::usage, "the ranks run different programs");
     std::memcpy(&all.emplace_back(), text.data(), sizeof(T));
   }

@@ -7,7 +7,7 @@
 
 namespace dp {
 
-using engine::Exchange;
+using engine::GradientSync;
 using engine::Replica;
 using NamedTensor = std::pair<std::string, Tensor>;
 
@@ -24,16 +24,16 @@ void multiply(Tensor& tensor, double factor) {
 }  // namespace
 
 void DataParallel::State::wait_for_all() {
-  on_replicas([](Replica& replica, Exchange& exchange) {
-    exchange.synchronize();
+  on_replicas([](Replica& replica, GradientSync& gradient_sync) {
+    gradient_sync.synchronize();
     replica.compute().synchronize();
   });
 }
 
 // Gathers weights in float32 that only their owner has since the last step.
 void DataParallel::State::gather_values() {
-  on_replicas([](Replica& replica, Exchange& exchange) {
-    exchange.gather_values();
+  on_replicas([](Replica& replica, GradientSync& gradient_sync) {
+    gradient_sync.gather_values();
     replica.context().flush();
   });
 }
@@ -44,12 +44,12 @@ std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, 
   auto* to = static_cast<std::byte*>(whole->data());
   const std::size_t element = size_of(table->type());
   for (int rank = 0; rank < pool.size(); ++rank) {
-    Exchange& exchange = *exchanges[static_cast<std::size_t>(rank)];
-    for (const Exchange::Part& part : exchange.parts()) {
+    GradientSync& gradient_sync = *gradient_syncs[static_cast<std::size_t>(rank)];
+    for (const GradientSync::Part& part : gradient_sync.parts()) {
       const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
       const std::byte* from = arena == Arena::gradient ? replicas[static_cast<std::size_t>(rank)]->gradients() + begin
-                              : exchange.momenta()
-                                  ? exchange.momenta() + static_cast<std::size_t>(part.momentum) * element
+                              : gradient_sync.momenta()
+                                  ? gradient_sync.momenta() + static_cast<std::size_t>(part.momentum) * element
                                   : nullptr;
       if (from != nullptr && part.range.size() != 0)
         master.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
@@ -63,7 +63,7 @@ std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
   wait_for_all();
   if (arena == Arena::value) gather_values();
   std::vector<NamedTensor> tensors;
-  on_first([&](Replica& master, Exchange&) {
+  on_first([&](Replica& master, GradientSync&) {
     std::unique_ptr<kernels::Buffer> assembled;
     const double unscaled =
         arena == Arena::gradient && scales_loss() ? 1.0 / static_cast<double>(master.read_scaler().last_scale) : 1.0;
@@ -109,36 +109,36 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
   wait_for_all();
   if (arena == Arena::value) {
     gather_values();  // the import may bring some of them only
-    on_first([&](Replica& master, Exchange&) {
+    on_first([&](Replica& master, GradientSync&) {
       for (const auto& [index, tensor] : found) master.import_entry(index, *tensor, master.values());
       for (const auto& [buffer, tensor] : buffers) import_buffer(master, *buffer, *tensor);
     });
     buffers_behind = true;
-    on_replicas([](Replica& replica, Exchange& exchange) {
-      exchange.broadcast_weights();
+    on_replicas([](Replica& replica, GradientSync& gradient_sync) {
+      gradient_sync.broadcast_weights();
       replica.context().flush();
     });
     return;
   }
-  on_replicas([](Replica&, Exchange& exchange) { exchange.ensure_momenta(); });
+  on_replicas([](Replica&, GradientSync& gradient_sync) { gradient_sync.ensure_momenta(); });
   graphs->prepared();
   std::unique_ptr<kernels::Buffer> whole;
-  on_first([&](Replica& master, Exchange&) {
+  on_first([&](Replica& master, GradientSync&) {
     whole = assemble(master, arena);
     for (const auto& [index, tensor] : found)
       master.import_entry(index, *tensor, static_cast<std::byte*>(whole->data()));
     master.compute().synchronize();
   });
-  on_replicas([&](Replica& replica, Exchange& exchange) {
+  on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
     const std::size_t element = size_of(table->type());
-    for (const Exchange::Part& part : exchange.parts())
+    for (const GradientSync::Part& part : gradient_sync.parts())
       if (part.range.size() != 0)
         replica.compute().copy(
-            exchange.momenta() + static_cast<std::size_t>(part.momentum) * element,
+            gradient_sync.momenta() + static_cast<std::size_t>(part.momentum) * element,
             static_cast<const std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
             static_cast<std::size_t>(part.range.size()) * element);
     replica.compute().synchronize();
-    if (options.world) exchange.broadcast_momenta();
+    if (options.process_group) gradient_sync.broadcast_momenta();
   });
 }
 
@@ -180,12 +180,12 @@ bool DataParallel::replicas_identical() const {
   const std::size_t low = engine::Replica::low_bytes(*s.table, s.replicas.front()->context());
   const std::size_t bytes = s.table->bytes();
   std::vector<std::vector<std::byte>> copies(s.replicas.size(), std::vector<std::byte>(bytes + low));
-  s.on_replicas([&](Replica& replica, Exchange&) {
+  s.on_replicas([&](Replica& replica, GradientSync&) {
     auto& copy = copies[s.local(replica)];
     replica.compute().download(copy.data(), replica.values(), bytes);
     if (low != 0) replica.compute().download(copy.data() + bytes, replica.low_value(0), low);
   });
-  if (s.options.world) {
+  if (s.options.process_group) {
     const auto digests = s.of_all_ranks(crc32c(copies.front()));
     return std::equal(digests.begin() + 1, digests.end(), digests.begin());
   }

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "dp/error.h"
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/base/atomic_text.h"
 #include "engine/observe/trace_text.h"
 #include "engine/parallel/data_parallel_state.h"
@@ -19,14 +19,14 @@ constexpr std::size_t kRounds = 7;        // to compare clocks in
 using Moments = std::array<std::int64_t, kRounds>;
 
 // What to add to this rank's clock to get rank 0's: nothing on one host, else the median difference of when both heard the same.
-std::int64_t clock_offset(World& world) {
-  if (world.one_host()) return 0;
+std::int64_t clock_offset(ProcessGroup& group) {
+  if (group.one_host()) return 0;
   Moments mine{};
   for (std::int64_t& moment : mine) {
-    world.exchange("");
+    group.exchange("");
     moment = kernels::trace_clock();
   }
-  const std::string first = world.from_first({reinterpret_cast<const char*>(mine.data()), sizeof mine});
+  const std::string first = group.from_first({reinterpret_cast<const char*>(mine.data()), sizeof mine});
   if (first.size() != sizeof mine) throw Error(ErrorCode::usage, "the ranks run different programs");
   Moments differences{};
   std::memcpy(differences.data(), first.data(), sizeof differences);
@@ -36,14 +36,14 @@ std::int64_t clock_offset(World& world) {
 }
 
 // The ranks' texts in rank order, on rank 0; nothing elsewhere.
-std::vector<std::string> collect(World& world, const std::string& mine) {
+std::vector<std::string> collect(ProcessGroup& group, const std::string& mine) {
   std::size_t longest = 0;
-  for (const std::string& length : world.exchange(std::to_string(mine.size())))
+  for (const std::string& length : group.exchange(std::to_string(mine.size())))
     longest = std::max<std::size_t>(longest, std::stoull(length));
-  std::vector<std::string> all(static_cast<std::size_t>(world.size()));
+  std::vector<std::string> all(static_cast<std::size_t>(group.size()));
   for (std::size_t begin = 0; begin < longest; begin += kPart) {
-    const auto parts = world.exchange(begin < mine.size() ? std::string_view(mine).substr(begin, kPart) : "");
-    if (!world.leads()) continue;
+    const auto parts = group.exchange(begin < mine.size() ? std::string_view(mine).substr(begin, kPart) : "");
+    if (!group.leads()) continue;
     for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] += parts[rank];
   }
   return all;
@@ -65,24 +65,24 @@ void DataParallel::State::trace() {
   for (std::size_t r = 0; r < replicas.size(); ++r) {
     tracers.push_back(std::make_unique<engine::Tracer>(options.trace_first, options.trace_steps));
     replicas[r]->trace(*tracers[r]);
-    exchanges[r]->trace(*tracers[r]);
+    gradient_syncs[r]->trace(*tracers[r]);
     if (!io.empty()) io[r]->trace(&tracers[r]->compute);
   }
 }
 
 std::int64_t DataParallel::write_trace(const std::string& file) {
   State& s = *state_;
-  World* const world = s.options.world.get();
+  ProcessGroup* const group = s.options.process_group.get();
   if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
   for (std::size_t r = 0; r < s.replicas.size(); ++r) {
     s.replicas[r]->trace(*s.tracers[r]);
-    s.exchanges[r]->trace(*s.tracers[r]);
+    s.gradient_syncs[r]->trace(*s.tracers[r]);
   }
-  const std::int64_t offset = world != nullptr ? clock_offset(*world) : 0;
+  const std::int64_t offset = group != nullptr ? clock_offset(*group) : 0;
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::int64_t zero = kNever;
   for (const auto& tracer : s.tracers) zero = std::min(zero, engine::first_moment(*tracer));
-  if (world != nullptr) {
+  if (group != nullptr) {
     if (zero != kNever) zero += offset;
     for (const std::int64_t first : s.of_all_ranks(zero)) zero = std::min(zero, first);
   }
@@ -90,19 +90,19 @@ std::int64_t DataParallel::write_trace(const std::string& file) {
   std::int64_t steps = 0, dropped = 0;
   for (std::size_t r = 0; r < s.tracers.size(); ++r) {
     const int rank = s.replicas[r]->rank();
-    const std::string name = fmt::format("{} {} ({})", world != nullptr ? "rank" : "replica", rank,
+    const std::string name = fmt::format("{} {} ({})", group != nullptr ? "rank" : "replica", rank,
                                          s.device_names[static_cast<std::size_t>(rank)]);
     engine::TraceText text = engine::trace_text(*s.tracers[r], rank, name, zero - offset);
     events.push_back(std::move(text.events));
     steps = std::max(steps, text.steps);
     dropped += text.dropped;
   }
-  if (world != nullptr) {
-    events = collect(*world, events.front());
+  if (group != nullptr) {
+    events = collect(*group, events.front());
     const std::vector<std::int64_t> all_dropped = s.of_all_ranks(dropped);
     dropped = 0;
     for (const std::int64_t of_rank : all_dropped) dropped += of_rank;
-    if (!world->leads()) return steps;
+    if (!group->leads()) return steps;
   }
   write_file_atomically(
       file,
@@ -116,9 +116,9 @@ std::vector<LayerTime> DataParallel::layer_times() {
   State& s = *state_;
   if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
   s.replicas.front()->trace(*s.tracers.front());
-  s.exchanges.front()->trace(*s.tracers.front());
+  s.gradient_syncs.front()->trace(*s.tracers.front());
   kernels::Rates rates;
-  s.on_first([&](engine::Replica& replica, engine::Exchange&) { rates = replica.context().rates(); });
+  s.on_first([&](engine::Replica& replica, engine::GradientSync&) { rates = replica.context().rates(); });
   return engine::layer_times(*s.replicas.front(), *s.tracers.front(), rates);
 }
 

@@ -70,7 +70,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
       images.shape().without_first() != model.input())
     throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" +
                                       model.name() + "', which reads " + to_string(model.input()) + " per sample");
-  if (options.world) throw Error(ErrorCode::usage, "a rank of a world has train_step and evaluate only");
+  if (options.process_group) throw Error(ErrorCode::usage, "a rank of a world has train_step and evaluate only");
   if (lanes() > 1)
     throw Error(
         ErrorCode::usage,
@@ -84,10 +84,10 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   forward_rows = 0;
   if (training && begun) end_step();
   std::size_t offset = 0;
-  place_new({rows, training, /*gathers=*/true, /*micro_batches=*/1});
-  if (!training) bring_buffers();
-  on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    exchange.wait_for_weights();
+  reserve({rows, training, /*gathers=*/true, /*micro_batches=*/1});
+  if (!training) broadcast_buffers();
+  on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+    gradient_sync.wait_for_weights();
     replica.upload_inputs(step_inputs(rows, {}));
     scatter(replica, batch, {0, rows}, training, /*accumulate=*/false, /*gathers=*/true);
     forward(replica, Lanes{}, training);
@@ -126,16 +126,16 @@ void DataParallel::backward(const Tensor& logits_grad) {
                                       to_string(s.logits.dtype()));
   const std::int64_t rows = s.forward_rows;
   s.forward_rows = 0;
-  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    exchange.begin(s.step, /*per_bucket=*/false, /*momentum=*/false);
+  s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+    gradient_sync.begin(s.step, /*per_bucket=*/false, /*momentum=*/false);
     const kernels::Range own = s.rows_of(rows, replica, 0);
     if (const engine::Plan* plan = replica.select(0)) {
       const Tensor part = logits_grad.rows(own.begin, own.end);
       replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());
     }
-    s.backward(replica, exchange, State::Lanes{}, /*accumulate=*/false, /*last=*/true);
+    s.backward(replica, gradient_sync, State::Lanes{}, /*accumulate=*/false, /*last=*/true);
     replica.context().flush();
-    exchange.synchronize();
+    gradient_sync.synchronize();
     replica.compute().synchronize();
   });
 }
@@ -144,13 +144,13 @@ void DataParallel::step(const Sgd& sgd) {
   State& s = *state_;
   refuse_scaled(s.scales_loss());
   s.forward_rows = 0;
-  s.place_momenta(sgd);
-  s.on_replicas([&](engine::Replica& replica, engine::Exchange& exchange) {
-    exchange.wait_for_weights();
+  s.reserve_momenta(sgd);
+  s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+    gradient_sync.wait_for_weights();
     replica.upload_inputs(s.step_inputs(1, sgd));
-    exchange.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
-    exchange.update(s.update_waits_for_gradient());
-    s.update_average(replica, exchange);
+    gradient_sync.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
+    gradient_sync.update(s.update_waits_for_gradient());
+    s.update_average(replica, gradient_sync);
     replica.context().flush();
     s.check_finite(replica);
   });

@@ -75,9 +75,9 @@ StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::st
     : members_(std::move(members)),
       refusal_(std::move(refusal)),
       required_(required),
-      meeting_(static_cast<int>(members_.replicas.size()), abort) {
+      barrier_(static_cast<int>(members_.replicas.size()), abort) {
   if (!refusal_.empty()) return;
-  const kernels::Communicator* const buckets = members_.exchanges.front()->communicator();
+  const kernels::Communicator* const buckets = members_.gradient_syncs.front()->communicator();
   joint_ = members_.replicas.size() > 1 && buckets != nullptr && buckets->joins_graphs();
   if (!joint_) return;
   begun_ = members_.replicas.front()->context().make_event();
@@ -92,7 +92,7 @@ bool StepGraphs::is(const StepKind& kind, const StepKind& other) const {
 }
 
 bool StepGraphs::agreed(bool well) {
-  const bool here = meeting_.all(well);
+  const bool here = barrier_.all(well);
   return members_.all_ranks ? members_.all_ranks(here) : here;
 }
 
@@ -107,7 +107,7 @@ std::uint64_t StepGraphs::allocations() const {
 }
 
 void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
-  way_ = Way::eager;
+  mode_ = Mode::eager;
   kind_ = nullptr;
   if (!refusal_.empty()) return;
   const auto known = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& k) { return is(k->kind, kind); });
@@ -124,7 +124,7 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
                       kind.global, kind.rows));
     std::rotate(known, known + 1, kinds_.end());
     kind_ = kinds_.back().get();
-    way_ = kind_->recorded ? Way::launch : Way::record;
+    mode_ = kind_->recorded ? Mode::launch : Mode::record;
     return;
   }
   if (known != kinds_.end())
@@ -149,8 +149,8 @@ void StepGraphs::end_step() {
       std::fprintf(stderr, "dp: warning: training steps go on without graphs: %s\n", failure_.c_str());
     return;
   }
-  kind_->recorded = way_ != Way::eager;
-  if (way_ != Way::eager) return;
+  kind_->recorded = mode_ != Mode::eager;
+  if (mode_ != Mode::eager) return;
   kind_->placed = placed();
   kind_->allocations = allocations();
 }
@@ -176,17 +176,17 @@ bool StepGraphs::attempt(F&& f) {
 }
 
 void StepGraphs::run_as_graph(std::size_t replica, std::size_t part, const Work& work) {
-  Exchange& exchange = *members_.exchanges[replica];
-  exchange.wait_for_weights();
-  bool recorded = way_ == Way::launch;
-  if (way_ == Way::record && !failed_.load(std::memory_order_relaxed)) {
-    members_.replicas[replica]->activity().move();
+  GradientSync& gradient_sync = *members_.gradient_syncs[replica];
+  gradient_sync.wait_for_weights();
+  bool recorded = mode_ == Mode::launch;
+  if (mode_ == Mode::record && !failed_.load(std::memory_order_relaxed)) {
+    members_.replicas[replica]->progress().advance();
     recorded = joint_ ? record_joint(replica, part, work) : record_own(replica, part, work);
     if (!recorded) {
       failed_.store(true, std::memory_order_relaxed);
-      exchange.start_over();
-      if (!members_.io.empty()) members_.io[replica]->start_over();
-      meeting_.all();
+      gradient_sync.reset();
+      if (!members_.io.empty()) members_.io[replica]->reset();
+      barrier_.all();
     }
   }
   if (recorded)
@@ -200,10 +200,10 @@ bool StepGraphs::record_own(std::size_t number, std::size_t part, const Work& wo
   auto& graph = kind_->graphs[part][number];
   Recording recording(replica.context(), &replica.compute(), nullptr);
   // Instantiation can wait for a device: all replicas are idle before any of them instantiates.
-  bool well = meeting_.all(attempt([&] { recording.begin(); }));
+  bool well = barrier_.all(attempt([&] { recording.begin(); }));
   well = well && attempt([&] {
            work();
-           members_.exchanges[number]->wait_for_weights();
+           members_.gradient_syncs[number]->wait_for_weights();
            graph = recording.end();
          });
   recording.drop();
@@ -214,7 +214,7 @@ bool StepGraphs::record_own(std::size_t number, std::size_t part, const Work& wo
 
 bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& work) {
   Replica& replica = *members_.replicas[number];
-  Exchange& exchange = *members_.exchanges[number];
+  GradientSync& gradient_sync = *members_.gradient_syncs[number];
   kernels::Stream& compute = replica.compute();
   const bool leads = number == 0;
   Recording recording(replica.context(), leads ? &compute : nullptr, leads ? &turn_ : nullptr);
@@ -222,18 +222,18 @@ bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& 
     recording.begin();
     if (leads) compute.record(*begun_);
   });
-  if (!meeting_.all(well)) return false;
+  if (!barrier_.all(well)) return false;
   {
-    const Turn turn(turn_, {exchange.communicator(), members_.io[number]});
+    const Turn turn(turn_, {gradient_sync.communicator(), members_.io[number]});
     well = attempt([&] {
       if (!leads) compute.wait(*begun_);
       work();
-      exchange.wait_for_weights();
+      gradient_sync.wait_for_weights();
       if (!leads) compute.record(*ready_[number]);
     });
     if (!well) turn_.give_up();
   }
-  well = meeting_.all(well);
+  well = barrier_.all(well);
   if (leads) {
     well = well && attempt([&] {
              for (std::size_t other = 1; other < ready_.size(); ++other) compute.wait(*ready_[other]);
@@ -242,7 +242,7 @@ bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& 
     recording.drop();
     turn_.begin_anew();
   }
-  well = meeting_.all(well);  // no stream is recorded any more
+  well = barrier_.all(well);  // no stream is recorded any more
   if (!leads && well) recording.end();
   return well;
 }
@@ -255,13 +255,13 @@ void StepGraphs::launch(std::size_t number, std::size_t part) {
   if (!joint_) return graphs[number]->launch(compute);
   const bool leads = number == 0;
   if (!leads) compute.record(*ready_[number]);
-  meeting_.all();
+  barrier_.all();
   if (leads) {
     for (std::size_t other = 1; other < ready_.size(); ++other) compute.wait(*ready_[other]);
     graphs.front()->launch(compute);
     compute.record(*done_);
   }
-  meeting_.all();
+  barrier_.all();
   if (!leads) compute.wait(*done_);
 }
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "dp/statistics.h"
-#include "engine/parallel/exchange.h"
-#include "engine/parallel/meeting.h"
+#include "engine/parallel/barrier.h"
+#include "engine/parallel/gradient_sync.h"
 #include "engine/replica/replica.h"
 #include "kernels/capture_turn.h"
 
@@ -33,7 +33,7 @@ class StepGraphs {
  public:
   struct Members {  // of this process's replicas, in order; not owned
     std::vector<Replica*> replicas;
-    std::vector<Exchange*> exchanges;
+    std::vector<GradientSync*> gradient_syncs;
     std::vector<kernels::Communicator*> io;  // empty for one replica
     // In a world of several ranks: whether all of them say yes; all call it together. Null: there are no other processes.
     std::function<bool(bool)> all_ranks;
@@ -56,7 +56,7 @@ class StepGraphs {
   template <typename Work>
   void run(std::size_t replica, std::size_t part, Work&& work) {
     using Own = std::remove_reference_t<Work>;
-    if (way_ == Way::eager)
+    if (mode_ == Mode::eager)
       work();
     else
       run_as_graph(replica, part, {[](void* self) { (*static_cast<Own*>(self))(); }, &work});
@@ -66,7 +66,7 @@ class StepGraphs {
   std::string describe() const;  // "CUDA graphs": how many nodes, or why not; a line
 
  private:
-  enum class Way { eager, record, launch };
+  enum class Mode { eager, record, launch };
   struct Work {
     void (*call)(void*);
     void* self;
@@ -98,7 +98,7 @@ class StepGraphs {
   std::string refusal_;
   const bool required_;
   bool joint_ = false;
-  Meeting meeting_;
+  Barrier barrier_;
   kernels::CaptureTurn turn_;
   std::unique_ptr<kernels::Event> begun_, done_;        // of the first replica
   std::vector<std::unique_ptr<kernels::Event>> ready_;  // of the others
@@ -106,7 +106,7 @@ class StepGraphs {
   std::uint64_t events_ = 0;
   std::set<std::pair<std::int64_t, bool>> evaluated_;
   Recorded* kind_ = nullptr;  // of this step; null: it is none of them
-  Way way_ = Way::eager;
+  Mode mode_ = Mode::eager;
   std::atomic<bool> failed_{false};  // a recording of this step
   std::mutex failure_mutex_;         // of the next; taken by who failed only
   std::string failure_;

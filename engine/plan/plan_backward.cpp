@@ -61,7 +61,7 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
     case NodeKind::max_pool: {
       auto op = context_.make_op(MaxPool2dBackward{from.desc, result.x.desc, node.window, node.dropout});
       const Value dx = new_value(result.x.desc);
-      add(steps, node.name + " backward", std::move(op), {from.where, result.notes.where, dx.where});
+      add(steps, node.name + " backward", std::move(op), {from.where, result.saved.where, dx.where});
       return give(node.inputs[0], dx, true);
     }
     case NodeKind::avg_pool: {
@@ -109,7 +109,7 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
     if (node.bias >= 0) db = gradient_target(node.bias, channels_desc(node.output[0]));
     if (norm != nullptr)
       add(steps, node.name + " backward_weights", std::move(op),
-          {from.where, results_[index(node.inputs[0])].notes.where, parameter_place(norm->weight),
+          {from.where, results_[index(node.inputs[0])].saved.where, parameter_place(norm->weight),
            parameter_place(norm->bias), grad.where, dw.where});
     else
       add(steps, node.name + " backward_weights", std::move(op), {from.where, grad.where, dw.where, db.where});

@@ -190,10 +190,10 @@ void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& res
       MaxPool2dForward{computed(x.desc), batched(node.output), node.window, node.relu, training, node.dropout});
   result.x = as(steps, node.name, x, op->tensors()[0]);
   result.y = new_value(op->tensors()[1]);
-  if (training) result.notes = new_mask(result.y);
+  if (training) result.saved = new_mask(result.y);
   const Ref samples{node.dropout ? Space::samples : Space::none},
       inputs{node.dropout ? Space::step_inputs : Space::none};
-  add(steps, node.name, std::move(op), {result.x.where, result.y.where, result.notes.where, samples, inputs});
+  add(steps, node.name, std::move(op), {result.x.where, result.y.where, result.saved.where, samples, inputs});
 }
 
 PlanBuilder::Value PlanBuilder::new_mask(const Value& pooled) {

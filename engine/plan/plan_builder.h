@@ -27,7 +27,7 @@ class PlanBuilder {
   };
   // A node's result, and what backward needs of its forward: x as the op read it, what it noted down (a mask, statistics).
   struct Result {
-    Value x, y, notes;
+    Value x, y, saved;
     bool needs_gradient = false;
     bool deferred = false;  // of a normalisation: y is nowhere, its reader makes it of x
     bool summed = false;    // ...: its gradient comes with ReLU's mask and the sums

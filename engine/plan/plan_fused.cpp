@@ -85,16 +85,16 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
   const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
   result.x = norm || (mixed() && x.desc.type != from.desc.type) ? from : x;
   result.y = new_value(out);
-  Ref notes{}, scale{}, bias{}, statistics{}, stats{};
-  if (norm) notes = before->notes.where, scale = parameter_place(norm->weight), bias = parameter_place(norm->bias);
+  Ref saved{}, scale{}, bias{}, statistics{}, stats{};
+  if (norm) saved = before->saved.where, scale = parameter_place(norm->weight), bias = parameter_place(norm->bias);
   if (moments) {
     const std::size_t behind = index(neighbours_of(node).normalizes);
     const Norm& own = norms_.norm(nodes_[behind].norm);
     statistics = own_moments(own);
-    if (eps_of_part(own)) stats = (results_[behind].notes = new_doubles(1 + 2 * own.channels)).where;
+    if (eps_of_part(own)) stats = (results_[behind].saved = new_doubles(1 + 2 * own.channels)).where;
   }
   add(steps, node.name, std::move(op),
-      {from.where, notes, scale, bias, weight.where, result.y.where, statistics, stats});
+      {from.where, saved, scale, bias, weight.where, result.y.where, statistics, stats});
   steps.back().gathers = moments && plan_.options_.norm == BatchNormMode::sync;
   return true;
 }
@@ -128,7 +128,7 @@ void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
   const bool renormalizes = result.deferred;
   add(steps, name, std::move(op),
       {grad.where, weight.where, second.where, result.x.where, before.relu && !renormalizes ? result.y.where : Ref{},
-       result.notes.where, renormalizes ? parameter_place(before.weight) : Ref{},
+       result.saved.where, renormalizes ? parameter_place(before.weight) : Ref{},
        renormalizes ? parameter_place(before.bias) : Ref{}, own_sums(norm), dw.where, db.where, dz.where});
   steps.back().gathers = plan_.options_.norm == BatchNormMode::sync;
   finished(node.weight, node.bias);

@@ -56,14 +56,14 @@ bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& re
   pooled.joined = true;
   pooled.x = result.y;
   pooled.y = new_value(tensors[3]);
-  if (training) pooled.notes = new_mask(pooled.y);
+  if (training) pooled.saved = new_mask(pooled.y);
   const bool drops = pool.dropout.has_value();
   add(steps, node.name + "+" + pool.name, std::move(op),
       {from.where,
        weight.where,
        parameter_place(node.bias),
        pooled.y.where,
-       pooled.notes.where,
+       pooled.saved.where,
        {drops ? Space::samples : Space::none},
        {drops ? Space::step_inputs : Space::none}});
   return true;
@@ -154,7 +154,7 @@ bool PlanBuilder::backward_with_pool(const Node& node, const Value& dy, const Re
   const Value grad = as(steps, node.name + " backward_data", dy, tensors[0]);
   const Value weight = backward_weight(node, tensors[1]);
   const Value dx = new_value(tensors[3]);
-  add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, pooled.notes.where, dx.where});
+  add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, pooled.saved.where, dx.where});
   pooled.unpooled = true;
   give(from, dx, true);
   return true;

@@ -12,22 +12,22 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   const bool sync = plan_.options_.norm == BatchNormMode::sync;
   result.x = as(steps, node.name, x, computed(x.desc));
   const bool taken = node.inputs[0] >= 0 && takes_moments(nodes_[index(node.inputs[0])]);
-  if (!taken || sync) result.notes = new_doubles(1 + 2 * norm.channels);
+  if (!taken || sync) result.saved = new_doubles(1 + 2 * norm.channels);
   const std::size_t element = size_of(context_.compute_type());
   const Ref mean{Space::buffer, static_cast<std::size_t>(norm.mean) * element},
       variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
   if (plan_.options_.training) {
     if (!taken) {
       add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc, eps_of_part(norm)}),
-          {result.x.where, own_moments(norm), sync ? Ref{} : result.notes.where});
+          {result.x.where, own_moments(norm), sync ? Ref{} : result.saved.where});
       steps.back().gathers = sync;
     }
     if (sync)
       add(steps, node.name + " statistics", context_.make_op(BatchNormMerge{norm.channels, norms_.parts(), norm.eps}),
-          {{Space::moments, norm.moments}, result.notes.where});
+          {{Space::moments, norm.moments}, result.saved.where});
   } else {
     add(steps, node.name + " statistics", context_.make_op(BatchNormRunning{norm.channels, norm.eps}),
-        {mean, variance, result.notes.where});
+        {mean, variance, result.saved.where});
   }
   if (defers(node, result.x.desc)) {
     result.deferred = true;
@@ -39,7 +39,7 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   if (adds) addend = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
   result.y = new_value(result.x.desc);
   add(steps, node.name, context_.make_op(BatchNormForward{result.x.desc, node.relu, adds}),
-      {result.x.where, result.notes.where, parameter_place(node.weight), parameter_place(node.bias), addend.where,
+      {result.x.where, result.saved.where, parameter_place(node.weight), parameter_place(node.bias), addend.where,
        result.y.where});
 }
 
@@ -87,7 +87,7 @@ void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vec
   const Value dw = gradient_target(node.weight, channels), db = gradient_target(node.bias, channels);
   const Ref y = node.relu ? result.y.where : Ref{};
   add(steps, name + " sums", context_.make_op(BatchNormBackwardSums{result.x.desc, node.relu}),
-      {dy.value.where, two ? second.value.where : Ref{}, result.x.where, y, result.notes.where, own_sums(norm),
+      {dy.value.where, two ? second.value.where : Ref{}, result.x.where, y, result.saved.where, own_sums(norm),
        dw.where, db.where, writes ? dz.value.where : Ref{}});
   steps.back().gathers = sync;
   store_gradient(node.name + " weight", node.weight, dw);
@@ -106,7 +106,7 @@ void PlanBuilder::finish_norm(const Node& node, const Result& result, const Grad
     const Ref all{Space::moments, norm.sums};
     add(steps, node.name + " backward",
         context_.make_op(BatchNormBackward{result.x.desc, sync ? norms_.parts() : 1, masks}),
-        {dz.value.where, result.x.where, masks ? result.y.where : Ref{}, result.notes.where,
+        {dz.value.where, result.x.where, masks ? result.y.where : Ref{}, result.saved.where,
          parameter_place(node.weight), sync ? all : own_sums(norm), dx.where});
     give(node.inputs[0], dx, true);
   }

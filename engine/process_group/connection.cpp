@@ -6,7 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
-namespace dp::world {
+namespace dp::process_group {
 namespace {
 
 struct Header {
@@ -97,4 +97,4 @@ std::vector<std::string> split(const std::string& joined) {
   return parts;
 }
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -8,7 +8,7 @@
 
 #include "engine/base/file_handle.h"
 
-namespace dp::world {
+namespace dp::process_group {
 
 enum class Kind : std::uint8_t {
   hello,     // a rank to rank 0: who it is
@@ -57,4 +57,4 @@ class Connection {
 std::string join(const std::vector<std::string>& parts);
 std::vector<std::string> split(const std::string& joined);
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -10,7 +10,7 @@
 
 #include "engine/process_group/start_thread.h"
 
-namespace dp::world {
+namespace dp::process_group {
 namespace {
 
 constexpr const char* kProtocol = "dp-world-2";
@@ -65,7 +65,7 @@ Failure parse_failure(const std::string& text) {
   return {number(parts[0]), Error(static_cast<ErrorCode>(code), parts[2])};
 }
 
-Coordinator::Coordinator(FileHandle listener, const WorldOptions& options)
+Coordinator::Coordinator(FileHandle listener, const ProcessGroupOptions& options)
     : options_(options),
       patience_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout_seconds))),
       join_by_(now_ + patience_),
@@ -284,4 +284,4 @@ void Coordinator::tell_all(const Message& message) {
     if (guest.rank >= 0 && !guest.gone) guest.connection.send(message);
 }
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/process_group/connection.h"
 #include "engine/process_group/socket.h"
 
-namespace dp::world {
+namespace dp::process_group {
 
 inline constexpr std::size_t kLongestPart = 64 << 10;  // of an exchange, in bytes
 
@@ -39,7 +39,7 @@ Failure parse_failure(const std::string& text);   // throws std::runtime_error
 
 class Coordinator {
  public:
-  Coordinator(FileHandle listener, const WorldOptions& options);
+  Coordinator(FileHandle listener, const ProcessGroupOptions& options);
   ~Coordinator();  // when every rank has said goodbye, has been told of the failure, or has been waited for long enough
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
@@ -81,7 +81,7 @@ class Coordinator {
   bool finished() const;
   std::string missing(const std::map<int, std::string>& there) const;
 
-  const WorldOptions options_;
+  const ProcessGroupOptions options_;
   const Clock::duration patience_;
   Clock::time_point looked_ = Clock::now(), now_ = looked_;  // now_: as if it had never been suspended
   const Clock::time_point join_by_;
@@ -97,4 +97,4 @@ class Coordinator {
   std::thread thread_;
 };
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 
 namespace dp {
 namespace {
@@ -26,14 +26,14 @@ int number_in(const char* name, int lowest, int highest) {
 
 }  // namespace
 
-std::optional<WorldOptions> world_from_environment() {
+std::optional<ProcessGroupOptions> process_group_from_environment() {
   if (value_of("RANK").empty()) {
     if (!value_of("WORLD_SIZE").empty() && value_of("WORLD_SIZE") != "1")
       throw Error(ErrorCode::usage, "WORLD_SIZE is '" + std::string(value_of("WORLD_SIZE")) + "', but RANK is not set");
     return std::nullopt;
   }
   constexpr int kMostRanks = 4096;
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.size = number_in("WORLD_SIZE", 1, kMostRanks);
   options.rank = number_in("RANK", 0, options.size - 1);
   const std::string_view address = value_of("MASTER_ADDR"), token = value_of("DP_TOKEN");

@@ -53,10 +53,10 @@ class Launcher {
   explicit Launcher(const LaunchOptions& options)
       : options_(options), program_(std::filesystem::read_symlink("/proc/self/exe")) {
     if (options_.first_rank == 0) {
-      listener_ = world::listen_on(options_.address, options_.port);
-      options_.port = world::port_of(listener_);
+      listener_ = process_group::listen_on(options_.address, options_.port);
+      options_.port = process_group::port_of(listener_);
     }
-    if (options_.token.empty()) options_.token = world::drawn_token();
+    if (options_.token.empty()) options_.token = process_group::drawn_token();
   }
   ~Launcher() { kill_all(SIGKILL); }
   Launcher(const Launcher&) = delete;
@@ -69,13 +69,13 @@ class Launcher {
   }
 
   int wait() {
-    const world::SuspendTogether together(group_);
+    const process_group::SuspendTogether together(group_);
     while (true) {
       pass_on_output(kTick);
       reap();
       if (running() == 0) break;
       if (stop() != 0 && !std::exchange(told_, true)) kill_all(stop());
-      if (failed_at_ && world::Clock::now() - *failed_at_ > kEndWithin) kill_all(SIGKILL);
+      if (failed_at_ && process_group::Clock::now() - *failed_at_ > kEndWithin) kill_all(SIGKILL);
     }
     pass_on_output(0);
     for (Output& output : outputs_) output.lines.finish();
@@ -90,7 +90,7 @@ class Launcher {
   };
   struct Output {
     FileHandle from;
-    world::LinePrefix lines;
+    process_group::LinePrefix lines;
   };
 
   void start(int rank, char* const* arguments) {
@@ -107,8 +107,8 @@ class Launcher {
     if (group_ == 0) group_ = child;
     processes_.push_back({rank, child});
     const std::string prefix = "[rank " + std::to_string(rank) + "] ";
-    outputs_.push_back({std::move(error.read), world::LinePrefix(prefix, STDERR_FILENO)});
-    if (rank != 0) outputs_.push_back({std::move(out.read), world::LinePrefix(prefix, STDOUT_FILENO)});
+    outputs_.push_back({std::move(error.read), process_group::LinePrefix(prefix, STDERR_FILENO)});
+    if (rank != 0) outputs_.push_back({std::move(out.read), process_group::LinePrefix(prefix, STDOUT_FILENO)});
   }
 
   // In the child. A group of their own keeps a terminal's Ctrl-C from reaching the ranks twice.
@@ -129,8 +129,8 @@ class Launcher {
       ::setenv("DP_LISTENER", std::to_string(listener_.get()).c_str(), 1);
     }
     ::execv(program_.c_str(), arguments);
-    world::write_line(STDERR_FILENO,
-                      std::string("dp: can not start ") + program_.c_str() + ": " + std::strerror(errno));
+    process_group::write_line(STDERR_FILENO,
+                              std::string("dp: can not start ") + program_.c_str() + ": " + std::strerror(errno));
     ::_exit(127);
   }
 
@@ -151,9 +151,9 @@ class Launcher {
       const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       const bool as_told = stop() != 0 && code == 128 + stop();
       if (killed && !by_us_ && !as_told)
-        world::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was ended by signal " +
-                                             std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) +
-                                             ")");
+        process_group::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was ended by signal " +
+                                                     std::to_string(WTERMSIG(status)) + " (" +
+                                                     ::strsignal(WTERMSIG(status)) + ")");
       if (code == 0 || by_us_) continue;
       if (as_told) {
         if (!failed_at_) code_ = code;
@@ -161,7 +161,7 @@ class Launcher {
       }
       // What a killed rank leaves behind are ranks that failed because of it.
       if (!failed_at_ || (killed && code_ < 128)) code_ = code;
-      if (!failed_at_) failed_at_ = world::Clock::now();
+      if (!failed_at_) failed_at_ = process_group::Clock::now();
     }
   }
 
@@ -185,7 +185,7 @@ class Launcher {
   pid_t group_ = 0;
   std::vector<Process> processes_;
   std::vector<Output> outputs_;
-  std::optional<world::Clock::time_point> failed_at_;
+  std::optional<process_group::Clock::time_point> failed_at_;
   int code_ = 0;
   bool told_ = false;   // of the signal
   bool by_us_ = false;  // killed

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-namespace dp::world {
+namespace dp::process_group {
 
 void write_line(int to, const std::string& text) {
   const std::string line = text + "\n";
@@ -31,4 +31,4 @@ void LinePrefix::finish() {
   line_.clear();
 }
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace dp::world {
+namespace dp::process_group {
 
 class LinePrefix {
  public:
@@ -19,4 +19,4 @@ class LinePrefix {
 
 void write_line(int to, const std::string& text);
 
-}  // namespace dp::world
+}  // namespace dp::process_group

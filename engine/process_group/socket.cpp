@@ -18,7 +18,7 @@
 
 #include "dp/error.h"
 
-namespace dp::world {
+namespace dp::process_group {
 namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
@@ -130,4 +130,4 @@ void WakeUp::clear() const {
   [[maybe_unused]] const auto got = ::read(file_.get(), &count, sizeof count);
 }
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -6,7 +6,7 @@
 
 #include "engine/base/file_handle.h"
 
-namespace dp::world {
+namespace dp::process_group {
 
 using Clock = std::chrono::steady_clock;
 
@@ -34,4 +34,4 @@ class WakeUp {
   FileHandle file_;
 };
 
-}  // namespace dp::world
+}  // namespace dp::process_group

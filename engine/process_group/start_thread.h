@@ -9,7 +9,7 @@
 
 #include "dp/error.h"
 
-namespace dp::world {
+namespace dp::process_group {
 
 template <typename Work>
 std::thread start_thread(const char* name, Work work) {
@@ -21,4 +21,4 @@ std::thread start_thread(const char* name, Work work) {
   }
 }
 
-}  // namespace dp::world
+}  // namespace dp::process_group

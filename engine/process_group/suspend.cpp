@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cerrno>
 
-namespace dp::world {
+namespace dp::process_group {
 namespace {
 
 std::atomic<pid_t> group{0};
@@ -46,4 +46,4 @@ SuspendTogether::SuspendTogether(pid_t others) {
 
 SuspendTogether::~SuspendTogether() { ::sigaction(SIGTSTP, &before_, nullptr); }
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-namespace dp::world {
+namespace dp::process_group {
 
 // While it lives, a SIGTSTP to this process stops the group before it, and the group goes on when this process does. One at a time; a
 // program that handles or ignores SIGTSTP itself is left alone.
@@ -19,4 +19,4 @@ class SuspendTogether {
   struct sigaction before_ {};
 };
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -6,7 +6,7 @@
 
 #include "dp/error.h"
 
-namespace dp::world {
+namespace dp::process_group {
 
 std::string drawn_token() {
   std::array<unsigned char, 16> bytes{};
@@ -18,4 +18,4 @@ std::string drawn_token() {
   return text;
 }
 
-}  // namespace dp::world
+}  // namespace dp::process_group

@@ -2,8 +2,8 @@
 
 #include <string>
 
-namespace dp::world {
+namespace dp::process_group {
 
 std::string drawn_token();  // 32 hexadecimal digits that nobody can guess
 
-}  // namespace dp::world
+}  // namespace dp::process_group

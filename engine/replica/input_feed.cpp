@@ -38,7 +38,7 @@ void InputFeed::begin() {
   copies_->wait(*slots_[turn_].free);
 }
 
-std::array<std::byte*, InputFeed::kParts> InputFeed::bring(const Parts& parts) {
+std::array<std::byte*, InputFeed::kParts> InputFeed::upload(const Parts& parts) {
   Slot& slot = slots_[turn_];
   std::byte* const from = static_cast<std::byte*>(slot.memory->data());
   std::byte* const to = static_cast<std::byte*>(inputs_->data());

@@ -32,7 +32,7 @@ class InputFeed {
   // A new minibatch: the slots change.
   void begin();
   // Enqueues the next piece of it; pieces lie one after another. Returns where its parts will be when the compute stream comes here.
-  std::array<std::byte*, kParts> bring(const Parts& parts);
+  std::array<std::byte*, kParts> upload(const Parts& parts);
   // What the copies count as.
   void label(std::size_t label) { copies_->label(label); }
 

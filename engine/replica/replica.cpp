@@ -107,9 +107,9 @@ const Plan& Replica::planned(const PlanOptions& options) {
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   if (known != plans_.end()) return **known;
-  activity_.move();  // making a plan takes a while
+  progress_.advance();  // making a plan takes a while
   plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_, norms_));
-  activity_.move();
+  progress_.advance();
   return *plans_.back();
 }
 
@@ -153,7 +153,7 @@ void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t byt
   buffer = allocate(bytes, &MemoryUse::other);
 }
 
-void Replica::keep(const KeptImages& images, std::int64_t rows) {
+void Replica::keep(const DeviceImages& images, std::int64_t rows) {
   held_.other += kept_.keep(images, rows);
   at_least(images_, static_cast<std::size_t>(rows * options_.lanes * model_.input().numel()) * sizeof(float));
 }
@@ -183,7 +183,7 @@ void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
   if (plan != nullptr) {
     const InputFeed::Parts parts = parts_of(shard);
     if (feed_)
-      bound.inputs = feed_->bring(parts);
+      bound.inputs = feed_->upload(parts);
     else
       for (std::size_t i = 0; i < parts.size(); ++i)
         bound.inputs[i] = static_cast<std::byte*>(const_cast<void*>(parts[i].from));  // ops only read it
@@ -237,7 +237,7 @@ void Replica::enqueue(const PlanStep& step) {
     const Ref& ref = step.args[static_cast<std::size_t>(i)];
     args[static_cast<std::size_t>(i)] = ref.space == Space::none ? nullptr : at(ref);
   }
-  activity_.reach_layer(step.name);
+  progress_.reach_layer(step.name);
   compute_->detail(layer_detail(step.name));
   const Range range(*context_, step.name.c_str());
   try {
@@ -258,7 +258,7 @@ void Replica::zero_part(const Gather& gather) {
     if (bytes == gather.part_bytes) return op->run(*compute_, args, nullptr);
 }
 
-void Replica::bound_queue() {
+void Replica::throttle() {
   compute_->record(*consumed_[turn_]);
   turn_ ^= 1;
   compute_->synchronize(*consumed_[turn_]);

@@ -14,12 +14,12 @@
 #include "dp/memory.h"
 #include "dp/parallel_options.h"
 #include "dp/statistics.h"
-#include "engine/observe/activity.h"
 #include "engine/observe/failpoint.h"
+#include "engine/observe/progress.h"
 #include "engine/observe/tracer.h"
 #include "engine/plan/plan.h"
+#include "engine/replica/device_images.h"
 #include "engine/replica/input_feed.h"
-#include "engine/replica/kept_images.h"
 #include "kernels/backend.h"
 #include "kernels/step_state.h"
 
@@ -31,7 +31,7 @@ struct Shard {
   const std::int32_t* labels = nullptr;  // null in a forward without loss
   const std::int64_t* samples = nullptr;
   std::int64_t rows = 0;
-  const KeptImages* kept = nullptr;  // `samples` are rows of it
+  const DeviceImages* kept = nullptr;  // `samples` are rows of it
 };
 
 struct ReplicaOptions {
@@ -62,7 +62,7 @@ class Replica {
   const Plan& planned(const PlanOptions& options);
   std::size_t arena_bytes_for(const Plan& plan) const;  // of all lanes that go through a step together
   // What batches of kept images need, for a lane of so many rows; made on first use.
-  void keep(const KeptImages& images, std::int64_t rows);
+  void keep(const DeviceImages& images, std::int64_t rows);
   // Room for what is copied from host memory of a shard of so many rows; `kept`: the device makes its images.
   void reserve_copies(std::int64_t rows, bool kept);
   // Makes the shard what a lane's steps read, copying it where the device cannot read host memory. A null plan: the lane has
@@ -131,7 +131,7 @@ class Replica {
   static std::size_t activation_bytes(const Plan& plan);
 
   // Ends a step's work on its shard. Returns when the step before it is done with its own, so that at most two are in use.
-  void bound_queue();
+  void throttle();
 
   // Waits for the compute stream, returns what the ops of each lane added up, and clears it.
   std::vector<kernels::StepResults> take_results();
@@ -147,7 +147,7 @@ class Replica {
   }
   // The same for work on a bucket in the middle of a phase, which goes on after it.
   void visit(Phase phase) {
-    activity_.enter(phase);
+    progress_.enter(phase);
     compute_->label(label_of(phase));
     compute_->detail(0);
     if (feed_) feed_->label(label_of(Phase::scatter));
@@ -157,9 +157,9 @@ class Replica {
     enter(Phase::forward);
     if (timing_) compute_->label(kGraph);
   }
-  Phase phase() const { return activity_.phase(); }
-  Activity& activity() { return activity_; }
-  const Activity& activity() const { return activity_; }
+  Phase phase() const { return progress_.phase(); }
+  Progress& progress() { return progress_; }
+  const Progress& progress() const { return progress_; }
   // From now on tells its steps and its compute stream's work there. The tracer outlives it.
   void trace(Tracer& tracer) {
     tracer_ = &tracer;
@@ -210,7 +210,7 @@ class Replica {
       arena_;  // activations and workspace of the largest plan; shared with logits handed out
   std::byte* workspace_ = nullptr;
   std::optional<InputFeed> feed_;            // where the device cannot read host memory
-  KeptSets kept_;                            // bytes that images are made of,
+  DeviceImageSets kept_;                     // bytes that images are made of,
   std::unique_ptr<kernels::Buffer> images_;  // here
   std::vector<std::unique_ptr<Plan>> plans_;
   std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // the shards of the last two steps
@@ -219,7 +219,7 @@ class Replica {
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
   MemoryUse held_;
   std::uint64_t allocations_ = 0;
-  Activity activity_;
+  Progress progress_;
   Tracer* tracer_ = nullptr;  // null: no timeline is kept
   PhaseTimes times_;
   bool timing_ = false, phase_named_ = false;

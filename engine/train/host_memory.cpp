@@ -111,7 +111,7 @@ std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& opti
 
 void require_memory_beyond(std::size_t held, const Model& model, const DatasetPair& data, const TrainerOptions& options,
                            bool training) {
-  if (options.parallel.world) return;
+  if (options.parallel.process_group) return;
   const auto host = engine::room_on(Device{});
   if (!host) return;
   const std::size_t room = host->bytes + held;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/base/available_memory.h"
 #include "kernels/backend.h"
 
@@ -34,7 +34,7 @@ ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options) {
   const std::vector<Device>& devices = options.parallel.devices;
   const std::size_t bytes = bytes_of(*data.train) + bytes_of(*data.test);
   const std::size_t copies =
-      options.parallel.world ? static_cast<std::size_t>(options.parallel.world->local_size()) : 1;
+      options.parallel.process_group ? static_cast<std::size_t>(options.parallel.process_group->local_size()) : 1;
   const bool keep = !varies && bytes * copies <= available_memory() / kShare &&
                     std::all_of(devices.begin(), devices.end(), [&](Device device) {
                       return device.kind == DeviceKind::cuda && has_room(device, devices, bytes);

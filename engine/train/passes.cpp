@@ -26,7 +26,7 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
 
 void prepare_batches(DataParallel& net, const Loader* train, const Loader& test) {
   net.prepare(train ? train->batch_sizes() : std::vector<std::int64_t>{}, test.batch_sizes(),
-              train ? train->kept() : KeptImages{}, test.kept());
+              train ? train->kept() : DeviceImages{}, test.kept());
 }
 
 std::int64_t eval_batch_size(const TrainerOptions& options) { return std::max<std::int64_t>(options.batch_size, 128); }
@@ -38,7 +38,7 @@ RunSummary describe(const DataParallel& net, const TrainerOptions& options) {
   summary.devices = net.device_names();
   summary.communicator = net.communicator_choice();
   summary.graphs = net.graphs_choice();
-  if (net.options().world) summary.engine = "ddp";
+  if (net.options().process_group) summary.engine = "ddp";
   summary.global_batch = options.batch_size;
   return summary;
 }

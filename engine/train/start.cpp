@@ -9,9 +9,9 @@
 namespace dp {
 namespace {
 
-Start from_first(World& world, const Start& mine) {
+Start from_first(ProcessGroup& group, const Start& mine) {
   static_assert(std::is_trivially_copyable_v<Start>);
-  const std::string text = world.from_first({reinterpret_cast<const char*>(&mine), sizeof mine});
+  const std::string text = group.from_first({reinterpret_cast<const char*>(&mine), sizeof mine});
   Start first;
   if (text.size() != sizeof first) throw Error(ErrorCode::usage, "the ranks run different programs");
   std::memcpy(&first, text.data(), sizeof first);
@@ -29,13 +29,13 @@ void follow(DataParallel& net, const Start& start) {
 
 }  // namespace
 
-void require_same_options(World& world, nlohmann::ordered_json config) {
+void require_same_options(ProcessGroup& group, nlohmann::ordered_json config) {
   for (const char* own : {"devices", "workers", "threads-per-replica", "init", "init-partial", "images-on"})
     config.erase(own);
-  const auto first = nlohmann::ordered_json::parse(world.from_first(config.dump()));
+  const auto first = nlohmann::ordered_json::parse(group.from_first(config.dump()));
   for (const auto& [name, value] : config.items())
     if (!first.contains(name) || first.at(name) != value)
-      throw Error(ErrorCode::usage, "rank " + std::to_string(world.rank()) + " was started with " + name + " " +
+      throw Error(ErrorCode::usage, "rank " + std::to_string(group.rank()) + " was started with " + name + " " +
                                         value.dump() + ", rank 0 with " +
                                         (first.contains(name) ? first.at(name).dump() : std::string("none")) +
                                         "; start all ranks with the same options");
@@ -43,8 +43,8 @@ void require_same_options(World& world, nlohmann::ordered_json config) {
 
 Start start_from(DataParallel& net, const TrainerOptions& options, const std::optional<Resumed>& resumed, bool writes,
                  const Notice& notice) {
-  World* const world = net.options().world.get();
-  const bool leads = world == nullptr || world->leads();
+  ProcessGroup* const group = net.options().process_group.get();
+  const bool leads = group == nullptr || group->leads();
   Start start;
   start.writes = writes;
   if (leads && resumed) {
@@ -59,7 +59,7 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     start.loss_scale = had.loss_scale.value_or(LossScale{});
   }
   start.initialised = !start.resumed && !options.init.empty();
-  if (world != nullptr) start = from_first(*world, start);
+  if (group != nullptr) start = from_first(*group, start);
   if (!leads)
     follow(net, start);
   else if (resumed)

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/train/restore.h"
 
 namespace dp {
@@ -22,7 +22,7 @@ struct Start {
 };
 
 // Error(usage) naming what differs between the options that the ranks were started with.
-void require_same_options(World& world, nlohmann::ordered_json config);
+void require_same_options(ProcessGroup& group, nlohmann::ordered_json config);
 
 // Brings the weights of `resumed`, or of options.init, into the network. `resumed` counts on rank 0 only.
 Start start_from(DataParallel& net, const TrainerOptions& options, const std::optional<Resumed>& resumed, bool writes,

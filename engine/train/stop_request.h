@@ -4,25 +4,26 @@
 #include <atomic>
 #include <memory>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 
 namespace dp {
 
 class StopRequest {
  public:
   // `flag` may be null.
-  StopRequest(const std::atomic<int>* flag, std::shared_ptr<World> world) : flag_(flag), world_(std::move(world)) {}
+  StopRequest(const std::atomic<int>* flag, std::shared_ptr<ProcessGroup> group)
+      : flag_(flag), group_(std::move(group)) {}
 
   // In a world every rank asks the same number of times; a request takes effect one question later.
   bool asked() {
-    if (!asked_) asked_ = world_ ? world_->agree(here()) : here();
+    if (!asked_) asked_ = group_ ? group_->agree(here()) : here();
     return asked_;
   }
   // The same without the delay: waits for all ranks.
   bool asked_now() {
-    if (!world_) return asked();
+    if (!group_) return asked();
     if (asked_) return true;
-    for (const std::string& wish : world_->exchange(here() ? "1" : "0")) asked_ = asked_ || wish == "1";
+    for (const std::string& wish : group_->exchange(here() ? "1" : "0")) asked_ = asked_ || wish == "1";
     return asked_;
   }
   // Of this process alone.
@@ -30,7 +31,7 @@ class StopRequest {
 
  private:
   const std::atomic<int>* flag_;
-  std::shared_ptr<World> world_;
+  std::shared_ptr<ProcessGroup> group_;
   bool asked_ = false;
 };
 

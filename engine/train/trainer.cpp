@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "dp/error.h"
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/base/atomic_text.h"
 #include "engine/train/check_options.h"
 #include "engine/train/host_memory.h"
@@ -21,7 +21,7 @@ namespace {
 
 int loader_threads(const DataParallelOptions& parallel) {
   const int cores = static_cast<int>(process_cores().size());
-  const int processes = parallel.world ? parallel.world->local_size() : 1;
+  const int processes = parallel.process_group ? parallel.process_group->local_size() : 1;
   int busy = 0;
   for (const Device& device : parallel.devices)
     busy += device.kind == DeviceKind::cpu ? std::max(parallel.threads_per_replica, 1) : 1;
@@ -54,18 +54,19 @@ struct Trainer::State {
 
   std::size_t held() const {
     std::size_t bytes = 0;
-    for (int replica = 0;
-         replica < net.size() && !options.parallel.world && options.parallel.devices.front().kind != DeviceKind::cuda;
+    for (int replica = 0; replica < net.size() && !options.parallel.process_group &&
+                          options.parallel.devices.front().kind != DeviceKind::cuda;
          ++replica)
       bytes += resident_bytes(net.memory_use(replica), options.parallel);
     return bytes;
   }
 
-  bool leads() const { return !options.parallel.world || options.parallel.world->leads(); }
+  bool leads() const { return !options.parallel.process_group || options.parallel.process_group->leads(); }
 
   LoaderOptions loader_options() const {
     LoaderOptions loader{.seed = options.parallel.seed, .workers = options.workers};
-    if (const World* world = options.parallel.world.get()) loader.rank = world->rank(), loader.ranks = world->size();
+    if (const ProcessGroup* group = options.parallel.process_group.get())
+      loader.rank = group->rank(), loader.ranks = group->size();
     return loader;
   }
 
@@ -76,15 +77,15 @@ struct Trainer::State {
   // What ends a wait for data. Only rank 0 of a world may leave a step early: it saves. The other ranks end their wait when the world has
   // failed.
   std::function<bool()> stop() const {
-    const std::shared_ptr<World>& world = options.parallel.world;
-    if (world && !world->leads()) return [world] { return world->failure().has_value(); };
+    const std::shared_ptr<ProcessGroup>& group = options.parallel.process_group;
+    if (group && !group->leads()) return [group] { return group->failure().has_value(); };
     if (options.stop == nullptr) return {};
     return [stop = options.stop] { return stop->load() != 0; };
   }
 
   Loader test_loader() const {
     LoaderOptions loader = loader_options();
-    if (!options.parallel.world) loader.stop = stop();
+    if (!options.parallel.process_group) loader.stop = stop();
     loader.batch_size = eval_batch_size(options);
     loader.shuffle = false;
     loader.kept = kept(*data.test);
@@ -161,7 +162,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   Loader test = state_->test_loader();
   prepare_batches(state_->net, nullptr, test);
   if (callbacks.on_start) callbacks.on_start(state_->net, options);
-  StopRequest stop(options.stop, options.parallel.world);
+  StopRequest stop(options.stop, options.parallel.process_group);
   const auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop);
   summary.interrupted = !report;
   if (report) {

@@ -22,10 +22,10 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
       options_(options),
       callbacks_(callbacks),
       folder_(options.dry_run ? "" : options.output_dir),
-      stop_(options.stop, options.parallel.world),
+      stop_(options.stop, options.parallel.process_group),
       batches_(train.batches_per_epoch()),
       most_steps_(options.max_steps),
-      meter_(/*by_steps=*/options.parallel.world != nullptr) {
+      meter_(/*by_steps=*/options.parallel.process_group != nullptr) {
   state_.model = net.model().name();
   state_.dataset = options.dataset_name;
   state_.seed = options.parallel.seed;
@@ -56,7 +56,7 @@ RunSummary TrainingRun::execute() {
   try {
     train();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::nonfinite || (world() != nullptr && !world()->leads())) throw;
+    if (error.code() != ErrorCode::nonfinite || (group() != nullptr && !group()->leads())) throw;
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
                                                        : "the last good checkpoint is '" + good_checkpoint_ + "'";
     const bool skips = options_.parallel.on_nonfinite == OnNonfinite::skip;
@@ -74,7 +74,7 @@ RunSummary TrainingRun::execute() {
     return result;
   }
   // The last thing: the other ranks then end, and this one's calls with them.
-  world()->fail(
+  group()->fail(
       Error(ErrorCode::device,
             fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
   return result;
@@ -85,17 +85,17 @@ namespace {
 // What may take longer than the ranks' timeout: files.
 class Busy {
  public:
-  explicit Busy(World* world) : world_(world) {
-    if (world_ != nullptr) world_->busy(true);
+  explicit Busy(ProcessGroup* group) : group_(group) {
+    if (group_ != nullptr) group_->busy(true);
   }
   ~Busy() {
-    if (world_ != nullptr) world_->busy(false);
+    if (group_ != nullptr) group_->busy(false);
   }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
 
  private:
-  World* world_;
+  ProcessGroup* group_;
 };
 
 bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.empty(); }
@@ -104,11 +104,11 @@ bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.em
 
 void TrainingRun::begin() {
   if (!options_.summary_file.empty()) summary_end_ = require_writable(options_.summary_file);
-  if (!options_.trace_file.empty() && (world() == nullptr || world()->leads()))
+  if (!options_.trace_file.empty() && (group() == nullptr || group()->leads()))
     trace_end_ = require_writable(options_.trace_file);
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
-  if (world() != nullptr) {
+  if (group() != nullptr) {
     nlohmann::ordered_json all = config;  // and what decides how often the ranks meet
     all["print-freq"] = options_.print_freq;
     all["save-every"] = options_.save_every_epochs;
@@ -116,13 +116,13 @@ void TrainingRun::begin() {
     all["checkpoint-hist"] = options_.checkpoint_hist;
     all["dry-run"] = options_.dry_run;
     all["trace"] = !options_.trace_file.empty();
-    require_same_options(*world(), all);
+    require_same_options(*group(), all);
   }
   std::optional<std::int64_t> continued_from;
   const Notice tell = [this](const std::string& text) { notice(text); };
   std::optional<Resumed> resumed;
-  if (world() == nullptr || world()->leads()) {
-    const Busy busy(world());
+  if (group() == nullptr || group()->leads()) {
+    const Busy busy(group());
     resumed = find_resumed(options_, folder_.writes(), tell);
   }
   if (resumed) {
@@ -219,10 +219,10 @@ void TrainingRun::judge_skipped(std::int64_t first) {
 
 // The wait for a batch ended without one. In a world other ranks may have begun the step already: without this rank they can not end it.
 void TrainingRun::wait_ended() {
-  if (world() != nullptr)
-    if (const auto failure = world()->failure()) throw *failure;
+  if (group() != nullptr)
+    if (const auto failure = group()->failure()) throw *failure;
   if (!stop_.here()) throw Error(ErrorCode::data, "the loader ended its epoch early");
-  alone_ = world() != nullptr;
+  alone_ = group() != nullptr;
 }
 
 void TrainingRun::train_one_step(const Batch& batch) {
@@ -305,7 +305,7 @@ void TrainingRun::save(const std::string& name, bool must) {
                                 options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{}};
     require_finite(checkpoint.weights);
     if (folder_.writes()) {
-      const Busy busy(world());
+      const Busy busy(group());
       save_checkpoint(folder_.checkpoint(name), checkpoint);
       good_checkpoint_ = folder_.checkpoint(name);
       if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(good_checkpoint_);
@@ -315,7 +315,7 @@ void TrainingRun::save(const std::string& name, bool must) {
     if (must || error.code() != ErrorCode::io) throw;
     notice(std::string("this checkpoint was not written: ") + error.what());
   }
-  if (world() != nullptr && !alone_) saved = world()->from_first(saved ? "1" : "0") == "1";
+  if (group() != nullptr && !alone_) saved = group()->from_first(saved ? "1" : "0") == "1";
   if (saved && name == "last") unsaved_ = false;
   if (was_running) meter_.run();
 }

@@ -37,7 +37,7 @@ class TrainingRun {
   void record(const nlohmann::ordered_json& metrics);
   RunSummary summary() const;
 
-  World* world() const { return options_.parallel.world.get(); }
+  ProcessGroup* group() const { return options_.parallel.process_group.get(); }
   bool stopped() { return stop_.asked(); }
   bool out_of_steps() const { return most_steps_ > 0 && state_.step >= most_steps_; }
   bool finished() const { return state_.epoch >= options_.epochs || out_of_steps(); }

@@ -8,7 +8,7 @@
 
 namespace dp::kernels {
 
-void HostCollectives::bring(int summands, std::int64_t stride) {
+void HostCollectives::set_summands(int summands, std::int64_t stride) {
   summands_ = summands;
   stride_ = stride;
 }

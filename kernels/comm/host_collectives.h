@@ -14,7 +14,7 @@ class HostCollectives : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void bring(int summands, std::int64_t stride) override;
+  void set_summands(int summands, std::int64_t stride) override;
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) override;

@@ -16,7 +16,7 @@ class HostCommunicator::Run {
       : owner_(&owner), number_(owner.calls_++), call_(call), data_(data), part_(part), part_bytes_(part_bytes) {}
 
   bool operator()() {
-    MeetingBoard& board = *owner_->board_;
+    CallBoard& board = *owner_->board_;
     if (phase_ == Phase::announce) {
       if (!board.announce(owner_->rank_, number_, call_, data_)) return false;
       phase_ = Phase::work;
@@ -109,15 +109,15 @@ class HostCommunicator::Run {
   int met_ = 0;  // ranks below it have announced the same call
 };
 
-HostCommunicator::HostCommunicator(std::shared_ptr<MeetingBoard> board, int rank, int threads)
+HostCommunicator::HostCommunicator(std::shared_ptr<CallBoard> board, int rank, int threads)
     : HostCollectives(rank, board->size()),
       board_(std::move(board)),
       threads_(threads),
       pointers_(static_cast<std::size_t>(board_->size())),
       outs_(pointers_) {}
 
-void HostCommunicator::bring(int summands, std::int64_t stride) {
-  HostCollectives::bring(summands, stride);
+void HostCommunicator::set_summands(int summands, std::int64_t stride) {
+  HostCollectives::set_summands(summands, stride);
   pointers_.resize(static_cast<std::size_t>(size() * summands));
 }
 
@@ -156,7 +156,7 @@ std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::string_v
                                                                    std::span<Context* const> contexts) {
   if (name != "host")
     throw Error(ErrorCode::usage, "replicas on the host have the communicator host, not '" + std::string(name) + "'");
-  const auto board = std::make_shared<MeetingBoard>("host", static_cast<int>(contexts.size()));
+  const auto board = std::make_shared<CallBoard>("host", static_cast<int>(contexts.size()));
   std::vector<std::unique_ptr<Communicator>> handles;
   for (Context* const context : contexts) {
     const auto* host = dynamic_cast<const HostContext*>(context);

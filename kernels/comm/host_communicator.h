@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/comm/call_board.h"
 #include "kernels/comm/host_collectives.h"
-#include "kernels/comm/meeting_board.h"
 #include "kernels/host/host_context.h"
 
 namespace dp::kernels {
@@ -20,11 +20,11 @@ namespace dp::kernels {
 class HostCommunicator final : public HostCollectives {
  public:
   // `threads` of OpenMP share this rank's part of a sum.
-  HostCommunicator(std::shared_ptr<MeetingBoard> board, int rank, int threads);
+  HostCommunicator(std::shared_ptr<CallBoard> board, int rank, int threads);
 
   std::string name() const override { return "host"; }
 
-  void bring(int summands, std::int64_t stride) override;
+  void set_summands(int summands, std::int64_t stride) override;
   void trace(TraceRing* ring) override { trace_ = ring; }
 
  private:
@@ -37,7 +37,7 @@ class HostCommunicator final : public HostCollectives {
   template <typename T>
   void sum(const CollectiveCall& call, std::uint64_t number);
 
-  std::shared_ptr<MeetingBoard> board_;
+  std::shared_ptr<CallBoard> board_;
   int threads_;
   std::uint64_t calls_ = 0;
   TraceRing* trace_ = nullptr;

@@ -16,19 +16,19 @@ namespace {
 
 // The communicator "host" of processes: rank 0's memory holds the board, the others map it, and from then on all is as between
 // threads.
-std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, Rendezvous& world) {
-  if (!world.one_host())
+std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, Rendezvous& rendezvous) {
+  if (!rendezvous.one_host())
     throw Error(ErrorCode::usage, "communicator host joins the processes of one host only; choose tcp");
   if (!context.options().peer_processes)
     throw Error(ErrorCode::usage, "communicator host needs a context whose memory other processes can reach");
   std::shared_ptr<Buffer> lines;
-  if (world.rank() == 0) lines = allocate_shared(MeetingBoard::lines_bytes(world.size()));
+  if (rendezvous.rank() == 0) lines = allocate_shared(CallBoard::lines_bytes(rendezvous.size()));
   const SharedPlace own = lines ? find_shared(lines->data()) : SharedPlace{};
   std::ostringstream mine;
   mine << ::getpid() << ' ' << own.file << ' ' << own.serial << ' ' << own.bytes;
   std::vector<pid_t> processes;
   SharedPlace board;
-  for (const std::string& text : world.exchange(mine.str())) {
+  for (const std::string& text : rendezvous.exchange(mine.str())) {
     std::istringstream in(text);
     SharedPlace place;
     pid_t process = 0;
@@ -37,28 +37,28 @@ std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, 
     processes.push_back(process);
   }
   auto peers = std::make_unique<PeerMemory>(processes);
-  void* const memory = world.rank() == 0 ? lines->data() : peers->at(0, board);
-  auto joined = std::make_shared<MeetingBoard>("host", world.size(), memory, std::move(lines), std::move(peers));
-  world.exchange("");  // nobody goes on before all have mapped the board
-  return std::make_unique<HostCommunicator>(std::move(joined), world.rank(), context.options().threads);
+  void* const memory = rendezvous.rank() == 0 ? lines->data() : peers->at(0, board);
+  auto joined = std::make_shared<CallBoard>("host", rendezvous.size(), memory, std::move(lines), std::move(peers));
+  rendezvous.exchange("");  // nobody goes on before all have mapped the board
+  return std::make_unique<HostCommunicator>(std::move(joined), rendezvous.rank(), context.options().threads);
 }
 
 }  // namespace
 
 // Shared memory is the fastest where it reaches all; MPI knows the ways between the hosts that it was started on.
-CommunicatorChoice default_for(const Rendezvous& world) {
-  if (world.one_host()) return {"host", "all ranks run on one host and share its memory"};
+CommunicatorChoice default_for(const Rendezvous& rendezvous) {
+  if (rendezvous.one_host()) return {"host", "all ranks run on one host and share its memory"};
   Mpi* const mpi = mpi_plugin();
   if (mpi != nullptr && mpi->started()) return {"mpi", "the ranks run on several hosts and were started by MPI"};
   return {"tcp", "the ranks run on several hosts, without MPI"};
 }
 
-std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world) {
+std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& rendezvous) {
   auto* const host = dynamic_cast<HostContext*>(&context);
-  if (name == "host" && host != nullptr) return join_in_shared_memory(*host, world);
+  if (name == "host" && host != nullptr) return join_in_shared_memory(*host, rendezvous);
   if (name == "tcp" && host != nullptr)
-    return std::make_unique<WireCommunicator>(make_tcp_wire(world, host->options().abort), *host);
-  if (name == "mpi" && host != nullptr) return std::make_unique<WireCommunicator>(make_mpi_wire(world), *host);
+    return std::make_unique<WireCommunicator>(make_tcp_wire(rendezvous, host->options().abort), *host);
+  if (name == "mpi" && host != nullptr) return std::make_unique<WireCommunicator>(make_mpi_wire(rendezvous), *host);
   throw Error(ErrorCode::usage,
               "communicator '" + std::string(name) + "' does not join processes on " + to_string(context.device()));
 }

@@ -9,7 +9,7 @@
 namespace dp::kernels {
 
 // What Backend::join promises, for contexts of host backends.
-CommunicatorChoice default_for(const Rendezvous& world);
-std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& world);
+CommunicatorChoice default_for(const Rendezvous& rendezvous);
+std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& rendezvous);
 
 }  // namespace dp::kernels

@@ -57,19 +57,19 @@ struct Opening {
 
 class Mesh {
  public:
-  Mesh(Rendezvous& world, const AbortFlag* abort)
-      : world_(world), abort_(abort), peers_(static_cast<std::size_t>(world.size())) {}
+  Mesh(Rendezvous& rendezvous, const AbortFlag* abort)
+      : rendezvous_(rendezvous), abort_(abort), peers_(static_cast<std::size_t>(rendezvous.size())) {}
 
   std::vector<Descriptor> connect() {
-    listener_ = listen_at(world_.own_address(), world_.size() + static_cast<int>(kMostStrangers));
+    listener_ = listen_at(rendezvous_.own_address(), rendezvous_.size() + static_cast<int>(kMostStrangers));
     tell_places();
-    for (int rank = 0; rank < world_.rank(); ++rank) {
+    for (int rank = 0; rank < rendezvous_.rank(); ++rank) {
       const Place& place = places_[static_cast<std::size_t>(rank)];
       Opening opening{connect_to(place.address, place.port), rank, Clock::now()};
-      opening.out = greeting(world_.rank(), place.secret);
+      opening.out = greeting(rendezvous_.rank(), place.secret);
       openings_.push_back(std::move(opening));
     }
-    const auto deadline = Clock::now() + std::chrono::duration<double>(world_.timeout_seconds());
+    const auto deadline = Clock::now() + std::chrono::duration<double>(rendezvous_.timeout_seconds());
     while (missing() > 0) {
       if (abort_ != nullptr && abort_->load(std::memory_order_acquire)) throw Aborted();
       if (Clock::now() > deadline) throw Error(ErrorCode::timeout, late());
@@ -81,7 +81,8 @@ class Mesh {
  private:
   void tell_places() {
     const std::string secret = random_secret();
-    const auto all = world_.exchange(world_.own_address() + " " + std::to_string(listener_.port) + " " + secret);
+    const auto all =
+        rendezvous_.exchange(rendezvous_.own_address() + " " + std::to_string(listener_.port) + " " + secret);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       Place place;
       std::istringstream text(all[rank]);
@@ -94,20 +95,20 @@ class Mesh {
 
   int missing() const {
     int count = 0;
-    for (int rank = 0; rank < world_.size(); ++rank)
-      count += rank != world_.rank() && !peers_[static_cast<std::size_t>(rank)];
+    for (int rank = 0; rank < rendezvous_.size(); ++rank)
+      count += rank != rendezvous_.rank() && !peers_[static_cast<std::size_t>(rank)];
     return count;
   }
 
   std::string late() const {
     std::string text;
-    for (int rank = 0; rank < world_.size(); ++rank)
-      if (rank != world_.rank() && !peers_[static_cast<std::size_t>(rank)])
+    for (int rank = 0; rank < rendezvous_.size(); ++rank)
+      if (rank != rendezvous_.rank() && !peers_[static_cast<std::size_t>(rank)])
         text += (text.empty() ? "" : ", ") + std::to_string(rank) + " at " +
                 places_[static_cast<std::size_t>(rank)].address;
     std::ostringstream seconds;
-    seconds << world_.timeout_seconds();
-    return "rank " + std::to_string(world_.rank()) + " of communicator tcp has no connection with rank " + text +
+    seconds << rendezvous_.timeout_seconds();
+    return "rank " + std::to_string(rendezvous_.rank()) + " of communicator tcp has no connection with rank " + text +
            " after " + seconds.str() + " s; is the way between them closed by a firewall?";
   }
 
@@ -156,7 +157,7 @@ class Mesh {
       if (!knows_us(one)) return refuse(one);
       if (!one.speaks()) {  // answers, at the next turn
         one.rank = announced_rank(one);
-        one.out = greeting(world_.rank(), places_[static_cast<std::size_t>(one.rank)].secret);
+        one.out = greeting(rendezvous_.rank(), places_[static_cast<std::size_t>(one.rank)].secret);
         return;
       }
     }
@@ -173,12 +174,13 @@ class Mesh {
   }
 
   bool knows_us(const Opening& one) const {
-    const std::string& secret = places_[static_cast<std::size_t>(world_.rank())].secret;
+    const std::string& secret = places_[static_cast<std::size_t>(rendezvous_.rank())].secret;
     if (!same(one.in.data() + 4 + kRank, secret.data(), kSecret) || std::memcmp(one.in.data(), "dp1 ", 4) != 0)
       return false;
     const int rank = announced_rank(one);
     if (one.speaks()) return rank == one.rank;
-    if (rank <= world_.rank() || rank >= world_.size() || peers_[static_cast<std::size_t>(rank)]) return false;
+    if (rank <= rendezvous_.rank() || rank >= rendezvous_.size() || peers_[static_cast<std::size_t>(rank)])
+      return false;
     for (const Opening& other : openings_)
       if (&other != &one && other.rank == rank) return false;
     return true;
@@ -187,11 +189,11 @@ class Mesh {
   // We connected to it, so it is the rank's own place that does not answer as it should.
   [[noreturn]] void give_up(const Opening& one, const std::string& why) const {
     const Place& place = places_[static_cast<std::size_t>(one.rank)];
-    throw Error(ErrorCode::device, "rank " + std::to_string(world_.rank()) + " can not connect to rank " +
+    throw Error(ErrorCode::device, "rank " + std::to_string(rendezvous_.rank()) + " can not connect to rank " +
                                        std::to_string(one.rank) + " at " + place.address + " port " +
                                        std::to_string(place.port) + ": " + why);
   }
-  bool we_connected(const Opening& one) const { return one.speaks() && one.rank < world_.rank(); }
+  bool we_connected(const Opening& one) const { return one.speaks() && one.rank < rendezvous_.rank(); }
 
   void refuse(Opening& one) const {
     if (we_connected(one)) give_up(one, "what answers there is not that rank");
@@ -202,7 +204,7 @@ class Mesh {
     one.closed = true;
   }
 
-  Rendezvous& world_;
+  Rendezvous& rendezvous_;
   const AbortFlag* abort_;
   TcpListener listener_;
   std::vector<Place> places_;
@@ -213,6 +215,8 @@ class Mesh {
 
 }  // namespace
 
-std::vector<Descriptor> connect_all(Rendezvous& world, const AbortFlag* abort) { return Mesh(world, abort).connect(); }
+std::vector<Descriptor> connect_all(Rendezvous& rendezvous, const AbortFlag* abort) {
+  return Mesh(rendezvous, abort).connect();
+}
 
 }  // namespace dp::kernels

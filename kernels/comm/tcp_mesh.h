@@ -13,6 +13,6 @@ namespace dp::kernels {
 
 // In rank order, none for the own rank. All ranks call it together. Error(timeout) naming the ranks that did not connect in
 // world.timeout_seconds(), Error(device), Aborted.
-std::vector<Descriptor> connect_all(Rendezvous& world, const AbortFlag* abort);
+std::vector<Descriptor> connect_all(Rendezvous& rendezvous, const AbortFlag* abort);
 
 }  // namespace dp::kernels

@@ -23,11 +23,11 @@ using Clock = std::chrono::steady_clock;
 
 class TcpWire final : public Wire {
  public:
-  TcpWire(Rendezvous& world, const AbortFlag* abort)
-      : rank_(world.rank()),
-        size_(world.size()),
+  TcpWire(Rendezvous& rendezvous, const AbortFlag* abort)
+      : rank_(rendezvous.rank()),
+        size_(rendezvous.size()),
         bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        sockets_(connect_all(world, abort)),
+        sockets_(connect_all(rendezvous, abort)),
         flow_("tcp", rank_, size_),
         polled_(static_cast<std::size_t>(size_) + 1) {
     if (!bell_) throw Error(ErrorCode::device, "no eventfd for communicator tcp (" + describe_errno(errno) + ")");
@@ -158,8 +158,8 @@ class TcpWire final : public Wire {
 
 }  // namespace
 
-std::unique_ptr<Wire> make_tcp_wire(Rendezvous& world, const AbortFlag* abort) {
-  return std::make_unique<TcpWire>(world, abort);
+std::unique_ptr<Wire> make_tcp_wire(Rendezvous& rendezvous, const AbortFlag* abort) {
+  return std::make_unique<TcpWire>(rendezvous, abort);
 }
 
 }  // namespace dp::kernels

@@ -8,6 +8,6 @@
 namespace dp::kernels {
 
 // Connects all ranks of the world, which call it together. Errors as connect_all's.
-std::unique_ptr<Wire> make_tcp_wire(Rendezvous& world, const AbortFlag* abort);
+std::unique_ptr<Wire> make_tcp_wire(Rendezvous& rendezvous, const AbortFlag* abort);
 
 }  // namespace dp::kernels

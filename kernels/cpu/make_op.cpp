@@ -12,37 +12,37 @@ namespace dp::kernels {
 namespace {
 
 template <typename Desc>
-std::unique_ptr<HostOp> in_turn(const Desc& desc, const CpuOpOptions& options) {
+std::unique_ptr<HostOp> unfused(const Desc& desc, const CpuOpOptions& options) {
   return std::make_unique<FusedHostOp>(desc, [&](const auto& part) { return make(part, options); });
 }
 
 }  // namespace
 
 std::unique_ptr<HostOp> make(const NormConv2dForward& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
 std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
 std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
 std::unique_ptr<HostOp> make(const LinearDropoutForward& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
 std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
 std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
 std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
 std::unique_ptr<HostOp> make(const LinearReluBackward& desc, const CpuOpOptions& options) {
-  return in_turn(desc, options);
+  return unfused(desc, options);
 }
-std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options) { return in_turn(desc, options); }
+std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options) { return unfused(desc, options); }
 
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options) {
   check_shapes(desc, LowPrecision::converted);

@@ -111,9 +111,9 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   } else if (!has_ways(desc)) {
     choice.op = std::move(pinned);
   } else {
-    ++moves_;
+    ++count_;
     choice = choose(desc, std::move(pinned));
-    ++moves_;
+    ++count_;
   }
   load(desc, *choice.op, choice.ran);
   return as_op(std::move(choice));
@@ -132,25 +132,25 @@ std::unique_ptr<CudaOp> CudaContext::pinned_op(const OpDesc& desc) const {
 }
 
 Tuner::Choice CudaContext::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned) {
-  Tuner::Others others{own_ways(desc, *pinned, op_options_),
-                       [&, problem = problem_of(desc, *pinned)] { return more_ways(problem, desc); },
+  Tuner::Others others{own_candidates(desc, *pinned, op_options_),
+                       [&, problem = problem_of(desc, *pinned)] { return more_candidates(problem, desc); },
                        [&] { return untried(desc, pinned_op(desc), op_options_); }};
   return tuner().choose(desc, std::move(pinned), others, variant_of(op_options_));
 }
 
 // Of libraries, which name them once for equal layers; and of an op that fuses its parts in turn, with the convolution that was chosen.
-std::vector<Way> CudaContext::more_ways(const std::string& problem, const OpDesc& desc) {
+std::vector<Candidate> CudaContext::more_candidates(const std::string& problem, const OpDesc& desc) {
   auto known = library_ways_.find(problem);
-  if (known == library_ways_.end()) known = library_ways_.emplace(problem, library_ways(desc, op_options_)).first;
-  std::vector<Way> ways = known->second;
+  if (known == library_ways_.end()) known = library_ways_.emplace(problem, library_candidates(desc, op_options_)).first;
+  std::vector<Candidate> candidates = known->second;
   if (const auto convolution = inner_convolution(desc)) {
     auto pinned = pinned_op(*convolution);
     const std::string ordinary = pinned->implementation();
     auto chosen = std::make_shared<std::unique_ptr<CudaOp>>(choose(*convolution, std::move(pinned)).op);
     if (const std::string name = (*chosen)->implementation(); name != ordinary)
-      ways.push_back({name_in_turn(name), [=, this] { return in_turn(desc, std::move(*chosen), op_options_); }});
+      candidates.push_back({unfused_name(name), [=, this] { return unfused(desc, std::move(*chosen), op_options_); }});
   }
-  return ways;
+  return candidates;
 }
 
 Tuner& CudaContext::tuner() {

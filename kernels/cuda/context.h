@@ -48,7 +48,7 @@ class CudaContext final : public Context {
   // After an abort work gets kAbortPatience to end, and then counts as done: it may wait for a device that is broken.
   bool idle() override;
   LabelSeconds take_seconds() override;
-  Doing doing() const override { return {.moves = moves_.load(std::memory_order_relaxed)}; }
+  StreamProgress stream_progress() const override { return {.count = count_.load(std::memory_order_relaxed)}; }
   void begin_range(const char* name) override { cuda::begin_range(name); }
   void end_range() override { cuda::end_range(); }
   Rates rates() override { return device_rates(device_.index, activation_type()); }
@@ -69,7 +69,7 @@ class CudaContext final : public Context {
   std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) const;
   void load(const OpDesc& desc, CudaOp& op, bool ran) const;
   Tuner::Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned);
-  std::vector<Way> more_ways(const std::string& problem, const OpDesc& desc);
+  std::vector<Candidate> more_candidates(const std::string& problem, const OpDesc& desc);
   void resume();
 
   Device device_;
@@ -83,9 +83,9 @@ class CudaContext final : public Context {
   GraphList graphs_;
   CollectiveOrder collective_order_;
   Tuner* tuner_ = nullptr;  // of this kind of device, once it was asked for
-  std::map<std::string, std::vector<Way>>
+  std::map<std::string, std::vector<Candidate>>
       library_ways_;                     // by problem: libraries take tens of milliseconds to name them
-  std::atomic<std::uint64_t> moves_{0};  // ops made: trying out ways takes a while
+  std::atomic<std::uint64_t> count_{0};  // ops made: trying out ways takes a while
 };
 
 }  // namespace dp::kernels::cuda

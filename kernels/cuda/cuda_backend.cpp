@@ -52,8 +52,8 @@ class CudaBackend final : public Backend {
     if (refusal.empty()) return {"nccl", "p2p would copy between " + detours};
     return {"p2p", "nccl can not be used: " + refusal};
   }
-  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
-    if (name == "nccl") return join_nccl(context, world);
+  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) override {
+    if (name == "nccl") return join_nccl(context, rendezvous);
     throw Error(ErrorCode::usage,
                 "GPUs of several processes exchange data through nccl, not through '" + std::string(name) + "'");
   }

@@ -86,7 +86,7 @@ foreach(name
     vendor/cudnn/cudnn_norm_graph
     vendor/cudnn/cudnn_plan
     vendor/cudnn/cudnn_run
-    vendor/cudnn/cudnn_ways
+    vendor/cudnn/cudnn_candidates
     vendor/libraries
 )
   list(APPEND dp_cuda_runtime ${dp_cuda_folder}/${name}.cpp)

@@ -17,10 +17,12 @@ class HostBackend : public Backend {
   CommunicatorChoice default_communicator(std::span<const Device>, bool) const override {
     return {"host", "the replicas of one process share the host's memory"};
   }
-  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& world) override {
-    return join_from_host(name, context, world);
+  std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) override {
+    return join_from_host(name, context, rendezvous);
   }
-  CommunicatorChoice default_communicator(const Rendezvous& world) const override { return default_for(world); }
+  CommunicatorChoice default_communicator(const Rendezvous& rendezvous) const override {
+    return default_for(rendezvous);
+  }
   std::string describe() const override { return {}; }
   std::size_t free_memory(Device) const override { return free_host_memory(); }
 };

@@ -27,7 +27,7 @@ class HostContext : public Context {
   std::unique_ptr<Event> make_event() override;
   void flush() override;
   bool idle() override;
-  Doing doing() const override { return group_.doing(); }
+  StreamProgress stream_progress() const override { return group_.stream_progress(); }
   LabelSeconds take_seconds() override { return inline_streams_.take_seconds(); }
 
   const ContextOptions& options() const { return options_; }

@@ -43,10 +43,10 @@ class StreamGroup {
     waiting_.store(detail << 8 | label << 1 | 1, std::memory_order_relaxed);
   }
   void say_working() { waiting_.store(0, std::memory_order_relaxed); }
-  Doing doing() const {
+  StreamProgress stream_progress() const {
     const std::uint64_t waiting = waiting_.load(std::memory_order_relaxed);
-    Doing now{0, (waiting & 1) != 0, (waiting & 0xff) >> 1, waiting >> 8};
-    for (const Progress& progress : progress_) now.moves += progress.done.load(std::memory_order_relaxed);
+    StreamProgress now{0, (waiting & 1) != 0, (waiting & 0xff) >> 1, waiting >> 8};
+    for (const Progress& progress : progress_) now.count += progress.done.load(std::memory_order_relaxed);
     return now;
   }
 

@@ -58,21 +58,21 @@ class RoundedOp final : public HostOp {
 
 // Each part rounds for itself.
 template <typename Desc>
-std::unique_ptr<HostOp> in_turn(const Desc& desc) {
+std::unique_ptr<HostOp> unfused(const Desc& desc) {
   return std::make_unique<FusedHostOp>(desc, [](const auto& part) { return make_op(part); });
 }
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const NormConv2dForward& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const LinearDropoutForward& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const LinearReluBackward& desc) { return in_turn(desc); }
-std::unique_ptr<HostOp> make(const LinearLoss& desc) { return in_turn(desc); }
+std::unique_ptr<HostOp> make(const NormConv2dForward& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const LinearDropoutForward& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const LinearReluBackward& desc) { return unfused(desc); }
+std::unique_ptr<HostOp> make(const LinearLoss& desc) { return unfused(desc); }
 
 Layout plain_layout(const Shape& shape, DType type) {
   const std::string kind = shape.rank() == 4 ? "nchw" : "plain";

@@ -45,7 +45,7 @@ std::vector<Row> commands() {
 // Before a rank has devices.
 std::vector<Row> rendezvous() {
   const auto rank = [](const std::string& number) {  // a port for each: they do not meet
-    const std::string port = std::to_string(dp::world::port_of(dp::world::listen_on("127.0.0.1", 0)));
+    const std::string port = std::to_string(dp::process_group::port_of(dp::process_group::listen_on("127.0.0.1", 0)));
     return Words{"RANK=" + number, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
   };
   return {

@@ -78,7 +78,7 @@ std::string check_summands(kernels::Communicator& comm, kernels::Stream& stream,
     return all;
   };
   const std::vector<T> before = brought(), sum = sum_over<T>(comm.size(), summands, count);
-  comm.bring(summands, stride);
+  comm.set_summands(summands, stride);
   std::string wrong;
   const int root = comm.size() - 1;
   for (const bool all : {true, false}) {
@@ -95,7 +95,7 @@ std::string check_summands(kernels::Communicator& comm, kernels::Stream& stream,
     const bool others_stay = std::equal(data.begin() + stride, data.end(), before.begin() + stride);
     if (!right || !others_stay) wrong += std::string(all ? "all_reduce" : "reduce") + " of several summands; ";
   }
-  comm.bring(1, 0);
+  comm.set_summands(1, 0);
   return wrong;
 }
 

@@ -61,9 +61,9 @@ void check_real_size(const Model& model, double gradients) {
   CHECK(gradient.error <= gradients);
   CHECK(state.error <= 5e-5);
   CHECK(relative_error(got.predictions, expected.predictions) <= 5e-5);
-  const Worst way = worst_of(step(model, on_gpus(1, devices), batch), moved, &origin);
-  INFO("way of " << way.name);
-  CHECK(way.error <= 2 * gradients);
+  const Worst candidate = worst_of(step(model, on_gpus(1, devices), batch), moved, &origin);
+  INFO("way of " << candidate.name);
+  CHECK(candidate.error <= 2 * gradients);
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ TEST_CASE("bits: p2p") {
     std::vector<std::vector<double>> sums(static_cast<std::size_t>(size));
     ranks.run([&](int rank, kernels::Context& context, kernels::Communicator& comm) {
       const auto stream = context.make_stream();
-      comm.bring(1, kCount);
+      comm.set_summands(1, kCount);
       OnDevice<float> memory(context, *stream, summand_values<float>(rank, kCount));
       comm.all_reduce(memory.data(), kCount, DType::f32, *stream);
       const std::vector<float> sum = memory.content();

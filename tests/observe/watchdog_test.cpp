@@ -27,14 +27,14 @@ void train(DataParallel& net, int steps) {
 // One replica of a process, as the watchdog sees it.
 struct Scene {
   kernels::AbortFlag abort{false};
-  std::atomic<std::uint64_t> moves{0};
+  std::atomic<std::uint64_t> progress_count{0};
   std::atomic<bool> waits{false};
   engine::WatchdogOptions options(double seconds, bool others) {
     engine::WatchdogOptions o;
     o.seconds = seconds;
     o.abort = &abort;
     o.others = others;
-    o.moves = [this](int) { return moves.load(); };
+    o.progress_count = [this](int) { return progress_count.load(); };
     o.waits = [this](int) { return waits.load(); };
     o.name = [](int) { return std::string("it"); };
     o.last = [](int) { return std::string("nothing"); };
@@ -143,7 +143,7 @@ TEST_CASE("every move starts the time anew") {
   watchdog.begin();
   for (int i = 0; i < 12; ++i) {
     sleep_ms(250);
-    ++scene.moves;
+    ++scene.progress_count;
   }
   CHECK(!scene.abort);
   watchdog.end();

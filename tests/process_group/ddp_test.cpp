@@ -4,7 +4,7 @@
 
 #include "data/small_dataset.h"
 #include "dp/error.h"
-#include "process_group/world_ranks.h"
+#include "process_group/group_ranks.h"
 #include "support/catch.h"
 #include "support/failing.h"
 #include "support/temporary_folder.h"
@@ -33,10 +33,10 @@ Batch part_of(const Batch& batch, int rank, int ranks) {
   return part;
 }
 
-DataParallelOptions in_world(const DataParallelOptions& options, const std::shared_ptr<World>& world) {
+DataParallelOptions in_world(const DataParallelOptions& options, const std::shared_ptr<ProcessGroup>& world) {
   DataParallelOptions own = options;
   own.devices = {options.devices.front()};
-  own.world = world;
+  own.process_group = world;
   return own;
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("ddp: what can not be made leaves nothing that the world's end would t
 TEST_CASE("ddp: options that belong to one process are refused") {
   const Model model = small_convnet();
   const auto refused = [&](const std::function<void(DataParallelOptions&)>& change, const std::string& why) {
-    DataParallelOptions options = in_world(on_cpus(1), World::join({}));
+    DataParallelOptions options = in_world(on_cpus(1), ProcessGroup::join({}));
     change(options);
     CHECK_THROWS_WITH(DataParallel(model, options), Catch::Matchers::Contains(why));
   };
@@ -254,7 +254,7 @@ TEST_CASE("ddp: options that belong to one process are refused") {
   refused([](auto& o) { o.reduce = Reduce::sharded; }, "all_reduce");
   refused([](auto& o) { o.loss = LossAt::gathered; }, "loss local");
   refused([](auto& o) { o.logical_shards = 4; }, "one process");
-  DataParallel net(model, in_world(on_cpus(1), World::join({})));
+  DataParallel net(model, in_world(on_cpus(1), ProcessGroup::join({})));
   CHECK_THROWS_WITH(net.forward(random_batch(model, 4).images), Catch::Matchers::Contains("train_step"));
 }
 
@@ -278,7 +278,7 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
   std::vector<std::int64_t> evaluated;
   const auto failures = on_ranks(3, [&](const auto& world) {
     TrainerOptions own = options;
-    own.parallel.world = world;
+    own.parallel.process_group = world;
     if (!world->leads()) own.output_dir = "/nowhere/at/all";  // only rank 0 writes
     Trainer trainer(ten, data, own);
     TrainerCallbacks callbacks;
@@ -312,7 +312,7 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
     TrainerOptions more = options;
     more.epochs = 4;
     more.resume = "auto";
-    more.parallel.world = world;
+    more.parallel.process_group = world;
     const RunSummary mine = Trainer(ten, data, more).run();
     if (world->leads()) steps = mine.steps;
   });
@@ -333,7 +333,7 @@ TEST_CASE("ddp: a stop asked of one rank stops all at the same step, with a chec
     options.epochs = 1000;
     options.batch_size = 8;
     options.parallel = on_cpus(1);
-    options.parallel.world = world;
+    options.parallel.process_group = world;
     options.workers = 1;
     options.print_freq = 1;
     options.output_dir = folder.path() + "/run";

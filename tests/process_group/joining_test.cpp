@@ -9,9 +9,9 @@
 
 #include "engine/process_group/connection.h"
 #include "engine/process_group/coordinator.h"
+#include "engine/process_group/process_group_state.h"
 #include "engine/process_group/token.h"
-#include "engine/process_group/world_state.h"
-#include "process_group/world_ranks.h"
+#include "process_group/group_ranks.h"
 #include "support/catch.h"
 #include "support/patience.h"
 
@@ -23,9 +23,9 @@ namespace {
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The error of joining.
-std::string refusal(const WorldOptions& options) {
+std::string refusal(const ProcessGroupOptions& options) {
   try {
-    World::join(options);
+    ProcessGroup::join(options);
   } catch (const Error& error) {
     return error.what();
   }
@@ -34,9 +34,10 @@ std::string refusal(const WorldOptions& options) {
 
 // What rank 0 answers to a connection that says it is that rank.
 std::string refused_directly(const Meeting& meeting, int rank, int size) {
-  world::Connection connection(
-      world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
-  connection.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", rank, size, "", ""})});
+  process_group::Connection connection(
+      process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+  connection.send(
+      {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", rank, size, "", ""})});
   while (connection.read(4096))
     if (const auto message = connection.next(4096)) return message->body;
   const auto last = connection.next(4096);
@@ -123,14 +124,15 @@ TEST_CASE("world: a rank that does not come to an exchange is named") {
 
 TEST_CASE("world: ranks whose processes do not answer are known to the others") {
   Meeting meeting;
-  std::vector<std::shared_ptr<World>> ranks(3);
+  std::vector<std::shared_ptr<ProcessGroup>> ranks(3);
   std::vector<std::thread> joining;
   for (const int rank : {0, 1, 3})
     joining.emplace_back([&, rank] {
-      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = World::join(meeting.options(rank, 4, 10));
+      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = ProcessGroup::join(meeting.options(rank, 4, 10));
     });
-  world::Connection mute(world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
-  mute.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 2, 4, "", ""})});
+  process_group::Connection mute(
+      process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+  mute.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 2, 4, "", ""})});
   for (std::thread& thread : joining) thread.join();
   const auto begin = std::chrono::steady_clock::now();
   std::vector<int> first, last;
@@ -140,9 +142,9 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   CHECK(first == std::vector{2});
   CHECK(last == std::vector{2});
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // not by the timeout
-  mute.send({world::Kind::here, 1});  // too late for that call, and of no use for the next
+  mute.send({process_group::Kind::here, 1});  // too late for that call, and of no use for the next
   CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
-  mute.send({world::Kind::bye});
+  mute.send({process_group::Kind::bye});
   while (!ranks.empty()) ranks.pop_back();  // rank 0 waits for the others
 }
 
@@ -170,7 +172,7 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
 
 TEST_CASE("world: the time that a rank was busy is no part of its time for an exchange") {
   // Of a timeout of four seconds: not busy any more before it is over for the first time, and after.
-  const auto exchange = [](double busy) {
+  const auto exchange_while_busy = [](double busy) {
     return on_ranks(
         2,
         [busy](const auto& world) {
@@ -185,8 +187,8 @@ TEST_CASE("world: the time that a rank was busy is no part of its time for an ex
         /*timeout=*/4);
   };
   std::vector<RankFailure> after;
-  std::thread other([&] { after = exchange(4.5); });
-  const std::vector<RankFailure> before = exchange(3);
+  std::thread other([&] { after = exchange_while_busy(4.5); });
+  const std::vector<RankFailure> before = exchange_while_busy(3);
   other.join();
   for (const auto& failures : {before, after})
     for (const RankFailure& failure : failures) {
@@ -197,38 +199,40 @@ TEST_CASE("world: the time that a rank was busy is no part of its time for an ex
 
 TEST_CASE("world: ranks that wait for a busy one are told once in a timeout") {
   Meeting meeting;
-  std::shared_ptr<World> first;
-  std::thread joining([&] { first = World::join(meeting.options(0, 2, 1)); });
-  world::Connection second(world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
-  second.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 1, 2, "", ""})});
+  std::shared_ptr<ProcessGroup> first;
+  std::thread joining([&] { first = ProcessGroup::join(meeting.options(0, 2, 1)); });
+  process_group::Connection second(
+      process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+  second.send(
+      {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 1, 2, "", ""})});
   joining.join();
   first->busy(true);
-  second.send({world::Kind::give, 0, ""});
-  const auto begin = world::Clock::now();
+  second.send({process_group::Kind::give, 0, ""});
+  const auto begin = process_group::Clock::now();
   int told = 0;
-  while (world::Clock::now() - begin < std::chrono::milliseconds(3500)) {
+  while (process_group::Clock::now() - begin < std::chrono::milliseconds(3500)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     REQUIRE(second.read(4096));
-    while (const auto message = second.next(4096)) told += message->kind == world::Kind::busy;
+    while (const auto message = second.next(4096)) told += message->kind == process_group::Kind::busy;
   }
   CHECK(told >= 1);
   CHECK(told <= 4);
   first->exchange("");
-  second.send({world::Kind::bye});
+  second.send({process_group::Kind::bye});
 }
 
 TEST_CASE("world: strangers that hang up at once cost nothing") {
   Meeting meeting;
-  std::shared_ptr<World> first;
-  std::thread joining([&] { first = World::join(meeting.options(0, 2)); });
+  std::shared_ptr<ProcessGroup> first;
+  std::thread joining([&] { first = ProcessGroup::join(meeting.options(0, 2)); });
   for (int i = 0; i < 100; ++i) {  // more than may knock at once
-    world::Connection stranger(
-        world::connect_to("127.0.0.1", meeting.port, world::Clock::now() + std::chrono::seconds(5)));
-    stranger.send({world::Kind::hello, 0, world::to_text(world::Hello{"wrong", 1, 2, "", ""})});
+    process_group::Connection stranger(
+        process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+    stranger.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"wrong", 1, 2, "", ""})});
     const linger at_once{1, 0};
     ::setsockopt(stranger.descriptor(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   }
-  auto other = World::join(meeting.options(1, 2, 5));
+  auto other = ProcessGroup::join(meeting.options(1, 2, 5));
   joining.join();
   std::thread answering([&] { first->exchange(""); });
   other->exchange("");
@@ -249,18 +253,19 @@ TEST_CASE("world: strangers that hang up at once cost nothing") {
 
 TEST_CASE("world: a rank that knocks before a crowd of strangers is let in") {
   Meeting meeting;
-  const auto soon = world::Clock::now() + std::chrono::seconds(20);
-  world::Connection rank(world::connect_to("127.0.0.1", meeting.port, soon));
-  rank.send({world::Kind::hello, 0, world::to_text(world::Hello{"the secret", 1, 2, "", ""})});
-  std::vector<world::Connection> silent, wrong;
+  const auto soon = process_group::Clock::now() + std::chrono::seconds(20);
+  process_group::Connection rank(process_group::connect_to("127.0.0.1", meeting.port, soon));
+  rank.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 1, 2, "", ""})});
+  std::vector<process_group::Connection> silent, wrong;
   for (int i = 0; i < 50; ++i) {
-    silent.emplace_back(world::connect_to("127.0.0.1", meeting.port, soon));
-    wrong.emplace_back(world::connect_to("127.0.0.1", meeting.port, soon));
-    wrong.back().send({world::Kind::hello, 0, world::to_text(world::Hello{"wrong", 1, 2, "", ""})});
+    silent.emplace_back(process_group::connect_to("127.0.0.1", meeting.port, soon));
+    wrong.emplace_back(process_group::connect_to("127.0.0.1", meeting.port, soon));
+    wrong.back().send(
+        {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"wrong", 1, 2, "", ""})});
   }
-  const auto first = World::join(meeting.options(0, 2));  // looks at its door for the first time
+  const auto first = ProcessGroup::join(meeting.options(0, 2));  // looks at its door for the first time
   CHECK(first->size() == 2);
-  rank.send({world::Kind::bye});
+  rank.send({process_group::Kind::bye});
 }
 
 TEST_CASE("world: an exception that ends a rank ends the world") {
@@ -268,13 +273,13 @@ TEST_CASE("world: an exception that ends a rank ends the world") {
   std::string heard;
   std::thread other([&] {
     try {
-      const auto world = World::join(meeting.options(1, 2));
+      const auto world = ProcessGroup::join(meeting.options(1, 2));
       throw std::runtime_error("not one of ours");
     } catch (const std::runtime_error&) {
     }
   });
   try {
-    const auto world = World::join(meeting.options(0, 2));
+    const auto world = ProcessGroup::join(meeting.options(0, 2));
     world->exchange("");
   } catch (const Error& error) {
     heard = error.what();
@@ -287,7 +292,7 @@ TEST_CASE("world: who comes with another token, another size, or a rank that is 
   Meeting meeting;
   std::string first_error, second_error;
   std::thread first([&] { first_error = refusal(meeting.options(0, 2)); });
-  WorldOptions stranger = meeting.options(1, 2);
+  ProcessGroupOptions stranger = meeting.options(1, 2);
   for (const char* token : {"", "t", "the secre", "the secreT", "the secret ", "the secret the secret"}) {
     INFO(token);
     stranger.token = token;
@@ -303,7 +308,7 @@ TEST_CASE("world: who comes with another token, another size, or a rank that is 
 
 TEST_CASE("world: tokens that are drawn have 32 hexadecimal digits, and no two are the same") {
   std::set<std::string> drawn;
-  for (int i = 0; i < 100; ++i) drawn.insert(world::drawn_token());
+  for (int i = 0; i < 100; ++i) drawn.insert(process_group::drawn_token());
   CHECK(drawn.size() == 100);
   for (const std::string& token : drawn) {
     CHECK(token.size() == 32);
@@ -316,20 +321,20 @@ TEST_CASE("world: nonsense on its port does no harm") {
   Meeting meeting;
   std::vector<std::string> heard;
   std::thread first([&] {
-    const auto world = World::join(meeting.options(0, 2));
+    const auto world = ProcessGroup::join(meeting.options(0, 2));
     heard = world->exchange("a");
   });
-  const auto deadline = world::Clock::now() + std::chrono::seconds(5);
+  const auto deadline = process_group::Clock::now() + std::chrono::seconds(5);
   std::vector<FileHandle> strangers;
   for (const std::string& text : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100000, '\xff'), std::string()}) {
-    strangers.push_back(world::connect_to("127.0.0.1", meeting.port, deadline));
+    strangers.push_back(process_group::connect_to("127.0.0.1", meeting.port, deadline));
     ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  world::Connection torn(world::connect_to("127.0.0.1", meeting.port, deadline));
-  torn.send({world::Kind::hello, 0, world::join({"dp-world-2", "the secret", "one", "2", "", ""})});
+  process_group::Connection torn(process_group::connect_to("127.0.0.1", meeting.port, deadline));
+  torn.send({process_group::Kind::hello, 0, process_group::join({"dp-world-2", "the secret", "one", "2", "", ""})});
   std::vector<std::string> here;
   {
-    const auto world = World::join(meeting.options(1, 2));
+    const auto world = ProcessGroup::join(meeting.options(1, 2));
     here = world->exchange("b");
   }
   first.join();
@@ -343,7 +348,7 @@ TEST_CASE("world: the environment of torchrun is read, and what is wrong in it i
                              "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"})
       ::unsetenv(name);
     for (const auto& [name, value] : variables) ::setenv(name, value, 1);
-    return world_from_environment();
+    return process_group_from_environment();
   };
   CHECK_FALSE(with({}));
   const auto plain = with({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});

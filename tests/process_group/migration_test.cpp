@@ -104,7 +104,7 @@ void weights_with_and_without_prefix() {
 }
 
 void a_world_of_mpi() {  // what dp_train asks, too
-  CHECK(!world_from_mpi());
+  CHECK(!process_group_from_mpi());
   CHECK(!started_by_mpi());
 }
 

@@ -50,8 +50,8 @@ inline nlohmann::json summary_in(const std::string& run) {
 
 // Likely to be free for long enough.
 inline std::string free_port() {
-  const FileHandle listener = world::listen_on("127.0.0.1", 0);
-  return std::to_string(world::port_of(listener));
+  const FileHandle listener = process_group::listen_on("127.0.0.1", 0);
+  return std::to_string(process_group::port_of(listener));
 }
 
 inline Words rank_variables(int rank, int size, const std::string& port, const std::string& token = "secret") {

@@ -59,7 +59,7 @@ class DataParallel {
 
   // Allocates all memory for these global batch sizes, so that no later step allocates.
   void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {},
-               const KeptImages& train_images = {}, const KeptImages& eval_images = {});
+               const DeviceImages& train_images = {}, const DeviceImages& eval_images = {});
 
   // --- state -------------------------------------------------------------------------------------------------
   // Host copies in PyTorch's layout and order; float32 (float64 on reference devices). weights() is the whole state dict, with running

@@ -17,7 +17,7 @@ struct LaunchOptions {
   std::atomic<bool>* unsaved = nullptr;    // set from the first rank's start: the ranks die with this process
 };
 
-// Runs /proc/self/exe with `arguments` once for each rank, with what world_from_environment() reads in its environment. Rank 0
+// Runs /proc/self/exe with `arguments` once for each rank, with what process_group_from_environment() reads in its environment. Rank 0
 // keeps this process's standard output, so that it may be a terminal; the other output comes line by line with the rank before it. Should this
 // process be killed, the ranks are too. Call it before the process has threads.
 //

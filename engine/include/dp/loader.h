@@ -12,7 +12,7 @@
 namespace dp {
 
 // Images that the devices make themselves of an image set's bytes, as a loader would.
-struct KeptImages {
+struct DeviceImages {
   std::shared_ptr<const ImageSet> set;  // null: the batch brings its images
   bool augment = false;                 // by (seed, epoch, sample)
   std::uint64_t seed = 0, epoch = 0;
@@ -25,7 +25,7 @@ struct Batch {
   Tensor labels;            // (B) int32
   Tensor samples;           // (B) int64: indices in the dataset, the key of dropout's randomness
   std::int64_t global = 0;  // samples of all ranks' parts together; 0: these are all
-  KeptImages kept{};        // of which `samples` are rows
+  DeviceImages kept{};      // of which `samples` are rows
 
   std::int64_t size() const {
     const Tensor& rows = kept.set ? samples : images;
@@ -70,7 +70,7 @@ class Loader {
   std::int64_t batches_per_epoch() const;
   std::vector<std::int64_t> batch_sizes() const;  // that occur, of this rank's parts
   const Dataset& dataset() const;
-  KeptImages kept() const;  // what the batches' images are made of, but for the epoch
+  DeviceImages kept() const;  // what the batches' images are made of, but for the epoch
   // The order in which `epoch` visits the samples.
   std::vector<std::int64_t> order(std::int64_t epoch) const;
 

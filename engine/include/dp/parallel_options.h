@@ -13,7 +13,7 @@
 
 namespace dp {
 
-class World;
+class ProcessGroup;
 
 // Where gradients are reduced and weights are updated. automatic: sharded for several replicas.
 enum class Reduce {
@@ -66,7 +66,7 @@ struct DataParallelOptions {
   // The multi-process engine: this process is one rank, with one device (default: the GPU of its local rank, or else the CPU).
   // Gradients are reduced with all_reduce. Every rank calls train_step, evaluate, take_stats and everything that reads or sets
   // state equally often and in the same order.
-  std::shared_ptr<World> world{};
+  std::shared_ptr<ProcessGroup> process_group{};
   Reduce reduce = Reduce::automatic;
   // f32 or bf16. With bf16 each replica rounds its gradients to bfloat16 before they travel, and the result is rounded once more;
   // norm, clipping and update use float32. One replica alone rounds nothing. Not with mpi, nor on reference devices.

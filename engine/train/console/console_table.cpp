@@ -28,7 +28,7 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
   const int lanes = std::max(1, chosen.logical_shards / replicas);
   const auto shards = split_batch(options.batch_size, replicas * lanes, chosen.split);
   const auto rows = [&](int replica) {
-    if (chosen.world) return (options.batch_size + replicas - 1 - replica) / replicas;
+    if (chosen.process_group) return (options.batch_size + replicas - 1 - replica) / replicas;
     std::int64_t sum = 0;
     for (int shard = replica * lanes; shard < std::min((replica + 1) * lanes, static_cast<int>(shards.size())); ++shard)
       sum += shards[static_cast<std::size_t>(shard)];
@@ -37,7 +37,7 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
   std::string out = fmt::format("{}: {} parameters, data set {}\n", printable(net.model().name()),
                                 with_separators(net.model().parameter_count()), printable(options.dataset_name));
   const std::vector<std::string> devices = net.device_names();
-  out += fmt::format("{:<7}  device       batch  threads      memory\n", chosen.world ? "rank" : "replica");
+  out += fmt::format("{:<7}  device       batch  threads      memory\n", chosen.process_group ? "rank" : "replica");
   for (int replica = 0; replica < replicas; ++replica) {
     const auto at = static_cast<std::size_t>(replica);
     const bool cpu = chosen.devices.front().kind == DeviceKind::cpu;

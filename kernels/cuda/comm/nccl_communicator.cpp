@@ -69,7 +69,7 @@ void NcclCommunicator::enqueue_group(const char* what, Stream& stream, const Cal
   });
 }
 
-void NcclCommunicator::bring(int summands, std::int64_t stride) {
+void NcclCommunicator::set_summands(int summands, std::int64_t stride) {
   if (summands < 1 || summands > kMostSummands)
     throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands can be added on GPUs, not " +
                                       std::to_string(summands));

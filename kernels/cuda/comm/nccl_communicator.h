@@ -21,7 +21,7 @@ class NcclCommunicator final : public Communicator {
   int size() const override { return size_; }
   std::string name() const override { return "nccl"; }
 
-  void bring(int summands, std::int64_t stride) override;
+  void set_summands(int summands, std::int64_t stride) override;
   void reserve(std::size_t bytes) override;
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
@@ -61,6 +61,6 @@ std::string nccl_refusal(std::span<const int> devices);
 // One handle per context, in rank order. Error(usage) with nccl_refusal(), Error(device) where NCCL does not start.
 std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(std::span<Context* const> contexts);
 // As Backend::join.
-std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& world);
+std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& rendezvous);
 
 }  // namespace dp::kernels::cuda

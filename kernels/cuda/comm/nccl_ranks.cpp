@@ -177,12 +177,12 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(std::span<Con
   return handles;
 }
 
-std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& world) {
+std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& rendezvous) {
   auto& own = static_cast<CudaContext&>(context);
   own.bind_thread();
-  const Introduction mine = introduce(own, world.rank());
+  const Introduction mine = introduce(own, rendezvous.rank());
   std::vector<Introduction> all;
-  for (const std::string& told : world.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+  for (const std::string& told : rendezvous.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
     if (told.size() != sizeof(Introduction))
       throw Error(ErrorCode::usage, "the ranks are not of one build: their introductions to NCCL differ in size");
     std::memcpy(&all.emplace_back(), told.data(), sizeof(Introduction));
@@ -190,13 +190,14 @@ std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& world) {
   check_introductions(all);
   const NcclApi& api = library();
   NcclComm comm = nullptr;
-  check_nccl(api, api.comm_init_rank(&comm, world.size(), all.front().id, world.rank()), "joining the other ranks");
+  check_nccl(api, api.comm_init_rank(&comm, rendezvous.size(), all.front().id, rendezvous.rank()),
+             "joining the other ranks");
   std::vector<std::unique_ptr<NcclLink>> links;
   links.push_back(link(api, comm, own));
   const auto watch = std::make_shared<NcclWatch>(std::move(links));
   Context* const contexts[] = {&own};
-  warm_up(api, *watch, contexts, world.rank(), world.size());
-  return std::make_unique<NcclCommunicator>(api, watch, watch->link(0), own, world.rank(), world.size());
+  warm_up(api, *watch, contexts, rendezvous.rank(), rendezvous.size());
+  return std::make_unique<NcclCommunicator>(api, watch, watch->link(0), own, rendezvous.rank(), rendezvous.size());
 }
 
 }  // namespace dp::kernels::cuda

@@ -47,7 +47,7 @@ P2pCommunicator::P2pCommunicator(std::shared_ptr<PostBoard> board, CudaContext& 
   load_tree_sums(size());
 }
 
-void P2pCommunicator::bring(int summands, std::int64_t stride) {
+void P2pCommunicator::set_summands(int summands, std::int64_t stride) {
   if (summands < 1 || summands * size() > kMostSummands)
     throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands can be added on GPUs, not " +
                                       std::to_string(summands * size()));
@@ -107,7 +107,7 @@ void P2pCommunicator::publish(const Call& call, const void* data, std::size_t by
   meet(call, from, staged_ ? bytes_of(copy.memory.get()) : nullptr);
 }
 
-void P2pCommunicator::start_over() {
+void P2pCommunicator::reset() {
   posts_ = 0;
   board_->forget(rank_);
 }

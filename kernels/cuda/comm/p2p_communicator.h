@@ -26,11 +26,11 @@ class P2pCommunicator final : public Communicator {
   int size() const override { return board_->size(); }
   std::string name() const override { return detours_.empty() ? "p2p" : "p2p; " + detours_; }
 
-  void bring(int summands, std::int64_t stride) override;
+  void set_summands(int summands, std::int64_t stride) override;
   void reserve(std::size_t bytes) override;
   bool joins_graphs() const override { return true; }
   void take_turns(CaptureTurn* turn) override { turn_ = turn; }
-  void start_over() override;
+  void reset() override;
   void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) override;
   void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) override;

@@ -8,7 +8,7 @@ namespace {
 class FusedCudaOp final : public CudaOp {
  public:
   FusedCudaOp(const OpDesc& desc, std::unique_ptr<CudaOp> convolution, const CudaOpOptions& options)
-      : name_(name_in_turn(convolution->implementation())),
+      : name_(unfused_name(convolution->implementation())),
         tf32_(convolution->rounds_to_tf32()),
         uses_libraries_(convolution->uses_libraries()) {
     tensors_ = convolution->tensors();
@@ -38,16 +38,16 @@ class FusedCudaOp final : public CudaOp {
 
 template <FusedConvolution Desc>
 std::unique_ptr<CudaOp> pinned(const Desc& desc, const CudaOpOptions& options) {
-  return in_turn(desc, make(convolution_of(desc), options), options);
+  return unfused(desc, make(convolution_of(desc), options), options);
 }
 
 }  // namespace
 
-std::unique_ptr<CudaOp> in_turn(const OpDesc& desc, std::unique_ptr<CudaOp> convolution, const CudaOpOptions& options) {
+std::unique_ptr<CudaOp> unfused(const OpDesc& desc, std::unique_ptr<CudaOp> convolution, const CudaOpOptions& options) {
   return convolution == nullptr ? nullptr : std::make_unique<FusedCudaOp>(desc, std::move(convolution), options);
 }
 
-std::string name_in_turn(const std::string& convolution) { return "in turn: " + convolution; }
+std::string unfused_name(const std::string& convolution) { return "in turn: " + convolution; }
 
 std::unique_ptr<CudaOp> make(const NormConv2dForward& desc, const CudaOpOptions& options) {
   return pinned(desc, options);

@@ -7,8 +7,8 @@
 namespace dp::kernels::cuda {
 
 // Null where the convolution can not be made. `desc`: one of those that inner_convolution() knows.
-std::unique_ptr<CudaOp> in_turn(const OpDesc& desc, std::unique_ptr<CudaOp> convolution, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> unfused(const OpDesc& desc, std::unique_ptr<CudaOp> convolution, const CudaOpOptions& options);
 // What implementation() says of it.
-std::string name_in_turn(const std::string& convolution);
+std::string unfused_name(const std::string& convolution);
 
 }  // namespace dp::kernels::cuda

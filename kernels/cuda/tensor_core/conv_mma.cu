@@ -47,72 +47,72 @@ bool weights_stay(const TensorDesc& x, const TensorDesc& y, const Window& window
 }
 
 template <typename Desc>
-std::vector<Way> ways(const Desc& desc, const GemmShape& shape, const MmaLimits& limits, const CudaOpOptions& options,
-                      std::string (*name)(const MmaChoice&) = mma_name) {
-  std::vector<Way> all;
+std::vector<Candidate> candidates(const Desc& desc, const GemmShape& shape, const MmaLimits& limits,
+                                  const CudaOpOptions& options, std::string (*name)(const MmaChoice&) = mma_name) {
+  std::vector<Candidate> all;
   for (const MmaChoice& choice : mma_choices(shape, limits, kWays))
     all.push_back(
         {name(choice), [desc, choice, count = options.multiprocessors] { return make_mma(desc, choice, count); }});
   return all;
 }
 
-std::vector<Way> ways_of(const Conv2dForward& d, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const Conv2dForward& d, const CudaOpOptions& options) {
   const Conv2dForward r{
       resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
   if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
-  return ways(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
-              {false, product_stays(r.x, d.window, options)}, options);
+  return candidates(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
+                    {false, product_stays(r.x, d.window, options)}, options);
 }
 
-std::vector<Way> ways_of(const Conv2dBackwardData& d, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const Conv2dBackwardData& d, const CudaOpOptions& options) {
   const Conv2dBackwardData r{resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx),
                              d.window};
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
-  return ways(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
-              {false, product_stays(r.dy, d.window, options)}, options);
+  return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
+                    {false, product_stays(r.dy, d.window, options)}, options);
 }
 
-std::vector<Way> ways_of(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
   const Conv2dBackwardWeights r{resolved_channels_last(d.x), resolved_channels_last(d.dy), resolved_channels_last(d.dw),
                                 d.window, d.bias};
   if (r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
-  return ways(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
-              {true, weights_stay(r.x, r.dy, d.window, options)}, options);
+  return candidates(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
+                    {true, weights_stay(r.x, r.dy, d.window, options)}, options);
 }
 
-std::vector<Way> ways_of(const NormConv2dForward& d, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOptions& options) {
   NormConv2dForward r = d;
   for (TensorDesc* const tensor : {&r.x, &r.w, &r.y}) *tensor = resolved_channels_last(*tensor);
   if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
   if (d.norm && r.x.shape[1] > kMostNormChannels) return {};
   const std::size_t numbers = d.norm ? norm_bytes(static_cast<int>(r.x.shape[1])) : 0;
-  return ways(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
-              {false, product_stays(r.x, d.window, options, numbers)}, options, mma_fused_name);
+  return candidates(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
+                    {false, product_stays(r.x, d.window, options, numbers)}, options, mma_fused_name);
 }
 
 // What the resident kernels of gradients keep of a batch normalisation.
 constexpr std::size_t kNumbersBytes = sizeof(NormNumbers<kResidentChannels>);
 
-std::vector<Way> ways_of(const NormConv2dBackwardData& d, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const NormConv2dBackwardData& d, const CudaOpOptions& options) {
   NormConv2dBackwardData r = d;
   for (TensorDesc* const tensor : {&r.dy, &r.w, &r.dx}) *tensor = resolved_channels_last(*tensor);
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
-  return ways(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
-              {false, product_stays(r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
+  return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
+                    {false, product_stays(r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
 }
 
-std::vector<Way> ways_of(const NormConv2dBackwardWeights& d, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const NormConv2dBackwardWeights& d, const CudaOpOptions& options) {
   NormConv2dBackwardWeights r = d;
   for (TensorDesc* const tensor : {&r.x, &r.dy, &r.dw}) *tensor = resolved_channels_last(*tensor);
   if (r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
-  return ways(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
-              {true, weights_stay(r.x, r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
+  return candidates(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
+                    {true, weights_stay(r.x, r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
 }
 
 template <typename Desc>
-std::vector<Way> ways_of(const Desc&, const CudaOpOptions&) {
+std::vector<Candidate> candidates_of(const Desc&, const CudaOpOptions&) {
   return {};
 }
 
@@ -125,8 +125,8 @@ std::string mma_name(const MmaChoice& choice) {
 
 std::string mma_fused_name(const MmaChoice& choice) { return mma_name(choice) + " fused"; }
 
-std::vector<Way> mma_ways(const OpDesc& desc, const CudaOpOptions& options) {
-  return std::visit([&](const auto& d) { return ways_of(d, options); }, desc);
+std::vector<Candidate> mma_candidates(const OpDesc& desc, const CudaOpOptions& options) {
+  return std::visit([&](const auto& d) { return candidates_of(d, options); }, desc);
 }
 
 }  // namespace dp::kernels::cuda

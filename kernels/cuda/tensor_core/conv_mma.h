@@ -15,7 +15,7 @@ namespace dp::kernels::cuda {
 // type (dw of float32), lie channels last, or be the backend's to lay out, with multiples of 8 channels, windows be at most 5x5, for
 // the data gradient of stride 1 or 2, what a forward normalises have at most 1024 channels, and the device's compute capability be 8.0
 // or later.
-std::vector<Way> mma_ways(const OpDesc& desc, const CudaOpOptions& options);
+std::vector<Candidate> mma_candidates(const OpDesc& desc, const CudaOpOptions& options);
 
 // With a given choice; the descriptor must fit and its layouts be resolved. `multiprocessors`: of the device, for how many blocks
 // share resident weights; the results do not depend on it.

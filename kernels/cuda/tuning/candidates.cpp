@@ -13,36 +13,38 @@ namespace dp::kernels::cuda {
 
 namespace {
 
-void append(std::vector<Way>& ways, std::vector<Way> more) { std::ranges::move(more, std::back_inserter(ways)); }
+void append(std::vector<Candidate>& candidates, std::vector<Candidate> more) {
+  std::ranges::move(more, std::back_inserter(candidates));
+}
 
 }  // namespace
 
-std::vector<Way> own_ways(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
-  std::vector<Way> ways = mma_ways(desc, options);
+std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
+  std::vector<Candidate> candidates = mma_candidates(desc, options);
   for (const GemmChoice& choice : pinned.alternatives()) {
     CudaOpOptions with = options;
     with.gemm = choice;
-    ways.push_back(
+    candidates.push_back(
         {gemm_name(choice), [desc, with] { return std::visit([&](const auto& d) { return make(d, with); }, desc); }});
   }
-  return ways;
+  return candidates;
 }
 
-std::vector<Way> library_ways(const OpDesc& desc, const CudaOpOptions& options) {
-  std::vector<Way> ways = cudnn_ways(desc, options);
-  append(ways, cublaslt_ways(desc, options));
-  return ways;
+std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOptions& options) {
+  std::vector<Candidate> candidates = cudnn_candidates(desc, options);
+  append(candidates, cublaslt_candidates(desc, options));
+  return candidates;
 }
 
-std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
-  std::vector<Way> ways = own_ways(desc, pinned, options);
-  append(ways, library_ways(desc, options));
-  return ways;
+std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
+  std::vector<Candidate> candidates = own_candidates(desc, pinned, options);
+  append(candidates, library_candidates(desc, options));
+  return candidates;
 }
 
 std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options) {
-  const std::vector<Way> ways = mma_ways(desc, options);
-  return ways.empty() ? std::move(ordinary) : ways.front().make();
+  const std::vector<Candidate> candidates = mma_candidates(desc, options);
+  return candidates.empty() ? std::move(ordinary) : candidates.front().make();
 }
 
 }  // namespace dp::kernels::cuda

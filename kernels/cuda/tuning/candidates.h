@@ -10,15 +10,17 @@
 
 namespace dp::kernels::cuda {
 
-struct Way {
+struct Candidate {
   std::string name;                               // what implementation() of the op says
   std::function<std::unique_ptr<CudaOp>()> make;  // null or an Error: this device does not have it
 };
 
 // In an order that is the same in every run; the likeliest first. All ops take the tensors that `pinned` resolved.
-std::vector<Way> own_ways(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
-std::vector<Way> library_ways(const OpDesc& desc, const CudaOpOptions& options);  // asking takes tens of milliseconds
-std::vector<Way> ways_beside(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);  // both
+std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
+std::vector<Candidate> library_candidates(const OpDesc& desc,
+                                          const CudaOpOptions& options);  // asking takes tens of milliseconds
+std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& pinned,
+                                        const CudaOpOptions& options);  // both
 
 // The one to use where nothing is tried: that of tensor cores where they fit (conv_mma.h), or `ordinary`, which make() made. To
 // try, the ordinary one stays the pinned one: it tells whether the others are right.

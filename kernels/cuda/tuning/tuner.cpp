@@ -53,9 +53,9 @@ std::string over(double limit) {
 }
 
 // Null where this device does not have it.
-std::unique_ptr<CudaOp> made(const Way& way) {
+std::unique_ptr<CudaOp> made(const Candidate& candidate) {
   try {
-    return way.make();
+    return candidate.make();
   } catch (const Error&) {
     cudaGetLastError();
     return nullptr;
@@ -105,13 +105,13 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
     auto op = others.untried ? others.untried() : nullptr;
     return {op ? std::move(op) : std::move(pinned)};
   };
-  const auto remembered = [&](const Known& known, const std::vector<Way>& ways) -> Choice {
-    for (const Way& way : ways)
-      if (way.name == known.choice->candidate)
-        if (auto op = made(way)) return {std::move(op), known.choice->microseconds, known.note};
+  const auto remembered = [&](const Known& known, const std::vector<Candidate>& candidates) -> Choice {
+    for (const Candidate& candidate : candidates)
+      if (candidate.name == known.choice->candidate)
+        if (auto op = made(candidate)) return {std::move(op), known.choice->microseconds, known.note};
     return {};
   };
-  std::vector<Way> more;
+  std::vector<Candidate> more;
   bool asked = false;
   const auto known_choice = [&]() -> Choice {
     const Known known = look_up(problem);
@@ -135,11 +135,12 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
   std::vector<std::unique_ptr<CudaOp>> all;
   all.push_back(std::move(pinned));
   std::size_t offered = 1;
-  for (const std::vector<Way>* const ways : {&others.known, static_cast<const std::vector<Way>*>(&more)})
-    for (const Way& way : *ways) {
+  for (const std::vector<Candidate>* const candidates :
+       {&others.known, static_cast<const std::vector<Candidate>*>(&more)})
+    for (const Candidate& candidate : *candidates) {
       ++offered;
       if (out_of_time()) continue;  // a library may compile for seconds
-      if (auto op = made(way)) all.push_back(std::move(op));
+      if (auto op = made(candidate)) all.push_back(std::move(op));
     }
   const bool all_made = !out_of_time();
   std::vector<CudaOp*> ops;

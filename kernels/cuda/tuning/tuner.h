@@ -31,8 +31,8 @@ class Tuner {
   virtual ~Tuner() = default;
 
   struct Others {
-    std::vector<Way> known{};                  // looked through before more() is called
-    std::function<std::vector<Way>()> more{};  // may be empty; may ask this tuner about other problems
+    std::vector<Candidate> known{};                  // looked through before more() is called
+    std::function<std::vector<Candidate>()> more{};  // may be empty; may ask this tuner about other problems
     std::function<std::unique_ptr<CudaOp>()>
         untried{};  // what is used in place of `pinned` where nothing could be tried; may be empty
   };

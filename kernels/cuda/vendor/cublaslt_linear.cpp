@@ -150,15 +150,15 @@ class CublasLtLinearOp final : public CudaOp {
 
 }  // namespace
 
-std::vector<Way> cublaslt_ways(const OpDesc& desc, const CudaOpOptions& options) {
+std::vector<Candidate> cublaslt_candidates(const OpDesc& desc, const CudaOpOptions& options) {
   if (options.libraries == nullptr) return {};
   const std::vector<Problem> problems = problems_of(desc, options.tf32);
   const CublasLtHandle handle = problems.empty() ? nullptr : options.libraries->cublaslt_handle();
   if (handle == nullptr) return {};
   const CublasLtApi& api = *cublaslt().api;
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
   for (const Problem& problem : problems) {
-    if (problem.narrow_bias && !ways.empty()) break;  // for want of another
+    if (problem.narrow_bias && !candidates.empty()) break;  // for want of another
     const std::size_t places = options.deterministic ? 1 : problem.places;
     const CublasLtMatmul matmul(api, problem.product);
     for (const CublasLtHeuristic& chosen :
@@ -166,13 +166,13 @@ std::vector<Way> cublaslt_ways(const OpDesc& desc, const CudaOpOptions& options)
       const std::string name = "cublaslt:" + name_of_algorithm(api, chosen.algo) +
                                (problem.product.tf32 ? " tf32" : "") + (problem.own_bias_gradient ? " own bias" : "") +
                                (problem.narrow_bias ? " narrow bias" : "");
-      ways.push_back({name, [=, libraries = options.libraries] {
-                        return std::make_unique<CublasLtLinearOp>(problem, name, chosen, libraries);
-                      }});
+      candidates.push_back({name, [=, libraries = options.libraries] {
+                              return std::make_unique<CublasLtLinearOp>(problem, name, chosen, libraries);
+                            }});
     }
-    if (options.deterministic && !ways.empty()) break;
+    if (options.deterministic && !candidates.empty()) break;
   }
-  return ways;
+  return candidates;
 }
 
 }  // namespace dp::kernels::cuda

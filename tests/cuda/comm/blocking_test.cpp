@@ -11,7 +11,7 @@
 #include "kernels/plugin.h"
 #include "simulated_cuda/calls.h"
 #include "simulated_cuda/sleep.h"
-#include "support/kept_images.h"
+#include "support/device_images.h"
 #include "support/patience.h"
 
 using namespace dp;

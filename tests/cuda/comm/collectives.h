@@ -45,7 +45,7 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
       const std::vector<T>& part = summands[me * static_cast<std::size_t>(lanes) + static_cast<std::size_t>(lane)];
       input.insert(input.end(), part.begin(), part.end());
     }
-    comm.bring(lanes, count);
+    comm.set_summands(lanes, count);
     comm.reserve(static_cast<std::size_t>(count) * sizeof(T));
     const auto expect = [&](std::vector<T> got, std::vector<T> first, const char* what) {
       first.insert(first.end(), input.begin() + count, input.end());  // the other lanes stay

@@ -10,7 +10,7 @@
 
 #include "cuda/comm/nccl_runs.h"
 #include "cuda/engine/amp_runs.h"
-#include "process_group/world_ranks.h"
+#include "process_group/group_ranks.h"
 #include "simulated_cuda/nccl/nccl_state.h"
 #include "support/patience.h"
 
@@ -132,10 +132,10 @@ TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
     const simt::SimulatedNccl nccl;
     const auto train = [&](bool graphs, std::string& steps) {
       std::vector<NamedTensor> weights;
-      all_ranks(2, [&](const std::shared_ptr<World>& world) {
+      all_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
         DataParallelOptions options = with_nccl(1, Reduce::all_reduce);
         options.devices = gpus({world->rank()});
-        options.world = world;
+        options.process_group = world;
         options.graphs = graphs ? Graphs::automatic : Graphs::never;
         DataParallel net(model, options);
         std::uint64_t number = 0;

@@ -6,7 +6,7 @@
 
 #include "cuda/comm/nccl_runs.h"
 #include "cuda/engine/narrow_nets.h"
-#include "process_group/world_ranks.h"
+#include "process_group/group_ranks.h"
 #include "simulated_cuda/nccl/nccl_state.h"
 
 using namespace dp;
@@ -75,10 +75,10 @@ void check_ranks(Hang hang, double seconds) {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl(std::chrono::seconds(60));
   const HangingNccl hanging(hang);
-  const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<World>& world) {
+  const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
     DataParallelOptions options = watched(1, seconds);
     options.devices = gpus({world->rank()});
-    options.world = world;
+    options.process_group = world;
     const DataParallel net(narrow_convnet(), options);
   });
   for (const RankFailure& failure : failures) {

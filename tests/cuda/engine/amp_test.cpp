@@ -18,14 +18,14 @@ DataParallelOptions references(int replicas) {
 double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
              const std::vector<NamedTensor>& origin) {
   if (!same_names(got, expected) || !same_names(origin, expected)) return kInfinitelyFar;
-  double difference = 0, way = 0;
+  double difference = 0, candidate = 0;
   for (std::size_t i = 0; i < expected.size(); ++i)
     for (std::int64_t at = 0; at < expected[i].second.numel(); ++at) {
       const double there = value_at(expected[i].second, at);
       const double d = value_at(got[i].second, at) - there, w = there - value_at(origin[i].second, at);
-      difference += d * d, way += w * w;
+      difference += d * d, candidate += w * w;
     }
-  return finite_or_far(std::sqrt(difference / way));
+  return finite_or_far(std::sqrt(difference / candidate));
 }
 
 // Where one optimizer step leads to that is not skipped.
@@ -80,7 +80,7 @@ TEST_CASE("mixed precision: a step of a narrow resnet18 in simulation equals the
 
 TEST_CASE("mixed precision: a step whose convolutions take along batch normalisation goes where the reference's does") {
   const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 8});
-  const auto way = [&](const DataParallelOptions& options, const Batch& batch, kernels::NormFusion mode) {
+  const auto candidate = [&](const DataParallelOptions& options, const Batch& batch, kernels::NormFusion mode) {
     engine::test_modes().norm_fusion = mode;
     auto weights = stepped(model, options, batch);
     engine::test_modes().norm_fusion = kernels::NormFusion::measured;
@@ -108,10 +108,11 @@ TEST_CASE("mixed precision: a step whose convolutions take along batch normalisa
       double fused = 1, rounding = 0;  // the least of a few batches, as in check_step; and what 16 bits are about
       for (std::uint64_t seed = 1; seed <= 4; ++seed) {
         const Batch batch = random_batch(model, 6, seed);
-        const auto expected = way(with(references(replicas), amp), batch, kernels::NormFusion::never);
-        fused = std::min(fused, apart(way(options, batch, kernels::NormFusion::always), expected, origin));
-        rounding +=
-            apart(way(with(references(replicas), Amp::off), batch, kernels::NormFusion::never), expected, origin) / 4;
+        const auto expected = candidate(with(references(replicas), amp), batch, kernels::NormFusion::never);
+        fused = std::min(fused, apart(candidate(options, batch, kernels::NormFusion::always), expected, origin));
+        rounding += apart(candidate(with(references(replicas), Amp::off), batch, kernels::NormFusion::never), expected,
+                          origin) /
+                    4;
       }
       INFO(name_of(amp) << " on " << replicas << ": " << fused << " apart, " << rounding << " by rounding");
       CHECK(fused <= rounding / 100);

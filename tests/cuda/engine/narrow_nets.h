@@ -89,9 +89,9 @@ inline void check_against_reference(const Model& model, const Batch& batch, Data
   CHECK(gradients.error <= gradient_bound);
   CHECK(state.error <= 1e-5);
   CHECK(relative_error(got.predictions, expected.predictions) <= 1e-5);
-  const Worst way = worst_of(step(model, options, batch), moved, &origin);
-  INFO("way of " << way.name);
-  CHECK(way.error <= 2e-5);  // of the distance moved: the rounding of float32 weights, as for the CPU
+  const Worst candidate = worst_of(step(model, options, batch), moved, &origin);
+  INFO("way of " << candidate.name);
+  CHECK(candidate.error <= 2e-5);  // of the distance moved: the rounding of float32 weights, as for the CPU
 }
 
 inline constexpr Reduce kReductions[] = {Reduce::master, Reduce::all_reduce, Reduce::sharded};

@@ -96,17 +96,17 @@ TEST_CASE("tuner: all ways of fused ops agree, and a wrong statistic does not") 
     std::vector<std::unique_ptr<CudaOp>> all;
     all.push_back(pinned_op(desc));
     const OpDesc convolution = *inner_convolution(desc);
-    std::vector<Way> inner = own_ways(convolution, *pinned_op(convolution), on_device());
-    for (const Way& way : inner) {
-      all.push_back(in_turn(desc, way.make(), on_device()));
-      CHECK(all.back()->implementation() == name_in_turn(way.name));
+    std::vector<Candidate> inner = own_candidates(convolution, *pinned_op(convolution), on_device());
+    for (const Candidate& candidate : inner) {
+      all.push_back(unfused(desc, candidate.make(), on_device()));
+      CHECK(all.back()->implementation() == unfused_name(candidate.name));
     }
-    for (const Way& way : ways_beside(desc, *pinned, on_device())) {
-      all.push_back(way.make());
-      CHECK(all.back()->implementation() == way.name);
+    for (const Candidate& candidate : other_candidates(desc, *pinned, on_device())) {
+      all.push_back(candidate.make());
+      CHECK(all.back()->implementation() == candidate.name);
     }
-    const std::size_t ways = all.size();
-    CHECK(ways >= 4);
+    const std::size_t candidates = all.size();
+    CHECK(candidates >= 4);
     for (std::size_t i = 0; i < arguments.size(); ++i) {  // the beginning of each piece of what it writes
       std::size_t element = 0;
       if (!arguments[i].written) continue;
@@ -121,8 +121,8 @@ TEST_CASE("tuner: all ways of fused ops agree, and a wrong statistic does not") 
     for (const auto& op : all) ops.push_back(op.get());
     const std::vector<TrialResult> results = try_ops(arguments, ops);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      INFO((i < ways ? all[i]->implementation() : "spoiled " + std::to_string(i - ways)));
-      CHECK((results[i].verdict == Verdict::fit) == (i < ways));
+      INFO((i < candidates ? all[i]->implementation() : "spoiled " + std::to_string(i - candidates)));
+      CHECK((results[i].verdict == Verdict::fit) == (i < candidates));
     }
   }
 }

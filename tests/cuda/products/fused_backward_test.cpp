@@ -119,7 +119,7 @@ class Rig {
     const Gradient first = once();
     CHECK(once().has_bits_of(first));  // counters of blocks are back where they began
   }
-  void in_turn(const NormConv2dBackwardData& d, const MmaChoice& choice) {
+  void unfused(const NormConv2dBackwardData& d, const MmaChoice& choice) {
     if (d.renormalize) normalize(y_);
     run(*make_mma(Conv2dBackwardData{d.dy, d.w, d.dx, d.window}, choice), {dy_, w_, dz_});
     run(*make(BatchNormBackwardSums{d.dx, d.relu}, {}),
@@ -128,7 +128,7 @@ class Rig {
   void fused(const NormConv2dBackwardWeights& d, const MmaChoice& choice) {
     run(*make_mma(d, choice), {x_, stats_, weight_, bias_, dy_, dw_});
   }
-  void in_turn(const NormConv2dBackwardWeights& d, const MmaChoice& choice) {
+  void unfused(const NormConv2dBackwardWeights& d, const MmaChoice& choice) {
     normalize(y_);
     run(*make_mma(Conv2dBackwardWeights{d.x, d.dy, d.dw, d.window, false}, choice), {y_, dy_, dw_, nullptr});
   }
@@ -213,7 +213,7 @@ void check_data(const Layer& l, MmaTileKind tile, const std::vector<Mode>& modes
                         << (mode.renormalize ? " again" : ""));
     const NormConv2dBackwardData d = l.data(mode.relu, mode.add, mode.renormalize);
     Rig rig(l, in);
-    rig.in_turn(d, {tile, 1});
+    rig.unfused(d, {tile, 1});
     const Rig::Gradient got = turns.same_in_all([&](int multiprocessors) {
       Rig own(l, in);
       own.fused(d, {tile, 1}, multiprocessors);
@@ -229,7 +229,7 @@ void check_weights(const Layer& l, MmaTileKind tile, const std::vector<int>& spl
   for (const int split : splits) {
     INFO(named(l, tile) << " splits " << split);
     Rig rig(l, in);
-    rig.in_turn(l.weights(), {tile, split});
+    rig.unfused(l.weights(), {tile, split});
     CHECK(turns.same_in_all([&](int) {
       Rig own(l, in);
       own.fused(l.weights(), {tile, split});
@@ -277,11 +277,11 @@ TEST_CASE("fused backward: what is not a number, or is zero once rounded, has no
   in.x[5] = 0x7e00;
   in.weight[3] = in.bias[3] = 4e-9f;  // at most 2^-26 come of that
   const NormConv2dBackwardData d = l.data(true, false, true);
-  Rig fused(l, in), in_turn(l, in);
+  Rig fused(l, in), unfused(l, in);
   fused.fused(d, {MmaTileKind::small, 1}, 1);
-  in_turn.in_turn(d, {MmaTileKind::small, 1});
+  unfused.unfused(d, {MmaTileKind::small, 1});
   const Rig::Gradient got = fused.gradient();
-  CHECK(got.dz == in_turn.gradient().dz);
+  CHECK(got.dz == unfused.gradient().dz);
   CHECK(got.dz[5] == 0);
   for (std::size_t i = 3; i < got.dz.size(); i += 16) CHECK(got.dz[i] == 0);
   for (std::size_t c = 0; c < 16; ++c) CHECK(std::isnan(got.sums[16 + c]) == (c == 5));
@@ -325,15 +325,15 @@ TEST_CASE("fused backward: offered where the plain gradients are, in the same or
   const Layer l = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
   const auto names = [&](const OpDesc& desc) {
     std::vector<std::string> all;
-    for (const Way& way : mma_ways(desc, options)) {
-      all.push_back(way.name);
-      CHECK(way.make()->implementation() == way.name);
+    for (const Candidate& candidate : mma_candidates(desc, options)) {
+      all.push_back(candidate.name);
+      CHECK(candidate.make()->implementation() == candidate.name);
     }
     return all;
   };
   const auto plain = [&](const OpDesc& desc) {
     std::vector<std::string> all;
-    for (const Way& way : mma_ways(desc, options)) all.push_back(way.name + " fused");
+    for (const Candidate& candidate : mma_candidates(desc, options)) all.push_back(candidate.name + " fused");
     return all;
   };
   const auto same = [&](const Layer& layer) {
@@ -350,7 +350,7 @@ TEST_CASE("fused backward: offered where the plain gradients are, in the same or
   CHECK(names(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}).weights()).empty());
   // The rows of one width just fit, beside the numbers of a normalisation they do not.
   while (names(l.data(true, false, true)).front() == "own:mma resident fused") options.shared_memory -= 256;
-  CHECK(mma_ways(Conv2dBackwardData{l.y, l.w, l.x, l.window}, options).front().name == "own:mma resident");
+  CHECK(mma_candidates(Conv2dBackwardData{l.y, l.w, l.x, l.window}, options).front().name == "own:mma resident");
 }
 
 }  // namespace dp::simt::test

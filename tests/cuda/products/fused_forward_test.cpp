@@ -101,7 +101,7 @@ class Rig {
     CHECK(once() == first);  // counters of blocks are back where they began
     return first;
   }
-  Results in_turn(const MmaChoice& choice) {
+  Results unfused(const MmaChoice& choice) {
     const DeviceArray<std::uint16_t> z(x_.values());
     if (d_.norm)
       run(*make(BatchNormForward{d_.x, true, false}, {}), stream_,
@@ -169,7 +169,7 @@ void check(NormConv2dForward d, const Inputs& in, const std::vector<Fused>& fuse
       d.eps = d.moments ? std::optional(0.25) : std::nullopt;
       INFO("tile " << to_string(tile) << ", norm " << d.norm << ", moments " << d.moments);
       use(kFirst);
-      const Results wanted = Rig(d, in).in_turn({tile, 1});
+      const Results wanted = Rig(d, in).unfused({tile, 1});
       std::vector<Results> got;
       int multiprocessors = 1;
       for (const Schedule& order : orders) {
@@ -249,41 +249,41 @@ TEST_CASE("fused forward: what is not a number stays so") {
   const Bits y = Rig(d, in).fused({MmaTileKind::small, 1}, 1).y;
   CHECK(std::isnan(value_of(DType::bf16, y[0])));
   CHECK(!std::isnan(value_of(DType::bf16, y.back())));
-  CHECK(y == Rig(d, in).in_turn({MmaTileKind::small, 1}).y);
+  CHECK(y == Rig(d, in).unfused({MmaTileKind::small, 1}).y);
 }
 
 TEST_CASE("fused forward: offered where the plain one is") {
   const CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
   NormConv2dForward d = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
-  const auto plain_ways = [&] { return mma_ways(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, options); };
+  const auto plain_ways = [&] { return mma_candidates(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, options); };
   d.norm = d.moments = true;
-  const std::vector<Way> ways = mma_ways(d, options), plain_ones = plain_ways();
-  REQUIRE(ways.size() == plain_ones.size());
-  CHECK(ways.front().name == "own:mma resident fused");
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    CHECK(ways[i].name == plain_ones[i].name + " fused");
-    const auto op = ways[i].make();
-    CHECK(op->implementation() == ways[i].name);
+  const std::vector<Candidate> candidates = mma_candidates(d, options), plain_ones = plain_ways();
+  REQUIRE(candidates.size() == plain_ones.size());
+  CHECK(candidates.front().name == "own:mma resident fused");
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    CHECK(candidates[i].name == plain_ones[i].name + " fused");
+    const auto op = candidates[i].make();
+    CHECK(op->implementation() == candidates[i].name);
     CHECK(op->workspace_bytes() > 0);
     CHECK(op->workspace_bytes() < std::size_t{16} << 20);  // y has 64 MiB
   }
   CudaOpOptions less = options;  // enough for cells that stay, not for their numbers as well
   less.shared_memory = 154 * 1024;
-  while (mma_ways(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, less).front().name != "own:mma resident")
+  while (mma_candidates(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, less).front().name != "own:mma resident")
     less.shared_memory += 64;
-  CHECK(mma_ways(d, less).front().name != "own:mma resident fused");
+  CHECK(mma_candidates(d, less).front().name != "own:mma resident fused");
   d.norm = false;
-  CHECK(mma_ways(d, less).front().name == "own:mma resident fused");
+  CHECK(mma_candidates(d, less).front().name == "own:mma resident fused");
   d.moments = false;
-  CHECK(ways.front().make()->tensors().size() == 3);
-  CHECK(mma_ways(d, options).front().make()->workspace_bytes() == 0);
+  CHECK(candidates.front().make()->tensors().size() == 3);
+  CHECK(mma_candidates(d, options).front().make()->workspace_bytes() == 0);
 
   d = layer(DType::bf16, 1, 2048, 8, 4, 4, {1, 1, 0});
-  CHECK(!mma_ways(d, options).empty());
+  CHECK(!mma_candidates(d, options).empty());
   d.norm = true;
-  CHECK(mma_ways(d, options).empty());
-  CHECK(mma_ways(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}), options).empty());
-  CHECK(mma_ways(layer(DType::f16, 2, 12, 16, 9, 9, {3, 1, 1}), options).empty());
+  CHECK(mma_candidates(d, options).empty());
+  CHECK(mma_candidates(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}), options).empty());
+  CHECK(mma_candidates(layer(DType::f16, 2, 12, 16, 9, 9, {3, 1, 1}), options).empty());
 
   const auto op = make_mma(layer(DType::bf16, 1, 8, 8, 2, 2, {1, 1, 0}), {MmaTileKind::small, 1});
   const FreshSimulation fresh;

@@ -306,42 +306,43 @@ TEST_CASE("mma: offered where it fits, the likeliest first, and used where nothi
   const CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
   const Layer l = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
   for (const OpDesc& desc : {OpDesc(l.forward()), OpDesc(l.data()), OpDesc(l.weights())}) {
-    const std::vector<Way> ways = mma_ways(desc, options);
-    REQUIRE(ways.size() >= 4);
-    CHECK(ways.front().name.find("own:mma resident") == 0);
+    const std::vector<Candidate> candidates = mma_candidates(desc, options);
+    REQUIRE(candidates.size() >= 4);
+    CHECK(candidates.front().name.find("own:mma resident") == 0);
     std::set<std::string> names;
-    for (const Way& way : ways) {
-      names.insert(way.name);
-      CHECK(way.make()->implementation() == way.name);
+    for (const Candidate& candidate : candidates) {
+      names.insert(candidate.name);
+      CHECK(candidate.make()->implementation() == candidate.name);
     }
-    CHECK(names.size() == ways.size());
+    CHECK(names.size() == candidates.size());
     std::visit(
         [&](const auto& d) {
           auto ordinary = make(d, options);
           const std::string name = ordinary->implementation();
-          const std::vector<Way> beside = ways_beside(desc, *ordinary, options);
-          CHECK(beside.front().name == ways.front().name);
-          CHECK(beside.size() > ways.size());
-          CHECK(untried(desc, std::move(ordinary), options)->implementation() == ways.front().name);
+          const std::vector<Candidate> beside = other_candidates(desc, *ordinary, options);
+          CHECK(beside.front().name == candidates.front().name);
+          CHECK(beside.size() > candidates.size());
+          CHECK(untried(desc, std::move(ordinary), options)->implementation() == candidates.front().name);
           CudaOpOptions old = options;
           old.compute_capability = 75;
-          CHECK(mma_ways(desc, old).empty());
+          CHECK(mma_candidates(desc, old).empty());
           CHECK(untried(desc, make(d, old), old)->implementation() == name);
           CudaOpOptions little = options;
           little.shared_memory = 99 * 1024;
           if (!std::is_same_v<std::decay_t<decltype(d)>, Conv2dBackwardWeights>)
-            for (const Way& way : mma_ways(desc, little)) CHECK(way.name.find("resident") == std::string::npos);
+            for (const Candidate& candidate : mma_candidates(desc, little))
+              CHECK(candidate.name.find("resident") == std::string::npos);
         },
         desc);
   }
   // Few results, a long sum: many ranges.
-  const auto weights = mma_ways(layer(DType::f16, 512, 64, 128, 32, 32, {3, 2, 1}).weights(), options);
+  const auto weights = mma_candidates(layer(DType::f16, 512, 64, 128, 32, 32, {3, 2, 1}).weights(), options);
   REQUIRE(!weights.empty());
   CHECK(weights.front().make()->workspace_bytes() > 0);
 
   const auto none = [&](const Layer& layer) {
-    return mma_ways(layer.forward(), options).empty() && mma_ways(layer.data(), options).empty() &&
-           mma_ways(layer.weights(), options).empty();
+    return mma_candidates(layer.forward(), options).empty() && mma_candidates(layer.data(), options).empty() &&
+           mma_candidates(layer.weights(), options).empty();
   };
   CHECK(!none(layer(DType::f16, 2, 8, 16, 9, 9, {5, 2, 2})));
   CHECK(none(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1})));
@@ -351,7 +352,7 @@ TEST_CASE("mma: offered where it fits, the likeliest first, and used where nothi
   Layer rows = layer(DType::bf16, 2, 8, 16, 9, 9, {3, 1, 1});
   rows.x.layout = plain(rows.x.shape, DType::bf16);
   CHECK(none(rows));
-  CHECK(mma_ways(layer(DType::bf16, 2, 8, 16, 9, 9, {3, 3, 1}).data(), options).empty());
+  CHECK(mma_candidates(layer(DType::bf16, 2, 8, 16, 9, 9, {3, 3, 1}).data(), options).empty());
   Layer mixed = layer(DType::bf16, 2, 8, 16, 9, 9, {3, 1, 1});
   mixed.y = last(mixed.y.shape, DType::f32);
   CHECK(none(mixed));

@@ -57,7 +57,7 @@ class FakeTimes final : public Tuner {
       : Tuner(folder, machine), time_(std::move(time)) {}
   std::string choose(const Conv2dForward& desc = small_convolution()) {
     auto pinned = make(desc, CudaOpOptions{});
-    const std::vector<Way> others = ways_beside(desc, *pinned, {});
+    const std::vector<Candidate> others = other_candidates(desc, *pinned, {});
     return as_op(Tuner::choose(desc, std::move(pinned), {others, {}, {}}))->implementation();
   }
   int tries = 0;
@@ -131,8 +131,8 @@ TEST_CASE("tuner: a log has what every way took, and which were out") {
   const std::string text = read_text(file);
   CHECK(text.starts_with(problem + pinned_name() + "\t3.000\n" + problem + name_of_alternative(1) +
                          "\t-\tdiffers from the baseline\n" + problem + name_of_alternative(2) + "\t5.000\n"));
-  const auto ways = make(small_convolution(), CudaOpOptions{})->alternatives().size() + 1;
-  CHECK(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) == ways);
+  const auto candidates = make(small_convolution(), CudaOpOptions{})->alternatives().size() + 1;
+  CHECK(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) == candidates);
 }
 
 TEST_CASE(
@@ -229,8 +229,8 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
         [&](const auto& d) {
           Tuner tuner("", "a GPU");
           auto pinned = make(d, CudaOpOptions{});
-          const std::vector<Way> others = ways_beside(desc, *pinned, {});
-          for (const Way& way : others) CHECK(way.make()->implementation() == way.name);
+          const std::vector<Candidate> others = other_candidates(desc, *pinned, {});
+          for (const Candidate& candidate : others) CHECK(candidate.make()->implementation() == candidate.name);
           const auto op = as_op(tuner.choose(desc, std::move(pinned), {others, {}, {}}));
           INFO(op->implementation());
           CHECK(op->implementation().ends_with(" us"));  // one was tried and agreed
@@ -239,7 +239,7 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
   // Something else, something that fails when it is made, when it runs, and nothing at all.
   const Conv2dForward desc = small_convolution(), other = small_convolution(/*relu=*/true);
   const GemmChoice some = make(desc, CudaOpOptions{})->alternatives().front();
-  const std::vector<Way> wrong = {
+  const std::vector<Candidate> wrong = {
       {"another", [&] { return make_with(other, some); }},
       {"refused", []() -> std::unique_ptr<CudaOp> { throw Error(ErrorCode::device, "no"); }},
       {"failing", [] { return std::make_unique<FailingOp>(); }},

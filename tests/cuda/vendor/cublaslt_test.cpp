@@ -45,11 +45,11 @@ struct Directions {
 // Endings: of the names of all ways.
 using Endings = std::vector<std::string>;
 
-Endings endings(const std::vector<Way>& ways) {
+Endings endings(const std::vector<Candidate>& candidates) {
   Endings result;
-  for (const Way& way : ways) {
+  for (const Candidate& candidate : candidates) {
     const std::string text = "cluster0";
-    result.push_back(way.name.substr(way.name.find(text) + text.size()));
+    result.push_back(candidate.name.substr(candidate.name.find(text) + text.size()));
   }
   return result;
 }
@@ -67,26 +67,26 @@ void check_case(LibraryRig& rig, const Case& c, DType type, const Endings& forwa
   const TensorDesc vector = row_major({c.out}, DType::f32);
   const DeviceTensor at_x = rig.upload(x, d.forward.x), at_w = rig.upload(w, d.forward.w),
                      at_dy = rig.upload(dy, d.forward.y), at_b = rig.upload(b, vector);
-  const auto forward = cublaslt_ways(d.forward, rig.options), data = cublaslt_ways(d.data, rig.options),
-             weights = cublaslt_ways(d.weights, rig.options);
+  const auto forward = cublaslt_candidates(d.forward, rig.options), data = cublaslt_candidates(d.data, rig.options),
+             weights = cublaslt_candidates(d.weights, rig.options);
   CHECK(endings(forward) == forward_ways);
-  for (const Way& way : forward) {
-    const auto op = way.make();
-    CHECK(op->implementation() == way.name);
+  for (const Candidate& candidate : forward) {
+    const auto op = candidate.make();
+    CHECK(op->implementation() == candidate.name);
     const DeviceTensor y = rig.poisoned(op->tensors()[2]);
     rig.run(*op, {at_x.data(), at_w.data(), c.bias ? at_b.data() : nullptr, y.data()});
     CHECK(relative_error(rig.download(y), expected.y) <= tolerance(type));
   }
   CHECK(data.size() == 1);
-  for (const Way& way : data) {
-    const auto op = way.make();
+  for (const Candidate& candidate : data) {
+    const auto op = candidate.make();
     const DeviceTensor dx = rig.poisoned(op->tensors()[2]);
     rig.run(*op, {at_dy.data(), at_w.data(), dx.data()});
     CHECK(relative_error(rig.download(dx), expected.dx) <= tolerance(type));
   }
   CHECK(endings(weights) == weight_ways);
-  for (const Way& way : weights) {
-    const auto op = way.make();
+  for (const Candidate& candidate : weights) {
+    const auto op = candidate.make();
     const DeviceTensor dw = rig.poisoned(op->tensors()[2]), db = rig.poisoned(vector);
     rig.run(*op, {at_x.data(), at_dy.data(), dw.data(), c.bias ? db.data() : nullptr});
     CHECK(relative_error(rig.download(dw), expected.dw) <= tolerance(DType::f32));
@@ -143,39 +143,40 @@ TEST_CASE(
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
-    CHECK(cublaslt_ways(small_forward(), rig.options).empty());
+    CHECK(cublaslt_candidates(small_forward(), rig.options).empty());
   }
   SimulatedCublasLt cublaslt;
   LibraryRig rig;
   const Shape x{2, 6, 4, 4}, w{7, 96};
   const TensorDesc images{x, DType::f32, channels_last(x, DType::f32)}, matrix = row_major(w, DType::f32),
                                                                         y = row_major({2, 7}, DType::f32);
-  CHECK(cublaslt_ways(LinearForward{images, matrix, y}, rig.options).empty());
-  CHECK(cublaslt_ways(LinearBackwardData{y, matrix, images}, rig.options).empty());
-  CHECK(cublaslt_ways(LinearBackwardWeights{images, y, matrix}, rig.options).empty());
-  CHECK(cublaslt_ways(LinearForward{images, {w, DType::f32, {}}, y}, rig.options).size() == 1);  // any: in x's order
-  CHECK(cublaslt_ways(ReluForward{images}, rig.options).empty());
-  CHECK(cublaslt_ways(small_forward(), CudaOpOptions{}).empty());
+  CHECK(cublaslt_candidates(LinearForward{images, matrix, y}, rig.options).empty());
+  CHECK(cublaslt_candidates(LinearBackwardData{y, matrix, images}, rig.options).empty());
+  CHECK(cublaslt_candidates(LinearBackwardWeights{images, y, matrix}, rig.options).empty());
+  CHECK(cublaslt_candidates(LinearForward{images, {w, DType::f32, {}}, y}, rig.options).size() ==
+        1);  // any: in x's order
+  CHECK(cublaslt_candidates(ReluForward{images}, rig.options).empty());
+  CHECK(cublaslt_candidates(small_forward(), CudaOpOptions{}).empty());
   CHECK(library_versions() == "cudnn none; cublaslt 13.1.0");
   cublaslt.refuse_devices();
   LibraryRig refused;
-  CHECK(cublaslt_ways(small_forward(), refused.options).empty());
+  CHECK(cublaslt_candidates(small_forward(), refused.options).empty());
 }
 
 TEST_CASE("cublaslt: TF32 on request, deterministic runs without sums in parts") {
   SimulatedGpus machine(1);
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::splits, CublasLtAlgorithm::plain});
   LibraryRig rig;
-  const auto ways = [&] { return cublaslt_ways(small_forward(), rig.options); };
-  REQUIRE(ways().size() == 2);
-  CHECK(ways()[0].name == "cublaslt:4 tile0 stages0 splits4 reduction0 swizzle0 option0 inner0 cluster0");
-  CHECK(!ways()[0].make()->rounds_to_tf32());
+  const auto candidates = [&] { return cublaslt_candidates(small_forward(), rig.options); };
+  REQUIRE(candidates().size() == 2);
+  CHECK(candidates()[0].name == "cublaslt:4 tile0 stages0 splits4 reduction0 swizzle0 option0 inner0 cluster0");
+  CHECK(!candidates()[0].make()->rounds_to_tf32());
   rig.options.tf32 = true;
-  CHECK(ways()[0].name.ends_with("cluster0 tf32"));
-  CHECK(ways()[0].make()->rounds_to_tf32());
+  CHECK(candidates()[0].name.ends_with("cluster0 tf32"));
+  CHECK(candidates()[0].make()->rounds_to_tf32());
   rig.options.tf32 = false, rig.options.deterministic = true;
-  REQUIRE(ways().size() == 1);
-  CHECK(ways()[0].name.starts_with("cublaslt:0 "));
+  REQUIRE(candidates().size() == 1);
+  CHECK(candidates()[0].name.starts_with("cublaslt:0 "));
 }
 
 TEST_CASE("cublaslt: a failure at run time says what failed where, and how to go on without it") {
@@ -185,9 +186,9 @@ TEST_CASE("cublaslt: a failure at run time says what failed where, and how to go
   const LinearForward d = small_forward();
   const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
                      y = rig.poisoned(d.y), b = rig.upload(zeros({5}), row_major({5}, DType::f32));
-  const std::vector<Way> ways = cublaslt_ways(d, rig.options);
+  const std::vector<Candidate> candidates = cublaslt_candidates(d, rig.options);
   try {
-    rig.run(*ways[0].make(), {x.data(), w.data(), b.data(), y.data()});
+    rig.run(*candidates[0].make(), {x.data(), w.data(), b.data(), y.data()});
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::device);
@@ -195,8 +196,9 @@ TEST_CASE("cublaslt: a failure at run time says what failed where, and how to go
                                  Catch::EndsWith(") on cuda:0: the function failed to launch on the GPU; "
                                                  "DP_CUBLASLT_LIBRARY=none leaves it out"));
   }
-  CHECK_THROWS_WITH(rig.run(*ways[1].make(), {x.data(), static_cast<std::byte*>(w.data()) + 4, b.data(), y.data()}),
-                    Catch::Contains("does not lie on a multiple of 16 bytes"));
+  CHECK_THROWS_WITH(
+      rig.run(*candidates[1].make(), {x.data(), static_cast<std::byte*>(w.data()) + 4, b.data(), y.data()}),
+      Catch::Contains("does not lie on a multiple of 16 bytes"));
 }
 
 TEST_CASE("cublaslt: a handle that is destroyed while another device is current is reported") {

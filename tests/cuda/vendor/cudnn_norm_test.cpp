@@ -152,9 +152,9 @@ std::unique_ptr<CudaOp> in_order(const OpDesc& desc) {
   return std::visit([](const auto& d) { return make(d, CudaOpOptions{}); }, desc);
 }
 
-std::vector<std::string> names(const std::vector<Way>& ways) {
+std::vector<std::string> names(const std::vector<Candidate>& candidates) {
   std::vector<std::string> result;
-  for (const Way& way : ways) result.push_back(way.name);
+  for (const Candidate& candidate : candidates) result.push_back(candidate.name);
   return result;
 }
 
@@ -171,14 +171,14 @@ TEST_CASE("cudnn: fused ways of every form and both 16-bit types agree with the 
         Arguments arguments(rig, desc);
         const auto pinned = in_order(desc);
         const std::vector<HostTensor> expected = arguments.results(*pinned);
-        const std::vector<Way> ways = cudnn_ways(desc, rig.options);
-        CHECK(ways.size() == 2);
-        for (const Way& way : ways) {
-          INFO(way.name);
-          CHECK(way.name.ends_with(" fused"));
-          const auto op = way.make();
+        const std::vector<Candidate> candidates = cudnn_candidates(desc, rig.options);
+        CHECK(candidates.size() == 2);
+        for (const Candidate& candidate : candidates) {
+          INFO(candidate.name);
+          CHECK(candidate.name.ends_with(" fused"));
+          const auto op = candidate.make();
           REQUIRE(op);
-          CHECK(op->implementation() == way.name);
+          CHECK(op->implementation() == candidate.name);
           for (std::size_t i = 0; i < 3; ++i) CHECK(op->tensors()[i].layout.name == pinned->tensors()[i].layout.name);
           check_results(arguments, arguments.results(*op), expected, 2 * tolerance(type));
         }
@@ -192,21 +192,21 @@ TEST_CASE("cudnn: fused ways are those that cuDNN 9.19 was seen to have") {
   LibraryRig rig;
   const std::string plain = way_of(CudnnEngine::plain) + " fused";
   const Descs low(kCases[0], DType::f16), strided(kCases[1], DType::f16);
-  const auto ways = [&](const OpDesc& desc) { return names(cudnn_ways(desc, rig.options)); };
-  for (const OpDesc& desc : Descs(kCases[0], DType::bf16).all()) CHECK(ways(desc).empty());
-  for (const OpDesc& desc : Descs({{2, 12, 6, 6}, 16, {3, 1, 1}}, DType::f16).all()) CHECK(ways(desc).empty());
+  const auto candidates = [&](const OpDesc& desc) { return names(cudnn_candidates(desc, rig.options)); };
+  for (const OpDesc& desc : Descs(kCases[0], DType::bf16).all()) CHECK(candidates(desc).empty());
+  for (const OpDesc& desc : Descs({{2, 12, 6, 6}, 16, {3, 1, 1}}, DType::f16).all()) CHECK(candidates(desc).empty());
   for (const OpDesc& desc : low.all()) {
     INFO(name_of(desc));
     const bool weights = std::holds_alternative<NormConv2dBackwardWeights>(desc);
-    CHECK(ways(desc) == std::vector{plain + (weights ? " widened" : "")});
-    const auto op = cudnn_ways(desc, rig.options).front().make();
+    CHECK(candidates(desc) == std::vector{plain + (weights ? " widened" : "")});
+    const auto op = cudnn_candidates(desc, rig.options).front().make();
     Arguments arguments(rig, desc);
     check_results(arguments, arguments.results(*op), arguments.results(*in_order(desc)), 2 * tolerance(DType::f16));
   }
-  CHECK(ways(strided.data(Descs::renormalized, false)) == std::vector{plain});
-  CHECK(ways(strided.data(Descs::open, false)) == std::vector{plain});
-  CHECK(ways(strided.data(Descs::given, false)).empty());
-  CHECK(ways(strided.data(Descs::renormalized, true)).empty());
+  CHECK(candidates(strided.data(Descs::renormalized, false)) == std::vector{plain});
+  CHECK(candidates(strided.data(Descs::open, false)) == std::vector{plain});
+  CHECK(candidates(strided.data(Descs::given, false)).empty());
+  CHECK(candidates(strided.data(Descs::renormalized, true)).empty());
 }
 
 TEST_CASE(
@@ -218,7 +218,7 @@ TEST_CASE(
   for (const DType type : kLow)
     for (const Case& c : kCases) {
       const Descs descs(c, type);
-      CHECK(cudnn_ways(descs.data(Descs::open, false), rig.options).empty());
+      CHECK(cudnn_candidates(descs.data(Descs::open, false), rig.options).empty());
       for (const auto& [mask, add] :
            {std::pair(Descs::open, true), std::pair(Descs::given, false), std::pair(Descs::given, true),
             std::pair(Descs::renormalized, false), std::pair(Descs::renormalized, true)}) {
@@ -226,11 +226,11 @@ TEST_CASE(
         const OpDesc desc = descs.data(mask, add);
         Arguments arguments(rig, desc);
         const std::vector<HostTensor> expected = arguments.results(*in_order(desc));
-        const std::vector<Way> ways = cudnn_ways(desc, rig.options);
-        CHECK(ways.size() == 2);
-        for (const Way& way : ways) {
-          CHECK(way.name.ends_with(" fused mask"));
-          check_results(arguments, arguments.results(*way.make()), expected, 2 * tolerance(type));
+        const std::vector<Candidate> candidates = cudnn_candidates(desc, rig.options);
+        CHECK(candidates.size() == 2);
+        for (const Candidate& candidate : candidates) {
+          CHECK(candidate.name.ends_with(" fused mask"));
+          check_results(arguments, arguments.results(*candidate.make()), expected, 2 * tolerance(type));
         }
       }
     }
@@ -240,14 +240,14 @@ TEST_CASE("cudnn: no fused ways of float32, where nothing is fused, and without 
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
-    for (const OpDesc& desc : Descs(kCases[0], DType::f16).all()) CHECK(cudnn_ways(desc, rig.options).empty());
+    for (const OpDesc& desc : Descs(kCases[0], DType::f16).all()) CHECK(cudnn_candidates(desc, rig.options).empty());
   }
   const SimulatedCudnn cudnn;
   LibraryRig rig;
-  for (const OpDesc& desc : Descs(kCases[0], DType::f32).all()) CHECK(cudnn_ways(desc, rig.options).empty());
-  CHECK(cudnn_ways(Descs(kCases[0], DType::f16).forward(false, false), rig.options).empty());
+  for (const OpDesc& desc : Descs(kCases[0], DType::f32).all()) CHECK(cudnn_candidates(desc, rig.options).empty());
+  CHECK(cudnn_candidates(Descs(kCases[0], DType::f16).forward(false, false), rig.options).empty());
   CHECK(cudnn.handles() == 0);  // nor is one asked for
-  CHECK(cudnn_ways(Descs(kCases[0], DType::f16).weights(), CudaOpOptions{}).empty());
+  CHECK(cudnn_candidates(Descs(kCases[0], DType::f16).weights(), CudaOpOptions{}).empty());
 }
 
 TEST_CASE("cudnn: a fused engine that is wrong is found out, one that is right is not") {
@@ -257,9 +257,9 @@ TEST_CASE("cudnn: a fused engine that is wrong is found out, one that is right i
   for (const OpDesc& desc : Descs(kCases[0], DType::f16).all()) {
     INFO(name_of(desc));
     const auto pinned = in_order(desc);
-    const std::vector<Way> ways = cudnn_ways(desc, rig.options);
-    REQUIRE(ways.size() == 2);
-    const auto right = ways[0].make(), wrong = ways[1].make();
+    const std::vector<Candidate> candidates = cudnn_candidates(desc, rig.options);
+    REQUIRE(candidates.size() == 2);
+    const auto right = candidates[0].make(), wrong = candidates[1].make();
     CudaOp* const ops[] = {pinned.get(), right.get(), wrong.get()};
     const std::vector<TrialResult> results = try_ops(trial_arguments(desc), ops);
     CHECK(results[1].verdict == Verdict::fit);
@@ -337,7 +337,7 @@ TEST_CASE("cudnn: moments from sums of squares lose digits as the mean grows, an
   // y is x: one output channel for each input channel.
   const Descs descs({{4, 8, 16, 16}, 8, {1, 1, 0}}, DType::f16);
   const NormConv2dForward desc = descs.forward(false, true);
-  const auto op = cudnn_ways(desc, rig.options).front().make(), pinned = in_order(desc);
+  const auto op = cudnn_candidates(desc, rig.options).front().make(), pinned = in_order(desc);
   for (const double mean : {0.0, 10.0, 100.0, 1000.0}) {
     INFO("mean " << mean);
     Arguments arguments(rig, desc);

@@ -28,9 +28,9 @@ struct Case {
 
 TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
 
-std::vector<std::string> names(const std::vector<Way>& ways) {
+std::vector<std::string> names(const std::vector<Candidate>& candidates) {
   std::vector<std::string> result;
-  for (const Way& way : ways) result.push_back(way.name);
+  for (const Candidate& candidate : candidates) result.push_back(candidate.name);
   return result;
 }
 
@@ -63,30 +63,30 @@ void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected
   const TensorDesc vector{{c.out}, DType::f32, plain({c.out}, DType::f32)};
   const DeviceTensor at_x = rig.upload(x, d.forward.x), at_w = rig.upload(w, d.forward.w),
                      at_dy = rig.upload(dy, d.forward.y), at_b = rig.upload(b, vector);
-  const auto ways = [&](const OpDesc& desc) {
-    auto found = cudnn_ways(desc, rig.options);
+  const auto candidates = [&](const OpDesc& desc) {
+    auto found = cudnn_candidates(desc, rig.options);
     CHECK(found.size() == expected_ways);
     return found;
   };
-  for (const Way& way : ways(d.forward)) {
-    const auto op = way.make();
+  for (const Candidate& candidate : candidates(d.forward)) {
+    const auto op = candidate.make();
     REQUIRE(op);
-    CHECK(op->implementation() == way.name);
+    CHECK(op->implementation() == candidate.name);
     const DeviceTensor y = rig.poisoned(op->tensors()[2]);
     rig.run(*op, {at_x.data(), at_w.data(), c.bias ? at_b.data() : nullptr, y.data()});
     CHECK(relative_error(rig.download(y), expected.y) <= tolerance(type));
   }
-  for (const Way& way : ways(d.data)) {
-    const auto op = way.make();
+  for (const Candidate& candidate : candidates(d.data)) {
+    const auto op = candidate.make();
     REQUIRE(op);
     const DeviceTensor dx = rig.poisoned(op->tensors()[2]);
     rig.run(*op, {at_dy.data(), at_w.data(), dx.data()});
     CHECK(relative_error(rig.download(dx), expected.dx) <= tolerance(type));
   }
-  for (const Way& way : ways(d.weights)) {
-    const auto op = way.make();
+  for (const Candidate& candidate : candidates(d.weights)) {
+    const auto op = candidate.make();
     REQUIRE(op);
-    CHECK(way.name.ends_with(ending));
+    CHECK(candidate.name.ends_with(ending));
     CHECK(op->tensors()[2].type == DType::f32);
     const DeviceTensor dw = rig.poisoned(op->tensors()[2]), db = rig.poisoned(vector);
     rig.run(*op, {at_x.data(), at_dy.data(), dw.data(), d.weights.bias ? db.data() : nullptr});
@@ -137,34 +137,34 @@ TEST_CASE("cudnn: engines that round, or choose another algorithm, are ways only
   LibraryRig rig;
   const std::string plain = way_of(CudnnEngine::plain), tf32 = way_of(CudnnEngine::tensor_core) + " tf32",
                     winograd = way_of(CudnnEngine::winograd), other = way_of(CudnnEngine::nondeterministic);
-  const auto ways = [&](DType type) { return names(cudnn_ways(small_forward(type), rig.options)); };
-  CHECK(ways(DType::f32) == std::vector{other, plain});
-  CHECK(ways(DType::bf16) == std::vector{way_of(CudnnEngine::tensor_core), other, plain});
+  const auto candidates = [&](DType type) { return names(cudnn_candidates(small_forward(type), rig.options)); };
+  CHECK(candidates(DType::f32) == std::vector{other, plain});
+  CHECK(candidates(DType::bf16) == std::vector{way_of(CudnnEngine::tensor_core), other, plain});
   rig.options.fast_convolutions = true;
-  CHECK(ways(DType::f32) == std::vector{winograd, other, plain});
+  CHECK(candidates(DType::f32) == std::vector{winograd, other, plain});
   rig.options.fast_convolutions = false, rig.options.tf32 = true;
-  CHECK(ways(DType::f32) == std::vector{tf32, other, plain});
-  CHECK(cudnn_ways(small_forward(), rig.options).front().make()->rounds_to_tf32());
+  CHECK(candidates(DType::f32) == std::vector{tf32, other, plain});
+  CHECK(cudnn_candidates(small_forward(), rig.options).front().make()->rounds_to_tf32());
   rig.options.tf32 = false, rig.options.deterministic = true;
-  CHECK(ways(DType::f32) == std::vector{plain});  // one, and it is pinned
+  CHECK(candidates(DType::f32) == std::vector{plain});  // one, and it is pinned
 }
 
 TEST_CASE("cudnn: plans that are refused or want too much memory are none") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::refuses, CudnnEngine::hungry, CudnnEngine::plain});
   LibraryRig rig;
-  const std::vector<Way> ways = cudnn_ways(small_forward(), rig.options);
-  REQUIRE(ways.size() == 3);
-  CHECK(ways[0].make() == nullptr);
-  CHECK(ways[1].make() == nullptr);
-  CHECK(ways[2].make() != nullptr);
+  const std::vector<Candidate> candidates = cudnn_candidates(small_forward(), rig.options);
+  REQUIRE(candidates.size() == 3);
+  CHECK(candidates[0].make() == nullptr);
+  CHECK(candidates[1].make() == nullptr);
+  CHECK(candidates[2].make() != nullptr);
 }
 
 TEST_CASE("cudnn: no ways without the library, with a device that it refuses, without libraries, for other ops") {
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
-    CHECK(cudnn_ways(small_forward(), rig.options).empty());
+    CHECK(cudnn_candidates(small_forward(), rig.options).empty());
     CHECK(library_versions() == "cudnn none; cublaslt none");
     CHECK(describe_libraries().find("cuDNN       none: it is not simulated here\n") == 0);
   }
@@ -172,12 +172,12 @@ TEST_CASE("cudnn: no ways without the library, with a device that it refuses, wi
   CHECK(library_versions() == "cudnn 9.19.0; cublaslt none");
   CHECK(describe_libraries().find("cuDNN       9.19.0, a stand-in\n") == 0);
   LibraryRig rig;
-  CHECK(cudnn_ways(ReluForward{last({2, 8, 6, 6}, DType::f32)}, rig.options).empty());
-  CHECK(cudnn_ways(small_forward(), CudaOpOptions{}).empty());
-  CHECK(cudnn_ways(small_forward(), rig.options).size() == 1);
+  CHECK(cudnn_candidates(ReluForward{last({2, 8, 6, 6}, DType::f32)}, rig.options).empty());
+  CHECK(cudnn_candidates(small_forward(), CudaOpOptions{}).empty());
+  CHECK(cudnn_candidates(small_forward(), rig.options).size() == 1);
   cudnn.refuse_devices();
   LibraryRig refused;
-  CHECK(cudnn_ways(small_forward(), refused.options).empty());
+  CHECK(cudnn_candidates(small_forward(), refused.options).empty());
 }
 
 TEST_CASE("cudnn: the same pointers are told once, whatever the number of runs") {
@@ -185,7 +185,7 @@ TEST_CASE("cudnn: the same pointers are told once, whatever the number of runs")
   const SimulatedCudnn cudnn;
   LibraryRig rig;
   const Conv2dForward d = small_forward();
-  const auto op = cudnn_ways(d, rig.options).front().make();
+  const auto op = cudnn_candidates(d, rig.options).front().make();
   const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
                      y = rig.poisoned(d.y), other = rig.poisoned(d.y);
   const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, 0}, {});
@@ -207,9 +207,9 @@ TEST_CASE("cudnn: a failure at run time says what failed where, and how to go on
   const Conv2dForward d = small_forward();
   const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
                      y = rig.poisoned(d.y);
-  const std::vector<Way> ways = cudnn_ways(d, rig.options);
+  const std::vector<Candidate> candidates = cudnn_candidates(d, rig.options);
   try {
-    rig.run(*ways[0].make(), {x.data(), w.data(), nullptr, y.data()});
+    rig.run(*candidates[0].make(), {x.data(), w.data(), nullptr, y.data()});
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::device);
@@ -217,8 +217,9 @@ TEST_CASE("cudnn: a failure at run time says what failed where, and how to go on
           std::string("cuDNN failed in conv2d_forward (cudnn:eng9 k2=7) on cuda:0: CUDNN_STATUS_EXECUTION_FAILED "
                       "(planted); DP_CUDNN_LIBRARY=none leaves cuDNN out"));
   }
-  CHECK_THROWS_WITH(rig.run(*ways[1].make(), {static_cast<std::byte*>(x.data()) + 4, w.data(), nullptr, y.data()}),
-                    Catch::Contains("does not lie on a multiple of 16 bytes"));
+  CHECK_THROWS_WITH(
+      rig.run(*candidates[1].make(), {static_cast<std::byte*>(x.data()) + 4, w.data(), nullptr, y.data()}),
+      Catch::Contains("does not lie on a multiple of 16 bytes"));
 }
 
 TEST_CASE("cudnn: a handle that is used or destroyed while another device is current is reported") {

@@ -54,9 +54,9 @@ void check_ways(const OpDesc& desc, const CudaOpOptions& options, int& compared,
   const auto pinned = std::visit([&](const auto& d) { return make(d, options); }, desc);
   std::vector<std::unique_ptr<CudaOp>> made;
   std::vector<CudaOp*> ops{pinned.get()};
-  for (const Way& way : ways_beside(desc, *pinned, options))
-    if (tensor_cores ? way.name.starts_with("own:mma") : way.name.find("own:") == std::string::npos)
-      if (auto op = way.make()) ops.push_back(made.emplace_back(std::move(op)).get());
+  for (const Candidate& candidate : other_candidates(desc, *pinned, options))
+    if (tensor_cores ? candidate.name.starts_with("own:mma") : candidate.name.find("own:") == std::string::npos)
+      if (auto op = candidate.make()) ops.push_back(made.emplace_back(std::move(op)).get());
   const dp::test::Judged found = dp::test::judged(ops, try_ops(trial_arguments(desc), ops));
   INFO(problem_of(desc, *pinned));
   CHECK(found.failures == std::vector<std::string>{});

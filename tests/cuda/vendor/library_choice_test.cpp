@@ -62,11 +62,12 @@ class Slow final : public CudaOp {
 
 // Of it and the ways of libraries.
 std::string fastest(Tuner& tuner, const LibraryRig& rig, const OpDesc& desc, const std::string& variant = {}) {
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
   auto own = std::visit([&](const auto& d) { return make(d, rig.options); }, desc);
-  for (Way& way : ways_beside(desc, *own, rig.options))
-    if (!way.name.starts_with("own:")) ways.push_back(std::move(way));
-  return as_op(tuner.choose(desc, std::make_unique<Slow>(std::move(own)), {ways, {}, {}}, variant))->implementation();
+  for (Candidate& candidate : other_candidates(desc, *own, rig.options))
+    if (!candidate.name.starts_with("own:")) candidates.push_back(std::move(candidate));
+  return as_op(tuner.choose(desc, std::make_unique<Slow>(std::move(own)), {candidates, {}, {}}, variant))
+      ->implementation();
 }
 
 }  // namespace
@@ -116,7 +117,7 @@ TEST_CASE("library ways: one that loses NaN is a note, not a failure, an own ker
   const auto found = [&](const OpDesc& desc) {
     std::vector<std::unique_ptr<CudaOp>> all;
     all.push_back(std::visit([&](const auto& d) { return make(d, rig.options); }, desc));
-    for (const Way& way : library_ways(desc, rig.options)) all.push_back(way.make());
+    for (const Candidate& candidate : library_candidates(desc, rig.options)) all.push_back(candidate.make());
     std::vector<CudaOp*> ops;
     for (const auto& op : all) ops.push_back(op.get());
     return judged(ops, try_ops(trial_arguments(desc), ops));
@@ -143,7 +144,7 @@ TEST_CASE("library ways: of cuDNN's engines that compile kernels two are taken f
       {CudnnEngine::compiles, CudnnEngine::compiles_too, CudnnEngine::compiles_as_well, CudnnEngine::plain});
   LibraryRig rig;
   std::vector<std::string> names;
-  for (const Way& way : cudnn_ways(convolution(), rig.options)) names.push_back(way.name);
+  for (const Candidate& candidate : cudnn_candidates(convolution(), rig.options)) names.push_back(candidate.name);
   CHECK(names ==
         std::vector{way_of(CudnnEngine::compiles), way_of(CudnnEngine::compiles_too), way_of(CudnnEngine::plain)});
 }
@@ -236,8 +237,9 @@ TEST_CASE("library ways: a graph runs them as it recorded them, and recording te
   const TensorDesc x = desc({2, 8, 6, 6}, DType::bf16), dy = desc({2, 12, 6, 6}, DType::bf16),
                    dw = desc({12, 8, 3, 3}, DType::f32), rows = desc({3, 20}, DType::f32),
                    w = desc({7, 20}, DType::f32), y = desc({3, 7}, DType::f32), b = desc({7}, DType::f32);
-  const auto convolution = cudnn_ways(Conv2dBackwardWeights{x, dy, dw, {3, 1, 1}, false}, rig.options).front().make();
-  const auto linear = cublaslt_ways(LinearForward{rows, w, y, true, true}, rig.options).front().make();
+  const auto convolution =
+      cudnn_candidates(Conv2dBackwardWeights{x, dy, dw, {3, 1, 1}, false}, rig.options).front().make();
+  const auto linear = cublaslt_candidates(LinearForward{rows, w, y, true, true}, rig.options).front().make();
   const auto any = [&](const TensorDesc& tensor) { return rig.upload(random_tensor(tensor.shape, random), tensor); };
   const DeviceTensor at_x = any(x), at_dy = any(dy), at_rows = any(rows), at_w = any(w), at_b = any(b),
                      at_dw = rig.poisoned(dw), at_y = rig.poisoned(y);
@@ -297,20 +299,20 @@ TEST_CASE("library ways: a plan is described before the first step") {
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
   const Shape x{8, 1, 8, 8}, w{128, 64}, y{8, 128};
   const LinearForward fc1{{x, DType::f32, plain(x, DType::f32)}, {w, DType::f32, {}}, {y, DType::f32, {}}, true, true};
-  std::string way;
+  std::string candidate;
   {
     const LibraryRig rig;
     const auto own = make(fc1, rig.options);
-    for (const Way& one : ways_beside(fc1, *own, rig.options))
-      if (one.name.starts_with("cublaslt")) way = one.name;
-    TuningCache(cache_folder(), machine_of(0)).keep(problem_of(fc1, *own), {way, 5.0});
+    for (const Candidate& one : other_candidates(fc1, *own, rig.options))
+      if (one.name.starts_with("cublaslt")) candidate = one.name;
+    TuningCache(cache_folder(), machine_of(0)).keep(problem_of(fc1, *own), {candidate, 5.0});
   }
-  REQUIRE(!way.empty());
+  REQUIRE(!candidate.empty());
   DataParallelOptions options = on_gpus(1, 1);
   options.autotune = true;
   const std::string plan = DataParallel(models::mlp({.input = {1, 8, 8}, .classes = 10}), options).describe_plan(8);
   INFO(plan);
-  CHECK(plan.find("fc1+relu                                 " + way) != std::string::npos);
+  CHECK(plan.find("fc1+relu                                 " + candidate) != std::string::npos);
 }
 
 namespace {

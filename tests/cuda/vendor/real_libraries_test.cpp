@@ -136,14 +136,14 @@ TEST_CASE("real libraries refuse a host without a GPU, and own kernels serve") {
   CudaOpOptions options;
   options.libraries = std::make_shared<Libraries>(0);
   CHECK(options.libraries->cudnn_handle() == nullptr);
-  for (const OpDesc& desc : directions(DType::f32, true)) CHECK(cudnn_ways(desc, options).empty());
+  for (const OpDesc& desc : directions(DType::f32, true)) CHECK(cudnn_candidates(desc, options).empty());
   const TensorDesc low = last({64, 64, 32, 32}, DType::f16), weights = last({64, 64, 3, 3}, DType::f16);
-  CHECK(cudnn_ways(NormConv2dForward{low, weights, low, {3, 1, 1}, true, true}, options).empty());
+  CHECK(cudnn_candidates(NormConv2dForward{low, weights, low, {3, 1, 1}, true, true}, options).empty());
   const Shape x{64, 512}, w{10, 512}, y{64, 10};
   const LinearForward linear{{x, DType::f32, plain(x, DType::f32)},
                              {w, DType::f32, plain(w, DType::f32)},
                              {y, DType::f32, plain(y, DType::f32)},
                              true,
                              true};
-  for (const Way& way : cublaslt_ways(linear, options)) CHECK(way.name.empty());
+  for (const Candidate& candidate : cublaslt_candidates(linear, options)) CHECK(candidate.name.empty());
 }

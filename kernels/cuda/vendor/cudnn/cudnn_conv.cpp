@@ -41,7 +41,7 @@ class CudnnConvolutionOp final : public CudaOp {
     const std::size_t own = bias_sums_ ? bias_sums_->workspace_bytes() : 0;
     return std::max(with_room_to_align(run_.workspace_bytes()) + with_room_to_align(narrow_bytes_), own);
   }
-  std::string implementation() const override { return run_.way(); }
+  std::string implementation() const override { return run_.candidate(); }
   bool uses_libraries() const override { return true; }
   bool rounds_to_tf32() const override { return tf32_; }
 
@@ -68,9 +68,9 @@ class CudnnConvolutionOp final : public CudaOp {
   std::size_t narrow_bytes_ = 0;
 };
 
-std::vector<Way> ways_of(const char* name, const Problem& problem, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const char* name, const Problem& problem, const CudaOpOptions& options) {
   const bool is_f32 = problem.convolution.x.type == DType::f32;
-  return ways_of_graph(
+  return candidates_of_graph(
       {name, problem.widen ? " widened" : "", is_f32},
       [&](const CudnnTarget& target) { return convolution_graph(target, problem.convolution); },
       [shared = std::make_shared<const Problem>(problem)](CudnnRun run, bool tf32) {
@@ -92,12 +92,12 @@ std::optional<CudnnConvolution> cudnn_convolution(const OpDesc& desc) {
   return std::nullopt;
 }
 
-std::vector<Way> cudnn_ways(const OpDesc& desc, const CudaOpOptions& options) {
+std::vector<Candidate> cudnn_candidates(const OpDesc& desc, const CudaOpOptions& options) {
   const auto convolution = cudnn_convolution(desc);
   const auto fused = cudnn_norm_convolution(desc);
   if (!convolution && !fused) return {};
   if (options.libraries == nullptr || options.libraries->cudnn_handle() == nullptr) return {};
-  if (fused) return cudnn_norm_ways(name_of(desc), *fused, options);
+  if (fused) return cudnn_norm_candidates(name_of(desc), *fused, options);
   const CudnnConvolution& c = *convolution;
   Problem problem{c, {}};
   if (c.direction == CudnnDirection::forward)
@@ -107,12 +107,12 @@ std::vector<Way> cudnn_ways(const OpDesc& desc, const CudaOpOptions& options) {
   else
     problem.tensors = {c.x, c.y, c.w};
   if (const auto* const d = std::get_if<Conv2dBackwardWeights>(&desc)) problem.bias_gradient = d->bias;
-  std::vector<Way> ways = ways_of(name_of(desc), problem, options);
-  if (!ways.empty() || c.direction != CudnnDirection::backward_weights || c.w.type == c.x.type) return ways;
+  std::vector<Candidate> candidates = candidates_of(name_of(desc), problem, options);
+  if (!candidates.empty() || c.direction != CudnnDirection::backward_weights || c.w.type == c.x.type) return candidates;
   // No engine writes float32 from 16 bits.
   problem.convolution.w = narrow_weights(c);
   problem.widen = true;
-  return ways_of(name_of(desc), problem, options);
+  return candidates_of(name_of(desc), problem, options);
 }
 
 }  // namespace dp::kernels::cuda

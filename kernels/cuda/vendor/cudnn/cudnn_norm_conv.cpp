@@ -11,7 +11,7 @@ namespace {
 class CudnnNormOp : public CudaOp {
  public:
   std::size_t workspace_bytes() const override { return bytes_ + kLibraryAlignment; }
-  std::string implementation() const override { return run_.way(); }
+  std::string implementation() const override { return run_.candidate(); }
   bool uses_libraries() const override { return true; }
 
  protected:
@@ -211,9 +211,9 @@ std::unique_ptr<CudaOp> make_op(const CudnnFused& fused, CudnnRun run) {
   return std::make_unique<WeightsOp>(fused, std::move(run));
 }
 
-std::vector<Way> ways_of(const char* name, const CudnnFused& fused, const std::string& ending,
-                         const CudaOpOptions& options) {
-  return ways_of_graph(
+std::vector<Candidate> candidates_of(const char* name, const CudnnFused& fused, const std::string& ending,
+                                     const CudaOpOptions& options) {
+  return candidates_of_graph(
       {name, ending}, [&](const CudnnTarget& target) { return norm_convolution_graph(target, fused.graph); },
       [fused](CudnnRun run, bool) { return make_op(fused, std::move(run)); }, options);
 }
@@ -251,25 +251,25 @@ std::optional<CudnnFused> cudnn_norm_convolution(const OpDesc& desc) {
   return std::nullopt;
 }
 
-std::vector<Way> cudnn_norm_ways(const char* name, const CudnnFused& asked, const CudaOpOptions& options) {
+std::vector<Candidate> cudnn_norm_candidates(const char* name, const CudnnFused& asked, const CudaOpOptions& options) {
   CudnnFused fused = asked;
   const std::string ending = " fused";
-  std::vector<Way> ways = ways_of(name, fused, ending, options);
-  if (!ways.empty()) return ways;
+  std::vector<Candidate> candidates = candidates_of(name, fused, ending, options);
+  if (!candidates.empty()) return candidates;
   CudnnConvolution& c = fused.graph.convolution;
   if (c.direction == CudnnDirection::forward && !fused.graph.statistics) {  // no engine normalises alone
     fused.graph.statistics = true;
-    return ways_of(name, fused, ending, options);
+    return candidates_of(name, fused, ending, options);
   }
   if (c.direction == CudnnDirection::backward_data && (fused.relu || fused.graph.add)) {
     fused.graph.sums = false, fused.graph.mask = fused.relu;
-    return ways_of(name, fused, ending + " mask", options);
+    return candidates_of(name, fused, ending + " mask", options);
   }
   if (c.direction == CudnnDirection::backward_weights && c.w.type != c.x.type) {  // nor writes float32 from 16 bits
     c.w = narrow_weights(c);
-    return ways_of(name, fused, ending + " widened", options);
+    return candidates_of(name, fused, ending + " widened", options);
   }
-  return ways;
+  return candidates;
 }
 
 }  // namespace dp::kernels::cuda

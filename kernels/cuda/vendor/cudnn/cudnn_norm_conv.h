@@ -2,8 +2,8 @@
 // the ops one after another, and what of it was seen: docs/decisions/0024-libraries-at-run-time.md.
 #pragma once
 
+#include "kernels/cuda/vendor/cudnn/cudnn_candidates.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_norm_graph.h"
-#include "kernels/cuda/vendor/cudnn/cudnn_ways.h"
 
 namespace dp::kernels::cuda {
 
@@ -19,6 +19,6 @@ std::optional<CudnnFused> cudnn_norm_convolution(const OpDesc& desc);
 
 // Ways "cudnn:eng12 k2=3 k13=1 fused", which take the tensors of the plain convolution; as many as of that. Where no engine has the
 // sums of a data gradient: with the mask alone, "fused mask". There is a handle.
-std::vector<Way> cudnn_norm_ways(const char* name, const CudnnFused& fused, const CudaOpOptions& options);
+std::vector<Candidate> cudnn_norm_candidates(const char* name, const CudnnFused& fused, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

@@ -10,8 +10,12 @@ CudnnPointers::CudnnPointers(std::initializer_list<std::pair<CudnnTensorId, void
   for (const auto& [id, pointer] : tensors) pointers_[static_cast<std::size_t>(id)] = pointer;
 }
 
-CudnnRun::CudnnRun(const char* op, std::string way, CudnnPlan plan, std::shared_ptr<Libraries> libraries)
-    : op_(op), way_(std::move(way)), libraries_(std::move(libraries)), api_(*cudnn().api), plan_(std::move(plan)) {}
+CudnnRun::CudnnRun(const char* op, std::string candidate, CudnnPlan plan, std::shared_ptr<Libraries> libraries)
+    : op_(op),
+      candidate_(std::move(candidate)),
+      libraries_(std::move(libraries)),
+      api_(*cudnn().api),
+      plan_(std::move(plan)) {}
 
 void CudnnRun::enqueue(cudaStream_t stream, const CudnnPointers& pointers) {
   expect_run(libraries_->use_stream(stream));
@@ -41,8 +45,8 @@ CudnnBackendDescriptor CudnnRun::pack_of(const CudnnPointers& pointers) {
 
 void CudnnRun::fail(const std::string& why) const {
   cudaGetLastError();
-  throw Error(ErrorCode::device, std::string("cuDNN failed in ") + op_ + " (" + way_ + ") on " + current_device() +
-                                     ": " + why + "; DP_CUDNN_LIBRARY=none leaves cuDNN out");
+  throw Error(ErrorCode::device, std::string("cuDNN failed in ") + op_ + " (" + candidate_ + ") on " +
+                                     current_device() + ": " + why + "; DP_CUDNN_LIBRARY=none leaves cuDNN out");
 }
 
 void CudnnRun::expect_run(CudnnStatus status) const {

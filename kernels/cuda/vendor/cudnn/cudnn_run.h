@@ -22,9 +22,9 @@ class CudnnPointers {
 // One plan, run as a part of the op `op` by the way `way`.
 class CudnnRun {
  public:
-  CudnnRun(const char* op, std::string way, CudnnPlan plan, std::shared_ptr<Libraries> libraries);
+  CudnnRun(const char* op, std::string candidate, CudnnPlan plan, std::shared_ptr<Libraries> libraries);
 
-  const std::string& way() const { return way_; }
+  const std::string& candidate() const { return candidate_; }
   std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
   // Allocates nothing for pointers that it was called with lately. The workspace lies on a multiple of kLibraryAlignment. An Error says
   // which op failed where.
@@ -43,7 +43,7 @@ class CudnnRun {
   };
 
   const char* op_;
-  std::string way_;
+  std::string candidate_;
   std::shared_ptr<Libraries> libraries_;
   const CudnnApi& api_;
   CudnnPlan plan_;

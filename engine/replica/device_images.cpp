@@ -1,4 +1,4 @@
-#include "engine/replica/kept_images.h"
+#include "engine/replica/device_images.h"
 
 #include <algorithm>
 #include <limits>
@@ -12,18 +12,18 @@ constexpr std::size_t kPiece = 4 << 20;  // of a copy: a stream keeps as much pi
 
 }  // namespace
 
-const KeptSets::Kept* KeptSets::find(const ImageSet* set) const {
+const DeviceImageSets::Kept* DeviceImageSets::find(const ImageSet* set) const {
   const auto found = std::find_if(sets_.begin(), sets_.end(), [&](const Kept& kept) { return kept.set.get() == set; });
   return found == sets_.end() ? nullptr : &*found;
 }
 
-kernels::Op* KeptSets::gather_of(std::int64_t rows) const {
+kernels::Op* DeviceImageSets::gather_of(std::int64_t rows) const {
   for (const auto& [number, op] : gathers_)
     if (number == rows) return op.get();
   return nullptr;
 }
 
-std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
+std::size_t DeviceImageSets::keep(const DeviceImages& images, std::int64_t rows) {
   std::size_t taken = 0;
   const auto allocate = [&](std::size_t bytes) {
     taken += bytes;
@@ -69,7 +69,7 @@ std::size_t KeptSets::keep(const KeptImages& images, std::int64_t rows) {
   return taken;
 }
 
-void KeptSets::choose(const KeptImages& images) {
+void DeviceImageSets::choose(const DeviceImages& images) {
   const Kept& kept = *find(images.set.get());
   const ImageSet& set = *kept.set;
   const void* const bytes = kept.bytes ? kept.bytes->data() : set.images.raw();
@@ -87,7 +87,7 @@ void KeptSets::choose(const KeptImages& images) {
   stream_.upload(inputs_->data(), &chosen_, sizeof chosen_);
 }
 
-void KeptSets::gather(const std::int64_t* samples, std::int64_t rows, float* x) {
+void DeviceImageSets::gather(const std::int64_t* samples, std::int64_t rows, float* x) {
   void* const args[] = {const_cast<std::int64_t*>(samples), inputs_->data(), x};
   gather_of(rows)->run(stream_, args, nullptr);
 }

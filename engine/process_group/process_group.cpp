@@ -1,4 +1,4 @@
-#include "dp/world.h"
+#include "dp/process_group.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -10,17 +10,17 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/process_group/process_group_state.h"
 #include "engine/process_group/start_thread.h"
-#include "engine/process_group/world_state.h"
 #include "kernels/mpi_plugin.h"
 
 namespace dp {
 
-using world::Connection;
-using world::Failure;
-using world::Hello;
-using world::Kind;
-using world::Message;
+using process_group::Connection;
+using process_group::Failure;
+using process_group::Hello;
+using process_group::Kind;
+using process_group::Message;
 
 namespace {
 
@@ -42,39 +42,40 @@ std::string host_identity() {
 
 }  // namespace
 
-World::State::State(const WorldOptions& o) : options(o), exceptions_(std::uncaught_exceptions()) {
+ProcessGroup::State::State(const ProcessGroupOptions& o) : options(o), exceptions_(std::uncaught_exceptions()) {
   if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
     throw Error(ErrorCode::usage, fmt::format("rank {} of {} is impossible", o.rank, o.size));
   if (o.size > 1) join();
 }
 
-void World::State::join() {
+void ProcessGroup::State::join() {
   constexpr double kTry = 0.2;  // seconds; short, so that an interrupt is heard
   double waited = 0;            // by this process: it may have been suspended
   int port = options.port;
   if (options.rank == 0) {
     FileHandle listener =
-        options.listener >= 0 ? FileHandle(options.listener) : world::listen_on(options.address, options.port);
-    port = world::port_of(listener);
-    coordinator_ = std::make_unique<world::Coordinator>(std::move(listener), options);
+        options.listener >= 0 ? FileHandle(options.listener) : process_group::listen_on(options.address, options.port);
+    port = process_group::port_of(listener);
+    coordinator_ = std::make_unique<process_group::Coordinator>(std::move(listener), options);
   }
   while (!connection_) {
     const double left = std::min(kTry, options.timeout_seconds - waited);
     try {
-      connection_.emplace(world::connect_to(options.address, port,
-                                            world::Clock::now() + std::chrono::duration_cast<world::Clock::duration>(
-                                                                      std::chrono::duration<double>(left))));
+      connection_.emplace(process_group::connect_to(
+          options.address, port,
+          process_group::Clock::now() +
+              std::chrono::duration_cast<process_group::Clock::duration>(std::chrono::duration<double>(left))));
     } catch (const Error& error) {
       waited += left;
       if (error.code() != ErrorCode::timeout || interrupted() || waited >= options.timeout_seconds)
         throw Error(error.code(), fmt::format("rank {} of {}: {}", options.rank, options.size, error.what()));
     }
   }
-  address_ = world::own_address(connection_->file());
+  address_ = process_group::own_address(connection_->file());
   connection_->send(
       {Kind::hello, 0, to_text(Hello{options.token, options.rank, options.size, host_identity(), host_name()})});
   try {
-    reader_ = world::start_thread("that listens to rank 0", [this] { read(); });
+    reader_ = process_group::start_thread("that listens to rank 0", [this] { read(); });
   } catch (const Error& error) {
     fail(error);
     throw;
@@ -103,12 +104,12 @@ void World::State::join() {
   }
 }
 
-World::State::~State() {
+ProcessGroup::State::~State() {
   leave();
   if (options.mpi && !failure_ && std::uncaught_exceptions() <= exceptions_) kernels::mpi_plugin()->finish();
 }
 
-void World::State::leave() {
+void ProcessGroup::State::leave() {
   if (!connection_ || !reader_.joinable()) return;
   {
     const std::scoped_lock lock(mutex_);
@@ -123,7 +124,7 @@ void World::State::leave() {
   reader_.join();
 }
 
-void World::State::read() {
+void ProcessGroup::State::read() {
   const auto lost = [this] {
     const std::scoped_lock lock(mutex_);
     if (!leaving_) end_by({0, Error(ErrorCode::device, "its process is gone")});
@@ -158,41 +159,42 @@ void World::State::read() {
   }
 }
 
-void World::State::take(const Message& message) {
+void ProcessGroup::State::take(const Message& message) {
   const std::scoped_lock lock(mutex_);
   switch (message.kind) {
     case Kind::refused: end_by({0, Error(ErrorCode::usage, message.body)}); break;
     case Kind::welcome:
-      for (const std::string& hello : world::split(message.body)) ranks.push_back(world::parse_hello(hello));
+      for (const std::string& hello : process_group::split(message.body))
+        ranks.push_back(process_group::parse_hello(hello));
       if (ranks.size() != static_cast<std::size_t>(options.size)) throw std::runtime_error("a torn welcome");
       welcome_ = true;
       break;
-    case Kind::everyone: results_[message.number] = world::split(message.body); break;
-    case Kind::fail: end_by(world::parse_failure(message.body)); break;
+    case Kind::everyone: results_[message.number] = process_group::split(message.body); break;
+    case Kind::fail: end_by(process_group::parse_failure(message.body)); break;
     case Kind::roll: send({Kind::here, message.number}); break;
     case Kind::busy: ++put_off_; break;
     case Kind::silent:
       silent_.emplace();
-      for (const std::string& rank : world::split(message.body)) silent_->push_back(std::stoi(rank));
+      for (const std::string& rank : process_group::split(message.body)) silent_->push_back(std::stoi(rank));
       break;
     default: throw std::runtime_error("an unexpected message");
   }
   changed_.notify_all();
 }
 
-void World::State::end_by(const Failure& failure) {
+void ProcessGroup::State::end_by(const Failure& failure) {
   if (!failure_) failure_ = failure;
   for (kernels::AbortFlag* flag : flags_) flag->store(true, std::memory_order_release);
   changed_.notify_all();
 }
 
-void World::State::send(const Message& message) {
+void ProcessGroup::State::send(const Message& message) {
   connection_->send(message);
   if (connection_->unsent()) wake_.raise();
 }
 
-std::uint64_t World::State::give(std::string_view mine) {
-  if (mine.size() > world::kLongestPart)
+std::uint64_t ProcessGroup::State::give(std::string_view mine) {
+  if (mine.size() > process_group::kLongestPart)
     throw Error(ErrorCode::usage, fmt::format("{} bytes are too much for an exchange", mine.size()));
   const std::uint64_t number = given_++;
   const std::scoped_lock lock(mutex_);
@@ -203,7 +205,7 @@ std::uint64_t World::State::give(std::string_view mine) {
   return number;
 }
 
-std::vector<std::string> World::State::wait(std::uint64_t number) {
+std::vector<std::string> ProcessGroup::State::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   // Rank 0 ends the wait in time, unless it is stopped itself. Counted in seconds of this process: it may have been suspended.
   const double patience = 2 * options.timeout_seconds + 5;
@@ -219,33 +221,33 @@ std::vector<std::string> World::State::wait(std::uint64_t number) {
   rethrow();
 }
 
-bool World::State::agree(bool wish) {
+bool ProcessGroup::State::agree(bool wish) {
   const auto before = std::exchange(vote_, give(wish ? "1" : "0"));
   if (!before) return false;
   const std::vector<std::string> wishes = wait(*before);
   return std::find(wishes.begin(), wishes.end(), "1") != wishes.end();
 }
 
-void World::State::busy(bool is) {
+void ProcessGroup::State::busy(bool is) {
   const std::scoped_lock lock(mutex_);
   if (connection_ && !failure_) send({Kind::busy, is ? 1u : 0u});
 }
 
-void World::State::fail(const Error& error) {
+void ProcessGroup::State::fail(const Error& error) {
   const std::scoped_lock lock(mutex_);
   if (failure_ || !connection_) return;
   send({Kind::fail, 0, to_text(Failure{options.rank, error})});
 }
 
-void World::State::rethrow() const { throw Error(failure_->error.code(), to_sentence(*failure_)); }
+void ProcessGroup::State::rethrow() const { throw Error(failure_->error.code(), to_sentence(*failure_)); }
 
-std::optional<Error> World::State::failure() {
+std::optional<Error> ProcessGroup::State::failure() {
   const std::scoped_lock lock(mutex_);
   if (!failure_ || failure_->rank == options.rank) return std::nullopt;
   return Error(failure_->error.code(), to_sentence(*failure_));
 }
 
-std::vector<int> World::State::silent_ranks() {
+std::vector<int> ProcessGroup::State::silent_ranks() {
   std::unique_lock lock(mutex_);
   if (failure_ || !connection_) return {};
   silent_.reset();
@@ -255,36 +257,36 @@ std::vector<int> World::State::silent_ranks() {
   return silent_.value_or(std::vector<int>{0});
 }
 
-void World::State::attach(kernels::AbortFlag* flag) {
+void ProcessGroup::State::attach(kernels::AbortFlag* flag) {
   const std::scoped_lock lock(mutex_);
   flags_.push_back(flag);
   if (failure_) flag->store(true, std::memory_order_release);
 }
 
-void World::State::detach(kernels::AbortFlag* flag) {
+void ProcessGroup::State::detach(kernels::AbortFlag* flag) {
   const std::scoped_lock lock(mutex_);
   std::erase(flags_, flag);
 }
 
-World::World(std::unique_ptr<State> state) : state_(std::move(state)) {}
-World::~World() = default;
+ProcessGroup::ProcessGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ProcessGroup::~ProcessGroup() = default;
 
-std::shared_ptr<World> World::join(const WorldOptions& options) {
-  return std::shared_ptr<World>(new World(std::make_unique<State>(options)));
+std::shared_ptr<ProcessGroup> ProcessGroup::join(const ProcessGroupOptions& options) {
+  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::make_unique<State>(options)));
 }
 
-int World::rank() const { return state_->rank(); }
-int World::size() const { return state_->size(); }
-int World::local_rank() const { return state_->local_rank(); }
-int World::local_size() const { return state_->local_size(); }
-bool World::one_host() const { return state_->one_host(); }
-std::string World::host_of(int rank) const {
+int ProcessGroup::rank() const { return state_->rank(); }
+int ProcessGroup::size() const { return state_->size(); }
+int ProcessGroup::local_rank() const { return state_->local_rank(); }
+int ProcessGroup::local_size() const { return state_->local_size(); }
+bool ProcessGroup::one_host() const { return state_->one_host(); }
+std::string ProcessGroup::host_of(int rank) const {
   return size() == 1 ? host_name() : state_->ranks.at(static_cast<std::size_t>(rank)).name;
 }
-std::vector<std::string> World::exchange(std::string_view mine) { return state_->exchange(mine); }
-bool World::agree(bool wish) { return state_->agree(wish); }
-void World::busy(bool is) { state_->busy(is); }
-void World::fail(const Error& error) { state_->fail(error); }
-std::optional<Error> World::failure() const { return state_->failure(); }
+std::vector<std::string> ProcessGroup::exchange(std::string_view mine) { return state_->exchange(mine); }
+bool ProcessGroup::agree(bool wish) { return state_->agree(wish); }
+void ProcessGroup::busy(bool is) { state_->busy(is); }
+void ProcessGroup::fail(const Error& error) { state_->fail(error); }
+std::optional<Error> ProcessGroup::failure() const { return state_->failure(); }
 
 }  // namespace dp

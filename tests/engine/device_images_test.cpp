@@ -1,5 +1,5 @@
 // Image sets that devices keep, on CPUs.
-#include "support/kept_images.h"
+#include "support/device_images.h"
 
 #include <fstream>
 

@@ -16,14 +16,13 @@
 
 namespace dp::kernels {
 
-class MeetingBoard {
+class CallBoard {
  public:
   // Of threads of one process.
-  MeetingBoard(std::string name, int size);
+  CallBoard(std::string name, int size);
   // Of processes: the board lies in memory that all have mapped, `lines_bytes(size)` of it, zeroed, and the ranks reach each
   // other's data through `peers`. `memory` is kept as long as the board.
-  MeetingBoard(std::string name, int size, void* lines, std::shared_ptr<void> memory,
-               std::unique_ptr<PeerMemory> peers);
+  CallBoard(std::string name, int size, void* lines, std::shared_ptr<void> memory, std::unique_ptr<PeerMemory> peers);
   static std::size_t lines_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Line); }
 
   int size() const { return static_cast<int>(ranks_.size()); }

@@ -9,7 +9,7 @@ namespace dp::kernels::cuda {
 // At most so many, with options.deterministic one.
 inline constexpr std::size_t kMostCudnnWays = 8;
 
-struct CudnnWayOp {
+struct CudnnCandidateOp {
   const char* name;    // of the op that they compute
   std::string ending;  // of the ways' names: " widened"
   bool is_f32 = false;
@@ -17,8 +17,8 @@ struct CudnnWayOp {
 using CudnnOpMaker = std::function<std::unique_ptr<CudaOp>(CudnnRun run, bool tf32)>;
 
 // `graph` may throw CudnnRefusal: no ways, as where no engine has it. There is a handle.
-std::vector<Way> ways_of_graph(const CudnnWayOp& op,
-                               const std::function<std::shared_ptr<const CudnnGraph>(const CudnnTarget&)>& graph,
-                               const CudnnOpMaker& make, const CudaOpOptions& options);
+std::vector<Candidate> candidates_of_graph(
+    const CudnnCandidateOp& op, const std::function<std::shared_ptr<const CudnnGraph>(const CudnnTarget&)>& graph,
+    const CudnnOpMaker& make, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,4 @@
-#include "kernels/comm/meeting_board.h"
+#include "kernels/comm/call_board.h"
 
 #include <algorithm>
 
@@ -6,17 +6,17 @@
 
 namespace dp::kernels {
 
-MeetingBoard::MeetingBoard(std::string name, int size)
+CallBoard::CallBoard(std::string name, int size)
     : name_(std::move(name)), own_lines_(static_cast<std::size_t>(size)), ranks_(own_lines_) {}
 
-MeetingBoard::MeetingBoard(std::string name, int size, void* lines, std::shared_ptr<void> memory,
-                           std::unique_ptr<PeerMemory> peers)
+CallBoard::CallBoard(std::string name, int size, void* lines, std::shared_ptr<void> memory,
+                     std::unique_ptr<PeerMemory> peers)
     : name_(std::move(name)),
       memory_(std::move(memory)),
       peers_(std::move(peers)),
       ranks_(static_cast<Line*>(lines), static_cast<std::size_t>(size)) {}
 
-bool MeetingBoard::announce(int rank, std::uint64_t number, const CollectiveCall& call, void* data) {
+bool CallBoard::announce(int rank, std::uint64_t number, const CollectiveCall& call, void* data) {
   Line& mine = line(rank);
   if (number >= mine.known_left + kSlots) {
     mine.known_left = number;
@@ -36,12 +36,12 @@ bool MeetingBoard::announce(int rank, std::uint64_t number, const CollectiveCall
   return true;
 }
 
-void* MeetingBoard::data(int rank, std::uint64_t number) const {
+void* CallBoard::data(int rank, std::uint64_t number) const {
   const Slot& slot = line(rank).slots[number % kSlots];
   return peers_ == nullptr || slot.place.file < 0 ? slot.data : peers_->at(rank, slot.place);
 }
 
-bool MeetingBoard::met(int rank, int other, std::uint64_t number) const {
+bool CallBoard::met(int rank, int other, std::uint64_t number) const {
   if (line(other).announced.load(std::memory_order_acquire) <= number) return false;
   const CollectiveCall& mine = line(rank).slots[number % kSlots].call;
   const CollectiveCall& theirs = line(other).slots[number % kSlots].call;
@@ -49,7 +49,7 @@ bool MeetingBoard::met(int rank, int other, std::uint64_t number) const {
   return true;
 }
 
-bool MeetingBoard::all_finished(std::uint64_t number) const {
+bool CallBoard::all_finished(std::uint64_t number) const {
   return std::all_of(ranks_.begin(), ranks_.end(),
                      [number](const Line& one) { return one.finished.load(std::memory_order_acquire) > number; });
 }

@@ -1,5 +1,5 @@
 // Image sets that simulated GPUs keep.
-#include "support/kept_images.h"
+#include "support/device_images.h"
 
 #include "cuda/engine/graph_runs.h"
 #include "cuda/simulated_gpus.h"

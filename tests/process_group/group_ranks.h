@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/process_group/socket.h"
 #include "support/catch.h"
 
@@ -28,11 +28,11 @@ struct RankFailure {
 
 // A port of this host that was free a moment ago, and a listener there for rank 0.
 struct Meeting {
-  FileHandle listener = world::listen_on("127.0.0.1", 0);
-  int port = world::port_of(listener);
+  FileHandle listener = process_group::listen_on("127.0.0.1", 0);
+  int port = process_group::port_of(listener);
 
-  WorldOptions options(int rank, int size, double timeout = 30) {
-    WorldOptions o;
+  ProcessGroupOptions options(int rank, int size, double timeout = 30) {
+    ProcessGroupOptions o;
     o.rank = rank;
     o.size = size;
     o.port = port;
@@ -44,17 +44,18 @@ struct Meeting {
 };
 
 // Runs work(world) on every rank; what each threw.
-inline std::vector<RankFailure> on_ranks(int size, const std::function<void(const std::shared_ptr<World>&)>& work,
+inline std::vector<RankFailure> on_ranks(int size,
+                                         const std::function<void(const std::shared_ptr<ProcessGroup>&)>& work,
                                          double timeout = 30) {
   Meeting meeting;
   std::vector<RankFailure> failures(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
-    const WorldOptions options = meeting.options(rank, size, timeout);
+    const ProcessGroupOptions options = meeting.options(rank, size, timeout);
     threads.emplace_back([&, options, rank] {
       RankFailure& failure = failures[static_cast<std::size_t>(rank)];
       try {
-        const auto world = World::join(options);
+        const auto world = ProcessGroup::join(options);
         try {
           work(world);
         } catch (const Error& error) {
@@ -71,7 +72,7 @@ inline std::vector<RankFailure> on_ranks(int size, const std::function<void(cons
 }
 
 // The same where nothing may fail.
-inline void all_ranks(int size, const std::function<void(const std::shared_ptr<World>&)>& work) {
+inline void all_ranks(int size, const std::function<void(const std::shared_ptr<ProcessGroup>&)>& work) {
   for (const RankFailure& failure : on_ranks(size, work)) {
     INFO(failure.text);
     CHECK_FALSE(failure.failed);

@@ -21,14 +21,14 @@ kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks
 // Doubles that the gradient's norm is summed up from.
 std::int64_t norm_blocks(const std::vector<Bucket>& buckets);
 
-class Exchange {
+class GradientSync {
  public:
   // `communicator` is null for a single replica with one lane: then everything runs on the compute stream. `scaling`: of the loss, whose
   // gradients arrive scaled. `reduce_dtype`: bf16, or as the gradients are. `keeps_values`: after each step every replica has all of them.
-  Exchange(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
-           std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
-           std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
-  ~Exchange();
+  GradientSync(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
+               std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
+               std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
+  ~GradientSync();
   // Ends what is on its way. For all replicas before the first goes, since they read each other's memory; nothing but destruction may
   // follow.
   void stop();
@@ -51,7 +51,7 @@ class Exchange {
   // Holds the compute stream back until the last update is done and its weights have arrived.
   void wait_for_weights();
   // The step begins again: what was enqueued since begin() was recorded and will not be done.
-  void start_over();
+  void reset();
   // Brings the master's weights to every replica, as after a load, and renews what layers read of them.
   void broadcast_weights();
   void broadcast_momenta();  // where every replica holds all of them

@@ -9,10 +9,10 @@
 
 namespace dp::engine {
 
-class Meeting {
+class Barrier {
  public:
   // `abort` is raised when one of them will not come; not owned.
-  Meeting(int size, const kernels::AbortFlag* abort) : size_(size), abort_(abort) {}
+  Barrier(int size, const kernels::AbortFlag* abort) : size_(size), abort_(abort) {}
 
   // Returns when all have called it: whether all said yes. Throws Aborted when one will not come.
   bool all(bool yes = true) {

@@ -13,15 +13,15 @@
 namespace dp::engine {
 
 // Used by the replica's thread alone; all work goes to one stream.
-class KeptSets {
+class DeviceImageSets {
  public:
-  KeptSets(kernels::Context& context, kernels::Stream& stream) : context_(context), stream_(stream) {}
+  DeviceImageSets(kernels::Context& context, kernels::Stream& stream) : context_(context), stream_(stream) {}
 
   // Brings the set to the device, and makes what batches of so many rows need, unless it was done. Returns the bytes that this took
   // there. Error(usage) on a device that does not compute in float32.
-  std::size_t keep(const KeptImages& images, std::int64_t rows);
+  std::size_t keep(const DeviceImages& images, std::int64_t rows);
   // Enqueues that from now on batches are made of these images, with this key. keep() was called with them.
-  void choose(const KeptImages& images);
+  void choose(const DeviceImages& images);
   // Enqueues a batch of what was chosen: the same whatever that is. `samples` and `x`, (rows,C,H,W) float32 in row-major order, are
   // the device's. keep() was called with as many rows.
   void gather(const std::int64_t* samples, std::int64_t rows, float* x);

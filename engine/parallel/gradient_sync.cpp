@@ -1,4 +1,4 @@
-#include "engine/parallel/exchange.h"
+#include "engine/parallel/gradient_sync.h"
 
 #include <algorithm>
 #include <limits>
@@ -31,9 +31,9 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
   return blocks;
 }
 
-Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
-                   std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
-                   std::optional<LossScaling> scaling, bool keeps_values)
+GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
+                           std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
+                           std::optional<LossScaling> scaling, bool keeps_values)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
@@ -49,7 +49,7 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
     comm_ = context.make_stream(StreamUse::communication);
     comm_->label(replica.label_of(Phase::broadcast));
     if (reduce_dtype == DType::bf16) rounded_.emplace(replica, buckets_);
-    communicator_->bring(replica.lanes(), rounded_ ? rounded_->stride() : replica.table().size());
+    communicator_->set_summands(replica.lanes(), rounded_ ? rounded_->stride() : replica.table().size());
     std::int64_t largest = 0;
     for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.range.size());
     communicator_->reserve(static_cast<std::size_t>(largest) * element_);
@@ -80,7 +80,7 @@ Exchange::Exchange(Replica& replica, std::unique_ptr<Communicator> communicator,
   finish_norm_ = context.make_op(GradNormFinish{partial_offset_.back(), scaling_});
 }
 
-Exchange::Cast Exchange::cast_of(Range range) {
+GradientSync::Cast GradientSync::cast_of(Range range) {
   Context& context = replica_.context();
   const Shape flat{range.size()};
   const DType low = context.activation_type();
@@ -88,25 +88,25 @@ Exchange::Cast Exchange::cast_of(Range range) {
                                                {flat, low, context.plain_layout(flat, low)}})};
 }
 
-void Exchange::run(const Cast& cast) {
+void GradientSync::run(const Cast& cast) {
   void* const args[] = {value(cast.begin), replica_.low_value(cast.begin)};
   cast.op->run(stream(), args, nullptr);
 }
 
-Exchange::~Exchange() {
+GradientSync::~GradientSync() {
   stop();
   communicator_.reset();
 }
 
-void Exchange::stop() { comm_.reset(); }
+void GradientSync::stop() { comm_.reset(); }
 
-void Exchange::trace(Tracer& tracer) {
+void GradientSync::trace(Tracer& tracer) {
   if (!communicator_) return;
   comm_->trace(&tracer.communication);
   communicator_->trace(&tracer.communication);
 }
 
-void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
+void GradientSync::begin(std::int64_t step, bool per_bucket, bool momentum) {
   step_ = step;
   per_bucket_ = per_bucket;
   momentum_ = momentum;
@@ -114,20 +114,20 @@ void Exchange::begin(std::int64_t step, bool per_bucket, bool momentum) {
   values_apart_ = arrives_low(buckets_.front());
 }
 
-std::size_t Exchange::missing_momenta() const {
+std::size_t GradientSync::missing_momenta() const {
   const Part& last = parts_.back();
   return momenta_ == nullptr ? static_cast<std::size_t>(last.momentum + last.range.size()) * element_ : 0;
 }
 
-void Exchange::ensure_momenta() {
+void GradientSync::ensure_momenta() {
   if (const std::size_t bytes = missing_momenta()) momenta_ = replica_.allocate(bytes, &MemoryUse::momenta);
 }
 
-void Exchange::entries_ready(int entry) {
+void GradientSync::entries_ready(int entry) {
   while (next_ < buckets_.size() && buckets_[next_].first_entry >= entry) bucket_ready(next_);
 }
 
-void Exchange::bucket_ready(std::size_t bucket) {
+void GradientSync::bucket_ready(std::size_t bucket) {
   ++next_;
   const Phase interrupted = replica_.phase();
   sum(bucket);
@@ -135,9 +135,9 @@ void Exchange::bucket_ready(std::size_t bucket) {
   replica_.visit(interrupted);
 }
 
-void Exchange::enter(Phase phase, std::size_t bucket) {
+void GradientSync::enter(Phase phase, std::size_t bucket) {
   replica_.visit(phase);
-  replica_.activity().reach_bucket(bucket);
+  replica_.progress().reach_bucket(bucket);
   stream().label(replica_.label_of(phase));
   stream().detail(bucket_detail(bucket));
   if (!failpoints_.hit(phase, replica_.rank(), step_)) return;
@@ -147,7 +147,7 @@ void Exchange::enter(Phase phase, std::size_t bucket) {
                   type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_);
 }
 
-void Exchange::sum(std::size_t bucket) {
+void GradientSync::sum(std::size_t bucket) {
   if (communicator_) {
     replica_.compute().record(*gradients_done_);
     comm_->wait(*gradients_done_);
@@ -167,7 +167,7 @@ void Exchange::sum(std::size_t bucket) {
   if (rounded_) rounded_->widen(bucket, *comm_);
 }
 
-void Exchange::update_bucket(std::size_t bucket) {
+void GradientSync::update_bucket(std::size_t bucket) {
   enter(Phase::update, bucket);
   const Part& part = parts_[bucket];
   if (part.range.size() != 0) {
@@ -190,12 +190,12 @@ void Exchange::update_bucket(std::size_t bucket) {
   arriving_ = true;
 }
 
-bool Exchange::arrives_low(const Bucket& bucket) const {
+bool GradientSync::arrives_low(const Bucket& bucket) const {
   const std::int64_t vectors = replica_.table().vectors();  // which layers read as they are
   return mode_ == Reduce::sharded && !keeps_values_ && vectors != 0 && bucket.range.begin >= vectors;
 }
 
-void Exchange::gather(const Bucket& bucket) {
+void GradientSync::gather(const Bucket& bucket) {
   const Range range = bucket.range;
   if (!arrives_low(bucket)) return communicator_->all_gather(value(range.begin), range.size(), type_, *comm_);
   const Context& context = replica_.context();
@@ -204,7 +204,7 @@ void Exchange::gather(const Bucket& bucket) {
   communicator_->all_gather(replica_.low_value(range.begin), range.size(), carrier, *comm_);
 }
 
-void Exchange::update(bool norm) {
+void GradientSync::update(bool norm) {
   if (communicator_) {  // the update reads what the compute stream uploaded
     replica_.compute().record(*gradients_done_);
     comm_->wait(*gradients_done_);
@@ -213,7 +213,7 @@ void Exchange::update(bool norm) {
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) update_bucket(bucket);
 }
 
-void Exchange::compute_norm() {
+void GradientSync::compute_norm() {
   auto* partials = static_cast<double*>(norm_partials_->data());
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     const Range own = part_of(bucket);
@@ -232,7 +232,7 @@ void Exchange::compute_norm() {
   finish_norm_->run(stream(), args, nullptr);
 }
 
-void Exchange::share_partials(std::size_t bucket) {
+void GradientSync::share_partials(std::size_t bucket) {
   const Range range = buckets_[bucket].range;
   for (int rank = 0; rank < communicator_->size(); ++rank)
     partial_bytes_[static_cast<std::size_t>(rank)] =
@@ -244,17 +244,17 @@ void Exchange::share_partials(std::size_t bucket) {
   communicator_->broadcast(whole, blocks_of(range.size()), DType::f64, 0, *comm_);
 }
 
-void Exchange::wait_for_weights() {
+void GradientSync::wait_for_weights() {
   if (std::exchange(arriving_, false)) replica_.compute().wait(*weights_arrived_);
 }
 
-void Exchange::start_over() {
+void GradientSync::reset() {
   next_ = 0;
   arriving_ = false;
-  if (communicator_) communicator_->start_over();
+  if (communicator_) communicator_->reset();
 }
 
-void Exchange::broadcast_weights() {
+void GradientSync::broadcast_weights() {
   if (communicator_) {
     replica_.compute().record(*gradients_done_);
     comm_->wait(*gradients_done_);
@@ -265,20 +265,20 @@ void Exchange::broadcast_weights() {
   synchronize();
 }
 
-void Exchange::gather_values() {
+void GradientSync::gather_values() {
   if (!std::exchange(values_apart_, false)) return;
   for (const Bucket& bucket : buckets_)
     if (arrives_low(bucket)) communicator_->all_gather(value(bucket.range.begin), bucket.range.size(), type_, *comm_);
   synchronize();
 }
 
-void Exchange::broadcast_momenta() {
+void GradientSync::broadcast_momenta() {
   if (!communicator_) return;
   communicator_->broadcast(momenta(), replica_.table().size(), type_, 0, *comm_);
   synchronize();
 }
 
-void Exchange::synchronize() {
+void GradientSync::synchronize() {
   if (comm_) comm_->synchronize();
 }
 

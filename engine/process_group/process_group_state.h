@@ -1,4 +1,4 @@
-// The inside of a World: its end of the connection to rank 0, and what kernels see of it.
+// The inside of a ProcessGroup: its end of the connection to rank 0, and what kernels see of it.
 #pragma once
 
 #include <condition_variable>
@@ -7,14 +7,14 @@
 #include <thread>
 #include <vector>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/process_group/coordinator.h"
 #include "kernels/backend.h"
 
 namespace dp {
 
-struct World::State final : kernels::Rendezvous {
-  explicit State(const WorldOptions& options);
+struct ProcessGroup::State final : kernels::Rendezvous {
+  explicit State(const ProcessGroupOptions& options);
   ~State() override;
 
   int rank() const override { return options.rank; }
@@ -42,21 +42,21 @@ struct World::State final : kernels::Rendezvous {
   void attach(kernels::AbortFlag* flag);
   void detach(kernels::AbortFlag* flag);
 
-  const WorldOptions options;
-  std::vector<world::Hello> ranks;
+  const ProcessGroupOptions options;
+  std::vector<process_group::Hello> ranks;
 
  private:
   void join();
   void leave();
   bool interrupted() const { return options.stop != nullptr && options.stop->load() != 0; }
   void read();
-  void take(const world::Message& message);
-  void end_by(const world::Failure& failure);  // under the mutex
-  void send(const world::Message& message);
+  void take(const process_group::Message& message);
+  void end_by(const process_group::Failure& failure);  // under the mutex
+  void send(const process_group::Message& message);
   [[noreturn]] void rethrow() const;
 
-  std::unique_ptr<world::Coordinator> coordinator_;  // on rank 0
-  std::optional<world::Connection> connection_;
+  std::unique_ptr<process_group::Coordinator> coordinator_;  // on rank 0
+  std::optional<process_group::Connection> connection_;
   std::string address_;
   int local_rank_ = 0, local_size_ = 1;
   std::uint64_t given_ = 0;
@@ -67,11 +67,11 @@ struct World::State final : kernels::Rendezvous {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool welcome_ = false, leaving_ = false;
-  std::optional<world::Failure> failure_;
+  std::optional<process_group::Failure> failure_;
   std::map<std::uint64_t, std::vector<std::string>> results_;
   std::optional<std::vector<int>> silent_;  // as rank 0 answered last
   std::vector<kernels::AbortFlag*> flags_;
-  world::WakeUp wake_;
+  process_group::WakeUp wake_;
   std::thread reader_;
 };
 

@@ -9,31 +9,31 @@
 
 namespace dp::engine {
 
-class Activity {
+class Progress {
  public:
   void enter(Phase phase) {
     phase_.store(phase, std::memory_order_relaxed);
-    move();
+    advance();
   }
   // `name` lives as long as this.
   void reach_layer(const std::string& name) {
     layer_.store(&name, std::memory_order_release);
-    move();
+    advance();
   }
   void reach_bucket(std::size_t bucket) {
     bucket_.store(static_cast<std::int64_t>(bucket), std::memory_order_relaxed);
-    move();
+    advance();
   }
 
-  void move() { moves_.store(moves_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void advance() { count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 
-  std::uint64_t moves() const { return moves_.load(std::memory_order_relaxed); }
+  std::uint64_t count() const { return count_.load(std::memory_order_relaxed); }
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
   const std::string* layer() const { return layer_.load(std::memory_order_acquire); }  // the last; null: none yet
   std::int64_t bucket() const { return bucket_.load(std::memory_order_relaxed); }      // the last; -1: none yet
 
  private:
-  std::atomic<std::uint64_t> moves_{0};
+  std::atomic<std::uint64_t> count_{0};
   std::atomic<Phase> phase_{Phase::scatter};
   std::atomic<const std::string*> layer_{nullptr};
   std::atomic<std::int64_t> bucket_{-1};

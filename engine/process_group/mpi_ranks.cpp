@@ -8,7 +8,7 @@
 #include <memory>
 #include <sstream>
 
-#include "dp/world.h"
+#include "dp/process_group.h"
 #include "engine/process_group/socket.h"
 #include "engine/process_group/token.h"
 #include "kernels/mpi_plugin.h"
@@ -50,14 +50,14 @@ bool started_by_mpi() {
   return false;
 }
 
-std::optional<WorldOptions> world_from_mpi() {
+std::optional<ProcessGroupOptions> process_group_from_mpi() {
   if (!started_by_mpi()) return std::nullopt;
   kernels::Mpi* const mpi = kernels::mpi_plugin();
   if (mpi == nullptr)
     throw Error(ErrorCode::usage, "this process was started by mpirun, but " + kernels::mpi_reason() +
                                       "; start the ranks with --engine ddp alone, or with torchrun");
   mpi->start();
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.rank = mpi->rank();
   options.size = mpi->size();
   options.mpi = true;
@@ -69,8 +69,9 @@ std::optional<WorldOptions> world_from_mpi() {
     options.address = is_set("MASTER_ADDR")           ? named
                       : all_on_one_host(options.size) ? std::string("127.0.0.1")
                                                       : outward_address();
-    listener = world::listen_on(options.address, 0);
-    mine = options.address + " " + std::to_string(world::port_of(listener)) + " " + world::drawn_token();
+    listener = process_group::listen_on(options.address, 0);
+    mine =
+        options.address + " " + std::to_string(process_group::port_of(listener)) + " " + process_group::drawn_token();
   }
   std::istringstream text(mpi->broadcast(mine));
   text >> options.address >> options.port >> options.token;

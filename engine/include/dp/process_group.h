@@ -14,7 +14,7 @@
 
 namespace dp {
 
-struct WorldOptions {
+struct ProcessGroupOptions {
   int rank = 0, size = 1;
   std::string address = "127.0.0.1";  // of rank 0, which listens there and nowhere else
   int port = 0;
@@ -28,21 +28,21 @@ struct WorldOptions {
 // What torchrun, or whoever started this process as one of several, says in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and
 // DP_TOKEN; nothing without RANK. Under torchrun's own store the port is MASTER_PORT + 1. Error(usage) for what is
 // missing or no number.
-std::optional<WorldOptions> world_from_environment();
+std::optional<ProcessGroupOptions> process_group_from_environment();
 
 // What mpirun or srun says through MPI, which is started for it; nothing when neither started this process. Error(usage) when MPI's
 // plugin is missing.
-std::optional<WorldOptions> world_from_mpi();
+std::optional<ProcessGroupOptions> process_group_from_mpi();
 bool started_by_mpi();
 
-class World {
+class ProcessGroup {
  public:
   // Returns when every rank is there. Error(timeout) naming the missing ones, Error(usage) when rank 0 turns this one away.
-  static std::shared_ptr<World> join(const WorldOptions& options);
+  static std::shared_ptr<ProcessGroup> join(const ProcessGroupOptions& options);
   // Says goodbye, or, when an exception is on its way, that this rank failed. On rank 0 waits for the others to do so.
-  ~World();
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   int rank() const;
   int size() const;
@@ -72,7 +72,7 @@ class World {
   State& state() { return *state_; }  // for the engine
 
  private:
-  explicit World(std::unique_ptr<State> state);
+  explicit ProcessGroup(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
