@@ -1,0 +1,72 @@
+// The range of every number on the command line: its ends are accepted, what is beyond them is refused by name.
+#include <string>
+#include <vector>
+
+#include "apps/run_program.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+namespace {
+
+struct Range {
+  std::string flag;
+  std::string below, lowest, highest, above;  // an empty one is not tried
+};
+
+const std::vector<Range> kRanges{
+    {"--classes", "0", "1", "1048576", "1048577"},
+    {"--images", "0", "1", "67108864", "67108865"},
+    {"--num-gpus", "0", "1", "1024", "1025"},
+    {"--cpu", "0", "1", "256", "257"},
+    {"--replicas-per-device", "0", "1", "64", "65"},
+    {"--threads-per-replica", "0", "1", "1024", "1025"},
+    {"--nnodes", "0", "1", "1024", "1025"},
+    {"--node-rank", "-1", "0", "1023", "1024"},
+    {"--master-port", "0", "1", "65535", "65536"},
+    {"--timeout", "-0.001", "0", "1000000", "1000001"},
+    {"--batch-size", "0", "1", "1048576", "1048577"},
+    {"--batch-size-per-gpu", "0", "1", "1048576", "1048577"},
+    {"--epochs", "0", "1", "1000000000", "1000000001"},
+    {"--max-steps", "0", "1", "1000000000", "1000000001"},
+    {"--lr", "-0.001", "0", "1000000", "1000001"},
+    {"--momentum", "-0.001", "0", "0.999", "1"},
+    {"--weight-decay", "-0.001", "0", "1000000", "1000001"},
+    {"--lr-step-size", "0", "0.000001", "1000000000", "1000000001"},
+    {"--lr-gamma", "-0.001", "0", "1000000", "1000001"},
+    {"--lr-milestones", "-1", "0", "1000000000", "1000000001"},
+    {"--lr-warmup-epochs", "-0.001", "0", "1000000000", "1000000001"},
+    {"--grad-accum-steps", "0", "1", "1048576", "1048577"},
+    {"--clip-grad-norm", "0", "0.000001", "1000000000000", "1000000000001"},
+    {"--label-smoothing", "-0.001", "0", "0.999", "1"},
+    {"--model-ema-decay", "-0.001", "0", "0.999", "1"},
+    {"--bucket-mb", "0.0009", "0.001", "65536", "65537"},
+    {"--logical-shards", "0", "1", "4096", "4097"},
+    {"--seed", "-1", "0", "18446744073709551615", "18446744073709551616"},
+    {"--workers", "0", "1", "256", "257"},
+    {"--save-every", "-1", "0", "1000000000", "1000000001"},
+    {"--save-every-steps", "0", "1", "1000000000", "1000000001"},
+    {"--checkpoint-hist", "-1", "0", "1048576", "1048577"},
+    {"--print-freq", "0", "1", "1000000000", "1000000001"},
+};
+
+}  // namespace
+
+TEST_CASE("every number on the command line is accepted up to both ends of its range, and refused beyond") {
+  const dp::test::TemporaryFolder temp;
+  for (const Range& range : kRanges) {
+    // With --list-models the numbers are read and checked, and nothing is trained.
+    const auto run = [&](const std::string& value) {
+      return dp::test::run_dp_train({range.flag + "=" + value, "--list-models"}, temp.path());
+    };
+    for (const std::string& value : {range.lowest, range.highest}) {
+      INFO(range.flag << " " << value);
+      CHECK(run(value).code == 0);
+    }
+    for (const std::string& value : {range.below, range.above}) {
+      const dp::test::Outcome outcome = run(value);
+      INFO(range.flag << " " << value << ": " << outcome.err);
+      CHECK(outcome.code == 2);
+      CHECK_THAT(outcome.err, Catch::Contains(range.flag));
+    }
+  }
+}
