@@ -21,8 +21,10 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
+// Elements that slices of a collective are multiples of.
+inline constexpr std::int64_t kSliceBlock = 1024;
 // The part of `count` elements that `rank` of `size` owns in reduce_scatter and all_gather: consecutive, whole multiples of
-// kNormBlock but for the last, sizes that differ by at most one block. Some may be empty.
+// kSliceBlock except the last, sizes that differ by at most one block. Some may be empty.
 Range slice_of(std::int64_t count, int rank, int size);
 
 // Sums are taken per element over the ranks as a fixed binary tree of the rank index ((0+1)+(2+3))+..., so that every

@@ -1,15 +1,14 @@
 #include <algorithm>
 
 #include "kernels/communicator.h"
-#include "kernels/ops.h"
 
 namespace dp::kernels {
 
 Range slice_of(std::int64_t count, int rank, int size) {
-  const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
+  const std::int64_t blocks = (count + kSliceBlock - 1) / kSliceBlock;
   const auto bound = [&](std::int64_t r) {
     const std::int64_t block = blocks / size * r + std::min<std::int64_t>(blocks % size, r);
-    return std::min(count, block * kNormBlock);
+    return std::min(count, block * kSliceBlock);
   };
   return {bound(rank), bound(rank + 1)};
 }

@@ -10,7 +10,7 @@ namespace dp {
 
 std::int64_t bucket_granularity(const DataParallelOptions& options) {
   if (options.comm != Comm::nccl || options.reduce != Reduce::sharded) return 1;
-  return static_cast<std::int64_t>(options.devices.size()) * kernels::kNormBlock;
+  return static_cast<std::int64_t>(options.devices.size()) * kernels::kSliceBlock;
 }
 
 // Layers read weights in 16 bits, biases and normalisation in 32: apart, the weights of others can come in 16.

@@ -232,10 +232,7 @@ DataParallel::State::~State() {
   gathered_grad.reset();
   gathered_labels.reset();
   loss_workspace.reset();
-  average_values.reset();
-  average_buffers.reset();
-  average_values_op.reset();
-  average_buffers_op.reset();
+  average.reset();
   loss_ops.clear();
   io.clear();
   for (const auto& gradient_sync : gradient_syncs)

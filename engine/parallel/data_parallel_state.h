@@ -18,6 +18,7 @@
 #include "engine/observe/tracer.h"
 #include "engine/observe/watchdog.h"
 #include "engine/parallel/gradient_sync.h"
+#include "engine/parallel/moving_average.h"
 #include "engine/parallel/step_graphs.h"
 #include "engine/parallel/worker_pool.h"
 #include "engine/plan/parameters.h"
@@ -261,9 +262,8 @@ struct DataParallel::State {
   // On the master.
   std::shared_ptr<kernels::Buffer> gathered_logits, gathered_grad;
   std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
-  const void* loss_labels = nullptr;  // of the micro-batch whose logits are gathered
-  std::unique_ptr<kernels::Buffer> average_values, average_buffers;
-  std::unique_ptr<kernels::Op> average_values_op, average_buffers_op;
+  const void* loss_labels = nullptr;               // of the micro-batch whose logits are gathered
+  std::unique_ptr<engine::MovingAverage> average;  // with ema_decay
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
 
   std::unique_ptr<engine::StepGraphs> graphs;

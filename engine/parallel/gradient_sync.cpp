@@ -10,6 +10,8 @@ using namespace kernels;
 
 namespace {
 
+// A slice of a bucket begins at a block of the gradient's norm.
+static_assert(kSliceBlock % kNormBlock == 0);
 std::int64_t blocks_of(std::int64_t count) { return (count + kNormBlock - 1) / kNormBlock; }
 
 }  // namespace

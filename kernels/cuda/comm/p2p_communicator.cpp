@@ -61,7 +61,7 @@ void P2pCommunicator::reserve(std::size_t bytes) {
   context_.bind_thread();
   const auto ranks = static_cast<std::size_t>(size());
   if (ranks > 1 && bytes >= kOneRound)  // slices are whole blocks, of at most 8 bytes an element
-    scratch(std::min(bytes, (bytes + ranks - 1) / ranks + 8 * static_cast<std::size_t>(kNormBlock)));
+    scratch(std::min(bytes, (bytes + ranks - 1) / ranks + 8 * static_cast<std::size_t>(kSliceBlock)));
   if (staged_) reserve_copies(bytes * static_cast<std::size_t>(summands_));
 }
 

@@ -1,0 +1,42 @@
+#include "engine/parallel/moving_average.h"
+
+namespace dp::engine {
+
+MovingAverage::MovingAverage(Replica& master, double decay, std::int64_t buffer_elements)
+    : master_(master),
+      value_bytes_(master.table().bytes()),
+      buffer_bytes_(static_cast<std::size_t>(buffer_elements) * size_of(master.table().type())) {
+  values_ = master.allocate(value_bytes_, &MemoryUse::average);
+  update_values_ = master.context().make_op(kernels::MovingAverage{master.table().size(), decay});
+  if (buffer_elements == 0) return;
+  buffers_ = master.allocate(buffer_bytes_, &MemoryUse::average);
+  update_buffers_ = master.context().make_op(kernels::MovingAverage{buffer_elements, decay});
+}
+
+void MovingAverage::restart() {
+  master_.compute().copy(values_->data(), master_.values(), value_bytes_);
+  if (buffers_) master_.compute().copy(buffers_->data(), master_.buffers(), buffer_bytes_);
+  master_.compute().synchronize();
+}
+
+void MovingAverage::update() {
+  void* const values[] = {master_.values(), values_->data()};
+  update_values_->run(master_.compute(), values, nullptr);
+  if (!buffers_) return;
+  void* const buffers[] = {master_.buffers(), buffers_->data()};
+  update_buffers_->run(master_.compute(), buffers, nullptr);
+}
+
+void MovingAverage::swap() {
+  const auto swap = [&](std::byte* a, kernels::Buffer& b, std::size_t bytes) {
+    const auto third = master_.context().allocate(bytes);
+    master_.compute().copy(third->data(), a, bytes);
+    master_.compute().copy(a, b.data(), bytes);
+    master_.compute().copy(b.data(), third->data(), bytes);
+    master_.compute().synchronize();
+  };
+  swap(master_.values(), *values_, value_bytes_);
+  if (buffers_) swap(master_.buffers(), *buffers_, buffer_bytes_);
+}
+
+}  // namespace dp::engine
