@@ -49,6 +49,16 @@ TEST_CASE("a GPU that is not there is exit 4") {
   CHECK(run_bench("step --gpus 0").code == 4);
 }
 
+TEST_CASE("step: progress names every variant that starts and every round with its times") {
+  const BenchOutcome outcome =
+      run_bench("step --model mlp -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1 --variants dp1,plan");
+  INFO(outcome.text);
+  CHECK(outcome.code == 0);
+  for (const char* line :
+       {"starting bare plan", "starting dp x1", "round 1 of 2, ms/step: ", "round 2 of 2, ms/step: "})
+    CHECK(outcome.text.find(line) != std::string::npos);
+}
+
 TEST_CASE("step: every variant of ours in two rounds, a page, and PyTorch's absence said") {
 #if defined(__SANITIZE_THREAD__)
   DP_SKIP("OpenMP is not instrumented, and one replica of two threads has a team");
