@@ -1,4 +1,5 @@
-// Several threads record one graph: one at a time, for graphs are not made for more. A thread has the turn but while it waits for another.
+// Graph capture is not thread-safe. This lock serialises the threads that record one graph. A thread releases the lock
+// while it waits for another thread.
 #pragma once
 
 #include <atomic>
@@ -9,7 +10,7 @@ namespace dp::kernels {
 
 class CaptureTurn {
  public:
-  // What a wait for another thread ends by once the recording has been given up.
+  // Thrown by a wait for another thread after give_up().
   struct GivenUp : std::runtime_error {
     GivenUp() : std::runtime_error("another replica's recording failed") {}
   };
@@ -19,9 +20,9 @@ class CaptureTurn {
 
   void give_up() { given_up_.store(true, std::memory_order_relaxed); }
   bool given_up() const { return given_up_.load(std::memory_order_relaxed); }
-  void begin_anew() { given_up_.store(false, std::memory_order_relaxed); }  // while no thread records
+  void begin_anew() { given_up_.store(false, std::memory_order_relaxed); }  // call it while no thread records
 
-  // Passed on while this lives.
+  // Releases the lock for the lifetime of this object.
   class Passed {
    public:
     explicit Passed(CaptureTurn& turn) : turn_(turn) { turn_.pass(); }

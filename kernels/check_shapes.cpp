@@ -17,7 +17,7 @@ void check_types(const OpDesc& desc, std::initializer_list<const TensorDesc*> te
       refuse(desc, std::string("this device computes in float32, not ") + to_string(tensor->type));
 }
 
-// What is an activation, or a weight that a layer reads: all of one type.
+// Activations and the weights that layers read: all float32, or all of one 16-bit type if `low` allows it.
 void check_activations(const OpDesc& desc, LowPrecision low, std::initializer_list<const TensorDesc*> tensors) {
   const DType type = (*tensors.begin())->type;
   if (low != LowPrecision::allowed || !is_low(type)) return check_types(desc, tensors);

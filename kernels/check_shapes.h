@@ -1,4 +1,4 @@
-// What a descriptor must satisfy on a device that computes in float32, before anything is made from it.
+// Validation of op descriptors for backends that compute in float32.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace dp::kernels {
 
-// Activations and the weights that layers read, in 16 bits. converted: a Reorder brings float32 to them and back, no other op knows them.
+// Support for 16-bit activations and weights. converted: only Reorder accepts them, to and from float32.
 enum class LowPrecision { refused, converted, allowed };
 
-// Error(usage) naming op and shapes when types, shapes or windows do not fit each other.
+// Error(usage) with the op and its shapes if types, shapes or windows do not match.
 void check_shapes(const OpDesc& desc, LowPrecision low = LowPrecision::refused);
-std::string shapes_of(const OpDesc& desc);  // " x (64, 1, 28, 28) w (32, 1, 3, 3)", for errors
+std::string shapes_of(const OpDesc& desc);  // for errors: " x (64, 1, 28, 28) w (32, 1, 3, 3)"
 
 }  // namespace dp::kernels

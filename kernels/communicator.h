@@ -1,5 +1,5 @@
-// Data between replicas. Every rank makes the same calls with the same sizes in the same order; each call is
-// enqueued on a stream of the caller's own context and returns at once.
+// Collectives between replicas. All ranks make the same calls with the same sizes in the same order. Each call enqueues
+// work on a stream of the caller's context and does not wait for that work.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,18 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// Elements that slices of a collective are multiples of.
+// Slices of a collective are multiples of this number of elements.
 inline constexpr std::int64_t kSliceBlock = 1024;
-// The part of `count` elements that `rank` of `size` owns in reduce_scatter and all_gather: consecutive, whole multiples of
-// kSliceBlock except the last, sizes that differ by at most one block. Some may be empty.
+// The slice of `count` elements that `rank` owns in reduce_scatter and all_gather. Slices are contiguous, in rank
+// order, and multiples of kSliceBlock, except that the last one may be shorter. Their sizes differ by at most one
+// block. Slices may be empty.
 Range slice_of(std::int64_t count, int rank, int size);
 
-// Sums are taken per element over the ranks as a fixed binary tree of the rank index ((0+1)+(2+3))+..., so that every
-// collective and every split of a range gives the same bits; but for "nccl", whose order over the ranks is its own. A rank may bring
-// several summands: the tree is then that of all of them in order, whatever rank brings which. Sums of bfloat16 are added in float32 and
-// rounded once, at the end ("nccl" rounds as it likes). When a stream passes a call, the caller's memory may be written again.
+// Reductions add the ranks' values per element in a fixed binary tree of the rank index, ((0+1)+(2+3))+..., so that
+// every collective and every split of a range gives the same bits (docs/decisions/0006). Exceptions: "nccl" and "mpi"
+// add ranks in the library's order. A rank may contribute several summands. The tree then covers all summands in order
+// and does not depend on which rank holds which summand. bfloat16 is added in float32 and rounded once at the end;
+// "nccl" chooses its own rounding. When the stream has passed a call, the caller may overwrite the memory of the call.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -38,43 +40,48 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string name() const = 0;
 
-  // From now on every rank brings `summands` arrays to each sum, at data, data + stride, data + 2 * stride, ...; the result
-  // goes where the first lies, the others stay. The same on every rank.
+  // In all later reductions every rank contributes `summands` arrays, at data, data + stride, data + 2 * stride, ...
+  // (stride in elements). The result replaces the first array; the other arrays are unchanged. All ranks must pass the
+  // same values.
   virtual void set_summands(int summands, std::int64_t stride) = 0;
-  // Allocates what calls on up to `bytes` bytes of data need (of sums: of each summand), so that they allocate nothing. After bring().
+  // Allocates the scratch memory for calls on up to `bytes` bytes of data (for reductions: bytes of each summand), so
+  // that these calls allocate nothing. Call it after set_summands().
   virtual void reserve(std::size_t /*bytes*/) {}
 
-  // From now on counts what its calls bring to and from other ranks to the spans of that ring, the one of the stream that they
-  // go through. Communicators that count through their streams, or do not know, do nothing here.
+  // Adds the bytes that each later call transfers to and from other ranks to the spans of the ring. Pass the trace ring
+  // of the stream that carries the calls. The default does nothing, for communicators that count through their streams
+  // or cannot count.
   virtual void trace(TraceRing*) {}
 
-  // Whether ranks wait for each other's streams, so that all that are in this process come into one graph.
+  // Whether ranks order their streams by events. All replicas of this process must then be captured into one graph.
   virtual bool joins_graphs() const { return false; }
-  // While the ranks' calls are recorded into one graph: a call lets the others have the turn while it waits for them, and ends by
-  // CaptureTurn::GivenUp when that says so. Null: no more.
+  // Sets the lock for capturing all ranks into one graph; null ends this. During capture a call releases the lock while
+  // it waits for other ranks, and throws CaptureTurn::GivenUp after give_up().
   virtual void take_turns(CaptureTurn*) {}
-  // After a recording that failed: by every rank, while none makes a call. Calls count from here.
+  // Call it on every rank after a failed capture, while no rank is in a call. Restarts the numbering of calls.
   virtual void reset() {}
 
-  // `data` is this rank's own range of `count` elements of `type` (f32, f64, bf16; "mpi" sums no bf16), in place.
+  // `data` is this rank's array of `count` elements of `type` (f32, f64 or bf16; "mpi" cannot reduce bf16). All calls
+  // work in place.
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) = 0;
   virtual void reduce(void* data, std::int64_t count, DType type, int root,
-                      Stream& stream) = 0;  // only root's data changes
+                      Stream& stream) = 0;  // changes only the root's data
   virtual void all_reduce(void* data, std::int64_t count, DType type, Stream& stream) = 0;
   virtual void reduce_scatter(void* data, std::int64_t count, DType type,
-                              Stream& stream) = 0;  // only slice_of(count, rank) changes
+                              Stream& stream) = 0;  // changes only this rank's slice_of(count)
   virtual void all_gather(void* data, std::int64_t count, DType type,
-                          Stream& stream) = 0;  // in: own slice; out: everything
+                          Stream& stream) = 0;  // in: own slice; out: all slices
 
-  // `whole` holds size() parts of `bytes` each; in: own part at its place, out: everything.
+  // `whole` holds size() parts of `bytes` bytes each, in rank order. In: this rank's part at its position. Out: all
+  // parts.
   virtual void all_gather_parts(void* whole, std::size_t bytes, Stream& stream) = 0;
 
-  // Parts of different sizes in bytes, one per rank, concatenated in rank order at the root.
+  // One part per rank; rank r's has bytes[r] bytes. At the root `whole` holds the parts concatenated in rank order.
   virtual void gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;
   virtual void scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;
 };
 
-// Half-open tree of the fixed summation order: the split point of [begin, end).
+// Split point of [begin, end) in the fixed summation tree.
 constexpr int tree_split(int begin, int end) {
   int half = 1;
   while (half * 2 < end - begin) half *= 2;

@@ -1,5 +1,5 @@
-// What an augmenting loader does to an image, drawn from the image's own stream: where the crop of the padded image begins,
-// counted from the image's own corner, and whether it is flipped.
+// The random crop and horizontal flip of an image, drawn from the image's own random stream. `down` and `right` are the
+// crop's offset in pixels from the corner of the unpadded image.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct Crop {
   bool flip = false;
 };
 
-// Stream: below(bound), as dp::Random.
+// `Stream` has below(bound), as dp::Random does.
 template <typename Stream>
 constexpr Crop draw_crop(Stream& random, std::int64_t padding, bool flip) {
   Crop crop;

@@ -1,4 +1,3 @@
-// What describe_environment() tells.
 #include <dlfcn.h>
 #include <sys/utsname.h>
 
@@ -31,13 +30,13 @@ std::string system_name() {
   return std::string(names.sysname) + " " + names.release + " " + names.machine;
 }
 
-// The file that this environment variable names, where it is set.
+// The value of the environment variable if it is set, else `file`.
 const char* named(const char* variable, const char* file) {
   const char* const other = std::getenv(variable);
   return other != nullptr && *other != '\0' ? other : file;
 }
 
-// Of a library that may be there: the number that its function gives, or tells through a pointer.
+// Version of an optional library. `function` returns the number, or writes it to an int if `through_pointer`.
 std::string version_of(const char* file, const char* function, bool through_pointer) {
   void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return "not found";

@@ -1,20 +1,20 @@
-// The ops that stand for a layer and what is beside it (LinearDropoutForward and its like in ops.h), as their members one after another.
-// For every backend: the meaning of such an op, and its implementation where no kernel fuses it.
+// Fused layers (ops.h, from LinearDropoutForward on) as sequences of their member ops. The sequence defines the result
+// of the fused op for every backend, and implements it where no fused kernel exists.
 #pragma once
 
 #include "kernels/fused_steps.h"
 
 namespace dp::kernels {
 
-// Of type T, a backend's kind of op.
+// `T` is the backend's op type.
 template <typename T>
 struct LayerSteps {
   FusedSteps<T> steps;
-  std::vector<TensorDesc> tensors;  // of the layer's op, then what others add; resolved
-  std::string name;                 // implementations of the members
+  std::vector<TensorDesc> tensors;  // of the first member, then those that later members add; resolved
+  std::string name;                 // the members' implementations, separated by commas
 };
 
-// make(descriptor) -> std::unique_ptr<T>, for members. Overloads for every fused layer.
+// make(descriptor) returns a std::unique_ptr<T> for a member. One overload per fused layer.
 template <typename Make>
 auto layer_steps(const LinearDropoutForward& d, const Make& make) {
   auto linear = make(d.linear);
@@ -95,7 +95,6 @@ auto layer_steps(const LinearLoss& d, const Make& make) {
   return layer;
 }
 
-// One of the ops above.
 template <typename Desc>
 concept FusedLayer = std::is_same_v<Desc, LinearDropoutForward> || std::is_same_v<Desc, Conv2dPoolForward> ||
     std::is_same_v<Desc, Conv2dReluBackwardData> || std::is_same_v<Desc, LinearPoolBackwardData> ||

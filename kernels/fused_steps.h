@@ -1,5 +1,5 @@
-// The ops that stand for convolutions with a batch normalisation beside them (ops.h), as the ops that they name, one after another. For
-// every backend: the meaning of a fused op, and what it is where nothing faster is known.
+// Convolutions fused with batch normalisation (the NormConv2d ops of ops.h) as sequences of their member ops. The
+// sequence defines the result of the fused op for every backend, and implements it where no fused kernel is faster.
 #pragma once
 
 #include <algorithm>
@@ -15,27 +15,27 @@
 
 namespace dp::kernels {
 
-// Of type T, a backend's kind of op.
+// `T` is the backend's op type.
 template <typename T>
 class FusedSteps {
  public:
-  static constexpr int kNone = -1, kBetween = -2;  // no argument; what one op leaves for the next, in the workspace
+  static constexpr int kNone = -1, kBetween = -2;  // null; the intermediate tensor in the workspace
 
-  // `args` of `op`: numbers of the fused op's own, or the above.
+  // `args` gives each argument of `op`: an index into the fused op's arguments, kNone or kBetween.
   void add(std::unique_ptr<T> op, std::initializer_list<int> args) {
     Step step{std::move(op), {}, args.size()};
     std::ranges::copy(args, step.args.begin());
     workspace_ = std::max(workspace_, step.op->workspace_bytes());
     steps_.push_back(std::move(step));
   }
-  // The op whose result, `tensor`, stays in the workspace.
+  // As add(), for the op that writes `tensor`, the intermediate tensor, to the workspace.
   void add_between(std::unique_ptr<T> op, std::initializer_list<int> args, const TensorDesc& tensor) {
     between_ = (tensor.layout.bytes + kAlignment - 1) / kAlignment * kAlignment;
     add(std::move(op), args);
   }
 
   std::size_t workspace_bytes() const { return between_ + workspace_; }
-  // Calls run(op, args, workspace) for each in order.
+  // Calls run(op, args, workspace) for each op in order.
   template <typename Run>
   void run(std::span<void* const> args, void* workspace, const Run& run) const {
     void* const rest = static_cast<std::byte*>(workspace) + between_;
@@ -60,7 +60,7 @@ class FusedSteps {
   std::size_t between_ = 0, workspace_ = 0;
 };
 
-// The convolution within.
+// The convolution in a fused op.
 inline Conv2dForward convolution_of(const NormConv2dForward& d) { return {d.x, d.w, d.y, d.window, false, false}; }
 inline Conv2dBackwardData convolution_of(const NormConv2dBackwardData& d) { return {d.dy, d.w, d.dx, d.window}; }
 inline Conv2dBackwardWeights convolution_of(const NormConv2dBackwardWeights& d) {
@@ -79,7 +79,7 @@ inline std::optional<OpDesc> inner_convolution(const OpDesc& desc) {
       desc);
 }
 
-// With the convolution made already, whose tensors are resolved, and make(descriptor) for what stands beside it.
+// `convolution` is already made and its tensors are resolved. make(descriptor) makes the other members.
 template <typename T, typename Make>
 FusedSteps<T> fused_steps(const NormConv2dForward& d, std::unique_ptr<T> convolution, const Make& make) {
   using Steps = FusedSteps<T>;

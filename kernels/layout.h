@@ -1,5 +1,5 @@
-// How a tensor lies in memory. Only the backend that made a layout can read it; everyone else compares
-// layouts and asks for their size.
+// Memory layout of a tensor. Only the backend that made a layout can interpret it. Other code compares layouts and
+// reads their size.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 namespace dp::kernels {
 
 struct Layout {
-  std::string name;       // unique for a memory order of a shape and type; empty: the backend may choose
-  std::size_t bytes = 0;  // with padding
+  std::string name;       // unique per memory order, shape and type; empty: the backend may choose
+  std::size_t bytes = 0;  // padding included
   std::shared_ptr<const void> native;
 
   bool any() const { return name.empty(); }
@@ -20,9 +20,9 @@ struct Layout {
 };
 
 struct TensorDesc {
-  Shape shape;  // with the batch dimension
+  Shape shape;  // batch dimension included
   DType type = DType::f32;
-  Layout layout;  // any() in a request; resolved in an op's answer
+  Layout layout;  // any() in a request; resolved in Op::tensors()
 };
 
 }  // namespace dp::kernels

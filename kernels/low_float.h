@@ -1,5 +1,5 @@
-// The two 16-bit floats of mixed precision, as bits; arithmetic happens in float32. Everything here is constexpr, for hosts and
-// for device code alike.
+// The two 16-bit float types of mixed precision, stored as bits. Arithmetic is in float32. All functions are constexpr,
+// for host and device code.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace dp::kernels {
 
-struct BFloat16 {  // the upper half of a float32
+struct BFloat16 {  // the upper 16 bits of a float32
   std::uint16_t bits = 0;
   friend constexpr bool operator==(BFloat16, BFloat16) = default;
 };
@@ -26,7 +26,7 @@ constexpr float to_float(Float16 value) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tiny) | sign);
 }
 
-// The nearest, of two as near the even one; too large: infinity; NaN stays NaN.
+// Rounds to nearest, ties to even. Overflow gives infinity; NaN stays NaN.
 template <typename To>
 constexpr To from_float(float value) = delete;
 template <>
@@ -46,9 +46,9 @@ constexpr Float16 from_float<Float16>(float value) {
   const std::uint32_t rest = bits & 0x7fffffffu;
   const auto with_sign = [&](std::uint32_t magnitude) { return Float16{static_cast<std::uint16_t>(sign | magnitude)}; };
   if (rest > 0x7f800000u) return with_sign(0x7e00u | (rest >> 13 & 0x1ffu));
-  if (rest >= 0x477ff000u) return with_sign(0x7c00u);  // 65520, half way from the largest to what would be next
-  if (rest < 0x38800000u) {                            // below 2^-14: units of 2^-24, rounded by adding a large number
-    constexpr float kLarge = 0x1p-1f;                  // its last bit is 2^-24
+  if (rest >= 0x477ff000u) return with_sign(0x7c00u);  // 65520, midway between 65504, the largest, and 65536
+  if (rest < 0x38800000u) {                            // below 2^-14: rounds to units of 2^-24 by adding kLarge
+    constexpr float kLarge = 0x1p-1f;                  // its last mantissa bit is 2^-24
     const float sum = std::bit_cast<float>(rest) + kLarge;
     return with_sign(std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(kLarge));
   }

@@ -1,4 +1,4 @@
-// MPI as a library that is loaded at run time, so that one program runs with and without it.
+// MPI as a plugin that is loaded at run time, so that one program runs with and without MPI.
 #pragma once
 
 #include <memory>
@@ -9,31 +9,33 @@
 
 namespace dp::kernels {
 
-// The calls of one process. start() comes first but for version(); all ranks make the collective ones together.
+// The MPI calls of this process. Call start() before rank(), size() and the collective functions. All ranks call the
+// collective functions together.
 class Mpi {
  public:
   virtual ~Mpi() = default;
-  virtual std::string version() const = 0;  // the library's, one line
-  // Does nothing the second time. Error(usage) when the library lets one thread call it at a time, or when finish() was called.
+  virtual std::string version() const = 0;  // of the MPI library, in one line
+  // A second call does nothing. Error(usage) if the library does not grant MPI_THREAD_MULTIPLE, or after finish().
   virtual void start() = 0;
   virtual bool started() const = 0;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string broadcast(std::string_view from_rank_0) = 0;  // collective; at most 64 KiB
-  // Collective. A call of it asks the library for at most `most` elements at a time.
+  // Collective. The wire's calls pass at most `most` elements at a time to the library.
   virtual std::unique_ptr<Wire> make_wire(std::int64_t most) = 0;
-  virtual void
-  finish() = 0;  // collective; no wire is left by then. Does nothing when not started, and the second time.
-  [[noreturn]] virtual void abort(int code) = 0;  // ends every rank's process
+  // Collective. Destroy all wires first. Does nothing if MPI is not started or already finished.
+  virtual void finish() = 0;
+  [[noreturn]] virtual void abort(int code) = 0;  // ends the processes of all ranks
 };
 
-inline constexpr std::int64_t kMostMpiElements = std::int64_t{1} << 30;  // the library counts with int
+inline constexpr std::int64_t kMostMpiElements = std::int64_t{1} << 30;  // MPI counts are int
 
-// The plugin, loaded once for the whole process; null when there is none, then mpi_reason() says why.
+// The plugin, loaded once per process. Null if it cannot be loaded; mpi_reason() then returns the reason.
 Mpi* mpi_plugin();
 std::string mpi_reason();
 
-// The communicator "mpi" among the ranks of the world, which must be those that mpirun started. Error(usage).
+// The communicator "mpi" over the ranks of the process group. Error(usage) if MPI cannot be used, or if MPI's rank or
+// size differs from the process group's.
 std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& rendezvous);
 
 }  // namespace dp::kernels

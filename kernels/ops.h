@@ -1,12 +1,13 @@
-// Every operation a device must have, as a closed set of descriptors. A backend turns a descriptor into an Op
-// with Context::make_op by visiting OpDesc exhaustively: one that lacks an operation does not compile.
+// All operations of a device, as a closed set of descriptors. Context::make_op makes an Op from a descriptor by
+// visiting OpDesc exhaustively, hence a backend that lacks an operation does not compile.
 //
-// Activations are (N,C,H,W) or (N,features); weights (O,I,kH,kW) or (O,I). "Args" lists the pointers Op::run
-// takes, in order; an arg marked "or null" may be nullptr. Element type is the context's compute_type() unless
-// said otherwise; with mixed precision x, y, dy, dx and w are of one 16-bit type, as their TensorDescs say, while dw, b, db, and all of
-// batch normalisation that is no activation, are of the compute type, in which all arithmetic is done. A TensorDesc with an `any` layout is
-// the backend's to choose; Op::tensors() tells what it chose. Ops never read a destination before writing it, unless the descriptor says
-// "adds" or "in place".
+// Shapes: activations are (N,C,H,W) or (N,features), weights (O,I,kH,kW) or (O,I).
+// Arguments: "Args" lists the pointers that Op::run takes, in order. An arg marked "or null" may be nullptr.
+// Types: elements have the context's compute_type() unless stated otherwise. With mixed precision x, y, dy, dx and w
+// have one 16-bit type, which their TensorDescs give. dw, b, db, and all batch normalisation data except activations,
+// have the compute type. All arithmetic is in the compute type.
+// Layouts: the backend chooses the layout of a TensorDesc that is any(); Op::tensors() returns the choice.
+// Ops never read a destination before they write it, unless the descriptor says "adds" or "in place".
 #pragma once
 
 #include <cstdint>
@@ -18,20 +19,20 @@
 
 namespace dp::kernels {
 
-struct Window {  // of a convolution or a pool; square, symmetric
+struct Window {  // of a convolution or a pool; square, with equal padding on all sides
   int kernel = 3;
   int stride = 1;
   int padding = 0;
 };
 
-// y = x * w + b, then max(0, y) when relu. Args: x, w, b or null, y.
+// y = conv(x, w) + b, then max(0, y) if relu. Args: x, w, b or null, y.
 struct Conv2dForward {
   TensorDesc x, w, y;
   Window window;
   bool bias = true;
   bool relu = false;
 };
-// dx = d(loss)/dx from dy, the gradient of y before any ReLU. Args: dy, w, dx.
+// dx = d(loss)/dx. dy is the gradient of y before any ReLU. Args: dy, w, dx.
 struct Conv2dBackwardData {
   TensorDesc dy, w, dx;
   Window window;
@@ -43,8 +44,8 @@ struct Conv2dBackwardWeights {
   bool bias = true;
 };
 
-// y = x w^T + b, then max(0, y) when relu. x may be (N,C,H,W): it is flattened in C,H,W order, w stays
-// (O, C*H*W) in meaning. Args: x, w, b or null, y.
+// y = x w^T + b, then max(0, y) if relu. x may be (N,C,H,W): it is flattened in C,H,W order, and w is (O, C*H*W).
+// Args: x, w, b or null, y.
 struct LinearForward {
   TensorDesc x, w, y;
   bool bias = true;
@@ -62,8 +63,9 @@ struct LinearBackwardWeights {  // Args: x, dy, dw, db or null.
 struct ReluForward {
   TensorDesc x;
 };
-// dx = y > 0 ? dy * scale : 0; may run in place on dy. Args: dy, y, dx. All in x's layout. With the scale of a dropout behind the ReLU, and
-// y what that left, this is the gradient of both.
+// dx = y > 0 ? dy * scale : 0; may run in place on dy. All tensors have x's layout. If a dropout follows the ReLU, y is
+// the dropout's result and `scale` its scale; dx is then the gradient through both.
+// Args: dy, y, dx.
 struct ReluBackward {
   TensorDesc x;
   float scale = 1;
@@ -74,11 +76,12 @@ struct DropoutSpec {
   std::uint32_t layer = 0;  // part of the random key: the layer's index in the model
 };
 
-// y = maxpool(x); with relu y = max(0, y) (the same as ReLU before the pool); then dropout when set and
-// training. Padding cells never win. `mask` tells backward what to do with each element of y: one byte, the window cell
-// row*kernel+col of the first maximum in row-major order (kernel <= 15), or 255 where ReLU or dropout stopped the gradient.
-// It is null and dropout is off when training is false.
-// Args: x, y, mask (u8, y's shape and layout) or null, samples (i64, N; null without dropout), StepInputs (null without dropout).
+// y = maxpool(x), then max(0, y) if relu, which equals a ReLU before the pool (docs/decisions/0004), then dropout if it
+// is set and training. Padding cells are never the maximum. `mask` holds one byte per element of y for the backward
+// pass: the window cell row*kernel+col of the first maximum in row-major order (kernel <= 15), or 255 if ReLU or
+// dropout blocks the gradient. If training is false, mask is null and dropout is off.
+// Args: x, y, mask (u8, y's shape and layout) or null, samples (i64, N; null without dropout), StepInputs (null without
+// dropout).
 struct MaxPool2dForward {
   TensorDesc x, y;
   Window window;
@@ -86,16 +89,17 @@ struct MaxPool2dForward {
   bool training = true;
   std::optional<DropoutSpec> dropout;
 };
-// dx (x's shape, zero where no gradient goes): the gradient of what was pooled, before the ReLU that was folded in.
+// dx is the gradient of x through the pool and its folded ReLU and dropout. It is zero where no gradient flows.
 // Args: dy, mask, dx.
 struct MaxPool2dBackward {
   TensorDesc dy, dx;
   Window window;
-  std::optional<DropoutSpec> dropout;  // its scale
+  std::optional<DropoutSpec> dropout;  // for the scale 1/(1-p)
 };
 
-// y = mean of the window over all its kernel*kernel cells, padding cells counted as zero; `global`: over all of H and W, and
-// `window` is ignored. Args: x, y.
+// y = mean over all kernel*kernel cells of the window; padding cells count as zero. `global`: the mean is over H and W,
+// and `window` is ignored.
+// Args: x, y.
 struct AvgPool2dForward {
   TensorDesc x, y;
   Window window;
@@ -107,80 +111,87 @@ struct AvgPool2dBackward {  // Args: dy, dx.
   bool global = false;
 };
 
-// y = a + b, then max(0, y) when relu. All in x's layout; may run in place on a. Args: a, b, y.
+// y = a + b, then max(0, y) if relu. All tensors have x's layout. May run in place on a. Args: a, b, y.
 struct AddForward {
   TensorDesc x;
   bool relu = false;
 };
 
-// Batch normalisation over N,H,W of each channel, in pieces, so that the statistics may be those of one shard or of several.
+// Batch normalisation over N,H,W of each channel, split into several ops so that the statistics can cover one shard or
+// several (docs/decisions/0013).
 //
-// Moments of one part of a batch: 1 + 2C doubles: count, then each channel's mean, then each channel's sum of squared
-// deviations from that mean. All zero for an empty part. `Stats`: 1 + 2C doubles: count, each channel's mean, each channel's
-// 1/sqrt(biased variance + eps).
-// With `eps` also the stats of this part alone. Args: x, moments, stats or null (null without eps).
+// Moments of one part of a batch are 1 + 2C doubles: the count, the mean of each channel, and each channel's sum of
+// squared deviations from its mean. All are zero for an empty part. Stats are 1 + 2C doubles: the count, the mean of
+// each channel, and each channel's 1/sqrt(biased variance + eps).
+//
+// Computes the moments of x; with `eps` also the stats of this part alone.
+// Args: x, moments, stats or null (null without eps).
 struct BatchNormMoments {
   TensorDesc x;
   std::optional<double> eps{};
 };
-// Merges the moments of `parts` parts (consecutive, 1 + 2C doubles each) in their order, as Chan et al. do for pairs, into stats.
+// Merges the moments of `parts` parts (contiguous, 1 + 2C doubles each) in order into stats, by the pairwise formula of
+// Chan et al.
 // Args: moments, stats.
 struct BatchNormMerge {
   std::int64_t channels = 0;
   int parts = 1;
   double eps = 1e-5;
 };
-// Updates the running values of several normalisations from the moments of `parts` parts each, merged as above.
-// r = (1 - momentum) * r + momentum * batch value; the variance is the unbiased one (a single value: 0/0 is taken as 0). Running
-// mean and variance are C elements of the compute type, updated in place; a channel stays as it is when the count is 0 or its mean or
-// squares are not finite. Args: moments, running values.
+// Updates the running mean and variance of several normalisations, each from the moments of `parts` parts, merged as
+// above. r = (1 - momentum) * r + momentum * batch value. The batch variance is the unbiased one; it is 0 if the count
+// is 1. Running mean and variance are C elements each of the compute type, updated in place. A channel stays unchanged
+// if the count is 0, or if its mean or sum of squares is not finite.
+// Args: moments, running values.
 struct BatchNormTrack {
   struct Norm {
     std::int64_t channels = 0;
     double momentum = 0.1;
-    std::int64_t moments = 0;             // doubles from the first argument
-    std::int64_t mean = 0, variance = 0;  // elements from the second argument
+    std::int64_t moments = 0;             // offset in the first argument, in doubles
+    std::int64_t mean = 0, variance = 0;  // offsets in the second argument, in elements
   };
   std::vector<Norm> norms;
   int parts = 1;
 };
-// Stats from running values, for evaluation; the count is 0. Args: running mean, running variance, stats.
+// Stats from running values, for evaluation. The count is 0. Args: running mean, running variance, stats.
 struct BatchNormRunning {
   std::int64_t channels = 0;
   double eps = 1e-5;
 };
-// y = (x - mean) * inv_std * weight + bias, plus the addend when `add`, then max(0, y) when relu. x, addend and y have x's
-// layout. Args: x, stats, weight, bias, addend or null, y.
+// y = (x - mean) * inv_std * weight + bias, plus the addend if `add`, then max(0, y) if relu. x, addend and y have x's
+// layout.
+// Args: x, stats, weight, bias, addend or null, y.
 struct BatchNormForward {
   TensorDesc x;
   bool relu = false;
   bool add = false;
 };
-// The gradient behind the ReLU, dz = y > 0 ? dy + dy2 : 0 (without relu: dy + dy2; dy2 null: dy), and the sums over N,H,W
-// of dz and of dz * xhat, xhat = (x - mean) * inv_std: sums = 2C doubles, first those of dz. dweight and dbias are the same
-// sums in the compute type. dz is written where it is not null; it may be dy's or dy2's memory. y is null without relu.
-// All tensors have x's layout.
+// Computes dz, the gradient of the ReLU's input: dz = y > 0 ? dy + dy2 : 0; without relu dz = dy + dy2. A null dy2
+// counts as zero. Also sums dz and dz * xhat over N,H,W, where xhat = (x - mean) * inv_std. `sums` is 2C doubles, first
+// the sums of dz. dbias and dweight are the same sums in the compute type. dz is written unless it is null, and may
+// alias dy or dy2. y is null without relu. All tensors have x's layout.
 // Args: dy, dy2 or null, x, y or null, stats, sums, dweight, dbias, dz or null.
 struct BatchNormBackwardSums {
   TensorDesc x;
   bool relu = false;
 };
-// dx = weight * inv_std * (dz - S1 / count - xhat * S2 / count), S1 and S2 the sums of `parts` parts (2C doubles each)
-// added in their order, count that of stats. `relu`: dz is not given, but dy with y, as in BatchNormBackwardSums without dy2.
-// May run in place on dz. Args: dz or dy, x, y or null, stats, weight, sums, dx.
+// dx = weight * inv_std * (dz - S1 / count - xhat * S2 / count). S1 and S2 are the sums of `parts` parts (2C doubles
+// each), added in order. count is that of stats. `relu`: the op takes dy and y in place of dz and computes dz as
+// BatchNormBackwardSums does without dy2. May run in place on dz.
+// Args: dz or dy, x, y or null, stats, weight, sums, dx.
 struct BatchNormBackward {
   TensorDesc x;
   int parts = 1;
   bool relu = false;
 };
 
-// Batch normalisation fused with the convolutions beside it: each computes what the ops it names compute one after another, with the
-// same roundings to activations' type, and may keep what is between them out of memory. Where and when plans use them:
-// engine/plan/norm_fusion.h.
+// Batch normalisation fused with adjacent convolutions. Each op gives the result of the ops it names, run in sequence,
+// with the same rounding to the activation type. Intermediate tensors need not be written to memory.
+// engine/plan/norm_fusion.h describes where plans may use them (docs/decisions/0025).
 //
-// Conv2dForward without bias and ReLU of z, then BatchNormMoments of y with `eps` when `moments`. z is x, or when `norm` max(0, x
-// normalised), as BatchNormForward with relu makes it. Args: x, stats, weight, bias (null without norm), w, y, moments or null, stats
-// of y (null without eps).
+// Conv2dForward of z, without bias and ReLU. If `moments`, then BatchNormMoments of y with `eps`. z is x or, if `norm`,
+// the result of BatchNormForward with relu on x.
+// Args: x, stats, weight, bias (null without norm), w, y, moments or null, stats of y (null without eps).
 struct NormConv2dForward {
   TensorDesc x, w, y;
   Window window;
@@ -188,9 +199,10 @@ struct NormConv2dForward {
   bool moments = false;
   std::optional<double> eps{};
 };
-// Conv2dBackwardData into dx, the gradient of a batch normalisation's result, then its BatchNormBackwardSums: with `add` of dx + dy2, with
-// `relu` only where the result y is positive. With `renormalize` y is not given but made again from x, as NormConv2dForward makes z.
-// All but dy and w have dx's layout. dz does not lie where another argument does.
+// Conv2dBackwardData into dx, the gradient of a batch normalisation's result y, then BatchNormBackwardSums of that
+// normalisation. `add`: of dx + dy2. `relu`: the gradient passes only where y > 0. `renormalize`: y is null and is
+// recomputed from x, as NormConv2dForward computes z. All tensors but dy and w have dx's layout. dz must not alias
+// another argument.
 // Args: dy, w, dy2 or null, x, y or null, stats, weight, bias (null without renormalize), sums, dweight, dbias, dz.
 struct NormConv2dBackwardData {
   TensorDesc dy, w, dx;
@@ -199,119 +211,129 @@ struct NormConv2dBackwardData {
   bool add = false;
   bool renormalize = false;
 };
-// Conv2dBackwardWeights without bias, of z as NormConv2dForward makes it of x. Args: x, stats, weight, bias, dy, dw.
+// Conv2dBackwardWeights without bias, of z, which is recomputed from x as in NormConv2dForward.
+// Args: x, stats, weight, bias, dy, dw.
 struct NormConv2dBackwardWeights {
   TensorDesc x, dy, dw;
   Window window;
 };
 
-// Layers fused with what stands beside them, for devices on which a launch costs as much as a small layer (Context::fuses): each
-// computes what its members compute one after another, with the same roundings to activations' type. Members name the layouts of all
-// tensors; what only one member writes for the next need not exist in memory. Meaning for every backend: kernels/fused_layers.h.
+// Layers fused with adjacent ops, for devices on which a launch costs as much as a small layer (Context::fuses,
+// docs/decisions/0034). Each op gives the result of its members, run in sequence, with the same rounding to the
+// activation type. The members specify the layouts of all tensors. A tensor that one member writes only for the next
+// need not exist in memory. kernels/fused_layers.h defines the result for every backend.
 
 // `linear`, then DropoutApply in place on y. Args: x, w, b or null, y, samples (i64, N), StepInputs.
 struct LinearDropoutForward {
   LinearForward linear;
   DropoutSpec dropout;
 };
-// `conv`, then the pool of its result: pool.x is conv.y. Args: x, w, b or null, y (pool.y), mask, samples, StepInputs, the last three as
-// MaxPool2dForward has them.
+// `conv`, then `pool` of its result (pool.x is conv.y).
+// Args: x, w, b or null, y (pool.y), mask, samples, StepInputs; the last three as in MaxPool2dForward.
 struct Conv2dPoolForward {
   Conv2dForward conv;
   MaxPool2dForward pool;
 };
-// `data`, then ReluBackward of dx by the layer's input x, which has dx's layout. Args: dy, w, x, dx.
+// `data`, then ReluBackward of dx, with the layer's input x as its y. x has dx's layout. Args: dy, w, x, dx.
 struct Conv2dReluBackwardData {
   Conv2dBackwardData data;
 };
-// `data`, then the gradient of the pool whose result the layer read: pool.dy is data.dx. Args: dy, w, mask, dx (pool.dx).
+// `data`, then `pool`, the gradient of the max-pool before the layer (pool.dy is data.dx).
+// Args: dy, w, mask, dx (pool.dx).
 struct LinearPoolBackwardData {
   LinearBackwardData data;
   MaxPool2dBackward pool;
 };
-// Both gradients of a layer, then ReluBackward of dx by x with `scale`. Args: x, dy, w, dw, db or null, dx.
+// `weights` and `data` of one layer, then ReluBackward of dx, with x as its y and `scale`.
+// Args: x, dy, w, dw, db or null, dx.
 struct LinearReluBackward {
   LinearBackwardWeights weights;
   LinearBackwardData data;
   float scale = 1;
 };
-// y = kept ? x/(1-p) : 0, kept as dp::dropout_words says (element order C,H,W of the sample). Applied to dy it is its own gradient.
-// May run in place. Args: x, y, samples (i64, N), StepInputs.
+// y = kept ? x/(1-p) : 0. dp::dropout_words determines which elements are kept; elements are counted in C,H,W order of
+// the sample. The backward pass is the same op applied to dy. May run in place.
+// Args: x, y, samples (i64, N), StepInputs.
 struct DropoutApply {
   TensorDesc x;
   DropoutSpec dropout;
 };
 
-// Per sample: loss = cross-entropy with label smoothing; dlogits = loss_scale * (softmax - target); adds loss, counts, top-1,
-// top-5 and non-finite samples to StepResults. A label is in the top k when fewer than k logits are greater (ties: lower
-// class index first). A NaN logit is never right. Samples are summed in a fixed order, in double. `scaled`: dlogits are multiplied by
-// LossScaler::scale, too. Logits and dlogits are of the compute type.
-// Args: logits (N,classes row-major), labels (i32, N), StepInputs, dlogits (or null), StepResults; when scaled LossScaler.
+// Cross-entropy with label smoothing of each sample; dlogits = loss_scale * (softmax - target). Adds the loss and the
+// counts of samples, top-1, top-5 and non-finite samples to StepResults. A label is in the top k if fewer than k
+// classes rank before it: those with a greater logit, or an equal logit and a lower index. A label with a NaN logit is
+// never in the top k. Losses are added in a fixed order in double. `scaled`: dlogits are also multiplied by
+// LossScaler::scale. Logits and dlogits have the compute type.
+// Args: logits (N,classes row-major), labels (i32, N), StepInputs, dlogits (or null), StepResults; if scaled
+// LossScaler.
 struct SoftmaxCrossEntropy {
   std::int64_t batch = 0;
   std::int64_t classes = 0;
   bool scaled = false;
 };
-// `linear`, whose result are logits, then their loss. Args: x, w, b or null, logits (of the compute type), labels, StepInputs, dlogits or
-// null, StepResults, LossScaler when scaled.
+// `linear`, which computes the logits, then `loss`.
+// Args: x, w, b or null, logits (of the compute type), labels, StepInputs, dlogits or null, StepResults; if scaled
+// LossScaler.
 struct LinearLoss {
   LinearForward linear;
   SoftmaxCrossEntropy loss;
 };
 
-// Same elements, another layout or float type: f32 and f64, or with mixed precision the compute type and bf16 or f16. Padding of the
-// destination becomes zero. Args: src, dst.
+// Copies elements to another layout or float type: between f32 and f64, or with mixed precision between the compute
+// type and bf16 or f16. Padding of the destination becomes zero.
+// Args: src, dst.
 struct Reorder {
   TensorDesc src, dst;
 };
-struct Fill {  // zero bytes. Args: dst.
+struct Fill {  // Sets bytes to zero. Args: dst.
   std::size_t bytes = 0;
 };
 struct Accumulate {  // y += x, element by element. Args: x, y.
   std::int64_t count = 0;
 };
-// average += (1 - decay) * (x - average), the moving average of weights. Args: x, average.
+// Moving average of weights: average += (1 - decay) * (x - average). Args: x, average.
 struct MovingAverage {
   std::int64_t count = 0;
   double decay = 0.999;
 };
 
-// The update of dp::Sgd on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite when an updated
-// weight is not finite. With `copy` bf16 or f16 the new weights are written to `copy` as well, in that type.
-// Args: weights, gradients, momenta (or null when momentum is 0), StepInputs, StepResults; with a copy type: copy. Adds to weights and
-// momenta in place.
+// The update of dp::Sgd on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite if an updated
+// weight is not finite. `copy` (bf16 or f16): also writes the new weights in that type to the arg copy. Updates weights
+// and momenta in place.
+// Args: weights, gradients, momenta (or null if momentum is 0), StepInputs, StepResults; with a copy type: copy.
 struct SgdUpdate {
   std::int64_t count = 0;
   std::optional<DType> copy{};
 };
 
-// Partial sums of squares in double: one for each kNormBlock elements from the start of the range.
-// A NaN or Inf element makes its partial non-finite. Args: x, partials (double, ceil(count/kNormBlock)).
+// Sums of squares in double, one for each kNormBlock elements from the start of the range. A NaN or Inf element makes
+// its partial sum non-finite.
+// Args: x, partials (double, ceil(count/kNormBlock)).
 inline constexpr std::int64_t kNormBlock = 1024;
 struct GradNormPartials {
   std::int64_t count = 0;
 };
-// How the factor of a loss adapts, as PyTorch's GradScaler does it. It stays a finite normal number.
+// Dynamic loss scaling as in PyTorch's GradScaler. The scale stays a finite normal number.
 struct LossScaling {
-  float growth = 2;      // factor after `interval` steps in a row without overflow
+  float growth = 2;      // factor after `interval` consecutive steps without overflow
   float backoff = 0.5f;  // factor after a step whose gradient is not finite
   std::uint32_t interval = 2000;
 };
-// Adds `blocks` partials in order; sets grad_norm, clip = min(1, max_norm / (norm + 1e-6)), skip and grad_nonfinite,
-// and counts a skip in skipped_steps.
-// With `scaling` the partials are of a gradient that is LossScaler::scale times too large: grad_norm and max_norm mean the gradient
-// without it, clip is divided by it, so that the update needs to know nothing; one that is not finite is skipped always and sets no
-// grad_nonfinite; and the scale is adapted, as LossScaling says.
+// Adds `blocks` partials in order. Sets grad_norm, clip = min(1, max_norm / (grad_norm + 1e-6)), skip and
+// grad_nonfinite, and increments skipped_steps if the step is skipped.
+// With `scaling` the partials are those of a gradient that is LossScaler::scale times too large. grad_norm and max_norm
+// refer to the unscaled gradient. clip is divided by the scale, so that SgdUpdate unscales the gradient. A non-finite
+// gradient always skips the step and does not set grad_nonfinite. The scale is then adapted as LossScaling describes.
 // Args: partials, StepInputs, StepResults; with scaling LossScaler.
 struct GradNormFinish {
   std::int64_t blocks = 0;
   std::optional<LossScaling> scaling{};
 };
 
-// A batch from a dataset that lies on the device, as a loader makes it: x = (byte / 255 - mean) / deviation, each step rounded to
-// float32; where GatherInputs says so, of an image that is padded with black pixels, cropped to its size at a random place and flipped by
-// chance. Not part of plans: see engine/replica/device_images.h.
-// Args: samples (i64, N: rows of the dataset), GatherInputs, x.
+// Makes a batch from a device-resident data set, as a loader does: x = (byte / 255 - mean) / deviation, each operation
+// rounded to the compute type. With GatherInputs::augment the image is padded with black pixels, cropped to its
+// original size at a random position, and flipped at random. Not part of plans: see engine/replica/device_images.h.
+// Args: samples (i64, N: rows of the data set), GatherInputs, x.
 struct GatherImages {
   TensorDesc x;
 };
@@ -325,6 +347,6 @@ using OpDesc = std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWei
                             LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill,
                             Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
-const char* name_of(const OpDesc& desc);  // "conv2d_forward", for plans and errors
+const char* name_of(const OpDesc& desc);  // for plans and errors, e.g. "conv2d_forward"
 
 }  // namespace dp::kernels

@@ -11,7 +11,7 @@ namespace {
 
 Backend* provided = nullptr;
 
-// Of the driver's C interface, which has been stable since its first version; 0 is success.
+// Functions of the CUDA driver API, a stable C interface. They return 0 on success.
 using InitFunction = int (*)(unsigned flags);
 using CountFunction = int (*)(int* count);
 using ErrorStringFunction = int (*)(int error, const char** text);
@@ -28,17 +28,16 @@ std::string describe(void* library, int error) {
   return "error " + std::to_string(error) + (named ? std::string(" (") + text + ")" : std::string());
 }
 
-// How many devices the driver sees, or why none can be used.
+// The number of devices that the driver reports, or why none can be used.
 DeviceProbe ask_driver(const char* driver_library) {
   const std::string name = driver_library;
-  void* const library =
-      dlopen(driver_library, RTLD_NOW | RTLD_LOCAL);  // stays loaded: drivers do not like to be unloaded
+  void* const library = dlopen(driver_library, RTLD_NOW | RTLD_LOCAL);  // never closed: unloading a driver is unsafe
   if (library == nullptr) return {0, "no NVIDIA driver (" + name + " not found)"};
   const auto init = find<InitFunction>(library, "cuInit");
   const auto device_count = find<CountFunction>(library, "cuDeviceGetCount");
   if (init == nullptr || device_count == nullptr) return {0, name + " is not an NVIDIA driver (it lacks cuInit)"};
-  // Eager loading takes NCCL, cuDNN and cuBLASLt whole: seconds, and hundreds of MB of each device. What a step runs is loaded before it
-  // (kernels/cuda/runtime/launch.h).
+  // Eager loading would load all of NCCL, cuDNN and cuBLASLt: seconds, and hundreds of MB on each device. The kernels
+  // of a step are loaded before the step (kernels/cuda/runtime/launch.h).
   ::setenv("CUDA_MODULE_LOADING", "LAZY", 0);
   int error = init(0);
   if (error != 0) return {0, "the NVIDIA driver does not start: cuInit gives " + describe(library, error)};

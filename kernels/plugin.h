@@ -1,5 +1,5 @@
-// The CUDA backend is a library that is loaded at run time, so that one program runs with and without a driver. This finds out whether
-// the process can use CUDA devices, and loads it; without linking to anything of CUDA.
+// Loads the CUDA backend, a plugin, at run time, so that one program runs with and without a driver. Links to no CUDA
+// library.
 #pragma once
 
 #include <string>
@@ -9,26 +9,28 @@
 
 namespace dp::kernels {
 
-// Looks for the driver library, starts it and asks it for devices; makes no context. Then loads the plugin. Never throws.
+// Loads and initialises the driver library and counts its devices, without creating a CUDA context. Then loads the
+// plugin and probes it. Never throws.
 DeviceProbe probe_cuda(const char* driver_library = "libcuda.so.1");
 
-// How many devices the driver sees, whether or not a plugin serves them; 0 where a program provides its own backend. Never throws.
+// Number of devices that the driver reports, with or without a plugin for them; 0 after provide_cuda_backend(). Never
+// throws.
 int devices_seen_by_driver(const char* driver_library = "libcuda.so.1");
 
-// The plugin's backend; null when probe_cuda() has found none. Loaded once for the whole process.
+// The plugin's backend, loaded once per process; null if probe_cuda() finds no device.
 Backend* cuda_plugin();
-// The file that cuda_plugin() came from; empty when there is none.
+// The plugin's file; empty if there is no plugin.
 std::string cuda_plugin_path();
 
-// For programs that link the CUDA backend instead of loading it: from now on that is what the process uses, asked for its devices
-// without a look at the driver.
+// For programs that link the CUDA backend instead of loading it. The process uses `backend` from now on and probes it
+// without loading the driver.
 void provide_cuda_backend(Backend& backend);
 
 struct LoadedPlugin {
   Backend* backend = nullptr;
   std::string path, reason;  // reason: why backend is null
 };
-// Looks for it as plugin_file.h says.
+// Searches as load_plugin_file() does.
 LoadedPlugin load_plugin();
 
 }  // namespace dp::kernels

@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 
 using Entry = void* (*)(const char* abi, const char** own_abi);
 
-// The shared library or program that this code was linked into: its file, and the absolute folders of its run path, which is where
-// CMake records the plugin folder of the dp that was linked (CMakeLists.txt).
+// The shared library or program that contains this code: its file, and the absolute folders of its run path. CMake
+// stores the plugin folder in that run path (CMakeLists.txt).
 struct Holder {
   fs::path file;
   std::vector<fs::path> run_path;
@@ -44,7 +44,7 @@ Holder holder_of_this_code(const fs::path& program) {
   if (object.l_name != nullptr && *object.l_name != '\0') holder.file = fs::canonical(object.l_name, error);
   const char* strings = nullptr;
   for (const ElfW(Dyn)* entry = object.l_ld; entry->d_tag != DT_NULL; ++entry)
-    if (entry->d_tag == DT_STRTAB)  // an address, which some systems leave relative to the object
+    if (entry->d_tag == DT_STRTAB)  // an address; some systems leave it relative to the object
       strings =
           reinterpret_cast<const char*>(entry->d_un.d_ptr + (entry->d_un.d_ptr < object.l_addr ? object.l_addr : 0));
   for (const ElfW(Dyn)* entry = object.l_ld; strings != nullptr && entry->d_tag != DT_NULL; ++entry)
@@ -59,8 +59,8 @@ bool overridden() {
   return named != nullptr && *named != '\0';
 }
 
-// Where the plugin may be, in the order of trying. A file named in DP_PLUGIN_PATH counts for the plugin of that name; one with
-// a name that no plugin of ours has, for each.
+// Possible paths of the plugin, in search order. A file in DP_PLUGIN_PATH named libdp_* is a candidate only for the
+// plugin of that name. A file with any other name is a candidate for every plugin.
 std::vector<fs::path> candidates(const std::string& file) {
   std::vector<fs::path> files;
   std::error_code error;

@@ -1,21 +1,25 @@
-// Libraries that are part of this program but loaded at run time, because what they stand on may not be there.
+// Plugins: libraries of this program that are loaded at run time, because their dependencies may be missing.
 #pragma once
 
 #include <string>
 
 namespace dp::kernels {
 
-// Of the headers that program and plugin share, and of the compiler (kernels/abi.cmake): equal when both can talk to each other.
+// Hash of the headers that program and plugins share, and of the compiler (kernels/abi.cmake). A program and a plugin
+// are compatible if their hashes are equal.
 const char* abi_hash();
 
 struct PluginFile {
-  void* interface = nullptr;  // what its entry gave
-  std::string path, reason;   // reason: why there is no interface
+  void* interface = nullptr;  // returned by the plugin's entry function
+  std::string path, reason;   // reason: why `interface` is null
 };
-// Looks for `file` in the folders or files of DP_PLUGIN_PATH (separated by colons) and, where that is set, nowhere else. Otherwise in the
-// absolute folders of the run path of the program or shared library that holds this code, then beside that and in its ../lib/dp, then
-// beside the program and in its ../lib/dp. Calls its `void* entry(const char* abi, const char** own_abi)`, which gives null to another
-// build. `title` is how a person calls it. Never throws; what is loaded stays loaded.
+// Finds and loads the plugin `file`. If DP_PLUGIN_PATH is set (folders or files, separated by colons), only its entries
+// are searched. Otherwise the order is (docs/decisions/0029):
+// - the absolute folders in the run path of the program or shared library that contains this code;
+// - the folder of that file, then its ../lib/dp;
+// - the folder of the program, then its ../lib/dp.
+// Calls the plugin's `void* entry(const char* abi, const char** own_abi)`, which returns null if the hashes differ.
+// `title` names the plugin in messages. Never throws. A loaded library stays loaded.
 PluginFile load_plugin_file(const std::string& file, const char* entry, const std::string& title);
 
 }  // namespace dp::kernels

@@ -1,5 +1,5 @@
-// The few numbers of a step that change from step to step. They live in device memory, so that ops read
-// them there and a captured graph need not change.
+// Values that change from step to step. They are in device memory, so that ops read them there and a captured graph
+// stays valid (docs/decisions/0007).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace dp::kernels {
 // Written by the host before the first op of a step, in stream order.
 struct StepInputs {
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;  // dropout's key
-  float loss_scale = 1;    // each sample's loss gradient is multiplied by it: 1 / global batch
+  std::uint64_t step = 0;  // part of the dropout key
+  float loss_scale = 1;    // factor of each sample's loss gradient: 1 / global batch
   float label_smoothing = 0;
   float lr = 0;
   float momentum = 0;
@@ -22,37 +22,39 @@ struct StepInputs {
 
 // Written by ops.
 struct StepResults {
-  // SoftmaxCrossEntropy adds to these; where it computes a gradient, a sample without a finite loss to `nonfinite` alone.
+  // SoftmaxCrossEntropy adds to these. If it computes a gradient, a sample with a non-finite loss counts only in
+  // `nonfinite`.
   double loss_sum = 0;
   std::int64_t samples = 0;
   std::int64_t top1 = 0;
   std::int64_t top5 = 0;
   std::int64_t nonfinite = 0;  // samples whose loss is not finite
-  // GradNormFinish sets these; Sgd obeys them.
-  double grad_norm = 0;    // L2, of the gradient as reduced
+  // GradNormFinish sets these. SgdUpdate applies clip and skip.
+  double grad_norm = 0;    // L2 norm of the reduced gradient
   float clip = 1;          // factor for every gradient element
-  std::uint32_t skip = 0;  // 1: leave weights and momenta as they are
+  std::uint32_t skip = 0;  // 1: weights and momenta stay unchanged
   std::uint32_t grad_nonfinite =
-      0;  // 1: the reduced gradient or an updated weight held NaN or Inf; kept until the host clears it
-  std::uint32_t skipped_steps = 0;  // GradNormFinish adds one for each skip
+      0;  // 1: the reduced gradient or an updated weight contained NaN or Inf; stays set until the host clears it
+  std::uint32_t skipped_steps = 0;  // incremented by GradNormFinish for each skip
 };
 
-// Dynamic loss scaling: kept on the device from step to step, the same on every replica.
+// State of dynamic loss scaling. It stays on the device across steps and is equal on all replicas.
 struct LossScaler {
-  float scale = 1;               // factor of the loss's gradient
-  float last_scale = 1;          // that of the last finished step, whose gradients lie in the arena
-  std::uint32_t good_steps = 0;  // in a row, since the scale was changed
+  float scale = 1;               // factor of the loss gradient
+  float last_scale = 1;          // scale of the last finished step, i.e. of the gradients in the arena
+  std::uint32_t good_steps = 0;  // consecutive finite steps since the scale changed
   std::uint32_t unused = 0;
 };
 
-// Of what GatherImages makes a batch, and how. It lies on the device: a step that was recorded goes on with other sets and epochs.
+// Inputs of GatherImages. They are in device memory, so that a recorded step also works with other data sets and
+// epochs.
 struct GatherInputs {
-  const std::uint8_t* images = nullptr;  // any number of (C,H,W), row-major; the device's, as the next
-  const float* statistics = nullptr;     // 2C: the mean, then the deviation of each channel
-  std::uint64_t seed = 0, epoch = 0;     // with the sample, the key of what is drawn
-  std::int32_t padding = 0;              // black pixels on every side, before the crop; not negative
-  std::uint16_t flip = 0;                // 1: by chance
-  std::uint16_t augment = 0;             // 0: nothing is drawn, and images are left as they are
+  const std::uint8_t* images = nullptr;  // device memory: any number of images (C,H,W), row-major
+  const float* statistics = nullptr;     // device memory: the mean of each channel, then each standard deviation
+  std::uint64_t seed = 0, epoch = 0;     // with the sample index, the key of the random augmentation
+  std::int32_t padding = 0;              // black pixels on each side before the crop; >= 0
+  std::uint16_t flip = 0;                // 1: flip with probability 1/2
+  std::uint16_t augment = 0;             // 0: no crop and no flip
 
   bool operator==(const GatherInputs&) const = default;
 };

@@ -1,4 +1,5 @@
-// Where a stream notes what it did and when, without allocating: the newest spans, and how many older ones were dropped.
+// A ring of trace spans for one stream. Adding a span allocates nothing. The ring keeps the newest spans and counts the
+// dropped ones.
 #pragma once
 
 #include <chrono>
@@ -16,11 +17,11 @@ inline std::int64_t trace_clock() {
 
 struct TraceSpan {
   std::int64_t begin = 0,
-               end = 0;      // of trace_clock(); from when the work could have run, if nobody had to be waited for
-  std::uint64_t detail = 0;  // as Stream::detail says
-  std::int64_t bytes = 0;    // that crossed between replicas; 0 when not known
-  std::uint8_t label = 0;    // as Stream::label says
-  std::int64_t step = 0;     // that the work belongs to
+               end = 0;      // trace_clock() times; waiting for other replicas is included
+  std::uint64_t detail = 0;  // see Stream::detail
+  std::int64_t bytes = 0;    // transferred between replicas; 0 if unknown
+  std::uint8_t label = 0;    // see Stream::label
+  std::int64_t step = 0;     // training step of the work
 };
 
 // Used by one thread at a time.
@@ -29,15 +30,15 @@ class TraceRing {
   explicit TraceRing(std::size_t capacity) : spans_(capacity) {}
 
   bool recording = false;
-  std::int64_t step = 0;  // what is enqueued now belongs to
+  std::int64_t step = 0;  // training step of the work that is enqueued now
   void add(TraceSpan span) {
     span.step = step;
     if (recording) keep(span);
   }
-  // For streams that learn later what they did while it was recording.
+  // Adds a span even if `recording` is now false: asynchronous streams measure work after recording has ended.
   void keep(const TraceSpan& span) { spans_[added_++ % spans_.size()] = span; }
-  void miss() { ++missed_; }  // a span that could not be measured
-  // Counted to the span of the work that is running.
+  void miss() { ++missed_; }  // counts a span that could not be measured
+  // Adds to the bytes of the running work's span.
   void count_bytes(std::int64_t bytes) { bytes_ += bytes; }
   std::int64_t take_bytes() {
     const std::int64_t bytes = bytes_;

@@ -1,4 +1,4 @@
-// A model of one's own, in as few lines as it takes.
+// The smallest example of a custom model.
 #include <dp/models.h>
 
 namespace dp::models {

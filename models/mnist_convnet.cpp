@@ -1,4 +1,4 @@
-// The network of PyTorch's MNIST example, with its names.
+// The network of PyTorch's MNIST example, with its layer names.
 #include <dp/models.h>
 
 namespace dp::models {

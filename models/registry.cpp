@@ -1,4 +1,4 @@
-// The models that the command line knows.
+// Registry of the models available on the command line.
 #include <dp/error.h>
 #include <dp/models.h>
 

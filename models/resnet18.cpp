@@ -1,4 +1,4 @@
-// The residual network of 18 layers, with torchvision's names.
+// ResNet-18 with torchvision's names.
 #include <dp/models.h>
 
 namespace dp::models {
@@ -32,7 +32,8 @@ class Builder {
     return large ? m_.max_pool2d(x, {.kernel = 3, .stride = 2, .padding = 1}) : x;
   }
 
-  // relu(bn2(conv2(relu(bn1(conv1(x))))) + x), the x at the end brought to the new shape where it is another one.
+  // relu(bn2(conv2(relu(bn1(conv1(x))))) + x). If the shape changes, the final x is replaced by its 1x1 downsample
+  // projection.
   Node block(const std::string& name, Node x, int stride) {
     const bool reshapes = stride != 1;
     if (reshapes) channels_ *= 2;

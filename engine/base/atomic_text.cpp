@@ -23,13 +23,13 @@ namespace fs = std::filesystem;
               "can not write '" + path + "': " + why + "; check the path, its permissions and the free space");
 }
 
-// A terminal, a pipe, /dev/null: nothing to replace.
+// A terminal, a pipe or /dev/null is written in place.
 bool is_special(const std::string& path) {
   std::error_code error;
   return fs::exists(path, error) && !fs::is_regular_file(path, error) && !fs::is_directory(path, error);
 }
 
-constexpr int kReaderPatience = 10'000;  // milliseconds in which a pipe's reader takes nothing
+constexpr int kReaderPatience = 10'000;  // milliseconds to wait for a pipe's reader
 
 // O_NONBLOCK: opening a pipe without a reader fails instead of blocking.
 FileHandle open_special(const std::string& path) {
@@ -55,7 +55,7 @@ void write_through(const std::string& path, std::string_view text) {
 void write_file_atomically(const std::string& path, const std::string& text) {
   if (is_special(path)) return write_through(path, text);
   std::error_code error;
-  const fs::path target = fs::canonical(path, error);  // links stay links
+  const fs::path target = fs::canonical(path, error);  // a symbolic link is kept; its target is replaced
   replace_file(error ? path : target.string(), [&](FileWriter& file) { file.write(text); });
 }
 

@@ -4,8 +4,8 @@
 
 namespace dp {
 
-// Bytes that this process could still use without being killed for it, as far as the system tells: the machine's, and
-// its container's where there is a limit.
+// Bytes of memory that are still available to this process: the lesser of the machine's and its control groups'
+// (containers). All physical memory if the system reports neither.
 std::uint64_t available_memory();
 
 }  // namespace dp

@@ -7,9 +7,9 @@
 
 namespace dp {
 
-// `before` is the checksum of the bytes that precede: crc32c(b, crc32c(a)) is that of a followed by b.
+// `before` is the checksum of the preceding bytes: crc32c(b, crc32c(a)) is the checksum of a followed by b.
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before = 0);
-// The same without the processor's own instruction.
+// The same, without the SSE4.2 instruction.
 std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t before = 0);
 
 }  // namespace dp

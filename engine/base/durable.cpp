@@ -55,7 +55,7 @@ std::string temporary_sibling(const PathParts& target, const char* tag) {
   do
     path = target.sibling("." + target.name + "." + tag + "-" + std::to_string(::getpid()) + "-" +
                           std::to_string(count++));
-  while (::lstat(path.c_str(), &status) == 0);  // left by a dead process that had our number
+  while (::lstat(path.c_str(), &status) == 0);  // left by an earlier process with the same id
   return path;
 }
 
@@ -68,7 +68,7 @@ void sync_file(const std::string& path) {
 void sync_folder(const std::string& path) {
   FileHandle folder(file_ops().open(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY, 0));
   if (!folder) throw_io_errno(path, "opening the folder", errno);
-  // Some network file systems know no fsync of folders and say so by EINVAL.
+  // Some network file systems do not support fsync on folders and return EINVAL.
   if (file_ops().fsync(folder.get()) != 0 && errno != EINVAL)
     throw_io_errno(path, "writing the folder to the disk", errno);
 }
@@ -91,7 +91,7 @@ void replace_file(const std::string& path, const std::function<void(FileWriter&)
 
 void remove_unfinished(const std::string& path) noexcept try {
   const PathParts parts = split_path(path);
-  const std::string prefix = "." + parts.name + ".tmp-";  // <pid>-<n>, by temporary_sibling
+  const std::string prefix = "." + parts.name + ".tmp-";  // followed by <pid>-<n>, see temporary_sibling()
   const auto is_number = [](std::string_view text) {
     return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
   };

@@ -1,5 +1,5 @@
-// Writing so that a kill or a power loss leaves the old or the new, whole. Every function throws Error(io) with path
-// and reason.
+// Durable writes: after a kill or a power loss, a file has either its old or its new content. Unless stated otherwise,
+// functions throw Error(io) with path and reason.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 namespace dp {
 
-// Makes a new file; the name must be free.
+// Creates a new file; the path must not exist.
 class FileWriter {
  public:
   explicit FileWriter(const std::string& path);
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  void finish();  // to the disk, and closed
+  void finish();  // fsync and close
 
   const std::string& path() const { return path_; }
   std::uint64_t bytes() const { return bytes_; }
-  std::uint32_t crc() const { return crc_; }  // crc32c of everything written
+  std::uint32_t crc() const { return crc_; }  // crc32c of all bytes written
 
  private:
   std::string path_;
@@ -32,8 +32,8 @@ class FileWriter {
   std::uint32_t crc_ = 0;
 };
 
-// Where `path` lies. "run/last/" is {"run", "last"}, "last" is {".", "last"}. Error(usage) when the path has no name at
-// its end.
+// Folder and name of a path: "run/last/" is {"run", "last"}, "last" is {".", "last"}. Error(usage) if the path does not
+// end in a name.
 struct PathParts {
   std::string parent, name;
   std::string sibling(const std::string& other) const { return parent + "/" + other; }
@@ -41,17 +41,18 @@ struct PathParts {
 };
 PathParts split_path(const std::string& path);
 
-// A free path beside `target`: ".<name>.<tag>-<pid>-<n>", n counting up in this process.
+// An unused path beside `target`: ".<name>.<tag>-<pid>-<n>"; n counts up in this process.
 std::string temporary_sibling(const PathParts& target, const char* tag);
 
 void sync_file(const std::string& path);
 void sync_folder(const std::string& path);
-// Puts a file in place of whatever file stood at `path`, by a temporary sibling that `fill` writes.
+// Replaces the file at `path` atomically. `fill` writes the new content to a temporary sibling.
 void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill);
-// Removes the temporary files that killed calls of replace_file left beside `path`. The caller ensures that no such call is running. Files that
-// cannot be removed are left in place.
+// Removes the temporary files beside `path` that killed calls of replace_file() left. The caller ensures that no
+// replace_file() call is running. Files that cannot be removed are left in place.
 void remove_unfinished(const std::string& path) noexcept;
-// Removes a file, link or folder with all in it, following no link. False when something stayed. Never throws.
+// Removes a file, a link or a folder with its content; does not follow links. Returns false if anything is left. Never
+// throws.
 bool remove_tree(const std::string& path) noexcept;
 
 }  // namespace dp

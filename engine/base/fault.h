@@ -1,4 +1,4 @@
-// The texts of errors about files: one line, whatever bytes the file held.
+// Error messages about files: always one printable line, whatever bytes the file contains.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace dp {
 
-// At most `longest` bytes of a text from outside; control characters and bytes above 126 become \xNN.
+// At most `longest` bytes of an external text; control characters and bytes above 126 become \xNN.
 std::string printable(std::string_view text, std::size_t longest = 80);
 
 // Error(data): "<path>: <fault>".

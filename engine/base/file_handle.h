@@ -8,7 +8,7 @@ namespace dp {
 class FileHandle {
  public:
   FileHandle() = default;
-  explicit FileHandle(int file) : file_(file) {}  // negative: none
+  explicit FileHandle(int file) : file_(file) {}  // negative: empty
   FileHandle(FileHandle&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
   FileHandle& operator=(FileHandle&& other) noexcept {
     std::swap(file_, other.file_);
@@ -18,8 +18,8 @@ class FileHandle {
 
   explicit operator bool() const { return file_ >= 0; }
   int get() const { return file_; }
-  int release() { return std::exchange(file_, -1); }  // it is the caller's then
-  int close();  // what the system's close returned, 0 when there was nothing to close
+  int release() { return std::exchange(file_, -1); }  // the caller owns it
+  int close();                                        // result of the close() call; 0 if empty
 
  private:
   int file_ = -1;

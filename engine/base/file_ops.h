@@ -1,5 +1,4 @@
-// Every system call with which the engine reads or changes its files, so that tests can make each of them fail or
-// forget.
+// The system calls with which the engine reads and changes its files. Tests replace them to inject failures.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +7,7 @@
 
 namespace dp {
 
-// Each member is the call of that name: a negative result with errno on failure.
+// Each member is the system call of that name: on failure it returns a negative value and sets errno.
 class FileOps {
  public:
   virtual ~FileOps() = default;
@@ -25,7 +24,7 @@ class FileOps {
 };
 
 FileOps& file_ops();
-// Null brings the system's back. The caller keeps `ops` alive until then.
+// Null restores the system calls. The caller keeps `ops` alive until then.
 void set_file_ops(FileOps* ops);
 
 }  // namespace dp

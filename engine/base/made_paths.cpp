@@ -11,7 +11,7 @@ namespace dp {
 namespace fs = std::filesystem;
 
 MadePaths::~MadePaths() {
-  for (; !paths_.empty(); paths_.pop_back()) std::remove(paths_.back().c_str());  // a folder only when it is empty
+  for (; !paths_.empty(); paths_.pop_back()) std::remove(paths_.back().c_str());  // removes folders only if empty
 }
 
 int MadePaths::make_folders(const std::string& path) {

@@ -1,4 +1,4 @@
-// What a run made on disk, taken back when the run never began.
+// Files and folders that a run created, removed again if the run does not begin.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace dp {
 
-// Removes at its end, last first, the files and the empty folders that were noted, unless keep() was called.
+// The destructor removes the recorded files and empty folders in reverse order, unless keep() was called.
 class MadePaths {
  public:
   MadePaths() = default;
@@ -14,9 +14,9 @@ class MadePaths {
   MadePaths(const MadePaths&) = delete;
   MadePaths& operator=(const MadePaths&) = delete;
 
-  // Makes the folder and its parents, and notes those that were not there. errno on failure, else 0.
+  // Creates the folder and its parents, and records those that did not exist. Returns errno on failure, else 0.
   int make_folders(const std::string& path);
-  void note_unless_there(const std::string& file);  // before the file is written
+  void note_unless_there(const std::string& file);  // call it before writing the file
   void keep() { paths_.clear(); }
 
  private:

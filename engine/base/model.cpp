@@ -65,7 +65,7 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
                   window_output(name, in[2], options.kernel, options.stride, options.padding)};
   const Node node = append(name, options, {x.index}, out);
   const auto window = static_cast<float>(options.kernel) * static_cast<float>(options.kernel);
-  // PyTorch's kaiming_uniform(a = sqrt 5) comes to 1/sqrt(fan_in), for weight and bias alike.
+  // PyTorch's kaiming_uniform_(a = sqrt(5)) has the bound 1/sqrt(fan_in), for weight and bias.
   const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in[0]) * window)};
   const Init normal{InitKind::normal, std::sqrt(2.0f / (static_cast<float>(options.out_channels) * window))};
   parameter(name + ".weight", Shape{options.out_channels, in[0], options.kernel, options.kernel}, node,

@@ -11,7 +11,7 @@
 namespace dp {
 namespace {
 
-constexpr int kMaxCores = 8192;  // cpu_set_t ends at 1,024
+constexpr int kMaxCores = 8192;  // one cpu_set_t has 1,024
 using Mask = std::array<cpu_set_t, kMaxCores / CPU_SETSIZE>;
 
 std::vector<int> cores_of(const Mask& mask) {
@@ -27,7 +27,8 @@ std::vector<int> current() {
   return cores_of(mask);
 }
 
-// Before main, so before we pin anything. OpenMP may have bound this thread already; then its places tell what it had.
+// Runs during static initialisation, before the engine pins any thread. If OpenMP has already bound this thread, its
+// places give the original mask.
 std::vector<int> mask_at_start() {
   std::vector<int> cores;
   for (int place = 0; place < omp_get_num_places(); ++place) {
@@ -40,14 +41,14 @@ std::vector<int> mask_at_start() {
   return cores.empty() ? current() : cores;
 }
 
-// Whether a tool that binds processes or threads left its mark: OpenMP, Open MPI, PMI (MPICH), Slurm.
+// Whether the environment shows a tool that binds processes or threads: OpenMP, Open MPI, PMI (MPICH), Slurm.
 bool has_binding_tool() {
   constexpr std::array marks{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMPI_COMM_WORLD_RANK",
                              "PMI_RANK",      "PMIX_RANK",  "SLURM_CPU_BIND"};
   return std::any_of(marks.begin(), marks.end(), [](const char* mark) { return std::getenv(mark) != nullptr; });
 }
 
-// What the kernel leaves of a mask of everything: the cpuset of the process.
+// The cpuset of the process: the cores that the kernel leaves of a mask of all cores.
 std::vector<int> permitted() {
   Mask mine{}, all{};
   for (int core = 0; core < kMaxCores; ++core) CPU_SET_S(static_cast<std::size_t>(core), sizeof all, all.data());

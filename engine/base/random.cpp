@@ -6,7 +6,7 @@
 namespace dp {
 
 std::uint32_t Random::below(std::uint32_t bound) {
-  // Lemire, "Fast random integer generation in an interval" (2019): reject the few low products that would be biased.
+  // Lemire, "Fast random integer generation in an interval" (2019): rejects the few low products that cause bias.
   std::uint64_t product = std::uint64_t{next()} * bound;
   const std::uint32_t threshold = (0u - bound) % bound;
   while (static_cast<std::uint32_t>(product) < threshold) product = std::uint64_t{next()} * bound;

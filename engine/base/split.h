@@ -1,4 +1,4 @@
-// Which rows of a batch a replica or a micro-batch gets.
+// Rows of a batch for each replica or micro-batch.
 #pragma once
 
 #include "dp/parallel_options.h"
@@ -6,7 +6,7 @@
 
 namespace dp::engine {
 
-// Part `index` of `parts` of `rows` rows; empty when there are fewer chunks than parts.
+// Rows of part `index` when `rows` rows are split into `parts` parts; may be empty.
 kernels::Range shard_of(std::int64_t rows, int index, int parts, Split split);
 
 }  // namespace dp::engine

@@ -15,7 +15,7 @@ namespace dp {
 void open_standard_descriptors() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) >= 0) continue;
-    // open() returns the lowest free number; those below are open by now.
+    // open() returns the lowest free number; all lower ones are already open.
     if (::open("/dev/null", O_RDWR) != descriptor) ::_exit(static_cast<int>(ErrorCode::io));
   }
 }

@@ -1,4 +1,4 @@
-// Ways to run the engine that only tests use. Read when an engine is made.
+// Engine modes for tests only. Read when an engine is created.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ struct TestModes {
   bool threaded_streams = false;  // see kernels::ContextOptions
   std::uint64_t delay_seed = 0;
   bool discrete_memory = false;
-  kernels::NormFusion norm_fusion = kernels::NormFusion::measured;  // ...
-  bool tune_small_networks = false;  // buckets are measured for networks, too, that are one anyway
+  kernels::NormFusion norm_fusion = kernels::NormFusion::measured;  // see kernels::ContextOptions
+  bool tune_small_networks = false;  // also tunes bucket sizes of networks that fit into one bucket
 };
 
 inline TestModes& test_modes() {

@@ -10,7 +10,7 @@
 namespace dp {
 namespace {
 
-// Bytes of the UTF-8 character at `at`, 0 when there is none: overlong forms and surrogates are none.
+// Length in bytes of the UTF-8 character at `at`; 0 if it is invalid. Overlong forms and surrogates are invalid.
 std::size_t utf8_length(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(at + i < text.size() ? text[at + i] : 0); };
   const auto tail = [&](std::size_t i) { return (byte(i) & 0xC0) == 0x80; };
@@ -32,7 +32,7 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
   return 0;
 }
 
-// C0 and C1 controls, DEL, the line separators, and the marks that reorder what a terminal shows.
+// C0 and C1 controls, DEL, line separators, and characters that change the text direction.
 bool is_control(std::string_view character) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7F;
@@ -63,7 +63,7 @@ std::string json_line(const nlohmann::ordered_json& value) {
 }
 
 std::string toml_string(const std::string& text) {
-  // Not ASCII only: beyond 16 bits JSON's escapes are surrogates, which TOML refuses.
+  // Not restricted to ASCII: JSON escapes characters above 16 bits as surrogates, which TOML rejects.
   const std::string json = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::string out;
   for (const char c : json) out += c == '\x7f' ? std::string("\\u007f") : std::string(1, c);

@@ -1,4 +1,4 @@
-// Text for people and for JSON files.
+// Text formatting for messages and for JSON and TOML files.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,11 +6,11 @@
 
 namespace dp {
 
-// One line of pure ASCII: everything else is escaped, bytes that are not UTF-8 become U+FFFD, NaN and Inf null.
+// One line of ASCII: other characters are escaped, bytes that are not UTF-8 become U+FFFD, NaN and Inf become null.
 std::string json_line(const nlohmann::ordered_json& value);
 // A TOML basic string, quotes included.
 std::string toml_string(const std::string& text);
-std::string duration(double seconds);              // "0:01:12", as Python's timedelta
+std::string duration(double seconds);              // "0:01:12"; format of Python's timedelta
 std::string with_separators(std::int64_t number);  // "1,199,882"
 std::string mebibytes(std::size_t bytes);          // "12.3 MiB"
 

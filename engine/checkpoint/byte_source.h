@@ -1,4 +1,4 @@
-// What a parser reads from: a file, or bytes in memory (tests, fuzzing, a header that is about to be written).
+// Input of a parser: a file, or bytes in memory (tests, fuzzing, a header before it is written).
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace dp {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  virtual const std::string& name() const = 0;  // for messages
+  virtual const std::string& name() const = 0;  // for error messages
   virtual std::uint64_t size() const = 0;
-  // Fills `out` from `offset`; the range lies within size(). Error(data) when it can not be read.
+  // Fills `out` from byte `offset`. The range must be within size(). Error(data) if it cannot be read.
   virtual void read(std::uint64_t offset, std::span<std::byte> out) = 0;
 };
 
@@ -31,11 +31,11 @@ class MemorySource final : public ByteSource {
   std::span<const std::byte> bytes_;
 };
 
-// A regular file, open for as long as this lives; Error(data) for anything else.
+// A regular file, open for the lifetime of this object. Error(data) for anything else.
 class FileSource final : public ByteSource {
  public:
   explicit FileSource(const std::string& path);
-  // `name` in an open folder; a symbolic link is refused.
+  // Opens `name` in an open folder. Error(data) for a symbolic link.
   FileSource(const FileHandle& folder, const std::string& folder_path, const std::string& name);
 
   const std::string& name() const override { return path_; }

@@ -1,4 +1,4 @@
-// Saving and loading a checkpoint's folder.
+// Saves and loads checkpoint folders.
 #include "dp/checkpoint.h"
 
 #include <sys/stat.h>
@@ -19,12 +19,12 @@
 namespace dp {
 namespace {
 
-// What stands at the target will be deleted: it has to be a checkpoint, whole or damaged, or empty.
+// The save deletes the folder at the target. Accepts only an empty folder or a checkpoint, complete or damaged.
 void refuse_anything_else(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::file_status status = fs::symlink_status(path, ignored);
-  if (!fs::exists(status) || fs::is_symlink(status)) return;  // of a link only the link is replaced
+  if (!fs::exists(status) || fs::is_symlink(status)) return;  // replaces only the link
   if (fs::is_directory(status)) {
     if (fs::is_empty(path, ignored)) return;
     for (const char* name : {kManifestFile, kModelFile, kOptimizerFile, kAverageFile, kStateFile})
@@ -71,7 +71,7 @@ void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint) {
     remove_tree(temporary);
     throw;
   }
-  if (!old.empty()) remove_tree(old);  // saved all the same if this fails; find_checkpoint tries again
+  if (!old.empty()) remove_tree(old);  // on failure the save is still complete; find_checkpoint tries again
 }
 
 Checkpoint load_checkpoint(const std::string& folder) {

@@ -1,4 +1,4 @@
-// The files of a checkpoint and the manifest that vouches for them.
+// The files of a checkpoint and the manifest with their sizes and checksums.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace dp {
 
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
-inline constexpr const char* kAverageFile = "ema.safetensors";  // only where a moving average is kept
+inline constexpr const char* kAverageFile = "ema.safetensors";  // only with a moving average
 inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kManifestFile = "manifest.json";
 
@@ -23,26 +23,27 @@ struct FileRecord {
 using Manifest = std::map<std::string, FileRecord>;  // by file name
 
 std::string to_json(const Manifest& manifest);
-// Error(data) unless it lists just the files of a checkpoint, so that no name from outside is ever opened.
+// Error(data) unless it lists exactly the files of a checkpoint (kAverageFile is optional). No other name is opened.
 Manifest read_manifest(ByteSource& source);
 
-enum class Links { follow, refuse };  // whether the folder itself may be a symbolic link; its files never are
+enum class Links { follow, refuse };  // whether the folder itself may be a symbolic link; its files may not
 
 FileHandle open_folder(const std::string& path, Links links);  // Error(data)
 
-// A checkpoint whose files have the sizes and checksums of its manifest. The files stay open, so what was verified is
-// what is read whatever happens to the folder's name meanwhile.
+// A checkpoint whose files match the sizes and checksums in its manifest. The files stay open: later reads return the
+// verified files even if the folder is renamed or replaced.
 struct VerifiedCheckpoint {
   FileSource model, optimizer, state;
   std::optional<FileSource> average;
 };
 VerifiedCheckpoint open_checkpoint(const std::string& path, Links links);  // Error(data)
 
-// What state.json says, unverified; -1 when it can not be read.
+// The step in state.json, without verification of its checksum; -1 if it cannot be read.
 std::int64_t stated_step(const std::string& path);
 
-// A run that goes on from `step` leaves behind what it had saved later: those checkpoints become rewound-<name>, which
-// is never taken for one, and what killed saves left of later steps is removed. Under the run's lock. Error(io).
+// Sets aside what a run saved after `step`, because the run continues from `step`. Later checkpoints are renamed to
+// rewound-<name>, which is not a checkpoint name. Later leftovers of killed saves are deleted. The caller holds the
+// run's lock. Error(io).
 void set_aside_after(const std::string& run_folder, std::int64_t step);
 
 }  // namespace dp

@@ -55,7 +55,8 @@ NamedTensors strip_module_prefix(NamedTensors tensors) {
   return tensors;
 }
 
-// For each tensor, by name: name, 0, type, 0, shape, 0, bytes. The type and shape are spelled as to_string does.
+// Input of the digest, per tensor in order of name: name, zero byte, type, zero byte, shape, zero byte, data. Type and
+// shape are formatted by to_string().
 std::string weights_sha256(const NamedTensors& tensors) {
   std::vector<const NamedTensors::value_type*> sorted;
   for (const auto& tensor : tensors) sorted.push_back(&tensor);

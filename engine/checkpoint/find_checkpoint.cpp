@@ -21,14 +21,14 @@ namespace dp {
 namespace {
 
 struct Candidate {
-  std::string path, base;  // base: the checkpoint's name, also for what a killed save left of it
+  std::string path, base;  // base: name of the checkpoint, also for a leftover of a killed save
   bool leftover = false;
-  bool settled = true;     // nobody can still be writing it
-  std::int64_t step = -1;  // as state.json says, unverified
+  bool settled = true;     // no process can still be writing it
+  std::int64_t step = -1;  // from state.json, unverified
 };
 
-// The order in which they are tried: newest first, then `last`, other checkpoints, leftovers; at the end what may still
-// be written.
+// Search order: newest step first. On equal steps checkpoints precede leftovers, and `last` precedes step-N and `best`.
+// Folders that may still be written are last.
 bool before(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& c) {
     return std::tuple(!c.settled, -c.step, c.leftover, c.base != "last", c.base == "best", c.path);
@@ -36,7 +36,7 @@ bool before(const Candidate& a, const Candidate& b) {
   return key(a) < key(b);
 }
 
-// Why it can not be read; empty when it can.
+// Why the checkpoint cannot be read; empty if it can.
 std::string fault_of(const std::string& path) try {
   VerifiedCheckpoint files = open_checkpoint(path, Links::refuse);
   read_train_state(files.state);
@@ -68,8 +68,9 @@ std::vector<Candidate> list(const std::string& folder) {
   return found;
 }
 
-// Puts what a killed save left of one checkpoint in its place when it is readable and newer, and removes the rest. A
-// checkpoint that can not be read now is left alone, and so are readable leftovers of it: they may be all there is.
+// Moves a readable leftover of a killed save to the checkpoint's name if it is newer or the checkpoint is missing.
+// Removes the other leftovers. If the checkpoint is present but unreadable, it and its readable leftovers stay: they
+// may be the only copies.
 void settle(const PathParts& target, const Candidate* current, const std::vector<const Candidate*>& leftovers) {
   const bool current_readable = current && readable(current->path);
   std::int64_t best = current ? current->step : -1;
@@ -78,7 +79,7 @@ void settle(const PathParts& target, const Candidate* current, const std::vector
     if (!readable(leftover->path)) {
       remove_tree(leftover->path);
     } else if (missing || (current_readable && leftover->step > best)) {
-      sync_file(leftover->path + "/" + kManifestFile);  // the save was killed: nobody may have
+      sync_file(leftover->path + "/" + kManifestFile);  // the killed save may not have synced it
       sync_folder(leftover->path);
       const std::string replaced = put_in_place(leftover->path, target);
       if (!replaced.empty()) remove_tree(replaced);
@@ -94,7 +95,7 @@ void settle_all(const std::string& folder) {
   const std::vector<Candidate> found = list(folder);
   if (found.empty()) return;
   try {
-    sync_folder(folder);  // a killed save may have renamed what replaces a leftover, and not synced it
+    sync_folder(folder);  // a killed save may have renamed a leftover's replacement without a sync
   } catch (const Error&) {
     return;
   }
@@ -106,7 +107,7 @@ void settle_all(const std::string& folder) {
                                       [&](const Candidate& c) { return !c.leftover && c.base == left.first; });
     try {
       settle({folder, left.first}, current == found.end() ? nullptr : &*current, left.second);
-    } catch (const Error&) {  // a folder that can not be changed: what lies there is read where it lies
+    } catch (const Error&) {  // read-only folder: leftovers are read in place
     }
   }
 }
@@ -144,7 +145,7 @@ std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOve
   settle_all(folder);
   std::string chosen;
   for (const Candidate& candidate : list(folder)) {
-    // Behind the one chosen, only those whose state says no step may be newer.
+    // After the choice, only checkpoints without a readable step may be newer. They are checked for `passed_over`.
     if (!chosen.empty() && (passed_over == nullptr || candidate.step >= 0 || candidate.leftover)) continue;
     const std::string fault = fault_of(candidate.path);
     if (fault.empty() && chosen.empty())

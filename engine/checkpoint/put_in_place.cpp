@@ -16,8 +16,8 @@ void move(const std::string& from, const std::string& to) {
 
 void move_back(const std::string& from, const std::string& to) { file_ops().rename(from.c_str(), to.c_str()); }
 
-// For file systems that know no exchange: between the two renames the target is missing, and find_checkpoint mends
-// that.
+// Fallback for file systems without RENAME_EXCHANGE. Between the two renames the target is missing; find_checkpoint
+// repairs that after a crash.
 std::string replace_in_two(const std::string& temporary, const PathParts& target) {
   const std::string old = temporary_sibling(target, "old");
   move(target.path(), old);

@@ -6,8 +6,8 @@
 
 namespace dp {
 
-// Gives `temporary`, a sibling of `target`, the target's name, durably. Returns where that which stood there lies now;
-// empty when nothing did. Error(io): both are what they were.
+// Durably renames `temporary`, a sibling of `target`, to `target`. Returns the new path of the folder that it replaced,
+// or empty if there was none. On Error(io) both are unchanged.
 std::string put_in_place(const std::string& temporary, const PathParts& target);
 
 }  // namespace dp

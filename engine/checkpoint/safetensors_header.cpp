@@ -11,9 +11,8 @@
 namespace dp {
 namespace {
 
-// The JSON parser keeps the text of the token at hand, and some copies of it for a message. Between two quotes lies a
-// string, or what separates two strings: a bound on that distance bounds the parser's memory whatever the length of the
-// header.
+// The JSON parser buffers the current token and copies it for error messages. A limit on the distance between two
+// quotation marks limits the token, and so the parser's memory, for any header length.
 constexpr std::size_t kLongestToken = std::size_t{1} << 20;
 
 void check_text(std::string_view json, const std::string& path) {
@@ -22,7 +21,7 @@ void check_text(std::string_view json, const std::string& path) {
   std::size_t token_begin = 0;
   for (std::size_t i = 0; i < json.size(); ++i) {
     const auto c = static_cast<unsigned char>(json[i]);
-    if (c < 32 && c != '\n' && c != '\r' && c != '\t')  // the parser takes a zero byte for the end
+    if (c < 32 && c != '\n' && c != '\r' && c != '\t')  // the parser treats a zero byte as the end
       throw_data(path, "its header holds the control character " + std::to_string(c) + " at byte " + std::to_string(i));
     if (c == '"') token_begin = i;
     if (c == '\\') ++i;
@@ -30,7 +29,7 @@ void check_text(std::string_view json, const std::string& path) {
   }
 }
 
-// The bytes that `entry` needs in the file; nothing when they exceed 64 bits.
+// Bytes of `entry` in the file; nothing if they exceed 64 bits.
 std::optional<std::uint64_t> stored_bytes(const TensorEntry& entry) {
   const std::uint64_t width = entry.stored == StoredAs::same ? size_of(entry.type) : 2;
   std::uint64_t bytes = 0;
@@ -69,7 +68,7 @@ void check_layout(std::vector<TensorEntry>& tensors, std::uint64_t data_bytes, c
 
 bool unprintable(char32_t c) {
   return c < 0x20 || (c >= 0x7f && c < 0xa0) ||                         // C0, DEL, C1
-         (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);  // line breaks and changes of direction
+         (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);  // line separators and bidirectional controls
 }
 
 }  // namespace
@@ -79,13 +78,13 @@ std::string fault_of_tensor_name(std::string_view name) {
   if (name.size() > 1024) return "is longer than 1,024 bytes";
   if (name.find_first_of("/\\") != std::string_view::npos) return "holds a slash";
   if (name.front() == '.' || name.find("..") != std::string_view::npos) return "begins with a dot or holds '..'";
-  for (std::size_t i = 0; i < name.size(); ++i) {  // valid UTF-8, which the parser has seen to
+  for (std::size_t i = 0; i < name.size(); ++i) {  // the JSON parser has validated the UTF-8
     const auto at = [&](std::size_t k) -> char32_t { return i + k < name.size() ? name[i + k] & 0x3fu : 0u; };
     const auto lead = static_cast<unsigned char>(name[i]);
     const char32_t c = lead < 0x80             ? lead
                        : (lead & 0xe0) == 0xc0 ? (lead & 0x1fu) << 6 | at(1)
                        : (lead & 0xf0) == 0xe0 ? (lead & 0x0fu) << 12 | at(1) << 6 | at(2)
-                                               : 0xfffd;  // a later byte of one already seen, or beyond U+FFFF
+                                               : 0xfffd;  // a continuation byte, or a character beyond U+FFFF
     if (unprintable(c)) return "holds a control character";
   }
   return {};
@@ -95,7 +94,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
   check_text(json, path);
   SafetensorsHeader header;
   SafetensorsSax sax(header, path);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &sax);  // throws our errors, never returns false
+  nlohmann::json::sax_parse(json.begin(), json.end(), &sax);  // throws Error; never returns false
   check_layout(header.tensors, data_bytes, path);
   return header;
 }

@@ -13,7 +13,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file's bytes are taken as they are");
 
-// The 16-bit values are read into the upper half of the memory; value i lies at or behind the place of result i.
+// The 16-bit values occupy the upper half of the buffer. Value i is never stored before result i, so ascending order
+// overwrites only values that were read.
 void widen_in_place(Tensor& tensor, StoredAs stored) {
   auto* bytes = static_cast<std::byte*>(tensor.raw());
   const auto count = static_cast<std::size_t>(tensor.numel());
@@ -39,7 +40,7 @@ Tensor read_tensor(ByteSource& source, const TensorEntry& entry, std::uint64_t d
 NamedTensors read_safetensors(ByteSource& source, std::map<std::string, std::string>* metadata) try {
   SafetensorsHeader header = read_safetensors_header(source);
   std::uint64_t needed = 0;
-  for (const TensorEntry& entry : header.tensors) needed += entry.memory();  // at most twice the file
+  for (const TensorEntry& entry : header.tensors) needed += entry.memory();  // at most twice the file size
   const std::uint64_t available = available_memory();
   if (needed > available)
     throw_data(source.name(),

@@ -94,7 +94,7 @@ bool SafetensorsSax::end_object() {
 
 bool SafetensorsSax::string(string_t& value) {
   if (scope_ == Scope::metadata)
-    header_.metadata.emplace(key_, value);  // a copy is as large as it must be, the buffer of the parser is larger
+    header_.metadata.emplace(key_, value);  // copied, not moved: the parser's buffer has excess capacity
   else if (scope_ == Scope::tensor && field_ == Field::dtype)
     set_type(value);
   else

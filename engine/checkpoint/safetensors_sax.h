@@ -1,5 +1,5 @@
-// Turns the JSON of a safetensors header into entries as it is parsed, and refuses at the first event that can not
-// belong there.
+// Converts the JSON of a safetensors header into entries during parsing. Error(data) at the first event that the format
+// does not allow.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class SafetensorsSax final : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& error) override;
 
  private:
-  // The scopes of a header, outermost first. Their nesting is the depth of the JSON: three at most.
+  // The scopes of a header, outermost first. The JSON is nested at most three levels deep.
   enum class Scope { outside, root, metadata, tensor, shape, offsets };
 
   [[noreturn]] void refuse(const std::string& what) const;
@@ -43,12 +43,12 @@ class SafetensorsSax final : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsHeader& header_;
   const std::string& path_;
   Scope scope_ = Scope::outside;
-  std::string key_;  // of the value that comes next, in the root and in metadata
+  std::string key_;  // of the next value, in the root and in metadata
   enum class Field { none, dtype, shape, offsets };
-  Field field_ = Field::none;  // of the value that comes next, in a tensor
+  Field field_ = Field::none;  // of the next value, in a tensor
   bool has_metadata_ = false, has_type_ = false, has_shape_ = false, has_offsets_ = false;
   std::array<std::int64_t, Shape::kMaxRank> dims_{};
-  std::size_t values_ = 0;  // seen in the array at hand
+  std::size_t values_ = 0;  // number of values read from the current array
 };
 
 }  // namespace dp

@@ -31,7 +31,7 @@ std::string quoted(const std::string& text, const std::string& path) try {
   throw Error(ErrorCode::usage, path + ": '" + printable(text) + "' is not valid UTF-8");
 }
 
-// By falling width of the element, then name.
+// Sorts by descending element size, then by name.
 NamedTensors in_file_order(const NamedTensors& tensors) {
   NamedTensors sorted = tensors;
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
@@ -41,7 +41,7 @@ NamedTensors in_file_order(const NamedTensors& tensors) {
   return sorted;
 }
 
-// Length and padding included.
+// Returns the 8-byte length and the padded JSON.
 std::string make_header(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
                         const std::string& path) {
   std::string json = "{";
@@ -71,7 +71,7 @@ std::string make_header(const NamedTensors& tensors, const std::map<std::string,
   if (length > kLongestHeader)
     throw Error(ErrorCode::usage, path + ": the header would be longer than 100,000,000 bytes");
   try {
-    parse_safetensors_header(json, offset, path);  // what is written can be read back
+    parse_safetensors_header(json, offset, path);  // rejects a header that could not be read back
   } catch (const Error& error) {
     throw Error(ErrorCode::usage, error.what());
   }

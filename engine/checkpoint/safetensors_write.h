@@ -8,7 +8,8 @@
 
 namespace dp {
 
-// Writes the tensors as a whole safetensors file. Error(usage) for tensors that no such file may hold, before any byte.
+// Writes a complete safetensors file. Error(usage), before any byte is written, for tensors that the format does not
+// allow.
 void write_tensors(FileWriter& file, const NamedTensors& tensors,
                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

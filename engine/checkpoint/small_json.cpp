@@ -14,7 +14,7 @@ nlohmann::json parse_small_json(const std::string& text, const std::string& name
   nlohmann::json json = nlohmann::json::parse(text, depth_check);
   if (!json.is_object()) throw_data(name, "is not a JSON object");
   return json;
-} catch (const nlohmann::json::exception&) {  // its text may quote the file
+} catch (const nlohmann::json::exception&) {  // its message may quote the file
   throw_data(name, "is not valid JSON; it is damaged");
 }
 

@@ -8,7 +8,7 @@
 
 namespace dp {
 
-// A JSON object, nested at most four deep. Error(data) that begins with `name`.
+// Parses a JSON object with at most four levels of nesting. Error(data) begins with `name`.
 nlohmann::json parse_small_json(const std::string& text, const std::string& name);
 // The same from a file of at most `longest` bytes.
 nlohmann::json read_small_json(ByteSource& source, std::uint64_t longest);

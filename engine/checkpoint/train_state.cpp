@@ -12,7 +12,7 @@ namespace dp {
 namespace {
 
 constexpr std::uint64_t kLongestState = 1 << 20;
-constexpr std::uint64_t kCountLimit = std::uint64_t{1} << 53;  // exact in every JSON reader, and never overflows
+constexpr std::uint64_t kCountLimit = std::uint64_t{1} << 53;  // exact in every JSON reader; far from overflow
 
 class Fields {
  public:
@@ -89,7 +89,7 @@ std::string to_json(const TrainState& state) {
     json["loss_scale_steps"] = state.loss_scale->good_steps;
   }
   const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  try {  // nothing is written that could not be read again
+  try {  // rejects a state that could not be read back
     MemorySource source("the state to be saved", std::as_bytes(std::span(text)));
     read_train_state(source);
   } catch (const Error& error) {

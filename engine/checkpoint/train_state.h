@@ -1,4 +1,4 @@
-// state.json: where a run stands.
+// state.json: the training progress of a checkpoint.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace dp {
 
-std::string to_json(const TrainState& state);     // Error(usage) for what could not be read again
+std::string to_json(const TrainState& state);     // Error(usage) if it could not be read back
 TrainState read_train_state(ByteSource& source);  // Error(data)
 
 }  // namespace dp

@@ -1,5 +1,5 @@
-// Failures on request, for tests of the engine and of what is built on it: DP_FAIL in the environment,
-// read when an engine is made. docs/reference/failpoints.md describes the grammar.
+// Injected failures for tests. DP_FAIL in the environment sets them; it is read when an engine is constructed.
+// docs/reference/failpoints.md describes the grammar.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace dp::engine {
 
 enum class FailAction : std::uint8_t { none, raise, stall, nan };
 
-// One clause, "throw:backward:dev1:step3". A part left out matches everything.
+// One clause, "throw:backward:dev1:step3". An omitted part matches everything.
 struct Failpoint {
   FailAction action = FailAction::none;
   Phase phase = Phase::forward;
@@ -22,14 +22,14 @@ struct Failpoint {
   int stall_ms = 1000;
 };
 
-// Clauses separated by commas. Error(usage) naming the faulty clause.
+// Parses clauses separated by commas. Error(usage) names the faulty clause.
 std::vector<Failpoint> parse_failpoints(std::string_view text);
 std::vector<Failpoint> failpoints_from_environment();
 
 class Failpoints {
  public:
   Failpoints() : points_(failpoints_from_environment()) {}
-  // Throws or sleeps as asked; returns whether a NaN is to be planted.
+  // Throws or sleeps if a clause matches. Returns whether the caller must plant a NaN.
   bool hit(Phase phase, int replica, std::int64_t step) const {
     return points_.empty() ? false : hit_slowly(phase, replica, step);
   }

@@ -1,4 +1,4 @@
-// Where a replica's thread is: written by it, without locks, and read by the watchdog at any time.
+// Progress of a replica's thread. The thread writes it without locks; the watchdog reads it at any time.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class Progress {
     phase_.store(phase, std::memory_order_relaxed);
     advance();
   }
-  // `name` lives as long as this.
+  // `name` must outlive this object.
   void reach_layer(const std::string& name) {
     layer_.store(&name, std::memory_order_release);
     advance();

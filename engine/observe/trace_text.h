@@ -9,14 +9,15 @@
 namespace dp::engine {
 
 struct TraceText {
-  std::string events;        // objects, separated by commas
+  std::string events;        // JSON objects, separated by commas
   std::int64_t steps = 0;    // recorded
-  std::int64_t dropped = 0;  // spans, because a ring was full
+  std::int64_t dropped = 0;  // spans that did not fit into a ring or could not be measured
 };
 
-// `replica` becomes the process number and `name` the process's name. `zero`: the time, of trace_clock(), that the file counts from.
+// `replica` is the process id and `name` the process name in the file. `zero`: the trace_clock() time of the file's
+// origin, in nanoseconds.
 TraceText trace_text(const Tracer& tracer, int replica, const std::string& name, std::int64_t zero);
-// The first moment of the timeline; the largest number when there is none.
+// Begin of the earliest span in trace_clock() time; the largest std::int64_t if there are no spans.
 std::int64_t first_moment(const Tracer& tracer);
 
 }  // namespace dp::engine

@@ -1,7 +1,7 @@
-// What a replica did in some of its steps, and when: a timeline.
+// Timeline of some steps of a replica.
 //
-// A span of the replica's own thread is a step or a phase of it; spans of its streams are pieces of work, named by plan step or
-// bucket. Nothing is allocated once it is made.
+// Spans of the replica's thread are steps and their phases. Spans of its streams are pieces of work, named by plan step
+// or bucket. Nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace dp::engine {
 
-// What Stream::detail means to the engine: nothing (0), a plan step's name, or a bucket.
+// Encoding of Stream::detail: 0 for nothing, the address of a plan step's name, or a bucket with the lowest bit set.
 inline std::uint64_t layer_detail(const std::string& name) { return reinterpret_cast<std::uintptr_t>(&name); }
 constexpr std::uint64_t bucket_detail(std::size_t bucket) { return bucket << 1 | 1; }
 inline std::int64_t bucket_of(std::uint64_t detail) {
@@ -24,16 +24,16 @@ inline const std::string* layer_of(std::uint64_t detail) {
 
 class Tracer {
  public:
-  // Steps are counted from the making of the DataParallel.
+  // Records `count` steps from step `first` on. Steps are counted from the construction of the DataParallel.
   Tracer(std::int64_t first, std::int64_t count) : first_(first), count_(count) {}
 
   bool records_next() const {
     return seen_ >= first_ && seen_ - first_ < count_;
-  }  // whether the next step is one of them
-  // Around each training step. `number` is what the step is called.
+  }  // whether the next step will be recorded
+  // Call around each training step. `number` is the step's number in the timeline.
   void begin_step(std::int64_t number);
   void end_step();
-  void enter(Phase phase);  // the thread's: ends the phase before it
+  void enter(Phase phase);  // begins a phase of the thread and ends the previous one
 
   kernels::TraceRing thread{kSpans}, compute{kSpans}, communication{kSpans};
   static constexpr std::uint8_t kStep = 0xff;  // the label of a step's span

@@ -13,9 +13,9 @@ namespace dp::engine {
 namespace {
 
 constexpr int kLooks = 16;
-// Parts of the timeout: for others to end the call, and for the call to end once the flag is up.
+// Fractions of the timeout: for other processes to end the call, and for the call to end after the flag is raised.
 constexpr double kOthers = 1.0 / 4, kEnd = 1.0 / 2;
-constexpr double kLongestEnd = 10;  // seconds
+constexpr double kLongestEnd = 10;  // seconds; upper limit of the time from kEnd
 
 }  // namespace
 
@@ -52,7 +52,7 @@ bool Watchdog::sleep(double seconds) {
 void Watchdog::watch() {
   kernels::unpin_current_thread();
   std::uint64_t seen = 0;
-  int still = 0;  // looks, not seconds: a process that was suspended goes on where it was
+  int still = 0;  // counts polls, not seconds: time in which the process was suspended does not count
   while (sleep(options_.seconds / kLooks)) {
     const std::uint64_t now = progress_count();
     if (!in_call() || now != seen) {
@@ -82,11 +82,11 @@ bool Watchdog::call_ends_within(double seconds) {
 void Watchdog::judge() {
   bool own_fault = !options_.others;
   for (int i = 0; i < options_.replicas; ++i) own_fault = own_fault || !options_.waits(i);
-  // Whoever has somebody to blame speaks first.
+  // If all replicas of this process wait for other processes, those get time to report the cause first.
   if (!own_fault && call_ends_within(options_.seconds * kOthers)) return;
   const std::uint64_t call = calls_.load(), seen = progress_count();
   const Error error(ErrorCode::timeout, describe(!own_fault && options_.silent ? options_.silent() : ""));
-  if (calls_.load() != call || progress_count() != seen) return;  // it went on while the others were asked
+  if (calls_.load() != call || progress_count() != seen) return;  // progress resumed during the query of other ranks
   if (!options_.abort->load(std::memory_order_acquire)) {
     const std::scoped_lock lock(mutex_);
     verdict_ = error;

@@ -1,4 +1,4 @@
-// Ends a call in which nothing moves any more.
+// Ends a call that makes no progress.
 #pragma once
 
 #include <atomic>
@@ -16,21 +16,22 @@
 namespace dp::engine {
 
 struct WatchdogOptions {
-  double seconds = 0;                   // without a move of any replica; above 0
+  double seconds = 0;                   // without progress of any replica; above 0
   int replicas = 1;                     // of this process
-  kernels::AbortFlag* abort = nullptr;  // raised to end the waits of a call that stands still
-  bool others = false;                  // replicas that may be to blame run elsewhere, and can raise the flag, too
-  std::function<std::uint64_t(int)> progress_count{};  // differs from before when that replica did something
-  std::function<bool(int)> waits{};                    // for another replica
+  kernels::AbortFlag* abort = nullptr;  // raised to end the waits of a stalled call
+  bool others = false;                  // other processes have replicas, which may be the cause and may raise the flag
+  std::function<std::uint64_t(int)> progress_count{};  // changes when that replica makes progress
+  std::function<bool(int)> waits{};                    // whether that replica waits for another one
   std::function<std::string(int)> name{};              // "replica 1 (cpu)"
-  std::function<std::string(int)> last{};              // what it did last: "backward, layer conv2"
-  std::function<std::string()> silent{};           // those elsewhere that do not answer: "rank 1"; asked when all wait
-  std::function<void(const Error&)> last_words{};  // tells others, who wait; the user has been told
+  std::function<std::string(int)> last{};              // its last phase and layer: "backward, layer conv2"
+  std::function<std::string()> silent{};           // ranks that do not respond: "rank 1"; called if all replicas wait
+  std::function<void(const Error&)> last_words{};  // reports the error to other processes, after it was printed
 };
 
-// After `seconds` without a move: when a replica of this process is to blame, or none elsewhere has ended the call meanwhile, raises the
-// flag. The call then ends, and verdict() says why it did. When it does not end, because a thread stands in something that
-// looks at no flag, the process can not go on: the error is printed, and it ends with status 6, within twice `seconds`.
+// After `seconds` without progress, raises the flag if a replica of this process is the cause. Otherwise first gives
+// other processes time to end the call. The call then ends, and verdict() gives the cause. If it does not end, because
+// a thread is blocked in code that does not check the flag, the error is printed and the process exits with status 6.
+// This happens within twice `seconds`.
 class Watchdog {
  public:
   explicit Watchdog(WatchdogOptions options);
@@ -38,7 +39,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Around each call that is watched, by one thread.
+  // Call around each watched call, from one thread.
   void begin() { calls_.fetch_add(1); }
   void end() { calls_.fetch_add(1); }
 
@@ -47,7 +48,7 @@ class Watchdog {
  private:
   using Clock = std::chrono::steady_clock;
   void watch();
-  bool sleep(double seconds);  // false: it is over
+  bool sleep(double seconds);  // false: the watchdog is being destroyed
   bool in_call() const { return calls_.load() % 2 == 1; }
   bool call_ends_within(double seconds);
   void judge();
@@ -55,7 +56,7 @@ class Watchdog {
   std::string describe(const std::string& silent) const;
 
   const WatchdogOptions options_;
-  std::atomic<std::uint64_t> calls_{0};  // odd: a call is on its way
+  std::atomic<std::uint64_t> calls_{0};  // odd: a call is running
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   bool over_ = false;

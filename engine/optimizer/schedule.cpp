@@ -27,7 +27,8 @@ const char* to_string(ScheduleKind kind) {
 }
 
 double Schedule::factor(double epoch, double epochs_per_step) const {
-  // Milestones that lie on a step are reached at that step, whatever the division steps / steps per epoch rounded to.
+  // The small offset ensures that a milestone at a step takes effect at that step, despite rounding of steps / steps
+  // per epoch.
   const double now = epoch + 1e-6 * epochs_per_step;
   const double warmup = warmup_epochs > 0 ? std::min(1.0, (epoch + epochs_per_step) / warmup_epochs) : 1.0;
   switch (kind) {

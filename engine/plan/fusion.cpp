@@ -5,7 +5,7 @@
 namespace dp::engine {
 namespace {
 
-// Reads the model's layers one after another; layers that do nothing at run time are passed over.
+// Visits the layers in order. Skips layers that do nothing at run time.
 class Fuser {
  public:
   Fuser(const Model& model, bool dropout)
@@ -31,7 +31,7 @@ class Fuser {
         if (i > 0) node_of_[i] = node_of_[index(layer(i).inputs[0])];
         continue;
       }
-      if (joins_[i] >= 0) continue;  // a normalisation that runs where its addition stands
+      if (joins_[i] >= 0) continue;  // a normalisation that is fused into its addition
       make_node(i);
     }
     if (nodes_.empty())
@@ -54,7 +54,8 @@ class Fuser {
   // The only layer that reads layer i, or -1.
   int sole_reader(std::size_t i) const { return readers_[i].size() == 1 ? readers_[i][0] : -1; }
 
-  // A normalisation whose result only an addition reads is computed there. Of two such the first is.
+  // A normalisation whose result is read only by an addition is fused into that addition. If both inputs qualify, the
+  // first one is fused.
   void find_joins() {
     for (std::size_t i = 0; i < count(); ++i) {
       if (!is<Add>(i)) continue;
@@ -66,14 +67,15 @@ class Fuser {
     }
   }
 
-  // Layer i belongs to `node` from now on; what it reads is computed.
+  // Appends layer i to `node`. The inputs of the layer must have been computed.
   void take(Node& node, std::size_t i, const std::string& label) {
     node.name += (node.name.empty() ? "" : "+") + label;
     node.output = layer(i).output;
     taken_[i] = true;
     last_ = i;
   }
-  // Whether the layer i is a ReLU that only a max-pool reads: there it works on fewer elements, with equal result.
+  // Whether layer i is a ReLU that only a max-pool reads. It is fused into the pool, where it processes fewer elements
+  // and gives the same result (docs/decisions/0004).
   bool relu_before_pool(std::size_t i) const {
     const int reader = sole_reader(i);
     return is<Relu>(i) && reader >= 0 && is<MaxPool2d>(index(reader));
@@ -93,43 +95,58 @@ class Fuser {
     Node node{};
     for (const int input : layer(i).inputs) node.inputs.push_back(node_of_[index(input)]);
     node.input = layer(index(layer(i).inputs[0])).output;
-    if (const auto* conv = std::get_if<Conv2d>(&layer(i).kind)) {
-      node.kind = NodeKind::conv;
-      node.window = {conv->kernel, conv->stride, conv->padding};
-      attach_parameters(node, i, conv->bias);
-      take(node, i, layer(i).name);
-      node.relu = take_relu(node);
-    } else if (const auto* linear = std::get_if<Linear>(&layer(i).kind)) {
-      node.kind = NodeKind::linear;
-      // Flatten moves nothing: the linear op reads what the node before it wrote.
-      node.input = node.inputs[0] >= 0 ? nodes_[index(node.inputs[0])].output : model_.input();
-      attach_parameters(node, i, linear->bias);
-      take(node, i, layer(i).name);
-      node.relu = take_relu(node);
-    } else if (is<BatchNorm2d>(i)) {
-      make_norm(node, i);
-      node.relu = take_relu(node);
-    } else if (is<Add>(i)) {
-      make_add(node, i);
-      node.relu = take_relu(node);
-    } else if (is<MaxPool2d>(i) || relu_before_pool(i)) {
-      make_max_pool(node, i);
-    } else if (is<AvgPool2d>(i) || is<GlobalAvgPool2d>(i)) {
-      node.kind = NodeKind::avg_pool;
-      node.global = is<GlobalAvgPool2d>(i);
-      if (const auto* pool = std::get_if<AvgPool2d>(&layer(i).kind))
-        node.window = {pool->kernel, *pool->stride, pool->padding};
-      take(node, i, "avg_pool");
-    } else if (is<Relu>(i)) {
-      node.kind = NodeKind::relu;
-      take(node, i, "relu");
-    } else {
-      node.kind = NodeKind::dropout;
-      take_dropout(node, i);
-    }
+    std::visit([&](const auto& kind) { fill(node, kind, i); }, layer(i).kind);
     node_of_[last_] = static_cast<int>(nodes_.size());
     nodes_.push_back(std::move(node));
   }
+
+  // One overload for each kind of layer: a new kind does not compile without one.
+  void fill(Node& node, const Conv2d& conv, std::size_t i) {
+    node.kind = NodeKind::conv;
+    node.window = {conv.kernel, conv.stride, conv.padding};
+    attach_parameters(node, i, conv.bias);
+    take(node, i, layer(i).name);
+    node.relu = take_relu(node);
+  }
+  void fill(Node& node, const Linear& linear, std::size_t i) {
+    node.kind = NodeKind::linear;
+    // Flatten moves no data: the linear op reads the output of the previous node.
+    node.input = node.inputs[0] >= 0 ? nodes_[index(node.inputs[0])].output : model_.input();
+    attach_parameters(node, i, linear.bias);
+    take(node, i, layer(i).name);
+    node.relu = take_relu(node);
+  }
+  void fill(Node& node, const BatchNorm2d&, std::size_t i) {
+    make_norm(node, i);
+    node.relu = take_relu(node);
+  }
+  void fill(Node& node, const Add&, std::size_t i) {
+    make_add(node, i);
+    node.relu = take_relu(node);
+  }
+  void fill(Node& node, const MaxPool2d&, std::size_t i) { make_max_pool(node, i); }
+  void fill(Node& node, const AvgPool2d& pool, std::size_t i) {
+    node.kind = NodeKind::avg_pool;
+    node.window = {pool.kernel, *pool.stride, pool.padding};
+    take(node, i, "avg_pool");
+  }
+  void fill(Node& node, const GlobalAvgPool2d&, std::size_t i) {
+    node.kind = NodeKind::avg_pool;
+    node.global = true;
+    take(node, i, "avg_pool");
+  }
+  void fill(Node& node, const Relu&, std::size_t i) {
+    if (relu_before_pool(i)) return make_max_pool(node, i);
+    node.kind = NodeKind::relu;
+    take(node, i, "relu");
+  }
+  void fill(Node& node, const Dropout&, std::size_t i) {
+    node.kind = NodeKind::dropout;
+    take_dropout(node, i);
+  }
+  // They compute nothing: run() does not make nodes of them.
+  void fill(Node&, const Input&, std::size_t) {}
+  void fill(Node&, const Flatten&, std::size_t) {}
 
   void make_norm(Node& node, std::size_t i) {
     node.kind = NodeKind::norm;
@@ -177,10 +194,10 @@ class Fuser {
   const bool dropout_;
   std::vector<std::vector<int>> readers_;
   std::vector<char> taken_;
-  std::vector<int> joins_;    // of a normalisation: the addition that it runs in
-  std::vector<int> node_of_;  // of a layer whose result exists: the node that writes it
+  std::vector<int> joins_;    // per layer; of a normalisation: the addition that it is fused into
+  std::vector<int> node_of_;  // per layer whose result is stored: the node that writes it
   std::vector<Node> nodes_;
-  std::size_t last_ = 0;  // the layer taken last
+  std::size_t last_ = 0;  // last layer appended
   int norms_ = 0;
 };
 

@@ -10,7 +10,7 @@ std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool
   for (std::size_t i = 0; i < nodes.size(); ++i)
     for (const int input : nodes[i].inputs)
       if (input >= 0) readers[at(input)].push_back(static_cast<int>(i));
-  if (!readers.empty()) readers.back().push_back(static_cast<int>(nodes.size()));  // the loss
+  if (!readers.empty()) readers.back().push_back(static_cast<int>(nodes.size()));  // the loss reads the last node
 
   const auto is_conv = [&](int i) { return at(i) < nodes.size() && nodes[at(i)].kind == NodeKind::conv; };
   const auto is_plain = [&](int i) { return is_conv(i) && nodes[at(i)].bias < 0 && !nodes[at(i)].relu; };
@@ -24,7 +24,7 @@ std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool
       own.moments = before;
       all[at(before)].normalizes = number;
     }
-    // Backward goes through the nodes in reverse: the first reader gives last.
+    // Backward visits the nodes in reverse: the first reader contributes its gradient last.
     const std::vector<int>& behind = readers[i];
     const bool each_once = behind.size() == 1 || (behind.size() == 2 && behind[0] != behind[1]);
     if (!each_once) continue;

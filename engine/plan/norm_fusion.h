@@ -1,4 +1,4 @@
-// Which batch normalisations may run in part within the convolutions beside them (kernels::NormConv2dForward and its like).
+// Finds batch normalisations that may be fused partly into adjacent convolutions (the NormConv2d ops of kernels/ops.h).
 #pragma once
 
 #include <vector>
@@ -7,19 +7,21 @@
 
 namespace dp::engine {
 
-// Nodes; -1: none.
+// Node indices; -1: no node.
 struct NormNeighbours {
-  int moments =
-      -1;  // of a normalisation: the convolution that makes what it normalises, for it alone; without bias and ReLU
-  int gradient =
-      -1;  // ...: the convolution whose data gradient is the last part of its result's gradient, of at most two parts
-  int reader =
-      -1;  // ...: that one, where it is the only reader, has no bias, and the normalisation only has a ReLU behind it
+  // Of a normalisation: the convolution, without bias and ReLU, whose result only this normalisation reads.
+  int moments = -1;
+  // Of a normalisation: the convolution whose data gradient is the last summand of its output gradient. There are at
+  // most two summands.
+  int gradient = -1;
+  // Of a normalisation with ReLU and without addend: its `gradient`, if that is its only reader and has neither bias
+  // nor ReLU.
+  int reader = -1;
   int normalizes = -1;  // of a convolution: the normalisation whose `moments` it is
 };
 
-// Of every node. `adjacent`: only between neighbours in the order of nodes, so that all replicas' statistics are gathered in the
-// order in which they are without fusion.
+// Returns the neighbours of every node. `adjacent`: only nodes that are consecutive in node order, so that the
+// statistics of all replicas are gathered in the same order as without fusion.
 std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool adjacent);
 
 }  // namespace dp::engine

@@ -9,7 +9,7 @@ namespace {
 
 using kernels::TensorDesc;
 
-// The x, weights and y of a convolution or linear layer, whichever of its three ops this is.
+// x, weights and y of a convolution or linear layer, in any of its three ops.
 struct Layer {
   const TensorDesc &x, &w, &y;
 };
@@ -27,9 +27,10 @@ std::vector<std::int64_t> numbers_of(const Layer& layer) {
   return {x[0], x[1], x[2], x[3], w[0], kernel, stride, padding};
 }
 
-constexpr int kPlainArguments = 4;  // of a convolution, at most
+constexpr int kPlainArguments = 4;  // maximum of a convolution
 
-// How many tensors a data gradient reads for the normalisation before it: another gradient, x and y (kernels::NormConv2dBackwardData).
+// Number of additional tensors that a fused data gradient reads for the preceding normalisation: another gradient, x
+// and y (kernels::NormConv2dBackwardData).
 int read_beside(const PlanStep& step) {
   int tensors = 0;
   for (const std::size_t i : {2, 3, 4}) tensors += step.args[i].space == Space::activation;
@@ -40,7 +41,7 @@ int read_beside(const PlanStep& step) {
 
 OpWork work_of(const PlanStep& step) {
   OpWork work;
-  // "layer1.0.conv1 backward_data"; forward ops have their layers' name alone.
+  // Step names: "layer1.0.conv1 backward_data". Forward ops have only the layer name.
   const auto space = step.name.rfind(' ');
   work.kind = space == std::string::npos ? "forward" : step.name.substr(space + 1);
   work.label = step.name.substr(0, space);
@@ -53,27 +54,27 @@ OpWork work_of(const PlanStep& step) {
     norm = norm || where == Space::value || where == Space::moments;
   }
   if (norm) activations = std::max(1, activations - 1);
-  // Descriptors of batch normalisation and the like name one tensor for all of the same layout; a normalisation's stats, which lie with
-  // activations, are none of these.
+  // Descriptors of batch normalisation and elementwise ops contain one tensor for all tensors of the same layout. The
+  // statistics of a normalisation, also in the activation arena, do not count.
   if (tensors.size() == 1)
     work.bytes = static_cast<double>(tensors.front().layout.bytes) * activations;
   else
     for (const TensorDesc& tensor : tensors) work.bytes += static_cast<double>(tensor.layout.bytes);
   if (tensors.size() == 3 && tensors[1].shape.rank() == 4 && step.arg_count > kPlainArguments) {
-    // Fused with parts of a batch normalisation: more is done than a convolution, and a data gradient also reads what was normalised.
+    // Fused with parts of a batch normalisation: a data gradient also reads the tensor that was normalised.
     const Shape& w = layer_of(work.kind, tensors).w.shape;
     work.flops =
         2.0 * static_cast<double>(layer_of(work.kind, tensors).y.shape.numel()) * static_cast<double>(w.numel() / w[0]);
     if (work.kind.ends_with("data")) work.bytes += static_cast<double>(tensors[2].layout.bytes) * read_beside(step);
     work.kind = "norm_conv2d_" + work.kind;
-  } else if (tensors.size() >= 3) {  // convolutions and linear layers alone have weights
+  } else if (tensors.size() >= 3) {  // only convolutions and linear layers have weights
     const Layer layer = layer_of(work.kind, tensors);
     const Shape& w = layer.w.shape;
     work.kind = (w.rank() == 4 ? "conv2d_" : "linear_") + work.kind;
     work.convolution = numbers_of(layer);
     work.flops = 2.0 * static_cast<double>(layer.y.shape.numel()) * static_cast<double>(w.numel() / w[0]);
     if (step.name.ends_with(" backward")) work.flops *= 2;  // both gradients
-    // A convolution with its pool, a data gradient with the pool's: what is between is not in memory.
+    // A convolution fused with its pool, or a data gradient with the pool's: the intermediate tensor is not stored.
     if (tensors.size() == 4) work.bytes -= static_cast<double>(tensors[2].layout.bytes);
   }
   work.shape = work.kind + " " + step.op->implementation() + " " + std::to_string(work.bytes);
@@ -82,7 +83,7 @@ OpWork work_of(const PlanStep& step) {
 }
 
 OpWork update_work(std::int64_t parameters) {
-  // Weights and momenta are read and written, gradients read.
+  // Reads and writes weights and momenta, reads gradients.
   return {"sgd_update", "all parameters", "update", 0, 5.0 * 4 * static_cast<double>(parameters), {}};
 }
 

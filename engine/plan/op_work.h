@@ -1,4 +1,4 @@
-// How much an op of a plan has to do: arithmetic, memory traffic, and what it is called.
+// Arithmetic and memory traffic of a plan's ops, and their names.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 namespace dp::engine {
 
 struct OpWork {
-  std::string kind;   // "conv2d_forward", "reorder", "forward" of anything else
+  std::string kind;   // "conv2d_forward", "reorder"; "forward" for all other forward ops
   std::string label;  // "layer1.0.conv1+bn"
-  std::string shape;  // of the work: equal for ops that do the same
-  double flops = 0;   // a multiplication and an addition are two; 0: it only moves memory
-  double bytes = 0;   // of the tensors it must touch
-  // Of a convolution or linear layer: N,C,H,W,O,kernel,stride,padding; a linear layer is one of 1x1 on 1x1.
+  std::string shape;  // key of the work: equal for ops that do the same
+  double flops = 0;   // a multiply-add counts as two; 0: memory traffic only
+  double bytes = 0;   // size of the tensors it must read and write
+  // Of a convolution or linear layer: N,C,H,W,O,kernel,stride,padding. A linear layer is a 1x1 convolution on 1x1
+  // images.
   std::vector<std::int64_t> convolution;
 };
 OpWork work_of(const PlanStep& step);

@@ -40,7 +40,7 @@ std::int64_t ParameterTable::begin_of(int index) const { return round_up(entry(i
 std::int64_t ParameterTable::last_end(std::size_t last_bytes) const {
   std::int64_t end = 0;
   for (int i = 0; i < static_cast<int>(entries_.size()); ++i) {
-    if (entry(i).offset <= vectors_) continue;  // those, and the first behind them
+    if (entry(i).offset <= vectors_) continue;  // the vectors, and the first entry after them
     const std::int64_t begin = begin_of(i);
     if (end == 0 || static_cast<std::size_t>(begin - vectors_) * size_of(type_) <= last_bytes) end = begin;
   }
@@ -53,7 +53,7 @@ std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_
   std::int64_t end = size_;
   for (int i = static_cast<int>(entries_.size()) - 1; i >= 0; --i) {
     const std::int64_t begin = begin_of(i);
-    if (begin >= end || entry(i).offset < vectors_) continue;  // entries below the granularity, and vectors
+    if (begin >= end || entry(i).offset < vectors_) continue;  // entries smaller than the granularity, and vectors
     const bool full = static_cast<std::size_t>(end - begin) * size_of(type_) >= bucket_bytes;
     if (full || begin == cut || begin == vectors_) {
       buckets.push_back({{begin, end}, i});

@@ -1,5 +1,5 @@
-// Where every parameter lies in the flat arenas (values, gradients, momenta): the same offsets on every
-// replica, in forward order, so that gradients become ready from the end to the beginning.
+// Offsets of all parameters in the flat arenas (values, gradients, momenta). They are equal on every replica and in
+// forward order, so gradients become ready from the end to the start.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace dp::engine {
 struct ParameterEntry {
   std::string name;
   Shape shape;              // PyTorch's
-  kernels::Layout layout;   // in the arenas, the same in every plan
-  std::int64_t offset = 0;  // elements from the arena's start; a multiple of 16
-  std::int64_t count = 0;   // elements with the layout's padding, which stays zero
+  kernels::Layout layout;   // in the arenas; the same in every plan
+  std::int64_t offset = 0;  // in elements; a multiple of 16
+  std::int64_t count = 0;   // elements, including the layout's padding, which stays zero
 };
 
-// A range of the arenas that is reduced, updated and broadcast as one.
+// A range of the arenas that is reduced, updated and broadcast in one piece.
 struct Bucket {
   kernels::Range range;  // elements
   int first_entry = 0;   // the bucket is ready when the gradients of entries >= first_entry are
@@ -27,9 +27,10 @@ struct Bucket {
 
 class ParameterTable {
  public:
-  // `layouts` has one per parameter of the model, in its order. `granularity`: in elements; the arenas' size is a multiple of it, padded
-  // with zeros, and buckets begin and end at multiples, in the middle of an entry where need be. `vectors_first`: parameters of one
-  // dimension, biases and those of normalisation, are stored before all others, and are the bucket that becomes ready last.
+  // `layouts`: one per parameter of the model, in its order. `granularity`, in elements: the arena size is a multiple
+  // of it, padded with zeros, and buckets begin and end at multiples of it, possibly inside an entry. `vectors_first`:
+  // parameters of one dimension (biases and normalisation) are stored before all other parameters and form the last
+  // bucket.
   ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
                  std::int64_t granularity = 1, bool vectors_first = false);
 
@@ -38,16 +39,15 @@ class ParameterTable {
   std::int64_t size() const { return size_; }  // elements of one arena
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(type_); }
   DType type() const { return type_; }
-  std::int64_t vectors() const {
-    return vectors_;
-  }  // elements of the arena before the others; 0 where they lie between
+  // Elements at the arena's start that contain the vectors; 0 without `vectors_first`.
+  std::int64_t vectors() const { return vectors_; }
 
-  // Buckets in the order in which they become ready: the first lies at the arena's end. `last_bytes`: the most that the last one holds,
-  // not counting the vectors' bucket, unless the first entry is larger; 0: no limit.
+  // Buckets in the order in which they become ready; the first one is at the arena's end. `last_bytes`: maximum size of
+  // the last bucket, not counting the bucket of vectors, unless the first entry is larger; 0: no limit.
   std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0) const;
 
  private:
-  std::int64_t begin_of(int index) const;  // of a bucket whose first whole entry is `index`
+  std::int64_t begin_of(int index) const;  // offset of a bucket whose first complete entry is `index`
   std::int64_t last_end(std::size_t last_bytes) const;
 
   std::vector<ParameterEntry> entries_;
@@ -56,8 +56,8 @@ class ParameterTable {
   std::int64_t granularity_;
 };
 
-// The bucket size used when none is asked for: large enough that the cost of a collective is small beside its
-// transfer, and a single bucket for networks too small to gain from overlap.
+// The default bucket size: large enough that the latency of a collective is small compared with its transfer time.
+// Networks too small to gain from overlap get a single bucket.
 std::size_t default_bucket_bytes(const ParameterTable& table);
 
 }  // namespace dp::engine

@@ -12,7 +12,7 @@ std::size_t place(std::vector<Lifetime>& buffers) {
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return buffers[a].bytes > buffers[b].bytes; });
   std::size_t total = 0;
-  std::vector<const Lifetime*> placed;  // by offset
+  std::vector<const Lifetime*> placed;  // sorted by offset
   for (const std::size_t index : order) {
     Lifetime& buffer = buffers[index];
     const std::size_t bytes = (buffer.bytes + kAlign - 1) / kAlign * kAlign;

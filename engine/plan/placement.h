@@ -1,4 +1,4 @@
-// Where buffers lie in one arena, given when each is in use: two buffers share memory unless their lives overlap.
+// Static placement of buffers in one arena: buffers share memory if their lifetimes do not overlap.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,12 @@ namespace dp::engine {
 
 struct Lifetime {
   std::size_t bytes = 0;
-  int first = 0, last = 0;  // steps, both included
-  std::size_t offset = 0;   // answer, a multiple of 64
+  int first = 0, last = 0;  // steps, inclusive
+  std::size_t offset = 0;   // result, a multiple of 64
 };
 
-// Sets every offset; returns the arena's size. Largest first, each at the lowest gap that holds it.
+// Sets all offsets and returns the arena size in bytes. Places the largest buffer first, each into the lowest gap that
+// fits.
 std::size_t place(std::vector<Lifetime>& buffers);
 
 }  // namespace dp::engine

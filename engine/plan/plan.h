@@ -1,5 +1,5 @@
-// How one device runs a model at one batch size: fused steps in order, every buffer placed ahead of time.
-// A plan holds ops and offsets; the memory is the replica's.
+// The execution plan of a model on one device at one batch size: fused steps in order, with all buffers placed in
+// advance. A plan contains ops and offsets; the replica owns the memory.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ enum class Space : std::uint8_t {
   none,
   activation,
   value,
-  low_value,  // the values in the activations' type, with mixed precision
+  low_value,  // mixed precision: values in the activation type
   gradient,
   buffer,   // running statistics
-  moments,  // statistics of a step's parts
+  moments,  // batch statistics of all parts
   input,
   labels,
   samples,
@@ -34,41 +34,41 @@ enum class Space : std::uint8_t {
   count
 };
 
-// A place in one of the replica's memories.
+// An address in one of the replica's memories.
 struct Ref {
   Space space = Space::none;
   std::size_t offset = 0;       // bytes
-  std::size_t part_stride = 0;  // moments: bytes from one part's place to the next one's
+  std::size_t part_stride = 0;  // moments: stride between parts, in bytes
 };
 
-// Bytes of the moments arena that hold the same statistics of every part; complete on each replica once gathered.
+// A range of the moments arena with one statistic of all parts. The all-gather completes it on every replica.
 struct Gather {
   std::size_t offset = 0, part_bytes = 0;
 };
 
 struct PlanStep {
-  std::string name;  // node and op, "conv2+relu conv2d_forward"
+  std::string name;  // node and op, "conv2+relu backward_data"; forward: the node alone
   std::unique_ptr<kernels::Op> op;
   std::array<Ref, kernels::kMaxOpArgs> args{};
   int arg_count = 0;
-  int ready_from = -1;   // backward: gradients of all entries >= this are final, and their weights no longer read
-  bool gathers = false;  // the steps after this one read what every part has written: the next of the stage's gathers
+  int ready_from = -1;   // backward: gradients of entries >= this are final; backward no longer reads their weights
+  bool gathers = false;  // later steps read data of all parts: the stage's next Gather follows this step
 };
 
 struct PlanOptions {
-  std::int64_t batch = 1;  // rows of this replica
+  std::int64_t batch = 1;  // rows of this replica's shard
   bool training = true;
   bool accumulate = false;  // gradients are added to those of earlier micro-batches
   bool dropout = true;
   BatchNormMode norm = BatchNormMode::master;
-  bool scales_loss = false;  // the gradient is that of the loss times LossScaler::scale
-  bool joins_loss =
-      false;  // training: one op may make logits and loss; logits are there after loss(), not after forward()
+  bool scales_loss = false;  // gradients are multiplied by LossScaler::scale
+  // Training: one op may compute logits and loss. The logits are then valid after loss(), not after forward().
+  bool joins_loss = false;
 };
 
 class Plan {
  public:
-  // With `table` null the parameters lie as the forward ops like best: parameter_layouts() then tells how.
+  // If `table` is null, the forward ops choose the parameter layouts: see parameter_layouts(). Such a plan cannot run.
   Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,
        const NormTable& norms);
 
@@ -76,16 +76,16 @@ class Plan {
   const std::vector<PlanStep>& forward() const { return forward_; }
   const std::vector<PlanStep>& loss() const { return loss_; }  // cross-entropy of this replica's rows
   const std::vector<PlanStep>& backward() const { return backward_; }
-  // Updates the running statistics from this step's; for one replica and part.
+  // Updates the running statistics from the batch statistics of this step. Only the replica with part 0 runs it.
   const std::vector<PlanStep>& running() const { return running_; }
-  Ref logits() const { return logits_; }  // row-major (batch, classes) of the compute type, alive until backward starts
-  Ref logits_grad() const { return logits_grad_; }  // the same shape; what backward reads
+  Ref logits() const { return logits_; }  // row-major (batch, classes), compute type; valid until backward starts
+  Ref logits_grad() const { return logits_grad_; }  // same shape; input of backward
 
-  std::size_t arena_bytes() const { return arena_bytes_; }          // activations, gradients of activations
-  std::size_t workspace_bytes() const { return workspace_bytes_; }  // shared by all steps, at the arena's end
-  int reorders() const { return reorders_; }                        // copies that only change a layout or a type
+  std::size_t arena_bytes() const { return arena_bytes_; }          // activations and their gradients
+  std::size_t workspace_bytes() const { return workspace_bytes_; }  // shared by all steps; at the arena's end
+  int reorders() const { return reorders_; }                        // copies that change only layout or type
   const std::vector<kernels::Layout>& parameter_layouts() const { return parameter_layouts_; }
-  // What a step enqueues: see Context::kernels_of.
+  // Kernels that a step enqueues: see Context::kernels_of.
   using KernelsOf = std::function<std::vector<std::string>(const PlanStep&)>;
   std::string describe(const KernelsOf& kernels_of = {}) const;
 
@@ -99,8 +99,8 @@ class Plan {
   std::vector<kernels::Layout> parameter_layouts_;
 };
 
-// What is gathered in a stage, in order; empty but for synchronised batch normalisation. The same for every plan, so that a
-// replica without rows takes part.
+// The gathers of a stage, in order. Used with synchronised batch normalisation only. They are the same for every plan,
+// because a replica without rows also takes part.
 std::vector<Gather> forward_gathers(const NormTable& norms);
 std::vector<Gather> backward_gathers(const NormTable& norms);
 

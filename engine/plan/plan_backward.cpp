@@ -1,4 +1,4 @@
-// The backward half of the plan builder.
+// The backward part of the plan builder.
 #include "engine/plan/plan_builder.h"
 
 namespace dp::engine {

@@ -104,7 +104,7 @@ PlanStep& PlanBuilder::add(Steps& steps, const std::string& name, std::unique_pt
 PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, const Value& value,
                                    const TensorDesc& wanted) {
   if (value.desc.layout == wanted.layout && value.desc.type == wanted.type) return value;
-  if (value.desc.shape != wanted.shape) {  // maps and rows of them are the same memory when both are row-major
+  if (value.desc.shape != wanted.shape) {  // (C,H,W) and flattened tensors have equal memory if both are row-major
     const DType type = value.desc.type;
     Value plain = as(steps, reader, value, {value.desc.shape, type, context_.plain_layout(value.desc.shape, type)});
     plain.desc = {wanted.shape, type, context_.plain_layout(wanted.shape, type)};
@@ -118,7 +118,7 @@ PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, cons
 
 PlanBuilder::Value PlanBuilder::parameter(Steps& steps, const std::string& reader, int entry,
                                           const TensorDesc& wanted) {
-  if (table_ == nullptr) {  // this plan decides
+  if (table_ == nullptr) {  // this plan chooses the layout
     plan_.parameter_layouts_[static_cast<std::size_t>(entry)] = context_.with_type(wanted, context_.compute_type());
     return {{Space::value, 0}, wanted};
   }
@@ -178,7 +178,7 @@ void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& res
   const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
   const Value from = as(steps, node.name, x, wanted_x);
   const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
-  result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // images are cast once
+  result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // mixed precision: cast the images once
   result.y = new_value(out);
   add(steps, node.name, std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
 }
@@ -202,7 +202,7 @@ PlanBuilder::Value PlanBuilder::new_mask(const Value& pooled) {
 }
 
 void PlanBuilder::cross_entropy(const Value& logits) {
-  if (!plan_.loss_.empty()) return;  // the last layer's op has computed it
+  if (!plan_.loss_.empty()) return;  // forward_with_loss() has added it
   const std::int64_t batch = plan_.options_.batch;
   Ref grad{};
   if (plan_.options_.training) grad = new_value(logits.desc).where;

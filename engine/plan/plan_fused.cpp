@@ -1,4 +1,4 @@
-// The steps of a plan in which a convolution does part of what the batch normalisations beside it do.
+// Steps in which a convolution performs parts of the adjacent batch normalisations (docs/decisions/0025).
 #include "engine/plan/plan_builder.h"
 
 namespace dp::engine {
@@ -7,7 +7,7 @@ using namespace kernels;
 
 namespace {
 
-// Seconds of all; nothing unless each is known.
+// Total seconds; empty if any of them is unknown.
 std::optional<double> seconds_of(Context& context, std::initializer_list<OpDesc> ops) {
   double sum = 0;
   for (const OpDesc& op : ops) {
@@ -54,7 +54,7 @@ bool PlanBuilder::defers(const Node& norm, const TensorDesc& x) {
   return context_.make_op(with)->tensors()[0].layout == x.layout;
 }
 
-// Whether the convolution is, with all that it does in a step, if it normalises what it reads.
+// Whether the convolution is faster if it normalises its input itself. Compares all of its ops in a step.
 bool PlanBuilder::is_faster(const Node& conv, const NormConv2dForward& with, const NormConv2dForward& without) {
   const TensorDesc& x = with.x;
   const BatchNormForward forward{x, true, false};

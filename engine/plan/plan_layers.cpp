@@ -1,4 +1,4 @@
-// The steps of a plan in which a layer's op does what stands beside it: pools, dropout, ReLU's mask.
+// Steps in which a layer's op includes adjacent layers: pools, dropout, ReLU's mask, the loss (docs/decisions/0034).
 #include "engine/plan/plan_builder.h"
 
 namespace dp::engine {
@@ -28,14 +28,14 @@ int PlanBuilder::masked_input(const Node& node) const {
 }
 
 PlanBuilder::Value PlanBuilder::backward_weight(const Node& node, const TensorDesc& wanted) {
-  // Without a table only the forward decides how parameters lie, and nothing here will run.
+  // Without a table this plan only determines the parameter layouts, which the forward ops choose; it never runs.
   if (table_ == nullptr) return {{Space::value, 0}, wanted};
   return parameter(plan_.backward_, node.name + " backward_data weight", node.weight, wanted);
 }
 
 bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& result) {
   const int reader = sole_reader(node);
-  // The convolution's result is in no memory, and the gradient of a ReLU of its own would need it.
+  // The convolution's result is not stored, but the gradient of its own ReLU would read it.
   if (node.relu || reader < 0 || nodes_[index(reader)].kind != NodeKind::max_pool) return false;
   const Node& pool = nodes_[index(reader)];
   const bool training = plan_.options_.training;

@@ -1,5 +1,5 @@
-// Batch normalisation in a plan: the statistics of this part, what they become with those of the others, and the steps
-// that use them.
+// Batch normalisation in a plan: the statistics of this part, merging them with the other parts, and the steps that use
+// them.
 #include "engine/plan/plan_builder.h"
 
 namespace dp::engine {
@@ -43,7 +43,7 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
        result.y.where});
 }
 
-// Of part 0, or of all parts: the replica that runs it has part 0.
+// Uses part 0, or all parts. The replica with part 0 runs this step.
 void PlanBuilder::update_running() {
   if (norms_.count() == 0) return;
   BatchNormTrack track{.parts = plan_.options_.norm == BatchNormMode::master ? 1 : norms_.parts()};
@@ -67,7 +67,7 @@ void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vec
     return;
   }
 
-  // Two gradients are added on the way; more are rare.
+  // The sums op adds two gradients itself; more are rare.
   Gradient second;
   const bool two = gradients.size() == 2;
   if (two) {
@@ -78,7 +78,7 @@ void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vec
   }
   Gradient dy = sum(node, result, std::move(gradients));
 
-  // The gradient behind the ReLU is written down where an addend or two gradients make others need it.
+  // dz, the gradient masked by ReLU, must be stored if the addend needs it or if it is the sum of two gradients.
   const bool addend = node.inputs.size() > 1 && needs_gradient(node.inputs[1]);
   const bool writes = two || (node.relu && addend);
   Gradient dz = dy;

@@ -1,4 +1,4 @@
-// Messages over a socket that never blocks.
+// Messages over a non-blocking socket.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 namespace dp::process_group {
 
 enum class Kind : std::uint8_t {
-  hello,     // a rank to rank 0: who it is
-  refused,   // rank 0: why it may not join
-  welcome,   // rank 0: everybody is there
-  give,      // a rank's part of an exchange
-  everyone,  // rank 0: all parts of it
-  fail,      // why the world ends: from a rank, then from rank 0 to all
-  roll,      // a rank: who does not answer? Rank 0 to all: are you there?
-  here,      // a rank is
-  silent,    // rank 0: the ranks that did not answer
-  busy,      // a rank: it may be late from now on (1), or no longer (0). Rank 0 to all: somebody is, wait on
-  bye,       // a rank has nothing more to say
+  hello,     // rank to rank 0: who it is, see Hello
+  refused,   // rank 0 to a rank: why it cannot join
+  welcome,   // rank 0 to all: every rank has joined; their Hellos without tokens
+  give,      // rank to rank 0: its part of an exchange
+  everyone,  // rank 0 to all: all parts of an exchange
+  fail,      // the failure that ends the group: rank to rank 0, then rank 0 to all
+  roll,      // rank to rank 0: request for `silent`; rank 0 to all: request for `here`
+  here,      // rank to rank 0: answer to `roll`
+  silent,    // rank 0 to the requesting ranks: the ranks that did not answer
+  busy,      // rank to rank 0: busy (1) or no longer (0); rank 0 to all: wait longer, a rank is or was busy
+  bye,       // rank to rank 0: its last message
 };
 
 struct Message {
   Kind kind = Kind::hello;
-  std::uint64_t number = 0;  // give, everyone: of the exchange; roll, here: of the call
+  std::uint64_t number = 0;  // of the exchange (give, everyone) or the roll call (roll, here); busy: 1 or 0
   std::string body{};
 };
 
@@ -37,23 +37,24 @@ class Connection {
   int descriptor() const { return file_.get(); }
   const FileHandle& file() const { return file_; }
 
-  void send(const Message& message);  // queues it, and writes what can be written
-  bool flush();                       // writes on; true when nothing is left or nobody reads any more
+  void send(const Message& message);  // queues the message and sends what the socket accepts
+  bool flush();                       // sends queued bytes; true if none are left or the peer no longer reads
   bool unsent() const { return !deaf_ && sent_ < out_.size(); }
 
-  // Takes what is there, but not much more than `most` that nobody has asked for with next(); false when the other end is gone.
+  // Receives available bytes until about `most` bytes wait for next(). False if the connection has ended.
   bool read(std::size_t most);
-  // The next whole message. Throws std::runtime_error for one longer than `longest` or of no known kind.
+  // Returns the next complete message, if any. Throws std::runtime_error if its kind is unknown or its body is longer
+  // than `longest` bytes.
   std::optional<Message> next(std::size_t longest);
 
  private:
   FileHandle file_;
   std::string in_, out_;
   std::size_t taken_ = 0, sent_ = 0;
-  bool deaf_ = false;  // the other end does not read any more
+  bool deaf_ = false;  // the peer no longer reads
 };
 
-// Several texts as one, and back. Throws std::runtime_error for what join() did not make.
+// Packs several texts into one, and back. split() throws std::runtime_error for malformed input.
 std::string join(const std::vector<std::string>& parts);
 std::vector<std::string> split(const std::string& joined);
 

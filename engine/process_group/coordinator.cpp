@@ -17,11 +17,11 @@ constexpr const char* kProtocol = "dp-world-2";
 constexpr std::size_t kLongestHello = 4096;
 constexpr std::ptrdiff_t kMostStrangers = 64;
 constexpr auto kHelloWithin = std::chrono::seconds(10);
-constexpr int kTick = 100;  // milliseconds between looks at the clock
+constexpr int kTick = 100;  // milliseconds; poll timeout
 constexpr auto kToldWithin = std::chrono::seconds(2);
 constexpr auto kAnswerWithin = std::chrono::milliseconds(500);
 constexpr auto kLongestLook =
-    std::chrono::seconds(1);  // between two of them; what is longer was not this process's time
+    std::chrono::seconds(1);  // longest time that counts between two polls; a longer gap is a suspension
 
 int number(const std::string& text) {
   std::size_t used = 0;
@@ -30,7 +30,7 @@ int number(const std::string& text) {
   return value;
 }
 
-// Takes as long whatever the first difference is.
+// Constant time: the duration does not reveal the position of the first difference.
 bool same_secret(const std::string& a, const std::string& b) {
   unsigned different = a.size() != b.size();
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
@@ -105,7 +105,7 @@ void Coordinator::run() {
   }
 }
 
-// A job that was suspended goes on where it was: nobody's time was over meanwhile.
+// Advances now_ by at most kLongestLook, so that time in which the process was suspended does not count.
 void Coordinator::look_at_clock() {
   const auto before = std::exchange(looked_, Clock::now());
   now_ += std::min<Clock::duration>(looked_ - before, kLongestLook);
@@ -118,8 +118,8 @@ bool Coordinator::finished() const {
          });
 }
 
-// Of too many strangers the one that has said nothing for longest goes: a rank says at once who it is. What they have said is heard
-// first, as all may have come since the last look.
+// Accepts pending connections. At kMostStrangers connections without a Hello, drops the oldest one, because a rank
+// sends its Hello immediately. Reads pending input first, because all of them may have connected since the last poll.
 void Coordinator::let_in() {
   const auto stranger = [](const Guest& guest) { return guest.rank < 0 && !guest.gone; };
   const auto too_many = [&] { return std::count_if(guests_.begin(), guests_.end(), stranger) >= kMostStrangers; };
@@ -158,7 +158,7 @@ void Coordinator::take(Guest& guest, const Message& message) {
   if (message.kind == Kind::bye) guest.bye = true;
   if (message.kind == Kind::busy) set_busy(guest, message.number != 0);
   if (message.kind == Kind::fail && !failed_) {
-    guest.bye = true;  // what comes of it is no second failure
+    guest.bye = true;  // the end of this connection is not a second failure
     fail(parse_failure(message.body));
   }
   if (failed_) return;
@@ -214,7 +214,7 @@ void Coordinator::welcome(Guest& guest, const std::string& text) {
     hellos.push_back(to_text(open));
   }
   tell_all({Kind::welcome, 0, join(hellos)});
-  listener_.close();  // nobody else is wanted
+  listener_.close();  // no further ranks are expected
 }
 
 void Coordinator::turn_away(Guest& guest, const std::string& why) {

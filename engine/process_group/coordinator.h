@@ -1,4 +1,5 @@
-// Rank 0's other half: a thread that lets the ranks in, passes on what they exchange, and tells all of them when one fails.
+// The rendezvous server: a thread on rank 0 that admits the ranks, distributes the parts of each exchange, and reports
+// failures to all ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +17,42 @@
 
 namespace dp::process_group {
 
-inline constexpr std::size_t kLongestPart = 64 << 10;  // of an exchange, in bytes
+inline constexpr std::size_t kLongestPart = 64 << 10;  // limit for one rank's part of an exchange, in bytes
 
-// What a rank says when it comes.
+// The first message of a rank.
 struct Hello {
   std::string token;
   int rank = 0, size = 0;
   std::string host;  // equal for ranks that can share memory
-  std::string name;  // of the host, for a person
+  std::string name;  // host name for messages
 };
 std::string to_text(const Hello& hello);
 Hello parse_hello(const std::string& text);  // throws std::runtime_error
 
 struct Failure {
-  static constexpr int kNobody = -1;  // of no rank: one that is missing, or the world's end
+  static constexpr int kNobody = -1;  // no failed rank: a rank is missing, or the group was ended
   int rank = kNobody;
   Error error;
 };
 std::string to_text(const Failure& failure);
-std::string to_sentence(const Failure& failure);  // for the other ranks' users
+std::string to_sentence(const Failure& failure);  // message for the users of the other ranks
 Failure parse_failure(const std::string& text);   // throws std::runtime_error
 
 class Coordinator {
  public:
   Coordinator(FileHandle listener, const ProcessGroupOptions& options);
-  ~Coordinator();  // when every rank has said goodbye, has been told of the failure, or has been waited for long enough
+  ~Coordinator();  // waits until every rank has sent `bye`, is disconnected, or a timeout has passed
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
  private:
-  struct Guest {  // a connection; a rank's once it has said who it is
+  struct Guest {  // a connection; `rank` is -1 until its Hello is accepted
     Connection connection;
     Clock::time_point deadline;
     int rank = -1;
     bool bye = false, gone = false, busy = false;
   };
-  struct Round {  // an exchange under way
+  struct Round {  // a pending exchange
     std::map<int, std::string> parts;
     Clock::time_point deadline;
   };
@@ -75,7 +76,7 @@ class Coordinator {
   void check_deadlines();
   bool only_busy_ones_miss(const Round& round) const;
   void set_busy(Guest& guest, bool busy);
-  void put_off(Round& round);  // its deadline, and what the waiting ranks count
+  void put_off(Round& round);  // extends the deadline, here and on the waiting ranks
   void fail(const Failure& failure);
   void tell_all(const Message& message);
   bool finished() const;
@@ -83,17 +84,17 @@ class Coordinator {
 
   const ProcessGroupOptions options_;
   const Clock::duration patience_;
-  Clock::time_point looked_ = Clock::now(), now_ = looked_;  // now_: as if it had never been suspended
+  Clock::time_point looked_ = Clock::now(), now_ = looked_;  // now_: without time in which the process was suspended
   const Clock::time_point join_by_;
   FileHandle listener_;
   WakeUp closing_;
   std::list<Guest> guests_;
-  std::map<int, std::string> joined_;  // hellos by rank
+  std::map<int, std::string> joined_;  // by rank
   std::map<std::uint64_t, Round> rounds_;
   std::optional<RollCall> roll_call_;
   std::uint64_t roll_calls_ = 0;
   bool failed_ = false, closed_ = false;
-  Clock::time_point end_by_ = Clock::time_point::max();  // once closing or failed
+  Clock::time_point end_by_ = Clock::time_point::max();  // set when closing or failed
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// A world as the environment of a process describes it.
+// Process group options from the environment: torchrun's variables and DP_TOKEN.
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
@@ -40,9 +40,9 @@ std::optional<ProcessGroupOptions> process_group_from_environment() {
   if (address.empty() && options.size > 1) throw Error(ErrorCode::usage, "RANK is set, but MASTER_ADDR is not");
   if (!address.empty()) options.address = address;
   if (options.size > 1) options.port = number_in("MASTER_PORT", 1, 65534);
-  // Torchrun's agent listens at MASTER_PORT itself.
+  // Torchrun's agent listens on MASTER_PORT itself.
   if (value_of("TORCHELASTIC_USE_AGENT_STORE") == "True") ++options.port;
-  // Torchrun's name for a run that was given none.
+  // "none" is torchrun's run id by default.
   const std::string_view run_id =
       value_of("TORCHELASTIC_RUN_ID") == "none" ? std::string_view() : value_of("TORCHELASTIC_RUN_ID");
   const bool here = options.address == "127.0.0.1" || options.address == "localhost" || options.address == "::1";

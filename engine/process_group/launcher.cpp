@@ -23,7 +23,7 @@
 namespace dp {
 namespace {
 
-constexpr int kTick = 50;  // milliseconds between looks at the processes
+constexpr int kTick = 50;  // milliseconds between checks of the processes
 constexpr auto kEndWithin = std::chrono::seconds(3);
 
 struct Pipe {
@@ -37,7 +37,8 @@ struct Pipe {
   }
 };
 
-// The caller may block SIGINT and SIGTERM, and exec() keeps the mask: they would not end a rank before it has its own handler.
+// The caller may block SIGINT and SIGTERM, and exec() preserves the signal mask. Unblocks both, so that they can end a
+// rank that has no handler yet.
 void unblock_signals() {
   sigset_t both;
   ::sigemptyset(&both);
@@ -111,7 +112,7 @@ class Launcher {
     if (rank != 0) outputs_.push_back({std::move(out.read), process_group::LinePrefix(prefix, STDOUT_FILENO)});
   }
 
-  // In the child. A group of their own keeps a terminal's Ctrl-C from reaching the ranks twice.
+  // Runs in the child. The ranks have their own process group, so that Ctrl-C in a terminal does not reach them twice.
   [[noreturn]] void become(int rank, const Pipe& out, const Pipe& error, char* const* arguments) {
     ::setpgid(0, group_);
     unblock_signals();
@@ -159,7 +160,7 @@ class Launcher {
         if (!failed_at_) code_ = code;
         continue;
       }
-      // What a killed rank leaves behind are ranks that failed because of it.
+      // A rank that was killed makes other ranks fail, so its code takes precedence.
       if (!failed_at_ || (killed && code_ < 128)) code_ = code;
       if (!failed_at_) failed_at_ = process_group::Clock::now();
     }
@@ -187,8 +188,8 @@ class Launcher {
   std::vector<Output> outputs_;
   std::optional<process_group::Clock::time_point> failed_at_;
   int code_ = 0;
-  bool told_ = false;   // of the signal
-  bool by_us_ = false;  // killed
+  bool told_ = false;   // the stop signal was forwarded
+  bool by_us_ = false;  // we sent SIGKILL
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ void write_line(int to, const std::string& text) {
   const std::string line = text + "\n";
   for (std::size_t sent = 0; sent < line.size();) {
     const ssize_t count = ::write(to, line.data() + sent, line.size() - sent);
-    if (count < 0 && errno != EINTR) return;  // nobody reads it
+    if (count < 0 && errno != EINTR) return;  // the reader is gone
     if (count > 0) sent += static_cast<std::size_t>(count);
   }
 }

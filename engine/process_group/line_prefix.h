@@ -1,4 +1,4 @@
-// Output passed on line by line with a word before each line.
+// Forwards output line by line, with a prefix before each line.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@ namespace dp::process_group {
 class LinePrefix {
  public:
   LinePrefix(std::string prefix, int to) : prefix_(std::move(prefix)), to_(to) {}
-  bool pass_on(int from);  // what can be read now; false at the end
-  void finish();           // what has no line's end yet
+  bool pass_on(int from);  // forwards available input; false at its end
+  void finish();           // forwards an incomplete last line
 
  private:
   std::string prefix_;

@@ -1,4 +1,5 @@
-// A world whose processes mpirun or srun started: MPI says who they are, and hands out where rank 0 listens.
+// Process group options for ranks that mpirun or srun started. MPI provides rank and size, and broadcasts rank 0's
+// address, port and token.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -27,7 +28,7 @@ bool all_on_one_host(int size) {
   return false;
 }
 
-// The first IPv4 address of this host that others can reach.
+// The first IPv4 address of an active interface other than loopback, or 127.0.0.1.
 std::string outward_address() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return "127.0.0.1";

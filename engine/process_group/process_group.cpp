@@ -31,7 +31,7 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
 }
 
-// Processes with the same text see each other, and each other's memory.
+// Processes with equal text have the same host, PID namespace and network namespace, so they can share memory.
 std::string host_identity() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -49,8 +49,8 @@ ProcessGroup::State::State(const ProcessGroupOptions& o) : options(o), exception
 }
 
 void ProcessGroup::State::join() {
-  constexpr double kTry = 0.2;  // seconds; short, so that an interrupt is heard
-  double waited = 0;            // by this process: it may have been suspended
+  constexpr double kTry = 0.2;  // seconds; short, so that an interrupt is noticed
+  double waited = 0;            // seconds, without time in which the process was suspended
   int port = options.port;
   if (options.rank == 0) {
     FileHandle listener =
@@ -81,13 +81,13 @@ void ProcessGroup::State::join() {
     throw;
   }
   std::unique_lock lock(mutex_);
-  // Rank 0 ends the wait in time; should it be gone, the connection ends.
+  // Rank 0 enforces the timeout. If rank 0 ends, the connection closes, which also ends this wait.
   while (!changed_.wait_for(lock, std::chrono::duration<double>(kTry), [this] { return welcome_ || failure_; })) {
     if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
     waited += kTry;
     if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
   }
-  if (!welcome_) {  // a failure after the welcome is for the first call to tell
+  if (!welcome_) {  // the first call reports a failure after the welcome
     const Error error = failure_->error;
     lock.unlock();
     wake_.raise();
@@ -119,7 +119,7 @@ void ProcessGroup::State::leave() {
           {Kind::fail, 0, to_text(Failure{options.rank, Error(ErrorCode::device, "an exception ended its part")})});
     connection_->send({Kind::bye});
   }
-  coordinator_.reset();  // waits for the others' goodbyes
+  coordinator_.reset();  // waits for `bye` of the other ranks
   wake_.raise();
   reader_.join();
 }
@@ -207,7 +207,8 @@ std::uint64_t ProcessGroup::State::give(std::string_view mine) {
 
 std::vector<std::string> ProcessGroup::State::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
-  // Rank 0 ends the wait in time, unless it is stopped itself. Counted in seconds of this process: it may have been suspended.
+  // Rank 0 enforces the timeout; this limit covers a stopped rank 0. It counts one-second waits, so that time in which
+  // this process was suspended does not count.
   const double patience = 2 * options.timeout_seconds + 5;
   double waited = 0;
   int put_off = put_off_;

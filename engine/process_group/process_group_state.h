@@ -1,4 +1,4 @@
-// The inside of a ProcessGroup: its end of the connection to rank 0, and what kernels see of it.
+// Implementation of ProcessGroup: the connection to rank 0, and the interface for communicators.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +26,7 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   double timeout_seconds() const override { return options.timeout_seconds; }
   std::vector<std::string> exchange(std::string_view mine) override { return wait(give(mine)); }
 
-  // The two halves of an exchange.
+  // The two halves of exchange(): give() sends, wait() returns all parts.
   std::uint64_t give(std::string_view mine);
   std::vector<std::string> wait(std::uint64_t number);
   bool agree(bool wish);
@@ -35,10 +35,11 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   void fail(const Error& error);
   std::optional<Error> failure();
 
-  // The ranks whose processes do not answer, within a second: stopped, or their host is. Empty when the world has ended.
+  // Returns within a second the ranks that do not respond, because their process or host is stopped; {0} if rank 0 does
+  // not respond. Empty after a failure.
   std::vector<int> silent_ranks();
 
-  // Raised when the world ends by a failure, and at once when it already has.
+  // Registers a flag that a failure of the group raises. Raises it at once if the group has failed already.
   void attach(kernels::AbortFlag* flag);
   void detach(kernels::AbortFlag* flag);
 
@@ -51,25 +52,25 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   bool interrupted() const { return options.stop != nullptr && options.stop->load() != 0; }
   void read();
   void take(const process_group::Message& message);
-  void end_by(const process_group::Failure& failure);  // under the mutex
+  void end_by(const process_group::Failure& failure);  // requires mutex_
   void send(const process_group::Message& message);
   [[noreturn]] void rethrow() const;
 
-  std::unique_ptr<process_group::Coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<process_group::Coordinator> coordinator_;  // on rank 0 only
   std::optional<process_group::Connection> connection_;
   std::string address_;
   int local_rank_ = 0, local_size_ = 1;
   std::uint64_t given_ = 0;
-  int put_off_ = 0;  // how often the others have said to wait on
+  int put_off_ = 0;  // number of Kind::busy messages received
   std::optional<std::uint64_t> vote_;
-  const int exceptions_;  // on their way when it was made
+  const int exceptions_;  // std::uncaught_exceptions() at construction
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool welcome_ = false, leaving_ = false;
   std::optional<process_group::Failure> failure_;
   std::map<std::uint64_t, std::vector<std::string>> results_;
-  std::optional<std::vector<int>> silent_;  // as rank 0 answered last
+  std::optional<std::vector<int>> silent_;  // rank 0's latest answer
   std::vector<kernels::AbortFlag*> flags_;
   process_group::WakeUp wake_;
   std::thread reader_;

@@ -42,7 +42,7 @@ void send_at_once(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-// Connected, or the reason in errno.
+// Returns a connected socket, or an empty handle with the reason in errno.
 FileHandle try_connect(const addrinfo& to, int milliseconds) {
   FileHandle file(::socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to.ai_protocol));
   if (!file) return {};

@@ -1,4 +1,4 @@
-// TCP sockets, as much of them as the world needs.
+// TCP sockets for process groups.
 #pragma once
 
 #include <chrono>
@@ -10,19 +10,19 @@ namespace dp::process_group {
 
 using Clock = std::chrono::steady_clock;
 
-// Listens on that address and no other; port 0: one of the system's choice. Error(usage) for an address that is not this
-// host's or a port that is taken.
+// Listens on this address only. Port 0: the system chooses one. Error(usage) if the address is not one of this host or
+// the port is in use.
 FileHandle listen_on(const std::string& address, int port);
-int port_of(const FileHandle& socket);  // own end
+int port_of(const FileHandle& socket);  // local port
 
-// Tries until `deadline`. Error(timeout) saying what the last try gave.
+// Retries until `deadline`. Error(timeout) with the reason of the last attempt.
 FileHandle connect_to(const std::string& address, int port, Clock::time_point deadline);
-// A connection that waits at the listener; none there: an empty handle.
+// Accepts a pending connection; returns an empty handle if there is none.
 FileHandle accept_from(const FileHandle& listener);
 
-std::string own_address(const FileHandle& connection);  // numeric, of this end
+std::string own_address(const FileHandle& connection);  // numeric address of the local end
 
-// A descriptor that wakes a poll(): readable once raised.
+// An eventfd that wakes a poll(): readable after raise(), until clear().
 class WakeUp {
  public:
   WakeUp();

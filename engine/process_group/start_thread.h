@@ -1,4 +1,4 @@
-// A thread, or Error(device) that says which one could not be started.
+// Starts a thread. Error(device) if that fails; its message names the thread by `name`, as in "that listens to rank 0".
 #pragma once
 
 #include <fmt/format.h>

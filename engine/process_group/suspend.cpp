@@ -9,7 +9,8 @@ namespace {
 std::atomic<pid_t> group{0};
 static_assert(std::atomic<pid_t>::is_always_lock_free);
 
-// As the system would have: whoever can not be continued, in a process group without a shell, is not stopped.
+// Stops this process by the default action of SIGTSTP. The kernel ignores it in an orphaned process group, because no
+// shell could continue the process.
 void stop_as_usual() {
   struct sigaction usual {
   }, own{};

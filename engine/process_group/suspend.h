@@ -1,4 +1,4 @@
-// Ctrl-Z for a program whose work is done by processes of another group.
+// Ctrl-Z for a program whose work runs in processes of another process group.
 #pragma once
 
 #include <signal.h>
@@ -6,8 +6,8 @@
 
 namespace dp::process_group {
 
-// While it lives, a SIGTSTP to this process stops the group before it, and the group goes on when this process does. One at a time; a
-// program that handles or ignores SIGTSTP itself is left alone.
+// During its lifetime, a SIGTSTP to this process first stops `group`; the group continues when this process does. At
+// most one object at a time. Without effect if the program handles or ignores SIGTSTP.
 class SuspendTogether {
  public:
   explicit SuspendTogether(pid_t group);

@@ -4,6 +4,6 @@
 
 namespace dp::process_group {
 
-std::string drawn_token();  // 32 hexadecimal digits that nobody can guess
+std::string drawn_token();  // 128 random bits of the system as 32 hexadecimal digits
 
 }  // namespace dp::process_group

@@ -8,7 +8,7 @@
 namespace dp::engine {
 namespace {
 
-constexpr std::size_t kPiece = 4 << 20;  // of a copy: a stream keeps as much pinned memory for each
+constexpr std::size_t kPiece = 4 << 20;  // bytes per copy; bounds the pinned staging memory that copies use
 
 }  // namespace
 

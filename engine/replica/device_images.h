@@ -1,4 +1,4 @@
-// The image sets that a replica keeps as bytes on its device, and how batches are made of them there.
+// Image sets that are stored as bytes on a replica's device. Batches are gathered, augmented and normalised there.
 #pragma once
 
 #include <memory>
@@ -12,23 +12,26 @@
 
 namespace dp::engine {
 
-// Used by the replica's thread alone; all work goes to one stream.
+// Used only by the replica's thread. All work runs on one stream.
 class DeviceImageSets {
  public:
   DeviceImageSets(kernels::Context& context, kernels::Stream& stream) : context_(context), stream_(stream) {}
 
-  // Brings the set to the device, and makes what batches of so many rows need, unless it was done. Returns the bytes that this took
-  // there. Error(usage) on a device that does not compute in float32.
+  // Uploads the image set and creates the op for batches of `rows` rows, unless already done. Host-accessible devices
+  // read the images in place. Returns the bytes newly allocated on the device. Error(usage) if the device does not
+  // compute in float32, if the images are not uint8, or if normalization or padding is invalid.
   std::size_t keep(const DeviceImages& images, std::int64_t rows);
-  // Enqueues that from now on batches are made of these images, with this key. keep() was called with them.
+  // Selects the images and the augmentation key for later batches, in stream order. Requires keep() with the same
+  // images.
   void choose(const DeviceImages& images);
-  // Enqueues a batch of what was chosen: the same whatever that is. `samples` and `x`, (rows,C,H,W) float32 in row-major order, are
-  // the device's. keep() was called with as many rows.
+  // Enqueues the gather of a batch from the selected images. The enqueued work does not depend on the selection, so a
+  // captured graph can replay it. `samples` and `x`, (rows,C,H,W) float32 in row-major order, are device memory.
+  // Requires keep() with the same number of rows.
   void gather(const std::int64_t* samples, std::int64_t rows, float* x);
 
  private:
   struct Kept {
-    std::shared_ptr<const ImageSet> set;  // held, so that no other one gets its address
+    std::shared_ptr<const ImageSet> set;  // shared ownership: find() compares addresses, which must stay unique
     std::unique_ptr<kernels::Buffer> bytes, statistics;
   };
   const Kept* find(const ImageSet* set) const;
@@ -38,9 +41,9 @@ class DeviceImageSets {
   kernels::Stream& stream_;
   std::vector<Kept> sets_;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>>
-      gathers_;  // by rows; every set has the model's images
+      gathers_;  // by rows; all image sets have the model's image shape
   std::unique_ptr<kernels::Buffer> inputs_;
-  kernels::GatherInputs chosen_{};  // what lies there
+  kernels::GatherInputs chosen_{};  // current content of inputs_
 };
 
 }  // namespace dp::engine

@@ -43,7 +43,7 @@ std::array<std::byte*, InputFeed::kParts> InputFeed::upload(const Parts& parts) 
   std::byte* const from = static_cast<std::byte*>(slot.memory->data());
   std::byte* const to = static_cast<std::byte*>(inputs_->data());
   std::array<std::byte*, kParts> places{};
-  std::size_t begin = inputs_->bytes(), end = used_;  // of what is brought
+  std::size_t begin = inputs_->bytes(), end = used_;  // byte range of the copied parts
   for (std::size_t i = 0; i < kParts; ++i) {
     places[i] = to + used_;
     if (parts[i].from != nullptr && parts[i].bytes > 0) {

@@ -1,5 +1,5 @@
-// How a minibatch comes to a device that cannot read the host's memory: on a stream of its own, into one of two slots, while the step
-// before computes; then, in the compute stream's order, to the place where every step finds its input.
+// Uploads minibatches to a device that cannot read host memory. A copy stream fills one of two staging slots while the
+// previous step computes. The compute stream then copies the slot into the input buffer that every step reads.
 #pragma once
 
 #include <array>
@@ -11,29 +11,30 @@
 
 namespace dp::engine {
 
-// Used by the replica's thread alone.
+// Used only by the replica's thread.
 class InputFeed {
  public:
   static constexpr std::size_t kParts = 3;  // images, labels, samples
   struct Part {
-    const void* from = nullptr;  // host memory, valid until the compute stream has passed; null: nothing is brought
-    std::size_t bytes = 0;       // of the place, also where nothing is brought
+    const void* from = nullptr;  // host memory, valid until the compute stream has reached this upload; null: no copy
+    std::size_t bytes = 0;       // size of the destination, also without a copy
   };
   using Parts = std::array<Part, kParts>;
 
   InputFeed(kernels::Context& context, kernels::Stream& compute);
 
   static std::size_t room_for(const Parts& parts);
-  // Makes room for minibatches of so many bytes, by room_for(), after waiting for all work.
+  // Allocates memory for minibatches of `bytes` bytes, a sum of room_for(). Waits for all work before it reallocates.
   void reserve(std::size_t bytes);
-  // Where the first minibatch's parts will lie; null before reserve().
+  // Start of the input buffer on the device; null before reserve().
   std::byte* place() { return inputs_ ? static_cast<std::byte*>(inputs_->data()) : nullptr; }
-  std::size_t held() const { return inputs_ ? (slots_.size() + 1) * inputs_->bytes() : 0; }  // bytes of the device
-  // A new minibatch: the slots change.
+  std::size_t held() const { return inputs_ ? (slots_.size() + 1) * inputs_->bytes() : 0; }  // device bytes
+  // Starts a minibatch in the other slot.
   void begin();
-  // Enqueues the next piece of it; pieces lie one after another. Returns where its parts will be when the compute stream comes here.
+  // Enqueues the upload of the next shard of the minibatch. Shards are stored one after another. Returns the device
+  // addresses of its parts, valid for work that is enqueued later on the compute stream.
   std::array<std::byte*, kParts> upload(const Parts& parts);
-  // What the copies count as.
+  // Label of the copies, see Stream::label().
   void label(std::size_t label) { copies_->label(label); }
 
  private:
@@ -46,7 +47,7 @@ class InputFeed {
   kernels::Stream& compute_;
   std::array<Slot, 2> slots_;
   std::unique_ptr<kernels::Buffer> inputs_;
-  std::unique_ptr<kernels::Stream> copies_;  // goes first, when its work is done
+  std::unique_ptr<kernels::Stream> copies_;  // last owning member: destroyed first, after its work is done
   std::size_t turn_ = 0, used_ = 0;
 };
 

@@ -11,16 +11,16 @@ namespace dp::engine {
 
 struct Room {
   std::size_t bytes = 0;
-  std::string limit;  // what sets it
+  std::string limit;  // source of the figure: the GPU, /proc/meminfo or a control group's file
 };
 
-// For the host or a GPU; empty when unknown.
+// Free memory of the host or a GPU; empty if unknown.
 std::optional<Room> room_on(const Device& device);
 // The bytes that a buffer of this size occupies.
 std::size_t taken_on(const Device& device, std::size_t bytes);
-// The part of free memory that suggestions use: a tenth stays for stacks, generated code and other processes.
+// The part of free memory that suggested sizes may use. A tenth is left for stacks, generated code and other processes.
 inline std::size_t promised(std::size_t free) { return free / 10 * 9; }
-// The largest rounding error of a replica's estimated memory.
+// The largest rounding error of a replica's estimated memory, in bytes.
 inline constexpr std::size_t kRounding = std::size_t{8} << 20;
 std::string in_units(std::size_t bytes);  // "12.5 GiB", "1536.0 MiB", "384.0 KiB"
 

@@ -107,7 +107,7 @@ const Plan& Replica::planned(const PlanOptions& options) {
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   if (known != plans_.end()) return **known;
-  progress_.advance();  // making a plan takes a while
+  progress_.advance();  // plan creation can take long: count it as progress
   plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_, norms_));
   progress_.advance();
   return *plans_.back();
@@ -138,7 +138,7 @@ void Replica::reserve(const Plan& plan) {
   allocations_ += feed_->held() != before;
 }
 
-// The pointers are null where the shard's are.
+// Pointers that are null in the shard stay null.
 InputFeed::Parts Replica::parts_of(const Shard& shard) const {
   const auto rows = static_cast<std::size_t>(shard.rows);
   return {{{shard.images, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float)},
@@ -218,7 +218,7 @@ const Plan* Replica::select(int lane) {
 
 std::string Replica::describe(const Plan& plan) {
   workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
-  // Nothing is bound before the first step, and libraries refuse null pointers also for work that is only counted.
+  // Inputs are not bound before the first step. Libraries reject null pointers even for work that is only listed.
   for (const Space space : {Space::input, Space::labels, Space::samples})
     if (feed_ && base_[static_cast<std::size_t>(space)] == nullptr) set_base(space, feed_->place());
   const std::string text =

@@ -1,7 +1,8 @@
-// A model on one device: its streams, its memories, its plans. Used by its worker thread alone.
+// A model on one device, with its streams, memory and plans. Used only by its worker thread.
 //
-// A replica works on one or several shards of a minibatch, each in a lane: the lane's rows, its plan for so many rows, its
-// gradients. Lanes go through forward and backward one after another, or in turns where statistics are merged on the way.
+// A replica processes one or more shards of a minibatch, each in a `Lane` with its own rows, plan and gradients. Shards
+// run forward and backward one after another. If their statistics are merged during a stage, they run interleaved,
+// segment by segment.
 #pragma once
 
 #include <array>
@@ -25,19 +26,19 @@
 
 namespace dp::engine {
 
-// The rows of a minibatch that one replica works on; host memory that stays valid until the step after next begins.
+// The rows of one shard of a minibatch. The host memory must stay valid until the step after next begins.
 struct Shard {
-  const float* images = nullptr;         // (rows, ...) row-major; null where `kept` says of what they are made
-  const std::int32_t* labels = nullptr;  // null in a forward without loss
+  const float* images = nullptr;         // (rows, ...) row-major; null if the device makes them from `kept`
+  const std::int32_t* labels = nullptr;  // null for a forward pass without loss
   const std::int64_t* samples = nullptr;
   std::int64_t rows = 0;
-  const DeviceImages* kept = nullptr;  // `samples` are rows of it
+  const DeviceImages* kept = nullptr;  // device-resident data set that `samples` index; null: none
 };
 
 struct ReplicaOptions {
   int rank = 0;
   int lanes = 1;
-  bool in_turns = false;  // every lane's activations are kept while the others run
+  bool in_turns = false;  // shards run interleaved, so the activations of all shards are held at once
   bool scales_loss = false;
 };
 
@@ -48,32 +49,33 @@ class Replica {
 
   int rank() const { return options_.rank; }
   int lanes() const { return options_.lanes; }
-  // How many lanes go through a step together: their activations are kept at the same time.
+  // Number of shards that run a step together. Their activations are held at the same time.
   int lanes_together() const { return options_.in_turns ? options_.lanes : 1; }
   kernels::Context& context() { return *context_; }
   const kernels::Context& context() const { return *context_; }
   kernels::Stream& compute() { return *compute_; }
   const ParameterTable& table() const { return table_; }
 
-  const std::vector<std::unique_ptr<Plan>>& plans() const { return plans_; }  // made so far
-  // The plan for these options, made on first use, and the memory for it.
+  const std::vector<std::unique_ptr<Plan>>& plans() const { return plans_; }  // created so far
+  // Returns the plan for these options. Creates it on first use and reserves its memory.
   const Plan& plan(const PlanOptions& options);
-  // The same without memory.
+  // The same without reserving memory.
   const Plan& planned(const PlanOptions& options);
-  std::size_t arena_bytes_for(const Plan& plan) const;  // of all lanes that go through a step together
-  // What batches of kept images need, for a lane of so many rows; made on first use.
+  std::size_t arena_bytes_for(const Plan& plan) const;  // for all shards that run together
+  // Uploads the data set and allocates what a shard of `rows` rows needs, unless already done.
   void keep(const DeviceImages& images, std::int64_t rows);
-  // Room for what is copied from host memory of a shard of so many rows; `kept`: the device makes its images.
+  // Reserves staging memory for the upload of a shard of `rows` rows. `kept`: the device makes the images, so they are
+  // not uploaded.
   void reserve_copies(std::int64_t rows, bool kept);
-  // Makes the shard what a lane's steps read, copying it where the device cannot read host memory. A null plan: the lane has
-  // no rows. Binds lane 0 first, then the next.
+  // Sets the input of shard `lane` and selects it. Uploads it if the device cannot read host memory. A null plan: the
+  // shard has no rows. Bind shards in ascending order from 0.
   void bind(int lane, const Plan* plan, const Shard& shard);
-  // Enqueues the making of every lane's images whose shard brought none: behind bind(), before the lanes' steps, and like these the
-  // same at every step of a kind.
+  // Enqueues the gather of images for every shard with a device-resident data set. Call after bind() and before the
+  // steps. The enqueued work is equal in all steps of a kind, so a graph can capture it.
   void make_images();
-  // The lane whose memory at() and run() mean.
+  // Selects the shard whose memory at() and run() use. Returns its plan; null if it has no rows.
   const Plan* select(int lane);
-  // With the kernels of each step, where the device has graphs. Between steps; the plan is this replica's.
+  // Describes a plan of this replica, with the kernels of each step if the device has graphs. Call between steps.
   std::string describe(const Plan& plan);
   const Plan* plan_of(int lane) const { return lanes_[static_cast<std::size_t>(lane)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
@@ -82,7 +84,8 @@ class Replica {
   void run(const std::vector<PlanStep>& steps) {
     for (const PlanStep& step : steps) enqueue(step);
   }
-  // The same for the selected lane's next leg of a stage: up to the step that gathers, or the end. after(step) is called behind each.
+  // Enqueues the selected shard's next segment of a stage: up to and including the next step that gathers, or to the
+  // end. Calls after(step) after each step.
   template <typename After>
   void run_leg(const std::vector<PlanStep>& steps, bool first, After&& after) {
     std::size_t& next = lanes_[static_cast<std::size_t>(lane_)].next;
@@ -96,15 +99,15 @@ class Replica {
   }
 
   std::byte* values() { return at({Space::value}); }
-  std::byte* gradients() { return static_cast<std::byte*>(gradients_->data()); }  // of lane 0; the others' follow
+  std::byte* gradients() { return static_cast<std::byte*>(gradients_->data()); }  // of shard 0; shards 1, 2, ... follow
   std::byte* buffers() { return at({Space::buffer}); }
-  // Mixed precision: layers read the values in another type, from an arena with the same places.
+  // Mixed precision: layers read copies of the values in the activation type, in an arena with the same element order.
   bool mixed() const { return context_->activation_type() != context_->compute_type(); }
   std::byte* low_value(std::int64_t element) {
     return at(
         {Space::low_value, static_cast<std::size_t>(element) * context_->element_bytes(context_->activation_type())});
   }
-  kernels::LossScaler* scaler() {  // null where no loss is scaled
+  kernels::LossScaler* scaler() {  // null without loss scaling
     return scaler_ ? static_cast<kernels::LossScaler*>(scaler_->data()) : nullptr;
   }
   // Waits for the compute stream.
@@ -114,45 +117,47 @@ class Replica {
     return base_[static_cast<std::size_t>(ref.space)] + ref.offset + ref.part_stride * static_cast<std::size_t>(part());
   }
   kernels::StepInputs* inputs() { return reinterpret_cast<kernels::StepInputs*>(at({Space::step_inputs})); }
-  kernels::StepResults* results() { return static_cast<kernels::StepResults*>(step_results_->data()); }  // of lane 0
+  kernels::StepResults* results() { return static_cast<kernels::StepResults*>(step_results_->data()); }  // of shard 0
   const std::shared_ptr<kernels::Buffer>& arena() const { return arena_; }
   void zero_gradients(int lane);
-  // Says that the selected lane's part holds nothing.
+  // Zeroes the selected shard's part of the statistics, because the shard has no rows.
   void zero_part(const Gather& gather);
 
-  // Counted in memory_use() as `kind` until forgotten.
+  // Counts the bytes in memory_use() as `kind` until forget().
   std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind);
   void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
   const MemoryUse& memory_use() const { return held_; }
-  std::uint64_t allocations() const { return allocations_; }  // so far: places differ from before when it does
-  // Of the values in the activations' type; 0 without mixed precision.
+  std::uint64_t allocations() const { return allocations_; }  // count so far; addresses may change when it does
+  // Bytes of the values in the activation type; 0 without mixed precision.
   static std::size_t low_bytes(const ParameterTable& table, const kernels::Context& context);
-  // Of one lane's memory, activations first.
+  // Bytes of one shard's activations and, after them, workspace.
   static std::size_t activation_bytes(const Plan& plan);
 
-  // Ends a step's work on its shard. Returns when the step before it is done with its own, so that at most two are in use.
+  // Call after enqueuing a step. Waits until the previous step is done, so that at most two minibatches are in use.
   void throttle();
 
-  // Waits for the compute stream, returns what the ops of each lane added up, and clears it.
+  // Waits for the compute stream, returns the accumulated results of each shard, and clears them.
   std::vector<kernels::StepResults> take_results();
-  // One tensor between row-major host memory and its place in an arena of this device; waits.
+  // Copies one tensor between row-major host memory and an arena of this device. Waits for the copy.
   void import_entry(int entry, const Tensor& from, std::byte* arena);
   void export_entry(int entry, const std::byte* arena, Tensor& to);
 
-  // Where this replica is, for errors, watchdog and timeline; what is enqueued on the compute stream counts as that.
+  // Sets the current phase for error messages, watchdog and timeline. Work enqueued on the compute stream is timed as
+  // that phase.
   void enter(Phase phase) {
     visit(phase);
     if (timing_) name_phase(to_string(phase));
     if (tracer_ != nullptr) tracer_->enter(phase);
   }
-  // The same for work on a bucket in the middle of a phase, which goes on after it.
+  // The same for work on a bucket during a phase. The thread's timeline stays in the interrupted phase. Call visit()
+  // with that phase afterwards.
   void visit(Phase phase) {
     progress_.enter(phase);
     compute_->label(label_of(phase));
     compute_->detail(0);
     if (feed_) feed_->label(label_of(Phase::scatter));
   }
-  // What is enqueued on the compute stream now is many phases in one.
+  // Work enqueued on the compute stream is now a graph of several phases.
   void enter_graph() {
     enter(Phase::forward);
     if (timing_) compute_->label(kGraph);
@@ -160,15 +165,15 @@ class Replica {
   Phase phase() const { return progress_.phase(); }
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
-  // From now on tells its steps and its compute stream's work there. The tracer outlives it.
+  // Records the steps and the compute stream's work in `tracer`, which must outlive this object.
   void trace(Tracer& tracer) {
     tracer_ = &tracer;
     compute_->trace(&tracer.compute);
   }
   std::size_t label_of(Phase phase) const { return timing_ ? static_cast<std::size_t>(phase) : kUntimed; }
 
-  // Around each training step, which is called `step`: the work enqueued between, and only that, is added to the times, by this
-  // end_timing() or, on devices that are behind, by the next.
+  // Call around each training step; `step` is its number. Only work enqueued between the two calls is timed. An
+  // asynchronous device may finish it after end_timing(); a later end_timing() then adds its time.
   void begin_timing(std::int64_t step);
   void end_timing();
   PhaseTimes take_times() { return std::exchange(times_, {}); }
@@ -179,12 +184,12 @@ class Replica {
   struct Lane {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
-    std::int64_t made = 0;               // rows of images that make_images() makes
-    std::size_t next = 0;                // step of the running stage
+    std::int64_t made = 0;               // rows that make_images() gathers
+    std::size_t next = 0;                // index of the next step in the running stage
   };
 
   void enqueue(const PlanStep& step);
-  void name_phase(const char* name);  // for profilers; null: it ends
+  void name_phase(const char* name);  // profiler range; null ends it
   int part() const { return options_.rank * options_.lanes + lane_; }
   void reserve(const Plan& plan);
   void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes);
@@ -200,27 +205,27 @@ class Replica {
   const ReplicaOptions options_;
   int lane_ = 0;
   std::vector<Lane> lanes_;
-  std::int64_t rows_bound_ = 0;       // of the lanes before the one that is being bound
-  std::size_t activation_bytes_ = 0;  // of one lane, with workspace
+  std::int64_t rows_bound_ = 0;       // of the shards bound so far in this minibatch
+  std::size_t activation_bytes_ = 0;  // of one shard, including workspace
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
   std::unique_ptr<kernels::Buffer> values_, low_values_, gradients_, buffers_, moments_, step_inputs_, step_results_,
       scaler_;
   std::shared_ptr<kernels::Buffer>
-      arena_;  // activations and workspace of the largest plan; shared with logits handed out
+      arena_;  // activations and workspace of the largest plan; returned logits share ownership
   std::byte* workspace_ = nullptr;
-  std::optional<InputFeed> feed_;            // where the device cannot read host memory
-  DeviceImageSets kept_;                     // bytes that images are made of,
-  std::unique_ptr<kernels::Buffer> images_;  // here
+  std::optional<InputFeed> feed_;            // set if the device cannot read host memory
+  DeviceImageSets kept_;                     // device-resident data sets
+  std::unique_ptr<kernels::Buffer> images_;  // images gathered from kept_
   std::vector<std::unique_ptr<Plan>> plans_;
-  std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // the shards of the last two steps
+  std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // recorded at the end of the last two steps
   unsigned turn_ = 0;
   std::unique_ptr<kernels::Op> clear_gradients_;
-  std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by bytes
+  std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by size in bytes
   MemoryUse held_;
   std::uint64_t allocations_ = 0;
   Progress progress_;
-  Tracer* tracer_ = nullptr;  // null: no timeline is kept
+  Tracer* tracer_ = nullptr;  // null: no timeline is recorded
   PhaseTimes times_;
   bool timing_ = false, phase_named_ = false;
   std::chrono::steady_clock::time_point timing_since_;

@@ -10,7 +10,7 @@ using namespace kernels;
 
 namespace {
 
-constexpr std::int64_t kAlign = 32;  // elements: every lane begins at 64 bytes
+constexpr std::int64_t kAlign = 32;  // elements; every shard starts at a multiple of 64 bytes
 
 std::int64_t stride_of(const std::vector<Bucket>& buckets) {
   std::int64_t largest = 0;

@@ -1,5 +1,5 @@
-// Gradients that are summed in bfloat16: a bucket is rounded into memory of its own, summed there, and what this replica needs of
-// the sum is widened into the arena again.
+// Gradient reduction in bfloat16 (docs/decisions/0026). A bucket is rounded into a separate buffer and reduced there.
+// The part of the result that this replica needs is converted back into the gradient arena.
 #pragma once
 
 #include <memory>
@@ -12,22 +12,22 @@ namespace dp::engine {
 
 class RoundedGradients {
  public:
-  // Room for one bucket, of every lane: the next is rounded when the stream has passed the one before.
+  // Allocates memory for the largest bucket of every shard. Buckets reuse it in stream order.
   RoundedGradients(Replica& replica, const std::vector<Bucket>& buckets);
   static std::size_t bytes(const std::vector<Bucket>& buckets, std::size_t lanes);
 
-  // In the order of the buckets. `own`: what this replica needs of the sum, within the range.
+  // Call in bucket order. `own`: the part of `range` whose reduced gradient this replica needs.
   void add_bucket(kernels::Range range, kernels::Range own);
 
-  void* data() { return buffer_->data(); }                  // of the first lane
-  std::int64_t stride() const { return stride_; }           // elements from a lane to the next
-  void round(std::size_t bucket, kernels::Stream& stream);  // every lane's
-  void widen(std::size_t bucket, kernels::Stream& stream);  // the sum, which lies in the first lane
+  void* data() { return buffer_->data(); }                  // of the first shard
+  std::int64_t stride() const { return stride_; }           // elements between shards
+  void round(std::size_t bucket, kernels::Stream& stream);  // of all shards
+  void widen(std::size_t bucket, kernels::Stream& stream);  // the reduced gradient, stored in the first shard's buffer
 
  private:
   struct Ops {
     kernels::Range range, own;                  // elements of the arenas
-    std::unique_ptr<kernels::Op> round, widen;  // widen: null where this replica needs nothing
+    std::unique_ptr<kernels::Op> round, widen;  // widen: null if `own` is empty
   };
 
   Replica& replica_;

@@ -5,7 +5,7 @@
 
 namespace dp {
 
-// Error(usage) for what can never work: a number out of range, a model that does not fit the data.
+// Error(usage) for options that cannot work: a number out of range, or a model that does not fit the data.
 void check_options(const Model& model, const DatasetPair& data, const TrainerOptions& options);
 
 }  // namespace dp

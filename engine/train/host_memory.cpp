@@ -29,7 +29,7 @@ class Run {
     return other;
   }
 
-  // The allocations of CPU replicas.
+  // Bytes of the CPU replicas; 0 on GPUs.
   std::size_t of_replicas() const {
     if (!on_host_) return 0;
     std::vector<std::int64_t> train;
@@ -40,7 +40,7 @@ class Run {
     return bytes;
   }
 
-  // The batches of images that both loaders fill.
+  // Bytes of the image batches that both loaders fill; 0 with device-resident data sets.
   std::size_t of_loaders() const {
     const bool kept =
         options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic && !on_host_);
@@ -48,15 +48,15 @@ class Run {
     return slots(*data_.test, eval_rows()) + (training_ ? slots(*data_.train, options_.batch_size) : 0);
   }
 
-  // Copies of the parameters' size: of the weights for their digest at the end; for a checkpoint of weights and momenta, which on the CPU are
-  // put together in one more, and with a moving average of that and what it is exchanged through.
+  // Bytes of copies of the parameters: one of the weights for their digest. A run that saves copies weights and momenta
+  // for a checkpoint. One more assembles the momenta on the CPU, and one more holds a moving average.
   std::size_t of_copies() const {
     const bool saves = training_ && !options_.output_dir.empty() && !options_.dry_run;
     const std::size_t copies = saves ? 2u + on_host_ + options_.parallel.ema_decay.has_value() : 1u;
     return copies * static_cast<std::size_t>(model_.parameter_count()) * sizeof(float);
   }
 
-  // At the least. Stacks, generated code and small buffers come on top: some 30 MiB, and up to one for each replica.
+  // A lower bound. Stacks, generated code and small buffers add about 30 MiB, and up to 1 MiB per replica.
   std::size_t bytes() const { return of_replicas() + of_loaders() + of_copies(); }
 
  private:
@@ -75,7 +75,7 @@ class Run {
   bool on_host_ = true;
 };
 
-// The largest value in [1, limit) that is good, to a part in 64; 0: none.
+// The largest value in [1, limit) for which `good` holds, to within 1/64; 0 if there is none.
 template <typename Good>
 std::int64_t largest(std::int64_t limit, Good&& good) {
   std::int64_t low = 0, high = limit;
@@ -99,7 +99,7 @@ std::string what_fits(const Run& run, std::size_t free) {
 
 }  // namespace
 
-// Of the buffers that are one for each kind; several small ones are not rounded up together.
+// Rounds up only kinds with one buffer. Kinds with several small buffers count with their exact size.
 std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& options) {
   const bool one_for_gradients = options.reduce_dtype == DType::f32;
   std::size_t bytes = use.statistics + use.average + use.other + (one_for_gradients ? 0 : use.gradients);

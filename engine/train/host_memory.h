@@ -5,9 +5,9 @@
 
 namespace dp {
 
-// The least host memory that a CPU replica allocates.
+// A lower bound of the host memory that a CPU replica allocates, in bytes.
 std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& options);
-// require_memory() when replicas have already allocated this many bytes.
+// Like require_memory(), if the replicas have already allocated `held` bytes.
 void require_memory_beyond(std::size_t held, const Model& model, const DatasetPair& data, const TrainerOptions& options,
                            bool training);
 

@@ -11,7 +11,7 @@ namespace dp {
 namespace {
 
 constexpr std::size_t kShare =
-    4;  // of the free memory, of a device and of the host, that images may take: one part in so many
+    4;  // the images may take at most 1/kShare of the free memory of the host and of each device
 
 std::size_t bytes_of(const Dataset& dataset) {
   return static_cast<std::size_t>(dataset.size()) * static_cast<std::size_t>(dataset.image_shape().numel());

@@ -1,4 +1,4 @@
-// Where a run's images lie.
+// Where a run's images are stored.
 #pragma once
 
 #include "dp/data_parallel.h"
@@ -6,8 +6,8 @@
 
 namespace dp {
 
-// Resolves options.images_on: host or device. Call it when the network's memory has been placed as far as it is known.
-// Error(usage) when the device is asked for and the data set varies its images itself.
+// Resolves options.images_on to host or device. Call it after the DataParallel is constructed: `automatic` checks the
+// free memory of the devices. Error(usage) if device is requested and the data set varies its images itself.
 ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options);
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// Training time and throughput. The clock stands still during evaluations and saves.
+// Training time and throughput. The clock is paused during evaluations and saves.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@ namespace dp {
 
 class Meter {
  public:
-  // `by_steps`: the warm-up ends by steps alone, at the same step on every rank of a world.
+  // `by_steps`: the warm-up has a fixed number of steps, so that it ends at the same step on every rank.
   explicit Meter(bool by_steps) : by_steps_(by_steps) {}
 
   void run();  // idempotent
@@ -16,13 +16,14 @@ class Meter {
   bool running() const { return running_; }
   void add(std::int64_t images) { images_ += images, ++steps_; }
 
-  // Whether the warm-up just ended: 10 steps or one second. The caller waits for the devices, then calls end_warmup().
+  // Whether the warm-up ends now: after 10 steps or, unless by_steps, after one second. The caller waits for the
+  // devices, then calls end_warmup().
   bool warmup_ends() const { return !warm_ && (steps_ >= 10 || (!by_steps_ && steps_ > 0 && seconds() >= 1)); }
   void end_warmup();
 
   double seconds() const;
-  double rate() const;             // images per second after the warm-up; of everything when nothing came after it
-  double rate_since_mark() const;  // since mark(); rate() when nothing came since
+  double rate() const;             // images per second after the warm-up; since the start if no images followed it
+  double rate_since_mark() const;  // since mark(); rate() if no images followed it
   void mark();
 
  private:

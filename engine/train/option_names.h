@@ -1,4 +1,4 @@
-// The words that the command line, the console and config.toml have for options.
+// Names of option values on the command line, on the console and in config.toml.
 #pragma once
 
 #include "dp/parallel_options.h"

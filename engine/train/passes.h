@@ -1,4 +1,4 @@
-// What training and evaluating share.
+// Functions for training and evaluation.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 
 namespace dp {
 
-// A pass over the test set, every sample once (`most_batches` > 0: so many batches); nothing when a stop was asked for.
-// Leaves no statistics behind.
+// Evaluates the whole test set, or its first `most_batches` batches if that is above 0. Returns nothing if a stop was
+// requested. Clears the statistics and phase times of `net`.
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop);
 
-// Places the memory of every batch size that a run meets, the short last ones included.
+// Allocates the memory for every batch size of a run, including short last batches.
 void prepare_batches(DataParallel& net, const Loader* train, const Loader& test);
 
 std::int64_t eval_batch_size(const TrainerOptions& options);

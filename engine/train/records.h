@@ -1,4 +1,4 @@
-// Statistics added up, and their lines in metrics.jsonl.
+// Accumulation of statistics, and their lines in metrics.jsonl.
 #pragma once
 
 #include <nlohmann/json.hpp>

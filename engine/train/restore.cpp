@@ -43,7 +43,7 @@ std::string newest_noticed(const std::string& run, const Notice& notice) {
 
 std::string newest_in(const std::string& run, const TrainerOptions& options, bool locked, const Notice& notice) {
   if (locked && same(run, options.output_dir)) return newest_noticed(run, notice);
-  const FolderLock lock(run);  // find_checkpoint tidies up, which must not happen under a run that saves
+  const FolderLock lock(run);  // find_checkpoint changes the folder: unsafe during another run's save
   if (lock.held()) return newest_noticed(run, notice);
   return exists(run + "/checkpoints/last") ? run + "/checkpoints/last" : "";
 }
@@ -58,7 +58,7 @@ void require_equal(const Resumed& resumed, const char* what, const T& had, const
           resumed.folder, what, had, wanted, had));
 }
 
-// What decides which samples a step sees. A checkpoint that does not say is taken at its word.
+// Options that determine the samples of each step. An option that the checkpoint does not record is not compared.
 void require_same_order(const Resumed& resumed, const std::string& had, const std::string& wanted) {
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
   for (const char* key : {"no-shuffle", "no-augment", "drop-last"}) {
@@ -73,7 +73,7 @@ void require_same_order(const Resumed& resumed, const std::string& had, const st
   }
 }
 
-// What decides which function of the samples a step is.
+// Options that determine the arithmetic of a step.
 void require_same_step(const Resumed& resumed, const std::string& had, const std::string& wanted) {
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
   if (!then.is_object() || !now.is_object()) return;
@@ -84,7 +84,7 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
   };
   if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
   require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
-  if (now.contains("logical-shards"))  // whose bits depend on them
+  if (now.contains("logical-shards"))  // results depend on these options bit for bit
     for (const char* const key : {"threads-per-replica", "reduce-dtype"})
       require_equal(resumed, key, text(then, key), text(now, key));
 }
@@ -95,7 +95,7 @@ bool all_finite(const Tensor& tensor) {
   return std::all_of(values.begin(), values.end(), [](T value) { return std::isfinite(value); });
 }
 
-// Why `given` can not stand for `own`, or nothing.
+// Why `given` cannot replace `own`; empty if it can.
 std::string misfit(const Tensor& own, const Tensor& given) {
   if (given.shape() != own.shape())
     return fmt::format("is {}, not {}", to_string(given.shape()), to_string(own.shape()));

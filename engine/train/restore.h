@@ -1,4 +1,4 @@
-// Where a run's first weights come from.
+// The initial weights of a run: from a checkpoint or a file of weights.
 #pragma once
 
 #include <functional>
@@ -18,24 +18,26 @@ struct Resumed {
   Checkpoint checkpoint;
 };
 
-// What options.resume names; nothing when it is empty, or "auto" and `output_dir` has no checkpoint yet. `locked`: the
-// caller holds output_dir's lock. Error(data) when what is named can not be read; a newer checkpoint of a run folder that
-// can not be is a notice.
+// Loads the checkpoint that options.resume names. Returns nothing if options.resume is empty, or if it is "auto" and
+// `output_dir` has no checkpoint yet. `locked`: the caller holds the lock of output_dir. Error(data) if the checkpoint
+// cannot be read; Error(usage) for "auto" without output_dir. In a run folder, a newer checkpoint that cannot be read
+// is skipped with a notice.
 std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice);
 
-// Error(usage) naming both values when the checkpoint is of another model, or, unless `weights_only`, of another
-// data set, seed, global batch, or order of samples (shuffle, augment, drop-last).
+// Error(usage) with both values if the checkpoint is of another model. Unless `weights_only`, also if it differs in
+// data set, seed, global batch, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.
 void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only);
 
-// The tensors of `given` that fit `own`. What is missing, unknown or of another shape is named in an Error(data) that
-// ends with `remedy`; given a `notice`, it is named there instead, and only nothing that fits is an error.
+// Returns the tensors of `given` that fit `own`. Tensors that are missing, unknown, duplicate, or of another shape or
+// type are listed in an Error(data) that ends with `remedy`. With `notice` they are listed there instead, and
+// Error(data) is thrown only if no tensor fits.
 NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::string& source, const std::string& remedy,
                      const Notice* notice);
 
 void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice);
 void restore(DataParallel& net, const Resumed& resumed);
 
-// Error(nonfinite) naming the first tensor that holds NaN or Inf.
+// Error(nonfinite) with the name of the first tensor that holds NaN or Inf.
 void require_finite(const NamedTensors& tensors);
 
 }  // namespace dp

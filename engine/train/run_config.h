@@ -1,4 +1,5 @@
-// The options of a run as a record: config.toml in its folder, JSON in its checkpoints. Keys are the command line's.
+// The options of a run as a record: config.toml in its folder, JSON in its checkpoints. Keys are the names of the
+// command-line options.
 #pragma once
 
 #include <nlohmann/json.hpp>

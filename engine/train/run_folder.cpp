@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::io, what + " '" + path + "': " + std::strerror(errno) + "; " + remedy);
 }
 
-// Bytes of the leading lines that are whole, parse, and speak of steps up to `step`. A killed run leaves more.
+// Bytes of the leading complete lines that parse and belong to steps up to `step`. A killed run may leave later or
+// incomplete lines.
 std::size_t kept_bytes(const std::string& path, std::int64_t step) {
   std::ifstream in(path, std::ios::binary);
   std::size_t kept = 0;
@@ -119,7 +120,7 @@ void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
       const int saved = errno;
-      if (::ftruncate(metrics_, begin) == 0) ::lseek(metrics_, begin, SEEK_SET);  // no half line stays
+      if (::ftruncate(metrics_, begin) == 0) ::lseek(metrics_, begin, SEEK_SET);  // removes an incomplete line
       errno = saved;
       fail("can not append to", path_ + "/metrics.jsonl", "free some space");
     }
@@ -145,7 +146,7 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
     if (taken && ::fstat(fd_, &locked) == 0 && ::stat(path_.c_str(), &there) == 0 && locked.st_ino == there.st_ino &&
         locked.st_dev == there.st_dev)
       return;
-    ::close(fd_);  // busy, or removed by its owner meanwhile
+    ::close(fd_);  // locked by another run, or removed by its owner
     fd_ = -1;
     if (!taken) return;
   }

@@ -1,4 +1,4 @@
-// The folder of one run: locked while the run lives.
+// The folder of one run, locked during the run.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace dp {
 
-// Holds the lock of a run folder until destroyed, when it could be taken. A lock file that it made goes with it.
+// Tries to lock a run folder and holds the lock until destroyed; see held(). Removes the lock file if it created it.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
@@ -19,7 +19,7 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
   bool held() const { return fd_ >= 0; }
-  int error() const { return error_; }  // why it is not held; EWOULDBLOCK: another run holds it
+  int error() const { return error_; }  // errno if not held; EWOULDBLOCK: another run holds it
 
  private:
   std::string path_;
@@ -28,11 +28,11 @@ class FolderLock {
   bool made_ = false;
 };
 
-// Owns the lock and the metrics file. An empty path makes a folder that writes nothing.
+// Owns the lock and the metrics file. With an empty path, nothing is written.
 class RunFolder {
  public:
-  // Makes the folder and locks it. Error(io) when that fails, Error(usage) when another run holds it. What is made here
-  // goes again at the end, unless begin() succeeded.
+  // Creates and locks the folder. Error(io) if that fails, Error(usage) if another run holds the lock. What this
+  // created is removed on destruction, unless begin() succeeded.
   explicit RunFolder(const std::string& path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -42,19 +42,20 @@ class RunFolder {
   const std::string& path() const { return path_; }
   std::string checkpoint(const std::string& name) const { return path_ + "/checkpoints/" + name; }
   bool has_checkpoints() const;
-  bool owns(const std::string& checkpoint_folder) const;  // whether it lies in this run's checkpoints/
+  bool owns(const std::string& checkpoint_folder) const;  // whether it is in this run's checkpoints/
 
-  void keep_newest(int count) const;  // of the checkpoints named step-N, by N
+  void keep_newest(int count) const;  // removes the checkpoints step-N except the `count` with the largest N
 
-  // Sets checkpoints aside that are newer than `continued_from`. Writes config.toml, removes an old summary.json, opens metrics.jsonl: empty, or, when a run goes on, behind its
-  // last whole line of a step up to `continued_from`.
+  // Sets checkpoints aside that are newer than `continued_from`. Writes config.toml, removes an old summary.json and
+  // opens metrics.jsonl. A new run clears metrics.jsonl. A continued run truncates it after the last complete line of a
+  // step up to `continued_from`.
   void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from);
-  void append_metrics(const nlohmann::ordered_json& record);  // one line, handed to the kernel. Error(io)
+  void append_metrics(const nlohmann::ordered_json& record);  // writes one line, without a sync. Error(io)
 
  private:
   std::string path_;
   MadePaths made_;
-  std::optional<FolderLock> lock_;  // goes before the folder that it lies in
+  std::optional<FolderLock> lock_;  // destroyed before made_ removes the folder
   int metrics_ = -1;
 };
 

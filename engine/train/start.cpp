@@ -18,7 +18,7 @@ Start from_first(ProcessGroup& group, const Start& mine) {
   return first;
 }
 
-// Takes part in what restore() and init_weights() bring from rank 0.
+// Takes part in the broadcasts of restore() and init_weights(), which run on rank 0.
 void follow(DataParallel& net, const Start& start) {
   if (!start.resumed && !start.initialised) return;
   net.set_weights({});

@@ -1,4 +1,4 @@
-// Whether the run was asked to stop; in a world, whether any rank was, with the same answer on every rank.
+// Whether a stop was requested. With several ranks: on any rank, with the same result on every rank.
 #pragma once
 
 #include <atomic>
@@ -14,19 +14,19 @@ class StopRequest {
   StopRequest(const std::atomic<int>* flag, std::shared_ptr<ProcessGroup> group)
       : flag_(flag), group_(std::move(group)) {}
 
-  // In a world every rank asks the same number of times; a request takes effect one question later.
+  // With several ranks, every rank makes the same calls, and a request takes effect one call later.
   bool asked() {
     if (!asked_) asked_ = group_ ? group_->agree(here()) : here();
     return asked_;
   }
-  // The same without the delay: waits for all ranks.
+  // The same without the delay. Waits for all ranks.
   bool asked_now() {
     if (!group_) return asked();
     if (asked_) return true;
     for (const std::string& wish : group_->exchange(here() ? "1" : "0")) asked_ = asked_ || wish == "1";
     return asked_;
   }
-  // Of this process alone.
+  // Whether this process received a request.
   bool here() const { return flag_ != nullptr && flag_->load() != 0; }
 
  private:

@@ -1,4 +1,4 @@
-// The trainer: checks what it is given, owns the network and the loaders, and hands the work to a TrainingRun.
+// The trainer: checks the options, owns the network, creates the loaders and executes a TrainingRun.
 #include "dp/trainer.h"
 
 #include <algorithm>
@@ -74,8 +74,8 @@ struct Trainer::State {
     return options.images_on == ImagesOn::device ? read_images(part, options.workers) : nullptr;
   }
 
-  // What ends a wait for data. Only rank 0 of a world may leave a step early: it saves. The other ranks end their wait when the world has
-  // failed.
+  // Returns what ends the loader's wait for a batch. With several ranks, only rank 0 may leave a step early, because it
+  // saves. The other ranks stop waiting when the process group has failed.
   std::function<bool()> stop() const {
     const std::shared_ptr<ProcessGroup>& group = options.parallel.process_group;
     if (group && !group->leads()) return [group] { return group->failure().has_value(); };

@@ -34,7 +34,7 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
 
 namespace {
 
-// Nothing is unsaved any more when run() returns or throws.
+// Clears TrainerOptions::unsaved when execute() returns or throws.
 class Unsaved {
  public:
   explicit Unsaved(std::atomic<bool>* flag) : flag_(flag) {}
@@ -73,7 +73,7 @@ RunSummary TrainingRun::execute() {
     write_trace();
     return result;
   }
-  // The last thing: the other ranks then end, and this one's calls with them.
+  // This must be last: it ends the other ranks, and all further calls of this rank in the group.
   group()->fail(
       Error(ErrorCode::device,
             fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
@@ -82,7 +82,7 @@ RunSummary TrainingRun::execute() {
 
 namespace {
 
-// What may take longer than the ranks' timeout: files.
+// Marks file access, which may take longer than the ranks' timeout.
 class Busy {
  public:
   explicit Busy(ProcessGroup* group) : group_(group) {
@@ -109,7 +109,7 @@ void TrainingRun::begin() {
   const nlohmann::ordered_json config = run_config(state_.model, options_);
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   if (group() != nullptr) {
-    nlohmann::ordered_json all = config;  // and what decides how often the ranks meet
+    nlohmann::ordered_json all = config;  // and the options that determine when ranks exchange data
     all["print-freq"] = options_.print_freq;
     all["save-every"] = options_.save_every_epochs;
     all["save-every-steps"] = options_.save_every_steps;
@@ -172,7 +172,7 @@ void TrainingRun::train() {
     if (last_eval_->best) save("best", false);
     if (due && !finished()) save_last(false);
   }
-  if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // nothing was left to train
+  if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // no steps were left to train
   if (unsaved_) save_last(true);
 }
 
@@ -217,7 +217,8 @@ void TrainingRun::judge_skipped(std::int64_t first) {
   if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(told + ": a loss or gradient was not finite");
 }
 
-// The wait for a batch ended without one. In a world other ranks may have begun the step already: without this rank they can not end it.
+// The loader returned no batch. With several ranks, the others may have begun the step already; they cannot finish it
+// without this rank.
 void TrainingRun::wait_ended() {
   if (group() != nullptr)
     if (const auto failure = group()->failure()) throw *failure;

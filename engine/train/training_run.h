@@ -1,4 +1,4 @@
-// One training run, from the first weights to the summary: the story of epochs, reports and checkpoints.
+// One training run, from the initial weights to the summary: epochs, evaluations, reports and checkpoints.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace dp {
 
 class TrainingRun {
  public:
-  // All arguments outlive the run. `options` are resolved: schedule, workers.
+  // All arguments must outlive this object. The schedule and workers of `options` are resolved.
   TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& options,
               const TrainerCallbacks& callbacks);
 
@@ -26,14 +26,14 @@ class TrainingRun {
   void train();
   void train_epoch();
   void wait_ended();
-  void judge_skipped(std::int64_t first);  // of the epoch trained from batch `first` on
+  void judge_skipped(std::int64_t first);  // `first`: the first batch that was trained in this epoch
   void train_one_step(const Batch& batch);
-  bool evaluate();  // the weights, and their moving average where one is kept; false when stopped
+  bool evaluate();  // the weights and, if any, their moving average; false if stopped
   bool evaluate_once(bool average);
-  void collect();  // waits for the devices, adds up their statistics
+  void collect();  // waits for the devices and adds up their statistics
   void report();
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
-  void save_last(bool must);                      // and the history of steps
+  void save_last(bool must);                      // also step-N if checkpoint_hist is set
   void record(const nlohmann::ordered_json& metrics);
   RunSummary summary() const;
 
@@ -49,11 +49,11 @@ class TrainingRun {
   Loader& test_;
   const TrainerOptions& options_;
   const TrainerCallbacks& callbacks_;
-  RunFolder folder_;                    // rank 0's
-  bool writes_ = false;                 // whether rank 0 writes one
+  RunFolder folder_;                    // writes on rank 0 only
+  bool writes_ = false;                 // whether rank 0 writes a run folder
   FileHandle summary_end_, trace_end_;  // see require_writable()
   StopRequest stop_;
-  std::int64_t batches_;     // of an epoch
+  std::int64_t batches_;     // per epoch
   std::int64_t most_steps_;  // 0: no limit
 
   // batch_in_epoch is `batches_` between an epoch's last step and the end of its evaluation, so that a run resumed
@@ -66,7 +66,7 @@ class TrainingRun {
   bool unsaved_ = true;
   bool interrupted_ = false;
   bool alone_ =
-      false;  // rank 0 stops while the others are in a step that needs it: nothing is exchanged with them any more
+      false;  // rank 0 has stopped while other ranks wait for it in a step: nothing is exchanged with them any more
   bool metrics_failed_ = false;
   double lr_ = 0;
   std::string good_checkpoint_;  // the last one written or resumed from

@@ -1,5 +1,5 @@
-// Where the ranks of one communicator meet: each announces its calls in order, sees the others', and tells how far it
-// is. No locks and no allocation; a rank writes its own lines only.
+// Synchronisation state of the ranks of one communicator. Each rank announces its calls in order, reads the other
+// ranks' calls, and publishes its progress. No locks and no allocation; a rank writes only its own line.
 #pragma once
 
 #include <array>
@@ -18,23 +18,24 @@ namespace dp::kernels {
 
 class CallBoard {
  public:
-  // Of threads of one process.
+  // For ranks that are threads of one process.
   CallBoard(std::string name, int size);
-  // Of processes: the board lies in memory that all have mapped, `lines_bytes(size)` of it, zeroed, and the ranks reach each
-  // other's data through `peers`. `memory` is kept as long as the board.
+  // For ranks that are processes. `lines` is shared memory of lines_bytes(size) bytes, zeroed and mapped by all ranks.
+  // `peers` maps the data of other ranks. The board keeps `memory`, the owner of `lines`, for its lifetime.
   CallBoard(std::string name, int size, void* lines, std::shared_ptr<void> memory, std::unique_ptr<PeerMemory> peers);
   static std::size_t lines_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Line); }
 
   int size() const { return static_cast<int>(ranks_.size()); }
 
-  // `call` is the rank's call number `number`, from 0. False, and nothing done, while a rank is still busy with the
-  // call that this one would overwrite. Error(usage) for data that the other ranks can not reach.
+  // Announces `call` as the rank's call number `number`, counted from 0. Returns false and does nothing while another
+  // rank still uses the slot that this call would overwrite. Error(usage) if other ranks cannot access `data`.
   bool announce(int rank, std::uint64_t number, const CollectiveCall& call, void* data);
-  // True when `other` has announced that call. Error(usage) naming both calls when it made a different one.
+  // Whether `other` has announced its call number `number`. Error(usage) with both calls if they differ.
   bool met(int rank, int other, std::uint64_t number) const;
   void* data(int rank, std::uint64_t number) const;
 
-  // Finished: this rank will not touch the others' memory for that call again. Left: nor look at their announcements.
+  // finish(): this rank no longer accesses other ranks' memory for this call. leave(): it also no longer reads their
+  // announcements.
   void finish(int rank, std::uint64_t number) { line(rank).finished.store(number + 1, std::memory_order_release); }
   void leave(int rank, std::uint64_t number) { line(rank).left.store(number + 1, std::memory_order_release); }
   bool all_finished(std::uint64_t number) const;
@@ -43,14 +44,14 @@ class CallBoard {
   static constexpr std::uint64_t kSlots = 16;  // calls that a rank may be ahead of another
   struct Slot {
     CollectiveCall call;
-    void* data = nullptr;  // in the memory of the rank that announced it
-    SharedPlace place;     // of processes: the same for the others
+    void* data = nullptr;  // address in the process of the announcing rank
+    SharedPlace place;     // for processes: where other ranks find the data
   };
-  struct Line {  // written by its rank only; the counters are numbers of calls; all zero at first
+  struct Line {  // written only by its rank; the counters count calls; initially all zero
     alignas(64) std::atomic<std::uint64_t> announced{0};
     std::atomic<std::uint64_t> finished{0};
     std::atomic<std::uint64_t> left{0};
-    std::uint64_t known_left = 0;  // the least `left` of all when it was last looked at
+    std::uint64_t known_left = 0;  // cached minimum of `left` over all ranks
     alignas(64) std::array<Slot, kSlots> slots;
   };
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -60,7 +61,7 @@ class CallBoard {
   std::string name_;
   std::vector<Line> own_lines_;
   std::shared_ptr<void> memory_;
-  std::unique_ptr<PeerMemory> peers_;  // null: all ranks are here
+  std::unique_ptr<PeerMemory> peers_;  // null: all ranks are in this process
   std::span<Line> ranks_;
 };
 

@@ -1,4 +1,4 @@
-// A thread that carries out a communicator's calls in their order, so that they go on while the replica computes.
+// A thread that runs a communicator's calls in order while the replica computes.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,17 @@
 
 namespace dp::kernels {
 
-// Destroy it before the context whose `group` this is. When the context fails, the thread has left the context's memory
-// alone before anybody is told.
+// Destroy it before the context that owns `group`. When the context fails, the thread stops using the context's memory
+// before the failure is reported.
 class CommunicationThread final : private Halted {
  public:
   CommunicationThread(std::unique_ptr<Wire> wire, StreamGroup& group);
   ~CommunicationThread() override;
 
-  // Where the next call is described, before enqueue() puts it into the stream. All calls go through one stream.
+  // The slot of the next call. Fill it in, then call enqueue(). All calls must use one stream.
   WireJob& next() { return slot(issued_); }
   void enqueue(HostStream& stream);
-  void trace(TraceRing* ring) { trace_ = ring; }  // of that stream
+  void trace(TraceRing* ring) { trace_ = ring; }  // the ring of that stream
 
  private:
   struct Call {
@@ -33,7 +33,7 @@ class CommunicationThread final : private Halted {
     bool posted = false;
     bool operator()() { return thread->attempt(*this); }
   };
-  // A stream queues kQueuedTasks calls at most, so the slot of an older one is free.
+  // A stream queues at most kQueuedTasks calls, hence the slot of an older call is free.
   static constexpr std::uint64_t kSlots = 2 * kQueuedTasks;
   WireJob& slot(std::uint64_t number) { return jobs_[number % kSlots]; }
   bool attempt(Call& call);
@@ -48,8 +48,8 @@ class CommunicationThread final : private Halted {
   std::vector<WireJob> jobs_;
   std::uint64_t issued_ = 0;
   TraceRing* trace_ = nullptr;
-  std::atomic<std::uint64_t> posted_{0}, done_{0};  // calls that their stream has come to; that are done
-  std::atomic<std::uint32_t> bell_{0};              // rung when there is something new for the thread
+  std::atomic<std::uint64_t> posted_{0}, done_{0};  // calls that the stream has reached; calls that are done
+  std::atomic<std::uint32_t> bell_{0};              // incremented to wake the thread
   std::atomic<bool> busy_{false}, quit_{false}, failed_{false};
   std::exception_ptr failure_;  // written once, before failed_
   std::thread thread_;

@@ -1,5 +1,5 @@
-// What the communicators of host backends have in common: each call of the interface is checked and becomes one
-// description, which the communicator carries out.
+// Common base of the communicators of host backends. It checks each call and converts it to a CollectiveCall for
+// enqueue().
 #pragma once
 
 #include <span>
@@ -27,8 +27,8 @@ class HostCollectives : public Communicator {
  protected:
   HostCollectives(int rank, int size) : rank_(rank), size_(size) {}
 
-  // Enqueues a call that has something to do. `data`: the range, or the whole of a call in parts. For gather and scatter
-  // alone: `part` is this rank's, `bytes` are all parts' sizes, valid until it returns.
+  // Enqueues a checked call. `data` is the array, or `whole` for a call in parts. Only for gather and scatter: `part`
+  // is this rank's part, and `bytes` holds the sizes of all parts, valid until enqueue() returns.
   virtual void enqueue(const CollectiveCall& call, void* data, void* part, std::span<const std::size_t> bytes,
                        Stream& stream) = 0;
 

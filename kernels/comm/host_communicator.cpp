@@ -8,8 +8,8 @@
 
 namespace dp::kernels {
 
-// Announces the call, waits for the ranks whose memory it needs, does this rank's share, and waits until nobody needs
-// this rank's memory any more.
+// Announces the call, waits for the ranks whose memory it needs, performs this rank's share, and waits until no other
+// rank needs this rank's memory.
 class HostCommunicator::Run {
  public:
   Run(HostCommunicator& owner, const CollectiveCall& call, void* data, void* part, Range part_bytes)
@@ -102,11 +102,11 @@ class HostCommunicator::Run {
   HostCommunicator* owner_;
   std::uint64_t number_;
   CollectiveCall call_;
-  void* data_;        // as announced: the range, or the root's whole
-  void* part_;        // of gather and scatter
-  Range part_bytes_;  // of gather and scatter: this rank's bytes of the whole
+  void* data_;        // as announced: the array, or `whole` for a call in parts
+  void* part_;        // for gather and scatter only
+  Range part_bytes_;  // for gather and scatter: byte range of this rank's part in `whole`
   Phase phase_ = Phase::announce;
-  int met_ = 0;  // ranks below it have announced the same call
+  int met_ = 0;  // ranks below met_ have announced the same call
 };
 
 HostCommunicator::HostCommunicator(std::shared_ptr<CallBoard> board, int rank, int threads)
@@ -121,7 +121,7 @@ void HostCommunicator::set_summands(int summands, std::int64_t stride) {
   pointers_.resize(static_cast<std::size_t>(size() * summands));
 }
 
-// This rank's slice of everyone's data is its own to read and write until it says that it has finished.
+// Until board_->finish(), only this rank reads and writes its slice of every rank's data.
 template <typename T>
 void HostCommunicator::sum(const CollectiveCall& call, std::uint64_t number) {
   const auto summands = static_cast<std::size_t>(summands_);

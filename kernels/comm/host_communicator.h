@@ -1,9 +1,9 @@
-// The communicator "host": ranks that are threads of one process and share memory.
+// The communicator "host". Its ranks are threads of one process, or processes of one host that share memory (join.h).
 //
-// All collectives of one handle go through one stream, in the one order that all ranks have. Calls that shall overlap
-// on several streams need a set of handles for each stream; sets are independent. Handles outlive the work enqueued
-// with them. The ranks write into each other's memory: what a call was given stays valid until the call has passed on
-// every rank or every rank's thread has stopped.
+// All collectives of one handle use one stream, in the same order on all ranks. To overlap calls on several streams,
+// make one set of handles per stream; sets are independent. A handle must outlive the work enqueued with it. Ranks
+// write into each other's memory: the memory passed to a call must stay valid until the call is done on every rank, or
+// until every rank's thread has stopped.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace dp::kernels {
 
 class HostCommunicator final : public HostCollectives {
  public:
-  // `threads` of OpenMP share this rank's part of a sum.
+  // `threads` OpenMP threads compute this rank's slice of a reduction.
   HostCommunicator(std::shared_ptr<CallBoard> board, int rank, int threads);
 
   std::string name() const override { return "host"; }
@@ -28,7 +28,7 @@ class HostCommunicator final : public HostCollectives {
   void trace(TraceRing* ring) override { trace_ = ring; }
 
  private:
-  class Run;  // a call on its way, as a task of the stream
+  class Run;  // a call in progress, as a task of the stream
   void enqueue(const CollectiveCall& call, void* data, void* part, std::span<const std::size_t> bytes,
                Stream& stream) override;
   void count_bytes(std::size_t bytes) {
@@ -41,10 +41,11 @@ class HostCommunicator final : public HostCollectives {
   int threads_;
   std::uint64_t calls_ = 0;
   TraceRing* trace_ = nullptr;
-  std::vector<void*> pointers_, outs_;  // scratch of the running call: every summand; where results go
+  std::vector<void*> pointers_, outs_;  // scratch of the running call: all summands; destinations of the result
 };
 
-// One handle per context, in rank order. Error(usage) for a context of another backend or a name other than "host".
+// Returns one handle per context, in rank order. Error(usage) for a context of another backend or a name other than
+// "host".
 std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::string_view name,
                                                                    std::span<Context* const> contexts);
 

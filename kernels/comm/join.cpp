@@ -14,8 +14,8 @@
 namespace dp::kernels {
 namespace {
 
-// The communicator "host" of processes: rank 0's memory holds the board, the others map it, and from then on all is as between
-// threads.
+// The communicator "host" between processes. Rank 0 allocates the call board in shared memory and the other ranks map
+// it. After that it works as between threads.
 std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, Rendezvous& rendezvous) {
   if (!rendezvous.one_host())
     throw Error(ErrorCode::usage, "communicator host joins the processes of one host only; choose tcp");
@@ -39,13 +39,14 @@ std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, 
   auto peers = std::make_unique<PeerMemory>(processes);
   void* const memory = rendezvous.rank() == 0 ? lines->data() : peers->at(0, board);
   auto joined = std::make_shared<CallBoard>("host", rendezvous.size(), memory, std::move(lines), std::move(peers));
-  rendezvous.exchange("");  // nobody goes on before all have mapped the board
+  rendezvous.exchange("");  // barrier: all ranks have mapped the board
   return std::make_unique<HostCommunicator>(std::move(joined), rendezvous.rank(), context.options().threads);
 }
 
 }  // namespace
 
-// Shared memory is the fastest where it reaches all; MPI knows the ways between the hosts that it was started on.
+// Shared memory is the fastest if all ranks can use it. If MPI started the ranks, it is set up for the network between
+// their hosts.
 CommunicatorChoice default_for(const Rendezvous& rendezvous) {
   if (rendezvous.one_host()) return {"host", "all ranks run on one host and share its memory"};
   Mpi* const mpi = mpi_plugin();

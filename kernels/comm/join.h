@@ -8,7 +8,7 @@
 
 namespace dp::kernels {
 
-// What Backend::join promises, for contexts of host backends.
+// Backend::default_communicator and Backend::join, for contexts of host backends.
 CommunicatorChoice default_for(const Rendezvous& rendezvous);
 std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& rendezvous);
 

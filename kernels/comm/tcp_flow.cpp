@@ -130,7 +130,7 @@ void TcpFlow::sent(int peer, std::size_t bytes) {
   Lane& one = lane(peer);
   if (one.out >= kHeader) bytes_sent_ += static_cast<std::int64_t>(bytes);
   one.out += bytes;
-  if (sums_) sum_arrived();  // there may be room for another result
+  if (sums_) sum_arrived();  // sending may free room for another result piece
 }
 
 void TcpFlow::received(int peer, std::size_t bytes) {
@@ -162,7 +162,7 @@ bool TcpFlow::done() const {
   return true;
 }
 
-// A piece of a sum lies in the stream as summand after summand.
+// A piece of a reduction is sent as all its summands in sequence.
 std::span<const char> TcpFlow::send_values(int peer, std::size_t done) {
   const Range theirs = owned_by(job_->call, peer, size_);
   const std::size_t slice = bytes_of(theirs), piece = done / (kPiece * summands_);

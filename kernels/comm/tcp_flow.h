@@ -1,9 +1,13 @@
-// Which bytes of a call go to and come from which rank, and when: the algorithms of the communicator "tcp", without a socket.
+// The algorithms of the communicator "tcp", without sockets: which bytes of a call this rank exchanges with which rank,
+// and when.
 //
-// In each direction between two ranks a call is a header (what is called, to compare) and up to two phases. Sums: first
-// everybody's values of a slice go to its owner, in pieces, the summands of a piece after one another; then the owner's sums
-// to those who want them, while later pieces arrive. Broadcasts: first the root deals out slices, then their owners pass them
-// on. The rest has one phase.
+// In each direction between two ranks, a call is a header, which the ranks compare, and up to two phases.
+// Reductions: in phase 1 every rank sends its values of a slice to the slice's owner, in pieces; a piece holds all
+// summands in sequence. In phase 2 the owner sends its results to the ranks that need them, while later pieces still
+// arrive.
+// Broadcasts: in phase 1 the root sends each slice to its owner. In phase 2 the owners send their slices to the other
+// ranks.
+// Other calls have one phase.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +24,12 @@ class TcpFlow {
   TcpFlow(std::string name, int rank, int size);
 
   void begin(const WireJob& job);
-  // What can be sent to a rank now, and where what it sends belongs: empty when there is nothing now. Then how much was moved.
+  // to_send() returns the bytes that can be sent to `peer` now. to_receive() returns the memory for the next bytes from
+  // `peer`. Both are empty if nothing can be transferred now. Report transferred bytes with sent() and received().
   std::span<const char> to_send(int peer);
   std::span<char> to_receive(int peer);
   void sent(int peer, std::size_t bytes);
-  // Error(usage) when the peer makes another call.
+  // Error(usage) if the peer makes a different call, Error(device) if it is at another call number.
   void received(int peer, std::size_t bytes);
 
   bool sends_more(int peer) const { return lane(peer).out < lane(peer).out_bytes; }
@@ -32,7 +37,7 @@ class TcpFlow {
   bool knows_call_of(int peer) const { return lane(peer).in >= kHeader; }
   bool told_call_to(int peer) const { return lane(peer).out >= kHeader; }
   bool done() const;
-  std::int64_t bytes_sent() const { return bytes_sent_; }  // in all calls, headers left out
+  std::int64_t bytes_sent() const { return bytes_sent_; }  // in all calls, without headers
 
  private:
   struct Header {
@@ -45,15 +50,15 @@ class TcpFlow {
   };
   static constexpr std::size_t kHeader = sizeof(Header);
   static constexpr std::size_t kPiece = 64 * 1024;  // bytes of one summand
-  static constexpr std::size_t kWindow = 8;         // pieces that a rank may be ahead of the slowest
+  static constexpr std::size_t kWindow = 8;         // pieces that a rank may send ahead of the slowest rank
 
-  struct Lane {  // with one rank; bytes, the header's among them
+  struct Lane {  // transfers with one rank, in bytes; out, in, out_bytes and in_bytes include the header
     std::size_t out = 0, out_bytes = 0, out_first = 0;
     std::size_t in = 0, in_bytes = 0, in_first = 0;
-    char* out_begin = nullptr;  // of the first phase; not of sums
+    char* out_begin = nullptr;  // data of phase 1; unused in reductions
     char* in_begin = nullptr;
     Header theirs{};
-    std::vector<char> window;  // sums: their pieces, until they are added
+    std::vector<char> window;  // reductions: the rank's pieces until they are added
   };
   Lane& lane(int rank) { return lanes_[static_cast<std::size_t>(rank)]; }
   const Lane& lane(int rank) const { return lanes_[static_cast<std::size_t>(rank)]; }
@@ -63,19 +68,19 @@ class TcpFlow {
   std::size_t part_offset(int rank) const;
   void plan(int peer);
   void plan_first(int peer);
-  bool wants_second(int from, int to) const;  // the owner's slice, in the second phase
+  bool wants_second(int from, int to) const;  // whether `from` sends its slice to `to` in phase 2
 
   std::span<const char> send_values(int peer, std::size_t done);
   std::span<char> window_room(int peer, std::size_t done);
-  // Of a piece: bytes of one summand.
+  // Bytes of one summand in this piece.
   std::size_t piece_bytes(std::size_t piece) const;
-  std::size_t pieces_from(int peer) const;  // complete ones
+  std::size_t pieces_from(int peer) const;  // complete pieces received
   void sum_arrived();
   template <typename T>
   void sum_piece(std::size_t piece);
-  // Sums that the caller's memory must not hold: a reduce's, where this is not the root.
+  // Only the root's data may change in a reduce, hence other ranks keep their results in results_.
   bool results_in_ring() const { return job_->call.kind == Collective::reduce && rank_ != job_->call.root; }
-  std::size_t second_ready() const;  // bytes of the own slice that may go out
+  std::size_t second_ready() const;  // bytes of the own slice that phase 2 can send now
   const char* second_source(std::size_t done) const;
 
   const std::string name_;
@@ -83,13 +88,13 @@ class TcpFlow {
   std::vector<Lane> lanes_;
   const WireJob* job_ = nullptr;
   bool sums_ = false;
-  std::int64_t element_ = 1;  // bytes
+  std::int64_t element_ = 1;  // size in bytes
   std::size_t summands_ = 1;
   Range own_;  // elements that this rank owns
   Header header_{};
-  std::size_t summed_ = 0, pieces_ = 0;  // of the own slice
-  std::vector<char> results_;            // reduce, not at the root: sums until they are sent, kWindow pieces
-  std::vector<void*> parts_;             // scratch of a sum
+  std::size_t summed_ = 0, pieces_ = 0;  // pieces of the own slice: added, in total
+  std::vector<char> results_;            // reduce, except at the root: ring of kWindow unsent result pieces
+  std::vector<void*> parts_;             // scratch of sum_piece()
   std::int64_t bytes_sent_ = 0;
 };
 

@@ -16,9 +16,9 @@ namespace {
 constexpr std::size_t kSecret = 32;                     // characters
 constexpr std::size_t kRank = 8;                        // digits
 constexpr std::size_t kGreeting = 4 + kRank + kSecret;  // "dp1 ", the sender's rank, the receiver's secret
-constexpr std::size_t kMostStrangers = 64;              // connections that have not opened yet; the oldest goes
-constexpr auto kPatience = std::chrono::seconds(10);    // with each of them
-constexpr int kLook = 50;                               // milliseconds between looks at the abort flag
+constexpr std::size_t kMostStrangers = 64;              // unauthenticated connections; beyond that the oldest is closed
+constexpr auto kPatience = std::chrono::seconds(10);    // limit for an unauthenticated connection
+constexpr int kLook = 50;                               // milliseconds between checks of the abort flag
 using Clock = std::chrono::steady_clock;
 using Greeting = std::array<char, kGreeting>;
 
@@ -37,17 +37,17 @@ Greeting greeting(int rank, const std::string& secret) {
   return bytes;
 }
 
-// Takes the same time wherever they differ.
+// Constant-time comparison.
 bool same(const char* a, const char* b, std::size_t bytes) {
   unsigned different = 0;
   for (std::size_t i = 0; i < bytes; ++i) different |= static_cast<unsigned>(a[i] ^ b[i]);
   return different == 0;
 }
 
-// A connection until both sides know each other.
+// A connection until both sides are authenticated.
 struct Opening {
   Descriptor socket;
-  int rank = -1;  // -1: a stranger that connected
+  int rank = -1;  // -1: an unknown peer that connected to this rank
   Clock::time_point since;
   Greeting out{}, in{};
   std::size_t sent = 0, received = 0;
@@ -155,7 +155,7 @@ class Mesh {
       one.received += moved.bytes;
       if (one.received < kGreeting) return;
       if (!knows_us(one)) return refuse(one);
-      if (!one.speaks()) {  // answers, at the next turn
+      if (!one.speaks()) {  // the next advance() sends the answer
         one.rank = announced_rank(one);
         one.out = greeting(rendezvous_.rank(), places_[static_cast<std::size_t>(one.rank)].secret);
         return;
@@ -186,7 +186,7 @@ class Mesh {
     return true;
   }
 
-  // We connected to it, so it is the rank's own place that does not answer as it should.
+  // For connections that this rank opened. The address is the one that the peer published, hence a failure is an error.
   [[noreturn]] void give_up(const Opening& one, const std::string& why) const {
     const Place& place = places_[static_cast<std::size_t>(one.rank)];
     throw Error(ErrorCode::device, "rank " + std::to_string(rendezvous_.rank()) + " can not connect to rank " +

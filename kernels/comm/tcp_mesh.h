@@ -1,7 +1,8 @@
-// The connections of the communicator "tcp": one between each two ranks, open only to those who know the secret.
+// The connections of the communicator "tcp": one per pair of ranks, authenticated by secrets.
 //
-// Every rank draws a secret and tells it to the others by the rendezvous. The higher rank connects and opens with the lower's
-// secret and its own number; the lower answers with the higher's secret. What opens otherwise is closed and not counted.
+// Every rank draws a random secret and publishes it through the rendezvous. The higher rank connects and sends its rank
+// number and the lower rank's secret. The lower rank answers with its rank number and the higher rank's secret. Any
+// other connection is closed and ignored.
 #pragma once
 
 #include <vector>
@@ -11,8 +12,8 @@
 
 namespace dp::kernels {
 
-// In rank order, none for the own rank. All ranks call it together. Error(timeout) naming the ranks that did not connect in
-// world.timeout_seconds(), Error(device), Aborted.
+// Collective. Returns the connections in rank order; the entry of the own rank is empty. Throws Error(timeout) with the
+// missing ranks after rendezvous.timeout_seconds(), Error(device) if a connection fails, or Aborted.
 std::vector<Descriptor> connect_all(Rendezvous& rendezvous, const AbortFlag* abort);
 
 }  // namespace dp::kernels

@@ -40,7 +40,7 @@ Descriptor open_socket(const addrinfo& address) {
 }
 
 void set_option(const Descriptor& socket, int level, int option, int value) {
-  setsockopt(socket.get(), level, option, &value, sizeof value);  // only ever a matter of speed
+  setsockopt(socket.get(), level, option, &value, sizeof value);  // errors are ignored: the options are not essential
 }
 
 Moved moved(ssize_t result, bool zero_is_over) {

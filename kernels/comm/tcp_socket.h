@@ -1,4 +1,4 @@
-// Sockets of the communicator "tcp": owned descriptors that never block, bound to one numeric address.
+// Non-blocking sockets of the communicator "tcp". Descriptors are owned; addresses are numeric.
 #pragma once
 
 #include <cstddef>
@@ -29,23 +29,23 @@ struct TcpListener {
   Descriptor socket;
   int port = 0;
 };
-// At a port of the system's choice on that numeric address and no other. Error(device).
+// Listens on this address only, on a port that the system chooses. Error(device).
 TcpListener listen_at(const std::string& address, int backlog);
-// A connection that may still be under way. Error(device).
+// Starts a connection, which may not be established yet on return. Error(device).
 Descriptor connect_to(const std::string& address, int port);
-// Small messages leave at once; a host that vanished is noticed some time.
+// Disables Nagle's algorithm. Enables TCP keep-alive, which detects a vanished host after about 90 s.
 void tune(const Descriptor& socket);
 
-// What happened to a try to move bytes: how many moved, or none now, or the connection is over.
+// Result of an attempt to transfer bytes: the bytes transferred (0: none now), or the end of the connection.
 struct Moved {
   std::size_t bytes = 0;
   bool over = false;
-  int error = 0;  // of errno, when it is over; 0: closed by the other side
+  int error = 0;  // errno if `over`; 0: closed by the other side
 };
 Moved try_send(const Descriptor& socket, std::span<const char> bytes);
 Moved try_receive(const Descriptor& socket, std::span<char> bytes);
 
-std::string random_secret();  // 32 characters, from the system
+std::string random_secret();  // 32 hexadecimal digits from getrandom()
 std::string describe_errno(int error);
 
 }  // namespace dp::kernels

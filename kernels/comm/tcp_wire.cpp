@@ -15,10 +15,10 @@
 namespace dp::kernels {
 namespace {
 
-constexpr int kLook = 20;                                    // milliseconds between looks at the abort flag
-constexpr std::size_t kAtOnce = 512 * 1024;                  // bytes before other ranks have their turn
-constexpr auto kLastWords = std::chrono::milliseconds(500);  // to tell the others of a call that differs
-constexpr auto kCause = std::chrono::seconds(2);             // for hearing why a rank is gone
+constexpr int kLook = 20;                                    // milliseconds between checks of the abort flag
+constexpr std::size_t kAtOnce = 512 * 1024;                  // bytes before the next rank is served
+constexpr auto kLastWords = std::chrono::milliseconds(500);  // to send headers after a call mismatch
+constexpr auto kCause = std::chrono::seconds(2);             // to find out why a rank is gone
 using Clock = std::chrono::steady_clock;
 
 class TcpWire final : public Wire {
@@ -41,7 +41,7 @@ class TcpWire final : public Wire {
     try {
       move(job, halt);
     } catch (...) {
-      for (const Descriptor& socket : sockets_)  // the others learn at once that nothing more comes
+      for (const Descriptor& socket : sockets_)  // other ranks see the end of the stream at once
         if (socket) shutdown(socket.get(), SHUT_WR);
       throw;
     }
@@ -100,7 +100,7 @@ class TcpWire final : public Wire {
     return total > 0;
   }
 
-  // Until something can move, somebody rings, or it is time for a look.
+  // Returns when bytes can be transferred, after wake(), or after kLook.
   void wait() {
     polled_[0] = {bell_.get(), POLLIN, 0};
     for (int peer = 0; peer < size_; ++peer) {
@@ -114,7 +114,8 @@ class TcpWire final : public Wire {
     poll(polled_.data(), polled_.size(), kLook);
   }
 
-  // This rank found a call that differs: the others shall find it too, and not a rank that has left.
+  // Called after this rank found a mismatched call. Sends its header to all ranks, so that they report the mismatch and
+  // not a lost connection.
   void tell_calls(const Halt& halt) {
     const auto deadline = Clock::now() + kLastWords;
     for (int peer = 0; peer < size_; ++peer) {
@@ -129,8 +130,9 @@ class TcpWire final : public Wire {
     }
   }
 
-  // A rank leaves when something fails there. When a third one made another call, that is what went wrong; whatever else it
-  // was, who knows it raises the abort flag, and the missing connection is a consequence.
+  // Finds the cause of a closed connection. A rank closes its connections when it fails. If a third rank made a
+  // different call, its header arrives here and received() throws that error. Any other failure raises the abort flag,
+  // and this throws Aborted. After kCause the lost connection itself is reported.
   [[noreturn]] void gone(int peer, const Moved& moved, const Halt& halt) {
     pollfd bell{bell_.get(), POLLIN, 0};
     for (const auto until = Clock::now() + kCause; Clock::now() < until; poll(&bell, 1, kLook)) {

@@ -1,4 +1,4 @@
-// The communicator "tcp": ranks that reach each other by network alone.
+// The communicator "tcp": its ranks are connected by network sockets only.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace dp::kernels {
 
-// Connects all ranks of the world, which call it together. Errors as connect_all's.
+// Collective over all ranks of the process group. Throws as connect_all() does.
 std::unique_ptr<Wire> make_tcp_wire(Rendezvous& rendezvous, const AbortFlag* abort);
 
 }  // namespace dp::kernels

@@ -7,8 +7,8 @@
 namespace dp::kernels {
 namespace {
 
-// Elements added at a time, 2 KiB: the parts are still in the first-level cache when the sum is written over them, and
-// memcpy stays below the size from which it uses string instructions, which cost half of the speed here.
+// Elements per piece (2 KiB). The parts are still in the L1 cache when the sum overwrites them. memcpy stays below the
+// size from which it uses string instructions, which halve the speed here.
 template <typename T>
 constexpr std::int64_t kPiece = 2048 / sizeof(T);
 
@@ -34,7 +34,7 @@ void sum_of(std::span<void* const> parts, std::int64_t begin, std::int64_t count
   for (std::int64_t i = 0; i < count; ++i) sum[i] = tree<0, Ranks>(heads, i);
 }
 
-// The tree over some ranks depends on how many they are, not on where they begin.
+// The tree over a range of ranks depends on their number, not on the first rank.
 template <typename T>
 void sum_piece(std::span<void* const> parts, std::int64_t begin, std::int64_t count, SumOf<T>* sum) {
   switch (parts.size()) {

@@ -1,4 +1,5 @@
-// Sums over ranks in the fixed order of communicator.h: one pass over memory, the same bits for every split of a range.
+// Reduction over ranks in the fixed order of communicator.h, in one pass over memory. Every split of a range gives the
+// same bits.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,9 @@
 
 namespace dp::kernels {
 
-// For each element i of `range`: out[i] = the tree sum of parts[0][i], parts[1][i], ... for every out of `outs`, which
-// may be among the parts. All point to elements of type T; BFloat16 is added in float and rounded once. `threads` of OpenMP share the work.
+// For each element i of `range`: out[i] = the tree sum of parts[0][i], parts[1][i], ... for every out in `outs`. An out
+// may alias a part. All pointers are to elements of type T. BFloat16 is added in float32 and rounded once. Uses
+// `threads` OpenMP threads.
 template <typename T>
 void tree_sum(std::span<void* const> parts, std::span<void* const> outs, Range range, int threads);
 

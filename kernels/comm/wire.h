@@ -1,4 +1,4 @@
-// What carries the calls of a communicator between processes: one call at a time, on a thread of its own.
+// The transport of a communicator's calls between processes. It runs one call at a time, on a communication thread.
 #pragma once
 
 #include <atomic>
@@ -13,16 +13,16 @@
 namespace dp::kernels {
 
 struct WireJob {
-  std::uint64_t number = 0;  // of this communicator's calls, from 0
+  std::uint64_t number = 0;  // call number in this communicator, from 0
   CollectiveCall call;
-  void* data = nullptr;            // the rank's range, or gather's and scatter's whole
-  void* part = nullptr;            // of gather and scatter
+  void* data = nullptr;            // the rank's array, or `whole` for a call in parts
+  void* part = nullptr;            // for gather and scatter only
   std::int64_t stride = 0;         // elements between summands
-  std::vector<std::size_t> bytes;  // of gather and scatter: each rank's part
-  std::int64_t sent = 0;           // once done: bytes that this rank sent, as far as the wire counts them
+  std::vector<std::size_t> bytes;  // for gather and scatter: the size of each rank's part
+  std::int64_t sent = 0;           // set when done: bytes that this rank sent; 0 if the wire does not count them
 };
 
-// Whether a call shall end without being done: its communicator was asked to stop, or the engine's abort flag is up.
+// A request to stop a running call: from ask(), or from the engine's abort flag.
 class Halt {
  public:
   explicit Halt(const AbortFlag* abort) : abort_(abort) {}
@@ -40,12 +40,13 @@ class Wire {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;
-  // Called by one thread at a time. Returns when this rank's memory is no longer needed by the call and holds its result;
-  // throws Error, or Aborted soon after `halt` is asked. Touches no memory of the job after either; is not called after a throw.
+  // Called by one thread at a time. Returns when this rank's memory holds the result and the call no longer needs it.
+  // Throws Error, or Aborted soon after `halt` is asked. Does not access the job's memory after it returns or throws
+  // (exception: mpi/mpi_wire.h). Must not be called again after it has thrown.
   virtual void run(const WireJob& job, const Halt& halt) = 0;
-  // Bytes of data that this rank has sent in all calls so far; 0 where nobody counts them.
+  // Bytes of data that this rank has sent in all calls so far; 0 if they are not counted.
   virtual std::int64_t bytes_sent() const { return 0; }
-  // From any thread: a running call looks at its halt now.
+  // From any thread: makes a running call check its halt now.
   virtual void wake() = 0;
 };
 
@@ -53,7 +54,7 @@ inline bool is_sum(Collective kind) {
   return kind == Collective::all_reduce || kind == Collective::reduce || kind == Collective::reduce_scatter;
 }
 
-// The elements of summed and typed calls, the bytes of the others, that `rank` owns.
+// The range that `rank` owns: in elements, or in bytes for calls in parts.
 inline Range owned_by(const CollectiveCall& call, int rank, int size) {
   if (call.kind != Collective::all_gather_parts) return slice_of(call.count, rank, size);
   const std::int64_t part = call.count / size;

@@ -1,7 +1,7 @@
-// A communicator whose ranks are processes: its calls travel over a Wire, on a thread of their own.
+// A communicator between processes. A Wire carries its calls, on a communication thread.
 //
-// All collectives of one handle go through one stream, in the one order that all ranks have; sets of handles are
-// independent. What a call was given stays valid until the call has passed, the context has failed, or the handle is gone.
+// All collectives of one handle use one stream, in the same order on all ranks; sets of handles are independent. The
+// memory passed to a call must stay valid until the call is done, the context has failed, or the handle is destroyed.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,7 @@
 namespace dp::kernels {
 namespace {
 
-// Works on the memory as it lies, padding included: zero stays zero.
+// Runs over the whole buffer in any layout, padding included: the padding stays zero.
 class AddOp : public HostOp {
  public:
   AddOp(const AddForward& d, const CpuOpOptions& options) : relu_(d.relu) {
@@ -26,7 +26,7 @@ class AddOp : public HostOp {
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) {
           const float sum = a[i] + b[i];
-          y[i] = sum < 0 ? 0.f : sum;  // lets NaN through
+          y[i] = sum < 0 ? 0.f : sum;  // NaN stays NaN
         }
       } else {
 #pragma omp simd

@@ -1,4 +1,4 @@
-// Tells the thread sanitizer which memory is read and written by code it cannot see: what oneDNN generates.
+// Reports to ThreadSanitizer the memory accesses of code that it cannot see: the code that oneDNN generates.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ void __tsan_write_range(void* address, unsigned long bytes);
 namespace dp::kernels {
 
 #if defined(DP_THREAD_SANITIZER)
-// OpenMP's barriers are invisible to the sanitizer too, so ops run on one thread each under it.
+// ThreadSanitizer does not see OpenMP's barriers either, hence ops use one thread in this build.
 inline constexpr bool kThreadSanitizer = true;
 inline void announce_read(const void* data, std::size_t bytes) {
   if (data != nullptr && bytes > 0) __tsan_read_range(const_cast<void*>(data), bytes);

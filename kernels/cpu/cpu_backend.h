@@ -1,4 +1,4 @@
-// The CPU: replicas on host memory, each with its own threads, computing in float32.
+// The CPU backend: float32 in host memory; each replica has its own threads.
 #pragma once
 
 #include "kernels/backend.h"

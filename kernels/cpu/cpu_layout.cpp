@@ -33,7 +33,7 @@ std::string name_of(const DnnlDesc& md) {
     outer[static_cast<std::size_t>(b.inner_axes[i])] /= b.inner_sizes[i];
     inner *= b.inner_sizes[i];
   }
-  // Axes of one step have no place of their own: they stand before the first later axis.
+  // The stride of an axis of size 1 does not order it. Place it before the first later axis.
   std::vector<std::size_t> order;
   for (std::size_t axis = 0; axis < rank; ++axis)
     if (outer[axis] != 1) order.push_back(axis);
@@ -134,7 +134,7 @@ ActivationView view_of(const TensorDesc& tensor) {
   } else {
     v.blocks = v.c;
   }
-  if (v.w == 1) v.stride_w = v.block;  // a step never taken
+  if (v.w == 1) v.stride_w = v.block;  // size 1: its stride is never used
   if (v.h == 1) v.stride_h = v.stride_w * v.w;
   return v.stride_w == v.block && v.stride_h == v.stride_w * v.w ? v : refuse();
 }

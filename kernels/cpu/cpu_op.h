@@ -1,4 +1,4 @@
-// The CPU's ops: float32, by oneDNN or by vectorised loops of our own.
+// The CPU ops in float32, by oneDNN or by our own vectorised loops.
 #pragma once
 
 #include <memory>
@@ -8,15 +8,15 @@
 namespace dp::kernels {
 
 struct CpuOpOptions {
-  int threads = 1;                 // that each op uses, whatever OpenMP's setting of the caller is
-  bool deterministic = false;      // equal inputs give equal bits in every run with as many threads
-  bool fast_convolutions = false;  // Winograd in forward and data gradient too
+  int threads = 1;                 // threads of each op, whatever the caller's OpenMP setting
+  bool deterministic = false;      // equal inputs give equal bits in every run with the same number of threads
+  bool fast_convolutions = false;  // Winograd also for forward and data gradient
 };
 
-// Error(usage) naming op and shapes when they do not fit.
+// Error(usage) with the op and its shapes if they do not match.
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options);
 
-// One maker per file of ops; make_cpu_op visits them.
+// One overload per descriptor; make_cpu_op selects it.
 std::unique_ptr<HostOp> make(const Conv2dForward& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const Conv2dBackwardData& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& desc, const CpuOpOptions& options);

@@ -1,4 +1,4 @@
-// oneDNN 2.x and 3.x spell the same things differently; every difference stands here.
+// All differences between the oneDNN 2.x and 3.x APIs that we use.
 #pragma once
 
 #include <dnnl.hpp>

@@ -35,7 +35,7 @@ void DnnlCall::run(int threads, std::span<void* const> pointers, void* scratchpa
   };
   if (scratchpad_bytes_ > 0) set(args_[0], scratchpad);
   for (std::size_t i = 1; i < args_.size(); ++i) set(args_[i], pointers[i - 1]);
-  // The C call takes the arguments as they lie; the C++ one would build a vector each time.
+  // The C function takes the prebuilt arguments; the C++ one would build a vector in each call.
   const dnnl_status_t status =
       dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(call_.size()), call_.data());
   if (status != dnnl_success)

@@ -1,4 +1,4 @@
-// What ops on oneDNN share: the engine, a primitive with its arguments prebuilt, and errors that name shapes.
+// Common parts of the oneDNN ops: the engine, and a primitive with prebuilt arguments.
 #pragma once
 
 #include <omp.h>
@@ -13,16 +13,16 @@
 
 namespace dp::kernels {
 
-const dnnl::engine& dnnl_engine();     // of the process
-dnnl::primitive_attr op_attributes();  // the workspace is ours
+const dnnl::engine& dnnl_engine();     // one per process
+dnnl::primitive_attr op_attributes();  // the caller provides the scratchpad
 
-// Whether oneDNN found nothing but its loops of last resort, hundreds of times slower than the rest.
+// Whether oneDNN chose its reference loops, hundreds of times slower than its other implementations.
 template <typename PrimitiveDesc>
 bool is_naive(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos;
 }
 
-// OpenMP's number of threads for the calling thread, restored at the end.
+// Sets the calling thread's number of OpenMP threads for the lifetime of this object.
 class OmpThreads {
  public:
   explicit OmpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
@@ -34,7 +34,7 @@ class OmpThreads {
   int before_;
 };
 
-// A primitive and its memories. Running it sets pointers and allocates nothing of ours.
+// A primitive and its memory objects. run() sets pointers and allocates no memory of its own.
 class DnnlCall {
  public:
   DnnlCall(const dnnl::primitive& primitive, const DnnlDesc& scratchpad);
@@ -59,7 +59,7 @@ class DnnlCall {
   std::size_t scratchpad_bytes_ = 0;
 };
 
-// An op that is one primitive whose pointers are the op's args in order, an absent bias left out.
+// An op that is one primitive. The primitive's pointers are the op's args in order, without an absent bias.
 class DnnlOp : public HostOp {
  public:
   template <typename PrimitiveDesc>
@@ -67,7 +67,7 @@ class DnnlOp : public HostOp {
       : call_(primitive, pd.scratchpad_desc()), threads_(threads), implementation_(pd.impl_info_str()) {}
   DnnlOp& input(int id, const DnnlDesc& md) { return call_.add_input(id, md), *this; }
   DnnlOp& output(int id, const DnnlDesc& md) { return call_.add_output(id, md), *this; }
-  // Position of an arg that the primitive does not take.
+  // Index of an arg that the primitive does not take.
   DnnlOp& skip(int arg) { return skipped_ = arg, *this; }
   DnnlOp& tensors_are(std::vector<TensorDesc> tensors) { return tensors_ = std::move(tensors), *this; }
 

@@ -9,7 +9,7 @@ namespace dp::kernels {
 
 float dropout_scale(const DropoutSpec& spec) { return static_cast<float>(1.0 / (1.0 - static_cast<double>(spec.p))); }
 
-// Key and counter as dp::dropout_words lays them out.
+// Key and counter as in dp::dropout_words.
 DropoutWords::DropoutWords(const StepInputs& s, std::uint32_t layer, std::int64_t sample_index)
     : key0_(static_cast<std::uint32_t>(s.seed) ^ (static_cast<std::uint32_t>(RandomUse::dropout) << 28)),
       key1_(static_cast<std::uint32_t>(s.seed >> 32) ^ (layer * 0x85EBCA6Bu)) {
@@ -36,7 +36,7 @@ void DropoutPlane::apply(const DropoutWords& words, std::int64_t block_index, co
   by_elements(words, block_index, x, y, mask);
 }
 
-// A lane is a channel: word j of its quad belongs to pixel 4*quad + j, so the words come in the order of the memory.
+// Each SIMD lane is a channel. Word j of its quad belongs to pixel 4*quad + j, hence the words are in memory order.
 template <int L>
 void DropoutPlane::by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
                                std::uint8_t* mask) const {

@@ -1,5 +1,5 @@
-// Dropout of one plane (one sample, one block of channels), in any layout: which elements are kept depends on the element's
-// number in C,H,W order alone.
+// Dropout of one plane (one sample, one block of channels), in any layout. Within a sample, the element's index in
+// C,H,W order determines whether it is kept; the layout does not.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace dp::kernels {
 
-// dp::dropout_words for one sample, many quads at a time.
+// dp::dropout_words for one sample, kQuads quads at a time.
 class DropoutWords {
  public:
   static constexpr int kQuads = kPhiloxLanes;
@@ -29,8 +29,8 @@ class DropoutWords {
 class DropoutPlane {
  public:
   DropoutPlane(const DropoutSpec& spec, const ActivationView& view);
-  // y = kept ? x * scale : 0 for one plane, whose first element x, y and mask point to; mask becomes 255 where dropped
-  // (null: none). In place is allowed.
+  // y = kept ? x * scale : 0 for one plane; x, y and mask point to its first element. mask becomes 255 where the
+  // element is dropped; it may be null. May run in place.
   void apply(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
   float scale() const { return scale_; }
 

@@ -1,4 +1,4 @@
-// GatherImages: bytes by a table of their normalised values, as the loader's.
+// GatherImages. A table maps each byte to its normalised value, as in the loader.
 #include <array>
 #include <memory>
 
@@ -34,7 +34,7 @@ class GatherOp : public HostOp {
           float* plane = x + view_.at(n, c / view_.block) + c % view_.block;
           if (c < view_.c)
             copy_plane(image + c * view_.h * view_.w, crop, statistics[c], statistics[view_.c + c], plane);
-          else  // the layout's padding
+          else  // padding of the layout
             for (std::int64_t pixel = 0; pixel < view_.h * view_.w; ++pixel) plane[pixel * view_.block] = 0;
         }
       }

@@ -1,4 +1,4 @@
-// Fixed-width vectors of the compiler, for loops over the channels of a blocked layout.
+// Fixed-width SIMD vectors (compiler vector extensions), for loops over the channels of a blocked layout.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline constexpr int kLanes = 8;
 inline constexpr int kLanes = 4;
 #endif
 
-// GCC 12 drops vector attributes that depend on a template parameter: each width is spelled out.
+// GCC 12 drops vector attributes that depend on a template parameter, hence each width is spelled out.
 template <int L>
 struct LaneTypes;
 template <>
@@ -45,7 +45,7 @@ struct LaneTypes<1> {
   typedef std::uint8_t Bytes __attribute__((vector_size(1), aligned(1), may_alias));
 };
 
-// Vectors of L elements at any address. A comparison gives Ints, all bits set where it holds.
+// Vectors of L elements at any address. A comparison returns Ints with all bits set where it is true.
 template <int L>
 struct Lanes : LaneTypes<L> {
   static constexpr int count = L;

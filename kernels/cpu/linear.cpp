@@ -1,4 +1,4 @@
-// Fully connected layers by oneDNN's inner product, which takes (N,C,H,W) in any layout without flattening it.
+// Linear layers by oneDNN's inner product, which takes (N,C,H,W) in any layout without flattening it.
 #include <memory>
 
 #include "kernels/cpu/dnnl_compat.h"
@@ -8,7 +8,7 @@
 namespace dp::kernels {
 namespace {
 
-// The weights' (O, C*H*W) as oneDNN wants it beside this x: (O, C, H, W).
+// The weights (O, C*H*W) in the shape that oneDNN requires for this x: (O, C, H, W).
 dnnl::memory::dims weight_dims(const TensorDesc& x, const TensorDesc& w) {
   dnnl::memory::dims dims = dims_of(x.shape);
   dims[0] = w.shape[0];
@@ -21,8 +21,8 @@ auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y)
                                      any_desc(dims_of(y.shape)), op_attributes());
 }
 
-// Weights in the layout that the forward product of this x takes. oneDNN would rather have another one, but bringing the
-// weights there each step costs more than it gains.
+// The weights in the layout of the forward product of this x. oneDNN prefers another layout here, but reordering the
+// weights in each step costs more than it gains.
 DnnlDesc weights_as_forward(const LinearBackwardData& d) {
   const auto dims = weight_dims(d.dx, d.w);
   if (!d.w.layout.any() || d.dx.layout.any()) return requested(d.w, dims);

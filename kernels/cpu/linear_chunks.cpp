@@ -11,11 +11,11 @@
 namespace dp::kernels {
 namespace {
 
-// Inputs of one product. oneDNN's matrix product is half as fast on a transposed matrix of more than about 1,200 rows, since
-// it then copies more of it than fits beside the result (benchmarks/cpu_ops, "fc1 data").
+// Inputs per matrix product. oneDNN's product is half as fast on a transposed matrix of more than about 1,200 rows,
+// because it then copies more of the matrix than fits in the cache beside the result (benchmarks/cpu_ops, "fc1 data").
 constexpr std::int64_t kChunk = 1024;
 
-// Whether w, seen as (outputs, inputs...), holds for each input of dx, in dx's order, all its outputs in a row.
+// Whether w, viewed as (outputs, inputs...), stores the inputs in dx's order, and all outputs of an input contiguously.
 bool inputs_of_same_order(const DnnlDesc& w, const DnnlDesc& dx) {
   const dnnl_compat::Blocking a = dnnl_compat::blocking_of(w), b = dnnl_compat::blocking_of(dx);
   if (!a.known || !b.known || a.padded != a.dims || b.padded != b.dims) return false;
@@ -54,7 +54,7 @@ class ChunkedBackwardData : public HostOp {
     announce_read(dy, static_cast<std::size_t>(rows_ * outputs_) * sizeof(float));
     announce_read(w, static_cast<std::size_t>(inputs_ * outputs_) * sizeof(float));
     announce_write(dx, static_cast<std::size_t>(rows_ * inputs_) * sizeof(float));
-    omp_set_num_threads(1);  // of each product, where the team is of one
+    omp_set_num_threads(1);  // per product, also if parallel_ranges uses no team
     std::atomic<bool> failed{false};
     parallel_ranges(threads_, inputs_, chunk_, [&, this](std::int64_t begin, std::int64_t end) {
       for (; begin < end; begin += chunk_) {

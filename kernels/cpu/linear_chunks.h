@@ -1,4 +1,4 @@
-// The data gradient of a fully connected layer as many small matrix products.
+// The data gradient of a linear layer as many small matrix products (docs/decisions/0015).
 #pragma once
 
 #include <memory>
@@ -7,8 +7,9 @@
 
 namespace dp::kernels {
 
-// dy row-major (N, outputs); dx one piece per sample without padding; w the same order of inputs as dx with an input's
-// weights side by side, which is the layout that oneDNN's forward product takes. nullptr for anything else.
+// Requires dy row-major (N, outputs), dx contiguous per sample without padding, and w with the inputs in dx's order and
+// the weights of each input contiguous. That is the weight layout of oneDNN's forward product. Returns nullptr
+// otherwise.
 std::unique_ptr<HostOp> make_chunked_backward_data(const LinearBackwardData& desc, const CpuOpOptions& options);
 
 }  // namespace dp::kernels

@@ -1,4 +1,5 @@
-// SoftmaxCrossEntropy: samples in parallel, then added in order, so that the sums do not depend on the threads.
+// SoftmaxCrossEntropy. Samples run in parallel and are then added in order, so that the sums do not depend on the
+// number of threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,10 +14,11 @@ namespace {
 
 struct SampleResult {
   double loss;
-  std::int64_t before;  // classes that stand before the label
+  std::int64_t before;  // classes that rank before the label
 };
 
-// How many classes are ranked before the label; every class, and at least 5, when it is no class or its logit is NaN.
+// The number of classes that rank before the label. If the label is invalid or its logit is NaN: all classes, at least
+// 5, so that the label is not in the top 5.
 std::int64_t classes_before(const float* logits, std::int64_t classes, std::int64_t label) {
   if (label < 0 || label >= classes || std::isnan(logits[label])) return std::max<std::int64_t>(classes, 5);
   const float own = logits[label];

@@ -25,7 +25,7 @@ double measured_gflops(int threads) {
 #pragma omp parallel num_threads(threads) reduction(+ : sink)
     {
       typedef float Wide __attribute__((vector_size(64)));
-      Wide acc[10];  // all different, or the compiler computes one
+      Wide acc[10];  // all different, otherwise the compiler computes only one
       for (int i = 0; i < 10; ++i) acc[i] = Wide{} + static_cast<float>(i);
       const Wide a = Wide{} + 1.0001f, b = Wide{} + static_cast<float>(omp_get_thread_num());
       for (int i = 0; i < 1000000; ++i)
@@ -33,7 +33,7 @@ double measured_gflops(int threads) {
         for (auto& value : acc) value = value * a + b;
       for (auto& value : acc) sink += value[0] + value[7];
     }
-    if (sink == 1) std::puts("");  // keeps the loop
+    if (sink == 1) std::puts("");  // keeps the compiler from removing the loop
     best = std::max(best, threads * 1e6 * 10 * 16 * 2 / (seconds() - start) * 1e-9);
   }
   return best;

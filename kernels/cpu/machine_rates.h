@@ -1,11 +1,12 @@
-// What this machine can do at best: the floors of measured ops.
+// Measured peak rates of this machine, from which lower bounds of op times follow.
 #pragma once
 
 namespace dp::kernels {
 
-// Fused multiply-adds on ten independent vectors in registers, float32, on so many OpenMP threads: the best of five.
+// GFLOP/s of float32 multiply-adds (two operations each) on ten independent vectors in registers, on `threads` OpenMP
+// threads; the best of five runs.
 double measured_gflops(int threads);
-// A copy of 64 MiB, read and written bytes counted, on so many OpenMP threads: the best of five.
+// GB/s of a copy of 64 MiB, with the bytes read and written, on `threads` OpenMP threads; the best of five runs.
 double measured_gbytes(int threads);
 
 }  // namespace dp::kernels

@@ -1,4 +1,4 @@
-// Visits the closed set of descriptors: one without a maker does not compile.
+// Visits the closed set of descriptors. A descriptor without make() does not compile.
 #include <dnnl.hpp>
 
 #include "kernels/check_shapes.h"
@@ -49,7 +49,7 @@ std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& opti
   CpuOpOptions used = options;
   if (kThreadSanitizer) used.threads = 1;
   require_address_space(0);                // oneDNN 2.6 crashes when an internal allocation fails
-  const OmpThreads threads(used.threads);  // oneDNN partitions its work for the number it finds
+  const OmpThreads threads(used.threads);  // oneDNN partitions its work for the current number of threads
   try {
     return std::visit([&](const auto& d) { return make(d, used); }, desc);
   } catch (const dnnl::error& error) {

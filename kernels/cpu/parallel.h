@@ -1,4 +1,4 @@
-// Splits a range over the OpenMP team of the calling thread.
+// Splits a range over an OpenMP team of the calling thread.
 #pragma once
 
 #include <omp.h>
@@ -8,8 +8,9 @@
 
 namespace dp::kernels {
 
-// Calls body(begin, end) once per thread, with consecutive parts of [0, count) that begin at multiples of `grain`.
-// The body must not throw. One that loops over elements captures by value: pointers behind a reference stop the vectoriser.
+// Calls body(begin, end) once per thread, with consecutive parts of [0, count) that begin at multiples of `grain`. The
+// body must not throw. A body that loops over elements should capture by value: pointers captured by reference prevent
+// vectorisation.
 template <typename Body>
 void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, const Body& body) {
   const std::int64_t grains = (count + grain - 1) / grain;
@@ -26,7 +27,7 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, const 
   }
 }
 
-// How many threads are worth waking for `bytes` of memory traffic: a team costs a few microseconds.
+// The number of threads to use for `bytes` of memory traffic. Starting a team costs a few microseconds.
 inline int threads_for(int threads, std::int64_t bytes) { return bytes < 32 * 1024 ? 1 : threads; }
 
 }  // namespace dp::kernels

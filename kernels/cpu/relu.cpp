@@ -1,4 +1,4 @@
-// ReluForward and ReluBackward on their own, for places where nothing can take them in.
+// ReluForward and ReluBackward as separate ops, where no other op can fuse them.
 #include <memory>
 
 #include "kernels/cpu/cpu_layout.h"
@@ -8,7 +8,7 @@
 namespace dp::kernels {
 namespace {
 
-// Both work on the memory as it lies, padding included: zero stays zero.
+// Runs over the whole buffer in any layout, padding included: the padding stays zero.
 class ReluOp : public HostOp {
  public:
   ReluOp(const TensorDesc& x, bool backward, float scale, const CpuOpOptions& options)
@@ -28,13 +28,12 @@ class ReluOp : public HostOp {
                       if (backward) {
 #pragma omp simd
                         for (std::int64_t i = begin; i < end; ++i) {
-                          const float gradient = in[i];  // read in any case, or the loop is not vectorised
+                          const float gradient = in[i];  // read unconditionally, otherwise the loop is not vectorised
                           out[i] = kept[i] > 0 ? gradient * scale : 0.f;
                         }
                       } else {
 #pragma omp simd
-                        for (std::int64_t i = begin; i < end; ++i)
-                          out[i] = in[i] < 0 ? 0.f : in[i];  // lets NaN through
+                        for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] < 0 ? 0.f : in[i];  // NaN stays NaN
                       }
                     });
   }

@@ -1,5 +1,5 @@
-// Reorder: oneDNN moves float32 between layouts; float64, which it does not have, is converted in row-major order
-// before or after that. Types of 16 bits are converted where the order stays.
+// Reorder. oneDNN reorders float32. It has no float64, which is converted in row-major order before or after the
+// reorder. 16-bit types are converted only if the memory order stays the same.
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -44,7 +44,7 @@ class ReorderOp : public HostOp {
     count_ = d.src.shape.numel();
     threads_ =
         threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes + tensors_[1].layout.bytes));
-    // Weights of a Linear may be flat on one side: both are seen with the axes of the one that has more.
+    // The weights of a linear layer may be flat on one side: view both with the axes of the side that has more.
     DnnlDesc from = desc_of(tensors_[0].layout), to = desc_of(tensors_[1].layout);
     const auto from_dims = rank_dims(from), to_dims = rank_dims(to);
     if (from_dims.size() < to_dims.size()) from = from.reshape(to_dims);
@@ -98,7 +98,7 @@ class ReorderOp : public HostOp {
       throw Error(ErrorCode::usage,
                   "reorder: float64 must be row-major when the order changes, not " + tensor.layout.name);
   }
-  // Padding is zero on both sides, so it is copied like the rest.
+  // Padding is zero on both sides, hence it is copied like the rest.
   void copy(const void* src, void* dst) const {
     if (src_ == DType::f64 && dst_ == DType::f32) return convert<double, float>(threads_, src, dst, elements_);
     if (src_ == DType::f32 && dst_ == DType::f64) return convert<float, double>(threads_, src, dst, elements_);

@@ -1,5 +1,5 @@
-// SgdUpdate, the moving average of weights and the gradient's norm. Compiled without contraction of a*b+c: an element's new value must not depend on
-// whether it falls into the vector loop or its remainder, which differ with how a range is split.
+// SgdUpdate, MovingAverage and the gradient norm. Compiled with -ffp-contract=off: an element's new value must not
+// depend on whether the vector loop or its remainder computes it, which changes with the split of a range.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,7 +16,7 @@ struct Rates {
   float lr, momentum, decay, clip;
 };
 
-// The update of PyTorch's SGD on [begin, end). Returns zero unless an updated weight is NaN or infinite.
+// The update of PyTorch's SGD on [begin, end). Returns 0, or NaN if an updated weight is NaN or infinite.
 template <bool kMomentum, bool kNesterov>
 float update_range(float* __restrict weights, const float* __restrict gradients, float* __restrict momenta, Rates rates,
                    std::int64_t begin, std::int64_t end) {
@@ -88,7 +88,7 @@ class MovingAverageOp : public HostOp {
   int threads_;
 };
 
-// Sixteen running sums, then a fixed tree: the same bits whatever the vector width.
+// Sixteen running sums, then a fixed tree: the bits do not depend on the vector width.
 double sum_of_squares(const float* x, std::int64_t count) {
   constexpr int kSums = 16;
   double sums[kSums] = {};

@@ -41,7 +41,7 @@ int attribute(int device, cudaDeviceAttr which, const char* what) {
   return value;
 }
 
-// What the ways to compute an op may do besides.
+// The part of a tuning key for options that allow more candidates.
 std::string variant_of(const CudaOpOptions& options) {
   return std::string(options.tf32 ? " tf32" : "") + (options.fast_convolutions ? " fast" : "");
 }
@@ -119,7 +119,8 @@ std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   return as_op(std::move(choice));
 }
 
-// What the op runs is on the device before the first collective. A choice from the cache, or from another device's trial, has not run here.
+// Loads the op's kernels before the first collective (docs/decisions/0028). A choice from the cache, or from another
+// device's trial, has not run on this device.
 void CudaContext::load(const OpDesc& desc, CudaOp& op, bool ran) const {
   if (!op.uses_libraries())
     op.load_kernels();
@@ -138,7 +139,7 @@ Tuner::Choice CudaContext::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pi
   return tuner().choose(desc, std::move(pinned), others, variant_of(op_options_));
 }
 
-// Of libraries, which name them once for equal layers; and of an op that fuses its parts in turn, with the convolution that was chosen.
+// Library candidates, cached per problem. For a fused op also the unfused op with the chosen convolution.
 std::vector<Candidate> CudaContext::more_candidates(const std::string& problem, const OpDesc& desc) {
   auto known = library_ways_.find(problem);
   if (known == library_ways_.end()) known = library_ways_.emplace(problem, library_candidates(desc, op_options_)).first;
@@ -192,8 +193,8 @@ LabelSeconds CudaContext::take_seconds() {
   return seconds;
 }
 
-// Instantiation allocates and takes a lock of the driver, so all streams are idle first.
-// The order of collectives begins anew on either side: an event from outside can not be waited for inside, nor the other way round.
+// Instantiation allocates and takes a driver lock, so all streams are synchronised first. The order of collectives
+// restarts before and after the capture: CUDA does not allow waits for events across its boundary.
 void CudaContext::begin_graph(Stream* root) {
   bind_thread();
   for (CudaStream* const stream : streams_) stream->suspend_timing();

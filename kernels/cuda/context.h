@@ -18,7 +18,7 @@
 
 namespace dp::kernels::cuda {
 
-// What of them follows from a device, which becomes the thread's current one, and of the code that it runs.
+// The options that depend on the device and on the compiled code. Makes the device the calling thread's current one.
 CudaOpOptions options_of_device(int device);
 
 // Every call makes the device the calling thread's current one.
@@ -44,8 +44,8 @@ class CudaContext final : public Context {
   std::optional<double> seconds_of(const OpDesc& desc) override;
   Layout plain_layout(const Shape& shape, DType type) override { return plain(shape, type); }
   Layout with_type(const TensorDesc& tensor, DType type) override { return cuda::with_type(tensor, type); }
-  void flush() override {}  // streams go on by themselves
-  // After an abort work gets kAbortPatience to end, and then counts as done: it may wait for a device that is broken.
+  void flush() override {}  // streams run without further calls
+  // After an abort, unfinished work counts as done after kAbortPatience: it may wait for a broken device.
   bool idle() override;
   LabelSeconds take_seconds() override;
   StreamProgress stream_progress() const override { return {.count = count_.load(std::memory_order_relaxed)}; }
@@ -78,14 +78,14 @@ class CudaContext final : public Context {
   Staging staging_;
   StreamHandle memory_stream_;  // clears new memory
   StreamList streams_;
-  std::optional<std::chrono::steady_clock::time_point> working_since_abort_;  // when idle() first found that
+  std::optional<std::chrono::steady_clock::time_point> working_since_abort_;  // set by the first idle() after it
   Guards guards_;
   GraphList graphs_;
   CollectiveOrder collective_order_;
-  Tuner* tuner_ = nullptr;  // of this kind of device, once it was asked for
-  std::map<std::string, std::vector<Candidate>>
-      library_ways_;                     // by problem: libraries take tens of milliseconds to name them
-  std::atomic<std::uint64_t> count_{0};  // ops made: trying out ways takes a while
+  Tuner* tuner_ = nullptr;  // of this kind of device; null until first used
+  // Library candidates by problem. Asking the libraries takes tens of milliseconds.
+  std::map<std::string, std::vector<Candidate>> library_ways_;
+  std::atomic<std::uint64_t> count_{0};  // incremented before and after each choice: trials take a while
 };
 
 }  // namespace dp::kernels::cuda

@@ -39,8 +39,8 @@ class CudaBackend final : public Backend {
 
   std::string describe() const override { return describe_devices(probe().count); }
 
-  // NCCL in one process with several GPUs cannot be part of a graph without the risk of a deadlock, p2p can. Where p2p would go through the
-  // host, NCCL is preferred even with eager steps (docs/decisions/0027).
+  // NCCL with several GPUs in one process can deadlock inside a graph. p2p cannot. If p2p would copy through the host,
+  // the default is NCCL with eager steps (docs/decisions/0027).
   CommunicatorChoice default_communicator(std::span<const Device> devices, bool fixed_order) const override {
     if (devices.size() < 2) return {"p2p", "one replica exchanges nothing"};
     if (fixed_order) return {"p2p", "logical shards are summed in one order, which nccl does not promise"};

@@ -1,11 +1,11 @@
-// GPUs as the engine sees them.
+// The backend for GPUs.
 #pragma once
 
 #include "kernels/backend.h"
 
 namespace dp::kernels::cuda {
 
-// The driver must be there: see kernels/plugin.h.
+// Requires a CUDA driver; see kernels/plugin.h.
 Backend& cuda_backend();
 
 }  // namespace dp::kernels::cuda

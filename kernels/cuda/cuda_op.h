@@ -1,5 +1,4 @@
-// What the CUDA ops share, and their makers: one overload of make() per descriptor, so that a missing operation does not
-// compile.
+// Base class and factories of the CUDA ops. make() has one overload per descriptor, so a missing op does not compile.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,12 +16,12 @@ class Libraries;
 
 struct CudaOpOptions {
   int multiprocessors = 1;                 // of the device
-  int compute_capability = 0;              // of the device: 90 for 9.0
-  std::size_t shared_memory = 0;           // of a block of the device at most, bytes
-  bool deterministic = false;              // our own kernels always are; for library ops
-  bool tf32 = false;                       // library ops may round what they multiply to TF32
-  bool fast_convolutions = false;          // library ops may be Winograd's
-  std::optional<GemmChoice> gemm{};        // for ops that are products; nothing: by its shape
+  int compute_capability = 0;              // 90 for 9.0; at most what the code was compiled for
+  std::size_t shared_memory = 0;           // bytes per block, the device's opt-in maximum
+  bool deterministic = false;              // for library ops; our own kernels always are
+  bool tf32 = false;                       // library ops may round their inputs to TF32
+  bool fast_convolutions = false;          // library ops may use Winograd or FFT
+  std::optional<GemmChoice> gemm{};        // for matrix products; nullopt: chosen by shape
   std::shared_ptr<Libraries> libraries{};  // of the context; null: own kernels only
 };
 
@@ -31,19 +30,20 @@ class CudaOp : public Op {
   void run(Stream& stream, std::span<void* const> args, void* workspace) final;  // in stream.cpp
   const std::vector<TensorDesc>& tensors() const override { return tensors_; }
   std::string implementation() const override { return "own"; }
-  // Of CudaOpOptions::gemm, that may make it faster on some device.
+  // Other values of CudaOpOptions::gemm. Each may be faster on some device.
   virtual std::vector<GemmChoice> alternatives() const { return {}; }
   virtual bool rounds_to_tf32() const { return false; }
-  // Whether it runs kernels of a library, which are loaded when it is first run.
+  // Whether the op runs library kernels. Libraries load their kernels at the first run.
   virtual bool uses_libraries() const { return false; }
-  // Loads what an op without libraries launches, on the current device and for whatever pointers. In stream.cpp.
+  // Loads the kernels that the op may launch, for any pointers, on the current device. Only for ops that do not use
+  // libraries. In stream.cpp.
   void load_kernels();
-  // As run(), on a stream of the current device that belongs to nobody.
+  // Enqueues on a stream of the current device that no CudaStream owns. The work is not timed.
   void run_on(cudaStream_t stream, std::span<void* const> args, void* workspace) { enqueue(stream, args, workspace); }
 
  protected:
-  // Launches on `stream`; allocates nothing and waits for nothing. `args` and `workspace` as Op::run has them. Under KernelLoading the
-  // pointers are no memory.
+  // Launches on `stream`. Must not allocate or wait. `args` and `workspace` are those of Op::run. Under KernelLoading
+  // the pointers do not point to memory.
   virtual void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) = 0;
 
   std::vector<TensorDesc> tensors_;  // set by the constructor
@@ -52,7 +52,7 @@ class CudaOp : public Op {
 inline const float* in(void* arg) { return static_cast<const float*>(arg); }
 inline float* out(void* arg) { return static_cast<float*>(arg); }
 
-// The descriptor's shapes have been checked (kernels/check_shapes.h).
+// Callers have checked the descriptor's shapes (kernels/check_shapes.h).
 std::unique_ptr<CudaOp> make(const Conv2dForward& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const Conv2dBackwardData& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& desc, const CudaOpOptions& options);

@@ -1,11 +1,11 @@
-// What `dp_train env` tells of the GPUs.
+// The GPU part of `dp_train env`.
 #pragma once
 
 #include <string>
 
 namespace dp::kernels::cuda {
 
-// The runtime, each of `count` devices, and how each pair exchanges data; a line each.
+// One line each: the runtime, the libraries, each of `count` devices, and how each pair exchanges data.
 std::string describe_devices(int count);
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,4 @@
-// The one function that the library exports.
+// The only exported function of the library.
 #include <cstring>
 
 #include "kernels/cuda/cuda_backend.h"

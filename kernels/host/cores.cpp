@@ -45,7 +45,7 @@ class Mask {
   cpu_set_t* set_;
 };
 
-// Stable: of the cores that share a physical one, all first members, then all second ones.
+// Stable order: the first logical core of every physical core, then the second ones, and so on.
 void spread_over_physical_cores(std::vector<int>& cores) {
   std::map<std::string, int> members;
   std::map<int, int> position;
@@ -72,7 +72,7 @@ std::vector<int> find_usable_cores() {
 
 bool pin(int core) { return Mask(std::span(&core, 1)).apply(); }
 
-thread_local int pinned_members = 0;  // of this thread's OpenMP team
+thread_local int pinned_members = 0;  // pinned threads of this thread's OpenMP team
 
 }  // namespace
 
@@ -88,7 +88,7 @@ void pin_current_thread(int core) {
 void start_current_team(int members) {
   const Mask own(Mask::current());
   static std::atomic<unsigned> started{
-      0};  // static: the thread sanitizer does not see how OpenMP passes the address of a local
+      0};  // static: ThreadSanitizer does not see OpenMP pass the address of a local variable
 #pragma omp parallel num_threads(members)
   ++started;  // the compiler drops an empty region
   own.apply();
@@ -108,7 +108,7 @@ void pin_current_team(std::span<const int> cores) {
   if (refused.load() >= 0) refuse(refused.load());
 }
 
-// What bind_thread changes of its thread. OpenMP keeps its settings by thread, too.
+// The thread state that bind_thread changes. OpenMP also keeps its settings per thread.
 struct ThreadKeeper::Saved {
   const std::thread::id owner = std::this_thread::get_id();
   const std::vector<int> cores = Mask::current();
@@ -118,7 +118,8 @@ struct ThreadKeeper::Saved {
     if (std::this_thread::get_id() != owner || cores.empty()) return;
     const Mask mask(cores);
     mask.apply();
-    if (const int members = std::exchange(pinned_members, 0); members > 1) {  // without one, this would start a team
+    // Without a pinned team this region would start one.
+    if (const int members = std::exchange(pinned_members, 0); members > 1) {
 #pragma omp parallel num_threads(members)
       mask.apply();
     }

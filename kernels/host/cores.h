@@ -1,4 +1,4 @@
-// Which cores the process may use, and binding threads to them.
+// The cores of the process, and the affinity of threads.
 #pragma once
 
 #include <memory>
@@ -7,18 +7,19 @@
 
 namespace dp::kernels {
 
-// The cores to spread work over: process_cores(), one core of every physical core first, its siblings after those.
+// The cores of process_cores(), in the order for spreading work: one logical core of every physical core first, then
+// their siblings.
 const std::vector<int>& usable_cores();
 
-// Starts the calling thread's OpenMP team. OpenMP may bind its members (OMP_PROC_BIND); the calling thread keeps its mask.
+// Starts the calling thread's OpenMP team. OpenMP may bind its members (OMP_PROC_BIND); the calling thread keeps its
+// affinity mask.
 void start_current_team(int members);
-// Replaces the calling thread's mask, whatever was inherited. Error(device) when the kernel refuses that core.
+// Pins the calling thread to `core`, whatever its previous mask. Error(device) if the kernel refuses the core.
 void pin_current_thread(int core);
-// The same for every thread of the calling thread's OpenMP team of cores.size(): team member i to cores[i].
-// Error(device).
+// Pins the calling thread's OpenMP team of cores.size() threads: member i to cores[i]. Error(device).
 void pin_current_team(std::span<const int> cores);
-// Keeps the calling thread's mask and OpenMP settings. When the last keeper of a thread is destroyed, by that thread, they
-// come back, the mask for the members of its team as well.
+// Saves the calling thread's affinity mask and OpenMP settings. They are restored when the thread destroys its last
+// keeper; the mask also for the members of its OpenMP team.
 class ThreadKeeper {
  public:
   ThreadKeeper();
@@ -28,7 +29,8 @@ class ThreadKeeper {
   std::shared_ptr<Saved> saved_;
 };
 
-// Threads inherit the mask of the thread that makes them; a loader or helper thread calls this first.
+// Lets the calling thread run on all usable cores. Threads inherit the mask of their creator, hence loader and helper
+// threads call this first.
 void unpin_current_thread();
 
 }  // namespace dp::kernels

@@ -11,10 +11,11 @@
 namespace dp::kernels {
 namespace {
 
-// File names of a control group version. Anonymous and shared memory cannot be reclaimed; cached files can.
+// File names of a cgroup version. `used` counts anonymous and shared memory, which cannot be reclaimed; cached files
+// can.
 struct Version {
   std::string_view mount, limit;
-  std::array<std::string_view, 2> used;  // lines of memory.stat, for the group and those below it
+  std::array<std::string_view, 2> used;  // keys in memory.stat, which include child groups
 };
 constexpr Version kFirst{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", {"total_rss", "total_shmem"}};
 constexpr Version kSecond{"/sys/fs/cgroup", "memory.max", {"anon", "shmem"}};
@@ -28,12 +29,12 @@ std::optional<HostRoom> of_machine() {
   return {};
 }
 
-// Empty when the group has no limit or is not mounted.
+// Empty if the group has no limit or is not mounted.
 std::optional<HostRoom> of_group(const Version& version, const std::string& group) {
   const std::string folder = std::string(version.mount) + group + "/", limit = folder + std::string(version.limit);
   std::ifstream maximum(system_root() + limit), statistics(system_root() + folder + "memory.stat");
   std::size_t bytes = 0, used = 0, value = 0;
-  if (!(maximum >> bytes)) return {};  // "max"
+  if (!(maximum >> bytes)) return {};  // "max": no limit
   for (std::string key; statistics >> key >> value;)
     if (std::find(version.used.begin(), version.used.end(), key) != version.used.end()) used += value;
   return HostRoom{bytes - std::min(bytes, used), limit};
@@ -43,7 +44,8 @@ void take_less(std::optional<HostRoom>& least, const std::optional<HostRoom>& ot
   if (other && (!least || other->bytes < least->bytes)) least = other;
 }
 
-// Adds the limits of the group and of all its parents. In a container the path may be the host's; the limits are then at the mount point.
+// Applies the limits of the group and of all its parents. In a container the path may be the host's; the limits are
+// then in the files at the mount point.
 void add_groups(std::optional<HostRoom>& least, const Version& version, std::string group) {
   while (!group.empty()) {
     if (group.back() != '/') take_less(least, of_group(version, group));
@@ -68,7 +70,7 @@ std::string& system_root() {
 
 std::optional<HostRoom> host_room() {
   std::optional<HostRoom> least = of_machine();
-  std::ifstream groups(system_root() + "/proc/self/cgroup");  // "4:cpu,memory:/a/b", and "0::/a/b" of version 2
+  std::ifstream groups(system_root() + "/proc/self/cgroup");  // "4:cpu,memory:/a/b" (v1), "0::/a/b" (v2)
   for (std::string number, controllers, path;
        std::getline(groups, number, ':') && std::getline(groups, controllers, ':') && std::getline(groups, path);) {
     if (number == "0" && controllers.empty()) add_groups(least, kSecond, path);

@@ -9,13 +9,13 @@ namespace dp::kernels {
 
 struct HostRoom {
   std::size_t bytes = 0;
-  std::string limit;  // the file that says so: /proc/meminfo, or a control group's
+  std::string limit;  // source of the limit: /proc/meminfo or a cgroup file
 };
 
-// The least of what the system has available and what this process's control groups (v1 and v2) and those above them leave; cached files
-// count as free. Nothing: unknown.
+// The smallest of the system's available memory and the room in this process's cgroups (v1 and v2) and their parents.
+// Cached files count as free. Empty if unknown.
 std::optional<HostRoom> host_room();
-// The same in bytes; 0 when unknown.
+// The bytes of host_room(), at least 1; 0 if unknown.
 std::size_t free_host_memory();
 
 // The prefix of /proc and /sys in host_room(). Empty except in tests.

@@ -1,4 +1,4 @@
-// Fused ops of host backends: nothing is gained there, so they are their parts in turn.
+// Fused ops of host backends. They run their members in sequence, because fusion gains nothing there.
 #pragma once
 
 #include "kernels/fused_layers.h"
@@ -8,7 +8,7 @@ namespace dp::kernels {
 
 class FusedHostOp final : public HostOp {
  public:
-  // make(descriptor) -> HostOp
+  // make(descriptor) returns a std::unique_ptr<HostOp>.
   template <FusedConvolution Desc, typename Make>
   FusedHostOp(const Desc& desc, const Make& make) {
     std::unique_ptr<HostOp> convolution = make(convolution_of(desc));

@@ -1,4 +1,4 @@
-// What the backends whose device is the host have in common.
+// Common base of the backends whose device is the host.
 #pragma once
 
 #include "kernels/backend.h"

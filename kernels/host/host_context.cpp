@@ -22,8 +22,8 @@ std::uint64_t next_id() {
   return ++made;
 }
 
-// OpenMP ends the process when it can not start its threads: try with threads of our own, then start the team, which
-// stays with the calling thread.
+// OpenMP ends the process if it cannot start its threads. Hence start as many std::threads first as a test. Then start
+// the team, which stays with the calling thread.
 void start_team(int members) {
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
@@ -87,7 +87,7 @@ std::unique_ptr<Stream> HostContext::make_stream(StreamUse) {
 std::unique_ptr<Event> HostContext::make_event() { return std::make_unique<HostEvent>(); }
 
 bool HostContext::idle() {
-  // A thread of its own may be at work on any stream; only the inline mode knows that all is done.
+  // In threaded mode another thread may still run work. Only inline streams can confirm that all work is done.
   return !options_.threaded_streams && inline_streams_.idle();
 }
 

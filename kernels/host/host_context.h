@@ -1,4 +1,4 @@
-// What the contexts of host backends have in common: everything but the ops and their types and layouts.
+// Common base of the contexts of host backends. Derived classes add ops, types and layouts.
 #pragma once
 
 #include "kernels/backend.h"
@@ -10,7 +10,7 @@ namespace dp::kernels {
 
 class HostContext : public Context {
  public:
-  // Error(usage) unless options.cores is empty or names one core per thread.
+  // Error(usage) if options.threads < 1, or if options.cores is neither empty nor one core per thread.
   HostContext(Device device, const ContextOptions& options);
 
   Device device() const override { return device_; }
@@ -22,7 +22,7 @@ class HostContext : public Context {
   }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
   std::unique_ptr<Buffer> allocate_for_peers(std::size_t bytes) override;
-  // Streams are destroyed before their context.
+  // Destroy streams before their context.
   std::unique_ptr<Stream> make_stream(StreamUse use = StreamUse::work) override;
   std::unique_ptr<Event> make_event() override;
   void flush() override;
@@ -37,7 +37,7 @@ class HostContext : public Context {
   Device device_;
   ContextOptions options_;
   StackReserve stacks_;
-  std::uint64_t id_;  // of this context among all that ever were
+  std::uint64_t id_;  // unique in the process, never reused
   std::uint64_t streams_made_ = 0;
   StreamGroup group_;
   InlineStreams inline_streams_;

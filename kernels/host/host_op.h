@@ -1,4 +1,4 @@
-// An op of a backend whose device memory is host memory: a function of its arguments.
+// An op of a backend whose device memory is host memory.
 #pragma once
 
 #include "kernels/backend.h"
@@ -7,16 +7,16 @@ namespace dp::kernels {
 
 class HostOp : public Op {
  public:
-  // Does the work before it returns, on the thread that runs the stream. Allocates nothing.
+  // Runs the op on the stream's thread and returns when it is done. Allocates nothing.
   virtual void execute(std::span<void* const> args, void* workspace) = 0;
 
   void run(Stream& stream, std::span<void* const> args,
-           void* workspace) final;  // enqueues execute(); in host_stream.cpp
+           void* workspace) final;  // enqueues execute(); defined in host_stream.cpp
   const std::vector<TensorDesc>& tensors() const override { return tensors_; }
   std::string implementation() const override { return "plain"; }
 
  protected:
-  std::vector<TensorDesc> tensors_;  // set by the constructor
+  std::vector<TensorDesc> tensors_;  // set by the derived class's constructor
 };
 
 }  // namespace dp::kernels

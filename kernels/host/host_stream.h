@@ -1,8 +1,8 @@
-// Streams and events of host backends. An event is a stream and a ticket number of it; reaching it means that so many
-// of the stream's tasks are done.
+// Streams and events of host backends. An event is a stream's progress counter and a ticket. It is reached when that
+// many tasks of the stream are done.
 //
-// Two kinds of stream follow: inline_stream.h (work runs in the calling thread; the one for real use) and
-// threaded_stream.h (a thread per stream and random delays; for tests).
+// There are two implementations. inline_stream.h runs work in the calling thread; it is the one for production.
+// threaded_stream.h has one thread per stream and random delays; it is for tests.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 namespace dp::kernels {
 
 inline constexpr std::size_t kMaxUploadBytes = 256;
-inline constexpr std::size_t kQueuedTasks = 256;  // of one stream; the next one waits
+inline constexpr std::size_t kQueuedTasks = 256;  // capacity of a stream's queue; a further submit() waits
 
 struct HostEvent final : Event {
   const Progress* progress = nullptr;  // null: never recorded
@@ -25,12 +25,12 @@ struct HostEvent final : Event {
 
 class HostStream : public Stream {
  public:
-  // Destroy streams before what their tasks use. Work that is not done by then is dropped and its context is dead.
+  // Destroy streams before anything that their tasks use. Unfinished work is dropped and its context fails.
   explicit HostStream(StreamGroup& group) : group_(group), progress_(group.add_stream()) {}
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
-  // Enqueues. Throws the first failure of the context's work, whichever stream it came from.
+  // Enqueues a task. Throws the first failure of the context's work on any stream.
   virtual void submit(const Task& task) = 0;
 
   void record(Event& event) override;
@@ -43,7 +43,7 @@ class HostStream : public Stream {
   void upload(void* dst, const void* src, std::size_t bytes) override;
 
  protected:
-  // For destructors: what happens to work that will never run.
+  // For destructors: fails the context if work is unfinished.
   void drop_unfinished() noexcept;
 
   StreamGroup& group_;

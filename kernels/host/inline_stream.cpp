@@ -31,7 +31,7 @@ void InlineStreams::spin_until(Done done) {
   group_.say_working();
 }
 
-// Of what can not be done yet, the first that waits for more than another stream.
+// Reports the first blocked task that waits for another replica, not just for an event of another stream.
 void InlineStreams::say_waiting() {
   for (InlineStream* const stream : streams_) {
     if (stream->queued() == 0) continue;
@@ -108,7 +108,7 @@ bool InlineStream::advance() {
 }
 
 bool InlineStream::attempt(Task& task) {
-  // A call that finds nothing to do yet is waiting, and over in no time; what it takes is not worth telling apart.
+  // An attempt that has nothing to do yet returns at once. Its time is negligible and counts as work.
   const std::int64_t start = trace_clock();
   try {
     const bool done = task();

@@ -1,6 +1,6 @@
-// Streams whose work runs in the thread that enqueues it, at once where it can. What must wait (for another rank, or
-// for an event) is queued, and everything after it; each later call on any stream of the context tries the queues
-// again.
+// Streams that run work in the thread that enqueues it, immediately if possible. A task that must wait for another rank
+// or an event is queued, with all later tasks of its stream. Each later call on any stream of the context retries the
+// queues (docs/decisions/0001).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class InlineStreams {
  public:
   explicit InlineStreams(StreamGroup& group) : group_(group) {}
 
-  // Runs what is ready at the head of every queue, once around. True if a task was finished.
+  // Runs the ready tasks at the head of every queue once. Returns true if a task finished.
   bool poll();
   // Returns when every queue is empty.
   void work_off();
@@ -31,7 +31,7 @@ class InlineStreams {
   template <typename Done>
   void spin_until(Done done);
   void say_waiting();
-  // Stops everything and throws.
+  // Fails the context, drops all queues and throws.
   [[noreturn]] void fail(std::exception_ptr failure);
 
   StreamGroup& group_;
@@ -51,21 +51,21 @@ class InlineStream final : public HostStream {
 
  private:
   friend class InlineStreams;
-  bool advance();            // runs the head of the queue as far as it is ready; true if a task was finished
-  bool attempt(Task& task);  // one call of it; failures are the context's
+  bool advance();            // runs ready tasks from the head of the queue; true if a task finished
+  bool attempt(Task& task);  // calls the task once; an exception fails the context
   void tag(Task& task) const {
     task.label = label_;
     task.detail = detail_;
   }
   void drop_queue() noexcept;
-  void note(const Task& task, std::int64_t end);  // in the trace
+  void note(const Task& task, std::int64_t end);  // adds a span to the trace
   std::uint64_t done() const { return progress_.done.load(std::memory_order_relaxed); }
   void count_done() { progress_.done.store(done() + 1, std::memory_order_release); }
   std::size_t queued() const { return static_cast<std::size_t>(issued_ - done()); }
   Task& slot(std::uint64_t number) { return queue_[number % kQueuedTasks]; }
 
   InlineStreams& siblings_;
-  std::unique_ptr<Task[]> queue_;  // a ring: task number n, from done() to issued_, lies in slot(n)
+  std::unique_ptr<Task[]> queue_;  // ring buffer: task n, from done() to issued_ - 1, is in slot(n)
 };
 
 }  // namespace dp::kernels

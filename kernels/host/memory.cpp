@@ -104,13 +104,13 @@ std::unique_ptr<Buffer> allocate_host(std::size_t bytes) {
   if (free > 0 ? bytes > free : bytes > std::numeric_limits<std::size_t>::max() / 2) refuse(bytes, free);
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
   const std::size_t rounded = resident_bytes(bytes);
-  static std::mutex one_at_a_time;  // two threads must not both take what is left
+  static std::mutex one_at_a_time;  // two threads must not both claim the remaining space
   std::unique_lock lock(one_at_a_time);
   require_address_space(rounded);
   void* data = std::aligned_alloc(alignment, rounded);
   lock.unlock();
   if (data == nullptr) refuse(bytes, free_host_memory());
-  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without it the pages are small
+  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a hint only: pages stay small if it is refused
   std::memset(data, 0, rounded);
   return std::make_unique<HostBuffer>(data, bytes);
 }

@@ -9,16 +9,17 @@
 
 namespace dp::kernels {
 
-// What libraries take without asking us, and can not do without: oneDNN's generated code and OpenMP's teams end the
-// process when memory is refused. allocate_host and what starts threads leave so much of a limited address space.
+// Address space left for libraries: oneDNN's generated code and OpenMP's teams end the process if memory is refused.
+// allocate_host, and the code that starts threads, leave this much of a limited address space.
 constexpr std::size_t kAddressReserve = std::size_t{192} << 20;
 
-// Bytes that may still be mapped under `ulimit -v` and `ulimit -d`; the largest number where there is no limit.
+// Bytes that can still be mapped under `ulimit -v` and `ulimit -d`; the maximum of std::size_t if there is no limit.
 std::size_t free_address_space();
-// Error(device) unless `bytes` and all that is held in reserve are free.
+// Error(device) unless `bytes` plus all reserves are free.
 void require_address_space(std::size_t bytes);
 
-// Holds the stacks of so many threads in reserve: OpenMP ends threads of a team and starts them anew as it likes.
+// Reserves address space for the stacks of `threads` threads, because OpenMP may end and restart the threads of a team
+// at any time.
 class StackReserve {
  public:
   explicit StackReserve(int threads);
@@ -30,10 +31,10 @@ class StackReserve {
   std::size_t bytes_;
 };
 
-// The size that allocate_host rounds up to.
+// `bytes`, rounded up as allocate_host does.
 std::size_t resident_bytes(std::size_t bytes);
-// Zeroed, 64-byte aligned, resident (the pages are touched by the calling thread); huge pages where it is large.
-// Error(device) naming bytes asked and free.
+// Allocates memory that is zeroed, 64-byte aligned and resident (the calling thread touches the pages); in huge pages
+// from 2 MiB on. Error(device) with the bytes requested and free.
 std::unique_ptr<Buffer> allocate_host(std::size_t bytes);
 
 }  // namespace dp::kernels

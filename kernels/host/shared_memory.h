@@ -1,4 +1,5 @@
-// Memory that other processes of this host can map: how replicas in processes of their own read each other's arenas.
+// Memory that other processes of this host can map, so that replicas in different processes can access each other's
+// arenas (docs/decisions/0020).
 #pragma once
 
 #include <sys/types.h>
@@ -12,20 +13,21 @@
 
 namespace dp::kernels {
 
-// As allocate_host, and with a place that another process can find it by. It has no name in the file system: nothing is left
-// behind, however the process ends.
+// Allocates zeroed memory that another process can find by its SharedPlace. It has no name in the file system, hence
+// nothing remains after the process ends, however it ends. Error(device), or Error(io) if the limit of file sizes is
+// too small.
 std::unique_ptr<Buffer> allocate_shared(std::size_t bytes);
 
-// Where an address lies in memory that allocate_shared() gave in this process.
+// The location of an address in memory from this process's allocate_shared().
 struct SharedPlace {
-  int file = -1;             // descriptor in the owner; -1: no such memory
-  std::uint64_t serial = 0;  // of the allocation: descriptors are used again, this number is not
+  int file = -1;             // file descriptor in the owner; -1: not shared memory
+  std::uint64_t serial = 0;  // of the allocation; unlike descriptors, it is never reused
   std::size_t bytes = 0;     // of the allocation
   std::size_t offset = 0;
 };
 SharedPlace find_shared(const void* address);
 
-// The memory of other processes, mapped when first asked for. Used by one thread.
+// Maps memory of other processes on first use. Used by one thread.
 class PeerMemory {
  public:
   explicit PeerMemory(std::vector<pid_t> processes) : processes_(std::move(processes)) {}
@@ -33,7 +35,7 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  // What lies there in the process of that rank. Error(device) when it can not be mapped.
+  // The address, in this process, of `place` in the process of `rank`. Error(device) if it cannot be mapped.
   void* at(int rank, const SharedPlace& place);
 
  private:

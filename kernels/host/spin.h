@@ -1,4 +1,4 @@
-// How a thread waits for another without a lock: politely to the core at first, then giving it away.
+// Lock-free waiting for another thread: first with pause instructions, then with yields.
 #pragma once
 
 #include <thread>
@@ -7,8 +7,8 @@ namespace dp::kernels {
 
 class Spinner {
  public:
-  // A few microseconds. Waiting longer before the first yield gains nothing on a free core, where a yield returns at once, and
-  // on a shared one keeps the very thread that is waited for from running.
+  // A few microseconds. A longer spin gains nothing on a free core, where a yield returns at once. On a shared core it
+  // delays the thread that this thread waits for.
   static constexpr int kPauses = 100;
 
   explicit Spinner(int pauses = kPauses) : pauses_(pauses) {}

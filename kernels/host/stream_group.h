@@ -1,4 +1,4 @@
-// What the streams of one context share: how far each has come, the abort flag, and the first failure.
+// State shared by the streams of one context: the progress of each, the abort flag, and the first failure.
 #pragma once
 
 #include <atomic>
@@ -12,17 +12,17 @@
 
 namespace dp::kernels {
 
-// Tasks of a stream that are done, in order. Outlives the stream, so that an event may.
+// The number of finished tasks of a stream; tasks finish in order. Outlives the stream, because events refer to it.
 struct Progress {
   alignas(64) std::atomic<std::uint64_t> done{0};
   bool reached(std::uint64_t ticket) const { return done.load(std::memory_order_acquire) >= ticket; }
 };
 
-// Works on a context's memory beside its streams.
+// A helper that accesses a context's memory outside its streams, e.g. a CommunicationThread.
 class Halted {
  public:
   virtual ~Halted() = default;
-  virtual void halt() noexcept = 0;  // returns when it has stopped, for good
+  virtual void halt() noexcept = 0;  // returns when the helper has stopped for good
 };
 
 class StreamGroup {
@@ -32,13 +32,13 @@ class StreamGroup {
   StreamGroup& operator=(const StreamGroup&) = delete;
 
   Progress& add_stream() { return progress_.emplace_back(); }
-  // Halted at the first failure, before the context says that it has failed.
+  // Registers a helper. The first failure halts it before failed() becomes true.
   void add(Halted& helper);
   void remove(Halted& helper);
 
   const AbortFlag* abort_flag() const { return abort_; }
 
-  // Said by the streams' thread, heard by any.
+  // Written by the streams' thread; stream_progress() reads it from any thread.
   void say_waiting(std::size_t label, std::uint64_t detail) {
     waiting_.store(detail << 8 | label << 1 | 1, std::memory_order_relaxed);
   }
@@ -52,8 +52,7 @@ class StreamGroup {
 
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_acquire); }
 
-  // After a failure the context is dead: no stream of it runs another task, and every call on one rethrows the first
-  // failure.
+  // After a failure no stream of the context runs another task, and every call on a stream rethrows the first failure.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   void fail(std::exception_ptr failure) noexcept;
   void rethrow_if_failed() const {
@@ -63,9 +62,9 @@ class StreamGroup {
  private:
   AbortFlag* abort_;
   std::deque<Progress> progress_;
-  std::atomic<std::uint64_t> waiting_{0};  // detail, label and a 1 for the lowest bit; 0: not waiting
+  std::atomic<std::uint64_t> waiting_{0};  // detail << 8 | label << 1 | 1; 0: not waiting
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;  // for the first of several failures
+  std::mutex mutex_;  // for fail(), add() and remove()
   std::vector<Halted*> helpers_;
   std::exception_ptr failure_;  // written once, before failed_
 };

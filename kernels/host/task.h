@@ -1,5 +1,4 @@
-// Work that a stream keeps until it can be done: a small function object stored in place, so that queueing it allocates
-// nothing.
+// A task in a stream's queue: a small function object, stored in place so that queueing allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +14,8 @@ class Task {
   static constexpr std::size_t kMaxBytes = 288;
 
   Task() = default;
-  // Copies `call`. Calling it does what can be done now and returns whether all of it is done; it must not block, and
-  // is called again, with the state it left, until it returns true.
+  // Copies `call`. Each invocation of the copy does what is possible now, without blocking, and returns whether all
+  // work is done. The stream repeats it, with the state it left, until it returns true.
   template <typename Call>
   explicit Task(const Call& call)
       : invoke_([](void* stored) { return (*static_cast<Call*>(stored))(); }), bytes_(sizeof(Call)) {
@@ -39,10 +38,10 @@ class Task {
 
   bool operator()() { return invoke_(storage_); }
 
-  std::uint8_t label = 0;        // what its time is counted as
-  bool waits_for_event = false;  // does nothing else
-  std::uint64_t detail = 0;      // which of its label
-  std::int64_t begin = 0;        // traced streams: when it was first tried, of trace_clock(); 0: not yet
+  std::uint8_t label = 0;        // label of its time, see Stream::label
+  bool waits_for_event = false;  // true: the task only waits for an event
+  std::uint64_t detail = 0;      // see Stream::detail
+  std::int64_t begin = 0;        // traced streams: trace_clock() at the first attempt; 0: none yet
 
  private:
   bool (*invoke_)(void*) = nullptr;

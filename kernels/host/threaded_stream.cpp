@@ -16,7 +16,7 @@ constexpr int kLongestDelay = 200;  // microseconds
 class Delays {
  public:
   explicit Delays(std::uint64_t seed) : state_(seed) {}
-  // Half of the time none, else anything up to the longest.
+  // 0 in half of the cases, else random up to kLongestDelay.
   std::chrono::microseconds next() {
     state_ += 0x9e3779b97f4a7c15u;  // splitmix64
     std::uint64_t z = state_;
@@ -57,7 +57,7 @@ void ThreadedStream::submit(const Task& task) {
 
 void ThreadedStream::synchronize() {
   Spinner spinner(kPauses);
-  while (!progress_.reached(issued_)) spinner.wait();  // ends after an abort too: the thread skips what is left
+  while (!progress_.reached(issued_)) spinner.wait();  // also ends after an abort: the thread skips the remaining tasks
   group_.rethrow_if_failed();
 }
 

@@ -1,6 +1,6 @@
-// Streams for tests: each runs its tasks on a thread of its own and starts some of them late, so that work that lacks
-// an event wait comes out wrong, or the thread sanitizer sees it. The two threads meet only in atomics that the
-// semantics of streams imply: enqueueing goes before the task, a task before its event and before synchronize().
+// Streams for tests. Each stream runs its tasks on its own thread and delays some of them, so that a missing event wait
+// causes a wrong result or a ThreadSanitizer report. The two threads synchronise only through atomics that the
+// semantics of streams imply: enqueueing happens before the task, a task before its event and before synchronize().
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace dp::kernels {
 
 class ThreadedStream final : public HostStream {
  public:
-  // Delays are drawn from `seed`; `threads` is what an op may use.
+  // `seed` determines the delays. `threads` is the number of threads that an op may use.
   ThreadedStream(StreamGroup& group, std::uint64_t seed, int threads);
   ~ThreadedStream() override;
 
@@ -24,11 +24,11 @@ class ThreadedStream final : public HostStream {
 
  private:
   void run(std::uint64_t seed, int threads);
-  void finish(Task& task);  // returns when it is done, or when nothing of this context will run any more
+  void finish(Task& task);  // returns when the task is done or the context has failed
 
-  std::unique_ptr<Task[]> queue_;            // a ring: task number n lies in slot n % kQueuedTasks
-  std::uint64_t seen_done_ = 0;              // the owner's lower bound of the tasks done
-  std::atomic<std::uint64_t> published_{0};  // tasks the thread may take
+  std::unique_ptr<Task[]> queue_;            // ring buffer: task n is in slot n % kQueuedTasks
+  std::uint64_t seen_done_ = 0;              // the owner's lower bound of the finished tasks
+  std::atomic<std::uint64_t> published_{0};  // number of tasks that the thread may run
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -30,7 +30,7 @@ class AvgPoolOp : public ReferenceOp<Desc> {
     cols_ = {xs[3], ys[3], desc.window};
   }
 
-  // visit(input cell, output cell) for each input cell that lies under an output's window.
+  // Calls visit(input index, output index) for each input cell in an output's window.
   template <typename Visit>
   void each_pair(const Visit& visit) const {
     for (std::int64_t plane = 0, y = 0; plane < planes_; ++plane)

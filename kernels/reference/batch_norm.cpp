@@ -6,7 +6,7 @@
 namespace dp::kernels::reference {
 namespace {
 
-// The ops on a whole tensor (N,C,H,W).
+// Base of the ops on a tensor (N,C,H,W).
 template <typename Desc>
 class NormOp : public ReferenceOp<Desc> {
  protected:
@@ -17,7 +17,7 @@ class NormOp : public ReferenceOp<Desc> {
     pixels_ = x[2] * x[3];
   }
 
-  // visit(element) for the elements of one channel.
+  // Calls visit(index) for each element of one channel.
   template <typename Visit>
   void each_of(std::int64_t channel, const Visit& visit) const {
     for (std::int64_t n = 0; n < this->shape(0)[0]; ++n)
@@ -28,10 +28,10 @@ class NormOp : public ReferenceOp<Desc> {
   std::int64_t channels_, pixels_;
 };
 
-// Of all parts, by the definition: the mean of all, and the deviations from it.
+// Moments of all parts by definition: the mean of all values, and the squared deviations from that mean.
 struct Merged {
   double count = 0;
-  std::vector<double> mean, squares;  // of each channel
+  std::vector<double> mean, squares;  // per channel
 };
 Merged merged(const double* moments, std::int64_t channels, int parts) {
   const std::int64_t stride = 1 + 2 * channels;

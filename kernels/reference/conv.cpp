@@ -12,7 +12,7 @@ class ConvOp : public ReferenceOp<Desc> {
  protected:
   using ReferenceOp<Desc>::desc_;
 
-  // `x`, `w` and `y` are positions among the descriptor's tensors (y or its gradient, and so on).
+  // `x`, `w` and `y` are indices into `tensors`, of x, w and y or of their gradients.
   ConvOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t w, std::size_t y)
       : ReferenceOp<Desc>(desc, tensors) {
     const Shape &xs = this->shape(x), &ws = this->shape(w), &ys = this->shape(y);
@@ -29,8 +29,8 @@ class ConvOp : public ReferenceOp<Desc> {
     cols_ = {xs[3], ys[3], desc.window};
   }
 
-  // Calls visit(weight index, first x, first y, count) for every row of output cells that a weight takes part in: `count` cells of y
-  // side by side, and of x `stride` apart.
+  // Calls visit(weight index, first x, first y, count) for every weight and every output row that uses it: `count`
+  // cells, contiguous in y and `stride` apart in x.
   template <typename Visit>
   void for_each_row(Visit visit) const {
     const int kernel = desc_.window.kernel;

@@ -1,4 +1,4 @@
-// Which elements dropout keeps: dp/random.h's rule, one element at a time.
+// The dropout mask by the rule of dp/random.h, one element at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dp::kernels::reference {
 
-// `element` counts in C,H,W order of the sample.
+// `element` is the index in C,H,W order within the sample.
 inline bool dropout_keeps(const DropoutSpec& spec, const StepInputs& inputs, std::int64_t sample,
                           std::int64_t element) {
   const PhiloxWords words = dropout_words(inputs.seed, spec.layer, inputs.step, static_cast<std::uint64_t>(sample),

@@ -13,7 +13,7 @@ class ReluForwardOp final : public ReferenceOp<ReluForward> {
   void execute(std::span<void* const> args, void*) override {
     const double* x = f64(args[0]);
     double* y = f64(args[1]);
-    for (std::int64_t i = 0; i < shape(0).numel(); ++i) y[i] = x[i] < 0 ? 0 : x[i];  // lets NaN through
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) y[i] = x[i] < 0 ? 0 : x[i];  // NaN stays NaN
   }
 };
 

@@ -40,7 +40,7 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
   }
 
  private:
-  // The loss of one sample: - sum over classes of target * log softmax. A label that is no class gives NaN.
+  // The loss of one sample: - sum over classes of target * log softmax. An invalid label gives NaN.
   double sample(const double* logits, std::int32_t label, const StepInputs& inputs, double scale, double* grad) const {
     const std::int64_t classes = desc_.classes;
     const double even = static_cast<double>(inputs.label_smoothing) / static_cast<double>(classes);
@@ -59,8 +59,8 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
     return loss;
   }
 
-  // How many classes stand before the label: a greater logit, or an equal one of a lower class. All of them when the
-  // label's logit is NaN.
+  // The number of classes that rank before the label: those with a greater logit, or an equal logit and a lower index.
+  // If the label is invalid or its logit is NaN: all classes, at least 5, so that the label is not in the top 5.
   std::int64_t classes_before(const double* logits, std::int32_t label) const {
     if (label < 0 || label >= desc_.classes || std::isnan(logits[label]))
       return std::max<std::int64_t>(desc_.classes, 5);

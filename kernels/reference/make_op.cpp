@@ -7,7 +7,7 @@
 namespace dp::kernels::reference {
 namespace {
 
-// What an op writes that may be of a 16-bit type.
+// An output of an op that may have a 16-bit type.
 struct Written {
   std::size_t argument = 0;
   TensorDesc tensor;
@@ -33,7 +33,7 @@ std::vector<Written> written_by(const Desc&) {
   return {};
 }
 
-// An op in float64, then its result rounded.
+// Runs an op in float64, then rounds its outputs.
 class RoundedOp final : public HostOp {
  public:
   RoundedOp(std::unique_ptr<HostOp> op, std::vector<Written> written)
@@ -56,7 +56,7 @@ class RoundedOp final : public HostOp {
   std::vector<Written> written_;
 };
 
-// Each part rounds for itself.
+// Each member rounds its own outputs.
 template <typename Desc>
 std::unique_ptr<HostOp> unfused(const Desc& desc) {
   return std::make_unique<FusedHostOp>(desc, [](const auto& part) { return make_op(part); });

@@ -8,7 +8,7 @@
 namespace dp::kernels::reference {
 namespace {
 
-constexpr std::uint8_t kStopped = 255;  // in a mask: no gradient passes
+constexpr std::uint8_t kStopped = 255;  // mask value for no gradient
 
 template <typename Desc>
 class PoolOp : public ReferenceOp<Desc> {
@@ -64,7 +64,7 @@ class Forward final : public PoolOp<MaxPool2dForward> {
     double value;
     std::uint8_t cell;
   };
-  // NaN is greater than any number, as in PyTorch: it must not vanish.
+  // NaN counts as greater than any number, as in PyTorch, so that it propagates.
   Maximum first_maximum(const double* plane, std::int64_t i, std::int64_t j) const {
     Maximum best{0, kStopped};
     for (int row = 0; row < desc_.window.kernel; ++row)

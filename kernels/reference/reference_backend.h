@@ -1,4 +1,4 @@
-// The oracle of the tests: naive loops in float64 on the host.
+// The oracle for tests: naive loops in float64 on the host (docs/decisions/0003).
 #pragma once
 
 #include "kernels/backend.h"

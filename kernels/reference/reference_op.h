@@ -1,4 +1,4 @@
-// What the reference ops share: their tensors, and how they refuse what does not fit.
+// Base of the reference ops: resolved tensors and argument checks.
 #pragma once
 
 #include <initializer_list>
@@ -13,8 +13,8 @@ namespace dp::kernels::reference {
 template <typename Desc>
 class ReferenceOp : public HostOp {
  protected:
-  // `tensors` are the descriptor's, in its order of members: float64, or of a 16-bit type that is float64 in memory, in a plain layout
-  // or any.
+  // `tensors` are the descriptor's, in member order. Types: float64, or a 16-bit type, which is stored as float64.
+  // Layouts: plain or any().
   ReferenceOp(const Desc& desc, std::initializer_list<TensorDesc> tensors) : desc_(desc) {
     for (const TensorDesc& tensor : tensors) {
       require(tensor.type == DType::f64 || is_low(tensor.type),
@@ -23,7 +23,7 @@ class ReferenceOp : public HostOp {
     }
   }
 
-  // Error(usage) naming the op, the reason and every shape, unless `holds`.
+  // Error(usage) with the op, the reason and all shapes, unless `holds`.
   void require(bool holds, const std::string& why) const {
     if (holds) return;
     std::string shapes;

@@ -1,5 +1,5 @@
-// The oracle's operations: obvious loops over row-major float64. Of mixed precision each result is rounded after that. One overload of
-// make() per descriptor, so that a missing operation does not compile.
+// The reference ops: naive loops over row-major float64. With mixed precision each output is then rounded to its type.
+// One overload of make() per descriptor, so that a missing op does not compile.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace dp::kernels::reference {
 
-// Row-major; the name tells shape and type, so that equal names are equal layouts.
+// The row-major layout. Its name contains shape and type, hence equal names mean equal layouts.
 Layout plain_layout(const Shape& shape, DType type);
-std::size_t element_bytes(DType type);  // in memory: as Context::element_bytes
+std::size_t element_bytes(DType type);  // as Context::element_bytes
 
-// Error(usage) naming the op and the shapes when they do not fit, when an element type is not float64, or when a layout
+// Error(usage) with the op and its shapes if shapes do not match, if an element type is not supported, or if a layout
 // is not this backend's.
 std::unique_ptr<HostOp> make_op(const OpDesc& desc);
 

@@ -1,4 +1,5 @@
-// Mixed precision of the reference: tensors of 16-bit types are float64 in memory, of which each has a value of that type.
+// Mixed precision in the reference backend: a tensor of a 16-bit type is stored as float64, with values rounded to that
+// type.
 #pragma once
 
 #include "dp/shape.h"
@@ -8,7 +9,7 @@ namespace dp::kernels::reference {
 
 inline bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
 
-// By way of float32, as a device that computes in it.
+// Rounds through float32, like a device that computes in float32.
 inline double rounded(double value, DType type) {
   const auto single = static_cast<float>(value);
   if (type == DType::bf16) return to_float(from_float<BFloat16>(single));

@@ -1,4 +1,4 @@
-// The two innermost loops of the convolutions: over the cells of one row, every `step`-th.
+// The two innermost loops of the convolutions: over the cells of one row, with a step.
 #pragma once
 
 #include <cstdint>

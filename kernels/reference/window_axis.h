@@ -1,4 +1,4 @@
-// Which input cell a window cell of an output cell lies on.
+// The mapping from output cells and window cells to input cells.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +8,13 @@
 
 namespace dp::kernels::reference {
 
-// One axis of a window op: output cell o and window cell k lie on input cell o*stride - padding + k, when that exists.
+// One axis of a window op. Window cell k of output cell o covers input cell o*stride - padding + k, if that exists.
 struct WindowAxis {
   std::int64_t input, output;
   Window window;
 
   std::int64_t cell(std::int64_t o, int k) const { return o * window.stride - window.padding + k; }
-  // The outputs whose window cell k lies inside the input: [first(k), last(k)).
+  // The outputs whose window cell k is inside the input: [first(k), last(k)).
   std::int64_t first(int k) const {
     return std::clamp<std::int64_t>((window.padding - k + window.stride - 1) / window.stride, 0, output);
   }

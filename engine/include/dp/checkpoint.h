@@ -1,4 +1,4 @@
-// Weights and training state on disk. A checkpoint is a folder that appears whole or not at all.
+// Weights and training state on disk. A checkpoint is a folder. Saving it is atomic.
 #pragma once
 
 #include <cstdint>
@@ -15,52 +15,55 @@ namespace dp {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
-// One safetensors file. Reading validates everything before it allocates: Error(data) names path and fault. F32, F64, I64, I32 and U8
-// are kept, F16 and BF16 become float32, other types are refused. Writing is atomic (temporary file, fsync, rename): Error(io);
-// Error(usage) for names or tensors that no such file may hold.
+// One safetensors file. Reading validates the header before it allocates tensors. Error(data) names the path and the
+// fault. F32, F64, I64, I32 and U8 keep their type, F16 and BF16 are widened to float32, other types are rejected.
+// Writing is atomic (temporary file, fsync, rename). Error(io) if it fails, Error(usage) for names or tensors that the
+// format cannot store.
 NamedTensors read_safetensors(const std::string& path, std::map<std::string, std::string>* metadata = nullptr);
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
-// Where a run stands. Knows nothing of devices.
+// Progress of a run. Independent of the devices.
 struct TrainState {
   std::string model;
   std::string dataset;
-  std::int64_t step = 0;            // optimizer steps done
-  std::int64_t epoch = 0;           // the epoch that the next step belongs to
-  std::int64_t batch_in_epoch = 0;  // its batch number in that epoch
+  std::int64_t step = 0;            // completed optimizer steps
+  std::int64_t epoch = 0;           // epoch of the next step
+  std::int64_t batch_in_epoch = 0;  // batch number of the next step in its epoch
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
   double best_top1 = -1;                  // percent; -1 before the first evaluation
-  std::string config;                     // the run's options, a JSON object, or empty
-  std::optional<LossScale> loss_scale{};  // of a run with float16
-  std::int64_t skipped = 0;               // of the steps, those skipped because of NaN or Inf
+  std::string config;                     // options of the run: a JSON object, or empty
+  std::optional<LossScale> loss_scale{};  // with float16 only
+  std::int64_t skipped = 0;               // of these steps, skipped because of NaN or Inf
 };
 
 struct Checkpoint {
   TrainState state;
   NamedTensors weights;  // PyTorch's names and layout
-  NamedTensors momenta;  // of the trained ones; empty without momentum
-  NamedTensors average;  // the weights' moving average; empty when none is kept
+  NamedTensors momenta;  // of the parameters; empty without momentum
+  NamedTensors average;  // moving average of the weights; empty without ema_decay
 };
 
-// Writes `folder` (its parent must exist) as model.safetensors, optimizer.safetensors, ema.safetensors, state.json and manifest.json with sizes and
-// crc32c: into a temporary sibling, every file and folder synced, then exchanged with what stood there. Error(io); the old one stays.
-// Error(usage) when `folder` exists and is neither a checkpoint nor empty.
+// Writes model.safetensors, optimizer.safetensors, ema.safetensors (only with a moving average), state.json and
+// manifest.json (sizes and crc32c of the files) into a temporary sibling of `folder`, syncs every file and folder, and
+// then swaps it with the old one, if any. The parent folder must exist. Error(io) if it fails: the old checkpoint is
+// unchanged. Error(usage) if `folder` exists and is neither a checkpoint nor empty.
 void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
-// Error(data) when a file is missing, of another size or checksum, or does not parse.
+// Error(data) if a file is missing, has another size or checksum, or cannot be parsed.
 Checkpoint load_checkpoint(const std::string& folder);
-// The newest readable checkpoint under `run_folder`/checkpoints by its step (`last` wins a tie); empty when there is none. Finishes or
-// removes what a killed save left behind; not to be called while this process saves there. `passed_over`: those that can
-// not be read and may be newer than the one found.
+// Returns the readable checkpoint with the highest step under `run_folder`/checkpoints (`last` wins a tie), or an empty
+// string. Completes or removes the leftovers of a killed save. Do not call it while this process saves there.
+// `passed_over` receives the unreadable checkpoints that may be newer than the returned one. Error(data) if the folder
+// cannot be listed.
 struct PassedOver {
   std::string folder, reason;
 };
 std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over = nullptr);
 
-// "module." stripped from every name.
+// Strips "module." from every name.
 NamedTensors strip_module_prefix(NamedTensors tensors);
-// SHA-256 in hexadecimal over the tensors in order of name: name, type, shape, bytes.
+// SHA-256 in hexadecimal over name, type, shape and bytes of each tensor, in order of name.
 std::string weights_sha256(const NamedTensors& tensors);
 
 }  // namespace dp

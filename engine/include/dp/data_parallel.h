@@ -1,8 +1,8 @@
 // Data-parallel training of one model on several devices of this host, from one process.
 //
-// devices[0] holds the master replica. A step scatters the minibatch, runs forward and backward on every replica in parallel, reduces the
-// gradients, updates the weights and broadcasts them, bucket by bucket while backward still runs. A gradient is the sum over replicas of
-// the gradient of one loss over the global batch, so uneven shards are exact.
+// devices[0] holds the master replica. A step scatters the minibatch, runs forward and backward on every replica in
+// parallel, reduces the gradients, updates the weights and broadcasts them, bucket by bucket while backward still runs.
+// The loss is one mean over the global batch, so shards of different sizes give exact gradients.
 #pragma once
 
 #include <cstdint>
@@ -27,34 +27,35 @@ namespace dp {
 class DataParallel {
  public:
   // Makes one replica per device, all with the same weights, initialised as PyTorch does, from options.seed.
-  // Error(usage) for options that cannot work together, Error(device) if a device cannot be used.
+  // Error(usage) if the options cannot be combined, Error(device) if a device cannot be used.
   DataParallel(const Model& model, const DataParallelOptions& options);
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
   // --- the seven steps one by one, as nn.DataParallel has them -----------------------------------------------
-  // Training-mode forward of float32 host images (B, C, H, W), with new dropout masks on each call. Returns the logits (B, classes),
-  // gathered on the master and valid until the next call.
+  // Training-mode forward of float32 host images (B, C, H, W), with new dropout masks on each call. Returns the logits
+  // (B, classes), gathered on the master and valid until the next call.
   const Tensor& forward(const Tensor& images);
-  // Takes d(loss)/d(logits), shaped as forward()'s result. Reduces the gradient to the master (to every replica with all_reduce).
-  // forward() and backward() throw Error(usage) with float16: its loss is scaled on the devices.
+  // Takes d(loss)/d(logits), shaped as forward()'s result. Reduces the gradient to the master (to every replica with
+  // all_reduce). forward() and backward() throw Error(usage) with float16: its loss is scaled on the devices.
   void backward(const Tensor& logits_grad);
   void step(const Sgd& sgd);                    // updates the weights and broadcasts them
   const Tensor& predict(const Tensor& images);  // evaluation-mode forward
 
   // --- the fused step ----------------------------------------------------------------------------------------
-  // One optimizer step on a global batch: mean cross-entropy, its gradient, update, broadcast. With several ranks, `batch` is this rank's
-  // part of the global batch. With OnNonfinite::abort, Error(nonfinite) names step and device. After an exception, destroy the object.
+  // One optimizer step on a global batch: mean cross-entropy, its gradient, update, broadcast. With several ranks,
+  // `batch` is this rank's part of the global batch. With OnNonfinite::abort, Error(nonfinite) names step and device.
+  // After an exception, destroy the object.
   void train_step(const Batch& batch, const Sgd& sgd);
   void evaluate(const Batch& batch);  // adds the loss and accuracies of an evaluation-mode forward to the statistics
   Stats take_stats();                 // waits for the devices, returns the totals (of all ranks) and resets them
   std::vector<PhaseTimes> take_phase_times();
-  // Writes the timeline of the traced steps of all replicas to a file for Perfetto or Chrome; returns the number of steps. Every rank
-  // calls it, rank 0 writes. Error(usage) without trace_steps, Error(io).
+  // Writes the timeline of the traced steps of all replicas to a file for Perfetto or Chrome; returns the number of
+  // steps. Every rank calls it, rank 0 writes. Error(usage) without trace_steps, Error(io).
   std::int64_t write_trace(const std::string& file);
-  // Times of the traced steps on this process's first replica, in the order of a step. Waits for the devices. Error(usage) without
-  // trace_steps.
+  // Times of the traced steps on this process's first replica, in the order of a step. Waits for the devices.
+  // Error(usage) without trace_steps.
   std::vector<LayerTime> layer_times();
 
   // Allocates all memory for these global batch sizes, so that no later step allocates.
@@ -62,24 +63,24 @@ class DataParallel {
                const DeviceImages& train_images = {}, const DeviceImages& eval_images = {});
 
   // --- state -------------------------------------------------------------------------------------------------
-  // Host copies in PyTorch's layout and order; float32 (float64 on reference devices). weights() is the whole state dict, with running
-  // statistics and their int64 counters.
+  // Host copies in PyTorch's layout and order; float32 (float64 on reference devices). weights() is the whole state
+  // dict, with running statistics and their int64 counters.
   std::vector<std::pair<std::string, Tensor>> weights() const;
   std::vector<std::pair<std::string, Tensor>> gradients() const;  // reduced, of the last backward
   std::vector<std::pair<std::string, Tensor>> momenta() const;
-  // Tensors that are not named keep their values. Error(data) names a tensor with an unknown name or a wrong shape. New weights restart
-  // the moving average. Every rank calls these; rank 0's tensors are used.
+  // Tensors that are not named keep their values. Error(data) names a tensor with an unknown name or a wrong shape. New
+  // weights restart the moving average. Every rank calls these; rank 0's tensors are used.
   void set_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   void set_momenta(const std::vector<std::pair<std::string, Tensor>>& tensors);
-  // Swaps the weights with their moving average, for an evaluation; call it again before training continues. This and the next two:
-  // Error(usage) without ema_decay.
+  // Swaps the weights with their moving average, for an evaluation; call it again before training continues. This and
+  // the next two: Error(usage) without ema_decay.
   void swap_average();
   std::vector<std::pair<std::string, Tensor>> average_weights();
   void set_average_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   std::int64_t step_count() const;  // training steps so far; each forward() counts as one. Part of dropout's key
   void set_step_count(std::int64_t steps);
   bool replicas_identical() const;              // compares the replicas' weights bit by bit
-  std::optional<LossScale> loss_scale() const;  // of the next step; empty without loss scaling
+  std::optional<LossScale> loss_scale() const;  // scale of the next step; empty without loss scaling
   void set_loss_scale(const LossScale& scale);  // Error(usage) without loss scaling, or if the scale is not positive
 
   // --- what was chosen ---------------------------------------------------------------------------------------
@@ -88,10 +89,10 @@ class DataParallel {
   const DataParallelOptions& options() const;
   int size() const;                               // replicas of all ranks
   std::vector<std::string> device_names() const;  // of every replica; with host names if there are several hosts
-  std::string communicator() const;               // name, and the pairs of GPUs that it connects through the host
+  std::string communicator() const;               // name, and the GPU pairs that it connects through the host
   Choice communicator_choice() const;             // "host", "p2p", "nccl", "tcp", "mpi"
   Choice graphs_choice() const;  // "none", "one per replica", "one of all replicas"; changes if a capture fails
-  MemoryUse memory_use(int replica) const;  // held on that device; of other ranks, as of the last prepare()
+  MemoryUse memory_use(int replica) const;  // allocated on its device; of other ranks: as of the last prepare()
   std::string describe_steps() const;       // one line: whether training steps run as graphs, or why not
   std::string describe_plan(std::int64_t global_batch) const;  // steps, buffers, reorders, buckets, as text
 

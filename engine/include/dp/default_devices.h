@@ -1,4 +1,4 @@
-// The devices of a program that names none.
+// The default devices.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,9 @@
 
 namespace dp {
 
-// Every GPU that this process can use; two CPU replicas where there is no driver or it sees no device. Error(device) where the driver
-// sees devices and none can be used, with the reason: each file that was looked for when there is no CUDA plugin.
+// Every GPU that this process can use; two CPU replicas if there is no driver or it reports no device. Error(device) if
+// the driver reports devices and none can be used. The message gives the reason; without a CUDA plugin it lists the
+// files that were tried.
 std::vector<Device> default_devices();
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// Names of devices. A Device owns nothing and opens nothing.
+// Names of devices. A Device is a plain value: it owns no resource.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace dp {
 enum class DeviceKind {
   cpu,        // oneDNN and plain C++, float32
   cuda,       // one GPU
-  reference,  // naive loops in float64 on the host: the oracle of the tests
+  reference,  // naive float64 loops on the host; the tests compare with it
 };
 
 struct Device {
@@ -23,27 +23,27 @@ struct Device {
 std::string to_string(Device device);        // "cpu", "cuda:1", "reference"
 Device parse_device(std::string_view text);  // Error(usage) for anything else
 
-std::vector<Device> cpus(int replicas);                     // the CPU so many times
+std::vector<Device> cpus(int replicas);                     // the CPU, once per replica
 std::vector<Device> gpus(const std::vector<int>& indices);  // cuda:i for each index, in this order
 
-// Parses "0,2", "0-3", "all" against `count` visible GPUs. Error(usage) for unknown, out-of-range or
-// repeated ids, listing the valid ones.
+// Parses "0,2", "0-3" or "all" against `count` visible GPUs. Error(usage) for unknown, out-of-range or repeated ids
+// lists the valid ones.
 std::vector<int> parse_gpu_list(std::string_view text, int count);
 
-// The cores of this process, ascending: those it was started with (taskset, cpuset). A mask of one core is widened to all
-// that the kernel permits where the environment shows that OpenMP, MPI or Slurm binds (OMP_PROC_BIND, OMP_PLACES,
-// GOMP_CPU_AFFINITY, OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK, SLURM_CPU_BIND).
+// The cores of this process, ascending: the affinity mask at its start (taskset, cpuset). A mask of one core is widened
+// to all cores that the kernel permits if the environment shows binding by OpenMP, MPI or Slurm (OMP_PROC_BIND,
+// OMP_PLACES, GOMP_CPU_AFFINITY, OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK, SLURM_CPU_BIND).
 const std::vector<int>& process_cores();
 
 struct DeviceProbe {
   int count = 0;
   std::string reason;  // why count is 0; empty otherwise
 };
-// How many devices of that kind this process can use. Never throws, makes no context.
+// Counts the devices of that kind that this process can use. Never throws, creates no context.
 DeviceProbe probe_devices(DeviceKind kind);
 
-// System, processor, devices, drivers, libraries and their versions, a line each, and which GPU reaches which other one's memory (that is
-// tried out, once for each start of the machine): what one pastes into a report. Error(device) when a GPU does not answer.
+// For bug reports: system, processor, devices, drivers, libraries and their versions, one per line, and which GPU can
+// access the memory of which other GPU (tested once per boot of the machine). Error(device) if a GPU does not respond.
 std::string describe_environment();
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// Everything an embedder needs.
+// The whole public interface.
 #pragma once
 
 #include "dp/checkpoint.h"

@@ -1,4 +1,4 @@
-// The one exception type, and the process exit code each kind of failure maps to.
+// The only exception type. Each kind of failure has its process exit code.
 #pragma once
 
 #include <stdexcept>
@@ -9,11 +9,11 @@ namespace dp {
 
 // The numeric values are the exit codes of the programs.
 enum class ErrorCode {
-  usage = 2,      // a request that can never work: bad flag, bad id, bad shape
-  data = 3,       // a dataset or checkpoint that is missing, truncated, corrupt or hostile
+  usage = 2,      // an invalid request: flag, id or shape
+  data = 3,       // a dataset or checkpoint is missing, truncated, corrupt or malicious
   device = 4,     // no such device, out of device memory, a failed launch
   nonfinite = 5,  // NaN or Inf in the loss or the gradients
-  timeout = 6,    // a device or a collective stalled, or a rank did not come
+  timeout = 6,    // a device or a collective stalled, or a rank did not join
   io = 7,         // disk full, no permission, a failed write
 };
 
@@ -26,7 +26,7 @@ class Error : public std::runtime_error {
       : std::runtime_error(message), code_(code), others_(std::move(others)) {}
 
   ErrorCode code() const { return code_; }
-  // What the other devices reported when several failed in one step; the message is the lowest device's.
+  // Errors of the other devices if several failed in one step; what() is that of the lowest device.
   const std::vector<std::string>& others() const { return others_; }
 
  private:

@@ -1,4 +1,4 @@
-// Starts the ranks of a world on this host, as processes of the program that calls it.
+// Starts the ranks of a process group on this host, as processes of the calling program.
 #pragma once
 
 #include <atomic>
@@ -7,22 +7,23 @@
 namespace dp {
 
 struct LaunchOptions {
-  int ranks = 1;                           // to start here
-  int first_rank = 0;                      // of those
-  int world_size = 1;                      // on all hosts together
+  int ranks = 1;                           // ranks to start on this host
+  int first_rank = 0;                      // rank of the first process started here
+  int world_size = 1;                      // ranks on all hosts
   std::string address = "127.0.0.1";       // of rank 0
-  int port = 0;                            // 0: one of the system's choice, where all ranks are started here
-  std::string token{};                     // empty: drawn, where all ranks are started here
-  const std::atomic<int>* stop = nullptr;  // a signal's number: passed on to the ranks
-  std::atomic<bool>* unsaved = nullptr;    // set from the first rank's start: the ranks die with this process
+  int port = 0;                            // 0: a free port; only if all ranks start here
+  std::string token{};                     // empty: generated; only if all ranks start here
+  const std::atomic<int>* stop = nullptr;  // non-zero: a signal number, forwarded to the ranks
+  std::atomic<bool>* unsaved = nullptr;    // set when the first rank starts: this process's end kills the ranks
 };
 
-// Runs /proc/self/exe with `arguments` once for each rank, with what process_group_from_environment() reads in its environment. Rank 0
-// keeps this process's standard output, so that it may be a terminal; the other output comes line by line with the rank before it. Should this
-// process be killed, the ranks are too. Call it before the process has threads.
+// Runs /proc/self/exe with `arguments` once per rank, in the environment that process_group_from_environment() reads.
+// Rank 0 inherits standard output, which may be a terminal. All other output is forwarded line by line, with the rank
+// as a prefix. If this process is killed, the kernel kills the ranks. Call it before the process has threads: it forks.
 //
-// Returns when all have ended: 0, or the exit code of the rank that failed first (128 + n when signal n ended it). Ranks that go on long after
-// that are killed. Error(usage) when rank 0's address can not be listened on, Error(device) when a process can not be started.
+// Returns when all ranks have ended: 0, or the exit code of the first rank that failed (128 + n for signal n). A rank
+// that a signal killed takes precedence over one that failed by itself. Ranks that still run 3 s after a failure are
+// killed. Error(usage) if rank 0's address cannot be listened on, Error(device) if a process cannot be started.
 int launch_ranks(const LaunchOptions& options, char* const* arguments);
 
 }  // namespace dp

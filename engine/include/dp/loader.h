@@ -1,4 +1,4 @@
-// Minibatches of a dataset in an order that depends on (seed, epoch) alone, prepared ahead by threads.
+// Minibatches of a dataset, prepared ahead by threads. Their order depends on (seed, epoch) alone.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace dp {
 
-// Images that the devices make themselves of an image set's bytes, as a loader would.
+// Images that the devices compute from a device-resident image set, with the same values as a loader's.
 struct DeviceImages {
-  std::shared_ptr<const ImageSet> set;  // null: the batch brings its images
-  bool augment = false;                 // by (seed, epoch, sample)
+  std::shared_ptr<const ImageSet> set;  // null: the batch contains its images
+  bool augment = false;                 // with random numbers keyed by (seed, epoch, sample)
   std::uint64_t seed = 0, epoch = 0;
 };
 
-// One global minibatch on the host, or a rank's part of it. The memory belongs to the loader's ring: it stays valid until the second
-// next batch is taken, or until the loader is destroyed.
+// One global minibatch on the host, or one rank's part of it. The loader owns the memory. It is valid until next() has
+// been called twice more, or until the loader is destroyed.
 struct Batch {
-  Tensor images;            // (B,C,H,W) float32, normalised; empty where the devices keep them
+  Tensor images;            // (B,C,H,W) float32, normalised; empty if device-resident
   Tensor labels;            // (B) int32
-  Tensor samples;           // (B) int64: indices in the dataset, the key of dropout's randomness
-  std::int64_t global = 0;  // samples of all ranks' parts together; 0: these are all
-  DeviceImages kept{};      // of which `samples` are rows
+  Tensor samples;           // (B) int64: indices in the dataset; part of dropout's random key
+  std::int64_t global = 0;  // samples of all ranks' parts; 0: this is the whole batch
+  DeviceImages kept{};      // device-resident set whose rows `samples` selects
 
   std::int64_t size() const {
     const Tensor& rows = kept.set ? samples : images;
@@ -36,45 +36,47 @@ struct Batch {
 
 struct LoaderOptions {
   std::int64_t batch_size = 128;  // global
-  bool shuffle = true;            // order keyed by (seed, epoch)
-  bool augment = false;           // as the dataset says, keyed by (seed, epoch, sample)
+  bool shuffle = true;            // random order, keyed by (seed, epoch)
+  bool augment = false;           // as the dataset defines, keyed by (seed, epoch, sample)
   bool drop_last = false;
   std::uint64_t seed = 42;
   int workers = 1;  // threads that prepare batches
   int slots = 4;    // batches prepared ahead, at least 3
-  // A rank of several takes every ranks-th sample of each global batch, from its own number on. `pad`: a short last batch is filled up
-  // from the epoch's beginning until all parts are equal, as torch's DistributedSampler does; otherwise some parts of it may be empty.
+  // With several ranks, each takes every ranks-th sample of each global batch, starting at its rank. `pad` fills a
+  // short last batch with samples from the start of the epoch until all parts have equal size, as torch's
+  // DistributedSampler does; without it some parts may be empty.
   int rank = 0, ranks = 1;
   bool pad = false;
-  // Batches without pixels, for devices that keep this set, read_images() of the dataset; null: batches of images.
+  // The image set, from read_images(), of devices that compute their images; batches then contain no pixels. Null:
+  // batches contain images.
   std::shared_ptr<const ImageSet> kept{};
-  // Called every 50 ms while next() waits, on its thread. Once it returns true next() returns null, and nothing more is prepared. Empty:
-  // next() waits.
+  // Called every 50 ms while next() waits, on the calling thread. Once it returns true, next() returns null and no more
+  // batches are prepared. Empty: next() waits without a limit.
   std::function<bool()> stop{};
 };
 
 class Loader {
  public:
-  // Error(usage) for an empty dataset, one smaller than the batch under drop_last, or a batch smaller than the number of ranks.
-  // Error(device) when a thread can not be started.
+  // Error(usage) for an empty dataset, a dataset smaller than the batch with drop_last, or a batch smaller than the
+  // number of ranks. Error(device) if a thread cannot be started.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
-  ~Loader();  // waits for the images that are being read, not for their batches
+  ~Loader();  // cancels; waits for the images being read, not for whole batches
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Starts `epoch` at its batch number `first_batch` (for a resumed run). Preparing begins at once.
+  // Starts `epoch` at batch number `first_batch` (to resume a run). The threads begin to prepare batches at once.
   void start(std::int64_t epoch, std::int64_t first_batch = 0);
-  // The next batch of the started epoch, or null at its end or when the wait was stopped. An exception of a worker is rethrown here.
+  // Returns the next batch of the epoch; null at its end, or if `stop` ended the wait. Rethrows a worker's exception.
   const Batch* next();
 
   std::int64_t batches_per_epoch() const;
-  std::vector<std::int64_t> batch_sizes() const;  // that occur, of this rank's parts
+  std::vector<std::int64_t> batch_sizes() const;  // the sizes that occur, of this rank's parts
   const Dataset& dataset() const;
-  DeviceImages kept() const;  // what the batches' images are made of, but for the epoch
-  // The order in which `epoch` visits the samples.
+  DeviceImages kept() const;  // of the batches, without the epoch
+  // Sample indices in the order of `epoch`.
   std::vector<std::int64_t> order(std::int64_t epoch) const;
 
-  // Every batch of epoch 0, 1, 2, ... in a range-for: `for (const Batch& batch : loader.epoch(3))`.
+  // Starts `epoch` and iterates over its batches: `for (const Batch& batch : loader.epoch(3))`.
   class Iterator;
   struct Range;
   Range epoch(std::int64_t epoch);

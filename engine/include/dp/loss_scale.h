@@ -1,12 +1,13 @@
-// Dynamic loss scaling, for training with float16.
+// Dynamic loss scaling for training with float16, as PyTorch's GradScaler.
 #pragma once
 
 #include <cstdint>
 
 namespace dp {
 
-// The loss is multiplied by a scale that adapts, the same on every replica: a step whose gradient is not finite is skipped and multiplies it
-// by backoff; so many steps in a row without one multiply it by growth. PyTorch's GradScaler.
+// The loss is multiplied by an adaptive scale, the same on every replica. A step with a non-finite gradient is skipped
+// and multiplies the scale by `backoff`. After `growth_interval` finite steps in a row the scale is multiplied by
+// `growth`.
 struct LossScaleOptions {
   float initial = 65536;
   float growth = 2;
@@ -16,7 +17,7 @@ struct LossScaleOptions {
 
 struct LossScale {
   float scale = 65536;
-  std::uint32_t good_steps = 0;  // in a row, since it changed
+  std::uint32_t good_steps = 0;  // consecutive finite steps since the scale changed
 };
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// Device memory that training takes.
+// Device memory used by training.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace dp {
 
 // Bytes on one device, by purpose.
 struct MemoryUse {
-  std::size_t weights = 0, gradients = 0;  // with their 16-bit copies
-  std::size_t momenta = 0;                 // this replica's part of the optimizer's state
+  std::size_t weights = 0, gradients = 0;  // including their 16-bit copies
+  std::size_t momenta = 0;                 // this replica's slice of the optimizer state
   std::size_t statistics = 0;              // of batch normalisation
   std::size_t average = 0;                 // moving average of the weights, on the master
-  std::size_t activations = 0;             // and their gradients, as the plan of the largest shard places them
+  std::size_t activations = 0;             // and their gradients, in the plan of the largest shard
   std::size_t workspace = 0;               // of that plan's ops
   std::size_t other = 0;                   // gathered logits, copies of inputs, norms
 
@@ -26,15 +26,17 @@ struct MemoryUse {
   }
 };
 
-// What DataParallel::memory_use() will return for each replica after prepare(train_batches, eval_batches); allocates nothing. On GPUs it
-// leaves out input staging (three times a batch, or the device-resident images) and what only the tuner determines: the workspace of the
-// chosen algorithms and bucket sizes. Throws what making the DataParallel would throw.
+// Predicts DataParallel::memory_use() of each replica after prepare(train_batches, eval_batches), without allocating
+// this memory. On GPUs it excludes input staging (three times a batch, or the device-resident images) and what only the
+// tuner determines: the workspace of the chosen algorithms and bucket sizes. Throws what the constructor of
+// DataParallel would throw.
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
                                        const std::vector<std::int64_t>& eval_batches = {});
 // Bytes that can be allocated on the device now; 0: unknown.
 std::size_t free_memory(const Device& device);
 // The largest global batch, for training and evaluation, with which no replica needs more than `bytes`; 0 if none fits.
+// Found by bisection to within 1/256 below the true maximum.
 std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes);
 
 }  // namespace dp

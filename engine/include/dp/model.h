@@ -1,5 +1,5 @@
-// A network as written: named layers in a graph, sizes per sample. It knows nothing of devices, batches
-// or memory layouts; those belong to the plan.
+// A network: named layers in a graph, with shapes per sample. It is independent of devices, batch sizes and memory
+// layouts; the plan adds those.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct Init {
   float value = 0;
 };
 
-// Initial weights of a convolution: PyTorch's default, or torchvision's for residual networks (kaiming_normal_, fan_out, ReLU).
+// Initial weights of a convolution: PyTorch's default, or torchvision's for residual networks (kaiming_normal_,
+// fan_out, ReLU).
 enum class ConvInit { torch_default, kaiming_normal_fan_out };
 
 // Layer parameters, with PyTorch's names and defaults.
@@ -35,7 +36,8 @@ struct Conv2d {
   bool bias = true;
   ConvInit init = ConvInit::torch_default;
 };
-// Normalises each channel by mean and variance over N, H and W: of the batch in training, running ones in evaluation.
+// Normalises each channel by mean and variance over N, H and W: those of the batch in training, the running ones in
+// evaluation.
 struct BatchNorm2d {
   double eps = 1e-5;
   double momentum = 0.1;  // of the running statistics: r = (1 - momentum) * r + momentum * batch value
@@ -48,10 +50,10 @@ struct Linear {
 struct Relu {};
 struct MaxPool2d {
   int kernel = 2;
-  std::optional<int> stride{};  // the kernel when empty; a model's layers have it set
+  std::optional<int> stride{};  // empty: the kernel; always set in a Model
   int padding = 0;
 };
-struct AvgPool2d {  // padding counts as zeros
+struct AvgPool2d {  // padding counts as zeros in the mean
   int kernel = 2;
   std::optional<int> stride{};  // as above
   int padding = 0;
@@ -60,7 +62,7 @@ struct GlobalAvgPool2d {};  // (C,H,W) -> (C,1,1), as AdaptiveAvgPool2d(1)
 struct Dropout {
   float p = 0.5f;  // probability of dropping an element; the rest is scaled by 1/(1-p)
 };
-struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order whatever the layout inside
+struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
 struct Input {};
 
 using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, Add, Linear, Relu, MaxPool2d, AvgPool2d, GlobalAvgPool2d,
@@ -70,7 +72,7 @@ struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
   LayerKind kind;
   std::vector<int> inputs;  // indices of earlier layers
-  Shape output;             // per sample, without the batch dimension
+  Shape output;             // shape per sample, without the batch dimension
 };
 
 struct ParameterSpec {
@@ -80,8 +82,8 @@ struct ParameterSpec {
   Init init{};
 };
 
-// What a state dict of the model holds besides parameters: "bn1.running_mean", "bn1.running_var" (float) and
-// "bn1.num_batches_tracked" (int64, no dimensions). Not trained.
+// Entries of the model's state dict that are not trained: "bn1.running_mean", "bn1.running_var" (float) and
+// "bn1.num_batches_tracked" (int64, no dimensions).
 struct BufferSpec {
   std::string name;
   Shape shape;
@@ -95,7 +97,7 @@ class Model {
   const std::vector<Layer>& layers() const { return layers_; }  // layers()[0] is the input; the last is the output
   const Shape& input() const { return layers_.front().output; }
   const Shape& output() const { return layers_.back().output; }
-  // In forward order; gradients become ready from the back to the front.
+  // In forward order; backward completes the gradients in reverse order.
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<BufferSpec>& buffers() const { return buffers_; }
   std::int64_t parameter_count() const;
@@ -108,8 +110,8 @@ class Model {
   std::vector<BufferSpec> buffers_;
 };
 
-// Writes a model down layer by layer. Every method takes the layer's PyTorch name and the node it reads,
-// and throws Error(usage) naming the layer when shapes do not fit, a size is not positive, or a name repeats.
+// Builds a model layer by layer. `name` is the layer's PyTorch module path, x its input. Methods throw Error(usage),
+// which names the layer, if shapes do not fit, a size is not positive, or a name repeats.
 class ModelBuilder {
  public:
   struct Node {
@@ -129,7 +131,7 @@ class ModelBuilder {
   Node global_avg_pool2d(Node x);
   Node dropout(const std::string& name, Node x, float p);
   Node flatten(Node x);
-  Model build(Node output);  // the output must be the node added last; the builder is spent
+  Model build(Node output);  // `output`: the node added last; do not use the builder afterwards
 
  private:
   template <typename Pool>

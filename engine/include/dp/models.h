@@ -1,4 +1,4 @@
-// The project's own networks, and the registry that names them.
+// The built-in networks and their registry.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,21 @@ struct MnistConvnetOptions {
   std::int64_t width = 32;  // channels of the first convolution
   Shape input{1, 28, 28};
 };
-// conv 1-32-64 (3x3, ReLU), max-pool 2, dropout .25, fc 9216-128 (ReLU), dropout .5, fc 128-classes: the network
-// of PyTorch's MNIST example; another width scales all of its layers.
+// conv 1-32-64 (3x3, ReLU), max-pool 2, dropout .25, fc 9216-128 (ReLU), dropout .5, fc 128-classes: the network of
+// PyTorch's MNIST example. `width` scales all of its layers.
 Model mnist_convnet(const MnistConvnetOptions& options = {});
 
 struct Resnet18Options {
   std::int64_t classes = 10;
   Shape input{3, 32, 32};
-  // The first convolution: 7x7 with stride 2 and a max-pool, as for ImageNet, or 3x3 with stride 1 and none, as for CIFAR.
-  enum class Stem { by_size, imagenet, cifar };  // by_size: cifar below 64 pixels
+  // The first convolution: 7x7 with stride 2 and a max-pool, as for ImageNet, or 3x3 with stride 1 and no pool, as for
+  // CIFAR.
+  enum class Stem { by_size, imagenet, cifar };  // by_size: cifar if the image is below 64 pixels high
   Stem stem = Stem::by_size;
   std::int64_t width = 64;  // channels of the first stage; each further stage doubles them
-  bool relu = true;         // false leaves every ReLU out: a smooth function, for the checks of gradients alone
+  bool relu = true;         // false omits every ReLU: a smooth function, for gradient checks only
 };
-// The residual network of 18 layers with torchvision's names and initial distributions.
+// ResNet-18 with torchvision's names and initial distributions.
 Model resnet18(const Resnet18Options& options = {});
 
 struct MlpOptions {
@@ -36,10 +37,10 @@ struct MlpOptions {
   std::vector<std::int64_t> hidden{128};
   std::int64_t classes = 10;
 };
-// Linear layers with ReLU between them: the smallest example of a model of one's own.
+// Linear layers with ReLU between them: the smallest example of a custom model.
 Model mlp(const MlpOptions& options = {});
 
-// How a model is trained when the user says nothing.
+// Default training options of a model.
 struct Recipe {
   std::string dataset = "digits";
   float lr = 0.05f;
@@ -47,7 +48,7 @@ struct Recipe {
   bool nesterov = false;
   float weight_decay = 0;
   std::string schedule = "cosine";
-  std::vector<double> milestones{};  // of multistep, as fractions of the epochs
+  std::vector<double> milestones{};  // for multistep, as fractions of the epochs
 };
 
 struct Entry {
@@ -57,6 +58,6 @@ struct Entry {
   Model (*make)(const Shape& input, std::int64_t classes);
 };
 const std::vector<Entry>& registry();
-const Entry& find(std::string_view name);  // Error(usage) listing the names
+const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
 
 }  // namespace dp::models

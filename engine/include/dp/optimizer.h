@@ -1,4 +1,4 @@
-// Stochastic gradient descent, and how its learning rate changes over a run.
+// Stochastic gradient descent and learning rate schedules.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ struct Sgd {
 };
 
 enum class ScheduleKind { constant, step, multistep, cosine };
-ScheduleKind parse_schedule(const std::string& name);  // Error(usage) listing the names
+ScheduleKind parse_schedule(const std::string& name);  // Error(usage) for an unknown name lists the names
 const char* to_string(ScheduleKind kind);
 
-// The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. At whole epochs
-// without warm-up: torch.optim.lr_scheduler's StepLR, MultiStepLR and CosineAnnealingLR (eta_min 0).
+// The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. At whole epochs and
+// without warm-up it equals torch.optim.lr_scheduler's StepLR, MultiStepLR and CosineAnnealingLR (eta_min 0).
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
-  double step_size = 1;  // step: multiply by gamma every so many epochs
+  double step_size = 1;  // step: multiply by gamma every step_size epochs
   double gamma = 0.1;
-  std::vector<double> milestones{};  // multistep: multiply by gamma at each
-  double warmup_epochs = 0;          // linear, from 1/(warm-up steps) to 1; multiplies step and multistep
-  double total_epochs = 1;           // cosine: falls from 1 at the end of the warm-up to 0 at this point
+  std::vector<double> milestones{};  // multistep: multiply by gamma at each milestone
+  double warmup_epochs = 0;          // linear from 1/(warm-up steps) to 1; multiplies the factor of step and multistep
+  double total_epochs = 1;           // cosine: falls from 1 at the end of the warm-up to 0 here
 
-  // The factor before the optimizer step at `epoch` (fractional: steps done / steps per epoch).
-  // `epochs_per_step` makes the first warm-up step positive.
+  // The factor for the optimizer step at `epoch` (fractional: completed steps / steps per epoch). `epochs_per_step`
+  // makes the factor of the first warm-up step positive.
   double factor(double epoch, double epochs_per_step) const;
 };
 

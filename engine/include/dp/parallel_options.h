@@ -1,4 +1,4 @@
-// Options of a DataParallel.
+// Options of DataParallel.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ enum class Reduce {
   sharded,     // reduce-scatter, update one slice per replica, all-gather
 };
 
-// The communicator between replicas. automatic: the fastest that is safe on these devices.
+// The communicator between replicas. automatic: the fastest one that is safe on these devices.
 enum class Comm {
   automatic,
-  host,  // host memory; CPU replicas of one process or of several on one host
+  host,  // host memory; CPU replicas of one or several processes on one host
   p2p,   // peer copies and our own kernels between the GPUs of one process
-  nccl,  // NCCL between distinct GPUs, of one process or of several; NCCL chooses the order of its sums
+  nccl,  // NCCL between distinct GPUs of one or several processes; NCCL chooses the order of summation
   tcp,   // sockets; CPU replicas in several processes
   mpi,   // MPI; CPU replicas in several processes
 };
@@ -39,61 +39,65 @@ enum class LossAt { local, gathered };
 // Shard sizes of a global batch. balanced: they differ by at most one sample. chunk: as torch.chunk cuts.
 enum class Split { balanced, chunk };
 
-// What a training step does when its gradient or loss has a NaN or an infinity.
+// What a training step does if its gradient or loss contains NaN or infinity.
 enum class OnNonfinite { abort, skip };
 
 // Whether training steps run as CUDA graphs (docs/internals/cuda_graphs.md).
 enum class Graphs {
-  automatic,  // on GPUs, except with nccl between several GPUs of one process, where NVIDIA warns of deadlocks; a step that
+  automatic,  // on GPUs, except with nccl between several GPUs of one process (NVIDIA warns of deadlocks); a step that
               // cannot be captured runs eagerly
-  always,  // a step that cannot be captured is an error
+  always,     // a step that cannot be captured is an error
   never,
 };
 
-// Mixed precision on GPUs: activations, their gradients and the weights that layers read have a 16-bit type. Weights, momenta,
-// weight gradients, statistics and all arithmetic stay float32. float16 scales the loss.
+// Mixed precision on GPUs: activations, their gradients and the weights that layers read have a 16-bit type. Master
+// weights, momenta, weight gradients, statistics and all arithmetic stay float32. float16 scales the loss.
 enum class Amp { off, bfloat16, float16 };
 
-// Batch normalisation over several replicas. The master stores the running statistics and broadcasts them before an evaluation.
+// Batch normalisation over several replicas. The master stores the running statistics and broadcasts them before an
+// evaluation.
 enum class BatchNormMode {
-  master,  // each shard is normalised with its own statistics; the running ones follow the first shard (nn.DataParallel)
-  pooled,  // each shard with its own statistics; the running ones follow the whole global batch
-  sync,    // every shard with the statistics of the whole global batch, forward and backward: the result of one device
+  master,  // each shard is normalised with its own statistics; the running ones follow the first (nn.DataParallel)
+  pooled,  // each shard is normalised with its own statistics; the running ones follow the global batch
+  sync,    // statistics of the whole global batch, forward and backward: the result of a single device
 };
 
 struct DataParallelOptions {
   std::vector<Device> devices{};  // one replica each; empty: every GPU, or else two CPU replicas
-  // The multi-process engine: this process is one rank, with one device (default: the GPU of its local rank, or else the CPU).
-  // Gradients are reduced with all_reduce. Every rank calls train_step, evaluate, take_stats and everything that reads or sets
-  // state equally often and in the same order.
+  // The multi-process engine: this process is one rank with one device (default: the GPU of its local rank, or else the
+  // CPU). Gradients are reduced with all_reduce. Every rank must call train_step, evaluate, take_stats and all
+  // functions that read or set state equally often and in the same order.
   std::shared_ptr<ProcessGroup> process_group{};
   Reduce reduce = Reduce::automatic;
-  // f32 or bf16. With bf16 each replica rounds its gradients to bfloat16 before they travel, and the result is rounded once more;
-  // norm, clipping and update use float32. One replica alone rounds nothing. Not with mpi, nor on reference devices.
+  // f32 or bf16. With bf16 each replica rounds its gradients to bfloat16 before the reduction, and the result is
+  // rounded again; norm, clipping and update use float32. A single replica rounds nothing. Not available with mpi and
+  // on reference devices.
   DType reduce_dtype = DType::f32;
   Comm comm = Comm::automatic;
   LossAt loss = LossAt::local;
   Split split = Split::balanced;
   std::size_t bucket_bytes = 0;  // size of a gradient bucket; 0: chosen from the model
-  int threads_per_replica = 0;   // of CPU replicas; 0: cores / replicas
+  int threads_per_replica = 0;   // for CPU replicas; 0: cores / replicas
   bool pin_threads = true;       // one core per thread, even if the process inherited a narrower mask
-  std::uint64_t seed = 42;       // of initial weights and dropout
+  std::uint64_t seed = 42;       // for initial weights and dropout
   bool deterministic = false;
-  // Allows Winograd's algorithm for forward convolutions and their data gradients; weight gradients always may use it. Over the
-  // depth of ResNet18, gradients are then within 2e-5 of their norm of the exact ones instead of 5e-6 (docs/decisions/0016).
+  // Allows Winograd's algorithm for forward convolutions and their data gradients; weight gradients may always use it.
+  // Over the depth of ResNet18 the gradients then deviate from the exact ones by up to 2e-5 of their norm, instead of
+  // 5e-6 (docs/decisions/0016).
   bool fast_convolutions = false;
-  // On GPUs: float32 convolutions and linear layers may round their factors to TF32 (10 mantissa bits instead of 23) where a
-  // library is faster with it. Requires autotune.
+  // On GPUs: float32 convolutions and linear layers may round their factors to TF32 (10 mantissa bits instead of 23) if
+  // a library is faster with it. Requires autotune.
   bool tf32 = false;
-  // On GPUs: times the algorithms of each layer once and uses the fastest; results are cached in $XDG_CACHE_HOME/dp. Ignored with
-  // deterministic and on CPUs.
+  // On GPUs: times the algorithms of each layer once and uses the fastest; results are cached in $XDG_CACHE_HOME/dp.
+  // Ignored with deterministic and on CPUs.
   bool autotune = true;
-  // A kind of step is captured when it occurs for the second time, and launched as a graph from then on, with the same results.
+  // A kind of step is captured when it occurs for the second time, and launched as a graph from then on, with the same
+  // results.
   Graphs graphs = Graphs::automatic;
-  // Equal weights, bit for bit, on every number of replicas that divides this number: the batch is cut into this many shards, each
-  // computed by its own calls, and reductions follow one order over all of them. 0: one shard per replica. Requires
-  // LossAt::local; forward(), backward() and step() are not available. threads_per_replica defaults to 1 and must be equal at
-  // every number of replicas.
+  // Weights are bitwise equal on every number of replicas that divides this number: the batch is cut into this many
+  // shards, each computed separately, and reductions use one fixed order over all shards. 0: one shard per replica.
+  // Requires LossAt::local; forward(), backward() and step() are not available. threads_per_replica defaults to 1 and
+  // must be the same for every number of replicas.
   int logical_shards = 0;
   BatchNormMode batch_norm = BatchNormMode::master;
   Amp amp = Amp::off;
@@ -101,20 +105,23 @@ struct DataParallelOptions {
   bool dropout = true;
   float label_smoothing = 0;               // in [0, 1)
   int grad_accum_steps = 1;                // micro-batches per optimizer step
-  std::optional<double> clip_grad_norm{};  // largest L2 norm of the whole gradient
+  std::optional<double> clip_grad_norm{};  // maximum L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;
-  // Keeps a moving average of weights and running statistics: average = decay * average + (1 - decay) * value, after each step.
+  // Computes a moving average of weights and running statistics: average = decay * average + (1 - decay) * value, after
+  // each step.
   std::optional<double> ema_decay{};
   bool check_replicas = false;  // compares the replicas bit by bit after every step
-  // Seconds without progress of any replica after which a call ends with Error(timeout), which names the last phase of each; 0: never.
-  // Empty: 300 on GPUs, 0 elsewhere. If a thread is stuck inside the device or the system even then, the error is printed and the
-  // process exits with status 6, within twice the time.
+  // Abort after this many seconds without progress of any replica: the call ends with Error(timeout), which names the
+  // last phase of each replica; 0: never. Empty: 300 on GPUs, 0 elsewhere. If a thread is then still stuck inside the
+  // device or the system, the error is printed and the process exits with status 6, within twice the time.
   std::optional<double> timeout_seconds{};
-  // Training steps that are timed for write_trace(): trace_steps of them from step trace_first of this object on; 0: none.
+  // Training steps to time for write_trace(): trace_steps steps, beginning with step trace_first of this object; 0:
+  // none.
   std::int64_t trace_first = 0, trace_steps = 0;
 };
 
-// Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) for batch 0.
+// Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) if `batch`
+// or `replicas` is below 1.
 std::vector<std::int64_t> split_batch(std::int64_t batch, int replicas, Split split);
 
 }  // namespace dp

@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox4x32-10, Salmon et al., SC 2011): a draw is a pure function of its
-// key, so that no result depends on devices, threads or the order of calls.
+// Counter-based random numbers (Philox4x32-10, Salmon et al., SC 2011). A draw is a pure function of its key, so
+// results are independent of devices, threads and the order of calls.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace dp {
 
-// What a stream of numbers is for; part of the key, so that uses never overlap.
+// Purpose of a stream of numbers. It is part of the key, so that streams never overlap.
 enum class RandomUse : std::uint32_t { init = 1, shuffle = 2, augment = 3, dropout = 4, digits = 5, synthetic = 6 };
 
 using PhiloxWords = std::array<std::uint32_t, 4>;
@@ -24,11 +24,11 @@ constexpr PhiloxWords philox4x32(PhiloxWords counter, std::uint32_t key0, std::u
   return counter;
 }
 
-// [0, 1) with 24 random bits.
+// In [0, 1), with 24 random bits.
 constexpr float uniform_float(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// The words of dropout for elements 4*quad .. 4*quad+3 of one sample, elements counted in C,H,W order.
-// An element is kept when its word >= drop_threshold(p). Key: (seed, layer, step, sample index in the dataset).
+// Random words for dropout of elements 4*quad .. 4*quad+3 of one sample, counted in C,H,W order. An element is kept if
+// its word >= drop_threshold(p). Key: (seed, layer, step, sample index in the dataset).
 constexpr PhiloxWords dropout_words(std::uint64_t seed, std::uint32_t layer, std::uint64_t step, std::uint64_t sample,
                                     std::uint32_t quad) {
   const std::uint32_t key0 = static_cast<std::uint32_t>(seed) ^ (static_cast<std::uint32_t>(RandomUse::dropout) << 28);
@@ -57,7 +57,7 @@ class Random {
     return words_[used_++];
   }
   float uniform() { return uniform_float(next()); }  // [0, 1)
-  float uniform(float low, float high) {  // in double: a fused multiply-add would give other bits in another build
+  float uniform(float low, float high) {             // in double: float results would depend on fused multiply-add
     return static_cast<float>(double{low} + (double{high} - double{low}) * double{uniform()});
   }
   std::uint32_t below(std::uint32_t bound);  // [0, bound), unbiased; bound > 0

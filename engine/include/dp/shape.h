@@ -1,4 +1,4 @@
-// Sizes of a tensor, outermost first, and the element types.
+// Tensor shapes, outermost dimension first, and element types.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace dp {
 enum class DType : std::uint8_t { f32, f64, u8, i32, i64, bf16, f16 };
 
 std::size_t size_of(DType type);    // bytes of one element
-const char* to_string(DType type);  // "float32", as PyTorch and NumPy spell it
+const char* to_string(DType type);  // "float32": names of PyTorch and NumPy
 
 // Up to eight non-negative dimensions. Rank 0 is a scalar of one element.
 class Shape {
@@ -22,7 +22,7 @@ class Shape {
 
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
-  // Throws Error(usage) for a negative size, more than kMaxRank dimensions, or an element count over 2^63.
+  // Error(usage) for a negative size, more than kMaxRank dimensions, or 2^63 or more elements.
   explicit Shape(std::span<const std::int64_t> dims);
 
   int rank() const { return rank_; }
@@ -30,14 +30,14 @@ class Shape {
   std::int64_t numel() const;
   std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<std::size_t>(rank_)}; }
 
-  Shape with_dim(int axis, std::int64_t size) const;  // the same shape, one size replaced
+  Shape with_dim(int axis, std::int64_t size) const;  // this shape with one size replaced
   Shape prepended(std::int64_t size) const;           // (size, *this...): adds a batch dimension
   Shape without_first() const;                        // drops the batch dimension
 
   friend bool operator==(const Shape&, const Shape&) = default;
 
  private:
-  std::array<std::int64_t, kMaxRank> dims_{};  // unused entries stay zero, so that == is memberwise
+  std::array<std::int64_t, kMaxRank> dims_{};  // unused entries are zero, so that the memberwise == is correct
   int rank_ = 0;
 };
 

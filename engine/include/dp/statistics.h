@@ -1,4 +1,4 @@
-// What a DataParallel reports of its steps.
+// Statistics and times that DataParallel reports.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct Stats {
   std::int64_t samples = 0;
   std::int64_t top1 = 0;  // samples whose label has the largest logit
   std::int64_t top5 = 0;  // samples whose label is among the five largest logits
-  std::int64_t skipped =
-      0;  // optimizer steps skipped for a NaN or an infinity, overflows of the scaled gradient included
-  double grad_norm =
-      0;  // L2 norm of the last step's gradient before clipping; only with clipping, skipping or loss scaling
+  // Optimizer steps skipped because of NaN or infinity, including overflows of the scaled gradient.
+  std::int64_t skipped = 0;
+  // L2 norm of the last step's gradient before clipping; only with clipping, skipping or loss scaling.
+  double grad_norm = 0;
   std::optional<float> loss_scale{};  // of the next step, with float16
 
   double loss() const { return samples ? loss_sum / static_cast<double>(samples) : 0; }
@@ -24,23 +24,24 @@ struct Stats {
   double accuracy5() const { return samples ? 100.0 * static_cast<double>(top5) / static_cast<double>(samples) : 0; }
 };
 
-// Seconds of a replica's training steps since the last take_phase_times(). A phase counts while it computes, also beside another phase.
+// Seconds of a replica's training steps since the last take_phase_times(). Each phase counts all time in which it
+// computes, also while another phase overlaps.
 struct PhaseTimes {
   double scatter = 0, forward = 0, backward = 0, reduce = 0, update = 0, broadcast = 0;
-  double waiting = 0;  // the rest of the steps' time: for other replicas, or for the caller
-  double graph =
-      0;  // steps that run as a CUDA graph, from forward to broadcast; of all replicas if they share one graph
+  double waiting = 0;  // rest of the steps' time: for other replicas or the caller
+  double graph = 0;    // steps run as a CUDA graph, forward to broadcast; of all replicas if they share a graph
 };
 
-// The time of one piece of a training step.
+// Time of one part of a training step.
 struct LayerTime {
-  std::string name;  // of the plan's step, as --print-plan shows it; "(update)": work of a phase outside any layer
-  std::string implementation;  // of a layer's op
+  std::string name;            // name in --print-plan; "(update)": work of a phase outside any layer
+  std::string implementation;  // of the layer's op; empty outside layers
   double seconds = 0;          // per step, median of the traced steps
   double floor_seconds = 0;    // lower bound: arithmetic or memory traffic at the device's rates; 0: unknown
 };
 
-// What was chosen, and why: {"nccl", "p2p would copy between cuda:0 and cuda:1 through the host (no peer access)"}.
+// An automatic choice and its reason: {"nccl", "p2p would copy between cuda:0 and cuda:1 through the host (no peer
+// access)"}.
 struct Choice {
   std::string what, reason;
 };

@@ -1,4 +1,4 @@
-// Dense row-major tensors: a shared owner. Layouts other than row-major never leave the engine.
+// Dense row-major tensors with shared ownership. Other layouts are internal to the engine.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace dp {
 
-// Memory of one device. Backends derive from it; the floor brings host memory.
+// Memory of one device. Backends derive from it; host memory is built in.
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -18,15 +18,15 @@ class Storage {
   virtual std::size_t bytes() const = 0;
   virtual Device device() const = 0;
   virtual bool host_accessible() const = 0;  // whether the host may dereference data()
-  // Bytes of this memory into the host's; returns when they are there. What was to write them must be done.
+  // Copies bytes of this memory to the host and waits for the copy. All writes to `src` must have completed.
   virtual void read(void* dst, const void* src, std::size_t bytes) const = 0;
 };
 
-// Owner of a row-major block. Copies share the memory; clone() does not.
+// A row-major block. Copies share the memory; clone() does not.
 class Tensor {
  public:
   Tensor() = default;
-  // 64-byte aligned, zeroed host memory.
+  // In host memory, 64-byte aligned and zeroed.
   explicit Tensor(const Shape& shape, DType type = DType::f32);
   Tensor(const Shape& shape, DType type, std::shared_ptr<Storage> storage);
 
@@ -40,7 +40,7 @@ class Tensor {
 
   void* raw() { return data_; }
   const void* raw() const { return data_; }
-  // Error(usage) when T is not the element type, or the memory is not the host's.
+  // Error(usage) if T is not the element type, or if the host cannot access the memory.
   template <typename T>
   T* data();
   template <typename T>
@@ -54,7 +54,7 @@ class Tensor {
     return {data<T>(), static_cast<std::size_t>(numel())};
   }
 
-  Tensor rows(std::int64_t begin, std::int64_t end) const;  // shares memory: [begin, end) of the first dimension
+  Tensor rows(std::int64_t begin, std::int64_t end) const;  // [begin, end) of the first dimension; shares memory
   Tensor reshaped(const Shape& shape) const;                // shares memory; Error(usage) if numel differs
   Tensor clone() const;                                     // a copy in host memory
 
@@ -65,7 +65,7 @@ class Tensor {
   std::byte* data_ = nullptr;
 };
 
-// A tensor on the host with these values; for small literals in tests and examples.
+// A host tensor with these values; for small literals in tests and examples.
 Tensor tensor_of(const Shape& shape, std::span<const float> values);
 
 }  // namespace dp

@@ -65,7 +65,7 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
 std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times) {
   if (times.empty()) return "";
   std::vector<Phase> shown = phases();
-  std::erase_if(shown, [&](const Phase& phase) {  // only GPUs have steps as graphs
+  std::erase_if(shown, [&](const Phase& phase) {  // only GPUs run steps as graphs
     return phase.seconds == &PhaseTimes::graph &&
            std::ranges::all_of(times, [](const PhaseTimes& each) { return each.graph == 0; });
   });

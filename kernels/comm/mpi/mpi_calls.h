@@ -1,4 +1,4 @@
-// Calls of the MPI library whose failure is an exception.
+// Throws Error(device) if an MPI call fails.
 #pragma once
 
 #include <mpi.h>

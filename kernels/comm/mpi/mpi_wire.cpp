@@ -11,7 +11,7 @@
 namespace dp::kernels::mpi {
 namespace {
 
-// Looks at a library that progresses only while it is called before the thread begins to sleep between them.
+// Polls before the thread sleeps between polls. MPI makes progress only while it is called.
 constexpr int kEagerLooks = 3000;
 constexpr auto kNap = std::chrono::microseconds(20);
 
@@ -19,7 +19,7 @@ MPI_Datatype type_of(DType type) {
   switch (type) {
     case DType::f32: return MPI_FLOAT;
     case DType::f64: return MPI_DOUBLE;
-    case DType::bf16: return MPI_UINT16_T;  // to be moved; it is not summed
+    case DType::bf16: return MPI_UINT16_T;  // transferred only; bfloat16 is not reduced
     default: return MPI_BYTE;
   }
 }
@@ -43,7 +43,7 @@ class MpiWire final : public Wire {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string name() const override { return "mpi"; }
-  void wake() override {}  // a running call looks at its halt all the time
+  void wake() override {}  // a running call polls its halt
 
   void run(const WireJob& job, const Halt& halt) override {
     compare(job, halt);
@@ -73,7 +73,7 @@ class MpiWire final : public Wire {
   }
 
  private:
-  struct Told {  // compared as bytes by nobody but the members' ==
+  struct Told {  // sent as raw bytes, but compared by members, hence padding bytes do not matter
     std::uint64_t number = 0;
     CollectiveCall call;
   };
@@ -94,7 +94,7 @@ class MpiWire final : public Wire {
   }
   MPI_Request& next_request() { return requests_.emplace_back(MPI_REQUEST_NULL); }
 
-  // What this rank adds: its values, or the sum of what it brings.
+  // This rank's contribution: its values, or the sum of its summands.
   char* own_sum() {
     if (job_->call.summands == 1) return at(0);
     sum_.resize(std::max(sum_.size(), static_cast<std::size_t>(job_->call.count) * element_));
@@ -111,7 +111,7 @@ class MpiWire final : public Wire {
     }
   }
 
-  // do_piece(first element, how many) for pieces that the library's int can count.
+  // Calls do_piece(first element, count) for pieces of at most most_ elements, because MPI counts are int.
   template <typename DoPiece>
   void in_pieces(Range range, DoPiece do_piece) const {
     for (std::int64_t begin = range.begin; begin < range.end; begin += most_)
@@ -186,7 +186,7 @@ class MpiWire final : public Wire {
   MPI_Comm ranks_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 0;
   std::vector<Told> calls_;
-  std::vector<MPI_Request> requests_;  // not empty between calls: the last one was halted
+  std::vector<MPI_Request> requests_;  // not empty between calls if the last call was halted
   const WireJob* job_ = nullptr;
   MPI_Datatype type_ = MPI_BYTE;
   std::size_t element_ = 1;

@@ -1,4 +1,4 @@
-// The communicator "mpi": calls of the MPI library, which sums in an order of its own.
+// The communicator "mpi". The MPI library chooses the summation order of its reductions.
 #pragma once
 
 #include <mpi.h>
@@ -9,10 +9,10 @@
 
 namespace dp::kernels::mpi {
 
-// On a duplicate of MPI_COMM_WORLD; all ranks make it together. The library is asked for at most `most` elements at a time.
+// Collective. Uses a duplicate of MPI_COMM_WORLD. Passes at most `most` elements at a time to the library.
 //
-// A call that was halted stays unfinished in the library, which may still write to its memory while another call goes on: end
-// the process then.
+// A halted call stays pending in the library, which may still write to the call's memory during later calls. End the
+// process after a halt.
 std::unique_ptr<Wire> make_wire(std::int64_t most);
 
 }  // namespace dp::kernels::mpi

@@ -1,4 +1,4 @@
-// The one function that the library exports.
+// The MPI plugin. It exports one function, dp_mpi_plugin().
 #include <cstring>
 
 #include "kernels/comm/mpi/mpi_calls.h"

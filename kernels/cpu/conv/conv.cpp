@@ -1,4 +1,4 @@
-// Convolutions by oneDNN.
+// Convolutions: oneDNN's, or our own for Winograd and for few input channels.
 #include <memory>
 
 #include "kernels/cpu/conv/conv_thin.h"
@@ -17,19 +17,19 @@ ConvShape shape_of(const Window& window, dnnl::algorithm algorithm) {
 }
 DnnlDesc bias_desc(bool bias, const TensorDesc& w) { return bias ? plain_desc({w.shape[0]}) : DnnlDesc(); }
 
-// oneDNN makes backward primitives after a forward one of the same shapes.
+// oneDNN requires a forward descriptor of the same shapes to make a backward primitive.
 auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const ConvShape& shape) {
   return dnnl_compat::conv_forward(dnnl_engine(), any_desc(dims_of(x.shape)), any_desc(dims_of(w.shape)), DnnlDesc(),
                                    any_desc(dims_of(y.shape)), shape, op_attributes());
 }
 
-// make(shape): by Winograd where that pays and oneDNN has it for these layouts (version 2, with AVX-512), else directly. Where
-// it pays and oneDNN has none the makers below take our own.
+// Calls make(shape) with the Winograd algorithm if `winograd` and if oneDNN supports it for these layouts (version 2
+// with AVX-512), else with the direct algorithm. If Winograd pays and oneDNN lacks it, the makers below use our own.
 template <typename Make>
 auto with_algorithm(const Window& window, bool winograd, const Make& make) {
   if (winograd) try {
       return make(shape_of(window, dnnl::algorithm::convolution_winograd));
-    } catch (const dnnl::error&) {  // the direct one says it better if that cannot be made either
+    } catch (const dnnl::error&) {  // if the direct algorithm fails too, its error is more useful
     }
   return make(shape_of(window, dnnl::algorithm::convolution_direct));
 }
@@ -72,7 +72,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
   });
   const TensorDesc dy = resolved(d.dy, pd.diff_dst_desc()), dx = resolved(d.dx, pd.diff_src_desc());
   if (winograd && !is_winograd(pd)) {
-    // The weights as the forward pass has them, if one may choose.
+    // The weight layout of the forward pass, if the layout is any().
     const DnnlDesc w =
         d.w.layout.any()
             ? forward_hint(dx, d.w, dy, shape_of(d.window, dnnl::algorithm::convolution_direct)).weights_desc()
@@ -94,7 +94,8 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
     return dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw), bias, requested(d.dy),
                                               shape, forward_hint(d.x, d.dw, d.dy, shape), op_attributes());
   });
-  // oneDNN has only its naive loops for an image of one channel and AVX2: three hundred times slower than ours.
+  // For images of one channel on AVX2 oneDNN has only its reference loops, which are 300 times slower than our kernel
+  // (docs/decisions/0009).
   if (is_naive(pd))
     if (auto own = make_thin_backward_weights(d, options)) return own;
   const TensorDesc x = resolved(d.x, pd.src_desc()), dy = resolved(d.dy, pd.diff_dst_desc()),

@@ -11,7 +11,7 @@
 namespace dp::kernels {
 namespace {
 
-// Places of the elements (o, i, kh, kw) in a layout, in row-major order of the indices.
+// Memory offsets of the elements (o, i, kh, kw) in a layout, in row-major order of the indices.
 std::vector<std::int64_t> places(const DnnlDesc& md) {
   const dnnl_compat::Blocking b = dnnl_compat::blocking_of(md);
   std::vector<std::int64_t> result;
@@ -40,12 +40,12 @@ struct Plane {  // one image channel, one block of dy, one kernel row
   std::int64_t stride, padding, kernel_row;
 };
 
-// sums[kw][lane] += over the plane of x(row + kernel_row, col + kw) * dy(row, col, lane)
+// sums[kw][lane] += sum over the plane of x(row + kernel_row, col + kw) * dy(row, col, lane)
 template <int L, int K>
 void add_row_of_taps(const Plane& p, float* sums) {
   using V = Lanes<L>;
   typename V::Floats acc[K] = {};
-  // Columns for which every tap reads inside the image.
+  // [inner_begin, inner_end): the columns whose taps are all inside the image.
   const std::int64_t inner_begin = std::min(p.out_width, (p.padding + p.stride - 1) / p.stride);
   const std::int64_t last = p.width + p.padding - K;
   const std::int64_t inner_end = last < 0 ? inner_begin : std::clamp(last / p.stride + 1, inner_begin, p.out_width);
@@ -93,7 +93,7 @@ class ThinBackwardWeights : public HostOp {
     x_ = view_of(tensors_[0]);
     dy_ = view_of(tensors_[1]);
     places_ = places(desc_of(tensors_[2].layout));
-    // Sums of one thread: [block][channel of x][kh][kw][lane], then the bias.
+    // The sums of one thread: per block [channel of x][kh][kw][lane], then the bias [lane].
     taps_ = x_.c * kernel_ * kernel_;
     sums_ = dy_.blocks * dy_.block * (taps_ + 1);
   }
@@ -106,7 +106,7 @@ class ThinBackwardWeights : public HostOp {
     const float* dy = static_cast<const float*>(args[1]);
     float* all = static_cast<float*>(workspace);
     std::memset(all, 0, workspace_bytes());
-    // One range of images for each thread, so that a result depends on the number of threads alone.
+    // One fixed range of images per thread, so that results depend only on the number of threads.
     parallel_ranges(threads_, threads_, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t)
         for (std::int64_t n = x_.n * t / threads_; n < x_.n * (t + 1) / threads_; ++n)

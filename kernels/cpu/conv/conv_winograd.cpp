@@ -2,10 +2,12 @@
 
 namespace dp::kernels {
 
-// Tiles of 4 x 4 results take a quarter of the products of a direct 3 x 3 convolution, but images and results are transformed,
-// whole tiles where the image ends inside one, and, once a call, the weights. With oneDNN 2.6 on Zen 4 that comes to
-//   direct time / Winograd time = 2.3 * (share of the tiles that is image) * tiles / (tiles + kWeightTiles),
-// within 15 % for 32 to 512 channels, images of 4 to 56 and batches of 1 to 64. Our own is within a quarter of that.
+// Winograd with tiles of 4 x 4 results needs a quarter of the multiplications of a direct 3 x 3 convolution. It adds
+// transforms of inputs and results, of whole tiles even at image edges, and once per call of the weights. Measured with
+// oneDNN 2.6 on Zen 4:
+//   direct time / Winograd time = 2.3 * (fraction of tile cells in the image) * tiles / (tiles + weight_tiles),
+// within 15 % for 32 to 512 channels, images of 4 to 56 pixels and batches of 1 to 64. Our own Winograd is within 25 %
+// of that (docs/decisions/0016).
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window) {
   if (window.kernel != 3 || window.stride != 1 || window.padding > 1) return false;
   if (weights[0] < 32 || weights[1] < 32) return false;

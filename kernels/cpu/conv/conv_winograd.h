@@ -1,4 +1,4 @@
-// Where Winograd's convolutions, oneDNN's or our own, are taken instead of oneDNN's direct ones.
+// The rule for using Winograd, oneDNN's or our own, in place of oneDNN's direct convolutions.
 #pragma once
 
 #include "kernels/ops.h"
@@ -7,8 +7,8 @@ namespace dp::kernels {
 
 enum class ConvPass { forward, data, weights };
 
-// Whether Winograd pays for a convolution with these weights whose result (of a pass over weights: whose output) is `result`.
-// By the shape alone, so that equal plans compute equal bits.
+// Whether Winograd pays for these shapes. `result` is the shape of the pass's result; for ConvPass::weights it is the
+// shape of the convolution's output. Only shapes decide, so that equal plans compute equal bits.
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window);
 
 }  // namespace dp::kernels

@@ -13,7 +13,8 @@ namespace {
 
 using namespace winograd;
 
-// Results do not depend on how many threads there are: runs of tiles and slices of matrices follow from the shape.
+// Results do not depend on the number of threads: the shapes alone determine the runs of tiles and the slices of
+// matrices.
 class WinogradOp : public HostOp {
  public:
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(workspace_floats_) * sizeof(float); }
@@ -22,7 +23,7 @@ class WinogradOp : public HostOp {
  protected:
   WinogradOp(const WeightsView& weights, int threads) : weights_(weights), threads_(threads) {}
 
-  // Of floats, in the order of the calls; each begins on a cache line.
+  // Reserves `floats` floats of the workspace, aligned to a cache line. Returns their offset.
   std::int64_t reserve(std::int64_t floats) {
     const std::int64_t at = workspace_floats_;
     workspace_floats_ += (floats + 15) / 16 * 16;
@@ -46,7 +47,8 @@ class WinogradOp : public HostOp {
   std::atomic<bool> failed_{false};
 };
 
-// Forward, and backward for data: that is a forward of dy with the weights turned and inputs and outputs changed over.
+// Forward and data gradient. The data gradient is a forward convolution of dy, with the weights rotated by 180 degrees
+// and input and output channels swapped.
 class ImagesOp : public WinogradOp {
  public:
   struct Call {
@@ -59,7 +61,8 @@ class ImagesOp : public WinogradOp {
       : WinogradOp(call.weights, options.threads), call_(call), from_(view_of(call.from)), to_(view_of(call.to)) {
     tensors_ = std::move(tensors);
     tiles_ = {to_.n, to_.h, to_.w};
-    // What one thread works on at a time lies in its second-level cache, if that holds enough tiles for a good product.
+    // The tiles that one thread processes at a time fit in its L2 cache, unless that is too few tiles for a fast matrix
+    // product.
     constexpr std::int64_t kCacheFloats = 3 << 17, kFewest = 32, kMost = 128;
     const std::int64_t fits = kCacheFloats / (kPositions * (channels_of(from_) + channels_of(to_)));
     run_ = std::clamp(fits, kFewest, kMost);
@@ -71,7 +74,7 @@ class ImagesOp : public WinogradOp {
   void execute(std::span<void* const> args, void* workspace) override {
     const float *from = static_cast<const float*>(args[0]), *w = static_cast<const float*>(args[1]);
     float *to = static_cast<float*>(args[call_.data ? 2 : 3]), *memory = static_cast<float*>(workspace);
-    omp_set_num_threads(1);  // of each product, where the team is of one
+    omp_set_num_threads(1);  // per product, also if parallel_ranges uses no team
     const Matrices u = transformed(memory + transformed_at_);
     parallel_ranges(threads_, weights_.inputs, 1, [&](std::int64_t begin, std::int64_t end) {
       take_weights(weights_, w, call_.data, begin, end, u);
@@ -113,7 +116,7 @@ class WeightsOp : public WinogradOp {
       : WinogradOp(weights, options.threads), desc_(d), x_(view_of(d.x)), dy_(view_of(d.dy)) {
     tensors_ = {d.x, d.dy, d.dw};
     tiles_ = {dy_.n, dy_.h, dy_.w};
-    // What is transformed at a time lies in the last-level cache.
+    // The tiles that are transformed at a time fit in the last-level cache.
     constexpr std::int64_t kCacheFloats = 5 << 19, kFewest = 32;
     const std::int64_t count = std::max<std::int64_t>(tiles_.count(), 1);
     const std::int64_t most = std::max(kFewest, kCacheFloats / (kPositions * (channels_of(x_) + channels_of(dy_))));
@@ -133,14 +136,14 @@ class WeightsOp : public WinogradOp {
     const Matrices u = products(memory + products_at_);
     double* sums = reinterpret_cast<double*>(memory + bias_at_);
     std::fill_n(sums, channels_of(dy_), 0.0);
-    omp_set_num_threads(1);  // of each product, where the team is of one
+    omp_set_num_threads(1);  // per product, also if parallel_ranges uses no team
     for (std::int64_t first = 0; first < tiles_.count(); first += stage_) {
       const std::int64_t count = std::min(stage_, tiles_.count() - first);
       parallel_ranges(threads_, count, 1, [&](std::int64_t begin, std::int64_t end) {
         take_inputs(x_, x, tiles_, {first, begin, end}, desc_.window.padding, v);
         take_gradients(dy_, dy, tiles_, {first, begin, end}, g);
       });
-      constexpr std::int64_t kSlice = 64;  // inputs of one product
+      constexpr std::int64_t kSlice = 64;  // input channels per product
       const std::int64_t slices = (v.columns + kSlice - 1) / kSlice;
       parallel_ranges(threads_, kPositions * slices, 1, [&](std::int64_t begin, std::int64_t end) {
         for (; begin < end; ++begin) {
@@ -163,7 +166,8 @@ class WeightsOp : public WinogradOp {
   Matrices inputs(float* at) const { return {at, stage_, channels_of(x_)}; }
   Matrices gradients(float* at) const { return {at, stage_, channels_of(dy_)}; }
   Matrices products(float* at) const { return {at, weights_.inputs, weights_.outputs}; }
-  // The second row of A is of ones: position (1, 1) of a gradient's tile is the sum of its cells.
+  // The second row of A is all ones, hence position (1, 1) of a transformed gradient tile is the sum of the tile's
+  // cells.
   static void add_tile_sums(const Matrices& gradients, std::int64_t count, double* sums) {
     for (std::int64_t t = 0; t < count; ++t) {
       const float* tile = gradients.at(kIn + 1, t);
@@ -178,7 +182,7 @@ class WeightsOp : public WinogradOp {
   std::int64_t stage_ = 1, inputs_at_ = 0, gradients_at_ = 0, products_at_ = 0, bias_at_ = 0;
 };
 
-// The weights as seen, when all layouts are of the kinds that are read and written here.
+// The view of the weights; empty unless all layouts and the window are supported.
 std::optional<WeightsView> fitting(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y,
                                    const Window& window) {
   WeightsView weights;

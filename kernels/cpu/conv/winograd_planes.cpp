@@ -11,7 +11,7 @@ namespace {
 using V = Lanes<kLanes>;
 using Floats = V::Floats;
 
-// body(row of the matrices, sample, first row, first column of the tile's results).
+// Calls body(matrix row, sample, first row, first column) for each tile; the last two are those of the tile's results.
 template <typename Body>
 void for_tiles(const Tiles& tiles, const TileRange& range, const Body& body) {
   const std::int64_t wide = tiles.wide(), each = tiles.high() * wide;
@@ -21,7 +21,7 @@ void for_tiles(const Tiles& tiles, const TileRange& range, const Body& body) {
   }
 }
 
-// The cells (row + i, column + j) of a plane, zero outside of it.
+// The cells (row + i, column + j) of a plane; zero outside the plane.
 template <int kSize>
 void load_cells(const ActivationView& v, const float* plane, std::int64_t row, std::int64_t column,
                 Floats (&cells)[kSize][kSize]) {
@@ -80,7 +80,7 @@ void give_results(const Matrices& from, const Tiles& tiles, const TileRange& ran
         for (std::int64_t i = 0; i < rows; ++i)
           for (std::int64_t j = 0; j < columns; ++j) {
             Floats value = results[i][j] + shift;
-            if (relu) value = value < 0.f ? Floats{} : value;  // lets NaN through
+            if (relu) value = value < 0.f ? Floats{} : value;  // NaN stays NaN
             V::store(corner + i * v.stride_h + j * v.stride_w, value);
           }
       }

@@ -1,12 +1,13 @@
-// Winograd's F(4x4, 3x3) for one tile and one vector of channels. With X an input tile of 6 x 6, W a kernel of 3 x 3 and Y the
-// output tile of 4 x 4: Y = A^T [(G W G^T) * (B^T X B)] A, * element by element. The gradients are its transposes.
+// Winograd's F(4x4, 3x3) for one tile and one vector of channels. For an input tile X of 6 x 6, a kernel W of 3 x 3 and
+// an output tile Y of 4 x 4: Y = A^T [(G W G^T) * (B^T X B)] A, where * is elementwise. The gradients use the
+// transposed matrices.
 #pragma once
 
 namespace dp::kernels::winograd {
 
 inline constexpr int kOut = 4, kIn = 6, kPositions = kIn * kIn;
 
-// Each step on one axis; `F` is a vector of floats.
+// Each struct applies one matrix along one axis. `F` is a vector of floats.
 struct Input {  // B^T
   template <typename F>
   static void apply(const F (&d)[6], F (&t)[6]) {
@@ -64,7 +65,7 @@ struct WeightsGradient {  // G^T
   }
 };
 
-// Step on both axes: M X M^T.
+// Applies Step's matrix M along both axes: M X M^T.
 template <typename Step, int kFrom, int kTo, typename F>
 inline void transform(const F (&from)[kFrom][kFrom], F (&to)[kTo][kTo]) {
   F columns[kFrom][kTo];  // transposed

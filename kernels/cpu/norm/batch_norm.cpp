@@ -1,5 +1,5 @@
-// BatchNormForward and BatchNormBackward: a few coefficients for each channel, then one pass over memory. x - mean is taken
-// against the mean rounded to float, and the rest of the mean put into the offset: nothing is lost where the mean is large.
+// BatchNormForward and BatchNormBackward: a few coefficients per channel, then one pass over memory. The pass subtracts
+// the mean rounded to float from x; the offset corrects the rounding. Hence a large mean loses no precision.
 #include <memory>
 
 #include "kernels/cpu/cpu_op.h"
@@ -21,7 +21,7 @@ class NormOp : public HostOp {
   std::string implementation() const override { return "own:simd"; }
 
  protected:
-  // body(first element, first channel) of each plane.
+  // Calls body(first element, first channel) for each plane.
   template <typename Body>
   void for_planes(const Body& body) const {
     parallel_ranges(threads_, view_.n * view_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -82,7 +82,7 @@ class BackwardOp : public NormOp {
     float* dx = static_cast<float*>(args[6]);
     float* shift = static_cast<float*>(workspace);
     float *scale = shift + channels_, *slope = scale + channels_, *offset = slope + channels_;
-    const double share = stats[0] > 0 ? 1 / stats[0] : 0;  // running statistics do not depend on x
+    const double share = stats[0] > 0 ? 1 / stats[0] : 0;  // 0: running statistics, which do not depend on x
     for (std::int64_t c = 0; c < view_.c; ++c) {
       double sum = 0, product = 0;
       for (int part = 0; part < parts_; ++part) {

@@ -7,17 +7,17 @@
 namespace dp::kernels {
 namespace {
 
-constexpr std::int64_t kRun = 64;  // vectors that are summed in float
+constexpr std::int64_t kRun = 64;  // vectors that are summed in float before the sum is added in double
 
-// A run of vectors in a plane: `count` of them from element `first` on, `step` elements apart. Their lanes are the channels
-// from `channel` on, or, where the plane has one channel, its pixels.
+// A run of `count` vectors in a plane, from element `first` on, `step` elements apart. The SIMD lanes are channels from
+// `channel` on, or pixels if the plane has one channel.
 struct Strip {
   std::int64_t first, step, count, channel;
-  std::int64_t pixel;  // of the plane, the first
-  bool along;          // the lanes are pixels
+  std::int64_t pixel;  // the first pixel, in the plane
+  bool along;          // true: the SIMD lanes are pixels
 };
 
-// body(Lanes, Strip) for strips that cover the plane, in the order of its pixels.
+// Calls body(Lanes, Strip) for strips that cover the plane, in pixel order.
 template <typename Body>
 void for_strips(const NormPlane& plane, const Body& body) {
   if (plane.block == 1) {
@@ -43,13 +43,13 @@ void for_strips(const NormPlane& plane, const Body& body) {
   }
 }
 
-// A number of each channel, for each lane.
+// The value of each lane's channel.
 template <typename V>
 typename V::Floats for_lanes(const Strip& strip, const float* of_channels) {
   return strip.along ? typename V::Floats{} + of_channels[0] : V::load(of_channels + strip.channel);
 }
 
-// term(sums, element) over the vectors of the strip, by four sets of sums that do not wait for each other.
+// Calls term(sums, element) for each vector of the strip, with four independent sets of sums, then adds the four.
 template <typename V, int kSums>
 struct Sums {
   typename V::Floats of[kSums] = {};
@@ -70,7 +70,7 @@ Sums<V, kSums> sum_strip(const Strip& strip, const Term& term) {
   return a;
 }
 
-// Adds a sum of each lane to the doubles of its channel.
+// Adds each lane to the double of its channel.
 template <typename V>
 void add_lanes(const Strip& strip, typename V::Floats value, double* to) {
   for (int lane = 0; lane < V::count; ++lane)
@@ -85,7 +85,7 @@ void normalise_strip(const Strip& strip, const NormCoefficients& k, const float*
   for (std::int64_t i = 0; i < strip.count; ++i, at += strip.step) {
     typename V::Floats value = (V::load(x + at) - shift) * scale + offset;
     if constexpr (kAdd) value += V::load(addend + at);
-    if constexpr (kRelu) value = value < 0.f ? typename V::Floats{} : value;  // lets NaN through
+    if constexpr (kRelu) value = value < 0.f ? typename V::Floats{} : value;  // NaN stays NaN
     V::store(y + at, value);
   }
 }
@@ -119,7 +119,7 @@ void normalise_gradient_strip(const Strip& strip, const NormGradientCoefficients
   }
 }
 
-// body(true_type or false_type), so that the loops inside need not ask.
+// Calls body(true_type or false_type), so that the inner loops do not branch on `value`.
 template <typename Body>
 void with_constant(bool value, const Body& body) {
   value ? body(std::true_type{}) : body(std::false_type{});
@@ -147,8 +147,8 @@ void merge_moments(std::int64_t channels, double before, double* mean, double* s
   }
 }
 
-// Each strip is read twice, the second time from the cache: its mean first, then what lies around it, so that nothing is lost
-// where the mean is large.
+// Reads each strip twice, the second time from the cache: first for its mean, then for the deviations from the mean.
+// Hence a large mean loses no precision.
 void add_moments(const NormPlane& plane, const float* x, double before, double* mean, double* squares) {
   for_strips(plane, [&](auto lanes, const Strip& strip) {
     using V = decltype(lanes);

@@ -1,5 +1,5 @@
-// Batch normalisation of one plane (one sample, one block of channels), in any layout. Sums are taken in float over short runs
-// of pixels and added up in double.
+// Batch normalisation of one plane (one sample, one block of channels), in any layout. Sums are in float over short
+// runs of pixels; the runs are added in double.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +15,15 @@ struct NormPlane {
   std::int64_t pixels = 0, block = 1;
 };
 
-// Adds `count` values of each of `channels` channels, by their means and sums of squared deviations, to those of `before`
-// values; where one of the two is empty its numbers are not read.
+// Merges the moments of `count` values per channel (part_mean, part_squares) into those of `before` values (mean,
+// squares). `squares` are sums of squared deviations. The moments of an empty side are not read.
 void merge_moments(std::int64_t channels, double before, double* mean, double* squares, double count,
                    const double* part_mean, const double* part_squares);
 
-// The same for a plane's pixels.
+// Merges the moments of a plane's pixels into mean and squares.
 void add_moments(const NormPlane& plane, const float* x, double before, double* mean, double* squares);
 
-// BatchNormMerge's result from merged moments.
+// Writes the stats of BatchNormMerge from merged moments.
 inline void write_stats(std::int64_t channels, double count, const double* mean, const double* squares, double eps,
                         double* stats) {
   stats[0] = count;
@@ -34,14 +34,14 @@ inline void write_stats(std::int64_t channels, double count, const double* mean,
   }
 }
 
-// y = (x - shift) * scale + offset, plus addend unless null, then max(0, y) when relu.
-struct NormCoefficients {  // of a plane: `block` numbers each
+// y = (x - shift) * scale + offset, plus addend unless null, then max(0, y) if relu.
+struct NormCoefficients {  // for one plane: `block` values each
   const float *shift, *scale, *offset;
 };
 void normalise(const NormPlane& plane, bool relu, const NormCoefficients& coefficients, const float* x,
                const float* addend, float* y);
 
-// Adds to sums those of dz and to products those of dz * (x - shift), dz = y > 0 ? dy + dy2 : 0; dy2, y and dz may be null.
+// Per channel: sums += dz and products += dz * (x - shift), where dz = y > 0 ? dy + dy2 : 0. dy2, y and dz may be null.
 struct NormGradient {
   const float *dy, *dy2, *x, *y;
   float* dz;
@@ -49,15 +49,15 @@ struct NormGradient {
 void add_gradient_sums(const NormPlane& plane, const NormGradient& at, const float* shift, double* sums,
                        double* products);
 
-// dx = dz * scale + (x - shift) * slope + offset, dz = y > 0 ? dy : 0; y may be null.
+// dx = dz * scale + (x - shift) * slope + offset, where dz = y > 0 ? dy : 0. y may be null.
 struct NormGradientCoefficients {
   const float *shift, *scale, *slope, *offset;
 };
 void normalise_gradient(const NormPlane& plane, const NormGradientCoefficients& coefficients, const float* dy,
                         const float* x, const float* y, float* dx);
 
-// The samples in groups whose sums are taken apart and merged in order. The groups depend on the batch alone: sums have the
-// same bits on any number of threads.
+// Groups of samples. Each group is reduced separately, then the groups are merged in order. The groups depend only on
+// the batch size, so that sums have the same bits for any number of threads.
 struct SampleGroups {
   std::int64_t samples = 0, count = 0;
 
@@ -65,11 +65,12 @@ struct SampleGroups {
   std::int64_t begin(std::int64_t group) const { return samples * group / count; }
 };
 
-// body(group, sample, block) for every plane; those of one group and block by one thread, in order of the samples.
+// Calls body(group, sample, block) for every plane. One thread handles all planes of a group and block, in sample
+// order.
 template <typename Body>
 void for_grouped_planes(int threads, const SampleGroups& groups, std::int64_t blocks, const Body& body) {
   parallel_ranges(threads, groups.count * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-    while (begin < end) {  // along the memory: all of a thread's blocks of one sample, then the next sample
+    while (begin < end) {  // in memory order: all blocks of this thread in one sample, then the next sample
       const std::int64_t group = begin / blocks, first = begin % blocks, last = std::min(blocks, first + end - begin);
       for (std::int64_t n = groups.begin(group); n < groups.begin(group + 1); ++n)
         for (std::int64_t block = first; block < last; ++block) body(group, n, block);

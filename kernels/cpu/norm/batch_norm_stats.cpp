@@ -1,4 +1,4 @@
-// BatchNormMerge, BatchNormTrack and BatchNormRunning: a few numbers for each channel.
+// BatchNormMerge, BatchNormTrack and BatchNormRunning: a few values per channel.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -9,7 +9,7 @@
 namespace dp::kernels {
 namespace {
 
-// Merged moments of `parts` parts in `merged`: all means, then all squares; returns the count.
+// Merges the moments of `parts` parts into `merged`: all means, then all sums of squares. Returns the count.
 double merge_parts(std::int64_t channels, int parts, const double* moments, double* merged) {
   double count = 0;
   for (int part = 0; part < parts; ++part, moments += 1 + 2 * channels) {
@@ -52,7 +52,7 @@ class TrackOp : public HostOp {
       if (!(count > 0)) continue;
       const double divisor = count > 1 ? count - 1 : 1, own = norm.momentum, kept = 1 - own;
       for (std::int64_t c = 0; c < norm.channels; ++c) {
-        if (!std::isfinite(mean[c]) || !std::isfinite(squares[c])) continue;  // of a step that is skipped or fails
+        if (!std::isfinite(mean[c]) || !std::isfinite(squares[c])) continue;  // from a step that is skipped or fails
         float &to_mean = running[norm.mean + c], &to_variance = running[norm.variance + c];
         to_mean = static_cast<float>(kept * to_mean + own * mean[c]);
         to_variance = static_cast<float>(kept * to_variance + own * squares[c] / divisor);
@@ -62,7 +62,7 @@ class TrackOp : public HostOp {
 
  private:
   BatchNormTrack desc_;
-  std::int64_t channels_ = 0;  // of the largest
+  std::int64_t channels_ = 0;  // of the largest normalisation
 };
 
 class RunningOp : public HostOp {

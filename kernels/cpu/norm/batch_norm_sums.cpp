@@ -1,4 +1,4 @@
-// BatchNormMoments and BatchNormBackwardSums: what is summed over a batch. One pass over memory each.
+// BatchNormMoments and BatchNormBackwardSums: reductions over a batch, each in one pass over memory.
 #include <memory>
 
 #include "kernels/cpu/cpu_op.h"
@@ -7,7 +7,7 @@
 namespace dp::kernels {
 namespace {
 
-// Two doubles for each group of samples and channel.
+// Base of ops that reduce to two doubles per group of samples and channel.
 class GroupedSums : public HostOp {
  public:
   GroupedSums(const TensorDesc& x, int tensors_read, const CpuOpOptions& options)
@@ -20,11 +20,12 @@ class GroupedSums : public HostOp {
 
  protected:
   std::size_t sums_bytes() const { return static_cast<std::size_t>(2 * groups_.count * channels_) * sizeof(double); }
-  // Of a group: the first number of each channel, then the second.
+  // The sums of a group: the first value of each channel, then the second value of each channel.
   double* sums_of(void* workspace, std::int64_t group) const {
     return static_cast<double*>(workspace) + 2 * channels_ * group;
   }
-  // body(sample, block, first numbers, second numbers); the numbers are of the block's channels, zero before its first sample.
+  // Calls body(group, sample, block, first values, second values). The values are those of the block's channels and are
+  // zero before the group's first sample.
   template <typename Body>
   void for_planes(void* workspace, const Body& body) const {
     for_grouped_planes(threads_, groups_, view_.blocks, [&](std::int64_t group, std::int64_t n, std::int64_t block) {
@@ -99,7 +100,7 @@ class BackwardSumsOp : public GroupedSums {
   }
 
  private:
-  // The groups in order; then from products with x - shift to those with xhat.
+  // Adds the groups in order, then converts the sums of dz * (x - shift) to those of dz * xhat.
   void finish(const double* stats, const float* shift, void* workspace, double* sums, float* dweight,
               float* dbias) const {
     const std::int64_t channels = view_.c;

@@ -1,4 +1,4 @@
-// Average pools by oneDNN.
+// Average pooling by oneDNN.
 #include <memory>
 
 #include "kernels/cpu/dnnl_compat.h"
@@ -14,8 +14,9 @@ PoolShape shape_of(const Window& w, bool global, const Shape& x) {
   return {{w.stride, w.stride}, {w.kernel, w.kernel}, {w.padding, w.padding}};
 }
 
-// The small side of a pool. Of images of one cell, whole blocks of channels lie as row-major does: such a tensor is called
-// row-major, as a Linear that reads it likes it, and seen by oneDNN in the blocks of the large side.
+// The pooled side. For images of one cell and whole blocks of channels, blocked and row-major memory are equal. The
+// tensor is then declared row-major, which suits a linear layer that reads it, and oneDNN gets it in the blocks of the
+// large side.
 struct SmallSide {
   TensorDesc tensor;
   DnnlDesc seen;

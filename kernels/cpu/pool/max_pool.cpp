@@ -9,7 +9,7 @@
 namespace dp::kernels {
 namespace {
 
-// A 1x1 image has the same memory in nchw and nhwc. Such a tensor takes the layout of the pool's other tensor.
+// A 1x1 image has the same memory in nchw and nhwc. It is viewed in the layout of the pool's other tensor.
 ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
   ActivationView view = view_of(tensor);
   if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
@@ -54,7 +54,7 @@ class MaxPoolForwardOp : public HostOp {
         if (!dropout_) continue;
         const DropoutWords words(*static_cast<const StepInputs*>(args[4]), layer_,
                                  static_cast<const std::int64_t*>(args[3])[n]);
-        dropout_->apply(words, block, y + at, y + at, plane_mask);  // while it lies in the cache
+        dropout_->apply(words, block, y + at, y + at, plane_mask);  // while it is in the cache
       }
     });
   }

@@ -14,7 +14,7 @@ struct Best {
   typename V::Ints cell;
 
   void offer(typename V::Floats v, std::int32_t at) {
-    // Greater, or the first NaN; a NaN that won stays.
+    // Wins if it is greater, or the first NaN. A NaN maximum stays.
     const typename V::Ints wins = ~(v <= value) & (value == value);
     value = wins ? v : value;
     cell = wins ? at - typename V::Ints{} : cell;
@@ -23,7 +23,7 @@ struct Best {
     if (relu) {
       const typename V::Ints positive = value > 0.f;
       if (mask != nullptr) V::store_bytes(mask, cell | (~positive & kNoGradient));
-      V::store(y, value <= 0.f ? typename V::Floats{} : value);  // NaN stays
+      V::store(y, value <= 0.f ? typename V::Floats{} : value);  // NaN stays NaN
     } else {
       if (mask != nullptr) V::store_bytes(mask, cell);
       V::store(y, value);
@@ -88,16 +88,16 @@ void backward_tiles(const PoolPlanes& p, float scale, const float* dy, const std
         V::store(corner + c + row + block, cell == 3 ? gradient : zero);
       }
     }
-    std::fill(top + used, top + row, 0.f);  // a last odd column
+    std::fill(top + used, top + row, 0.f);  // the last column of an odd width
     std::fill(top + row + used, top + 2 * row, 0.f);
   }
-  std::fill(dx + p.pooled_h * 2 * row, dx + p.h * row, 0.f);  // a last odd row
+  std::fill(dx + p.pooled_h * 2 * row, dx + p.h * row, 0.f);  // the last row of an odd height
 }
 
 template <typename V>
 void backward_any(const PoolPlanes& p, float scale, const float* dy, const std::uint8_t* mask, float* dx) {
   const std::int64_t block = p.block, kernel = p.window.kernel, stride = p.window.stride, padding = p.window.padding;
-  // The windows that hold a coordinate: first .. last.
+  // The windows that contain a coordinate: first .. last.
   const auto first = [&](std::int64_t at) {
     return std::max<std::int64_t>(0, (at + padding - kernel + stride) / stride);
   };

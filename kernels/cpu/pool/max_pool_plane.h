@@ -14,13 +14,13 @@ struct PoolPlanes {  // the large side (h, w) and the pooled side of one plane; 
   std::int64_t h, w, pooled_h, pooled_w, block;
   Window window;
 
-  // Windows of two by two that tile: the common case, without bounds to check.
+  // Windows of 2 x 2 that do not overlap: the common case, without bounds checks.
   bool tiles() const { return window.kernel == 2 && window.stride == 2 && window.padding == 0; }
 };
 
-// y = max over the window, then max(0, y) when relu; mask as MaxPool2dForward says, or null. NaN is a maximum.
+// y = max over the window, then max(0, y) if relu. mask is as in MaxPool2dForward, or null. NaN counts as the maximum.
 void max_pool_plane(const PoolPlanes& planes, bool relu, const float* x, float* y, std::uint8_t* mask);
-// dx is written once, every element.
+// Writes every element of dx once.
 void max_pool_plane_backward(const PoolPlanes& planes, float scale, const float* dy, const std::uint8_t* mask,
                              float* dx);
 

@@ -1,6 +1,6 @@
-// Collectives of one device run one after another, in the order of the calls, whatever streams and communicators they are on. Every
-// rank calls in the same order, so every device runs them in the same order: two that run side by side can wait for each
-// other across devices for ever.
+// Runs the collectives of one device one after another, in call order, across all streams and communicators. Every rank
+// makes the calls in the same order, so all devices agree. Concurrent collectives could wait for each other across
+// devices forever.
 #pragma once
 
 #include "kernels/cuda/runtime/check.h"
@@ -10,9 +10,9 @@ namespace dp::kernels::cuda {
 
 class CollectiveOrder {
  public:
-  // Before the first collective, with the device bound.
+  // Call before the first collective, with the device bound.
   void prepare() { done_ = make_event_handle(); }
-  // Around what `communicator` enqueues on `stream`, its only one.
+  // Call begin() before and end() after `communicator` enqueues on `stream`. Each communicator uses only one stream.
   void begin(const void* communicator, CudaStream& stream) {
     if (last_ != nullptr && last_ != communicator) stream.wait(done_.get());
   }
@@ -20,16 +20,16 @@ class CollectiveOrder {
     check(cudaEventRecord(done_.get(), stream.native()), "recording an event");
     last_ = communicator;
   }
-  // What comes next follows everything so far in the order of its stream.
+  // The next collective waits for no event. Its stream must order it after all earlier ones.
   void restart() { last_ = nullptr; }
-  // The communicator is gone; another one may get its address.
+  // Call when the communicator is destroyed. Another one may get its address.
   void forget(const void* communicator) {
     if (last_ == communicator) last_ = this;
   }
 
  private:
   EventHandle done_;
-  const void* last_ = nullptr;  // whose collective done_ is behind
+  const void* last_ = nullptr;  // communicator whose collective done_ follows
 };
 
 }  // namespace dp::kernels::cuda

@@ -1,5 +1,6 @@
-// NCCL's functions, found at run time: neither its header nor its library is needed to build or to start. What is declared here is
-// the part of its C interface that has not changed since 2.10; tests/simulated_cuda/nccl_header_test.cpp compares it with nccl.h.
+// NCCL functions, loaded at run time. Neither the header nor the library is needed to build or to start. The declared
+// part of the C interface has not changed since 2.10. tests/simulated_cuda/nccl_header_test.cpp compares it with
+// nccl.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +25,7 @@ enum class NcclOp : int { sum = 0 };
 struct NcclId {
   char bytes[128];
 };
-struct NcclRank;  // of one communicator
+struct NcclRank;  // NCCL's opaque type behind ncclComm_t
 using NcclComm = NcclRank*;
 
 struct NcclApi {
@@ -35,7 +36,7 @@ struct NcclApi {
   NcclResult (*comm_abort)(NcclComm comm);
   NcclResult (*comm_get_async_error)(NcclComm comm, NcclResult* error);
   const char* (*get_error_string)(NcclResult result);
-  const char* (*get_last_error)(NcclComm comm);  // null before 2.13
+  const char* (*get_last_error)(NcclComm comm);  // null before NCCL 2.13
   NcclResult (*broadcast)(const void* from, void* to, std::size_t count, NcclType type, int root, NcclComm comm,
                           cudaStream_t stream);
   NcclResult (*reduce)(const void* from, void* to, std::size_t count, NcclType type, NcclOp op, int root, NcclComm comm,
@@ -43,7 +44,7 @@ struct NcclApi {
   NcclResult (*all_reduce)(const void* from, void* to, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
                            cudaStream_t stream);
   NcclResult (*reduce_scatter)(const void* from, void* to, std::size_t count, NcclType type, NcclOp op, NcclComm comm,
-                               cudaStream_t stream);  // count: of a rank's part
+                               cudaStream_t stream);  // count: elements per rank
   NcclResult (*all_gather)(const void* from, void* to, std::size_t count, NcclType type, NcclComm comm,
                            cudaStream_t stream);
   NcclResult (*send)(const void* from, std::size_t count, NcclType type, int peer, NcclComm comm, cudaStream_t stream);
@@ -54,13 +55,13 @@ struct NcclApi {
 
 struct NcclLibrary {
   const NcclApi* api = nullptr;
-  std::string file;    // where it was found
-  std::string reason;  // why there is no api
+  std::string file;    // the loaded file
+  std::string reason;  // why api is null
 };
 
-// Of this process; looked for on first use: the file that DP_NCCL_LIBRARY names, or else libnccl.so.2.
+// The library of this process, loaded at the first call: the file that DP_NCCL_LIBRARY names, otherwise libnccl.so.2.
 const NcclLibrary& nccl();
-// For tests: from now on that is what nccl() gives.
+// For tests: replaces the library that nccl() returns.
 void provide_nccl(NcclLibrary library);
 std::string nccl_release(const NcclApi& api);  // "2.28.9"
 

@@ -24,7 +24,7 @@ const std::byte* at(const void* data, std::int64_t element, DType type) {
   return static_cast<const std::byte*>(data) + static_cast<std::size_t>(element) * size_of(type);
 }
 
-// Whether all ranks have slices of one size: then NCCL has a collective for it.
+// Whether all slices have the same size. NCCL's own collectives require that.
 bool even(std::int64_t count, int size) { return count % size == 0 && slice_of(count, 0, size).size() == count / size; }
 
 std::size_t before(std::span<const std::size_t> bytes, int rank) {

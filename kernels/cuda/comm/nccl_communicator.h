@@ -1,5 +1,5 @@
-// The communicator "nccl": GPUs of one process or of several, one for each rank. Sums are NCCL's, in an order of its own; what a rank
-// brings itself is added first, in the fixed tree.
+// The communicator "nccl": GPUs of one or several processes, one per rank. A rank first adds its own summands in the
+// fixed tree. NCCL then reduces over the ranks in its own order.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace dp::kernels::cuda {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // `link`: of `watch`, which it shares with the other ranks of this process.
+  // `link` belongs to `watch`, which all ranks of this process share.
   NcclCommunicator(const NcclApi& api, std::shared_ptr<NcclWatch> watch, NcclLink& link, CudaContext& context, int rank,
                    int size);
   ~NcclCommunicator() override;
@@ -36,10 +36,10 @@ class NcclCommunicator final : public Communicator {
   // Enqueues call(comm, stream) in the device's order of collectives.
   template <typename Call>
   void enqueue(const char* what, Stream& stream, const Call& call);
-  // The same for several calls that NCCL takes as one; call() gives the first result that is no success.
+  // Enqueues several calls as one NCCL group. `call` stores the first failure in its last argument.
   template <typename Call>
   void enqueue_group(const char* what, Stream& stream, const Call& call);
-  // Where the sum of this rank's summands lies: at `data` itself if that may change, else in scratch memory.
+  // Returns the sum of this rank's summands: in `data` if `may_change`, otherwise in scratch memory.
   const void* own_sum(void* data, std::int64_t count, DType type, bool may_change, Stream& stream);
 
   const NcclApi& api_;
@@ -50,17 +50,17 @@ class NcclCommunicator final : public Communicator {
   int summands_ = 1;
   std::int64_t stride_ = 0;  // elements
   DeviceMemory scratch_;
-  // Outgrown ones: to free memory waits for what runs on other devices too, which may wait for this rank.
+  // Outgrown scratch memory. Freeing it could wait for other devices, whose work may wait for this rank.
   std::vector<DeviceMemory> retired_;
   std::size_t scratch_bytes_ = 0;
   std::vector<const void*> summed_;
 };
 
-// Why NCCL can not serve these devices in one process; empty if it can.
+// Why NCCL cannot serve these devices in one process; empty if it can.
 std::string nccl_refusal(std::span<const int> devices);
-// One handle per context, in rank order. Error(usage) with nccl_refusal(), Error(device) where NCCL does not start.
+// One communicator per context, in rank order. Error(usage) with nccl_refusal(); Error(device) if NCCL does not start.
 std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(std::span<Context* const> contexts);
-// As Backend::join.
+// See Backend::join.
 std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& rendezvous);
 
 }  // namespace dp::kernels::cuda

@@ -8,7 +8,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{100};
-// A thread that has been in a call of NCCL for so long waits for a peer: aborting under it is the only way to free it.
+// A thread that stays in an NCCL call for longer waits for a peer. Only an abort during the call can free it.
 constexpr std::chrono::milliseconds kPatience{1000};
 
 }  // namespace
@@ -41,7 +41,7 @@ void NcclLink::end(const std::string& reason) {
     const std::scoped_lock lock(mutex_);
     reason_ = reason;
   }
-  ended_ = true;  // who enters from now on stays outside; who is inside gets a while to leave
+  ended_ = true;  // later enter() calls do not call NCCL; a thread inside gets time to leave
   const auto patience = std::chrono::steady_clock::now() + kPatience;
   while (inside_ && std::chrono::steady_clock::now() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

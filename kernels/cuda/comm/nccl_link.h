@@ -1,7 +1,8 @@
-// One rank's handle of NCCL, watched: what ends it frees whoever waits for it.
+// A watched NCCL communicator of one rank.
 //
-// NCCL's calls block while a peer is missing, and its kernels spin; only ncclCommAbort, from another thread, ends both. So a thread
-// looks ten times a second at the engine's abort flag and at NCCL's asynchronous errors, and aborts.
+// NCCL's calls block while a peer is missing, and its kernels spin. Only ncclCommAbort from another thread ends both.
+// So a watcher thread polls the engine's abort flag and NCCL's asynchronous errors ten times a second, and aborts the
+// communicator.
 #pragma once
 
 #include <atomic>
@@ -21,12 +22,13 @@ namespace dp::kernels::cuda {
 
 class NcclLink final : public Guard {
  public:
-  // Owns `comm`, of that device. `graphs`: those that may hold `comm`; they are dropped before it is aborted. `abort` may be null.
+  // Owns `comm`, a communicator of `device`. `graphs` may hold `comm`; they are dropped before the abort. `abort` may
+  // be null.
   NcclLink(const NcclApi& api, NcclComm comm, Device device, GraphList& graphs, const AbortFlag* abort)
       : api_(api), comm_(comm), device_(device), graphs_(graphs), abort_(abort) {}
   ~NcclLink() override;
 
-  // Calls call(comm); throws what ended the link, or Error(device) when the call fails.
+  // Calls call(comm). Throws Aborted or Error(device) if the link has ended, Error(device) if the call fails.
   template <typename Call>
   void enter(const char* what, const Call& call) {
     inside_ = true;
@@ -45,7 +47,7 @@ class NcclLink final : public Guard {
 
  private:
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_relaxed); }
-  void end(const std::string& reason);  // empty: because of the abort flag
+  void end(const std::string& reason);  // empty: the abort flag was set
   [[noreturn]] void throw_end();
   [[noreturn]] void fail(const char* what, NcclResult result);
   std::string text_of(NcclResult result) const;
@@ -55,12 +57,12 @@ class NcclLink final : public Guard {
   const Device device_;
   GraphList& graphs_;
   const AbortFlag* const abort_;
-  std::atomic<bool> inside_{false}, ended_{false};  // inside_: a thread is in a call of NCCL
-  std::mutex mutex_;                                // of what follows
+  std::atomic<bool> inside_{false}, ended_{false};  // inside_: a thread is in an NCCL call
+  std::mutex mutex_;                                // guards reason_
   std::string reason_;
 };
 
-// The links of one communicator in this process, and the thread that watches them.
+// The links of one communicator in this process, and their watcher thread.
 class NcclWatch {
  public:
   explicit NcclWatch(std::vector<std::unique_ptr<NcclLink>> links);

@@ -1,4 +1,4 @@
-// How the ranks of NCCL find each other: in one process, or across processes by what the world exchanges.
+// Creates NCCL communicators: in one process, or across processes through Rendezvous.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// NCCL reads its environment when it is first called. By default it connects ranks for an algorithm when a call first takes it, which
-// allocates memory while peers may already wait in a kernel.
+// NCCL reads its environment at its first call. By default it connects the ranks for an algorithm at the first call
+// that uses it. That allocates memory while peers may already wait in a kernel (docs/decisions/0028).
 const NcclApi& library() {
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   if (nccl().api == nullptr) throw Error(ErrorCode::usage, "nccl can not be used: " + nccl().reason);
@@ -30,10 +30,10 @@ std::unique_ptr<NcclLink> link(const NcclApi& api, NcclComm comm, CudaContext& c
   return std::make_unique<NcclLink>(api, comm, context.device(), context.graphs(), context.abort());
 }
 
-// What a rank tells the others: its GPU, an error that keeps it from taking part, and, rank 0, where all meet.
+// What each rank sends to all ranks: its GPU, its error if it cannot take part, and, from rank 0, the NCCL id.
 struct Introduction {
   NcclId id{};
-  std::array<char, 96> gpu{};  // of all hosts: "host 0000:01:00.0"
+  std::array<char, 96> gpu{};  // unique across hosts: "host 0000:01:00.0"
   std::array<char, 256> problem{};
 };
 
@@ -61,7 +61,7 @@ Introduction introduce(const CudaContext& context, int rank) {
   return mine;
 }
 
-// The same Error on every rank.
+// Throws the same Error on every rank.
 void check_introductions(const std::vector<Introduction>& all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].problem[0] != '\0')
@@ -73,8 +73,8 @@ void check_introductions(const std::vector<Introduction>& all) {
   }
 }
 
-// Calls each kind of collective once with every type, on all ranks of this process, and waits for them. What NCCL loads and allocates at
-// a first call it does here, where this thread alone launches work.
+// Calls each kind of collective once with every type, on all ranks of this process, and waits. NCCL loads and allocates
+// at first calls. Here only this thread launches work, so nothing can deadlock.
 void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> contexts, int first_rank, int size) {
   constexpr NcclType kTypes[] = {NcclType::f32, NcclType::f64, NcclType::bf16, NcclType::u8};
   struct Rank {
@@ -85,7 +85,7 @@ void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> con
   std::vector<Rank> ranks;
   for (Context* const context : contexts)
     ranks.push_back({context->allocate(bytes), context->allocate(bytes), context->make_stream()});
-  // As one group: a thread that serves several ranks must launch the calls of all of them at once.
+  // One group: a thread that serves several ranks must launch the calls of all of them together.
   const auto group = [&](const auto& calls) {
     check_nccl(api, api.group_start(), "warming up");
     NcclResult first = NcclResult::success;
@@ -119,7 +119,7 @@ void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> con
       keep(api.reduce_scatter(from, to, 1, type, NcclOp::sum, comm, stream));
     }
   });
-  // Gather and scatter, with any root.
+  // Every pair, for gather and scatter with any root.
   group([&](NcclComm comm, int rank, Rank& own, cudaStream_t stream, const auto& keep) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;

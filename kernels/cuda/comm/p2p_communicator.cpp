@@ -10,12 +10,12 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// Below so many bytes one round of reading everything is faster than two of reading slices.
+// Bytes. Below this size one round over the whole data is faster than two rounds over slices.
 constexpr std::size_t kOneRound = 128 * 1024;
 
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
 
-// Of the sizes of gather and scatter.
+// FNV-1a of the part sizes of gather and scatter.
 std::uint64_t hash_of(std::span<const std::size_t> bytes) {
   std::uint64_t hash = 0xCBF29CE484222325u;
   for (const std::size_t size : bytes) hash = (hash ^ size) * 0x100000001B3u;
@@ -60,12 +60,12 @@ void P2pCommunicator::set_summands(int summands, std::int64_t stride) {
 void P2pCommunicator::reserve(std::size_t bytes) {
   context_.bind_thread();
   const auto ranks = static_cast<std::size_t>(size());
-  if (ranks > 1 && bytes >= kOneRound)  // slices are whole blocks, of at most 8 bytes an element
+  if (ranks > 1 && bytes >= kOneRound)  // a slice is whole blocks of at most 8 bytes per element
     scratch(std::min(bytes, (bytes + ranks - 1) / ranks + 8 * static_cast<std::size_t>(kSliceBlock)));
   if (staged_) reserve_copies(bytes * static_cast<std::size_t>(summands_));
 }
 
-// Both: which of them a call's publication goes to, differs from step to step.
+// Reserves both copies: steps alternate between them.
 void P2pCommunicator::reserve_copies(std::size_t bytes) {
   for (PinnedCopy& copy : copies_) {
     if (copy.bytes >= bytes) continue;
@@ -151,7 +151,7 @@ void P2pCommunicator::sum(const Call& call, Range range, void* out) {
   const auto count = static_cast<std::size_t>(call.what.count);
   summed_.clear();
   for (int rank = 0; rank < size(); ++rank) {
-    // A copy in pinned memory has the summands side by side.
+    // A pinned copy stores the summands contiguously.
     const std::size_t stride = direct_[static_cast<std::size_t>(rank)] ? static_cast<std::size_t>(stride_) : count;
     for (int summand = 0; summand < summands_; ++summand)
       summed_.push_back(published(rank) +
@@ -207,7 +207,7 @@ void P2pCommunicator::reduce(void* data, std::int64_t count, DType type, int roo
   if (size() == 1 || bytes < kOneRound) {
     if (rank_ == root) sum(call, {0, count}, data);
   } else {
-    // Only the root's data may change: the others leave their slice of the sum in memory of their own.
+    // Only the root's data may change. The other ranks write their slices of the sum to scratch memory.
     const std::size_t own_bytes = static_cast<std::size_t>(call.own.size()) * call.element;
     std::byte* const slice = scratch(own_bytes);
     sum(call, call.own, slice);

@@ -46,7 +46,7 @@ bool reads_pattern(int reader, int owner) {
   const PinnedMemory host = pinned_memory(kBytes);
   const auto* const host_words = static_cast<const unsigned*>(host.get());
 
-  // A kernel's reads, then a copy's; other data each time, so that nothing old can pass.
+  // Reads by a kernel, then by a copy. The pattern differs each time, so that stale data fails.
   for (int by_copy = 0; by_copy < 2; ++by_copy) {
     bind_device(owner);
     launch({"write_pattern", grid, block, owner_stream.get()}, write_pattern_kernel,

@@ -32,14 +32,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Between two lines of the probe. A first context can take seconds on a large machine.
+// Limit between two lines of output. The first context can take seconds on a large machine.
 int patience_ms() {
   const char* const seconds = std::getenv("DP_PEER_PROBE_SECONDS");
   const double given = seconds == nullptr ? 0 : std::strtod(seconds, nullptr);
   return given > 0 && given < 1e6 ? static_cast<int>(1000 * given) : 20'000;
 }
 
-// Beside this library, or beside the program that holds this code.
+// In the folder of this library, or of the executable that contains this code.
 std::string probe_program() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&probe_program), &info) == 0 || info.dli_fname == nullptr) return {};
@@ -50,7 +50,7 @@ std::string probe_program() {
 
 std::atomic<int> programs_started{0};
 
-// dp_peer_probe at work.
+// A running dp_peer_probe.
 class Probe {
  public:
   Probe(const std::string& program, const std::vector<DevicePair>& pairs);
@@ -59,7 +59,7 @@ class Probe {
   Probe& operator=(const Probe&) = delete;
 
   enum class Heard { line, end, nothing };
-  // The next line that it prints, or that it has ended or said nothing for a while.
+  // Reads the next line. `end`: the program has ended. `nothing`: the time limit passed without output.
   Heard hear(std::string& line);
 
  private:
@@ -87,7 +87,7 @@ Probe::Probe(const std::string& program, const std::vector<DevicePair>& pairs) {
   programs_started += child_ != 0;
 }
 
-// One that was killed may stay in the driver: it is not waited for longer than a second.
+// A killed process may hang in the driver, so this waits at most one second.
 Probe::~Probe() {
   if (out_ >= 0) close(out_);
   if (child_ == 0) return;
@@ -116,8 +116,8 @@ Probe::Heard Probe::hear(std::string& line) {
   }
 }
 
-// Calls settle(pair, verdict) for each pair that was tried. A program that hangs or fails at a pair is followed by another one for the
-// pairs that are left; one that does not get so far as to try a pair, by none.
+// Calls settle(pair, verdict) for each tried pair. If the program hangs or fails at a pair, starts another one for the
+// remaining pairs. If it fails before it tries a pair, stops.
 template <typename Settle>
 void probe(const std::string& program, std::vector<DevicePair> pairs, const Settle& settle) {
   while (!pairs.empty()) {
@@ -147,7 +147,7 @@ std::string bus_id(int device) {
   return text;
 }
 
-// One verdict a line: "<reader's bus id> <owner's bus id> <verdict>".
+// One verdict per line: "<reader's bus id> <owner's bus id> <verdict>".
 using Verdicts = std::map<std::string, PeerPath>;
 
 Verdicts read_verdicts(const std::string& file) {
@@ -178,7 +178,7 @@ int probe_programs_started() { return programs_started; }
 
 std::vector<PeerPath> probed_paths(const std::vector<DevicePair>& pairs) {
   static std::mutex one_at_a_time;
-  static std::map<std::string, Verdicts> of_process;  // by file; what no file could keep, too
+  static std::map<std::string, Verdicts> of_process;  // by file; includes verdicts that no file holds
   const std::scoped_lock lock(one_at_a_time);
   const std::string file = verdict_file();
   Verdicts& known = of_process[file];

@@ -1,5 +1,6 @@
-// dp_peer_probe <reader>:<owner> ...: tries the pairs of devices in this order, and prints how far it is (peer_probe.h). Its reader kills
-// it when a line takes too long. Ends with 0 when all were tried.
+// dp_peer_probe <reader>:<owner> ...: tries the pairs of devices in this order and prints its progress (peer_probe.h).
+// The parent kills it when a line takes too long. Exit code: 0 if all pairs were tried, 2 for a wrong argument, 4 on an
+// error.
 #include <sys/prctl.h>
 #include <csignal>
 #include <cstdio>
@@ -38,7 +39,7 @@ int main(int argc, char** argv) {
     pairs.emplace_back(reader, owner);
     devices.insert({reader, owner});
   }
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a probe that hangs does not outlive the program that waits for it
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a hanging probe must not outlive its parent
   try {
     for (const int device : devices) {
       bind_device(device);

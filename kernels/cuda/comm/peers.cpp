@@ -26,7 +26,7 @@ EnabledPeers& enabled_peers() {
   return enabled;
 }
 
-// Another library of the process may have enabled the pair.
+// Another library in the process may already have enabled the pair.
 void enable(int reader, int owner) {
   const std::scoped_lock lock(enabled_peers().mutex);
   if (enabled_peers().pairs.contains({reader, owner})) return;

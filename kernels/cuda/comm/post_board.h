@@ -1,5 +1,5 @@
-// Where the ranks' threads meet while they enqueue the steps of a collective: each posts what the others need to enqueue theirs.
-// No locks; a rank writes its own line only.
+// Synchronises the ranks' threads while they enqueue a collective: each rank posts the data that the other ranks need.
+// Lock-free; a rank writes only its own line.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,19 +23,19 @@ class PostBoard {
 
   struct Post {
     const std::byte* data = nullptr;    // device memory of the rank
-    const std::byte* staged = nullptr;  // a copy of it in pinned memory; null: nobody needs one
-    cudaEvent_t reached = nullptr;      // of the rank's stream, recorded
+    const std::byte* staged = nullptr;  // copy of data in pinned memory; null: not needed
+    cudaEvent_t reached = nullptr;      // recorded on the rank's stream
     CollectiveCall call;                // must be the same on all ranks
   };
 
-  // The rank's post number `number`, from 0.
+  // Publishes the rank's post `number`, counted from 0.
   void put(int rank, std::uint64_t number, const Post& post) {
     Line& line = lines_[static_cast<std::size_t>(rank)];
     line.posts[number % kSlots] = post;
     line.posted.store(number + 1, std::memory_order_release);
   }
-  // Waits until that rank has posted so many; the post stays as it is until the caller has put the one after the next.
-  // Throws Aborted when the flag is raised, and GivenUp when `turn`, which may be null, says so.
+  // Waits until that rank has put post `number`. The post stays valid until the caller puts its own post `number` + 1.
+  // Throws Aborted when the flag is set, GivenUp when `turn` is given up. Both may be null.
   const Post& wait(int rank, std::uint64_t number, const AbortFlag* abort, const CaptureTurn* turn) const {
     const Line& line = lines_[static_cast<std::size_t>(rank)];
     Spinner spinner;
@@ -47,7 +47,7 @@ class PostBoard {
     return line.posts[number % kSlots];
   }
 
-  // The rank's next post is number 0 again.
+  // Restarts the rank's posts at number 0.
   void forget(int rank) { lines_[static_cast<std::size_t>(rank)].posted.store(0, std::memory_order_release); }
 
  private:

@@ -10,7 +10,8 @@ namespace {
 constexpr int kChannels = 32, kLanes = 8;  // of a block
 constexpr int kChunkCells = 1024, kMostChunks = 256;
 
-// One chunk of cells for one block of channels; chunk's sums at out + chunk * channels.
+// A block adds one chunk of cells for kChannels channels. blockIdx: tile of channels,
+// chunk. The sums of chunk c are stored at out + c * channels.
 template <typename T>
 __global__ void __launch_bounds__(kChannels* kLanes)
     bias_gradient_kernel(const T* dy, float* out, Strides strides, int channels, int cells, int height, int width,

@@ -1,4 +1,4 @@
-// The gradient of a bias: each channel's sum of dy over all its cells.
+// Bias gradient: the sum of dy over N,H,W for each channel.
 #pragma once
 
 #include "dp/shape.h"
@@ -8,7 +8,7 @@ namespace dp::kernels::cuda {
 
 class BiasGradient {
  public:
-  // Of a geometry's y, whose type is `type`.
+  // `geometry`: its y describes dy. `type`: of dy.
   BiasGradient(DType type, const Geometry& geometry);
 
   std::size_t workspace_bytes() const { return static_cast<std::size_t>(chunks_) * channels_ * sizeof(float); }

@@ -57,7 +57,7 @@ Geometry linear_geometry(const TensorDesc& x, const TensorDesc& w) {
   if (x.shape.rank() == 4) {
     const int channels = static_cast<int>(x.shape[1]), pixels = features / channels;
     const bool x_last = order_of(x).channels_last, w_last = order_of(w).channels_last;
-    // Features count in x's order; a run of them in it lies spread in w.
+    // Features are numbered in x's order. Neighbouring features of a group are `weights.channel` elements apart in w.
     if (x_last && !w_last) group = channels, weights.channel = pixels;
     if (!x_last && w_last) group = pixels, weights.channel = channels;
   }

@@ -1,4 +1,4 @@
-// The geometry of a convolution or a linear layer from its tensors. Layouts must be resolved.
+// Geometry of a convolution or a linear layer from its tensors. Layouts must be resolved.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_geometry.h"
@@ -7,9 +7,10 @@
 
 namespace dp::kernels::cuda {
 
-// Error(usage) when an image, or all rows of the product, are more than the kernels count (2^31).
+// Error(usage) if N*H*W of x or y, the number of weights, or the elements of one image exceed 2^30 - 1: kernels use
+// 32-bit indices.
 Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window);
-// Features in the order in which they lie in x.
+// Features are numbered in x's memory order.
 Geometry linear_geometry(const TensorDesc& x, const TensorDesc& w);
 
 }  // namespace dp::kernels::cuda

@@ -9,17 +9,17 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kMostDepth = 160;  // channels of x times the cells of the window
+constexpr int kMostDepth = 160;  // channels of x times kernel height and width
 
-// Elements that a thread stores at once.
+// Elements that a thread stores with one instruction.
 template <typename T, int count>
 struct alignas(count * sizeof(T)) Chunk {
   T v[count];
 };
 
-constexpr int kForwardThreads = 128, kCells = 2, kOutputs = 32;  // of a thread: cells of y, channels of y
+constexpr int kForwardThreads = 128, kCells = 2, kOutputs = 32;  // per thread: cells of y, channels of y
 
-// blockIdx: cells of y, channels of y. `kChunk`: neighbouring channels that are stored at once: 16 bytes, or one.
+// blockIdx: tile of cells of y, tile of channels of y. `kChunk`: neighbouring channels per store: 16 bytes, or one.
 template <typename T, int kChunk>
 __global__ void __launch_bounds__(kForwardThreads)
     thin_forward_kernel(const T* x, const T* w, const float* bias, T* y, Geometry geometry, Ending ending) {
@@ -79,15 +79,16 @@ __global__ void __launch_bounds__(kForwardThreads)
 }
 
 constexpr int kAcross = 16, kLanes = 16, kWeightsThreads = kAcross * kLanes;  // threads over channels of y, over cells
-constexpr int kColumns = 32;                                                  // channels of y of a block, two a thread
+constexpr int kColumns = 32;                                                  // channels of y per block, two per thread
 constexpr int kBatch = 64;                                                    // cells in shared memory at a time
-constexpr int kLeastCells = 512;                                              // of a chunk
+constexpr int kLeastCells = 512;                                              // per chunk
 constexpr int kBlocks = 1024;
-constexpr int kEndChunks = 32;  // whose sums one block adds
+constexpr int kEndChunks = 32;  // chunks that one block adds at the end
 
-// blockIdx: chunk of cells, channels of y, `taps` rows of the product (kernel row, kernel col, channel). Sums as in the
-// partial sums of gemm_kernel; with `bias` those of dy, too. The last block of a group of chunks adds them in order, the last group's
-// the groups. counters: one for each group, one for all, all 0.
+// blockIdx: chunk of cells, tile of channels of y, tile of `taps` rows of the product. A row is (kernel
+// row, kernel col, channel). Partial sums are stored as in gemm_kernel; with `bias`, the sums of dy follow.
+// The last block of a group of kEndChunks chunks adds the group's partial sums. The last block of all
+// groups adds the groups. Both add in a fixed order. counters: one per group and one for all groups, all 0.
 template <int taps, typename T>
 __global__ void __launch_bounds__(kWeightsThreads)
     thin_weights_kernel(const T* x, const T* dy, float* partials, float* dw, float* db, unsigned* counters,
@@ -143,7 +144,8 @@ __global__ void __launch_bounds__(kWeightsThreads)
     }
   }
 
-  const auto add_lanes = [&](float first, float second) {  // the sum of column `thread` in the first kColumns threads
+  // In thread i < kColumns: the sum of column i over all lanes.
+  const auto add_lanes = [&](float first, float second) {
     __syncthreads();
     lanes[lane][across] = first;
     lanes[lane][kAcross + across] = second;
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(kWeightsThreads)
   add(0, groups, kEndChunks, true);
 }
 
-// Rows of the product that a block has.
+// Rows of the product per block.
 int taps_of(const WeightsPoints& points) { return points.rows() <= 12 ? 12 : points.rows() <= 28 ? 28 : 32; }
 
 int over(int count, int each) { return (count + each - 1) / each; }

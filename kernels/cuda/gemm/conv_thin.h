@@ -1,5 +1,5 @@
-// Convolutions of images of few channels, the first layer of a network: too little to multiply for tiles of matrices, so each
-// thread reads the image where it lies.
+// Convolutions whose input has few channels: the first layer of a network. Their products
+// are too small for matrix tiles, so each thread reads the image directly.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_geometry.h"
@@ -26,18 +26,18 @@ class ThinForward {
 
 class ThinWeights {
  public:
-  ThinWeights(DType type, const Geometry& geometry,
-              bool bias);  // type: of x and dy; bias: with the gradient of the bias
+  // type: of x and dy. bias: also compute the bias gradient.
+  ThinWeights(DType type, const Geometry& geometry, bool bias);
 
   std::size_t workspace_bytes() const;
-  // db: null without bias.
+  // db: null without bias. workspace: workspace_bytes().
   void enqueue(cudaStream_t stream, const void* x, const void* dy, float* dw, float* db, float* workspace) const;
 
  private:
   DType type_;
   Geometry geometry_;
   bool bias_;
-  int chunks_;  // of the cells of y, each with sums of its own in the workspace
+  int chunks_;  // of the cells of y; each chunk has its own partial sums in the workspace
   DeviceMemory counters_;
 };
 

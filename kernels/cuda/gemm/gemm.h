@@ -1,4 +1,4 @@
-// A product ready to be enqueued. Only for .cu files.
+// A matrix product that is ready to be enqueued. Only for .cu files.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 
 namespace dp::kernels::cuda {
 
-// Whether every `count` neighbouring channels lie side by side and aligned, if the tensor does.
+// Whether groups of `count` neighbouring channels are contiguous and aligned, provided
+// that the tensor's start is aligned.
 inline bool in_chunks(const Strides& s, int channels, int count) {
   return channels % count == 0 && s.channel == 1 && s.image % count == 0 && s.row % count == 0 && s.col % count == 0;
 }
@@ -37,21 +38,24 @@ GemmShape shape_of(const Geometry& geometry, int parts) {
   return shape;
 }
 
-// Splits that one block adds; their sums are added by another one. One block reads 100 GB/s or so, all together many times that.
+// Splits that one block adds; one more block adds the sums of all groups. A single block
+// reads about 100 GB/s, far less than all blocks together.
 inline constexpr int kEndGroup = 8;
 inline int end_groups(int splits) { return (splits + kEndGroup - 1) / kEndGroup; }
-// Of gemm_kernel, whatever the tile.
+// Counters that gemm_kernel needs: an upper bound for every tile.
 inline unsigned counters_of(const GemmShape& shape, int splits) {
   constexpr int kLeastTile = 32;
   return blocks_for(shape.rows, kLeastTile) * blocks_for(shape.cols, kLeastTile) * static_cast<unsigned>(shape.parts) *
          static_cast<unsigned>(end_groups(splits) + 1);
 }
 
-// Beside: what else is done to results (gemm_geometry.h); with anything, operands are float32.
+// Beside: an operation on each result (see Nothing in gemm_geometry.h). With any other
+// than Nothing, operands are float32.
 template <typename Points, typename Beside>
 class Gemm {
  public:
-  // type: of the operands. quads_a, quads_b: the operand's neighbours come in quads, if its pointer does.
+  // type: of the operands. quads_a, quads_b: the operand's layout allows aligned reads of
+  // four neighbours. enqueue() also checks the pointer.
   Gemm(DType type, const Geometry& geometry, int parts, bool bias, bool relu, bool quads_a, bool quads_b,
        const std::optional<GemmChoice>& choice)
       : Gemm(type, geometry, parts, bias, relu, quads_a, quads_b,
@@ -74,8 +78,8 @@ class Gemm {
   std::vector<GemmChoice> alternatives() const { return cuda::alternatives(shape_, kAlternatives); }
   std::string name() const { return gemm_name(choice_); }
 
-  // In gemm_enqueue.h. Results have the operands' type, those of WeightsPoints are float. columns: the gradient of the bias, of
-  // WeightsPoints with `bias`; null otherwise, as `bias` is for them.
+  // Defined in gemm_enqueue.h. Results have the operands' type; results of WeightsPoints are float32.
+  // columns: the bias gradient, for WeightsPoints with `bias`; otherwise null. bias: null for WeightsPoints.
   void enqueue(cudaStream_t stream, const char* kernel, const void* a, const void* b, const float* bias, void* out,
                float* columns, float* workspace, const Beside& beside) const;
 
@@ -93,7 +97,7 @@ class Gemm {
   GemmShape shape_;
   GemmChoice choice_;
   Ending ending_;
-  DeviceMemory counters_;  // as gemm_kernel has them; null without splits
+  DeviceMemory counters_;  // for gemm_kernel; empty without splits
 };
 
 using ForwardGemm = Gemm<ForwardPoints, Nothing>;

@@ -1,4 +1,4 @@
-// Products in float32 whose results go through what stands beside a layer: dropout, ReLU's mask, a pool of 2x2 cells and its gradient.
+// float32 products fused with a neighbouring op: dropout, the gradient of ReLU, a 2x2 max-pool or its gradient.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace dp::kernels::cuda {
 
-// Dropout of a linear layer's results.
+// Dropout of a linear layer's results. samples: one per row.
 struct DroppedOut {
   const std::int64_t* samples;
   const StepInputs* inputs;
@@ -21,19 +21,19 @@ struct DroppedOut {
   }
 };
 
-// ReLU's gradient: x has the results' layout.
+// Gradient of a ReLU. x: the ReLU's result, in the layout of the product's results.
 struct Masked {
   const float* x;
 
   __device__ float operator()(float value, int, int, long long place) const { return x[place] > 0 ? value : 0.f; }
 };
 
-// Of windows of 2x2 cells without overlap.
+// The result of a 2x2 pool with stride 2.
 struct PooledImage {
   int rows, cols, channels;
 };
 
-// ForwardPoints with the rows in the order of the windows: four rows are the cells of one.
+// ForwardPoints with rows in the order of pool windows: rows 4 * i to 4 * i + 3 are the cells of window i.
 struct WindowPoints : ForwardPoints {
   int pooled_rows, pooled_cols;
 
@@ -49,7 +49,8 @@ struct WindowPoints : ForwardPoints {
   }
 };
 
-// The greater of two cells and which it is: `first` is the one that comes first, which wins a tie. A NaN is greater than any number.
+// Maximum of this lane's value and that of lane ^ distance, with its cell. `first`: this lane's cell
+// precedes the other's in the window. The earlier cell wins a tie. NaN is greater than any number.
 __device__ __forceinline__ void take_greater(float& value, int& cell, int distance, bool first) {
   const float other = __shfl_xor_sync(0xffffffffu, value, distance);
   const int other_cell = __shfl_xor_sync(0xffffffffu, cell, distance);
@@ -59,7 +60,7 @@ __device__ __forceinline__ void take_greater(float& value, int& cell, int distan
   value = right_wins ? right : left;
 }
 
-// y and mask: channels last. `samples` and `inputs`: null without dropout.
+// y and mask are channels last. `mask`: null outside training. `samples` and `inputs`: null without dropout.
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     gemm_pool_kernel(const float* a, const float* b, const float* bias, float* y, std::uint8_t* mask,
@@ -68,7 +69,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   multiply_tile<WindowPoints, Tile, false>(
       a, b, geometry, ending,
       [&](const auto& points, const auto& sums, const auto& row_of, const auto& col_of, int, float) {
-        // The four lanes with equal columns have the cells of one window (multiply_tile: a warp is 4 threads down and 8 across).
+        // The four lanes with equal columns hold the four cells of one window: in
+        // multiply_tile a warp is 4 threads down and 8 across.
         const int own = static_cast<int>(threadIdx.x) % 32 / 8;
 #pragma unroll
         for (int i = 0; i < Tile::kThreadRows; ++i) {
@@ -100,7 +102,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       });
 }
 
-// The data gradient of a linear layer that read a pool's result, as the gradient of what was pooled. Both images lie channels last.
+// Data gradient of a linear layer whose input is the result of a 2x2 pool, followed by the
+// gradient of that pool. dx: the gradient of the pool's input. Both images are channels last.
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     gemm_unpool_kernel(const float* a, const float* b, const std::uint8_t* mask, float* dx, Geometry geometry,

@@ -1,4 +1,5 @@
-// How a product is cut into blocks. Depends on its shape alone, so that sums have one order on every device.
+// How a product is divided into blocks. The choice depends only on the shape, so the
+// summation order is the same on every device.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +15,17 @@ inline constexpr TileKind kTileKinds[] = {TileKind::wide, TileKind::tall, TileKi
 
 struct GemmChoice {
   TileKind tile = TileKind::small;
-  int splits = 1;  // ranges of the sum, added up by the last blocks, on tensor cores by a second kernel
+  int splits = 1;  // ranges of k; the last blocks add their partial sums
 };
 
 struct GemmShape {
   std::int64_t rows = 0, cols = 0;      // rows of the largest part
-  std::int64_t depth = 0;               // of a part on average
+  std::int64_t depth = 0;               // average over the parts
   std::int64_t parts = 1, results = 0;  // results of all parts
 };
 
 GemmChoice choose(const GemmShape& shape);
-// Others that may be faster, which the model does not know for sure: at most so many, the likeliest first.
+// Other choices that may be faster on a device. At most `most`, in order of estimated time.
 std::vector<GemmChoice> alternatives(const GemmShape& shape, std::size_t most);
 const char* to_string(TileKind tile);
 std::string gemm_name(const GemmChoice& choice);  // "own:gemm 128x64 in 4 ranges"

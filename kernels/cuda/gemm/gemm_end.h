@@ -1,4 +1,4 @@
-// How sums become results: partial sums added, bias, ReLU.
+// Turns sums into results: adds partial sums, bias and ReLU.
 #pragma once
 
 #include "device_code.h"
@@ -12,14 +12,15 @@ __device__ __forceinline__ float ended(float sum, const float* bias, int col, co
   return ending.relu && value < 0 ? 0.f : value;  // lets NaN through
 }
 
-// Where a sum lies among those of its split.
+// Index of a partial sum within its split.
 template <typename Points>
 __device__ long long partial_place(const Points& points, int dense_row, int col) {
   return Points::kColsInner ? static_cast<long long>(dense_row) * points.cols() + col
                             : static_cast<long long>(col) * points.all_rows() + dense_row;
 }
 
-// The sums of a split: those of all results, then with `columns` those of all columns.
+// Offset of a split's partial sums in the workspace, in floats. A split holds the sums of
+// all results, then, with `columns`, the sums of all columns.
 template <typename Points>
 __device__ __forceinline__ long long split_place(const Points& points, int split, bool columns) {
   return static_cast<long long>(split) *
@@ -32,7 +33,8 @@ __device__ __forceinline__ long long column_place(const Points& points, int spli
 
 inline constexpr int kEndThreads = 256;
 
-// Adds the partial sums of every `lanes`-th split in order, then the lanes' in order.
+// Each result has `lanes` threads. Thread i adds the partial sums of splits i, i + lanes, i + 2 * lanes, ... in order.
+// Thread 0 then adds the threads' sums in order.
 template <typename Points, int lanes, typename Out>
 __global__ void __launch_bounds__(kEndThreads)
     gemm_end_kernel(const float* partials, const float* bias, Out* out, Geometry geometry, Ending ending) {

@@ -1,4 +1,4 @@
-// Gemm::enqueue, for the one file that instantiates it for each kind of product.
+// Definition of Gemm::enqueue. Include it only in the .cu file that instantiates Gemm for a product.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm.h"

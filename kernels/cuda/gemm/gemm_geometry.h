@@ -1,6 +1,6 @@
-// A convolution as three matrix products. What is multiplied never lies in memory as a matrix: an element's address is the sum of
-// a point of its row and a point of its place along the sum (its `k`), and both say which cell of an image that is, so that
-// cells outside of it count as zero. A linear layer is a convolution of images of one cell.
+// A convolution as three matrix products. The operand matrices are never stored. An element's address is the sum
+// of two points: one for its row, one for its position k in the sum. The same sum gives the cell's coordinates
+// in the image; cells outside the image are zero. A linear layer is a convolution of one-cell images.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@
 
 namespace dp::kernels::cuda {
 
-// A positive count below 2^31 that others are divided by: one multiplication and a shift (Granlund and Montgomery 1994).
+// A positive divisor below 2^31. Division takes one multiplication and one shift (Granlund and Montgomery 1994).
 struct Count {
   int value = 1;
   unsigned multiplier = 1, shift = 0;
@@ -20,7 +20,7 @@ struct Count {
     multiplier = count > 0 ? static_cast<unsigned>(((1ull << 32) * ((1ull << shift) - count)) / count + 1) : 0;
   }
   __host__ __device__ operator int() const { return value; }
-  __device__ int below(int n) const {  // n / value, n not negative
+  __device__ int below(int n) const {  // n / value; n must not be negative
     const auto high = static_cast<unsigned>((static_cast<unsigned long long>(n) * multiplier) >> 32);
     return static_cast<int>((high + static_cast<unsigned>(n)) >> shift);
   }
@@ -28,7 +28,7 @@ struct Count {
 __device__ inline int operator/(int n, const Count& count) { return count.below(n); }
 __device__ inline int operator%(int n, const Count& count) { return n - count.below(n) * count.value; }
 
-// Of a tensor, in elements.
+// Strides of a tensor, in elements.
 struct Strides {
   long long image, row, col, channel;
 
@@ -44,25 +44,25 @@ struct Geometry {
   int kernel_height;
   Count kernel_width;
   int stride, padding;
-  // In w channels lie in groups of as many, `groups` apart; one group, but for the features of a linear layer whose weights
-  // have another order than its input.
+  // Channels of w are stored in groups of `group`; successive groups are `groups` elements apart. There
+  // is one group, except for a linear layer whose weights and input have different memory orders.
   Count group;
-  Strides x, w, y;  // of w: image is the output channel, row and col the cell of the window
+  Strides x, w, y;  // in w: image is the output channel, row and col are the cell of the window
   long long groups;
 
   __device__ long long weight_channel(int c) const { return c % group * w.channel + c / group * groups; }
 };
 
-// Passed to kernels byte by byte: no padding, whose bytes would be anything.
+// Passed to kernels byte by byte, so there must be no padding: its bytes would be indeterminate.
 static_assert(std::has_unique_object_representations_v<Geometry>);
 
 struct Point {
   long long offset;  // of the element, from the start of the tensor
   int h, w;          // of the cell
 };
-inline constexpr int kOutside = -(1 << 29);  // of any image, whatever is added
+inline constexpr int kOutside = -(1 << 29);  // outside of every image, also after a coordinate is added
 
-// As points lie in shared memory, to be read at once.
+// A Point as 16 bytes in shared memory, read with one load.
 __device__ inline int4 packed(const Point& point) {
   const auto bits = static_cast<unsigned long long>(point.offset);
   return make_int4(static_cast<int>(bits & 0xffffffffu), static_cast<int>(bits >> 32), point.h, point.w);
@@ -80,24 +80,26 @@ struct Bounds {
   }
 };
 
-// How a sum ends: dense partial sums of `splits` ranges of k, or results.
+// How sums become results. `splits`: ranges of k with separate partial sums. quads_a, quads_b: see Operand::load().
 struct Ending {
   int splits;
   bool bias, relu;
   bool quads_a, quads_b;
 };
 
-// What else is done to a result, here nothing: `row` counts cells (samples) densely, `place` is the result's in its tensor. Structs of this
-// kind are passed to kernels byte by byte: no padding.
+// Beside parameter of Gemm: an operation on each result; this one changes nothing. Arguments:
+// value, dense row (number of the cell or sample), column, index of the result in its tensor.
+// These structs are passed to kernels byte by byte, so they must have no padding.
 struct Nothing {
   __device__ float operator()(float value, int, int, long long) const { return value; }
 };
 
-// The three products. Each: rows() x cols() sums of depth() products a(row, k) * b(col, k).
-//   kAlongA, kAlongB   neighbours in memory along k, or else along rows (of a) and cols (of b)
-//   kColsInner         neighbours in the result along cols
-//   kOfWeights         the result is a gradient of weights: float32 whatever the operands are
-//   parts(), part      the product is made of several that share nothing
+// The three products. Each computes rows() x cols() results; a result is the sum of
+// depth() products a(row, k) * b(col, k).
+//   kAlongA, kAlongB   the operand is contiguous along k; otherwise along rows (of a) or cols (of b)
+//   kColsInner         the result is contiguous along cols; otherwise along rows
+//   kOfWeights         the result is a weight gradient: float32 for every operand type
+//   part               number of an independent part of the product; only DataPoints has more than one
 
 // y: rows are the cells of y, cols its channels, k runs over (kernel row, kernel col, channel).
 struct ForwardPoints {
@@ -134,9 +136,9 @@ struct ForwardPoints {
   __device__ long long out_col(int n) const { return n * g.y.channel; }
 };
 
-// dx: rows are the cells of x whose row and column leave one remainder each by the stride (a part for every pair of them), cols
-// the channels of x, k runs over (kernel row, kernel col, channel of y), of the kernel's cells only those that meet a
-// cell of y.
+// dx: there is one part for each pair (row mod stride, col mod stride) of a cell of x.
+// Rows are the cells of x in the part, cols the channels of x. k runs over (kernel row,
+// kernel col, channel of y), restricted to the kernel cells that reach a cell of y.
 struct DataPoints {
   static constexpr bool kAlongA = true, kAlongB = false, kColsInner = true, kOfWeights = false;
   const Geometry& g;

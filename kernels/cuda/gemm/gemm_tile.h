@@ -1,5 +1,5 @@
-// One tile of a product for one block of threads: 16 steps of the sum at a time come to shared memory by asynchronous copies
-// while the step before is multiplied.
+// One tile of a product, computed by one block. Asynchronous copies load kStep elements
+// of k to shared memory while the previous ones are multiplied.
 #pragma once
 
 #include "device_code.h"
@@ -18,7 +18,7 @@ struct TileSize {
   static constexpr int kRows = rows, kCols = cols, kThreadRows = thread_rows, kThreadCols = thread_cols;
   static constexpr int kDown = rows / thread_rows, kAcross = cols / thread_cols;  // threads
   static constexpr int kThreads = kDown * kAcross;
-  static constexpr int kBlocks = blocks;  // of a multiprocessor, at least
+  static constexpr int kBlocks = blocks;  // per multiprocessor, at least
 };
 using WideTile = TileSize<128, 128, 8, 8, 2>;
 using TallTile = TileSize<128, 64, 8, 8, 3>;
@@ -26,8 +26,8 @@ using SquareTile = TileSize<64, 64, 8, 4, 4>;
 using NarrowTile = TileSize<128, 32, 8, 4, 4>;
 using SmallTile = TileSize<32, 32, 4, 4, 8>;
 
-// One operand in shared memory, as it lies in the tensor: float32, bfloat16 or float16; of `lines` rows of the tile: neighbours are those
-// that are neighbours in the tensor. A pitch of kStep + 4 spreads eight rows over all banks.
+// One operand of a tile in shared memory, in the element order of its tensor: float32, bfloat16 or float16.
+// `lines`: rows of the tile for a, columns for b. A pitch of kStep + 4 spreads eight rows over all banks.
 template <bool along, int lines, typename T>
 struct Operand {
   static constexpr int kLines = lines;
@@ -35,12 +35,13 @@ struct Operand {
   static constexpr int kPitch = along ? kStep + 4 : lines;
   using Tile = T[kOuter][kPitch];
 
-  // Copies one step. `quads`: every four neighbours lie side by side, aligned, and are in the image or outside together.
+  // Copies one step. `quads`: each group of four neighbours is contiguous, aligned, and
+  // either inside or outside the image as a whole.
   template <int threads>
   __device__ static void load(Tile& tile, const T* source, const int4 (&rows)[lines], const int4 (&ks)[kStep],
                               const Bounds& bounds, bool quads) {
     if (quads) {
-      const int thread = static_cast<int>(threadIdx.x), inner = thread % (kInner / 4) * 4;  // the same in all turns
+      const int thread = static_cast<int>(threadIdx.x), inner = thread % (kInner / 4) * 4;  // the same for all i
       const Point fixed = unpacked(along ? ks[inner] : rows[inner]);
 #pragma unroll
       for (int i = 0; i < lines * kStep / 4 / threads; ++i) {
@@ -61,19 +62,19 @@ struct Operand {
         const bool inside = bounds.hold(row, k);
         if constexpr (sizeof(T) == 4)
           ptx::cp_async4(&tile[outer][inner], source + (inside ? row.offset + k.offset : 0), inside);
-        else  // there are no copies of two bytes; the barrier that others' wait for is enough
+        else  // cp.async has no 2-byte copies; the barrier after cp_async_wait() covers these stores too
           tile[outer][inner] = inside ? source[row.offset + k.offset] : T{};
       }
     }
   }
 
-  // Row of the tile of a thread's i-th; `threads` share the rows, this is thread `t` of them.
+  // Row in the tile of the i-th row of thread t; `threads` threads share the rows.
   template <int threads>
   __device__ static int row_of(int t, int i) {
     return along ? i * threads + t : i / 4 * 4 * threads + t * 4 + i % 4;
   }
 
-  // `count` of a thread's rows, from its `first` on, at four k's from `k`.
+  // Loads `count` rows of thread t, starting at its row `first`, for four values of k starting at `k`.
   template <int threads, int count>
   __device__ static void take(const Tile& tile, int t, int first, int k, float (&values)[4][count]) {
     if constexpr (along) {
@@ -96,18 +97,19 @@ struct Operand {
   }
 };
 
-// Results of a product of operands in T.
+// Type of the results; T is the operands' type.
 template <typename Points, typename T>
 using ResultOf = std::conditional_t<Points::kOfWeights, float, T>;
 
-// Blocks of a multiprocessor, at least. Conversions from 16 bits take registers: where half of all are a block's, they would spill.
+// Resident blocks per multiprocessor, at least. Conversion from 16 bits takes registers:
+// at two blocks the kernel would spill.
 template <typename Tile, typename T>
 inline constexpr int kResidentBlocks = sizeof(T) == 2 && Tile::kBlocks == 2 ? 1 : Tile::kBlocks;
 
-// The sums of one tile: blockIdx: tile of rows, tile of cols, part * splits + split. Calls finish(points, sums, row_of, col_of, split,
-// column) with a thread's sums and the rows and columns that they are of; rows and columns may lie past the last. Not called for a tile
-// without rows. column: with `column_sums` (of products whose b lies along cols), in the first tile of rows, in thread i: the sum of b over
-// the split, of the tile's column i.
+// Computes one tile. blockIdx: tile of rows, tile of cols, part * splits + split. Calls finish(points, sums,
+// row_of, col_of, split, column) with the thread's sums; row_of(i) and col_of(j) give their rows and columns,
+// which may be past the last. finish is not called for a tile without rows. column: with `column_sums`
+// (requires !kAlongB), in the first tile of rows, thread i holds the sum of column i of b over the split.
 template <typename Points, typename Tile, bool column_sums, typename T, typename Finish>
 __device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geometry& geometry, const Ending& ending,
                                               const Finish& finish) {
@@ -126,7 +128,7 @@ __device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geom
   const Points points(geometry, static_cast<int>(blockIdx.z) / ending.splits);
   const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows,
             first_col = static_cast<int>(blockIdx.y) * Tile::kCols;
-  if (first_row >= points.rows()) return;  // the whole block: a part smaller than the largest
+  if (first_row >= points.rows()) return;  // a part smaller than the largest: nothing to do for the whole block
   const int all_steps = (points.depth() + kStep - 1) / kStep;
   const int each = (all_steps + ending.splits - 1) / ending.splits;
   const int begin = split * each, steps = min(each, all_steps - begin);
@@ -137,7 +139,7 @@ __device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geom
     a_rows[i] = first_row + i < points.rows() ? packed(points.a_row(first_row + i)) : nowhere;
   for (int i = thread; i < B::kLines; i += kThreads)
     b_rows[i] = first_col + i < points.cols() ? packed(points.b_row(first_col + i)) : nowhere;
-  const auto find_ks = [&](int step) {  // one warp for each operand
+  const auto find_ks = [&](int step) {  // one warp per operand
     const int i = thread % 32, k = (begin + step) * kStep + i;
     if (i >= kStep) return;
     if (thread < 32) a_ks[step % 2][i] = k < points.depth() ? packed(points.a_k(k)) : nowhere;
@@ -166,13 +168,13 @@ __device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geom
     ptx::cp_async_wait<0>();
     __syncthreads();
     if (step + 1 < steps) load(step + 1);
-    find_ks(step + 2);  // where those of this step were
+    find_ks(step + 2);  // reuses the slot of the current step
     if constexpr (column_sums)
       if (first_row == 0 && thread < Tile::kCols)
         for (int k = 0; k < kStep; ++k) column += to_float(b_tiles[step % 2][k][thread]);
-#pragma unroll 1  // more would take more registers than there are
+#pragma unroll 1  // unrolled code needs more registers than there are
     for (int k = 0; k < kStep; k += 4) {
-      float as[4][kM], bs[4][4];  // not all of b's: registers
+      float as[4][kM], bs[4][4];  // four columns of b at a time, to save registers
       A::template take<Tile::kDown>(a_tiles[step % 2], down, 0, k, as);
 #pragma unroll
       for (int first = 0; first < kN; first += 4) {
@@ -187,7 +189,7 @@ __device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geom
     }
   }
 
-  // Found again, so that they take no registers before.
+  // Computed again to keep registers free in the loop above.
   finish(
       Points(geometry, static_cast<int>(blockIdx.z) / ending.splits), sums,
       [&](int i) { return static_cast<int>(blockIdx.x) * Tile::kRows + A::template row_of<Tile::kDown>(down, i); },
@@ -195,9 +197,10 @@ __device__ __forceinline__ void multiply_tile(const T* a, const T* b, const Geom
       static_cast<int>(blockIdx.z) % ending.splits, column);
 }
 
-// columns: the sums of b over k, of a product that has column sums; null without ending.bias. With splits: partials: room for all sums, as
-// float; counters: end_groups(splits) + 1 for each tile and part, all 0. The last block of a group of splits adds them in order, the last
-// group's the groups.
+// columns: the sums of b over k, for products with column sums; null without ending.bias.
+// With splits only: partials holds the partial sums of all splits, as float; counters holds end_groups(splits) + 1
+// zeros per tile and part. The last block of a group of kEndGroup splits adds the group's partial sums. The last block
+// of all groups adds the groups. Both add in a fixed order.
 template <typename Points, typename Tile, typename T, typename Beside>
 __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
     gemm_kernel(const T* a, const T* b, const float* bias, void* out, float* columns, float* partials,
@@ -235,8 +238,8 @@ __global__ void __launch_bounds__(Tile::kThreads, (kResidentBlocks<Tile, T>))
         const auto of_split = [&](int which) { return partials + split_place(points, which, with_columns); };
         each([&](float sum, int dense, int col) { of_split(split)[partial_place(points, dense, col)] = sum; });
         if (has_column) partials[column_place(points, split, own_col)] = column;
-        // Of `count` splits, every `step`-th from `first` on; to the first one's place, or the end. In loops: unrolled, they would be
-        // most of the kernel.
+        // Adds `count` partial sums, of splits first, first + step, ..., and writes the sum to the place of
+        // `first`, or with `ends` to the results. Not unrolled: unrolled code would be most of the kernel.
         const auto add = [&](int first, int count, int step, bool ends) {
 #pragma unroll 1
           for (int i = 0; i < Tile::kThreadRows; ++i) {

@@ -1,4 +1,4 @@
-// LinearForward, LinearBackwardData, LinearBackwardWeights: convolutions of one cell.
+// LinearForward, LinearBackwardData, LinearBackwardWeights: convolutions of one-cell images.
 #include <optional>
 
 #include "kernels/cuda/cuda_op.h"

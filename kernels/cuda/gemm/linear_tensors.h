@@ -1,4 +1,4 @@
-// How the tensors of a linear layer lie.
+// Memory layouts of a linear layer's tensors.
 #pragma once
 
 #include "kernels/layout.h"
@@ -8,7 +8,8 @@ namespace dp::kernels::cuda {
 struct LinearTensors {
   TensorDesc x, w, y;
 };
-// What `any` becomes: x as it is, or channels last; the weights in the order of x.
+// Resolves `any` layouts. x becomes channels last, or plain if w has a fixed plain
+// layout. w gets the order of x. y becomes plain.
 LinearTensors resolved_linear(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y);
 
 }  // namespace dp::kernels::cuda

@@ -7,9 +7,10 @@
 
 namespace dp::kernels::cuda {
 
-// Always the most, never a launch's own: the limit belongs to the function, and another thread may be about to launch it with more.
+// Sets the device's maximum, not this launch's size: the limit belongs to the function, and another thread may be about
+// to launch it with more.
 void allow_shared(const void* function, const Launch& where) {
-  constexpr std::size_t kUnasked = 32 * 1024;  // static memory comes on top; both may take 48 KiB without asking
+  constexpr std::size_t kUnasked = 32 * 1024;  // without opt-in, static and dynamic memory together may use 48 KiB
   if (where.shared_bytes <= kUnasked) return;
   thread_local std::set<std::pair<int, const void*>> allowed;
   int device = 0, most = 0;

@@ -1,4 +1,5 @@
-// What kernels are written with, for nvcc. tests/simulated_cuda/include has the twin for the simulation; CMake chooses by include path.
+// Macros and launch() for kernels, compiled by nvcc. The counterpart for the simulation is in
+// tests/simulated_cuda/include; CMake chooses by include path.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,16 +11,16 @@
 
 #include "kernels/cuda/runtime/launch.h"
 
-// DP_SHARED(float, tile, [16][68]); : a shared array.
+// DP_SHARED(float, tile, [16][68]); declares a shared array.
 #define DP_SHARED(T, name, dims) __shared__ __align__(16) T name dims
-// DP_DYNAMIC_SHARED(float, tile); : what the launch's shared_bytes reserve.
+// DP_DYNAMIC_SHARED(float, tile); points to the dynamic shared memory, Launch::shared_bytes bytes.
 #define DP_DYNAMIC_SHARED(T, name)                                     \
   extern __shared__ __align__(128) unsigned char dp_dynamic_shared_[]; \
   T* const name = reinterpret_cast<T*>(dp_dynamic_shared_)
 
 namespace dp::kernels::cuda {
 
-// Enqueues; the arguments are copied. Error(device) naming kernel and device when it cannot be launched.
+// Enqueues the kernel and copies the arguments. Error(device) naming the kernel and the device if the launch fails.
 template <typename... Params, typename... Args>
 void launch(const Launch& where, void (*kernel)(Params...), Args&&... args) {
   static_assert(sizeof...(Params) == sizeof...(Args), "a kernel takes as many arguments as it has parameters");

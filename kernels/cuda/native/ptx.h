@@ -1,5 +1,5 @@
-// Inline PTX. The twin in tests/simulated_cuda/include does the same on the host. Asynchronous copies exist from sm_80 on; before, the
-// copy is done at once and waiting is nothing. Products by tensor cores are of sm_80 and later; before, they are a trap.
+// Inline PTX. The counterpart in tests/simulated_cuda/include does the same on the host. Before sm_80, the asynchronous
+// copies are synchronous and waiting does nothing. Before sm_80, tensor-core products and the 16-bit packing trap.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,8 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory, both 16-byte aligned; zeros when not `valid` (then `src` is not read).
+// Copies 16 bytes from global to shared memory, both 16-byte aligned. Writes zeros if not `valid`; then `src` is not
+// read.
 __device__ __forceinline__ void cp_async16(void* dst, const void* src, bool valid = true) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)),
@@ -21,7 +22,7 @@ __device__ __forceinline__ void cp_async16(void* dst, const void* src, bool vali
 #endif
 }
 
-// 8 bytes.
+// Copies 8 bytes.
 __device__ __forceinline__ void cp_async8(void* dst, const void* src, bool valid = true) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(dst)),
@@ -32,7 +33,7 @@ __device__ __forceinline__ void cp_async8(void* dst, const void* src, bool valid
 #endif
 }
 
-// 4 bytes.
+// Copies 4 bytes.
 __device__ __forceinline__ void cp_async4(void* dst, const void* src, bool valid = true) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(dst)),
@@ -43,14 +44,15 @@ __device__ __forceinline__ void cp_async4(void* dst, const void* src, bool valid
 #endif
 }
 
-// Closes the group of this thread's copies since the last call.
+// Groups this thread's copies since the last call.
 __device__ __forceinline__ void cp_async_commit() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-// Waits until at most `pending` of this thread's latest groups are unfinished. A barrier must follow before others read.
+// Waits until at most `pending` of this thread's latest groups are unfinished. Other threads may read only after a
+// barrier.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -58,20 +60,21 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
-// Brings the line of 128 bytes to the second-level cache, soon; nobody waits for it.
+// Prefetches the 128-byte line into L2 without waiting.
 __device__ __forceinline__ void prefetch_l2(const void* line) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(line)));
 }
 
-// Four 8x8 matrices of 16-bit values from shared memory: lanes 8 i to 8 i + 7 bring the rows of matrix i, each of 16 bytes, 16-byte
-// aligned; fragments[i] are the two neighbours of row lane / 4 from column lane % 4 * 2 on.
+// Loads four 8x8 matrices of 16-bit values from shared memory. Lanes 8i to 8i+7 pass the row addresses of matrix i;
+// each row is 16 bytes, 16-byte aligned. fragments[i] holds columns lane % 4 * 2 and the next one of row lane / 4 of
+// matrix i.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&fragments)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
                : "r"(shared_address(row))
                : "memory");
 }
-// As if the matrices were transposed.
+// Loads the matrices transposed.
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&fragments)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
@@ -79,7 +82,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&fragments)[4], cons
                : "memory");
 }
 
-// d += a b, added in float32: a 16x16 by rows, b 16x8 by columns, as ldmatrix leaves them.
+// d += a b, accumulated in float32. a is 16x16 row-major and b is 16x8 column-major, in ldmatrix fragments.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
@@ -103,7 +106,7 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (
 #endif
 }
 
-// Two floats rounded to nearest even, `low` in the lower half.
+// Rounds two floats to nearest even; `low` is in the lower half.
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   unsigned pair = 0;
 #if __CUDA_ARCH__ >= 800
@@ -123,7 +126,7 @@ __device__ __forceinline__ unsigned pack_f16(float low, float high) {
   return pair;
 }
 
-// The two float16 of a pair, the lower half first.
+// The two float16 values of a pair, lower half first.
 __device__ __forceinline__ float2 unpack_f16(unsigned pair) {
   float2 values;
   asm("{\n.reg .f16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"

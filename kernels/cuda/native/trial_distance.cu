@@ -1,4 +1,4 @@
-// One instance of its kernels, for 64-bit sizes, in place of two: a fifth of the compile time.
+// Compiles Thrust's kernels for 64-bit sizes only, to save compile time.
 #define THRUST_FORCE_64_BIT_OFFSET_TYPE
 
 #include "kernels/cuda/tuning/trial_distance.h"
@@ -20,7 +20,8 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// The type is looked at for each element: one instance of Thrust's kernels, which take long to compile, serves all types.
+// Selects the type at run time. One instance of Thrust's kernels then serves all types; each instance takes long to
+// compile.
 __device__ double element(const void* values, DType type, std::size_t i) {
   switch (type) {
     case DType::f64: return static_cast<const double*>(values)[i];
@@ -62,7 +63,7 @@ std::vector<Distance> distances(cudaStream_t stream, const void* a, const void* 
                           thrust::make_transform_iterator(first + count, PartOf{part}),
                           thrust::make_transform_iterator(first, Compare{a, b, type}), thrust::make_discard_iterator(),
                           static_cast<Distance*>(on_device.get()), std::equal_to<std::size_t>(), Add{});
-  } catch (const std::exception& error) {  // Thrust's own, or its lack of memory
+  } catch (const std::exception& error) {  // an error of Thrust, or out of memory
     throw Error(ErrorCode::device, "comparing results of a trial on " + current_device() + ": " + error.what());
   }
   check(cudaMemcpyAsync(sums.data(), on_device.get(), sums.size() * sizeof(Distance), cudaMemcpyDeviceToHost, stream),

@@ -1,12 +1,12 @@
-// AvgPool2dForward and its gradient. Windows: a thread makes one pack of the output. Over whole images: a block sums the pixels
-// of several channels.
+// AvgPool2dForward and its gradient. With windows, a thread computes one pack of the output. Over whole images,
+// forward adds the pixels with a block per tile of channels (channels last) or a warp per plane (row-major).
 #include "kernels/cuda/ops/pool_op.h"
 #include "kernels/cuda/runtime/block_reduce.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-// `packs`: of y.
+// `packs`: number of packs of y.
 template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kPoolThreads) avg_pool_forward_kernel(const T* x, T* y, Pool pool, unsigned packs) {
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kPoolThreads) avg_pool_forward_kernel(const T*
   store_pack(y + place<kChannelsLast>(pool.pooled, cell), sum);
 }
 
-// `packs`: of dx.
+// `packs`: number of packs of dx.
 template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kPoolThreads)
     avg_pool_backward_kernel(const T* dy, T* dx, Pool pool, unsigned packs) {
@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(kPoolThreads)
   store_pack(dx + place<kChannelsLast>(pool.large, cell), sum);
 }
 
-// Channels last, over whole images: 32 threads side by side on packs of channels, kPixelRows of them share the pixels.
+// Channels last, over whole images: kLanes threads each take a pack of channels, and
+// kPixelRows rows of threads share the pixels.
 constexpr unsigned kLanes = 32, kPixelRows = kPoolThreads / kLanes;
 
 template <int kWidth, typename T>
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kPoolThreads)
   store_pack(y + static_cast<long long>(sample) * channels + channel, sum);
 }
 
-// Row-major, over whole images: a warp for each plane.
+// Row-major, over whole images: one warp per plane.
 template <typename T>
 __global__ void __launch_bounds__(kPoolThreads)
     global_avg_pool_plain_kernel(const T* x, T* y, unsigned planes, unsigned pixels) {

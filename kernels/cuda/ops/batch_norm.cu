@@ -1,14 +1,15 @@
-// BatchNormForward and BatchNormBackward: an affine step for each channel, whose few numbers a block works out first. x is taken
-// about the float nearest to its mean, which costs no accuracy; what is between them is in the offset.
+// BatchNormForward and BatchNormBackward: an affine step per channel. Each block first
+// computes the coefficients of its channels. The kernels subtract the float nearest to
+// the mean from x; the offset accounts for the difference to the mean.
 #include "kernels/cuda/ops/batch_norm_op.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kChunk = 4;           // rows that a thread loads at once
-constexpr unsigned kBlocks = 4096;  // several rows for each thread of a large tensor: the numbers are worth working out
+constexpr unsigned kBlocks = 4096;  // at most; several rows per thread of a large tensor pay for the coefficients
 
-// Calls prepare(channel, slot) once for each channel of this block; a barrier must follow.
+// Calls prepare(channel, slot) once for each channel of this block. A barrier must follow.
 template <int kWidth, typename Prepare>
 __device__ __forceinline__ void each_channel(const NormCut& cut, const Prepare& prepare) {
   const unsigned first = blockIdx.x % cut.tiles * cut.lanes * kWidth;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kNormThreads)
       sum += from[0];
       product += from[cut.channels];
     }
-    const double per_value = own.count > 0 ? 1 / own.count : 0;  // running values: nothing goes through the statistics
+    const double per_value = own.count > 0 ? 1 / own.count : 0;  // count 0: running values, which carry no gradient
     const double slope = per_value > 0 ? own.inv_std * product * per_value : 0;
     const float shift = static_cast<float>(own.mean);
     shifts[slot] = shift;

@@ -1,6 +1,7 @@
-// How batch normalisation cuts a tensor into blocks. Channels last, a tensor is rows (N*H*W) x channels: a block takes some
-// channels, `lanes` threads side by side with a pack each, and a part of the rows. Row-major, a block takes one channel and
-// a part of its N*H*W values, `rows` too. The cuts depend on the shape alone, and so do the sums.
+// How batch normalisation divides a tensor into blocks. Channels last, the tensor is a matrix
+// of `rows` (N*H*W) x channels: a block takes a part of the rows and `lanes` packs of
+// channels. Row-major, a block takes one channel and a part of its N*H*W values, which also
+// count as `rows`. The division depends only on the shape, so the order of all sums does too.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +13,16 @@ namespace dp::kernels::cuda {
 
 inline constexpr unsigned kNormThreads = 256;
 inline constexpr unsigned kNormLanes = 32;                 // at most
-inline constexpr unsigned kNormChannels = 4 * kNormLanes;  // of a block, at most
-// Of a block that reduces; the last of a tile joins all parts: few channels, so that many blocks join at once.
+inline constexpr unsigned kNormChannels = 4 * kNormLanes;  // per block, at most
+// Per block of a reduction, at most. The last block of a tile of channels joins all its
+// parts; with few channels per tile, many blocks join at the same time.
 inline constexpr unsigned kReducedChannels = 32;
 
 struct NormCut {
   unsigned channels = 1, pixels = 1, rows = 0;
-  unsigned lanes = 1;                 // a power of two
-  unsigned tiles = 1;                 // blocks side by side on channels
-  unsigned parts = 0, part_rows = 1;  // blocks one after the other on rows
+  unsigned lanes = 1;                 // packs side by side in a block; a power of two
+  unsigned tiles = 1;                 // blocks along the channels
+  unsigned parts = 0, part_rows = 1;  // blocks along the rows
 
   __host__ __device__ unsigned part_size(unsigned part) const {
     const unsigned left = rows - part * part_rows;
@@ -28,8 +30,9 @@ struct NormCut {
   }
 };
 
-// `chunk`: rows that a thread takes at once; a part is a multiple of what its block takes at once. At most `blocks` blocks
-// unless the channels alone need more, each of at most `lanes` packs.
+// `chunk`: rows that a thread takes at once. part_rows is a multiple of the rows that a
+// block takes at once. `blocks`: limit on the number of blocks; exceeded only if the
+// tiles of channels alone need more. `lanes`: limit on the packs side by side in a block.
 inline NormCut cut_norm(const TensorDesc& x, int width, unsigned chunk, unsigned blocks, unsigned lanes) {
   NormCut cut;
   cut.channels = static_cast<unsigned>(x.shape[1]);
@@ -46,8 +49,8 @@ inline NormCut cut_norm(const TensorDesc& x, int width, unsigned chunk, unsigned
   return cut;
 }
 
-// What a thread takes: kWidth channels from `channel` on, and rows row, row + step, ... below `end`. None where the block's
-// channels are more than the tensor's.
+// Work of a thread: kWidth channels from `channel` on, and rows row, row + step, ...
+// below `end`. `end` is 0 for a thread past the last channel.
 struct NormSpot {
   unsigned channel, row, end, step, part;
 };
@@ -69,7 +72,7 @@ __device__ __forceinline__ long long norm_place(const NormCut& cut, unsigned cha
   return (static_cast<long long>(sample) * cut.channels + channel) * cut.pixels + pixel;
 }
 
-// The packs of a thread's next kChunk rows, zero behind its last.
+// Loads a thread's next kChunk rows; rows past the last are zero.
 template <int kWidth, bool kChannelsLast, int kChunk, typename T>
 __device__ __forceinline__ void load_rows(const T* x, const NormCut& cut, const NormSpot& spot, unsigned row,
                                           Pack<kWidth> (&packs)[kChunk]) {
@@ -88,7 +91,7 @@ __device__ __forceinline__ void store_rows(T* y, const NormCut& cut, const NormS
       store_pack(y + norm_place<kChannelsLast>(cut, spot.channel, row + i * spot.step), packs[i]);
 }
 
-// Stats, as kernels/ops.h lays them out, seen from one channel.
+// Stats of one channel. Layout: kernels/ops.h.
 struct ChannelStats {
   double count, mean, inv_std;
 };
@@ -96,8 +99,8 @@ __device__ __forceinline__ ChannelStats channel_stats(const double* stats, unsig
   return {stats[0], stats[1 + channel], stats[1 + channels + channel]};
 }
 
-// What normalising does to one channel: y = (x - shift) * scale + offset. shift is the float nearest to the mean, which costs no
-// accuracy; what is between them is in the offset.
+// Normalisation of one channel: y = (x - shift) * scale + offset. shift is the float
+// nearest to the mean; the offset accounts for the difference to the mean.
 struct NormAffine {
   float shift, scale, offset;
 };

@@ -1,4 +1,4 @@
-// Moments of parts of a tensor become those of all of it: merged in double as Chan et al. do for pairs, always in the same order.
+// Merges the moments of parts of a tensor, in double and in a fixed order (pairwise formula of Chan et al.).
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm.h"
@@ -8,18 +8,19 @@
 namespace dp::kernels::cuda {
 
 struct Moments {
-  double mean = 0, squares = 0;  // squares: of the deviations from the mean
+  double mean = 0, squares = 0;  // squares: sum of squared deviations from the mean
 };
 
-// Adds the moments of `added` values, `share` of all there are then.
+// Merges `from` into `to`, which holds `before` values. `share`: number of values in
+// `from` divided by the total number.
 __device__ __forceinline__ void merge(Moments& to, double before, const Moments& from, double share) {
   const double away = from.mean - to.mean;
   to.mean += away * share;
   to.squares += from.squares + away * away * before * share;
 }
 
-// Merges the moments of a block's threads into those of its first `lanes`; thread i has values of what thread i % lanes has. The
-// last three are shared memory.
+// Merges the moments of threads i, i + lanes, i + 2 * lanes, ... into thread i, for i < lanes. `count`: values
+// of this thread. `means`, `squares` and `counts` are shared memory. All threads of the block must call it.
 template <int kWidth, unsigned kThreads>
 __device__ __forceinline__ void merge_in_block(Moments (&own)[kWidth], unsigned count, unsigned lanes,
                                                double (&means)[kWidth][kThreads], double (&squares)[kWidth][kThreads],
@@ -41,13 +42,13 @@ __device__ __forceinline__ void merge_in_block(Moments (&own)[kWidth], unsigned 
   }
 }
 
-// Where joined moments go: as BatchNormMoments writes them, and with eps its stats, which else are null.
+// Destination of joined moments. Layouts as of BatchNormMoments. `stats` is null without eps.
 struct MomentsEnd {
   double *moments, *stats;
   double eps;
 
   __device__ void write(const NormCut& cut, unsigned channel, const Moments& joined) const {
-    const double squares = joined.squares < 0 ? 0 : joined.squares, count = cut.rows;  // by rounding; lets NaN through
+    const double squares = joined.squares < 0 ? 0 : joined.squares, count = cut.rows;  // may round below 0; NaN stays
     if (channel == 0) moments[0] = count;
     moments[1 + channel] = joined.mean;
     moments[1 + cut.channels + channel] = squares;
@@ -58,9 +59,9 @@ struct MomentsEnd {
   }
 };
 
-// Joins the parts [begin, end) of `cut`, of which only channels, rows and part_rows count here, for the channels [first, last).
-// `parts`: for each part the means, then the squares of all channels. By whole warps: a lane has every 32nd part of kJoinEach channels,
-// then the lanes are merged in a tree. Calls finish(channel, moments) in one lane.
+// Joins the parts [begin, end) for the channels [first, last). Of `cut`, only channels, rows and part_rows are used.
+// `parts`: for each part, the means of all channels, then the squares. A warp handles kJoinEach channels at a time:
+// each lane merges every 32nd part, then the lanes are merged in a tree. Calls finish(channel, moments) in one lane.
 inline constexpr unsigned kJoinEach = 4;
 template <unsigned kThreads, typename Finish>
 __device__ __forceinline__ void join_moments(const double* parts, const NormCut& cut, unsigned begin, unsigned end,
@@ -74,7 +75,7 @@ __device__ __forceinline__ void join_moments(const double* parts, const NormCut&
     for (unsigned part = begin + lane; part < end; part += 32) {
       const double* const from = parts + static_cast<long long>(part) * 2 * cut.channels + channel;
       const unsigned added = cut.part_size(part);
-      if (added == 0) continue;  // the one part of an empty tensor
+      if (added == 0) continue;  // the single part of an empty tensor
       const double share = static_cast<double>(added) / static_cast<double>(count + added);
 #pragma unroll
       for (unsigned k = 0; k < kJoinEach; ++k)
@@ -100,19 +101,20 @@ __device__ __forceinline__ void join_moments(const double* parts, const NormCut&
   }
 }
 
-// Many parts are joined in groups first.
+// More than kJoinAtOnce parts are joined in groups of kJoinGroup first.
 inline constexpr unsigned kJoinAtOnce = 256, kJoinGroup = 64;
 __host__ __device__ inline unsigned join_groups(const NormCut& cut) {
   return cut.parts <= kJoinAtOnce ? 0 : (cut.parts + kJoinGroup - 1) / kJoinGroup;
 }
 
-// Parts that blocks write one by one, each for its columns of channels.
+// Parts written by separate blocks, each for one column (a range of channels).
 struct PartsOfMoments {
-  double *parts, *groups;  // as above; groups: room for join_groups(cut) parts
-  unsigned* counters;      // for the whole, then for each group: one for each column
+  double *parts, *groups;  // layout as in join_moments(); groups: room for join_groups(cut) parts
+  unsigned* counters;      // per column: first for the whole, then for each group; all 0
 };
 
-// By a block that has written `part` for the channels [first, last), column `column` of `columns`: joins the parts where it is the last.
+// Called by the block that has written `part` for the channels [first, last), which are
+// column `column` of `columns`. The last block of a column joins its parts.
 template <unsigned kThreads>
 __device__ __forceinline__ void end_part(const PartsOfMoments& of, const NormCut& cut, const MomentsEnd& to,
                                          unsigned part, unsigned column, unsigned columns, unsigned first,

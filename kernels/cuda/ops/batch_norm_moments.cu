@@ -1,5 +1,6 @@
-// BatchNormMoments in one pass: of a few values in float about their own mean, then merged in double as Chan et al. do for
-// pairs, first within a thread, then within a block, then over the parts of the tensor, always in the same order.
+// BatchNormMoments in one pass. A thread computes the moments of kChunk values in float, about
+// a value close to their mean. These are merged in double (pairwise formula of Chan et al.):
+// within the thread, within the block, then over the parts of the tensor. The order is fixed.
 #include <optional>
 
 #include "kernels/cuda/ops/batch_norm_join.h"
@@ -9,11 +10,12 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kChunk = 8;          // values that are summed in float
-constexpr unsigned kBlocks = 512;  // about four for each multiprocessor of a large device
+constexpr unsigned kBlocks = 512;  // at most; about four per multiprocessor of a large device
 
-// `counters`: of each tile of channels; the last block of a tile joins its parts.
+// `counters`: one per tile of channels. The last block of a tile joins its parts.
 template <typename T, int kWidth, bool kChannelsLast>
-// Two blocks a multiprocessor: left to itself ptxas spills for four on sm_75. Packs of eight take more registers than two leave.
+// Two blocks per multiprocessor: without this bound ptxas aims at four on sm_75 and
+// spills registers. Packs of eight need more registers than two blocks leave.
 __global__ void __launch_bounds__(kNormThreads, (kWidth == 8 ? 1 : 2))
     moments_kernel(const T* x, double* parts, unsigned* counters, MomentsEnd end, NormCut cut) {
   DP_SHARED(double, means, [kWidth][kNormThreads]);
@@ -30,8 +32,8 @@ __global__ void __launch_bounds__(kNormThreads, (kWidth == 8 ? 1 : 2))
     const double share = static_cast<double>(added) / static_cast<double>(count + added);
     for (int k = 0; k < kWidth; ++k) {
       float sum = 0;
-      for (int i = 0; i < kChunk; ++i) sum += values[i].v[k];  // zeros behind the last
-      const float middle = __fmul_rn(sum, per_value);          // about the mean; rounded before it is taken away
+      for (int i = 0; i < kChunk; ++i) sum += values[i].v[k];  // zeros past the last row
+      const float middle = __fmul_rn(sum, per_value);          // close to the mean; rounded before it is subtracted
       float away = 0, square = 0;
       for (unsigned i = 0; i < kChunk; ++i) {
         const float deviation = i < added ? values[i].v[k] - middle : 0.f;

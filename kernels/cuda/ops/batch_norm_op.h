@@ -1,4 +1,5 @@
-// What the batch normalisation ops over whole tensors share: how x lies, and how it is cut for either form of a kernel.
+// Base classes of the batch normalisation ops on whole tensors: layout of x, and its
+// division into blocks with and without packs.
 #pragma once
 
 #include "kernels/cuda/cuda_op.h"
@@ -9,7 +10,7 @@ namespace dp::kernels::cuda {
 
 class NormOp : public CudaOp {
  protected:
-  // As cut_norm(), packs of `width`, `channels` at most in a block.
+  // As cut_norm(), for packs of `width` elements. `channels`: limit per block.
   NormOp(const TensorDesc& x, unsigned width, unsigned chunk, unsigned blocks, unsigned channels) : width_(width) {
     tensors_ = {resolved_channels_last(x)};
     channels_last_ = is_channels_last(tensors_[0]);
@@ -19,15 +20,15 @@ class NormOp : public CudaOp {
     }
   }
 
-  // Of two doubles for each channel of each part.
+  // Workspace for two doubles per channel and part.
   std::size_t parts_bytes() const {
     return std::size_t{std::max(cuts_[0].parts, cuts_[1].parts)} * 2 * cuts_[0].channels * sizeof(double);
   }
 
   unsigned most_tiles() const { return std::max(cuts_[0].tiles, cuts_[1].tiles); }
 
-  // Calls run.operator()<T, kWidth, kChannelsLast>(cut), packs of four or, with `wide`, of 16 bytes. `aligned`: all tensors begin where
-  // packs may.
+  // Calls run.operator()<T, kWidth, kChannelsLast>(cut). Packs have four elements, or 16
+  // bytes with `wide`. `aligned`: all tensors are aligned to packs.
   template <bool wide = false, typename Run>
   void over_values(bool aligned, const Run& run) const {
     const bool packs = channels_last_ && cuts_[0].channels % width_ == 0 && aligned;
@@ -42,10 +43,10 @@ class NormOp : public CudaOp {
  private:
   unsigned width_;
   bool channels_last_;
-  NormCut cuts_[2];  // in single elements, in packs
+  NormCut cuts_[2];  // for single elements, for packs
 };
 
-// Of ops that reduce each channel: packs of 16 bytes.
+// Base of ops that reduce each channel. Packs have 16 bytes.
 class ReducingNormOp : public NormOp {
  protected:
   ReducingNormOp(const TensorDesc& x, unsigned chunk, unsigned blocks)
@@ -55,7 +56,7 @@ class ReducingNormOp : public NormOp {
   unsigned* counters() const { return static_cast<unsigned*>(counters_.get()); }
 
  private:
-  DeviceMemory counters_;  // of tiles of channels
+  DeviceMemory counters_;  // one per tile of channels
 };
 
 }  // namespace dp::kernels::cuda

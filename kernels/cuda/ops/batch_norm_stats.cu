@@ -1,4 +1,4 @@
-// BatchNormMerge, BatchNormTrack and BatchNormRunning: a thread for each channel.
+// BatchNormMerge, BatchNormTrack and BatchNormRunning: one thread per channel.
 #include <algorithm>
 
 #include "device_code.h"
@@ -12,7 +12,7 @@ constexpr int kThreads = 128;
 struct Merged {
   double count = 0, mean = 0, squares = 0;
 };
-// Of one channel; `moments` of `parts` parts.
+// Merges the moments of `parts` parts for one channel.
 __device__ __forceinline__ Merged merged(const double* moments, unsigned channel, unsigned channels, int parts) {
   Merged all;
   for (int part = 0; part < parts; ++part) {
@@ -37,17 +37,17 @@ __global__ void __launch_bounds__(kThreads)
   stats[1 + channels + channel] = 1 / sqrt(all.squares / (all.count > 0 ? all.count : 1) + eps);
 }
 
-// Of as many normalisations as a launch takes.
+// The normalisations of one launch, as a kernel argument.
 struct Tracked {
   double momentum;
-  unsigned moments, mean, variance, channels;  // doubles, elements
+  unsigned moments, mean, variance, channels;  // offsets: moments in doubles, mean and variance in elements
 };
 constexpr std::size_t kMostTracked = 32;
 struct TrackTable {
   Tracked norms[kMostTracked];
 };
 
-// blockIdx: channels, normalisation.
+// blockIdx: tile of channels, normalisation.
 __global__ void __launch_bounds__(kThreads)
     track_kernel(const double* moments, float* running, TrackTable table, int parts) {
   const Tracked& norm = table.norms[blockIdx.y];
@@ -93,7 +93,7 @@ class TrackOp final : public CudaOp {
     for (std::size_t first = 0; first < desc_.norms.size(); first += kMostTracked) {
       const std::size_t count = std::min(kMostTracked, desc_.norms.size() - first);
       TrackTable table{};
-      std::int64_t channels = 0;  // of the largest
+      std::int64_t channels = 0;  // of the largest normalisation
       for (std::size_t i = 0; i < count; ++i) {
         const BatchNormTrack::Norm& norm = desc_.norms[first + i];
         table.norms[i] = {norm.momentum, static_cast<unsigned>(norm.moments), static_cast<unsigned>(norm.mean),

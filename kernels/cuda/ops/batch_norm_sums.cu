@@ -1,5 +1,6 @@
-// BatchNormBackwardSums in one pass: the ReLU's mask, the sum of both gradients, dz, and the two sums over N,H,W, taken in float
-// over a few values, then in double within a thread, a block and over the parts of the tensor, always in the same order.
+// BatchNormBackwardSums in one pass: ReLU mask, sum of both gradients, dz, and the two sums
+// over N,H,W. A thread sums kChunk rows in float. These sums are added in double: within
+// the thread, within the block, then over the parts of the tensor. The order is fixed.
 #include "kernels/cuda/ops/batch_norm_sums.h"
 
 #include "kernels/cuda/ops/batch_norm_op.h"
@@ -11,7 +12,8 @@ namespace {
 constexpr int kChunk = 4;  // rows that a thread loads at once
 constexpr unsigned kBlocks = 512;
 
-// Adds the rows' columns of shared memory, one for each thread of the block, into the first `lanes`.
+// In each row of shared memory, adds columns i, i + lanes, i + 2 * lanes, ... into column
+// i, for i < lanes. A row has one column per thread.
 template <int kRows, unsigned kThreads>
 __device__ __forceinline__ void add_in_block(double (&columns)[kRows][kThreads], unsigned lanes) {
   __syncthreads();
@@ -22,12 +24,13 @@ __device__ __forceinline__ void add_in_block(double (&columns)[kRows][kThreads],
   }
 }
 
-// `parts`: as join_sums() takes them; the last block of each tile of channels calls it. `dz` may be null.
+// `parts`: layout as in join_sums(), which the last block of each tile of channels calls.
+// `counters`: one per tile. `dz` may be null.
 template <typename T, int kWidth, bool kChannelsLast, bool kRelu, bool kSecond>
 __global__ void __launch_bounds__(kNormThreads)
     sums_kernel(const T* dy, const T* dy2, const T* x, const T* y, double* parts, unsigned* counters, SumsEnd end,
                 T* dz, NormCut cut) {
-  DP_SHARED(double, sums, [2 * kWidth][kNormThreads]);  // of dz, then of the products
+  DP_SHARED(double, sums, [2 * kWidth][kNormThreads]);  // of dz, then of dz * (x - shift)
   const NormSpot spot = norm_spot<kWidth>(cut);
   double sum[kWidth] = {}, product[kWidth] = {};
   Pack<kWidth> shift{};
@@ -42,7 +45,7 @@ __global__ void __launch_bounds__(kNormThreads)
     load_rows<kWidth, kChannelsLast>(x, cut, spot, row, values);
     for (int k = 0; k < kWidth; ++k) {
       float chunk_sum = 0, chunk_product = 0;
-      for (int i = 0; i < kChunk; ++i) {  // gradients of zero behind the last
+      for (int i = 0; i < kChunk; ++i) {  // gradients past the last row are zero
         float& gradient = gradients[i].v[k];
         if constexpr (kSecond) gradient += seconds[i].v[k];
         if constexpr (kRelu) gradient = outputs[i].v[k] > 0 ? gradient : 0.f;

@@ -1,4 +1,4 @@
-// What ends BatchNormBackwardSums, however its partial sums came about.
+// Last step of BatchNormBackwardSums: adds partial sums and writes the op's results.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm.h"
@@ -6,7 +6,7 @@
 
 namespace dp::kernels::cuda {
 
-// The op's results, and the stats that they take.
+// The op's stats argument and its results.
 struct SumsEnd {
   const double* stats;
   double* sums;
@@ -22,12 +22,13 @@ struct SumsEnd {
   }
 };
 
-// `partials`: for each of `parts` the sums of dz, then those of dz * (x - float(mean)), of all channels. Adds those of the channels
-// [first, last), in an order that follows from their number, by whole warps: a lane has every 32nd part, then come the lanes.
+// Adds the partial sums of the channels [first, last) and writes the results. `partials`: for each part,
+// the sums of dz of all channels, then the sums of dz * (x - float(mean)). Each lane of a warp adds
+// every 32nd part, then the lanes are added in a tree. The order depends only on the number of parts.
 template <unsigned kThreads>
 __device__ __forceinline__ void join_sums(const double* partials, unsigned parts, unsigned channels, unsigned first,
                                           unsigned last, const SumsEnd& end) {
-  constexpr unsigned kEach = 4;  // channels
+  constexpr unsigned kEach = 4;  // channels per warp at a time
   const unsigned lane = threadIdx.x % 32;
 #pragma unroll 1
   for (unsigned channel = first + threadIdx.x / 32 * kEach; channel < last; channel += kThreads / 32 * kEach) {

@@ -1,5 +1,5 @@
-// DropoutApply. Row-major, a thread takes the four elements of one draw; channels last, those lie far apart, and a thread takes
-// what lies side by side, each element with a draw of its own.
+// DropoutApply. One draw gives the random words of four elements in C,H,W order. Row-major, a thread takes these four.
+// Channels last, they are far apart in memory: a thread takes neighbours in memory and makes one draw per element.
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/orders.h"
 #include "kernels/cuda/ops/pack.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// `per_sample` elements in `quads` draws.
+// `per_sample`: elements of a sample. `quads`: draws per sample.
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kThreads)
     dropout_plain_kernel(const T* x, T* y, const std::int64_t* samples, const StepInputs* inputs, unsigned batch,

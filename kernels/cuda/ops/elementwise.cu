@@ -1,4 +1,4 @@
-// ReluForward, ReluBackward, AddForward, Fill, Accumulate: one pass over memory as it lies.
+// ReluForward, ReluBackward, AddForward, Fill, Accumulate: one pass over contiguous memory, in any element order.
 #include "kernels/cuda/ops/elementwise.h"
 
 #include "kernels/cuda/cuda_op.h"

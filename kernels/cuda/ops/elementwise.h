@@ -1,4 +1,5 @@
-// Element by element over memory as it lies. A thread reads before it writes, and only what it writes: in place is allowed.
+// Element-wise maps over contiguous memory. A thread reads only the elements that it
+// writes, and reads them first, so results may overwrite an input.
 #pragma once
 
 #include "kernels/cuda/ops/pack.h"

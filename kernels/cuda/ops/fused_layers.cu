@@ -1,4 +1,5 @@
-// Layers fused with what is beside them: the ops of kernels/fused_layers.h by kernels of our own, in float32, where a launch counts.
+// The ops of kernels/fused_layers.h as single kernels in float32, for layers so small
+// that the cost of a launch matters.
 #include "kernels/cuda/ops/fused_layers.h"
 
 #include "kernels/cuda/cuda_op.h"
@@ -16,15 +17,15 @@ template class Gemm<DataPoints, Masked>;
 
 namespace {
 
-// Multiplications up to which a layer is fused. Above, its kernel takes tens of microseconds, so that a launch of 2 us less counts little
-// and a library's product may be faster than ours. An estimate: not measured on a GPU.
+// Layers with up to this many multiplications are fused. The kernel of a larger layer takes tens of microseconds:
+// a saved launch of 2 us matters little, and a library may be faster. An estimate, not measured on a GPU.
 constexpr double kMostProducts = 1e9;
 
-// Of the backward of a whole linear layer in one kernel.
+// Limits and block shape of linear_relu_backward_kernel.
 constexpr int kMostOutputs = 32, kMostRows = 256, kFeatures = 32, kGroups = 8, kBackwardThreads = kFeatures * kGroups;
 constexpr int kRowsAtOnce = 32;
 
-constexpr std::int64_t kMostWeights = 8192;  // of a linear layer that warps multiply, one for each sample
+constexpr std::int64_t kMostWeights = 8192;  // of LinearLoss, whose kernel uses one warp per sample
 
 bool is_float(const TensorDesc& tensor) { return tensor.type == DType::f32; }
 bool is_last(const TensorDesc& tensor) { return tensor.layout.any() || is_channels_last(tensor); }
@@ -103,7 +104,7 @@ class Conv2dReluDataOp final : public CudaOp {
   Gemm<DataPoints, Masked> gemm_;
 };
 
-// Calls run.operator()<Tile>() for the tile of a product that is not split.
+// Calls run.operator()<Tile>() with the tile type of `kind`.
 template <typename Run>
 void in_tile(TileKind kind, const Run& run) {
   switch (kind) {
@@ -204,7 +205,8 @@ struct SmallLayer {
   float scale;
 };
 
-// blockIdx: features. A thread has one feature and every kGroups-th output of dw, every kGroups-th row of dx.
+// blockIdx: tile of features. A thread has one feature: it computes every kGroups-th
+// output of dw and every kGroups-th row of dx.
 __global__ void __launch_bounds__(kBackwardThreads)
     linear_relu_backward_kernel(const float* x, const float* dy, const float* w, float* dw, float* db, float* dx,
                                 SmallLayer layer) {
@@ -269,7 +271,7 @@ class LinearReluBackwardOp final : public CudaOp {
   SmallLayer layer_;
 };
 
-// The members one after another.
+// Runs the members one after another.
 class LayerStepsOp final : public CudaOp {
  public:
   explicit LayerStepsOp(LayerSteps<CudaOp> layer) : steps_(std::move(layer.steps)), name_(std::move(layer.name)) {

@@ -1,11 +1,12 @@
-// Which layers a kernel of ours fuses with what is beside them.
+// Selection of the layers that are fused into one kernel.
 #pragma once
 
 #include "kernels/ops.h"
 
 namespace dp::kernels::cuda {
 
-// Whether the op is one of fused_layers.h (in kernels/) with a kernel of its own, and small enough for a launch to count.
+// True if `desc` is an op of kernels/fused_layers.h that has a fused kernel and is small
+// enough for the cost of a launch to matter.
 bool fuses(const OpDesc& desc);
 
 }  // namespace dp::kernels::cuda

@@ -1,14 +1,14 @@
-// Convolutions with a batch normalisation beside them, as their parts in turn: the pinned way to compute them, and with the fastest
-// convolution a further one beside the kernels that fuse.
+// Convolutions fused with batch normalisation, executed as separate ops one after another. This is
+// the baseline. With the fastest convolution it is also one more candidate next to the fused kernels.
 #pragma once
 
 #include "kernels/cuda/tuning/candidates.h"
 
 namespace dp::kernels::cuda {
 
-// Null where the convolution can not be made. `desc`: one of those that inner_convolution() knows.
+// `desc`: a descriptor for which inner_convolution() returns a convolution. Returns null if `convolution` is null.
 std::unique_ptr<CudaOp> unfused(const OpDesc& desc, std::unique_ptr<CudaOp> convolution, const CudaOpOptions& options);
-// What implementation() says of it.
+// implementation() of this op.
 std::string unfused_name(const std::string& convolution);
 
 }  // namespace dp::kernels::cuda

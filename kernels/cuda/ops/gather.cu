@@ -1,4 +1,4 @@
-// GatherImages: a block makes part of an image, in the order in which it will lie.
+// GatherImages: a block writes part of an image, in the element order of x.
 #include "kernels/crop.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/orders.h"
@@ -8,11 +8,11 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256, kEach = 16;  // elements of a thread
+constexpr unsigned kThreads = 256, kEach = 16;  // elements per thread
 
 struct GatherShape {
   unsigned channels = 1, rows = 1, cols = 1;
-  unsigned parts = 1;  // blocks for each image
+  unsigned parts = 1;  // blocks per image
 };
 
 template <bool kChannelsLast>

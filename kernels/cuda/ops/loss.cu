@@ -1,5 +1,6 @@
-// SoftmaxCrossEntropy: a warp for each sample, in double. Each block adds its samples, the last one adds the blocks', in an order that
-// follows from the batch alone. Compiled without contraction of a*b+c, as update.cu is.
+// SoftmaxCrossEntropy and LinearLoss: one warp per sample, the loss in double. Each block
+// adds its samples; the last block adds the blocks' sums. The order depends only on the
+// batch. Compiled without contraction of a*b+c, like update.cu.
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm/linear_loss.h"
 #include "kernels/cuda/gemm/linear_tensors.h"
@@ -11,7 +12,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSamples = kThreads / 32;  // of a block
+constexpr int kThreads = 256, kSamples = kThreads / 32;  // per block
 
 struct Problem {
   long long batch, classes;
@@ -20,10 +21,10 @@ struct Problem {
 
 struct SampleResult {
   double loss;
-  long long before;  // classes that stand before the label
+  long long before;  // classes that rank above the label
 };
 
-// Sample n, by a whole warp. `dlogits` may be null, and `scaler`. The result is in every lane.
+// Loss of sample n, computed by a warp. `scaler` and `dlogits` may be null. All lanes return the result.
 __device__ __forceinline__ SampleResult one_sample(const float* logits, const int* labels, const Problem& problem,
                                                    long long n, const StepInputs& inputs, const LossScaler* scaler,
                                                    float* dlogits) {
@@ -35,7 +36,7 @@ __device__ __forceinline__ SampleResult one_sample(const float* logits, const in
   const bool is_class = label >= 0 && label < classes;
   const double own_logit = is_class ? static_cast<double>(logits[label]) : 0.0;
 
-  double largest = -INFINITY, logit_sum = 0;  // a NaN is in the sums, wherever it stands
+  double largest = -INFINITY, logit_sum = 0;  // `largest` ignores NaN; the sums propagate it
   long long before = 0;
   for (long long k = lane; k < classes; k += 32) {
     const double logit = logits[k];
@@ -63,7 +64,7 @@ __device__ __forceinline__ SampleResult one_sample(const float* logits, const in
   return {loss, before};
 }
 
-// Of some samples. In training one without a finite loss counts as that alone.
+// Totals of some samples. In training, a sample with a non-finite loss adds only to `nonfinite`.
 struct Sums {
   double loss;
   long long counted, top1, top5, nonfinite;
@@ -78,7 +79,8 @@ struct Sums {
   }
 };
 
-// `count` of them by a warp, a lane every 32nd, then the lanes in a tree; in lane 0.
+// Adds `count` totals with one warp: each lane adds every 32nd, then the lanes are added
+// in a tree. The result is in lane 0.
 __device__ __forceinline__ Sums added(const Sums* sums, long long count) {
   Sums own{};
   for (long long i = threadIdx.x % 32; i < count; i += 32) own.add(sums[i]);
@@ -89,7 +91,8 @@ __device__ __forceinline__ Sums added(const Sums* sums, long long count) {
   return own;
 }
 
-// After each warp has put its sample into `samples`, of the block. `blocks`: room for the sums of each. The results are added to.
+// Adds all samples to *results. Each warp has written its sample to `samples`, in shared memory. `blocks`: room for the
+// totals of each block. `counter`: 0.
 __device__ __forceinline__ void add_samples(const Sums* samples, long long batch, Sums* blocks, unsigned* counter,
                                             StepResults* results) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
   add_samples(samples, problem.batch, blocks, counter, results);
 }
 
-// The same, with the linear layer that makes the logits: a warp makes those of its sample.
+// loss_kernel preceded by the linear layer: each warp computes the logits of its sample.
 __global__ void __launch_bounds__(kThreads)
     linear_loss_kernel(const float* x, const float* w, const float* bias, float* logits, const int* labels,
                        const StepInputs* inputs, const LossScaler* scaler, float* dlogits, StepResults* results,
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
       sum = warp_sum(sum);
       if (lane == 0) logits[n * problem.classes + k] = bias ? sum + bias[k] : sum;
     }
-    __syncwarp();  // the warp reads what its first lane wrote
+    __syncwarp();  // lane 0 has written the logits that all lanes read
     const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
     if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
   }

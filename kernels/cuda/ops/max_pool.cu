@@ -1,5 +1,5 @@
-// MaxPool2dForward with ReLU and dropout folded in, and its gradient. A thread makes one pack of the output: of forward the
-// pooled image, of backward the large one, which it gathers from the windows that cover it.
+// MaxPool2dForward with fused ReLU and dropout, and its gradient. A thread computes one pack
+// of y or dx. In backward it gathers the gradients of all windows that cover the pack.
 #include "kernels/cuda/ops/philox.h"
 #include "kernels/cuda/ops/pool_op.h"
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_mask(const std::uint8_t* mask, int (&cells)
   }
 }
 
-// `mask` may be null. `samples` and `inputs` are read with dropout only. `packs`: of y.
+// `mask` may be null. `samples` and `inputs` are read only with dropout. `packs`: number of packs of y.
 template <typename T, int kWidth, bool kChannelsLast, bool kDropout>
 __global__ void __launch_bounds__(kPoolThreads)
     max_pool_forward_kernel(const T* x, T* y, std::uint8_t* mask, const std::int64_t* samples, const StepInputs* inputs,
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kPoolThreads)
   if (mask) store_mask(mask + at, cells);
 }
 
-// `packs`: of dx.
+// `packs`: number of packs of dx.
 template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kPoolThreads)
     max_pool_backward_kernel(const T* dy, const std::uint8_t* mask, T* dx, Pool pool, unsigned packs, float scale) {

@@ -1,4 +1,4 @@
-// What window and normalisation ops ask about the orders of their tensors.
+// Memory orders and element counts of tensors, for pooling, normalisation and similar ops.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace dp::kernels::cuda {
 
-// The tensor with its layout; if it was any(), in the order of `model`.
+// Returns the tensor with a resolved layout: `any` becomes the order of `model`.
 inline TensorDesc in_order_of(const TensorDesc& model, const TensorDesc& tensor) {
   TensorDesc result = tensor;
   if (result.layout.any())
@@ -17,7 +17,7 @@ inline TensorDesc in_order_of(const TensorDesc& model, const TensorDesc& tensor)
   return result;
 }
 
-// Whether both lie channels last, or both row-major. Error(usage) for one of each.
+// True if both are channels last, false if both are row-major. Error(usage) if they differ.
 inline bool both_channels_last(const TensorDesc& a, const TensorDesc& b) {
   if (is_channels_last(a) && is_channels_last(b)) return true;
   if (order_of(a).channels_last || order_of(b).channels_last)
@@ -26,7 +26,8 @@ inline bool both_channels_last(const TensorDesc& a, const TensorDesc& b) {
   return false;
 }
 
-// The number of a tensor's elements, for kernels that count in 32 bits, a few past the last. Error(usage) when there are more.
+// Number of elements, for kernels with 32-bit indices that may run slightly past the end.
+// Error(usage) above 2^32 - 2^20.
 inline unsigned index_count(const TensorDesc& tensor) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 32) - (std::int64_t{1} << 20);
   const std::int64_t count = tensor.shape.numel();

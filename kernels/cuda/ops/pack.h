@@ -1,4 +1,5 @@
-// One element, or several that a thread reads and writes at once. In memory they are float32, bfloat16 or float16; in registers float.
+// Pack: one or several elements that a thread loads or stores at once. float32, bfloat16
+// or float16 in memory, float in registers.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,11 @@ struct Pack {
   float v[kWidth];
 };
 
-// Elements of 16 bytes.
+// Elements per 16 bytes.
 template <typename T>
 inline constexpr int kWidePack = 16 / sizeof(T);
 
-// Of several: `from` is aligned to them.
+// `from` must be aligned to the whole pack.
 template <int kWidth>
 __device__ __forceinline__ Pack<kWidth> load_pack(const float* from) {
   Pack<kWidth> pack;
@@ -71,7 +72,7 @@ __device__ __forceinline__ void store_pack(Low* to, const Pack<kWidth>& pack) {
   }
 }
 
-// Calls run.operator()<T>(), T the type of elements in memory.
+// Calls run.operator()<T>() with the C++ type of the elements.
 template <typename Run>
 auto in_type(DType type, const Run& run) {
   if (type == DType::bf16) return run.template operator()<BFloat16>();
@@ -79,14 +80,14 @@ auto in_type(DType type, const Run& run) {
   return run.template operator()<float>();
 }
 
-// Calls run.operator()<kWidth, kChannelsLast>(): packs of four lie channels last.
+// Calls run.operator()<kWidth, kChannelsLast>(). Packs require channels last.
 template <typename Run>
 void in_form(bool packs, bool channels_last, const Run& run) {
   if (packs) return run.template operator()<4, true>();
   return channels_last ? run.template operator()<1, true>() : run.template operator()<1, false>();
 }
 
-// Whether packs may begin at all of these addresses; null is one of them.
+// True if all addresses are aligned to 16 bytes. Null is aligned.
 template <typename... Pointers>
 bool take_packs(Pointers... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);

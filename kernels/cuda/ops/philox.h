@@ -1,4 +1,4 @@
-// Random numbers on the device: the words of dp/random.h.
+// Random numbers on the device, the same words as in dp/random.h.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ __device__ __forceinline__ std::uint32_t word_of(const uint4& words, unsigned in
   return index < 2 ? index == 0 ? words.x : words.y : index == 2 ? words.z : words.w;
 }
 
-// What a kernel needs to know of a DropoutSpec.
+// A DropoutSpec in the form that kernels use.
 struct Dropping {
   std::uint32_t layer = 0, threshold = 0;
   float scale = 1;
@@ -34,7 +34,7 @@ inline Dropping dropping(const DropoutSpec& spec) {
   return {spec.layer, drop_threshold(spec.p), static_cast<float>(1.0 / (1.0 - static_cast<double>(spec.p)))};
 }
 
-// Of elements 4*quad .. 4*quad+3 of a sample, counted in C,H,W order (dp::dropout_words).
+// Random words of elements 4*quad .. 4*quad+3 of a sample, counted in C,H,W order (dp::dropout_words).
 __device__ __forceinline__ uint4 dropout_words_of(const StepInputs& inputs, std::uint32_t layer, std::int64_t sample,
                                                   std::uint32_t quad) {
   const std::uint32_t use = static_cast<std::uint32_t>(RandomUse::dropout) << 28;
@@ -52,7 +52,7 @@ __device__ __forceinline__ bool dropout_keeps(const StepInputs& inputs, const Dr
   return word_of(dropout_words_of(inputs, dropping.layer, sample, element / 4), element % 4) >= dropping.threshold;
 }
 
-// The sequential stream of dp::Random.
+// Generates the same sequence as dp::Random.
 class DeviceRandom {
  public:
   __device__ DeviceRandom(std::uint64_t seed, RandomUse use, std::uint64_t a, std::uint64_t b)

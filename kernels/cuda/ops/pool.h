@@ -1,4 +1,4 @@
-// The geometry that max-pools and average pools share.
+// Geometry of max-pooling and average pooling.
 #pragma once
 
 #include "kernels/cuda/ops/orders.h"
@@ -7,7 +7,7 @@
 namespace dp::kernels::cuda {
 
 inline constexpr int kPoolThreads = 256;
-inline constexpr std::uint8_t kPoolStopped = 255;  // in a mask: no gradient passes
+inline constexpr std::uint8_t kPoolStopped = 255;  // mask value: no gradient passes
 
 struct Image {
   unsigned channels = 1, rows = 1, cols = 1;
@@ -16,19 +16,19 @@ inline Image image_of(const Shape& shape) {
   return {static_cast<unsigned>(shape[1]), static_cast<unsigned>(shape[2]), static_cast<unsigned>(shape[3])};
 }
 
-// Cells of `pooled` are windows of `large`: row i covers rows i * stride - padding + [0, kernel_rows).
+// Each cell of `pooled` has a window of `large`: row i covers rows i * stride - padding + [0, kernel_rows).
 struct Pool {
   Image large, pooled;
   int kernel_rows = 1, kernel_cols = 1, stride = 1, padding = 0;
 };
 
-// Channels channel .. channel + width - 1 of one cell of a sample.
+// One cell of a sample; a pack holds channels channel .. channel + width - 1.
 struct Cell {
   unsigned sample, channel;
   int row, col;
 };
 
-// What thread `index` of a grid takes, so that neighbours lie side by side in memory.
+// The cell of thread `index` of the grid. Neighbouring threads get neighbours in memory.
 template <int kWidth, bool kChannelsLast>
 __device__ __forceinline__ Cell cell_of(const Image& image, unsigned index) {
   const unsigned packs = image.channels / kWidth;
@@ -41,13 +41,13 @@ __device__ __forceinline__ Cell cell_of(const Image& image, unsigned index) {
   return cell;
 }
 
-// How far apart two cells lie that are neighbours in a row.
+// Distance in elements between neighbouring cells of a row.
 template <bool kChannelsLast>
 __device__ __forceinline__ long long col_step(const Image& image) {
   return kChannelsLast ? image.channels : 1;
 }
 
-// Where (sample, channel, row, col) lies.
+// Index of an element in its tensor.
 template <bool kChannelsLast>
 __device__ __forceinline__ long long place(const Image& image, const Cell& cell) {
   const long long plane = static_cast<long long>(image.rows) * image.cols;
@@ -56,7 +56,7 @@ __device__ __forceinline__ long long place(const Image& image, const Cell& cell)
   return (static_cast<long long>(cell.sample) * image.channels + cell.channel) * plane + pixel;
 }
 
-// The pooled rows or columns whose windows cover number `at` of the large image: [first, last].
+// The pooled rows (or columns) [first, last] whose windows cover row (or column) `at` of the large image.
 struct Windows {
   int first, last;
 };

@@ -1,4 +1,4 @@
-// What the four pooling ops share: tensors in one order, the geometry, and in which form a kernel takes them.
+// Base class of the pooling ops: layouts, geometry, and choice of the kernel's form.
 #pragma once
 
 #include "kernels/cuda/cuda_op.h"
@@ -8,7 +8,7 @@ namespace dp::kernels::cuda {
 
 class PoolOp : public CudaOp {
  protected:
-  // The tensors are x and y of forward, dy and dx of backward. `global`: the window is the whole image.
+  // tensors_ are x and y in forward, dy and dx in backward. `global`: the window is the whole image.
   enum class Direction { forward, backward };
   PoolOp(Direction direction, const TensorDesc& large, const TensorDesc& pooled, const Window& window,
          bool global = false) {
@@ -30,7 +30,7 @@ class PoolOp : public CudaOp {
     count_ = index_count(tensors_[1]);
   }
 
-  // Whether the kernel can take packs of four of what begins at all of these.
+  // Whether the kernel can use packs of four for tensors at these addresses.
   template <typename... Pointers>
   bool in_packs(Pointers... pointers) const {
     return channels_last_ && pool_.large.channels % 4 == 0 && take_packs(pointers...);
@@ -47,7 +47,7 @@ class PoolOp : public CudaOp {
 
   bool channels_last_ = false;
   Pool pool_;
-  unsigned count_ = 0;  // elements of what is written
+  unsigned count_ = 0;  // elements of the output
 };
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,5 @@
-// Reorder: a copy where the order stays, or transposed matrices, channels x pixels on one side, pixels x channels on the other.
+// Reorder: a plain copy if the element order stays, otherwise a transpose between
+// channels x pixels and pixels x channels.
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/orders.h"
 #include "kernels/cuda/ops/pack.h"
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr unsigned kTile = 32, kTileRows = kThreads / kTile;
-constexpr unsigned kFew = 8;  // channels: a thread takes all of a pixel's
+constexpr unsigned kFew = 8;  // up to this many channels, a thread copies all channels of a pixel
 
 template <typename T>
 inline constexpr bool kLow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) convert_kernel(const From* src, To* 
   if (i < count) dst[i] = converted<To>(src[i]);
 }
 
-// The same between float32 and 16 bits, four at a time; the addresses are aligned to them.
+// convert_kernel for float32 to or from 16 bits, four elements per thread. Both addresses are aligned to 16 bytes.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads) convert_packs_kernel(const From* src, To* dst, long long count) {
   long long i = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) * 4;
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) convert_packs_kernel(const From* src
   for (; i < count; ++i) dst[i] = converted<To>(src[i]);
 }
 
-// `matrices` of rows x cols to as many of cols x rows, tile by tile.
+// Transposes a batch of rows x cols matrices, tile by tile.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     transpose_kernel(const From* src, To* dst, unsigned rows, unsigned cols, unsigned row_tiles, unsigned col_tiles) {
@@ -57,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
       dst[matrix + static_cast<long long>(col_tile + k) * rows + row_tile + x] = tile[x][k];
 }
 
-// The same with few channels. The steps are between neighbours on one axis.
+// Transposes with at most kFew channels, one pixel per thread. The last four arguments
+// are distances between neighbours, in elements.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     few_channels_kernel(const From* src, To* dst, unsigned count, unsigned channels, unsigned pixels,
@@ -133,7 +135,7 @@ class ReorderOp final : public CudaOp {
     }
   }
 
-  Order order_;  // of the side that lies channels last
+  Order order_;  // of the channels-last side, if there is one
   bool same_, from_channels_last_;
 };
 

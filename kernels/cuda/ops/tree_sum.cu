@@ -17,14 +17,14 @@ struct Summands {
   const T* of[Count];
 };
 
-// Consecutive elements of a thread: 16 bytes where the addresses allow it.
+// Consecutive elements of one thread: 16 bytes. Used if the addresses are aligned.
 template <typename T>
 struct alignas(16) Pack {
   static constexpr int kSize = 16 / sizeof(T);
   T of[kSize];
 };
 
-// What elements of a type are added in: themselves, or float.
+// Type in which elements are added: float for bfloat16, otherwise T.
 template <typename T>
 using SumOf = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 template <typename T>
@@ -101,7 +101,8 @@ void enqueue(const void* const* pointers, void* out, std::int64_t count, cudaStr
          tree_sum_kernel<T, Count>, summands, static_cast<T*>(out), static_cast<long long>(count), bits % 16 == 0);
 }
 
-// One kernel for each number of summands: 1, 2, ..., kMostSummands would be many; the usual ones, and sums of sums else.
+// Unrolled kernels exist only for common numbers of summands, to limit the number of
+// kernels. Returns false for any other number.
 template <typename T>
 bool enqueue_usual(const std::vector<const void*>& summands, void* out, std::int64_t count, cudaStream_t stream) {
   const void* const* pointers = summands.data();
@@ -119,8 +120,8 @@ bool enqueue_usual(const std::vector<const void*>& summands, void* out, std::int
   }
 }
 
-// Any number: a thread carries partial sums of 1, 2, 4, ... summands, as a counter carries bits, and adds what is left from the
-// right. That is the tree of tree_split.
+// Any number of summands. A thread keeps partial sums of 1, 2, 4, ... summands and merges them like carries in
+// a binary counter. At the end it adds the remaining ones from the right. The result is the tree of tree_split.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     long_tree_sum_kernel(Summands<T, kMostSummands> summands, int size, T* out, long long count) {

@@ -1,5 +1,5 @@
-// SgdUpdate, MovingAverage, GradNormPartials, GradNormFinish. Compiled without contraction of a*b+c (nvcc -fmad=false, host
-// compilers -ffp-contract=off), so that an element's new value is the same in every build and on the CPU.
+// SgdUpdate, MovingAverage, GradNormPartials, GradNormFinish. Compiled without contraction of a*b+c (nvcc
+// -fmad=false, host compilers -ffp-contract=off), so that each new value is the same in every build and on the CPU.
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/elementwise.h"
 #include "kernels/cuda/runtime/block_reduce.h"
@@ -17,7 +17,7 @@ struct Rates {
   bool nesterov;
 };
 
-// The update of PyTorch's SGD. False when the new weight is NaN or infinite.
+// The update of PyTorch's SGD. Returns false if the new weight is NaN or infinite.
 __device__ __forceinline__ bool update(const Rates& rates, float gradient, float& weight, float* momentum) {
   gradient = rates.clip * gradient + rates.decay * weight;
   float direction = gradient;
@@ -29,7 +29,7 @@ __device__ __forceinline__ bool update(const Rates& rates, float gradient, float
   return is_finite(weight);
 }
 
-// `copy`: of the new weights, in type Copy; with float there is none.
+// `copy`: receives the new weights in type Copy. With Copy = float there is no copy.
 template <int kWidth, bool kMomentum, typename Copy>
 __global__ void __launch_bounds__(kElementThreads)
     sgd_kernel(float* weights, const float* gradients, float* momenta, const StepInputs* inputs, StepResults* results,
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kElementThreads)
                        [=](float value, float mean) { return mean + share * (value - mean); });
 }
 
-// One block for each kNormBlock elements.
+// One block per kNormBlock elements.
 template <int kWidth>
 __global__ void __launch_bounds__(kElementThreads)
     grad_norm_partials_kernel(const float* x, double* partials, long long count) {
@@ -89,13 +89,13 @@ struct Scaling {
   unsigned interval;
 };
 
-// A scale that is finite and not below the normal numbers, or as before.
+// Returns scale * factor, or `scale` if the product is not finite or is below the smallest normal float.
 __device__ __forceinline__ float adapted(float scale, float factor) {
   const float next = scale * factor;
   return is_finite(next) && next >= 1.17549435e-38f ? next : scale;
 }
 
-// One block. `scaler` may be null.
+// Runs in one block. `scaler` may be null.
 __global__ void __launch_bounds__(kFinishThreads)
     grad_norm_finish_kernel(const double* partials, const StepInputs* inputs, StepResults* results, LossScaler* scaler,
                             long long blocks, Scaling scaling) {

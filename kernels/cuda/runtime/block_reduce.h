@@ -1,4 +1,4 @@
-// Sums over the threads of a block, in an order that depends on the number of threads alone.
+// Reductions over a warp or a block. Their order depends only on the number of threads.
 #pragma once
 
 #include "device_code.h"
@@ -7,7 +7,7 @@ namespace dp::kernels::cuda {
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
-// The sum over a warp, in every lane.
+// Every lane gets the sum.
 template <typename T>
 __device__ __forceinline__ T warp_sum(T value) {
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -26,7 +26,7 @@ __device__ __forceinline__ T warp_max(T value) {
   return value;
 }
 
-// The sum over a block of kThreads (whole warps), in thread 0.
+// Thread 0 gets the sum; kThreads is a multiple of 32.
 template <int kThreads>
 __device__ __forceinline__ double block_sum(double value) {
   DP_SHARED(double, warps, [kThreads / 32]);

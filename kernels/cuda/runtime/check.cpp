@@ -36,7 +36,7 @@ std::string current_device() {
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // an error that does not stick shall not be seen again by the next call
+  cudaGetLastError();  // clears a non-sticky error, which the next call would return again
   throw Error(ErrorCode::device, std::string(what) + " failed on " + current_device() + ": " + describe(error));
 }
 

@@ -1,4 +1,4 @@
-// Errors of the CUDA runtime as dp::Error.
+// Converts errors of the CUDA runtime to dp::Error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,12 +8,12 @@
 
 namespace dp::kernels::cuda {
 
-// Error(device) "what: cudaErrorX (text) on cuda:k" unless `error` is cudaSuccess.
+// Throws Error(device) "what failed on cuda:k: cudaErrorX (text)" unless `error` is cudaSuccess.
 void check(cudaError_t error, const char* what);
 std::string describe(cudaError_t error);  // "cudaErrorX (text)"
 std::string current_device();             // "cuda:1"
 
-// The names of the kernels that this thread launches while the object lives; at most one a thread.
+// Records the names of the kernels that this thread launches. At most one object per thread.
 class LaunchNames {
  public:
   LaunchNames();

@@ -2,8 +2,8 @@
 
 namespace dp::kernels::cuda {
 
-// For which compute capability, as 90, the code was compiled that the current device runs: less than its own where it had to be
-// translated from an older one's.
+// The compute capability (90 for 9.0) that the current device's code was compiled for. It is lower than the device's if
+// the build has code only for an older one.
 int compiled_capability();
 
 }  // namespace dp::kernels::cuda

@@ -7,8 +7,9 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// Multiply-adds of a multiprocessor in a clock: float32, and 16-bit floats added up in float32 on tensor cores without sparsity.
-// "Arithmetic instructions" of the CUDA C++ Programming Guide, and the architectures' white papers.
+// Multiply-adds per clock and multiprocessor: `f32` for float32; `low` for 16-bit floats with float32 accumulation on
+// tensor cores, without sparsity. Sources: "Arithmetic Instructions" in the CUDA C++ Programming Guide, and the
+// architectures' white papers.
 struct Generation {
   int capability;
   double f32, low;

@@ -1,11 +1,11 @@
-// What a GPU can do at best, by its clocks and what NVIDIA's documents say of its generation.
+// Peak rates of a GPU, from its clocks and NVIDIA's documents on its generation.
 #pragma once
 
 #include "kernels/backend.h"
 
 namespace dp::kernels::cuda {
 
-// Zeros for a generation that is not known.
+// Zeros for an unknown generation.
 Rates device_rates(int device, DType type);
 
 }  // namespace dp::kernels::cuda

@@ -5,7 +5,7 @@
 namespace dp::kernels::cuda {
 
 void GraphList::drop() {
-  std::vector<GraphExecHandle> gone;  // destroyed without the lock
+  std::vector<GraphExecHandle> gone;  // destroyed after the lock is released
   const std::scoped_lock lock(mutex_);
   dropped_ = true;
   for (CudaGraph* const graph : graphs_)
@@ -58,7 +58,7 @@ void CudaGraph::launch(Stream& stream) {
   own.worked();
 }
 
-// Thread-local: what other threads do meanwhile (the watcher of NCCL, the loader, another engine) is no business of the capture.
+// Thread-local mode: other threads (NCCL watcher, loader, another engine) may use CUDA during the capture.
 void begin_capture(cudaStream_t stream) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing a stream");
 }

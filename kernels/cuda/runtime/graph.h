@@ -1,4 +1,4 @@
-// Graphs over CUDA's: captured from streams, launched on one.
+// CUDA graphs: captured from streams, launched on one stream.
 #pragma once
 
 #include <mutex>
@@ -10,35 +10,36 @@ namespace dp::kernels::cuda {
 
 class CudaGraph;
 
-// The graphs of one context. ncclCommAbort waits until every graph that holds its communicator is destroyed (NCCL 2.26 on), so whoever
-// aborts drops them first.
+// The graphs of one context. Since NCCL 2.26, ncclCommAbort waits until every graph that holds the communicator is
+// destroyed. Call drop() before ncclCommAbort.
 class GraphList {
  public:
-  // From any thread. No graph can be launched afterwards. A graph that is being launched is destroyed by the thread that launches it; the
-  // device frees one that is running when it has ended.
+  // Destroys all graphs; none can be launched afterwards. May be called from any thread. If a thread is launching a
+  // graph, that thread destroys it. The device frees a running graph when the graph ends.
   void drop();
 
  private:
   friend class CudaGraph;
-  std::mutex mutex_;  // also of each graph's members exec_ and busy_
+  std::mutex mutex_;  // also guards exec_ and busy_ of each graph
   std::vector<CudaGraph*> graphs_;
   bool dropped_ = false;
 };
 
 class CudaGraph final : public Graph {
  public:
-  // Error(device) when it can not be instantiated. `guards` and `list` are those of the context that launches, and outlive it.
+  // Error(device) if instantiation fails. `guards` and `list` belong to the launching context and outlive the graph.
   CudaGraph(GraphHandle graph, const Guards& guards, GraphList& list);
   ~CudaGraph() override;
 
-  // So that no launch has to take memory, while another replica's work may already wait for this one's.
+  // Uploads the graph, so that launch() allocates no memory. At that time another replica's work may already wait for
+  // this replica's work.
   void upload(const CudaStream& stream);
   void launch(Stream& stream) override;
   std::size_t nodes() const override { return nodes_; }
 
  private:
   friend class GraphList;
-  // Calls call(exec); throws what dropped the graph, or Error(device) when the call fails.
+  // Calls call(exec). If the graph was dropped, throws a guard's error or Aborted. Error(device) if the call fails.
   template <typename Call>
   void use(const char* what, const Call& call);
 
@@ -49,9 +50,10 @@ class CudaGraph final : public Graph {
   bool busy_ = false;     // a thread is in use()
 };
 
-// From begin to end, on one thread, `stream` and those that wait for events of it are captured. Error(device) from either.
+// Captures `stream`, and the streams that wait for its events. Both calls must be on the same thread. Error(device)
+// from either.
 void begin_capture(cudaStream_t stream);
 GraphHandle end_capture(cudaStream_t stream);
-void drop_capture(cudaStream_t stream) noexcept;  // whatever became of it
+void drop_capture(cudaStream_t stream) noexcept;  // ends a capture in any state and discards its graph
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,4 @@
-// What can spoil a context's work from outside its streams, and is asked after every wait for them.
+// Checks for failures outside a context's streams that invalidate its work. They run after every wait for the streams.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@ namespace dp::kernels::cuda {
 class Guard {
  public:
   virtual ~Guard() = default;
-  virtual void check() = 0;  // throws Aborted or Error(device) when the work is spoilt
+  virtual void check() = 0;  // throws Aborted or Error(device) if the work is invalid
 };
 
-// Of one context; not owned.
+// The guards of one context; not owned.
 using Guards = std::vector<Guard*>;
 
 inline void check_all(const Guards& guards) {

@@ -1,12 +1,14 @@
-// Kernels that need no second one: their last block reads what the others wrote, and ends the work. Which block that is decides no result.
+// Lets the last block of a kernel finish the work of all blocks, without a second kernel (docs/decisions/0033). The
+// result does not depend on which block is last.
 #pragma once
 
 #include "device_code.h"
 
 namespace dp::kernels::cuda {
 
-// Whether this is the last of the `blocks` blocks that call with this counter; it then sees what the others wrote before their calls. By
-// all threads of a block. The counter is 0 before the first call and after the last.
+// Returns true in the last of the `blocks` blocks that call it with this counter. All threads of a block must call it.
+// The last block then reads what the other blocks wrote before their calls. The counter is 0 before the first call and
+// after the last one.
 __device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks) {
   DP_SHARED(unsigned, before, [1]);
   __syncthreads();

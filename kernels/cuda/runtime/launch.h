@@ -1,4 +1,4 @@
-// What a kernel is launched with. `launch` itself is the device code's: native/device_code.h, or its twin in tests/simulated_cuda.
+// Launch parameters and checks. launch() itself is in native/device_code.h, its counterpart in tests/simulated_cuda.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,20 +8,20 @@
 namespace dp::kernels::cuda {
 
 struct Launch {
-  const char* kernel;  // its name, for errors
+  const char* kernel;  // name for error messages
   dim3 grid;
   dim3 block;
   cudaStream_t stream;
   std::size_t shared_bytes = 0;  // dynamic
 };
 
-// Error(device) naming the kernel, its launch and the device. Nothing where error is cudaSuccess.
+// Throws Error(device) naming the kernel, its launch and the device, unless `error` is cudaSuccess.
 void check_launch(cudaError_t error, const Launch& launch);
-void check_launched(cudaError_t error, const Launch& launch);  // the same of the launch itself, which LaunchNames notes
+void check_launched(cudaError_t error, const Launch& launch);  // for cudaLaunchKernel; also adds to LaunchNames
 
-// While one exists on a thread, launch() loads its kernel on the current device and does not launch it. With lazy module loading
-// (kernels/plugin.cpp) a kernel is loaded when it is first used, and that may wait for what runs on the device: for a collective, say, that
-// waits for this thread.
+// While a thread holds one, launch() only loads the kernel on the current device. With lazy module loading
+// (kernels/plugin.cpp) CUDA loads a kernel at its first use. Loading can wait for work on the device. A collective on
+// the device may wait for this thread: a deadlock (docs/decisions/0028).
 class KernelLoading {
  public:
   KernelLoading();
@@ -33,8 +33,8 @@ class KernelLoading {
 };
 void load_kernel(const void* function, const Launch& launch);
 
-// Before a launch: where it asks for much dynamic shared memory, lets the function have as much as there is on the current device.
-// In native/allow_shared.cpp.
+// Raises the function's limit of dynamic shared memory to the current device's maximum if the launch needs more than 32
+// KiB. In native/allow_shared.cpp.
 void allow_shared(const void* function, const Launch& where);
 
 constexpr unsigned blocks_for(long long count, long long per_block) {

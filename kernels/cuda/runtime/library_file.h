@@ -1,4 +1,4 @@
-// Libraries that are looked for at run time.
+// Shared libraries loaded at run time.
 #pragma once
 
 #include <initializer_list>
@@ -8,12 +8,13 @@ namespace dp::kernels::cuda {
 
 class LibraryFile {
  public:
-  // The file that this environment variable names, where it is set, or else the first of `names` that there is. It stays loaded.
+  // Loads the file named by the environment variable if it is set, otherwise the first of `names` that loads. The
+  // library is never unloaded.
   LibraryFile(const char* variable, std::initializer_list<const char*> names);
 
   bool found() const { return library_ != nullptr; }
-  const std::string& file() const { return file_; }  // that was found, or looked for
-  const char* missing() const { return missing_; }   // the first function that was not found; null: none
+  const std::string& file() const { return file_; }  // the loaded file, or the files that were tried
+  const char* missing() const { return missing_; }   // the first missing function; null: none
 
   template <typename Function>
   void find(const char* name, Function& function) {

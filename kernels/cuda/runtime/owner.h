@@ -1,4 +1,4 @@
-// One owner for every kind of CUDA handle.
+// Owning handles for CUDA objects.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,11 +8,12 @@
 
 namespace dp::kernels::cuda {
 
-// Set when work on a device did not end although everything was told to stop: from then on handles are not destroyed, since to destroy
-// one can wait for that work for ever. The process can not use its devices any more.
+// Set when work on a device did not end after an abort. From then on no handle is destroyed: destruction can wait for
+// that work forever. The process can no longer use its devices.
 inline std::atomic<bool> handles_abandoned{false};
 
-// Destroys on the way out; errors of that are not reported. Empty after a move.
+// Destroys the handle in the destructor and ignores errors. Move construction empties the source; move assignment
+// swaps.
 template <typename Handle, cudaError_t (*Destroy)(Handle)>
 class Owner {
  public:
@@ -42,13 +43,13 @@ using GraphExecHandle = Owner<cudaGraphExec_t, cudaGraphExecDestroy>;
 using PinnedMemory = Owner<void*, cudaFreeHost>;
 
 StreamHandle make_stream_handle();
-StreamHandle
-make_urgent_stream_handle();      // its kernels go before those of other streams that wait for room on the device
-EventHandle make_event_handle();  // without timing
+StreamHandle make_urgent_stream_handle();  // highest priority: its kernels start before those of other streams
+EventHandle make_event_handle();           // without timing
 EventHandle make_timed_event_handle();
-DeviceMemory device_memory(std::size_t bytes);  // Error(device) with bytes asked and free
-// Zeros, for is_last_block(), that belong to one op: it runs on one stream at a time. Empty where there is no device, hence no run.
+DeviceMemory device_memory(std::size_t bytes);  // Error(device) states the bytes requested and free
+// Zeroed counters for is_last_block(). One op owns them; it runs on one stream at a time. Empty if there is no device,
+// as nothing can run then.
 DeviceMemory zeroed_counters(unsigned count);
-PinnedMemory pinned_memory(std::size_t bytes);  // host memory that every device reaches at the same address
+PinnedMemory pinned_memory(std::size_t bytes);  // page-locked; same address on the host and on every device
 
 }  // namespace dp::kernels::cuda

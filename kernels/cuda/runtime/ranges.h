@@ -1,9 +1,9 @@
-// Names for what a thread does, for NVIDIA's profilers (NVTX): nothing happens unless one watches.
+// NVTX ranges that name a thread's activity in NVIDIA's profilers. No effect without a profiler.
 #pragma once
 
 namespace dp::kernels::cuda {
 
 void begin_range(const char* name);
-void end_range();  // the latest that this thread began
+void end_range();  // ends the latest range of this thread
 
 }  // namespace dp::kernels::cuda

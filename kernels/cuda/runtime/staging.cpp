@@ -9,7 +9,7 @@ namespace dp::kernels::cuda {
 
 void Staging::prepare() { out_ = pinned_memory(kOut); }
 
-// The slot's last copy is done.
+// Requires that the slot's last copy is done.
 void Staging::grow(Slot& slot, std::size_t bytes) {
   if (!slot.copied) slot.copied = make_event_handle();
   if (slot.bytes >= bytes) return;

@@ -1,5 +1,5 @@
-// Pinned host memory through which ordinary host memory travels to a device, so that a copy neither waits for the stream nor
-// needs its source to stay; and back.
+// Pinned buffers for copies between ordinary host memory and a device. A copy to the device then does not wait for the
+// stream, and its source may be freed at once.
 #pragma once
 
 #include <array>
@@ -13,14 +13,15 @@ namespace dp::kernels::cuda {
 
 class Staging {
  public:
-  void prepare();  // once the device is the current one; before anything else
-  // Makes every slot at least so large. Allocating pinned memory can wait for every device: done while no collective runs.
+  void prepare();  // call first, with the device current
+  // Grows every slot to at least `bytes`. Pinned allocation can wait for every device, so call it while no collective
+  // runs.
   void reserve(std::size_t bytes);
-  // Enqueues the copy of `bytes` from host memory to `dst`. A slot is used again when its last copy is done: a wait for work kSlots
-  // copies old. A copy that is larger than what was reserved makes its slot larger.
+  // Enqueues a copy of `bytes` from host memory to `dst`. Waits if the slot's last copy, kSlots copies ago, is not
+  // done. Grows the slot if `bytes` exceeds the reserved size.
   void copy_in(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
 
-  // What comes from the device passes through this, a piece at a time.
+  // Buffer for downloads, one piece at a time.
   std::span<std::byte> out() { return {static_cast<std::byte*>(out_.get()), kOut}; }
 
  private:
@@ -36,7 +37,7 @@ class Staging {
   std::array<Slot, kSlots> slots_;
   std::size_t next_ = 0;
   PinnedMemory out_;
-  std::vector<PinnedMemory> retired_;  // of slots that have grown: to free pinned memory waits for every device
+  std::vector<PinnedMemory> retired_;  // of slots that have grown; freeing pinned memory waits for every device
 };
 
 }  // namespace dp::kernels::cuda

@@ -21,7 +21,8 @@ cudaPointerAttributes attributes_of(const void* pointer) {
   return attributes;
 }
 
-// Between two looks at a stream, after some without a pause: a sleep is four times as long as it should be, as long as a small step.
+// Poll interval, used after a first period without sleeping. A sleep takes about four times kPause, as long as a small
+// step.
 constexpr std::chrono::microseconds kPause{20}, kWithoutPause{200};
 
 cudaEvent_t handle_of(Event& event) { return static_cast<CudaEvent&>(event).handle.get(); }
@@ -45,7 +46,7 @@ CudaStream::CudaStream(int device, StreamUse use, Staging& staging, StreamList& 
   siblings_.push_back(this);
 }
 
-// What is destroyed next is what its work uses, also when an exception is the reason.
+// Waits for the stream's work: the memory that it uses is freed next, also during stack unwinding.
 CudaStream::~CudaStream() {
   std::erase(siblings_, this);
   if (!aborted()) {
@@ -158,13 +159,13 @@ void CudaStream::take_seconds(LabelSeconds& sum) {
   timer_.take(sum);
 }
 
-// Which kernels are launched depends on how the pointers are aligned, and of some ops on whether the second or third is null: momenta, a
-// second gradient.
+// Ops choose kernels by the alignment of their pointers. Some ops also choose by whether argument 1 (a second gradient)
+// or 2 (momenta) is null.
 void CudaOp::load_kernels() {
   const KernelLoading loading;
   const auto pointer = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
   for (const std::uintptr_t address : {1024, 1028})
-    for (const std::size_t null : {0, 1, 2}) {  // 0: none
+    for (const std::size_t null : {0, 1, 2}) {  // index of the null argument; 0: none
       std::array<void*, kMaxOpArgs> args;
       args.fill(pointer(address));
       if (null != 0) args[null] = nullptr;

@@ -1,4 +1,4 @@
-// Streams and events over CUDA's.
+// CUDA streams and events.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace dp::kernels::cuda {
 
-// For work that goes on after an abort.
+// Time for work to end after an abort.
 inline constexpr std::chrono::seconds kAbortPatience{5};
 
 // Makes `device` the calling thread's current one.
@@ -27,8 +27,8 @@ using StreamList = std::vector<CudaStream*>;
 
 class CudaStream final : public Stream {
  public:
-  // `staging`, `siblings`, in which the stream is while it lives, and `guards` belong to the context and outlive it. So does `abort`,
-  // which may be null: once it is raised, whoever waits for the stream throws Aborted.
+  // `staging`, `siblings` and `guards` belong to the context and outlive the stream. The stream is in `siblings` while
+  // it exists. `abort` outlives it too and may be null. Once `abort` is set, every wait for the stream throws Aborted.
   CudaStream(int device, StreamUse use, Staging& staging, StreamList& siblings, const Guards& guards,
              const AbortFlag* abort);
   ~CudaStream() override;
@@ -40,23 +40,24 @@ class CudaStream final : public Stream {
   void label(std::size_t label) override { timer_.label(label); }
   void detail(std::uint64_t detail) override { timer_.detail(detail); }
   void trace(TraceRing* ring) override;
-  // From ordinary host memory through pinned slots: `src` is read before the call returns.
+  // A copy from ordinary host memory uses pinned slots: `src` is read before the call returns.
   void copy(void* dst, const void* src, std::size_t bytes) override;
-  // Through pinned memory: CUDA itself waits for all earlier work in a copy to ordinary memory, also where that never ends.
+  // Uses pinned memory. CUDA's own copy to ordinary memory waits for all earlier work, even if that work never ends.
   void download(void* dst, const void* src, std::size_t bytes) override;
-  void upload(void* dst, const void* src, std::size_t bytes) override;  // as a kernel's argument
+  void upload(void* dst, const void* src, std::size_t bytes) override;  // passes the data as a kernel argument
   void synchronize() override;
   void synchronize(Event& event) override;
 
-  // For those who enqueue themselves: `work` before something that counts as the present label's, `wait` for other streams.
+  // For callers that enqueue on native(): work() before work that counts for the current label, wait() for other
+  // streams' events.
   cudaStream_t work() {
     timer_.work(native());
     return native();
   }
-  void worked() { timer_.worked(native()); }                          // after a piece of it
-  void count_bytes(std::size_t bytes) { timer_.count_bytes(bytes); }  // that it brings to or from other replicas
+  void worked() { timer_.worked(native()); }                          // after the work
+  void count_bytes(std::size_t bytes) { timer_.count_bytes(bytes); }  // bytes exchanged with other replicas
   void wait(cudaEvent_t event);
-  // While it is captured, events that measure would be part of the graph.
+  // Timing events recorded during a capture would become part of the graph.
   void suspend_timing() { timer_.suspend(native()); }
   void resume_timing() { timer_.resume(); }
   cudaStream_t native() const { return handle_.get(); }
@@ -66,8 +67,8 @@ class CudaStream final : public Stream {
 
  private:
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_relaxed); }
-  // Returns when query() gives success. A call that waits inside CUDA would not end where another device, for whose event this stream
-  // waits, is broken.
+  // Polls until query() returns cudaSuccess. A wait inside CUDA might never end: this stream may wait for an event of
+  // another, broken device.
   template <typename Query>
   void wait_until(const Query& query, const char* what);
 
@@ -82,7 +83,7 @@ class CudaStream final : public Stream {
 
 inline CudaStream& of_cuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
-// `bytes` (at most 256) from the host to `dst`; read before the call returns. In upload.cu.
+// Copies at most 256 bytes from the host to `dst`. `src` is read before the call returns. In upload.cu.
 void upload_bytes(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
 
 }  // namespace dp::kernels::cuda

@@ -15,7 +15,7 @@ Layout make(const std::string& kind, const Shape& shape, DType type, const Order
           std::make_shared<const Order>(order)};
 }
 
-// Of a row-major tensor: channels and pixels mean nothing but where another order of the same shape tells them apart.
+// Row-major order. Channels and pixels matter only for rank 4, which also has a channels-last order.
 Order plain_order(const Shape& shape) {
   if (shape.rank() == 4) return {shape[0], shape[1], shape[2] * shape[3], false};
   return {1, 1, shape.numel(), false};

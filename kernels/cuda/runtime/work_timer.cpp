@@ -25,7 +25,8 @@ void WorkTimer::trace(TraceRing* ring) {
   open_is_recorded_ = false;
 }
 
-// The device's clock is read by an event, the host's around it: where that took least, they are closest.
+// Relates the device clock to the host clock: records an event between two host readings. Keeps the tightest of five
+// rounds.
 void WorkTimer::compare_clocks(cudaStream_t stream) {
   std::int64_t narrowest = std::numeric_limits<std::int64_t>::max();
   for (int round = 0; round < 5; ++round) {
@@ -44,7 +45,7 @@ void WorkTimer::compare_clocks(cudaStream_t stream) {
 void WorkTimer::mark(std::size_t label, cudaStream_t stream) {
   const bool recorded = recording() && label != kNothing;
   if (recorded && !compared_) compare_clocks(stream);
-  // What begins needs a place for its end, too.
+  // A begin mark also needs room for its end mark.
   if (marks_.size() - (written_ - read_) < 2) read_reached();
   if (marks_.size() - (written_ - read_) < 2) {
     if (recorded) ring_->miss();

@@ -1,8 +1,9 @@
-// What one stream's work took, measured by the device: an event wherever labelled work begins or ends, read once it has been
-// reached. Seconds by label always; while a ring records, also each piece of work as a span. Nothing waits for the device, but for
-// the first piece that is recorded, at which the device's clock is compared with the host's.
+// Measures the work of one stream with CUDA events. It records an event where labelled work begins or ends, and reads
+// it once the device has reached it. It always adds up seconds per label. While a ring records, it also stores each
+// piece of work as a span. It waits for the device only at the first recorded span, to relate the device clock to the
+// host clock.
 //
-// Seconds count work that lies between two events with the gaps between its launches; spans end where their work does.
+// Seconds include the gaps between launches of the same label. A span ends where its work ends.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,52 +20,52 @@ namespace dp::kernels::cuda {
 
 class WorkTimer {
  public:
-  // Makes its events for the current device, so that measuring makes none.
+  // Creates its events for the current device, so that marks create none.
   WorkTimer() = default;
 
   void label(std::size_t label) { label_ = label; }
   void detail(std::uint64_t detail) { detail_ = detail; }
-  // Null ends it. What was recorded before is kept; what has not been reached by now is lost.
+  // Null ends recording. Spans already in the ring stay; work that the device has not reached is lost.
   void trace(TraceRing* ring);
 
-  // Before work is enqueued on `stream`, always the same one and of the current device.
+  // Call before enqueueing work on `stream`: always the same stream, on the current device.
   void work(cudaStream_t stream) {
     if (suspended_) return;
     if (open_ != label_ || recording() != open_is_recorded_ || (recording() && detail_ != open_detail_))
       mark(label_, stream);
   }
-  // After a piece of work.
+  // Call after a piece of work.
   void worked(cudaStream_t stream) {
     if (open_is_recorded_) pause(stream);
   }
-  // Before the stream waits for another, or rests.
+  // Call before the stream waits for another stream or becomes idle.
   void pause(cudaStream_t stream) {
     if (open_ != kNothing) mark(kNothing, stream);
   }
-  // Until resume() nothing is measured, and nothing enqueued for it.
+  // Until resume(), measures and enqueues nothing.
   void suspend(cudaStream_t stream) {
     pause(stream);
     suspended_ = true;
   }
   void resume() { suspended_ = false; }
-  // What the present piece brings to or from other devices.
+  // Bytes that the current piece exchanges with other devices.
   void count_bytes(std::size_t bytes) {
     if (open_is_recorded_) at(written_ - 1).bytes += static_cast<std::int64_t>(bytes);
   }
 
-  // Adds what has been reached since the last call.
+  // Adds the seconds of all work that the device has finished since the last call.
   void take(LabelSeconds& sum);
-  // Brings what has been reached to the ring.
+  // Reads the finished marks into the seconds and the ring.
   void read_reached();
 
  private:
   static constexpr std::size_t kNothing = kLabels;
-  // Of about two steps; what finds no place is not measured.
+  // Marks for about two steps. Work beyond them is not measured.
   static constexpr std::size_t kMarks = 256, kRecordedMarks = 768;
   struct Mark {
     EventHandle event = make_timed_event_handle();
-    std::size_t label{};       // of the work behind it
-    bool recorded = false;     // what follows is of a span, not only of a sum
+    std::size_t label{};       // of the work after it
+    bool recorded = false;     // the work is also a span
     std::uint64_t detail = 0;  // of a span
     std::int64_t step = 0;     // of a span
     std::int64_t bytes = 0;    // of a span
@@ -78,12 +79,12 @@ class WorkTimer {
 
   std::vector<Mark> marks_ = std::vector<Mark>(kMarks);
   std::uint64_t written_ = 0, read_ = 0;
-  std::size_t label_ = 0, open_ = kNothing;  // open_: what is measured now
+  std::size_t label_ = 0, open_ = kNothing;  // open_: label measured now, or kNothing
   std::uint64_t detail_ = 0, open_detail_ = 0;
   bool open_is_recorded_ = false, suspended_ = false;
   LabelSeconds seconds_{};
   TraceRing* ring_ = nullptr;
-  EventHandle compared_;  // reached at compared_at_ of trace_clock(); null: not yet
+  EventHandle compared_;  // reached at trace_clock() == compared_at_; null: not yet compared
   std::int64_t compared_at_ = 0;
 };
 

@@ -13,17 +13,17 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kLeastCapability = 80;
-constexpr std::size_t kWays = 8;  // the first, and seven others
+constexpr std::size_t kWays = 8;  // most candidates of an op
 
 bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
 
-// Whether all of it is made of chunks, and 32 bits count them.
+// Whether the tensor is channels last and consists of whole chunks, fewer than 2^30 of them.
 bool in_chunks(const TensorDesc& t) {
   return t.shape[1] % kChunk == 0 && is_channels_last(t) &&
          t.shape.numel() / kChunk < std::numeric_limits<int>::max() / 2;
 }
 
-// x, w and y as the forward has them, or their gradients; `data`: the op is a data gradient.
+// Shapes as in forward: x, w and y may be the gradients of these tensors. `data`: the op is a data gradient.
 bool fits(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window, bool data,
           const CudaOpOptions& options) {
   const bool parts = !data || window.stride * window.stride <= kMostParts;
@@ -31,10 +31,11 @@ bool fits(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const W
          in_chunks(y) && is_channels_last(w) && window.kernel * window.kernel <= kMostTaps && parts && x.shape[0] > 0;
 }
 
-// Whether cells of y lie where their cells of x do, so that they may stay in shared memory.
+// Whether x and y have the same size and every tap is a fixed offset away, as the resident kernels require.
 bool keeps_size(const Window& window) { return window.kernel == 3 && window.stride == 1 && window.padding == 1; }
 
-// `image`: what the windows of a forward or a data gradient look at. `more`: shared memory beside that of a plain product.
+// `image`: the tensor that a forward or a data gradient convolves. `more`: shared memory
+// in bytes, in addition to that of a plain product.
 bool product_stays(const TensorDesc& image, const Window& window, const CudaOpOptions& options, std::size_t more = 0) {
   return keeps_size(window) && image.shape[1] == kResidentChannels &&
          ResidentRows(static_cast<int>(image.shape[3])).bytes() + more <= options.shared_memory;
@@ -91,7 +92,7 @@ std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOpt
                     {false, product_stays(r.x, d.window, options, numbers)}, options, mma_fused_name);
 }
 
-// What the resident kernels of gradients keep of a batch normalisation.
+// Shared memory for batch normalisation in the resident kernels of gradients.
 constexpr std::size_t kNumbersBytes = sizeof(NormNumbers<kResidentChannels>);
 
 std::vector<Candidate> candidates_of(const NormConv2dBackwardData& d, const CudaOpOptions& options) {

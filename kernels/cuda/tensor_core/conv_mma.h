@@ -11,14 +11,16 @@
 
 namespace dp::kernels::cuda {
 
-// The ways to compute it, the one to use untried first; none where it does not fit: x, y, w and their gradients must be of one low
-// type (dw of float32), lie channels last, or be the backend's to lay out, with multiples of 8 channels, windows be at most 5x5, for
-// the data gradient of stride 1 or 2, what a forward normalises have at most 1024 channels, and the device's compute capability be 8.0
-// or later.
+// The candidates for `desc`. The first one has the lowest estimated time; it is used without tuning. Empty unless:
+// - x, y, w and their gradients have one 16-bit float type, except that dw is float32;
+// - their layouts are channels last or `any`, and their channels are multiples of 8;
+// - windows have at most 25 cells; the stride of a data gradient is 1 or 2;
+// - the input of a forward that normalises has at most 1024 channels;
+// - the compute capability is 8.0 or later.
 std::vector<Candidate> mma_candidates(const OpDesc& desc, const CudaOpOptions& options);
 
-// With a given choice; the descriptor must fit and its layouts be resolved. `multiprocessors`: of the device, for how many blocks
-// share resident weights; the results do not depend on it.
+// Makes the op with a given choice. The descriptor must fit and its layouts must be resolved.
+// `multiprocessors`: of the device; sets the number of blocks of the resident kernels, not the results.
 std::unique_ptr<CudaOp> make_mma(const Conv2dForward& desc, const MmaChoice& choice, int multiprocessors = 1);
 std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardData& desc, const MmaChoice& choice, int multiprocessors = 1);
 std::unique_ptr<CudaOp> make_mma(const Conv2dBackwardWeights& desc, const MmaChoice& choice, int multiprocessors = 1);
@@ -26,7 +28,7 @@ std::unique_ptr<CudaOp> make_mma(const NormConv2dForward& desc, const MmaChoice&
 std::unique_ptr<CudaOp> make_mma(const NormConv2dBackwardData& desc, const MmaChoice& choice, int multiprocessors = 1);
 std::unique_ptr<CudaOp> make_mma(const NormConv2dBackwardWeights& desc, const MmaChoice& choice,
                                  int multiprocessors = 1);
-std::string mma_name(const MmaChoice& choice);        // what implementation() says
+std::string mma_name(const MmaChoice& choice);        // implementation() of the op
 std::string mma_fused_name(const MmaChoice& choice);  // of ops with batch normalisation
 
 }  // namespace dp::kernels::cuda

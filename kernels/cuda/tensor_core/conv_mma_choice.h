@@ -1,4 +1,5 @@
-// How a product on tensor cores is cut into blocks. Depends on its shape alone, as gemm_choice.h's.
+// How a product on tensor cores is divided into blocks. The choice depends only on the
+// shape, like that in gemm_choice.h.
 #pragma once
 
 #include <vector>
@@ -7,22 +8,24 @@
 
 namespace dp::kernels::cuda {
 
-// 128x128, 256x64, 128x64, 64x64; resident: cells that stay in shared memory (conv_mma_resident.h), for some convolutions.
+// 128x128, 256x64, 128x64, 64x64. resident: cells stay in shared memory
+// (conv_mma_resident.h); only for some convolutions.
 enum class MmaTileKind { large, tall, middle, small, resident };
 inline constexpr MmaTileKind kMmaTileKinds[] = {MmaTileKind::large, MmaTileKind::tall, MmaTileKind::middle,
-                                                MmaTileKind::small};  // of all convolutions
+                                                MmaTileKind::small};  // for every convolution
 
 struct MmaChoice {
   MmaTileKind tile = MmaTileKind::small;
-  int splits = 1;  // ranges of the sum, added up by a second kernel
+  int splits = 1;  // ranges of k; a second kernel adds their partial sums
 };
 
 struct MmaLimits {
-  bool splittable = false;  // whether the sum may be cut
-  bool resident = false;    // whether cells may stay
+  bool splittable = false;  // whether k may be split
+  bool resident = false;    // whether a resident kernel fits
 };
 
-// The likeliest to be fast first: every tile with its best number of splits, and half and twice as many. At least one, at most `most`.
+// For every tile the best number of splits by the cost model, and half and twice that
+// number. In order of estimated time; at least one, at most `most`.
 std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most);
 const char* to_string(MmaTileKind tile);
 

@@ -1,4 +1,4 @@
-// The eight values of a chunk, as floats and back, and what batch normalisation makes of them.
+// Conversion of a chunk of eight 16-bit values to floats and back, and its batch normalisation.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm.h"
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint4 rounded(const ChunkValues& values) {
   return make_uint4(pair(0), pair(2), pair(4), pair(6));
 }
 
-// NormAffine of channels side by side, in shared memory.
+// NormAffine of neighbouring channels, in shared memory.
 template <int channels>
 struct NormNumbers {
   float shift[channels], scale[channels], offset[channels];
@@ -50,7 +50,7 @@ struct NormNumbers {
   __device__ void set(int at, const NormAffine& own) {
     shift[at] = own.shift, scale[at] = own.scale, offset[at] = own.offset;
   }
-  // max(0, x normalised), of eight channels from `at` on; not rounded.
+  // max(0, x normalised) for eight channels starting at `at`; not rounded.
   __device__ ChunkValues rectified_chunk(int at, const ChunkValues& x) const {
     ChunkValues z;
     for (int k = 0; k < kChunk; ++k)

@@ -1,4 +1,4 @@
-// Starts the kernel of a forward or a data gradient on tensor cores. Only for the .cu files that instantiate it.
+// Launches the kernel of a forward or a data gradient on tensor cores. Only for the .cu files that instantiate it.
 #pragma once
 
 #include "kernels/cuda/tensor_core/conv_mma_product.h"

@@ -1,5 +1,5 @@
-// Batch normalisation in the convolutions of tensor cores: of the image as it comes to shared memory, and the moments of results before
-// they leave it.
+// Batch normalisation inside the tensor-core convolutions: normalises the image in shared
+// memory, and computes the moments of the results before they leave shared memory.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm_join.h"
@@ -7,14 +7,14 @@
 
 namespace dp::kernels::cuda {
 
-inline constexpr int kMostNormChannels = 1024;  // whose numbers take 12 KiB
+inline constexpr int kMostNormChannels = 1024;  // their coefficients take 12 KiB of shared memory
 inline constexpr std::size_t norm_bytes(int channels) { return static_cast<std::size_t>(channels) * 3 * sizeof(float); }
 
-// What norm_affine() says of all channels of an image, in shared memory: shifts, scales, offsets.
+// norm_affine() of all channels of an image, in shared memory: shifts, scales, offsets.
 class ImageNorm {
  public:
   __device__ ImageNorm(float* numbers, int channels) : numbers_(numbers), channels_(channels) {}
-  // By all threads of a block; a barrier must follow.
+  // Called by all threads of a block. A barrier must follow.
   __device__ void find(const double* stats, const float* weight, const float* bias) const {
     for (int c = static_cast<int>(threadIdx.x); c < channels_; c += static_cast<int>(blockDim.x)) {
       const NormAffine own =
@@ -23,7 +23,7 @@ class ImageNorm {
     }
   }
 
-  // Of the eight channels of a chunk.
+  // Coefficients of the eight channels of a chunk.
   struct OfChunk {
     ChunkValues shift, scale, offset;
 
@@ -56,14 +56,15 @@ struct MomentsOfThreads {
   unsigned counts[threads];
 };
 
-// The moments of the first `cells` rows of a tile, as store_results() left them in `staged`, which nobody may read afterwards but behind a
-// barrier. A thread takes two channels of some rows: about their own mean in float, eight at a time, else in double. `part`: the means, then
-// the squares of all channels.
+// Computes the moments of the first `cells` rows of a tile from the results that store_results()
+// left in `staged`. Overwrites `staged`; a barrier must follow before it is used again. A thread
+// takes two channels of some rows. It sums deviations from their rounded mean in float, eight at
+// a time, and adds these sums in double. `part`: the means of all channels, then the squares.
 template <typename Low, typename Tile>
 __device__ __forceinline__ void store_moments(unsigned* staged, int cells, double* part, int channels,
                                               int first_channel) {
   constexpr int kPitch = kStagedPitch<Tile>, kPairs = Tile::kCols / 2, kAtOnce = 8;
-  constexpr int kLines = Tile::kRows * kPairs / Tile::kThreads;  // of a thread
+  constexpr int kLines = Tile::kRows * kPairs / Tile::kThreads;  // per thread
   static_assert(kLines % kAtOnce == 0 && Tile::kThreads % kPairs == 0);
   static_assert(sizeof(MomentsOfThreads<Tile::kThreads>) <= Tile::kRows * kPitch * sizeof(unsigned));
   const int pair = static_cast<int>(threadIdx.x) % kPairs, first = static_cast<int>(threadIdx.x) / kPairs * kLines;
@@ -75,11 +76,11 @@ __device__ __forceinline__ void store_moments(unsigned* staged, int cells, doubl
   for (int line = 0; line < kLines; line += kAtOnce)
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const float2 values = floats_of<Low>(own[(line + i) * kPitch]);  // zeros behind the last cell
+      const float2 values = floats_of<Low>(own[(line + i) * kPitch]);  // zeros past the last cell
       sum.x += values.x, sum.y += values.y;
     }
   const float per_value = 1.f / static_cast<float>(max(count, 1));
-  // Rounded before it is taken away.
+  // __fmul_rn: the product is rounded before it is subtracted, never contracted to an FMA.
   const float2 middle = make_float2(__fmul_rn(sum.x, per_value), __fmul_rn(sum.y, per_value));
   double away[2] = {}, squares[2] = {};
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// NormConv2dBackwardData on tensor cores: each tile of the data gradient leaves as dz and its share of the sums, which the last block
-// adds in order.
+// NormConv2dBackwardData on tensor cores. For each tile of the data gradient, a block writes
+// dz and the tile's partial sums. The last block adds the partial sums in a fixed order.
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/runtime/owner.h"
 #include "kernels/cuda/tensor_core/conv_mma_norm_data.h"
@@ -51,7 +51,7 @@ class MmaNormDataOp final : public CudaOp {
   }
 
  private:
-  int numbers() const { return 2 * product_.out_chunks * kChunk; }  // of a tile's sums
+  int numbers() const { return 2 * product_.out_chunks * kChunk; }  // doubles in the partial sums of a tile
 
   NormConv2dBackwardData desc_;
   MmaProduct product_;

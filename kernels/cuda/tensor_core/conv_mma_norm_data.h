@@ -1,4 +1,4 @@
-// The kernels of a data gradient on tensor cores with the sums of the batch normalisation before it.
+// Kernels of a data gradient on tensor cores fused with BatchNormBackwardSums of the preceding batch normalisation.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm_sums.h"
@@ -13,16 +13,16 @@ __host__ __device__ int tiles_of(const Windows& windows) {
   return (windows.cells + Tile::kRows - 1) / Tile::kRows;
 }
 
-// Where there are more tiles than few blocks should add, they are added in groups first.
+// More than kMostJoined tiles are added in groups of kOfGroup first.
 inline constexpr int kMostJoined = 128, kOfGroup = 32;
 inline __host__ __device__ int sum_groups(int tiles) {
   return tiles > kMostJoined ? (tiles + kOfGroup - 1) / kOfGroup : 0;
 }
 
-// The sums of all tiles of cells, of which each block has written one for some channels.
+// Partial sums of all tiles of cells. Each block writes those of one tile for a range of channels.
 struct SumsOfTiles {
-  double *partials, *groups;  // 2 * channels for each tile; for each group of tiles
-  unsigned* counters;         // for the whole, then for each group: one for each column of channels
+  double *partials, *groups;  // 2 * channels per tile; 2 * channels per group of tiles
+  unsigned* counters;         // per column of channels: first for the whole, then for each group; all 0
   SumsEnd end;
   int tiles, unused = 0;
 
@@ -30,7 +30,7 @@ struct SumsOfTiles {
     return partials + static_cast<long long>(tile) * 2 * channels;
   }
 
-  // By a block that has written a tile's sums of `cols` channels from `first` on.
+  // Called by a block that has written the sums of a tile for Tile::kCols channels from `first` on.
   template <typename Tile>
   __device__ __forceinline__ void written(int tile, int channels, int first) const {
     const int last = min(first + Tile::kCols, channels), column = static_cast<int>(blockIdx.y);
@@ -57,7 +57,7 @@ struct SumsOfTiles {
   }
 };
 
-// blockIdx: as of conv_mma_kernel.
+// blockIdx: as in conv_mma_kernel.
 template <typename Low, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     conv_mma_norm_data_kernel(const uint4* dy, const uint4* weights, NormGradient norm, uint4* dz, SumsOfTiles all,
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const Windows& windows = product.parts[blockIdx.z];
   const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows;
   const int first_chunk = static_cast<int>(blockIdx.y) * (Tile::kCols / kChunk);
-  if (first_row >= windows.cells) return;  // the whole block: a part smaller than the largest
+  if (first_row >= windows.cells) return;  // a part smaller than the largest: nothing to do for the whole block
   if (threadIdx.x < kTapPlaces) taps[threadIdx.x] = windows.tap(static_cast<int>(threadIdx.x));
   set_numbers<Tile>(numbers[0], norm, product.out_chunks * kChunk, first_chunk * kChunk);
   __syncthreads();
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         cols.load(stage + Tile::kChunksA, step);
       },
       sums);
-  int tile = static_cast<int>(blockIdx.x);  // among those of all parts
+  int tile = static_cast<int>(blockIdx.x);  // numbered over all parts
   for (unsigned part = 0; part < blockIdx.z; ++part) tile += tiles_of<Tile>(product.parts[part]);
   const int channels = product.out_chunks * kChunk;
   TileGradient<Low, Tile>(norm, numbers[0], product, windows, first_row, first_chunk)
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   all.written<Tile>(tile, channels, first_chunk * kChunk);
 }
 
-// blockIdx: as of conv_mma_resident_kernel. A tile is a run, whichever block has it.
+// blockIdx: as in conv_mma_resident_kernel. A tile is a run, whichever block computes it.
 template <typename Low>
 __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
     conv_mma_norm_resident_data_kernel(const uint4* dy, const uint4* weights, NormGradient norm, uint4* dz,
@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
         .end(staged, sums, dz, all.of_tile(run, channels));
     all.written<Tile>(run, channels, first_chunk * kChunk);
   };
-  // The only block of a multiprocessor reads nothing of the normalisation while it multiplies: the cache may.
+  // Only one block fits on a multiprocessor, and while it multiplies it does not read the
+  // tensors of the normalisation. They are prefetched to the L2 cache during that time.
   const auto prefetch = [&](uint4*, int run) {
     static_assert(Tile::kThreads == Tile::kRows);
     const int cell = run * Tile::kRows + static_cast<int>(threadIdx.x);
@@ -116,11 +117,11 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
     for (const uint4* const tensor : {norm.x, norm.y, norm.dy2})
       if (tensor != nullptr) ptx::prefetch_l2(tensor + cell * product.out_chunks + first_chunk);
   };
-  // The barriers of the first run come before the numbers are read.
+  // No barrier is needed here: multiply_runs() passes one before it calls `end`, which reads `numbers`.
   multiply_runs<Low, true>(shared, dy, weights, product, end, prefetch);
 }
 
-// Of every tile, its kernel and launch.
+// Kernel arguments, the same for every tile.
 struct NormDataArgs {
   const void *dy, *weights;
   NormGradient norm;

@@ -1,5 +1,5 @@
-// NormConv2dForward on tensor cores: the kernels of Conv2dForward, which normalise what they have copied and take the moments of what
-// they have stored.
+// NormConv2dForward on tensor cores: the kernels of Conv2dForward, extended to normalise the
+// image after its copy to shared memory and to compute the moments of the stored results.
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -13,13 +13,13 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// The moments of what is stored. Null parts: not computed.
+// Computes the moments of the stored results. Null parts: not computed.
 struct StoredMoments {
   PartsOfMoments of;
   MomentsEnd end;
   NormCut cut;
 
-  // Of a tile of rows, whichever block has it, as store_results() left it.
+  // Adds the moments of a tile of rows. `staged`: as store_results() left it.
   template <typename Low, typename Tile>
   __device__ __forceinline__ void take(unsigned* staged, int tile, int first_channel) const {
     if (of.parts == nullptr) return;
@@ -32,7 +32,7 @@ struct StoredMoments {
   }
 };
 
-// As conv_mma_kernel. Without stats the image is taken as it lies.
+// conv_mma_kernel with normalisation and moments. Null stats: the image is not normalised.
 template <typename Low, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     norm_conv_mma_kernel(const uint4* image, const double* stats, const float* scale, const float* offset,
@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   moments.take<Low, Tile>(staged, static_cast<int>(blockIdx.x), first_chunk * kChunk);
 }
 
-// As conv_mma_resident_kernel; the same of stats. A tile of rows is a run.
+// conv_mma_resident_kernel with normalisation and moments. Null stats: the image is not
+// normalised. A tile of rows is a run.
 template <typename Low>
 __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
     norm_conv_mma_resident_kernel(const uint4* image, const double* stats, const float* scale, const float* offset,
@@ -178,7 +179,7 @@ class NormConvOp final : public CudaOp {
   int multiprocessors_;
   bool norm_, moments_;
   std::optional<double> eps_;
-  NormCut parts_;  // of y
+  NormCut parts_;  // division of y
   DeviceMemory counters_;
 };
 

@@ -1,4 +1,5 @@
-// NormConv2dBackwardWeights on tensor cores: x is normalised in shared memory, between its copies and the products.
+// NormConv2dBackwardWeights on tensor cores. x is normalised in shared memory, after its
+// copy and before the multiplication.
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/gemm/gemm_end.h"
 #include "kernels/cuda/tensor_core/conv_mma_chunk.h"
@@ -9,7 +10,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// What x is normalised by.
+// Batch normalisation of x.
 struct Normalization {
   const double* stats;
   const float *weight, *bias;
@@ -19,7 +20,7 @@ struct Normalization {
   }
 };
 
-// Windows of a tile: what padding left zero stays zero.
+// Tiled kernel. Padding is not normalised: it stays zero.
 template <typename Low, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     conv_mma_norm_weights_kernel(const uint4* x, Normalization norm, const uint4* dy, float* out, MmaWeights weights) {
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     const int row = static_cast<int>(blockIdx.x) * Tile::kRows + i;  // (tap, channel)
     if (row < all_rows) numbers[0].set(i, norm.of(row % channels, channels));
   }
-  // The barrier behind the first cells comes before these numbers are read.
+  // No barrier is needed here: multiply_windows() passes one before it uses `numbers`.
   multiply_windows<Low, Tile>(ring, x, dy, out, weights, [&](const auto& rows, uint4* stage, int step) {
     rows.change(stage, step, [&](uint4& chunk) {
       chunk = rounded<Low>(numbers[0].rectified_chunk(rows.own_place() * kChunk, values_of<Low>(chunk)));
@@ -39,7 +40,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   });
 }
 
-// Of the chunk's channels, which begin at `at`, one pair after the other: more at once is more registers than resident sums leave.
+// Normalises and rectifies a chunk whose first channel is `at`, two channels at a time:
+// more would need more registers than the resident sums leave.
 template <typename Low>
 __device__ __forceinline__ uint4 rectified_in_turn(const NormNumbers<kResidentChannels>& numbers, int at, uint4 chunk) {
 #pragma unroll 1

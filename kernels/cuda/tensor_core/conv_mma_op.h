@@ -1,4 +1,4 @@
-// What the ops on tensor cores share.
+// Shared by the ops on tensor cores.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace dp::kernels::cuda {
 
-// Error(usage) for a tensor that copies of 16 bytes cannot read or write.
+// Error(usage) if a tensor is not aligned to 16 bytes.
 inline void check_on_16_bytes(std::initializer_list<const void*> tensors) {
   if (KernelLoading::active()) return;
   for (const void* const tensor : tensors)

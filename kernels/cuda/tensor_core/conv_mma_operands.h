@@ -1,4 +1,5 @@
-// Which chunks of an operand a thread copies to a stage, and from where. The chunks of a step are dealt to the threads in turns.
+// Copies of operands to a stage in shared memory. Each class determines which chunks a thread
+// copies and from where. The chunks of a step are distributed cyclically over the threads.
 #pragma once
 
 #include "kernels/cuda/tensor_core/conv_mma_tile.h"
@@ -9,7 +10,7 @@ namespace dp::kernels::cuda {
 template <typename Tile>
 class WindowRows {
  public:
-  // `taps`: kTapPlaces of them, in shared memory.
+  // `taps`: array of kTapPlaces in shared memory.
   __device__ WindowRows(const uint4* image, const Windows& windows, const Tap* taps, int first_row)
       : image_(image), chunks_(windows.chunks), taps_(taps) {
 #pragma unroll
@@ -20,7 +21,7 @@ class WindowRows {
   }
   __device__ void load(uint4* tile, int step) const {
     const int at = static_cast<int>(threadIdx.x) % kPitch, k = step * kPitch + at;
-    const int tap = min(k / chunks_, kTapPlaces - 1);  // behind the last: no cell has it
+    const int tap = min(k / chunks_, kTapPlaces - 1);  // past the last tap: no cell has it
     const int offset = taps_[tap].image + k - tap * chunks_;
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
@@ -29,7 +30,8 @@ class WindowRows {
                       inside);
     }
   }
-  // to(chunk) for those that this thread's load(tile, step) took from the image, all of chunk own_chunk(step) of their cells.
+  // Calls to(chunk) for each chunk inside the image that this thread copied in load(tile,
+  // step). All of them are chunk own_chunk(step) of their cells.
   template <typename To>
   __device__ void change(uint4* tile, int step, const To& to) const {
     const int at = static_cast<int>(threadIdx.x) % kPitch, tap = min((step * kPitch + at) / chunks_, kTapPlaces - 1);
@@ -54,7 +56,7 @@ class WindowRows {
   Cell cells_[kTurns];
 };
 
-// A dense matrix of `lines` rows of `depth` chunks, [line][k]: the weights of a forward.
+// A dense matrix with `lines` rows of `depth` chunks, [line][k]: the weights of a forward.
 template <typename Tile>
 class DenseRows {
  public:
@@ -117,15 +119,16 @@ class WindowColumns {
  public:
   using Cells = Cell[Tile::kStages][Tile::kStep];
 
-  // `cells`: in shared memory; find() fills it.
+  // `cells`: in shared memory, filled by find().
   __device__ WindowColumns(const uint4* image, const Windows& windows, Cells& cells, int first_chunk, int first_step)
       : image_(image), windows_(windows), cells_(cells), first_step_(first_step) {
     const int chunk = first_chunk + static_cast<int>(threadIdx.x) % kPitch;
     tap_ = min(chunk / windows.chunks, kTapPlaces - 1);
-    if (tap_ >= windows.taps()) tap_ = kTapPlaces - 1;  // no cell has it
+    if (tap_ >= windows.taps()) tap_ = kTapPlaces - 1;  // no cell has this tap
     offset_ = windows.tap(tap_).image + chunk - tap_ * windows.chunks;
   }
-  // The cells of a step. A barrier must follow before load(.., step), and the load of `step - kStages` before it.
+  // Finds the cells of a step. A barrier must follow before load(.., step). The slot is
+  // shared with step - kStages, whose load() and change() must be done.
   __device__ void find(int step) const {
     const int i = static_cast<int>(threadIdx.x), m = (first_step_ + step) * Tile::kStep + i;
     if (i < Tile::kStep) cells_[step % Tile::kStages][i] = m < windows_.cells ? windows_.cell(m) : Cell{0, 0};
@@ -141,8 +144,8 @@ class WindowColumns {
                       inside);
     }
   }
-  // to(chunk) for those that this thread's load(tile, step) took from the image, all of chunk own_place() of their rows. Before
-  // find(step + kStages).
+  // Calls to(chunk) for each chunk inside the image that this thread copied in load(tile,
+  // step). All of them are chunk own_place() of their rows. Must precede find(step + kStages).
   template <typename To>
   __device__ void change(uint4* tile, int step, const To& to) const {
 #pragma unroll

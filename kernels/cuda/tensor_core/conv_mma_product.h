@@ -1,4 +1,4 @@
-// The kernel of forward and data gradient on tensor cores by tiles, of any convolution.
+// Tiled kernel of forward and data gradient on tensor cores, for every convolution that fits.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_end.h"
@@ -8,11 +8,11 @@
 
 namespace dp::kernels::cuda {
 
-// Pairs of results in shared memory: four words more than a row has spread those of eight rows over all banks.
+// Row pitch of results in shared memory, in words of two results. Four extra words spread eight rows over all banks.
 template <typename Tile>
 inline constexpr int kStagedPitch = Tile::kCols / 2 + 4;
 
-// Rounds the sums to results in shared memory and writes them out, whole chunks side by side.
+// Rounds the sums to results in shared memory, then writes them to `out` in whole chunks.
 template <typename Low, typename Tile>
 __device__ __forceinline__ void store_results(unsigned* staged, const MmaSums<Tile>& sums, const float* bias,
                                               uint4* out, const MmaProduct& product, const Windows& windows,
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const Windows& windows = product.parts[blockIdx.z];
   const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows;
   const int first_chunk = static_cast<int>(blockIdx.y) * (Tile::kCols / kChunk);
-  if (first_row >= windows.cells) return;  // the whole block: a part smaller than the largest
+  if (first_row >= windows.cells) return;  // a part smaller than the largest: nothing to do for the whole block
   if (threadIdx.x < kTapPlaces) taps[threadIdx.x] = windows.tap(static_cast<int>(threadIdx.x));
   __syncthreads();
 
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                            first_chunk);
 }
 
-// Of kernels whose block has a tile of cells, a tile of channels of the result, and a part.
+// Grid of kernels with blockIdx: tile of cells, tile of channels of the result, part.
 template <typename Tile>
 dim3 grid_of(const MmaProduct& product) {
   int cells = 0;

@@ -1,4 +1,5 @@
-// Forward and data gradient of 64 channels: a block keeps all weights, and the cells of one run of 256 while those of its next come.
+// Forward and data gradient of an image with 64 channels. A block keeps all weights in
+// shared memory, and multiplies one run of 256 cells while it copies the next.
 #pragma once
 
 #include "kernels/cuda/tensor_core/conv_mma_product.h"
@@ -6,10 +7,10 @@
 
 namespace dp::kernels::cuda {
 
-// Of a run; the step, the stages and the number of blocks of this type mean nothing here.
+// Tile of a run. The resident kernels do not use its step and stages.
 using ResidentTile = MmaTileSize<256, 64, 64, 32, 64, 2, 1>;
 
-// Shared memory, in rows of kRowChunks chunks: weights, two runs, zeros.
+// Shared memory in rows of kRowChunks chunks: weights, two runs, one row of zeros.
 struct ResidentRows {
   static constexpr int kWeights = kResidentTaps * kResidentChannels;
   static constexpr int kResults = ResidentTile::kRows * (ResidentTile::kCols + kChunk) / kResidentChannels;
@@ -23,8 +24,8 @@ struct ResidentRows {
   __host__ __device__ std::size_t bytes() const { return static_cast<std::size_t>(zeros + 1) * kRowChunks * 16; }
 };
 
-// The weights of 64 channels of the result, from the chunk `first` on: for a forward [channel of y][tap, channel of x], for a data gradient
-// [tap, channel of y][channel of x].
+// Copies the weights of 64 channels of the result, starting at chunk `first`. Layout for a forward:
+// [channel of y][tap, channel of x]; for a data gradient: [tap, channel of y][channel of x].
 template <bool data>
 __device__ void load_weights(uint4* shared, const uint4* weights, const MmaProduct& product, int first) {
   for (int at = static_cast<int>(threadIdx.x); at < ResidentRows::kWeights * kRowChunks; at += ResidentTile::kThreads) {
@@ -44,10 +45,12 @@ __device__ void load_weights(uint4* shared, const uint4* weights, const MmaProdu
   }
 }
 
-// blockIdx: of the blocks that share the runs, tile of channels of the result. The image has 64 channels. end(staged, sums, run) takes
-// the sums of a run, with the run's rows of shared memory as its own. landed(rows, run) may change the chunks of a run that this thread
-// copied, every kThreads-th, before others see them. But for the first run it is called while the run before is multiplied, by the halves of
-// the block at different taps: the scheduler of a warp has another one that multiplies meanwhile.
+// blockIdx: block among those that share the runs, tile of channels of the result. The image has 64 channels.
+// end(staged, sums, run) receives the sums of a run. It may overwrite `staged`, the run's rows of shared memory.
+// landed(rows, run) may change the chunks of a run that this thread copied (every kThreads-th)
+// before other threads read them. For a block's first run it is called before the multiplication.
+// Later runs are changed during the multiplication of the previous run, by the two halves of the
+// block at different taps, so that a scheduler still has a warp that multiplies.
 template <typename Low, bool data, typename End, typename Landed = AsTheyLie>
 __device__ __forceinline__ void multiply_runs(uint4* shared, const uint4* image, const uint4* weights,
                                               const MmaProduct& product, const End& end, const Landed& landed = {}) {
@@ -95,7 +98,7 @@ __device__ __forceinline__ void multiply_runs(uint4* shared, const uint4* image,
         if (tap == 5 + thread / (Tile::kThreads / 2) * 2 && run + stride < runs) {
           ptx::cp_async_wait<0>();
           landed(shared + next * kRowChunks, run + stride);
-          __syncwarp();  // lanes have changed different numbers of chunks; ldmatrix wants them together
+          __syncwarp();  // lanes may have diverged in landed(); ldmatrix needs the whole warp
         }
       const int offset = here + reach + tap_offset(windows, tap);
       int at[Tile::kDown];
@@ -115,7 +118,7 @@ __device__ __forceinline__ void multiply_runs(uint4* shared, const uint4* image,
         multiply_fragments<Low, Tile>(a, b, sums);
       }
     }
-    __syncthreads();  // nobody reads the run any more: results take its place
+    __syncthreads();  // the run has been read by all threads; results overwrite it
     end(reinterpret_cast<unsigned*>(shared + here * kRowChunks), sums, run);
     __syncthreads();
     const int free = here;
@@ -136,7 +139,7 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
       });
 }
 
-// Of the blocks that share the runs, tiles of channels of the result.
+// Grid: blocks that share the runs, tiles of channels of the result.
 inline dim3 resident_grid(const MmaProduct& product, int multiprocessors) {
   const unsigned tiles = blocks_for(product.out_chunks, kRowChunks),
                  runs = blocks_for(product.parts[0].cells, ResidentTile::kRows);
@@ -152,7 +155,7 @@ void enqueue_resident(cudaStream_t stream, const MmaProduct& product, int multip
          static_cast<const float*>(bias), static_cast<uint4*>(out), product);
 }
 
-// What names the tile: calls run.operator()<Tile>().
+// Calls run.operator()<Tile>() with the tile type of `tile`.
 template <typename Run>
 auto with_tile(MmaTileKind tile, const Run& run) {
   switch (tile) {

@@ -1,5 +1,5 @@
-// Weight gradient of 64 by 64 channels a block, all nine taps of them: a warp for each tap. The cells of x slide through a ring, so that
-// each is copied once.
+// Weight gradient of 64 x 64 channels per block for all nine taps, one warp per tap. The
+// cells of x pass through a ring in shared memory; a block copies each cell once.
 #pragma once
 
 #include "kernels/cuda/tensor_core/conv_mma_resident.h"
@@ -8,30 +8,30 @@ namespace dp::kernels::cuda {
 
 struct ResidentWeights {
   static constexpr int kThreads = kResidentTaps * 32;
-  static constexpr int kStep = 64, kStages = 3;  // cells; of dy, in shared memory at once
+  static constexpr int kStep = 64, kStages = 3;  // cells per step; stages of dy in shared memory
   static constexpr int kDown = kResidentChannels / 16, kAcross = kResidentChannels / 8;
   static constexpr int kDyRows = kStages * kStep;
-  static constexpr std::size_t kMaskBytes = kStages * kStep * sizeof(unsigned);  // besides, which taps lie inside
+  static constexpr std::size_t kMaskBytes = kStages * kStep * sizeof(unsigned);  // tap masks; not part of bytes()
 
-  // Rows of kRowChunks chunks: the ring of x, zeros, dy.
+  // Shared memory in rows of kRowChunks chunks: the ring of x, eight rows for the zeros (one is used), dy.
   __host__ __device__ static int ring(int width) { return (kStages * kStep + 2 * reach_of(width) + 7) / 8 * 8; }
   __host__ __device__ static std::size_t bytes(int width) {
     return static_cast<std::size_t>(ring(width) + 8 + kDyRows) * kRowChunks * 16;
   }
 };
 
-// Cells of x are multiplied as they lie in memory.
+// Leaves the cells of x unchanged.
 struct CellsAsTheyLie {
   __device__ void operator()(uint4&) const {}
 };
 
-// blockIdx: 64 channels of x, 64 channels of y, range. out: as that of conv_mma_weights_kernel. landed(chunk) may change a chunk of x,
-// number threadIdx.x % kRowChunks of its row, before others see it.
+// blockIdx: 64 channels of x, 64 channels of y, range of cells. out: as in multiply_windows(). landed(chunk)
+// may change a chunk of x before other threads read it; it is chunk threadIdx.x % kRowChunks of its row.
 template <typename Low, typename Landed>
 __device__ __forceinline__ void multiply_all_taps(uint4* shared, const uint4* x, const uint4* dy, float* out,
                                                   const MmaWeights& weights, const Landed& landed) {
   using R = ResidentWeights;
-  DP_SHARED(unsigned, inside, [R::kStages][R::kStep]);  // which taps of a cell are
+  DP_SHARED(unsigned, inside, [R::kStages][R::kStep]);  // per cell: mask of the taps inside the image
   const Windows& windows = weights.windows;
   const int reach = reach_of(windows.width), ring = R::ring(windows.width), zeros = ring, dy_rows = ring + 8;
   const int all_steps = (windows.cells + R::kStep - 1) / R::kStep;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void multiply_all_taps(uint4* shared, const uint4* x,
   const int x_chunk = static_cast<int>(blockIdx.x) * kRowChunks, dy_chunk = static_cast<int>(blockIdx.y) * kRowChunks;
   const int x_chunks = windows.chunks;
 
-  // Row `row` of the run of x that all steps together read goes to row % ring.
+  // Row 0 of x is the cell `reach` before the block's first cell. Row i is stored at row i % ring.
   const auto load_x = [&](int first_row, int count) {
 #pragma unroll 1
     for (int at = thread; at < count * kRowChunks; at += R::kThreads) {
@@ -70,8 +70,8 @@ __device__ __forceinline__ void multiply_all_taps(uint4* shared, const uint4* x,
     }
   };
 
-  // The chunks of x that this thread's load(step) brought, where the step lies at `base` of the ring. Nobody reads those of cells that
-  // there are not.
+  // Calls landed() for the chunks of x that this thread copied in load(step). `base`: the
+  // step's first row in the ring. Rows without a cell are changed too, but they are never read.
   const auto change = [&](int step, int base) {
     static_assert(R::kThreads % kRowChunks == 0);
     const int first = base + (step == 0 ? 0 : 2 * reach), end = first + R::kStep + (step == 0 ? 2 * reach : 0);
@@ -88,16 +88,16 @@ __device__ __forceinline__ void multiply_all_taps(uint4* shared, const uint4* x,
   }
   MmaSums<R> sums = {};
   const int offset = reach + tap_offset(windows, tap);
-  int base = 0;  // of the step in the ring
+  int base = 0;  // first row of the step in the ring
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<kAhead - 1>();
     if constexpr (!std::is_same_v<Landed, CellsAsTheyLie>) change(step, base);
-    __syncthreads();  // the step's copies are there for all, and what only its predecessor read may go
+    __syncthreads();  // the step's copies are visible to all; rows that only the previous step read are free
     if (step + kAhead < steps) load(step + kAhead);
     ptx::cp_async_commit();
     const int stage = step % R::kStages;
-#pragma unroll 1  // more would take more registers than three warps of one scheduler may have
+#pragma unroll 1  // unrolled code needs too many registers for three warps per scheduler
     for (int k = 0; k < R::kStep; k += 16) {
       const int cell = k + lane % 8 + lane / 16 * 8;
       int row = tap_row(base + cell, inside[stage][cell], tap, offset, -1);

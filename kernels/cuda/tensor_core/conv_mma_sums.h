@@ -1,5 +1,5 @@
-// How a data gradient ends that is the gradient of a batch normalisation's result: BatchNormBackwardSums of a tile while it lies in
-// shared memory, so that dx never lies in memory, and dz does once.
+// End of a data gradient that is the gradient of a batch normalisation's result. It computes
+// BatchNormBackwardSums of a tile in shared memory: dx is never written to global memory, and dz is written once.
 #pragma once
 
 #include "kernels/cuda/tensor_core/conv_mma_chunk.h"
@@ -7,16 +7,16 @@
 
 namespace dp::kernels::cuda {
 
-// What is read of the normalisation. Its tensors have the result's layout.
+// Arguments of the normalisation. The tensors have the result's layout.
 struct NormGradient {
-  const uint4 *dy2, *x, *y;  // dy2: null without add; y: null without ReLU, and where it is made again from x
+  const uint4 *dy2, *x, *y;  // dy2: null without add. y: null without ReLU, and if it is recomputed from x
   const double* stats;
-  const float *weight, *bias;  // null unless y is made again
+  const float *weight, *bias;  // null unless y is recomputed
   int relu, unused = 0;
 };
 static_assert(std::has_unique_object_representations_v<NormGradient>);
 
-// Of the channels of a block's results.
+// Sets the coefficients of the channels of a block's results.
 template <typename Tile>
 __device__ void set_numbers(NormNumbers<Tile::kCols>& numbers, const NormGradient& norm, int channels,
                             int first_channel) {
@@ -30,13 +30,14 @@ __device__ void set_numbers(NormNumbers<Tile::kCols>& numbers, const NormGradien
   }
 }
 
-// Sums of one thread's chunks: in float over some rows, then in double.
+// Sums of one thread's chunks: in float over kAtOnce rows, then in double.
 struct ChunkSums {
   double gradients[kChunk], products[kChunk];
 };
 
-// dz of the tile, and its share of both sums of each channel to `partial`: first all of dz, then all of dz * (x - shift).
-// `staged`: the tile's place in shared memory, free once all threads have called.
+// Writes dz of a tile, and the tile's partial sums to `partial`: of dz for all channels,
+// then of dz * (x - shift). `staged`: shared memory of the tile. No thread may still read
+// it at the call; it is free again after the next barrier.
 template <typename Low, typename Tile>
 class TileGradient {
  public:
@@ -58,20 +59,20 @@ class TileGradient {
 #pragma unroll 1
       for (int turn = 0; turn < kTurns; turn += kAtOnce) add_rows(staged, turn, dz, own);
     }
-    __syncthreads();  // the results have been read: the sums take their place
+    __syncthreads();  // the results have been read; the sums overwrite them
     join(reinterpret_cast<double*>(staged), own, partial);
   }
 
  private:
-  static constexpr int kRowChunks = Tile::kCols / kChunk, kPitch = kStagedPitch<Tile>;  // of a row: chunks, words
+  static constexpr int kRowChunks = Tile::kCols / kChunk, kPitch = kStagedPitch<Tile>;  // per row: chunks; words
   static constexpr int kRowsAside = Tile::kThreads / kRowChunks, kTurns = Tile::kRows / kRowsAside;
-  static constexpr int kAtOnce = 4;  // rows whose values a thread has at once
+  static constexpr int kAtOnce = 4;  // rows that a thread loads at once
   static_assert(Tile::kThreads % kRowChunks == 0 && kTurns % kAtOnce == 0);
-  static constexpr int kSumPitch = Tile::kThreads + kRowChunks;  // of a thread's doubles; spreads them over the banks
+  static constexpr int kSumPitch = Tile::kThreads + kRowChunks;  // between a thread's doubles; avoids bank conflicts
   static_assert(2 * kChunk * kSumPitch * sizeof(double) <= Tile::kRows * kPitch * sizeof(unsigned) ||
                 2 * kChunk * kSumPitch * sizeof(double) <= Tile::kSharedBytes);
 
-  // As store_results().
+  // As in store_results().
   __device__ __forceinline__ void stage(unsigned* staged, const MmaSums<Tile>& sums) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -85,7 +86,7 @@ class TileGradient {
               rounded_pair<Low>(sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
   }
 
-  // One chunk of each of the next rows.
+  // Processes one chunk of each of kAtOnce rows.
   __device__ __forceinline__ void add_rows(const unsigned* staged, int turn, uint4* dz, ChunkSums& own) const {
     int at[kAtOnce];
     uint4 seconds[kAtOnce], values[kAtOnce], outputs[kAtOnce];
@@ -125,7 +126,7 @@ class TileGradient {
     for (int k = 0; k < kChunk; ++k) own.gradients[k] += sums[k], own.products[k] += products[k];
   }
 
-  // The threads' sums, added in the order of their rows.
+  // Adds the threads' sums in the order of their rows.
   __device__ __forceinline__ void join(double* shared, const ChunkSums& own, double* partial) const {
     const int thread = static_cast<int>(threadIdx.x), channels = product_.out_chunks * kChunk;
     for (int k = 0; k < kChunk; ++k) {

@@ -1,5 +1,5 @@
-// One tile of a product on tensor cores: operands come to shared memory in a ring of stages by asynchronous copies, go to registers
-// by ldmatrix, and are multiplied by warps.
+// One tile of a product on tensor cores. Asynchronous copies load the operands to a ring of stages
+// in shared memory; ldmatrix loads them to registers; each warp multiplies its part of the tile.
 #pragma once
 
 #include "device_code.h"
@@ -12,11 +12,11 @@ namespace dp::kernels::cuda {
 template <int rows, int cols, int warp_rows, int warp_cols, int step, int stages, int blocks>
 struct MmaTileSize {
   static constexpr int kRows = rows, kCols = cols, kWarpRows = warp_rows, kWarpCols = warp_cols;
-  static constexpr int kStep = step, kStages = stages;  // of the sum; in shared memory at once
+  static constexpr int kStep = step, kStages = stages;  // elements of k; stages in shared memory
   static constexpr int kWarpsDown = rows / warp_rows, kWarpsAcross = cols / warp_cols;
   static constexpr int kThreads = kWarpsDown * kWarpsAcross * 32;
-  static constexpr int kBlocks = blocks;                                 // of a multiprocessor, at least
-  static constexpr int kDown = warp_rows / 16, kAcross = warp_cols / 8;  // products of a warp
+  static constexpr int kBlocks = blocks;                                 // per multiprocessor, at least
+  static constexpr int kDown = warp_rows / 16, kAcross = warp_cols / 8;  // mma products per warp
   static constexpr int kChunksA = rows * step / kChunk, kChunksB = cols * step / kChunk;
   static constexpr int kStageChunks = kChunksA + kChunksB;
   static constexpr std::size_t kSharedBytes = static_cast<std::size_t>(stages) * kStageChunks * 16;
@@ -29,8 +29,8 @@ using SmallMmaTile = MmaTileSize<64, 64, 32, 32, 64, 3, 4>;
 template <typename Tile>
 using MmaSums = float[Tile::kDown][Tile::kAcross][4];
 
-// Where a chunk lies in a tile of `pitch` chunks a row. Eight rows' chunks of one number, as ldmatrix reads them, and eight
-// neighbours of a row, as copies write them, each lie in all 32 banks once.
+// Index of a chunk in a tile with `pitch` chunks per row. The swizzle avoids bank conflicts: equal chunks of eight
+// successive rows (read by ldmatrix) and eight neighbouring chunks (written by copies) each cover all 32 banks once.
 template <int pitch>
 __device__ __forceinline__ int swizzled(int row, int chunk) {
   static_assert(pitch == 4 || pitch % 8 == 0);
@@ -45,12 +45,12 @@ __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const
     ptx::mma_m16n8k16_f16(d, a, b);
 }
 
-// An operand of `lines` rows (of b: columns) of the tile. along: kept as [line][k], as it lies in memory; else as [k][line].
+// One operand of a tile; `lines`: rows of a, columns of b. along: stored as [line][k]; otherwise as [k][line].
 template <bool along, int lines, int step>
 struct MmaOperand {
   static constexpr int kPitch = (along ? step : lines) / kChunk;
 
-  // 16 lines and 16 k's as the first operand of mma.
+  // Loads 16 lines x 16 k's as the first operand of mma.
   __device__ static void take_a(const uint4* tile, int line, int k, unsigned (&fragments)[4]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (along)
@@ -59,7 +59,7 @@ struct MmaOperand {
       ptx::ldmatrix_x4_trans(fragments,
                              tile + swizzled<kPitch>(k + lane % 8 + lane / 16 * 8, line / kChunk + lane / 8 % 2));
   }
-  // Twice 8 lines and 16 k's as the second operand: fragments 0 and 1, 2 and 3.
+  // Loads 16 lines x 16 k's as two second operands of mma, eight lines each: fragments 0 and 1, fragments 2 and 3.
   __device__ static void take_b(const uint4* tile, int line, int k, unsigned (&fragments)[4]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (along)
@@ -79,7 +79,7 @@ __device__ __forceinline__ int warp_col() {
   return static_cast<int>(threadIdx.x) / 32 % Tile::kWarpsAcross * Tile::kWarpCols;
 }
 
-// sums += a b, of a warp's fragments.
+// sums += a b, for the fragments of a warp.
 template <typename Low, typename Tile>
 __device__ __forceinline__ void multiply_fragments(const unsigned (&a)[Tile::kDown][4],
                                                    const unsigned (&b)[Tile::kAcross / 2][4], MmaSums<Tile>& sums) {
@@ -92,13 +92,14 @@ __device__ __forceinline__ void multiply_fragments(const unsigned (&a)[Tile::kDo
     }
 }
 
-// Operands are multiplied as they lie in memory.
+// Leaves the operands unchanged.
 struct AsTheyLie {
   __device__ void operator()(uint4*, int) const {}
 };
 
-// sums += all steps, k ascending. load(stage, step) issues the copies of a step's chunks, a's and behind them b's. landed(stage, step)
-// may change those that this thread copied, before others see them. At the end no copy is under way, and no thread reads `ring` any more.
+// Adds all steps to `sums`, in order of k. load(stage, step) issues the copies of a step: the
+// chunks of a, then those of b. landed(stage, step) may change the chunks that this thread copied
+// before other threads read them. On return no copy is in flight and no thread reads `ring`.
 template <typename Low, typename Tile, bool along_a, bool along_b, typename Load, typename Landed = AsTheyLie>
 __device__ __forceinline__ void multiply(uint4* ring, int steps, const Load& load, MmaSums<Tile>& sums,
                                          const Landed& landed = {}) {
@@ -107,13 +108,13 @@ __device__ __forceinline__ void multiply(uint4* ring, int steps, const Load& loa
   constexpr int kAhead = Tile::kStages - 1;
   for (int step = 0; step < kAhead; ++step) {
     if (step < steps) load(ring + step * Tile::kStageChunks, step);
-    ptx::cp_async_commit();  // empty groups keep the count
+    ptx::cp_async_commit();  // an empty group keeps the number of groups constant
   }
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<kAhead - 1>();
     landed(ring + step % Tile::kStages * Tile::kStageChunks, step);
-    __syncthreads();  // the step's copies are there for all, and its predecessor's stage is free
+    __syncthreads();  // the step's copies are visible to all; the previous step's stage is free
     if (step + kAhead < steps) load(ring + (step + kAhead) % Tile::kStages * Tile::kStageChunks, step + kAhead);
     ptx::cp_async_commit();
     const uint4* const a_tile = ring + step % Tile::kStages * Tile::kStageChunks;

@@ -1,4 +1,5 @@
-// Conv2dBackwardWeights on tensor cores: ranges of the cells give partial sums, which a second kernel adds in order.
+// Conv2dBackwardWeights on tensor cores. With splits, ranges of cells give partial sums,
+// which a second kernel adds in order.
 #include <algorithm>
 #include <optional>
 

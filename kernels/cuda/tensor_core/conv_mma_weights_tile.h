@@ -1,12 +1,13 @@
-// The kernels of a weight gradient on tensor cores by tiles, of any convolution.
+// Tiled kernel of a weight gradient on tensor cores, for every convolution that fits.
 #pragma once
 
 #include "kernels/cuda/tensor_core/conv_mma_operands.h"
 
 namespace dp::kernels::cuda {
 
-// blockIdx: tile of (tap, channel of x), tile of channels of y, range. out: dw, or as many times all sums as there are ranges; both lie
-// [channel of y][tap, channel of x]. landed(rows, stage, step): as multiply() has it, with the windows of x.
+// blockIdx: tile of (tap, channel of x), tile of channels of y, range of cells. out: dw,
+// or partial sums of the size of dw for each range. Layout: [channel of y][tap, channel
+// of x]. landed(rows, stage, step): as in multiply(); `rows` are the windows of x.
 template <typename Low, typename Tile, typename Landed>
 __device__ __forceinline__ void multiply_windows(uint4* ring, const uint4* x, const uint4* dy, float* out,
                                                  const MmaWeights& weights, const Landed& landed) {
@@ -28,7 +29,7 @@ __device__ __forceinline__ void multiply_windows(uint4* ring, const uint4* x, co
       [&](uint4* stage, int step) {
         rows.load(stage, step);
         cols.load(stage + Tile::kChunksA, step);
-        if (step + 1 >= Tile::kStages) rows.find(step + 1);  // the others are known
+        if (step + 1 >= Tile::kStages) rows.find(step + 1);  // found above for earlier steps
       },
       sums, [&](uint4* stage, int step) { landed(rows, stage, step); });
 

@@ -1,4 +1,4 @@
-// What a convolution on tensor cores reads and writes. All tensors lie channels last; offsets count chunks of 8 channels, 16 bytes.
+// Geometry of a convolution on tensor cores. All tensors are channels last. Offsets count chunks: 8 channels, 16 bytes.
 #pragma once
 
 #include <type_traits>
@@ -10,30 +10,30 @@ namespace dp::kernels::cuda {
 
 inline constexpr int kChunk = 8;       // elements
 inline constexpr int kMostTaps = 25;   // cells of a window: 5x5
-inline constexpr int kTapPlaces = 32;  // of a set of taps, with those behind the last
-inline constexpr int kMostParts = 4;   // of a data gradient: stride 2
+inline constexpr int kTapPlaces = 32;  // array size for taps; also bits of Cell::taps
+inline constexpr int kMostParts = 4;   // of a data gradient with stride 2
 
-// A cell that looks at a window of an image: where its first tap lies, and which of its taps lie inside the image.
+// A cell and its window in an image. offset: of its first tap, in chunks. taps: bit mask of the taps inside the image.
 struct Cell {
   int offset;
   unsigned taps;
 };
-// Of one tap, from that of the first.
+// image: offset from the first tap, in chunks. weights: index of the tap in the weights.
 struct Tap {
   int image, weights;
 };
 
-// The cells of one product: forward and weight gradient those of y, whose windows lie in x; data gradient those of one part of x
-// (DataPoints), whose windows lie in dy, backwards.
+// The cells of one product and their windows. Forward and weight gradient: cells of y, windows in
+// x. Data gradient: cells of one part of x (see DataPoints), windows in dy with reversed taps.
 struct Windows {
   Count lines, columns;          // cells of one image
   int cells;                     // of all images
-  int height, width;             // of the image
-  Count chunks;                  // of its channels
+  int height, width;             // of the image that has the windows
+  Count chunks;                  // of the channels of that image
   int step, origin_h, origin_w;  // the first tap of cell (i, j) is (i * step + origin_h, j * step + origin_w)
   int taps_h, taps_w, direction;
-  int tap_h, tap_w, tap_step, kernel_width;  // of the first tap in the weights, and from tap to tap
-  int first_h, first_w, out_step;            // where cell (i, j) lies in the result: (first_h + i * out_step, ..)
+  int tap_h, tap_w, tap_step, kernel_width;  // first tap in the weights, and distance between taps
+  int first_h, first_w, out_step;            // cell (i, j) is at (first_h + i * out_step, ..) of the result
   int out_height, out_width;
 
   __host__ __device__ int taps() const { return taps_h * taps_w; }
@@ -52,7 +52,7 @@ struct Windows {
     const int h = number / taps_w, w = number % taps_w;
     return {direction * (h * width + w) * chunks, (tap_h + h * tap_step) * kernel_width + tap_w + w * tap_step};
   }
-  // The number of the result's cell.
+  // Index of the cell in the result.
   __device__ int out_cell(int m) const {
     const int line = m / columns, image = line / lines;
     return (image * out_height + first_h + (line - image * lines) * out_step) * out_width + first_w +
@@ -60,26 +60,26 @@ struct Windows {
   }
 };
 
-// Forward or data gradient.
+// Product of a forward or a data gradient.
 struct MmaProduct {
   Windows parts[kMostParts];
-  Count channels;           // of the image that the windows look at
+  Count channels;           // of the image that has the windows
   int out_chunks;           // of the result's channels
   int all_taps;             // of the weights
-  bool bias, relu, dense;   // dense: cells of the result are numbered as those of the only part
-  unsigned char count = 1;  // of parts
+  bool bias, relu, dense;   // dense: cells of the result have the same numbers as those of the only part
+  unsigned char count = 1;  // number of parts
 };
-// dw.
+// Product of a weight gradient.
 struct MmaWeights {
   Windows windows;
   int out_chunks;  // of dy
   int splits;      // of the sum over the cells
 };
-// Passed to kernels byte by byte: no padding, whose bytes would be anything.
+// Passed to kernels byte by byte, so there must be no padding: its bytes would be indeterminate.
 static_assert(std::has_unique_object_representations_v<MmaProduct>);
 static_assert(std::has_unique_object_representations_v<MmaWeights>);
 
-// Of a convolution whose channels, both of x and of y, are multiples of kChunk.
+// Channels of x and y must be multiples of kChunk.
 Windows forward_windows(const Geometry& geometry);
 MmaProduct forward_product(const Geometry& geometry, bool bias, bool relu);
 MmaProduct data_product(const Geometry& geometry);

@@ -21,7 +21,7 @@ std::string cache_folder() {
 
 namespace {
 
-// -1 where it can not be written.
+// Returns -1 if the file cannot be opened.
 int open_to_append(const std::string& file) {
   std::error_code ignored;
   fs::create_directories(fs::path(file).parent_path(), ignored);

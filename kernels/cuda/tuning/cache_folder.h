@@ -1,17 +1,18 @@
-// Where the backend keeps between runs what it found out about a machine.
+// The folder for measurements that the backend keeps between runs.
 #pragma once
 
 #include <string>
 
 namespace dp::kernels::cuda {
 
-// $XDG_CACHE_HOME/dp, or ~/.cache/dp; empty where the environment names neither.
+// $XDG_CACHE_HOME/dp, or ~/.cache/dp. Empty if neither XDG_CACHE_HOME nor HOME is set.
 std::string cache_folder();
-// Appends `line`, which has no newline, in one write: lines of processes that start together do not mix. Makes the folder. What can
-// not be written is forgotten.
+// Appends `line` and a newline in one write, so that lines of concurrent processes do not mix. Creates the folder.
+// Ignores errors.
 void append_line(const std::string& file, const std::string& line);
 
-// Held by one process at a time, for as long as it lives. The file is created if it is missing; if that fails, the lock does nothing.
+// An exclusive lock between processes, held for the object's lifetime. Creates the file. If that fails, there is no
+// lock.
 class FileLock {
  public:
   explicit FileLock(const std::string& file);

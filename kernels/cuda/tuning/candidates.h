@@ -1,4 +1,4 @@
-// The ways to compute an op that the tuner may choose among, beside the pinned one, which make() makes.
+// The candidates for an op, among which the tuner chooses, beside the baseline that make() creates.
 #pragma once
 
 #include <functional>
@@ -11,19 +11,20 @@
 namespace dp::kernels::cuda {
 
 struct Candidate {
-  std::string name;                               // what implementation() of the op says
-  std::function<std::unique_ptr<CudaOp>()> make;  // null or an Error: this device does not have it
+  std::string name;                               // equals implementation() of the op
+  std::function<std::unique_ptr<CudaOp>()> make;  // null or Error: not available on this device
 };
 
-// In an order that is the same in every run; the likeliest first. All ops take the tensors that `pinned` resolved.
+// The order is the same in every run, the most promising first. All ops use the tensors that `pinned`, the baseline,
+// resolved.
 std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
-std::vector<Candidate> library_candidates(const OpDesc& desc,
-                                          const CudaOpOptions& options);  // asking takes tens of milliseconds
-std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& pinned,
-                                        const CudaOpOptions& options);  // both
+// Asking the libraries takes tens of milliseconds.
+std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOptions& options);
+// Own and library candidates.
+std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
 
-// The one to use where nothing is tried: that of tensor cores where they fit (conv_mma.h), or `ordinary`, which make() made. To
-// try, the ordinary one stays the pinned one: it tells whether the others are right.
+// The op to use without trials: the first tensor-core candidate (conv_mma.h), otherwise `ordinary`, which make()
+// created. In trials `ordinary` stays the baseline, with which candidates are compared.
 std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

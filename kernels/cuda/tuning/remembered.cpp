@@ -18,7 +18,7 @@ std::string machine_of_all(std::span<const Device> devices) {
 
 }  // namespace
 
-// A file is read each time: a run asks once.
+// Reads the file on every call; a run calls it once.
 std::optional<double> remembered(std::span<const Device> devices, const std::string& what) {
   const auto found = TuningCache(cache_folder(), machine_of_all(devices)).find(what);
   if (!found) return std::nullopt;

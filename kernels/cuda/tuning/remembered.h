@@ -1,4 +1,4 @@
-// Figures found by timing on a set of GPUs, kept from run to run beside the tuner's choices.
+// Measured values for a set of GPUs, kept between runs in the folder of the tuning cache.
 #pragma once
 
 #include <optional>

@@ -15,14 +15,14 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr double kRoundMicroseconds = 200;  // of one way, at least
-constexpr int kMostRuns = 50;               // in a round
-constexpr double kHopeless = 4;             // times as long as the fastest in one run: not timed any further
+constexpr double kRoundMicroseconds = 200;  // target duration of one candidate's runs
+constexpr int kMostRuns = 50;               // per round
+constexpr double kHopeless = 4;             // times the fastest first run: slower candidates are not repeated
 constexpr double kRoomOfParts = 6;          // see Trial::agrees
 
 std::size_t bytes_of(const TrialArgument& argument) { return argument.elements * size_of(argument.type); }
 
-// Memory for the runs of one problem.
+// The arguments, results and workspace for the trials of one problem.
 class Trial {
  public:
   Trial(const std::vector<TrialArgument>& arguments, std::size_t workspace_bytes)
@@ -38,14 +38,14 @@ class Trial {
     }
   }
 
-  // Runs the op, into memory that was full of NaN.
+  // Fills the results with NaN, then runs the op.
   void write(CudaOp& op) {
     for (std::size_t i = 0; i < arguments_.size(); ++i)
       if (is_result(i)) fill_with_nan(i);
     run(op);
     check(cudaStreamSynchronize(stream_.get()), "a trial");
   }
-  // Others are compared with what this one writes.
+  // Stores the results of `op` as the reference for compare().
   void expect(CudaOp& op) {
     write(op);
     for (std::size_t i = 0; i < arguments_.size(); ++i)
@@ -55,7 +55,8 @@ class Trial {
               "copying results of a trial");
     numbers_ = numbers_of_nan(op);
   }
-  // Whether what the op writes is the same but for rounding, and NaN where that is.
+  // Whether the results of `op` equal the reference within rounding, and NaN inputs give NaN in the same number of
+  // results.
   Verdict compare(CudaOp& op) {
     write(op);
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
@@ -92,7 +93,7 @@ class Trial {
     check(cudaMemsetAsync(pointers_[i], 0xFF, bytes_of(arguments_[i]), stream_.get()), "clearing");
   }
   void run(CudaOp& op) { op.run_on(stream_.get(), pointers_, workspace_.get()); }
-  // How many numbers the op writes where what tells NaN holds nothing else.
+  // Runs the op with NaN in the arguments marked tells_nan. Returns how many results are not NaN.
   double numbers_of_nan(CudaOp& op) {
     if (std::ranges::none_of(arguments_, &TrialArgument::tells_nan)) return 0;
     for (std::size_t i = 0; i < arguments_.size(); ++i)
@@ -110,8 +111,9 @@ class Trial {
       if (arguments_[i].tells_nan) draw(i);
     return numbers;
   }
-  // The whole by its norm; and each part, so that a wrong tile does not hide in a large tensor, with some room for chance, by its own
-  // norm and its share in that of all.
+  // Compares the whole range relative to its norm. Also compares each part, so that a wrong tile in a large tensor is
+  // found: relative to the part's norm plus its share of the whole norm. kRoomOfParts widens the tolerance of parts,
+  // which vary by chance.
   bool agrees(std::size_t argument, std::size_t first_byte, std::size_t count, double tolerance) {
     if (count == 0) return true;
     const auto from = [&](void* memory) { return static_cast<const std::byte*>(memory) + first_byte; };
@@ -119,7 +121,7 @@ class Trial {
                                                   from(expected_[argument].get()), arguments_[argument].type, count);
     double apart = 0, norm = 0;
     for (const Distance& part : parts) apart += part.apart, norm += part.norm;
-    if (!(apart <= tolerance * tolerance * norm)) return false;  // NaN differs
+    if (!(apart <= tolerance * tolerance * norm)) return false;  // also rejects NaN
     const std::size_t length = distance_part(count);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const double share = static_cast<double>(std::min(length, count - i * length)) / static_cast<double>(count);
@@ -128,9 +130,10 @@ class Trial {
     }
     return true;
   }
-  // Of the norm. Sums in another order differ by rounding, wrong ones by much more; those of 16-bit values may have been added
-  // with fewer bits than float32 has; two results that are rounded to 16 bits are apart by up to their last bit. Of a problem in 16 bits
-  // other results may be rounded so, too (libraries' weight gradients), or be statistics of values before they were rounded.
+  // Tolerance relative to the norm. Sums in another order differ by rounding; wrong sums differ by much more. Products
+  // of 16-bit values may be accumulated with fewer bits than float32 has. Two results rounded to 16 bits may differ in
+  // their last bit. If any argument has 16 bits, float32 results may be rounded to 16 bits too (libraries' weight
+  // gradients). Statistics may also be computed from values before their rounding.
   double tolerance_of(bool tf32) const {
     const auto has = [&](DType type) {
       return std::ranges::find(arguments_, type, &TrialArgument::type) != arguments_.end();
@@ -157,7 +160,7 @@ struct BrokenDevice : Error {
   using Error::Error;
 };
 
-// Whether `use` ended without an Error. BrokenDevice naming what was tried where nothing more can be done on the device.
+// Whether `use` finished without an Error. Throws BrokenDevice naming `what` if the device is unusable afterwards.
 template <typename Use>
 bool succeeds(const std::string& what, const Use& use) {
   try {
@@ -178,7 +181,7 @@ bool succeeds(const std::string& what, const Use& use) {
 std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
   const auto count = [](const TensorDesc& t) { return static_cast<std::size_t>(t.shape.numel()); };
   const auto read = [&](const TensorDesc& t) { return TrialArgument{count(t), t.type, false}; };
-  // Whose mean is no accident, so that statistics that leave it out are seen to be wrong.
+  // Data with a mean that is not zero, so that statistics that ignore the mean are detected.
   const auto uneven = [&](const TensorDesc& t) { return TrialArgument{count(t), t.type, false, 0.5f}; };
   const auto telling = [](TrialArgument argument) {
     argument.tells_nan = true;
@@ -188,7 +191,7 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
   const auto bias = [](bool is, const TensorDesc& weights, bool gradient) {
     return TrialArgument{is ? static_cast<std::size_t>(weights.shape[0]) : 0, DType::f32, gradient};
   };
-  // Of batch normalisation.
+  // Arguments of batch normalisation.
   const auto many = [](const TensorDesc& x) { return static_cast<std::size_t>(x.shape[1]); };
   const auto channels = [&](const TensorDesc& x, bool gradient = false) {
     return TrialArgument{many(x), DType::f32, gradient};
@@ -283,7 +286,7 @@ std::vector<TrialResult> try_ops(const std::vector<TrialArgument>& arguments, st
       if (!ran) results[i] = {Verdict::failed};
       least = std::min(least, results[i].microseconds);
     }
-    for (int round = 0; round < kRounds && !no_time(); ++round)  // in turns: the clock may change meanwhile
+    for (int round = 0; round < kRounds && !no_time(); ++round)  // round robin: the GPU clock may change
       for (std::size_t i = 0; i < ops.size(); ++i) {
         const double once = results[i].microseconds;
         if (once >= kUnfit || once > kHopeless * least) continue;
@@ -300,7 +303,7 @@ std::vector<TrialResult> try_ops(const std::vector<TrialArgument>& arguments, st
       if (results[i].verdict == Verdict::fit && !rounds[i].empty())
         results[i] = {Verdict::fit, median(rounds[i]), !runs[i].graph};
   };
-  // Where there is no memory for the ways that want most of it, there may be for the others.
+  // If memory is short for the largest workspace, retries with smaller ones. Candidates that need more stay untried.
   std::set<std::size_t, std::greater<>> sizes(workspaces.begin(), workspaces.end());
   for (const std::size_t workspace : sizes) {
     if (workspace < workspaces.front()) break;

@@ -1,4 +1,4 @@
-// Runs of several ops that should compute the same: whether they do, and how long each takes.
+// Trials of several ops that should compute the same: checks the results and measures the times.
 #pragma once
 
 #include <functional>
@@ -10,45 +10,47 @@
 
 namespace dp::kernels::cuda {
 
-// What an op reads and writes.
+// One argument of an op.
 struct TrialArgument {
-  std::size_t elements = 0;  // 0: the op has no such argument, and gets null
+  std::size_t elements = 0;  // 0: the op has no argument here and gets null
   DType type = DType::f32;
   bool written = false;
-  float middle = 0;                   // of what is drawn
-  std::size_t exact = 0;              // of the elements the first ones, which are equal or wrong
-  std::vector<std::size_t> pieces{};  // of the others: compared by themselves, one behind the other; none: the whole
-  bool tells_nan = false;             // where it is NaN, so is what depends on it
+  float middle = 0;                   // mean of the random data
+  std::size_t exact = 0;              // the first `exact` elements must be equal
+  std::vector<std::size_t> pieces{};  // lengths of ranges of the rest, compared separately; empty: one range
+  bool tells_nan = false;             // NaN here must propagate to the results
 };
-// Of the ops that can be tried; empty for the others.
+// The arguments of an op that can be tried; empty for other ops.
 std::vector<TrialArgument> trial_arguments(const OpDesc& desc);
-// Whether there are several ways to compute it.
+// Whether the op has several candidates.
 bool has_ways(const OpDesc& desc);
 
 inline constexpr double kUnfit = 1e30;
 
-// What became of an op that was tried.
+// The outcome of a trial.
 enum class Verdict {
   fit,
   failed,
-  differs,    // from the first one, by more than rounding
-  loses_nan,  // its results are right, but it writes numbers where its input is NaN
-  untried,    // there was no time, or no memory for a trial
+  differs,    // from the first op, by more than rounding
+  loses_nan,  // results are correct, but a NaN input gives results that are not NaN
+  untried,    // no time or no memory for the trial
 };
 struct TrialResult {
   Verdict verdict = Verdict::untried;
-  double microseconds = kUnfit;  // of one run; kUnfit unless it is fit
-  bool eager = false;            // it cannot be captured: timed by single launches
+  double microseconds = kUnfit;  // per run; kUnfit unless the verdict is fit
+  bool eager = false;            // capture failed: timed without a graph
 };
-// For logs: why there is no time, or how it was measured; empty where nothing is to be said.
+// For logs: why there is no time, or how it was measured. May be empty.
 std::string note_of(const TrialResult& result);
 
-// Of each op on the current device, beside the first one; microseconds as TrialTimer has them. Once `out_of_time` returns true, what has
-// not been tried is left untried; the first one always is tried.
+// Tries each op on the current device and compares its results with those of the first op. Microseconds are
+// TrialTimer's. Once `out_of_time` returns true, the remaining ops stay untried. The time limit does not apply to the
+// first op.
 std::vector<TrialResult> try_ops(const std::vector<TrialArgument>& arguments, std::span<CudaOp* const> ops,
                                  const std::function<bool()>& out_of_time = {});
 
-// Runs the op once on memory of its own, so that libraries load what they run. Where there is no memory for it, they do that later.
+// Runs the op once on temporary memory, so that libraries load their kernels. Does nothing if memory is short; the
+// libraries then load them later.
 void run_once(const std::vector<TrialArgument>& arguments, CudaOp& op);
 
 }  // namespace dp::kernels::cuda

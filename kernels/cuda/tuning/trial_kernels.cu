@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Calls use.operator()<T>() with the type that elements of `type` have.
+// Calls use.operator()<T>() with the C++ type T of `type`.
 template <typename Use>
 void with_type(DType type, const Use& use) {
   if (type == DType::bf16) return use.template operator()<BFloat16>();

@@ -9,8 +9,8 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr std::size_t kMostCopies = 16;  // small problems stay in the cache, as in the step of a small network
-constexpr std::size_t kBeyondCache = 2;  // times the cache's size
+constexpr std::size_t kMostCopies = 16;  // small problems stay in the cache, as in a step of a small network
+constexpr std::size_t kBeyondCache = 2;  // in multiples of the cache size
 
 std::size_t bytes_of_cache() {
   int device = 0, bytes = 0;
@@ -19,7 +19,7 @@ std::size_t bytes_of_cache() {
   return static_cast<std::size_t>(std::max(bytes, 0));
 }
 
-// Nothing where there is no memory.
+// Null if memory is short.
 DeviceMemory memory_if_free(std::size_t bytes) {
   try {
     return bytes == 0 ? DeviceMemory() : device_memory(bytes);
@@ -45,7 +45,7 @@ TrialTimer::TrialTimer(cudaStream_t stream, std::vector<Argument> arguments)
   if (bytes > 0) most_copies_ = std::clamp<std::size_t>((overwritten_bytes_ + bytes - 1) / bytes, 1, kMostCopies);
 }
 
-// As many as so many runs use; fewer where there is no memory.
+// Makes one copy per run, up to most_copies_. Lowers most_copies_ if memory is short.
 void TrialTimer::copy_arguments(int runs) {
   while (copies_.size() < std::min(most_copies_, static_cast<std::size_t>(runs))) {
     std::vector<void*> copy;
@@ -86,7 +86,7 @@ TrialTimer::Runs TrialTimer::prepare(CudaOp& op, int count, void* workspace) {
   return runs;
 }
 
-// Overwriting also keeps the device busy until all of the rest is enqueued.
+// Overwriting the cache also keeps the device busy until the host has enqueued the rest.
 double TrialTimer::microseconds_of(const Runs& runs, CudaOp& op, void* workspace) {
   if (overwritten_)
     check(cudaMemsetAsync(overwritten_.get(), 0, overwritten_bytes_, stream_), "overwriting the L2 cache");

@@ -1,4 +1,4 @@
-// Times ops as a training step runs them: captured in a graph, on data that is not in the L2 cache.
+// Times ops as in a training step: captured in a graph, with data that is not in the L2 cache (docs/decisions/0032).
 #pragma once
 
 #include <span>
@@ -13,18 +13,18 @@ class TrialTimer {
  public:
   struct Argument {
     void* data = nullptr;
-    std::size_t bytes = 0;  // 0: the op has no such argument
+    std::size_t bytes = 0;  // 0: the op does not have this argument
   };
-  // Of the current device, on `stream`, which outlives this, as do the arguments.
+  // `stream` and the arguments belong to the current device and outlive the timer.
   TrialTimer(cudaStream_t stream, std::vector<Argument> arguments);
 
-  // Consecutive runs of one op. The runs take turns on copies of the arguments that together exceed the cache.
+  // Consecutive runs of one op. They alternate between copies of the arguments. Together the copies exceed the cache.
   struct Runs {
-    GraphExecHandle graph;  // null: the op cannot be captured; the runs are launched one by one
+    GraphExecHandle graph;  // null: capture failed; the runs are launched one by one
     int count = 0;
   };
   Runs prepare(CudaOp& op, int count, void* workspace);
-  // Of one of them. The cache is overwritten first. Error(device) where a run fails.
+  // The time of one run. Overwrites the cache first. Error(device) if a run fails.
   double microseconds_of(const Runs& runs, CudaOp& op, void* workspace);
 
  private:
@@ -35,9 +35,9 @@ class TrialTimer {
   EventHandle begin_, end_;
   const std::vector<Argument> arguments_;
   std::size_t overwritten_bytes_ = 0;
-  DeviceMemory overwritten_;          // null: there is no memory for it
-  std::size_t most_copies_ = 1;       // the first are the arguments themselves
-  std::vector<DeviceMemory> memory_;  // of the others
+  DeviceMemory overwritten_;          // null: memory was short
+  std::size_t most_copies_ = 1;       // including the original arguments
+  std::vector<DeviceMemory> memory_;  // of the copies, without the original
   std::vector<std::vector<void*>> copies_;
 };
 

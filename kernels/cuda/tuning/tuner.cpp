@@ -16,7 +16,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// The op that was chosen, what it took, and what was not tried.
+// The chosen op, with its time and note in implementation().
 class TunedOp final : public Op {
  public:
   explicit TunedOp(Tuner::Choice choice) : choice_(std::move(choice)) {}
@@ -35,7 +35,7 @@ class TunedOp final : public Op {
   Tuner::Choice choice_;
 };
 
-// Seconds that trials may take; nothing: no limit.
+// Time limit for trials in seconds; nullopt: no limit.
 std::optional<double> tuning_limit() {
   const char* const text = std::getenv("DP_TUNING_SECONDS");
   if (text == nullptr || *text == '\0') return {};
@@ -52,7 +52,7 @@ std::string over(double limit) {
   return text;
 }
 
-// Null where this device does not have it.
+// Null if the candidate is not available on this device.
 std::unique_ptr<CudaOp> made(const Candidate& candidate) {
   try {
     return candidate.make();
@@ -127,7 +127,7 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
   if (limit && spent_ >= *limit) return untried(problem, std::move(pinned), others, *limit);
   if (!asked && others.more) more = others.more(), asked = true;
   const std::scoped_lock lock(trying_);
-  if (Choice choice = known_choice(); choice.op) return choice;  // another replica was faster
+  if (Choice choice = known_choice(); choice.op) return choice;  // another replica has tried it meanwhile
   const double before = spent_, begin = seconds();
   const auto out_of_time = [&] { return limit && before + seconds() - begin >= *limit; };
   if (out_of_time()) return untried(problem, std::move(pinned), others, *limit);
@@ -139,7 +139,7 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
        {&others.known, static_cast<const std::vector<Candidate>*>(&more)})
     for (const Candidate& candidate : *candidates) {
       ++offered;
-      if (out_of_time()) continue;  // a library may compile for seconds
+      if (out_of_time()) continue;  // making a library's op may compile for seconds
       if (auto op = made(candidate)) all.push_back(std::move(op));
     }
   const bool all_made = !out_of_time();

@@ -13,7 +13,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr std::uintmax_t kLongestFile = 4 << 20;  // some ten thousand problems
+constexpr std::uintmax_t kLongestFile = 4 << 20;  // about ten thousand problems
 
 std::uint64_t fnv1a(std::string_view text, std::uint64_t hash = 0xCBF29CE484222325u) {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
@@ -26,14 +26,14 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-// As a field of a line.
+// Replaces control characters, so that the text fits into a field.
 std::string field(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
   return text;
 }
 
-// Up to the next tab, which goes too.
+// Removes and returns the first field; also removes its tab.
 std::string_view take_field(std::string_view& line) {
   const std::size_t end = std::min(line.find('\t'), line.size());
   const std::string_view first = line.substr(0, end);
@@ -55,7 +55,7 @@ void TuningCache::read() {
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(file_, error);
   if (error) return;
-  if (bytes > kLongestFile) {  // no file of ours: begun anew, or nothing would be found in it ever again
+  if (bytes > kLongestFile) {  // not written by us; without removal the file would stay unusable
     std::filesystem::remove(file_, error);
     return;
   }

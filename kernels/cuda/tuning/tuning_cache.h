@@ -1,9 +1,9 @@
-// Choices made by timing, kept for the next run: a file for each kind of machine, a line for each problem.
+// Choices made by timing, kept between runs: one file per kind of machine, one line per problem.
 //
 //   line = check TAB microseconds TAB candidate TAB problem
 //
-// `check` is 16 hexadecimal digits of FNV-1a over the machine and the rest of the line: a torn line, or one of another machine, is none.
-// Of several lines for a problem the last counts.
+// `check` is 16 hexadecimal digits of FNV-1a over the machine and the rest of the line. Lines with a wrong check are
+// ignored: torn lines, and lines of another machine. If a problem has several lines, the last one counts.
 #pragma once
 
 #include <map>
@@ -13,14 +13,15 @@
 namespace dp::kernels::cuda {
 
 struct TunedChoice {
-  std::string candidate;    // its name
-  double microseconds = 0;  // that a run of it took
+  std::string candidate;    // name
+  double microseconds = 0;  // per run
 };
 
-// By one thread at a time; by several processes at once. A file that can not be read or written is as if it were not there.
+// Not thread-safe, but several processes may use one file at once. A file that cannot be read or written is ignored.
 class TuningCache {
  public:
-  // `machine`: everything but the problem that times depend on: device, driver, versions. An empty folder: nothing is kept on disk.
+  // `machine` is everything besides the problem that times depend on: device, driver, versions. With an empty folder
+  // nothing is written to disk.
   TuningCache(const std::string& folder, std::string machine);
 
   std::optional<TunedChoice> find(const std::string& problem) const;

@@ -9,7 +9,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr std::size_t kOldest = 120000;
-// First that of the toolkit whose runtime is linked.
+// The version of the linked CUDA runtime is tried first.
 constexpr const char* kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 constexpr bool kNew = CUDART_VERSION >= 13000;
 

@@ -1,5 +1,6 @@
-// cuBLASLt's C interface, found at run time: neither its header nor its library is needed to build or to start. What is declared here
-// is the part that the backend uses, the same in 12 and 13; tests/simulated_cuda/cublaslt_header_test.cpp compares it with cublasLt.h.
+// The part of cuBLASLt's C interface that the backend uses, loaded at run time. Neither the header nor the library is
+// needed to build or to start. The declarations hold for cuBLASLt 12 and 13.
+// tests/simulated_cuda/cublaslt_header_test.cpp compares them with cublasLt.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +26,7 @@ enum class CublasLtEpilogue : std::uint32_t {
   relu = 2,
   bias = 4,
   relu_bias = 6,
-  bias_gradient_b = 512  // of the second operand: its sums over what is summed over
+  bias_gradient_b = 512  // bias gradient: the sum of operand B over k
 };
 enum class CublasLtReduction : std::uint32_t { none = 0, all = 7 };
 
@@ -93,7 +94,7 @@ struct CublasLtApi {
                                 CublasLtHeuristic* results, int* count);
   CublasStatus (*get_config)(const CublasLtAlgo* algo, CublasLtConfigAttribute name, void* value, std::size_t bytes,
                              std::size_t* written);
-  // d = alpha * op(a) * op(b) + beta * c; matrices lie column by column.
+  // d = alpha * op(a) * op(b) + beta * c; matrices are column-major.
   CublasStatus (*matmul)(CublasLtHandle handle, CublasLtMatmulDesc* desc, const void* alpha, const void* a,
                          CublasLtMatrix* a_matrix, const void* b, CublasLtMatrix* b_matrix, const void* beta,
                          const void* c, CublasLtMatrix* c_matrix, void* d, CublasLtMatrix* d_matrix,
@@ -102,13 +103,14 @@ struct CublasLtApi {
 
 struct CublasLtLibrary {
   const CublasLtApi* api = nullptr;
-  std::string file;    // where it was found
-  std::string reason;  // why there is no api
+  std::string file;    // the loaded file
+  std::string reason;  // why api is null
 };
 
-// Of this process; looked for on first use: the file that DP_CUBLASLT_LIBRARY names, or else libcublasLt.so.13 or .12.
+// The library of this process, loaded at the first call: the file that DP_CUBLASLT_LIBRARY names, otherwise
+// libcublasLt.so.13 or .12.
 const CublasLtLibrary& cublaslt();
-// For tests: from now on that is what cublaslt() gives.
+// For tests: replaces the library that cublaslt() returns.
 void provide_cublaslt(CublasLtLibrary library);
 std::string cublaslt_release(const CublasLtApi& api);  // "13.1.0"
 

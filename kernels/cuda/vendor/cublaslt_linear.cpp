@@ -12,15 +12,15 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// One layer in one direction. Positions are those of Op::run's arguments.
+// One layer in one direction. a, b, d and bias are indices into Op::run's arguments.
 struct Problem {
   const char* name = "";
   std::vector<TensorDesc> tensors;
   CublasLtProduct product;
   std::size_t a = 0, b = 0, d = 0;
-  bool bias_in_epilogue = false;   // read, or its gradient written; the last argument but y, or the last
-  std::size_t bias = 0;            // its position
-  bool own_bias_gradient = false;  // our kernel sums it
+  bool bias_in_epilogue = false;   // reads the bias, or writes its gradient
+  std::size_t bias = 0;            // bias or its gradient
+  bool own_bias_gradient = false;  // our kernel computes it
   bool narrow_bias = false;        // the bias is rounded to y's type first
   TensorDesc dy;                   // for own_bias_gradient
   std::size_t places = kMostCublasLtWays;
@@ -32,14 +32,14 @@ CublasLtOperand operand(const TensorDesc& tensor, bool batched) {
           batched ? sample_alignment(tensor) : kTensorAlignment};
 }
 
-// The ways in which the descriptor may be put to cuBLASLt, what is fused the most first. Nothing for other descriptors.
+// The formulations of a descriptor for cuBLASLt, the most fused one first. Empty for other descriptors.
 std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
   Problem problem;
   problem.name = name_of(desc);
   CublasLtProduct& product = problem.product;
   const auto on = [&](const LinearTensors& t) {
     product.tf32 = tf32 && t.x.type == DType::f32;
-    // Rows of x and w must count features in one order.
+    // x and w must have the same order of features.
     return t.x.shape.rank() != 4 || order_of(t.x).channels_last == order_of(t.w).channels_last;
   };
   if (const auto* const d = std::get_if<LinearForward>(&desc)) {
@@ -158,7 +158,7 @@ std::vector<Candidate> cublaslt_candidates(const OpDesc& desc, const CudaOpOptio
   const CublasLtApi& api = *cublaslt().api;
   std::vector<Candidate> candidates;
   for (const Problem& problem : problems) {
-    if (problem.narrow_bias && !candidates.empty()) break;  // for want of another
+    if (problem.narrow_bias && !candidates.empty()) break;  // only if there is no other candidate
     const std::size_t places = options.deterministic ? 1 : problem.places;
     const CublasLtMatmul matmul(api, problem.product);
     for (const CublasLtHeuristic& chosen :

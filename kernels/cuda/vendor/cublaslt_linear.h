@@ -1,12 +1,13 @@
-// Linear layers by cuBLASLt.
+// Linear layers with cuBLASLt.
 #pragma once
 
 #include "kernels/cuda/tuning/candidates.h"
 
 namespace dp::kernels::cuda {
 
-// Ways "cublaslt:66 tile18 stages35 ..", what its heuristics advise first; at most kMostCublasLtWays, with options.deterministic one.
-// None where cuBLASLt is missing or does not have the product, and where features lie in x in another order than in the weights.
+// Candidates "cublaslt:66 tile18 stages35 ..", in the order of the heuristics: at most kMostCublasLtWays per
+// descriptor, one with options.deterministic. Empty if cuBLASLt is missing or does not support the product. Also empty
+// if x and the weights order the features differently.
 inline constexpr std::size_t kMostCublasLtWays = 6;
 std::vector<Candidate> cublaslt_candidates(const OpDesc& desc, const CudaOpOptions& options);
 

@@ -36,7 +36,7 @@ CublasLtMatmul::CublasLtMatmul(const CublasLtApi& api, const CublasLtProduct& pr
   if (!has_bias()) return;
   if (product.bias_type != product.d.type)
     set(CublasLtMatmulAttribute::bias_type, static_cast<std::int32_t>(type_of(product.bias_type)));
-  // Heuristics look at how it is aligned, and do not follow it.
+  // A placeholder: the heuristics read the pointer's alignment but do not dereference it.
   set(CublasLtMatmulAttribute::bias_pointer, reinterpret_cast<void*>(std::uintptr_t{16}));
 }
 
@@ -68,7 +68,7 @@ std::vector<CublasLtHeuristic> CublasLtMatmul::advised(CublasLtHandle handle, st
   want(CublasLtPreferenceAttribute::alignment_b, alignment(product_.b));
   want(CublasLtPreferenceAttribute::alignment_c, alignment(product_.d));
   want(CublasLtPreferenceAttribute::alignment_d, alignment(product_.d));
-  // Parts of a sum would be added in an order that nothing promises.
+  // Split sums are added in an order that is not guaranteed.
   if (deterministic) want(CublasLtPreferenceAttribute::reduction_mask, CublasLtReduction::none);
   std::vector<CublasLtHeuristic> results(most);
   int count = 0;

@@ -1,4 +1,4 @@
-// A product of matrices that lie column by column, as cuBLASLt is asked for it. Row-major tensors are their transposes.
+// A product of column-major matrices for cuBLASLt. Row-major tensors are their transposes.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@ namespace dp::kernels::cuda {
 
 struct CublasLtOperand {
   DType type = DType::f32;
-  std::int64_t rows = 0, cols = 0;  // as it lies; columns lie side by side
-  std::int64_t alignment = 16;      // bytes on whose multiples it begins
+  std::int64_t rows = 0, cols = 0;  // as stored, column-major, without gaps
+  std::int64_t alignment = 16;      // of the first element, in bytes
 };
 
-// d = op(a) op(b), and then the epilogue.
+// d = op(a) op(b), followed by the epilogue.
 struct CublasLtProduct {
   CublasLtOperand a, b, d;
   bool transpose_a = false, transpose_b = false;
@@ -24,15 +24,15 @@ struct CublasLtProduct {
   bool tf32 = false;
 };
 
-// Ready to run. Used by one thread at a time.
+// A product ready to run. Not thread-safe.
 class CublasLtMatmul {
  public:
   CublasLtMatmul(const CublasLtApi& api, const CublasLtProduct& product);
 
-  // In the order in which cuBLASLt expects them to be fast; at most so many. None where it does not have the product.
+  // At most `most` algorithms, the fastest first by cuBLASLt's estimate. Empty if it does not support the product.
   std::vector<CublasLtHeuristic> advised(CublasLtHandle handle, std::size_t workspace_bytes, bool deterministic,
                                          std::size_t most) const;
-  // `bias`: read or written by the epilogue.
+  // The epilogue reads or writes `bias`.
   CublasStatus run(CublasLtHandle handle, const CublasLtAlgo& algo, const void* a, const void* b, void* d, void* bias,
                    void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
 
@@ -48,12 +48,12 @@ class CublasLtMatmul {
 
   const CublasLtApi& api_;
   const CublasLtProduct product_;
-  bool known_ = true;  // cuBLASLt took all that it was told
+  bool known_ = true;  // cuBLASLt accepted the whole description
   Handle<CublasLtMatmulDesc> desc_;
   Handle<CublasLtMatrix> a_, b_, d_;
 };
 
-// "66 tile18 stages35 ..": of an algorithm and how it is set up; the same in every run with the same cuBLASLt.
+// "66 tile18 stages35 ..": the algorithm and its configuration. The same in every run with the same cuBLASLt.
 std::string name_of_algorithm(const CublasLtApi& api, const CublasLtAlgo& algo);
 
 }  // namespace dp::kernels::cuda

@@ -22,7 +22,7 @@ CudnnHandle Libraries::cudnn_handle() {
   if (cudnn_ == nullptr) {
     cudnn_ = cudnn().api;
     if (cudnn_ != nullptr && cudnn_->create(&cudnn_handle_) != CudnnStatus::success) cudnn_handle_ = nullptr;
-    cudaGetLastError();  // of a failure inside it, which is none of ours
+    cudaGetLastError();  // clears errors that the library left behind
   }
   return cudnn_handle_;
 }

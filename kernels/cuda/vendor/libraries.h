@@ -1,4 +1,5 @@
-// NVIDIA's libraries as one context uses them: found at run time, with handles of its own. Where one is missing, own kernels serve.
+// Handles to NVIDIA's libraries for one context. The libraries are loaded at run time. Our own kernels replace a
+// missing one.
 #pragma once
 
 #include <cstdint>
@@ -10,41 +11,41 @@
 
 namespace dp::kernels::cuda {
 
-// Of one device, which is current when a handle is asked for. Used by one thread at a time, as cuDNN demands of its handles;
-// shared with the ops that run through them.
+// Belongs to one device. The device must be current when a handle is requested. Not thread-safe: cuDNN handles are for
+// one thread at a time. Shared with the ops that use the libraries.
 class Libraries {
  public:
   explicit Libraries(int device) : device_(device) {}
-  ~Libraries();  // makes the device the calling thread's current one: libraries free memory of it
+  ~Libraries();  // makes the device current: the libraries free memory of it
   Libraries(const Libraries&) = delete;
   Libraries& operator=(const Libraries&) = delete;
 
-  // Null where the library is missing or refuses the device.
+  // Null if the library is missing or does not support the device.
   CudnnHandle cudnn_handle();
   CublasLtHandle cublaslt_handle();
-  // What the handle of cuDNN, which there is, runs from now on is on that stream.
+  // Later work of the cuDNN handle runs on `stream`. Requires a cuDNN handle.
   CudnnStatus use_stream(cudaStream_t stream);
 
  private:
   const int device_;
-  const CudnnApi* cudnn_ = nullptr;  // that a handle was asked of
+  const CudnnApi* cudnn_ = nullptr;  // the API that created the handle
   const CublasLtApi* cublaslt_ = nullptr;
   CudnnHandle cudnn_handle_ = nullptr;
   CublasLtHandle cublaslt_handle_ = nullptr;
 };
 
-// "cudnn 9.19.0; cublaslt none": for what depends on the libraries that are there.
+// "cudnn 9.19.0; cublaslt none", a part of the tuning cache's key.
 std::string library_versions();
-// A line each, as `dp_train env` has them: "cuDNN       9.19.0, libcudnn.so.9".
+// One line per library, as in `dp_train env`: "cuDNN       9.19.0, libcudnn.so.9".
 std::string describe_libraries();
 
-// Bytes on whose multiples every tensor begins; and, as far as is known, every sample of one.
+// Alignment in bytes: of every tensor, and the alignment that is guaranteed for every sample of `tensor`.
 inline constexpr std::int64_t kTensorAlignment = 16;
 std::int64_t sample_alignment(const TensorDesc& tensor);
 
-// A way of a library that needs more is not taken.
+// Candidates of libraries that need a larger workspace are rejected; bytes.
 inline constexpr std::size_t kMostLibraryWorkspace = std::size_t{256} << 20;
-// Of a library's workspace: what it wants, so that it can begin on the next multiple of kLibraryAlignment behind where ours begins.
+// The size to reserve for a library's workspace. It leaves room to align its start to kLibraryAlignment bytes.
 inline constexpr std::size_t kLibraryAlignment = 256;
 constexpr std::size_t with_room_to_align(std::size_t bytes) { return bytes == 0 ? 0 : bytes + kLibraryAlignment; }
 inline void* aligned_workspace(void* workspace) {

@@ -1,4 +1,4 @@
-// What our own kernels add to what a library computes.
+// Our own kernels that complete library ops.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,13 +9,13 @@
 
 namespace dp::kernels::cuda {
 
-// `count` elements of another float type, side by side: float32 to a 16-bit one, or back.
+// Converts `count` contiguous elements between float32 and a 16-bit type, in either direction.
 void enqueue_cast(cudaStream_t stream, const void* from, DType from_type, void* to, DType to_type, std::int64_t count);
 
-// db = sum of dy over all but the channels.
+// db = sum of dy over all dimensions but the channels.
 class BiasSums {
  public:
-  // Of dy (N,C,H,W), its layout resolved, or (N,features).
+  // dy is (N,C,H,W) with a resolved layout, or (N,features).
   explicit BiasSums(const TensorDesc& dy);
   ~BiasSums();
   BiasSums(BiasSums&&) noexcept;

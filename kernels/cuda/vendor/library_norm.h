@@ -1,5 +1,5 @@
-// Between batch normalisation's numbers as kernels/ops.h lays them out and those that a library's fused graphs take and give: of each
-// channel, in float32 or the activations' type.
+// Converts the per-channel values of batch normalisation between the formats of kernels/ops.h and of a library's fused
+// graphs. The latter use float32 or the activations' type.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,27 +8,29 @@
 
 namespace dp::kernels::cuda {
 
-// x normalised as x * scale + offset, both of the 16-bit type `type`. The offset makes good what the scale is rounded by where x is the
-// mean, so that only what the offset itself is rounded by is lost there.
+// Computes scale and offset, both of the 16-bit type `type`: x normalised is x * scale + offset. The offset compensates
+// the rounding of the scale at x = mean. Only its own rounding remains there.
 void enqueue_scale_and_offset(cudaStream_t stream, DType type, const void* stats, const void* weight, const void* bias,
                               void* scale, void* offset, std::int64_t channels);
 
-// Of float32 sums of n values and of their squares; `stats` may be null. Squared deviations are never below 0.
+// Computes moments and stats from float32 sums of n values and of their squares. `stats` may be null. Sums of squared
+// deviations are clamped to at least 0.
 void enqueue_moments_of_sums(cudaStream_t stream, const void* sums, const void* squares, std::int64_t n, void* moments,
                              void* stats, double eps, std::int64_t channels);
 
-// Where a gradient passes a ReLU behind z = (x - mean) * inv_std * scale + offset, plus something.
+// What decides where the gradient passes a ReLU after z + addend, z = (x - mean) * inv_std * scale + offset.
 enum class ReluMask {
   normalized,  // z is x normalised
-  elsewhere,   // z is 0: what is added alone decides
-  open         // z is 1
+  elsewhere,   // z is 0: only the addend decides
+  open         // z is 1: no mask
 };
-// mean, inv_std, scale, offset: float32, C each. weight and bias: of `normalized`.
+// Writes mean, inv_std, scale and offset: float32, C elements each. Reads weight and bias for `normalized` only.
 void enqueue_backward_numbers(cudaStream_t stream, ReluMask mask, const void* stats, const void* weight,
                               const void* bias, void* mean, void* inv_std, void* scale, void* offset,
                               std::int64_t channels);
 
-// Of the float32 sums of dz * xhat and of dz: sums, dweight and dbias as BatchNormBackwardSums gives them.
+// Converts the float32 sums of dz * xhat (`products`) and of dz (`gradients`) to the sums, dweight and dbias of
+// BatchNormBackwardSums.
 void enqueue_backward_sums(cudaStream_t stream, const void* products, const void* gradients, void* sums, void* dweight,
                            void* dbias, std::int64_t channels);
 

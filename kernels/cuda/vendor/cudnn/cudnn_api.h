@@ -1,5 +1,6 @@
-// cuDNN 9's backend C interface, found at run time: neither its header nor its library is needed to build or to start. What is declared
-// here is the part that the backend uses; tests/simulated_cuda/cudnn_header_test.cpp compares it with cudnn.h.
+// The part of cuDNN 9's backend C interface that the backend uses, loaded at run time. Neither the header nor the
+// library is needed to build or to start. tests/simulated_cuda/cudnn_header_test.cpp compares the declarations with
+// cudnn.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -88,7 +89,7 @@ enum class CudnnAttribute : int {
   operation_pointwise_x = 751,
   operation_pointwise_b = 752,
   operation_pointwise_y = 753,
-  operation_pointwise_alpha2 = 755,  // the factor of b
+  operation_pointwise_alpha2 = 755,  // factor of b
   operation_pointwise_dx = 756,
   operation_pointwise_dy = 757,
   statistics_mode = 770,
@@ -118,7 +119,7 @@ enum class CudnnAttribute : int {
   norm_backward_dy = 1625,
   norm_backward_dscale = 1626,
   norm_backward_dbias = 1627,
-  norm_backward_dy_factor = 1628,  // of dx = dy * this + x * the next + the last
+  norm_backward_dy_factor = 1628,  // dx = dy * dy_factor + x * x_factor + constant
   norm_backward_x_factor = 1629,
   norm_backward_constant = 1630,
   device_properties_json = 2702
@@ -147,8 +148,8 @@ enum class CudnnStatistics : int { sum_and_squares = 0 };
 enum class CudnnConvolutionMode : int { cross_correlation = 1 };
 enum class CudnnHeuristics : int { b = 1, fallback = 2, a = 3 };
 enum class CudnnKnob : int {};
-enum class CudnnNote : int {  // what may be said of an engine's arithmetic
-  tensor_core = 0,            // of float32: TF32
+enum class CudnnNote : int {  // numerical properties of an engine
+  tensor_core = 0,            // for float32: TF32
   down_convert_inputs = 1,
   reduced_precision_reduction = 2,
   fft = 3,
@@ -160,7 +161,7 @@ enum class CudnnNote : int {  // what may be said of an engine's arithmetic
   strict_nan = 9
 };
 
-enum class CudnnBehavior : int { runtime_compilation = 0 };  // what may be said of how an engine works
+enum class CudnnBehavior : int { runtime_compilation = 0 };  // how an engine works
 
 struct CudnnContext;
 using CudnnHandle = CudnnContext*;
@@ -185,13 +186,13 @@ struct CudnnApi {
 
 struct CudnnLibrary {
   const CudnnApi* api = nullptr;
-  std::string file;    // where it was found
-  std::string reason;  // why there is no api
+  std::string file;    // the loaded file
+  std::string reason;  // why api is null
 };
 
-// Of this process; looked for on first use: the file that DP_CUDNN_LIBRARY names, or else libcudnn.so.9.
+// The library of this process, loaded at the first call: the file that DP_CUDNN_LIBRARY names, otherwise libcudnn.so.9.
 const CudnnLibrary& cudnn();
-// For tests: from now on that is what cudnn() gives.
+// For tests: replaces the library that cudnn() returns.
 void provide_cudnn(CudnnLibrary library);
 std::string cudnn_release(const CudnnApi& api);  // "9.19.0"
 

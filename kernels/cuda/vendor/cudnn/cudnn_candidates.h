@@ -1,4 +1,4 @@
-// The engines of cuDNN that have a graph, as ways to compute an op.
+// Candidates for an op: the cuDNN engines that support its graph.
 #pragma once
 
 #include "kernels/cuda/tuning/candidates.h"
@@ -6,17 +6,17 @@
 
 namespace dp::kernels::cuda {
 
-// At most so many, with options.deterministic one.
+// The limit per graph; with options.deterministic it is one.
 inline constexpr std::size_t kMostCudnnWays = 8;
 
 struct CudnnCandidateOp {
-  const char* name;    // of the op that they compute
-  std::string ending;  // of the ways' names: " widened"
+  const char* name;    // name of the op
+  std::string ending;  // suffix of the candidates' names: " widened"
   bool is_f32 = false;
 };
 using CudnnOpMaker = std::function<std::unique_ptr<CudaOp>(CudnnRun run, bool tf32)>;
 
-// `graph` may throw CudnnRefusal: no ways, as where no engine has it. There is a handle.
+// Returns no candidates if `graph` throws CudnnRefusal or no engine supports it. Requires a cuDNN handle.
 std::vector<Candidate> candidates_of_graph(
     const CudnnCandidateOp& op, const std::function<std::shared_ptr<const CudnnGraph>(const CudnnTarget&)>& graph,
     const CudnnOpMaker& make, const CudaOpOptions& options);

@@ -9,15 +9,15 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// What all ways to compute one convolution have in common.
+// Shared by all candidates for one convolution.
 struct Problem {
   CudnnConvolution convolution;  // as cuDNN computes it
   std::vector<TensorDesc> tensors;
   bool bias_gradient = false;
-  bool widen = false;  // weight gradients are of 16 bits, and widened to float32 afterwards
+  bool widen = false;  // weight gradients have 16 bits and are converted to float32 afterwards
 };
 
-// Where a graph's tensors come from: the position among an op's arguments; -1: it has none.
+// The index of each graph tensor among the op's arguments; -1: not an argument.
 struct Positions {
   int x, w, bias, y;
 };
@@ -109,7 +109,7 @@ std::vector<Candidate> cudnn_candidates(const OpDesc& desc, const CudaOpOptions&
   if (const auto* const d = std::get_if<Conv2dBackwardWeights>(&desc)) problem.bias_gradient = d->bias;
   std::vector<Candidate> candidates = candidates_of(name_of(desc), problem, options);
   if (!candidates.empty() || c.direction != CudnnDirection::backward_weights || c.w.type == c.x.type) return candidates;
-  // No engine writes float32 from 16 bits.
+  // No engine writes float32 weight gradients from 16-bit inputs.
   problem.convolution.w = narrow_weights(c);
   problem.widen = true;
   return candidates_of(name_of(desc), problem, options);

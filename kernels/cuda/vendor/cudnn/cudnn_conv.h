@@ -1,4 +1,4 @@
-// Convolutions by cuDNN.
+// Convolutions with cuDNN.
 #pragma once
 
 #include "kernels/cuda/vendor/cudnn/cudnn_candidates.h"
@@ -6,11 +6,12 @@
 
 namespace dp::kernels::cuda {
 
-// The convolution that a descriptor asks for, its layouts resolved as our own ops do it; nothing for other descriptors.
+// The convolution of a descriptor, with layouts resolved as in our own ops. nullopt for other descriptors.
 std::optional<CudnnConvolution> cudnn_convolution(const OpDesc& desc);
 
-// Ways "cudnn:eng12 k2=3 k13=1", what its heuristics advise first; at most kMostCudnnWays, with options.deterministic one. None
-// where cuDNN is missing or does not have the convolution. With a batch normalisation beside it: as cudnn_norm_conv.h says.
+// Candidates "cudnn:eng12 k2=3 k13=1", in the order of the heuristics: at most kMostCudnnWays, one with
+// options.deterministic. Empty if cuDNN is missing or does not support the convolution. For convolutions fused with a
+// batch normalisation: see cudnn_norm_conv.h.
 std::vector<Candidate> cudnn_candidates(const OpDesc& desc, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

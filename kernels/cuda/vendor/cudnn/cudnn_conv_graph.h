@@ -1,22 +1,22 @@
-// A convolution as a graph of cuDNN's operations: forward with its bias and ReLU, data gradient, weight gradient.
+// A convolution as a cuDNN graph: forward with bias and ReLU, data gradient, weight gradient.
 #pragma once
 
 #include "kernels/cuda/vendor/cudnn/cudnn_graph.h"
 
 namespace dp::kernels::cuda {
 
-// Layouts are resolved. x and y are the gradients where the direction says so.
+// Layouts are resolved. x is the gradient for backward_data, w for backward_weights. y is the output gradient in both.
 struct CudnnConvolution {
   CudnnDirection direction = CudnnDirection::forward;
   TensorDesc x, w, y;
   Window window;
-  bool bias = false, relu = false;  // forward
+  bool bias = false, relu = false;  // forward only
 };
 
-// The weights (a gradient) in the type of x.
+// The weights, or their gradient, in the type of x.
 TensorDesc narrow_weights(const CudnnConvolution& convolution);
 
-// Of kCudnnX, kCudnnW, kCudnnBias, kCudnnY. CudnnRefusal where cuDNN does not know the types or the layouts.
+// A graph of kCudnnX, kCudnnW, kCudnnBias, kCudnnY. CudnnRefusal if cuDNN does not support the types or the layouts.
 std::shared_ptr<const CudnnGraph> convolution_graph(const CudnnTarget& target, const CudnnConvolution& convolution);
 
 }  // namespace dp::kernels::cuda

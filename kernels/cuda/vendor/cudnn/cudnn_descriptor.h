@@ -1,4 +1,4 @@
-// Descriptors of cuDNN's backend interface: named bags of attributes that are filled, finalized, and then read.
+// Descriptors of cuDNN's backend interface: sets of attributes that are filled, finalized, and then read.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,16 @@
 
 namespace dp::kernels::cuda {
 
-// cuDNN does not have it: not an error of the run while ways are looked for.
+// cuDNN does not support a request. Not an error of the run during the search for candidates.
 struct CudnnRefusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// Throws CudnnRefusal with cuDNN's words unless the status is success.
+// Throws CudnnRefusal with cuDNN's message unless the status is success.
 void expect(const CudnnApi& api, CudnnStatus status, const char* what);
 std::string describe(const CudnnApi& api, CudnnStatus status);  // "CUDNN_STATUS_X (its last message)"
 
 template <typename T>
-struct CudnnElement;  // the attribute type of a C++ type
+struct CudnnElement;  // maps a C++ type to its attribute type
 template <CudnnAttributeType attribute>
 struct CudnnElementIs {
   static constexpr CudnnAttributeType type = attribute;
@@ -99,14 +99,14 @@ class CudnnDescriptor {
       throw CudnnRefusal("a cuDNN descriptor lacks attribute " + std::to_string(static_cast<int>(name)));
     return value;
   }
-  // At most so many.
+  // At most `most` elements.
   template <typename T>
   std::vector<T> elements(CudnnAttribute name, std::size_t most) const {
     std::vector<T> values(most);
     values.resize(std::min(most, get_raw(name, CudnnElement<T>::type, most, values.data())));
     return values;
   }
-  // Descriptors are handed out as copies into ones that the caller has made; at most so many.
+  // At most `most` descriptors. cuDNN copies them into descriptors that the caller creates.
   std::vector<CudnnDescriptor> descriptors(CudnnAttribute name, CudnnKind kind, std::size_t most) const;
 
  private:

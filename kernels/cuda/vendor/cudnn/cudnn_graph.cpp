@@ -18,7 +18,7 @@ void fill(CudnnDescriptor& convolution, const Window& window) {
   convolution.finalize();
 }
 
-struct Names {  // of an operation's attributes
+struct Names {  // attributes of an operation
   CudnnKind kind;
   CudnnAttribute convolution, x, w, y, alpha, beta;
 };
@@ -131,7 +131,7 @@ CudnnDescriptor& CudnnGraphBuilder::pointwise(CudnnPointwise mode) {
   what.set(CudnnAttribute::pointwise_mode, mode);
   what.set(CudnnAttribute::pointwise_math_precision, CudnnType::f32);
   if (mode == CudnnPointwise::relu || mode == CudnnPointwise::relu_backward)
-    what.set(CudnnAttribute::pointwise_nan, CudnnNan::propagated);  // else it becomes 0, and a broken run goes on
+    what.set(CudnnAttribute::pointwise_nan, CudnnNan::propagated);  // otherwise NaN becomes 0 and hides a failed run
   what.finalize();
   CudnnDescriptor& operation = part(CudnnKind::operation_pointwise);
   operation.set(CudnnAttribute::operation_pointwise_descriptor, what);

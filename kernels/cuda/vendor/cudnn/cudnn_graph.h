@@ -1,4 +1,4 @@
-// Graphs of cuDNN's operations: what is computed, before anything is said of how.
+// Graphs of cuDNN operations: what to compute, independent of engines.
 #pragma once
 
 #include <deque>
@@ -10,14 +10,14 @@
 
 namespace dp::kernels::cuda {
 
-// Where plans are made: on the device of a handle, or, without a device, by what cuDNN (9.8 and newer) is told of one.
+// The target of plans: the device of a handle, or, for cuDNN 9.8 and newer, a described device without a handle.
 struct CudnnTarget {
   const CudnnApi* api = nullptr;
   CudnnHandle handle = nullptr;
-  const CudnnDescriptor* device_properties = nullptr;  // where there is no handle
+  const CudnnDescriptor* device_properties = nullptr;  // used if handle is null
 };
 
-// What the tensors in memory are called in a variant pack.
+// Ids of the tensors in a variant pack.
 enum CudnnTensorId : std::int64_t {
   kCudnnX = 1,
   kCudnnW,
@@ -36,7 +36,7 @@ enum CudnnTensorId : std::int64_t {
   kCudnnDyFactor,
   kCudnnXFactor,
   kCudnnConstant,
-  kCudnnBetween  // from here on: in no memory
+  kCudnnBetween  // ids from here on: virtual tensors
 };
 
 struct CudnnTensor {
@@ -46,7 +46,8 @@ struct CudnnTensor {
   std::int64_t alignment = kTensorAlignment;
   bool is_virtual = false;
 };
-// `batched`: it may begin with any sample of a batch. CudnnRefusal for a type that cuDNN does not convolve.
+// `batched`: the data may start at any sample of a batch, which limits its alignment. CudnnRefusal for a type that
+// convolutions do not support.
 CudnnTensor tensor_of(std::int64_t id, const TensorDesc& tensor, bool batched);
 CudnnTensor per_channel(std::int64_t id, std::int64_t channels, CudnnType type = CudnnType::f32);
 CudnnType cudnn_type(DType type);
@@ -60,11 +61,11 @@ class CudnnGraph {
   const CudnnDescriptor& get() const { return graph_; }
 
  private:
-  std::deque<CudnnDescriptor> parts_;  // that it consists of
+  std::deque<CudnnDescriptor> parts_;  // descriptors that the graph refers to
   CudnnDescriptor graph_;
 };
 
-// All arithmetic is of float32. Every function throws CudnnRefusal where cuDNN does not know what it is told.
+// All arithmetic is float32. Every function throws CudnnRefusal if cuDNN rejects a descriptor.
 class CudnnGraphBuilder {
  public:
   using Tensor = const CudnnDescriptor&;  // lives as long as the graph
@@ -72,18 +73,19 @@ class CudnnGraphBuilder {
   explicit CudnnGraphBuilder(const CudnnTarget& target) : target_(target) {}
 
   Tensor tensor(const CudnnTensor& tensor);
-  // Between operations, like another one.
+  // A virtual tensor between operations, with the shape of `like`.
   Tensor between(CudnnTensor like, CudnnType type = CudnnType::f32);
 
-  // x and y are the gradients where the direction says so.
+  // x is the gradient for backward_data, w for backward_weights. y is the output gradient in both.
   void convolve(CudnnDirection direction, const Window& window, Tensor x, Tensor w, Tensor y);
   void relu(Tensor x, Tensor y);
   void multiply(Tensor a, Tensor b, Tensor y) { binary(CudnnPointwise::multiply, a, b, 1, y); }
   void add(Tensor a, Tensor b, Tensor y) { binary(CudnnPointwise::add, a, b, 1, y); }
-  void subtract(Tensor a, Tensor b, Tensor y) { binary(CudnnPointwise::add, a, b, -1, y); }  // as its patterns have it
+  void subtract(Tensor a, Tensor b, Tensor y) { binary(CudnnPointwise::add, a, b, -1, y); }  // as in cuDNN's patterns
   void relu_backward(Tensor dy, Tensor x, Tensor dx);                                        // x > 0 ? dy : 0
   void statistics(Tensor x, Tensor sum, Tensor squares);
-  // What batch normalisation's backward pass says of its weights, and, as factors, of its input.
+  // The backward pass of batch normalisation: the gradients of its weights, and the factors of
+  // dx = dy * dy_factor + x * x_factor + constant.
   struct NormBackward {
     Tensor x, dy, mean, inv_std, scale;
     Tensor dscale, dbias, dy_factor, x_factor, constant;

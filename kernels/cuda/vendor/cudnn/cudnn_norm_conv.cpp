@@ -7,7 +7,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// What ops of the three kinds share: a run, and pieces of the workspace behind cuDNN's.
+// Base of all ops here: a run, and pieces of the workspace after cuDNN's part.
 class CudnnNormOp : public CudaOp {
  public:
   std::size_t workspace_bytes() const override { return bytes_ + kLibraryAlignment; }
@@ -18,7 +18,7 @@ class CudnnNormOp : public CudaOp {
   CudnnNormOp(const CudnnFused& fused, CudnnRun run)
       : fused_(fused), run_(std::move(run)), bytes_(to_alignment(run_.workspace_bytes())) {}
 
-  // Where a piece begins; kept by the derived op's constructor.
+  // Reserves a piece and returns its offset in the workspace. For constructors of derived ops.
   std::size_t piece(std::size_t bytes) { return std::exchange(bytes_, bytes_ + to_alignment(bytes)); }
   std::size_t numbers(std::int64_t count, DType type = DType::f32) {
     return piece(static_cast<std::size_t>(count) * size_of(type));
@@ -150,7 +150,7 @@ class DataOp final : public CudnnNormOp {
   std::array<std::size_t, kPieces> pieces_{};
 };
 
-// The mask in the graph, the sums by our kernel behind it.
+// cuDNN applies the mask; our kernel computes the sums afterwards.
 class MaskedDataOp final : public CudnnNormOp {
  public:
   MaskedDataOp(const CudnnFused& fused, CudnnRun run)
@@ -218,7 +218,7 @@ std::vector<Candidate> candidates_of(const char* name, const CudnnFused& fused, 
       [fused](CudnnRun run, bool) { return make_op(fused, std::move(run)); }, options);
 }
 
-// The convolution within, where its activations are of one 16-bit type.
+// The inner convolution; nullopt unless x and y have the same 16-bit type.
 std::optional<CudnnConvolution> low_convolution(CudnnDirection direction, const TensorDesc& x, const TensorDesc& w,
                                                 const TensorDesc& y, const Window& window) {
   if (size_of(x.type) != 2 || x.type != y.type) return std::nullopt;
@@ -257,7 +257,7 @@ std::vector<Candidate> cudnn_norm_candidates(const char* name, const CudnnFused&
   std::vector<Candidate> candidates = candidates_of(name, fused, ending, options);
   if (!candidates.empty()) return candidates;
   CudnnConvolution& c = fused.graph.convolution;
-  if (c.direction == CudnnDirection::forward && !fused.graph.statistics) {  // no engine normalises alone
+  if (c.direction == CudnnDirection::forward && !fused.graph.statistics) {  // no engine normalises without statistics
     fused.graph.statistics = true;
     return candidates_of(name, fused, ending, options);
   }
@@ -265,7 +265,7 @@ std::vector<Candidate> cudnn_norm_candidates(const char* name, const CudnnFused&
     fused.graph.sums = false, fused.graph.mask = fused.relu;
     return candidates_of(name, fused, ending + " mask", options);
   }
-  if (c.direction == CudnnDirection::backward_weights && c.w.type != c.x.type) {  // nor writes float32 from 16 bits
+  if (c.direction == CudnnDirection::backward_weights && c.w.type != c.x.type) {  // no engine widens to float32
     c.w = narrow_weights(c);
     return candidates_of(name, fused, ending + " widened", options);
   }

@@ -1,5 +1,5 @@
-// Convolutions with a batch normalisation beside them by cuDNN's fused engines, for 16-bit tensors. What these engines do otherwise than
-// the ops one after another, and what of it was seen: docs/decisions/0024-libraries-at-run-time.md.
+// Convolutions fused with a batch normalisation by cuDNN's engines, for 16-bit tensors.
+// docs/decisions/0024-libraries-at-run-time.md lists the differences from the unfused ops, and which were observed.
 #pragma once
 
 #include "kernels/cuda/vendor/cudnn/cudnn_candidates.h"
@@ -7,18 +7,19 @@
 
 namespace dp::kernels::cuda {
 
-// One of the descriptors NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights.
+// A NormConv2dForward, NormConv2dBackwardData or NormConv2dBackwardWeights.
 struct CudnnFused {
-  CudnnNormConvolution graph;  // the first to ask for
-  bool moments = false;        // forward: they are a result
-  std::optional<double> eps;   // forward: so are the stats
-  bool relu = false;           // data gradient
+  CudnnNormConvolution graph;  // the first graph to try
+  bool moments = false;        // forward: write the moments
+  std::optional<double> eps;   // forward: write the stats
+  bool relu = false;           // data gradient: apply the ReLU mask
 };
-// Layouts are resolved as our own ops do it. Nothing for other descriptors, other types, and where there is nothing to fuse.
+// Layouts are resolved as in our own ops. nullopt for other descriptors, other types, and if there is nothing to fuse.
 std::optional<CudnnFused> cudnn_norm_convolution(const OpDesc& desc);
 
-// Ways "cudnn:eng12 k2=3 k13=1 fused", which take the tensors of the plain convolution; as many as of that. Where no engine has the
-// sums of a data gradient: with the mask alone, "fused mask". There is a handle.
+// Candidates "cudnn:eng12 k2=3 k13=1 fused", at most kMostCudnnWays. They use the tensors of the plain convolution. If
+// no engine computes the sums of a data gradient, our kernel does ("fused mask"). If no engine writes a float32 weight
+// gradient, a 16-bit one is converted ("fused widened"). Requires a cuDNN handle.
 std::vector<Candidate> cudnn_norm_candidates(const char* name, const CudnnFused& fused, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

@@ -7,7 +7,7 @@ using Tensor = CudnnGraphBuilder::Tensor;
 
 CudnnTensor activation(std::int64_t id, const TensorDesc& desc) { return tensor_of(id, desc, /*batched=*/true); }
 
-// What is convolved.
+// The input of the convolution: x, or x normalised.
 Tensor input(CudnnGraphBuilder& graph, const CudnnNormConvolution& c) {
   const CudnnTensor spec = activation(kCudnnX, c.convolution.x);
   const std::int64_t channels = c.convolution.x.shape[1];
@@ -31,7 +31,7 @@ void forward_or_weights(CudnnGraphBuilder& graph, const CudnnNormConvolution& c)
                    graph.tensor(per_channel(kCudnnSquares, channels)));
 }
 
-// Of the batch normalisation whose result's gradient is computed.
+// The batch normalisation whose output gradient is computed.
 struct Normalized {
   Tensor x, mean, inv_std, scale, z;
 };

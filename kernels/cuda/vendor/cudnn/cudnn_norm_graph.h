@@ -1,5 +1,5 @@
-// A convolution and what a batch normalisation beside it does, as one graph of cuDNN's operations. The forms are those that its
-// precompiled engines know; those that are compiled at run time may know them, too.
+// A convolution and its batch normalisation as one cuDNN graph. The graphs follow the patterns of cuDNN's precompiled
+// engines. Engines compiled at run time may support them too.
 #pragma once
 
 #include "kernels/cuda/vendor/cudnn/cudnn_conv_graph.h"
@@ -7,21 +7,22 @@
 namespace dp::kernels::cuda {
 
 struct CudnnNormConvolution {
-  CudnnConvolution convolution;  // neither bias nor ReLU
-  // Forward and weight gradient: of max(0, x * kCudnnScale + kCudnnBias), which are of x's type, C each.
+  CudnnConvolution convolution;  // without bias and ReLU
+  // Forward and weight gradient: the input is max(0, x * kCudnnScale + kCudnnBias). Both have C elements of x's type.
   bool norm = false;
-  // Forward: kCudnnSum and kCudnnSquares are each channel's sum of y and of y * y, float32.
+  // Forward: also write kCudnnSum and kCudnnSquares, the sums of y and of y * y per channel, in float32.
   bool statistics = false;
-  // Data gradient: kCudnnDz = z > 0 ? dx + kCudnnDy2 : 0 (dy2 with `add`), z = (kCudnnX - kCudnnMean) * kCudnnInvStd * kCudnnScale +
-  // kCudnnBias, with `result` + kCudnnResult. The numbers are float32, C each.
+  // Data gradient: kCudnnDz = z > 0 ? dx + kCudnnDy2 : 0. z = (kCudnnX - kCudnnMean) * kCudnnInvStd * kCudnnScale +
+  // kCudnnBias + kCudnnResult. `add` includes kCudnnDy2, `result` includes kCudnnResult. Mean, inv_std, scale and bias
+  // are float32, C elements each.
   bool add = false, result = false;
-  // kCudnnDBias and kCudnnDScale are each channel's sum of dz and of dz * xhat, xhat = (x - mean) * inv_std; kCudnnDyFactor,
-  // kCudnnXFactor, kCudnnConstant are written, too. All float32, C each. Without: z with `result` is kCudnnResult alone, and where there is
-  // no `mask`, dz = dx + dy2.
+  // `sums`: also write kCudnnDBias and kCudnnDScale, the sums of dz and of dz * xhat per channel, and kCudnnDyFactor,
+  // kCudnnXFactor and kCudnnConstant. All are float32, C elements each. xhat = (x - mean) * inv_std. Without `sums`, z
+  // is kCudnnResult alone if `result` is set. Without `mask`, which requires `add` and no `sums`, dz = dx + dy2.
   bool sums = true, mask = true;
 };
 
-// CudnnRefusal where cuDNN does not know the types or the layouts.
+// CudnnRefusal if cuDNN does not support the types or the layouts.
 std::shared_ptr<const CudnnGraph> norm_convolution_graph(const CudnnTarget& target, const CudnnNormConvolution& c);
 
 }  // namespace dp::kernels::cuda

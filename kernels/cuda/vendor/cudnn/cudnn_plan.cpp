@@ -24,7 +24,7 @@ std::vector<CudnnDescriptor> advised(const CudnnTarget& target, const CudnnGraph
   return heuristics.descriptors(CudnnAttribute::heuristics_results, CudnnKind::engine_config, kMostResults);
 }
 
-// These heuristics may have nothing for the graph; others may.
+// Empty if these heuristics do not support the graph; others may.
 std::vector<CudnnDescriptor> advised_or_none(const CudnnTarget& target, const CudnnGraph& graph,
                                              CudnnHeuristics mode) try {
   return advised(target, graph, mode);
@@ -40,7 +40,7 @@ CudnnConfig::CudnnConfig(std::shared_ptr<const CudnnGraph> graph, CudnnDescripto
   if (engines.empty()) throw CudnnRefusal("an engine configuration without an engine");
   name_ = name_of_config(engines.front(), config_);
   for (const CudnnNote note : engines.front().elements<CudnnNote>(CudnnAttribute::engine_notes, kMostNotes))
-    if (static_cast<int>(note) < 32) notes_ |= 1u << static_cast<int>(note);  // later ones we know nothing of
+    if (static_cast<int>(note) < 32) notes_ |= 1u << static_cast<int>(note);  // later notes are unknown
   const auto behavior = engines.front().elements<CudnnBehavior>(CudnnAttribute::engine_behavior, kMostNotes);
   compiles_ = std::ranges::find(behavior, CudnnBehavior::runtime_compilation) != behavior.end();
 }
@@ -72,7 +72,7 @@ std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& ta
         if (!config->allowed(rules) || known(config->name())) continue;
         if (config->compiles() && compiled++ >= kMostCompiledCudnnWays) continue;
         configs.push_back(std::move(config));
-      } catch (const CudnnRefusal&) {  // one that we can not read
+      } catch (const CudnnRefusal&) {  // skip a configuration that cannot be read
       }
     }
   }

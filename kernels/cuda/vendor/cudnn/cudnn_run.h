@@ -1,4 +1,4 @@
-// Runs of a plan of cuDNN's.
+// Runs cuDNN plans.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace dp::kernels::cuda {
 
-// The pointers of one run: of the tensors of a graph, null for those that it does not have, and the workspace.
+// The pointers of one run: the tensors of the graph (null for absent ones) and the workspace.
 class CudnnPointers {
  public:
   CudnnPointers(std::initializer_list<std::pair<CudnnTensorId, void*>> tensors, void* workspace);
@@ -16,20 +16,20 @@ class CudnnPointers {
   bool operator==(const CudnnPointers&) const = default;
 
  private:
-  std::array<void*, kCudnnBetween> pointers_{};  // by their ids; 0: the workspace
+  std::array<void*, kCudnnBetween> pointers_{};  // indexed by id; 0: the workspace
 };
 
-// One plan, run as a part of the op `op` by the way `way`.
+// A plan that runs as part of the op `op`. `candidate` is the candidate's name.
 class CudnnRun {
  public:
   CudnnRun(const char* op, std::string candidate, CudnnPlan plan, std::shared_ptr<Libraries> libraries);
 
   const std::string& candidate() const { return candidate_; }
   std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
-  // Allocates nothing for pointers that it was called with lately. The workspace lies on a multiple of kLibraryAlignment. An Error says
-  // which op failed where.
+  // Allocates nothing if the pointers are among the last four sets. The workspace must be aligned to kLibraryAlignment
+  // bytes. Error(device) names the op, the candidate and the device.
   void enqueue(cudaStream_t stream, const CudnnPointers& pointers);
-  // An Error where a tensor does not lie as its graph says.
+  // Error(device) if the pointer lacks the alignment stated in the graph.
   void check_alignment(const TensorDesc& tensor, const void* pointer) const;
 
  private:
@@ -47,7 +47,7 @@ class CudnnRun {
   std::shared_ptr<Libraries> libraries_;
   const CudnnApi& api_;
   CudnnPlan plan_;
-  // Making one asks the host's allocator, so the last few are kept: a step comes with the same pointers as the one before.
+  // Creating a pack allocates host memory, so the last few are cached. Steps repeat the same pointers.
   std::array<Pack, 4> packs_;
   std::size_t next_ = 0;
 };
