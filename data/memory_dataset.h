@@ -1,4 +1,4 @@
-// A dataset whose bytes lie in memory.
+// A dataset in host memory.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace dp {
 
 class MemoryDataset final : public Dataset {
  public:
-  // pixels: size() images of image_shape, one after the other. The makers have checked sizes and label range.
+  // pixels: size() contiguous images of image_shape. The caller has checked sizes and label range.
   MemoryDataset(const Shape& image_shape, std::int64_t classes, Normalization normalization,
                 std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels, Augmentation augmentation = {})
       : shape_(image_shape),

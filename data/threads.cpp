@@ -13,7 +13,7 @@
 namespace dp {
 namespace {
 
-// cpu_set_t ends at 1,024 cores; this does not.
+// cpu_set_t is limited to 1,024 cores.
 struct CoreMask {
   static constexpr int kCores = 8192;
   cpu_set_t sets[kCores / CPU_SETSIZE];
@@ -25,7 +25,7 @@ void leave_inherited_core() {
   CoreMask mine;
   CPU_ZERO_S(sizeof mine, mine.sets);
   for (const int core : process_cores()) CPU_SET_S(static_cast<std::size_t>(core), sizeof mine, mine.sets);
-  sched_setaffinity(0, sizeof mine, mine.sets);  // a refusal leaves the old mask, which is slower and not wrong
+  sched_setaffinity(0, sizeof mine, mine.sets);  // on failure the old mask stays: slower, but correct
 }
 
 void for_ranges(std::int64_t count, int threads, const std::function<void(std::int64_t, std::int64_t)>& work) {

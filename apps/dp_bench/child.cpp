@@ -25,9 +25,9 @@ namespace dp_bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kPatience = 5;  // seconds to end by itself
+constexpr double kPatience = 5;  // seconds for a program to end by itself
 
-// Without settings for OpenMP: each program gets those that are right for it.
+// The environment without OpenMP settings, plus `more`: each program gets OpenMP settings of its own.
 std::vector<std::string> environment(const std::vector<std::string>& more) {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -71,7 +71,7 @@ Reply parse_reply(const std::string& line) {
 }
 
 Child::Child(const std::vector<std::string>& words, const std::vector<std::string>& variables) : name_(words.front()) {
-  ::signal(SIGPIPE, SIG_IGN);  // a program that is gone is noticed by its missing answer
+  ::signal(SIGPIPE, SIG_IGN);  // send() and read() detect a program that has ended
   if (const auto at = name_.rfind('/'); at != std::string::npos) name_ = name_.substr(at + 1);
   std::vector<std::string> argument_words = words, variable_words = environment(variables);
   const std::vector<char*> arguments = pointers(argument_words), settings = pointers(variable_words);

@@ -1,4 +1,4 @@
-// A measured program: orders in, answers out, and how much processor time it takes.
+// A measured program as a child process: commands in, replies out, CPU time.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace dp_bench {
 
-// A line of a measured program: a word and key=value fields, separated by tabs.
+// One output line of a measured program: a word and key=value fields, separated by tabs.
 struct Reply {
   std::string word;
   std::map<std::string, std::string> fields;
@@ -20,37 +20,38 @@ struct Reply {
 };
 Reply parse_reply(const std::string& line);
 
-// What is wrong with a measured program, for the note of its row.
+// A failure of a measured program. The text becomes the note of its row.
 struct ChildError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 class Child {
  public:
-  // `variables` ("NAME=value") come over the environment without its OpenMP settings. The program ends when this one does.
+  // Environment: this process's without OpenMP settings, plus `variables` ("NAME=value"). The kernel kills the program
+  // when this process ends.
   Child(const std::vector<std::string>& words, const std::vector<std::string>& variables);
-  ~Child();  // closes its input, waits a little, kills it
+  ~Child();  // closes stdin, waits up to 5 s, then kills the program
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
   void send(const std::string& line);
-  void end_input();  // a program that waits for orders ends then
-  // The next line; ChildError when it ends or says nothing in time, or when its word is `error`.
+  void end_input();  // closes stdin; a program that waits for commands then ends
+  // Reads the next line. ChildError if the program ends, times out, or replies `error`.
   Reply read(double timeout_seconds);
-  // Everything until it ends, each line handed to `line`. Returns its exit status.
+  // Calls line(text) for each output line until the program ends. ChildError if its exit status is not 0.
   template <typename Line>
   int read_all(const Line& line) {
     std::string text;
     while (next_line(text, -1)) line(text);
     return wait();
   }
-  double cpu_seconds() const;  // of all its threads so far
+  double cpu_seconds() const;  // of all its threads
   pid_t id() const { return id_; }
 
  private:
-  bool next_line(std::string& line, double timeout_seconds);  // false at the end
+  bool next_line(std::string& line, double timeout_seconds);  // false at the end of output
   int wait();
-  std::string last_words() const;  // of stderr
+  std::string last_words() const;  // last non-blank line of stderr
 
   std::string name_;
   pid_t id_ = -1;
@@ -58,12 +59,12 @@ class Child {
   std::string buffer_;
 };
 
-// So many processes of one program, told which rank they are and where to meet; a single one is told nothing. They have still to
-// say that they are ready. ChildError.
+// Starts `ranks` processes of one program. Several get --rank, --ranks and the --port of rank 0; a single one gets no
+// such flags. Does not wait for their `ready` lines. ChildError.
 std::vector<std::unique_ptr<Child>> start_ranks(const std::vector<std::string>& words, int ranks,
                                                 double timeout_seconds);
 
-// Processor time that anything on this machine has used so far; what a hypervisor took counts too.
+// CPU seconds used on this machine so far by all processes, including time stolen by a hypervisor.
 double machine_cpu_seconds();
 
 }  // namespace dp_bench

@@ -14,9 +14,9 @@
 namespace dp_bench {
 namespace {
 
-// A communicator and whom it joins.
+// A communicator and the kind of ranks that it connects.
 struct Setup {
-  std::string key, title, name;  // name: the backend's for it
+  std::string key, title, name;  // name: the backend's
   enum class Ranks { threads, processes, mpirun } ranks = Ranks::threads;
 };
 
@@ -68,7 +68,7 @@ Row row_of(const Reply& reply) {
   return row;
 }
 
-// As root, too, and with more ranks than cores; the ranks pin themselves.
+// Allows root and more ranks than cores. Turns off MPI's binding, because the ranks pin themselves.
 std::vector<std::unique_ptr<Child>> start_by_mpirun(std::vector<std::string> words, int ranks) {
   const std::string count = std::to_string(ranks);
   words.insert(words.begin(), {"mpirun", "-np", count});
@@ -81,7 +81,7 @@ std::vector<std::unique_ptr<Child>> start_by_mpirun(std::vector<std::string> wor
   return started;
 }
 
-// One row for each collective and size, or one that says why there are none.
+// Adds one row per collective and size. On failure, adds a row with the reason.
 void measure_setup(const CommOptions& options, const Setup& setup, Section& section) {
   std::vector<std::string> words{find_program("bench_comm"),
                                  "--begin",

@@ -13,17 +13,17 @@ struct CommOptions {
   std::string gpus;
   int threads = 1;  // of each CPU rank
   int rounds = 5;
-  double seconds = 0.02;                   // of a size in a round, about
+  double seconds = 0.02;                   // per size and round, approximately
   std::vector<std::string> collectives;    // empty: all
   std::vector<std::string> communicators;  // "host", "host-processes", ...; empty: all
   double timeout = 300;
 };
 Report measure_comm(const CommOptions& options, Progress progress);
 
-// "8", "64K", "128M", "1G" in bytes, as nccl-tests read it; dp::Error(usage).
+// Parses a size in bytes in nccl-tests' notation: "8", "64K", "128M", "1G". dp::Error(usage).
 double parse_bytes(const std::string& text);
 std::vector<std::string> collective_names();
-// What nccl-tests multiply the algorithm's bandwidth by to get the bus's.
+// nccl-tests' factor from algorithm bandwidth to bus bandwidth.
 double bus_factor(const std::string& collective, int ranks);
 
 }  // namespace dp_bench

@@ -13,7 +13,7 @@ struct Published {
   const char* what;
   double seconds;
 };
-// ResNet18 on CIFAR-100 on four RTX 2080 Ti, seconds per epoch, by others.
+// Published by others: seconds per epoch of ResNet18 on CIFAR-100 on four RTX 2080 Ti.
 constexpr Published kPublished[] = {{"DataParallel", 20},
                                     {"DataParallel + apex", 18},
                                     {"DistributedDataParallel", 16},

@@ -1,4 +1,4 @@
-// `dp_bench compare`: ResNet18 on images of CIFAR-100's shape, one process against several, with and without mixed precision.
+// `dp_bench compare`: ResNet18 on images of CIFAR-100's shape, dp against ddp, with and without mixed precision.
 #pragma once
 
 #include "report/report.h"
@@ -6,7 +6,7 @@
 
 namespace dp_bench {
 
-// `options.network` is ResNet18 on 3x32x32 with 100 classes, whatever it says.
+// Ignores `options.network`: the network is ResNet18 on 3x32x32 images with 100 classes.
 Report compare_report(StepOptions options, Progress progress);
 
 }  // namespace dp_bench

@@ -1,4 +1,4 @@
-// What the command line asks for.
+// The command line of dp_bench.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ struct Asked {
   Output output;
 };
 
-// The work that the arguments ask for; nothing when they asked for help, which is printed. dp::Error(usage).
+// The requested work. Nullopt after printing --help or --version. dp::Error(usage) for invalid arguments.
 std::optional<Asked> parse_arguments(int argc, const char* const* argv);
 
 }  // namespace dp_bench

@@ -1,4 +1,4 @@
-// dp_bench: how fast it is, beside what it could be and what others are.
+// dp_bench: measures dp and compares it with roofline floors, models and PyTorch.
 #include <dp/dp.h>
 #include <csignal>
 #include <cstdio>

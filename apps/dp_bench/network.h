@@ -1,4 +1,4 @@
-// Which network is measured, on images of which shape.
+// The measured network and its input shape.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace dp_bench {
 
 struct Network {
   std::string model = "mnist_convnet";
-  std::vector<std::int64_t> input;  // of a sample; empty: the model's usual
-  std::int64_t classes = 0;         // 0: the model's usual
+  std::vector<std::int64_t> input;  // (C,H,W) of a sample; empty: the model's default
+  std::int64_t classes = 0;         // 0: the model's default
 };
 
-// With the usual shapes filled in: 1x28x28 and 10 classes, or 3x32x32 and 100 for resnet18. dp::Error(usage) for a model that is
-// not in the registry or does not fit the shape.
+// Fills in the defaults: 3x32x32 and 100 classes for resnet18, else 1x28x28 and 10. dp::Error(usage) for a model that
+// is not in the registry or does not fit the shape.
 Network resolved(Network network);
 std::string shape_text(const std::vector<std::int64_t>& shape, const char* between);  // "3,32,32"
 std::int64_t numbers_per_sample(const Network& network);

@@ -18,7 +18,7 @@ namespace {
 struct Op {
   std::string kind, label, implementation, convolution;
   double times = 0, flops = 0, bytes = 0;
-  std::vector<double> ours{}, theirs{};  // seconds, a round each; theirs empty where PyTorch has no such op alone
+  std::vector<double> ours{}, theirs{};  // seconds per round; theirs: empty if PyTorch has no such single op
 };
 
 std::vector<double> numbers_of(const std::string& text) {

@@ -1,4 +1,4 @@
-// `dp_bench ops`: every op of a training step beside its floor and PyTorch's.
+// `dp_bench ops`: the time of each op of a training step, compared with its roofline floor and PyTorch's op.
 #pragma once
 
 #include "network.h"
@@ -10,8 +10,8 @@ namespace dp_bench {
 struct OpsOptions {
   Network network;
   std::int64_t batch = 64;
-  int threads = 0;  // 0: a thread for each core
-  std::string gpu;  // its id; empty: the CPU
+  int threads = 0;  // 0: one per core
+  std::string gpu;  // id; empty: the CPU
   int rounds = 8, steps = 5;
   std::string python = "python3";
   bool fast_conv = false, without_pytorch = false;

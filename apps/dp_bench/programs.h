@@ -1,16 +1,16 @@
-// Where the measured programs are.
+// Finds the measured programs and the plugins.
 #pragma once
 
 #include <string>
 
 namespace dp_bench {
 
-// The path of a measured program or script, looked for in DP_BENCH_PATH, beside this program, in the build tree and in
-// ../lib/dp. dp::Error(usage) naming the places.
+// The path of a measured program or script. Searches DP_BENCH_PATH, this program's folder, ../../benchmarks (build
+// tree) and ../lib/dp. dp::Error(usage) with the searched folders.
 std::string find_program(const std::string& name);
 
-// Plugins are looked for beside the program that loads them; in the build tree they are dp_train's. Sets DP_PLUGIN_PATH, for this
-// process and those it starts, unless it is set.
+// Sets DP_PLUGIN_PATH to dp_train's folder, for this process and its children, unless it is set. In the build tree the
+// plugins are there, and not in the folder of the program that loads them.
 void point_to_plugins();
 
 }  // namespace dp_bench

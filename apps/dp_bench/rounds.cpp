@@ -1,4 +1,4 @@
-// Starts every variant, then measures them in turns: one works, the others wait for orders.
+// Starts all variants, then measures them one at a time, in rounds. The other variants wait for commands meanwhile.
 #include <dp/device.h>
 #include <dp/error.h>
 #include <signal.h>
@@ -20,21 +20,20 @@ namespace dp_bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPause =
-    std::chrono::milliseconds(50);       // threads that wait actively for more work have given up by then
-constexpr double kSameLoss = 1e-3;       // relative; sums in another order, three steps on
-constexpr double kSameLossInLow = 1e-2;  // with mixed precision
+constexpr auto kPause = std::chrono::milliseconds(50);  // worker threads stop spinning within this time
+constexpr double kSameLoss = 1e-3;                      // relative; reduction orders differ, after up to three steps
+constexpr double kSameLossInLow = 1e-2;                 // the same with mixed precision
 
-// A variant that was started: its processes, rank by rank.
+// A started variant: one process per rank.
 struct Running {
   Measured* result = nullptr;
   std::vector<std::unique_ptr<Child>> ranks{};
-  int steps = 1;  // of a round
+  int steps = 1;  // per round
 
   explicit Running(Measured* made) : result(made) {}
   Running(Running&&) = default;
   Running& operator=(Running&&) = default;
-  ~Running() {  // ranks end together
+  ~Running() {  // closes all inputs before the first Child waits: the ranks end together
     for (auto& rank : ranks) rank->end_input();
   }
 
@@ -45,7 +44,7 @@ struct Running {
   }
 };
 
-// Who used the processor while one variant was measured.
+// During measurements: elapsed seconds, and CPU seconds of other processes and of the waiting variants.
 struct Load {
   double elapsed = 0, others = 0, idle = 0;
 };
@@ -152,8 +151,8 @@ class Rounds {
     return variables;
   }
 
-  // What is measured against each other must do the same. With batch normalisation, several replicas do not: each normalises by
-  // its own shard.
+  // Compared variants must compute the same losses. With batch normalisation the losses of several replicas differ:
+  // each normalises by its own shard.
   void check_alike(const Running& one, const Reply& first) {
     const VariantSpec& spec = one.result->spec;
     const bool amp = std::find(spec.arguments.begin(), spec.arguments.end(), "--amp") != spec.arguments.end();
@@ -171,7 +170,7 @@ class Rounds {
       agree("check_loss", check_loss_);
   }
 
-  // Seconds per step, of the slowest rank.
+  // Runs `steps` steps. Returns seconds per step of the slowest rank.
   double run(Running& one, int steps) {
     for (auto& rank : one.ranks) rank->send("run " + std::to_string(steps));
     double seconds = 0, bytes = 0;
@@ -180,7 +179,7 @@ class Rounds {
       seconds = std::max(seconds, reply.number("seconds"));
       bytes += reply.number("peak_bytes");
     }
-    // A process's peak is shared by its CPU replicas; for GPUs a program names the fullest one's.
+    // CPU: a process's peak covers all its replicas. GPU: a process reports the peak of its fullest device.
     const int devices = options_.gpus.empty() ? one.result->spec.devices : one.result->spec.processes;
     one.result->bytes_per_device = std::max(one.result->bytes_per_device, bytes / devices);
     return seconds / steps;
@@ -236,8 +235,8 @@ class Rounds {
 
   const StepOptions options_;
   Progress progress_;
-  const SharedFile inputs_;                 // weights and batches, the same for all
-  std::list<SharedFile> rendezvous_files_;  // where the ranks of a PyTorch variant find each other
+  const SharedFile inputs_;                 // weights and batches, shared by all variants
+  std::list<SharedFile> rendezvous_files_;  // one per PyTorch variant, for its ranks
   StepResult result_;
   std::vector<Running> running_;
   Load load_;

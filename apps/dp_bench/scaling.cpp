@@ -10,7 +10,7 @@
 namespace dp_bench {
 namespace {
 
-constexpr double kEpoch = 50000;  // images of CIFAR
+constexpr double kEpoch = 50000;  // CIFAR's training images
 
 std::vector<Column> columns() {
   return {{"what", "what"},
@@ -81,7 +81,7 @@ Section modelled_section(const Hardware& hardware, int batch) {
 }
 
 Section hosts_section(const Hardware& hardware, int each) {
-  // Assumed: one or four adapters of 100 Gbit/s a host, 30 us more a collective.
+  // Assumptions: one or four 100 Gbit/s adapters per host, 30 us more per collective.
   Section section{"hosts", "Several hosts of 8 x " + hardware.name + ", ddp, " + std::to_string(each) + " images a GPU",
                   "",      columns(),
                   {},      Bars{2, {}, {}, true}};

@@ -1,4 +1,4 @@
-// `dp_bench scaling`: steps on one device, two, and so on: measured on the devices that are here, modelled on others.
+// `dp_bench scaling`: steps on 1, 2, ... devices, measured on this host's devices and modelled for others.
 #pragma once
 
 #include "report/report.h"
@@ -7,8 +7,8 @@
 namespace dp_bench {
 
 struct ScalingOptions {
-  StepOptions step;     // network, batch, rounds; `replicas` is the most that are measured
-  bool measure = true;  // false: the model alone
+  StepOptions step;     // network, batch, rounds; `replicas`: the largest measured number
+  bool measure = true;  // false: only the model
   int modelled_batch = 1024;
 };
 Report scaling_report(const ScalingOptions& options, Progress progress);

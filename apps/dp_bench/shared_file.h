@@ -1,4 +1,4 @@
-// A file without a name, for programs that this one starts. Nothing of it is left, however they and this one end.
+// An anonymous in-memory file for child processes. The kernel frees it once no process has it open.
 #pragma once
 
 #include <dp/error.h>
@@ -17,7 +17,7 @@ class SharedFile {
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
-  // Where others open it, as long as this process has it.
+  // The path for other processes, valid during the lifetime of this object.
   std::string path() const { return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file_); }
 
  private:

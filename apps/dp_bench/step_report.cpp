@@ -7,7 +7,7 @@ namespace dp_bench {
 namespace {
 
 constexpr double kMebi = 1024.0 * 1024.0;
-constexpr double kQuietCores = 0.05;  // what others may use before figures are noise
+constexpr double kQuietCores = 0.05;  // figures are noise if other processes use more
 
 const Measured* find(const StepResult& result, const std::string& key) {
   for (const Measured& one : result.variants)
@@ -77,14 +77,14 @@ struct Question {
   double goal = 0;  // of theirs / ours
 };
 
-// Met or not where the whole interval says so; otherwise what the median says, and that it is not certain.
+// Whether the goal is met. If the goal is inside the interval, the median decides and the text says so.
 std::string verdict(double ratio, const Interval& interval, double goal) {
   const std::string word = ratio >= goal ? "yes" : "no";
   const bool certain = interval.low >= goal || interval.high < goal;
   return certain ? word : word + ", by the median";
 }
 
-// How much longer theirs takes; a goal of 0.99 lets ours be 1 % slower.
+// Time ratios theirs / ours. A goal of 0.99 allows ours to be 1 % slower.
 Section ratios_section(const StepResult& result) {
   const bool gpu = !result.options.gpus.empty();
   const std::vector<std::string> torch{"torch", "torch-cl"}, torch_ddp{"torch-ddp", "torch-ddp-cl"};

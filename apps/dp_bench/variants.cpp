@@ -8,7 +8,7 @@
 namespace dp_bench {
 namespace {
 
-constexpr std::int64_t kInputBytes = 96 << 20;  // of all batches together: more than a cache holds
+constexpr std::int64_t kInputBytes = 96 << 20;  // of all batches together; more than a cache holds
 
 std::vector<std::string> network_arguments(const StepOptions& options) {
   std::vector<std::string> words{"--model",     options.network.model,

@@ -1,4 +1,4 @@
-// The command line as given. What is empty was not said, and is filled from the model's and data set's recipe.
+// The parsed command line. Empty fields were not given; the model's recipe and the data set supply their defaults.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ struct Arguments {
   std::string model = "mnist_convnet";
   std::optional<std::string> dataset;
   std::string data_path = "./datasets";
-  std::optional<std::string> input;             // of synthetic images
-  std::optional<std::int64_t> classes, images;  // likewise
+  std::optional<std::string> input;             // C,H,W of synthetic images
+  std::optional<std::int64_t> classes, images;  // of the synthetic data set
 
   std::optional<std::string> gpus;
   std::optional<int> num_gpus, cpu;
@@ -62,8 +62,8 @@ struct Arguments {
   std::int64_t save_every = 1, save_every_steps = 0;
   int checkpoint_hist = 0;
 
-  bool estimate_memory = false;  // the subcommand
-  bool environment = false;      // the subcommand env
+  bool estimate_memory = false;  // subcommand estimate-memory
+  bool environment = false;      // subcommand env
   bool evaluate = false, dry_run = false, print_plan = false, list_models = false;
   int print_freq = 10;
   bool profile = false;
@@ -72,7 +72,7 @@ struct Arguments {
   std::optional<std::string> trace_steps;
 };
 
-// Parses the command line. Prints and returns nothing for --help and --version; dp::Error(usage) for what is wrong.
+// Parses the command line. Returns nullopt after printing --help or --version. dp::Error(usage) for invalid arguments.
 std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
 
 }  // namespace dp_train

@@ -7,7 +7,7 @@
 namespace dp_train {
 namespace {
 
-constexpr int kMostGpus = 1024;  // ids beyond this are refused whatever the host has
+constexpr int kMostGpus = 1024;  // larger ids are rejected on every host
 
 [[noreturn]] void no_gpu(const std::string& flag, const std::string& reason) {
   throw dp::Error(dp::ErrorCode::device, flag + " asks for a GPU, but none is usable: " + reason + "; use --cpu N");
@@ -18,7 +18,7 @@ std::vector<int> gpu_ids(const std::string& text, const dp::DeviceProbe& probe) 
   try {
     if (text != "all") dp::parse_gpu_list(text, kMostGpus);
   } catch (const dp::Error&) {
-    return dp::parse_gpu_list(text, 0);  // malformed whatever the host has: the same text with what is visible
+    return dp::parse_gpu_list(text, 0);  // malformed on every host: throws with the visible GPUs
   }
   no_gpu("--gpus " + text, probe.reason);
 }

@@ -1,4 +1,4 @@
-// Which devices a run uses.
+// Chooses the devices of a run.
 #pragma once
 
 #include <dp/device.h>
@@ -15,8 +15,8 @@ struct Devices {
   std::string warning;           // printed when no device was named and the GPUs of this host can not be used
 };
 
-// dp::Error(usage) for ids that can not be, dp::Error(device) naming the reason when GPUs are asked for and none is
-// usable. Makes no context.
+// Creates no CUDA context. dp::Error(usage) for invalid ids. dp::Error(device), with the reason, if GPUs are requested
+// and none is usable.
 Devices choose_devices(const Arguments& arguments);
 
 }  // namespace dp_train

@@ -31,7 +31,7 @@ void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const s
     std::printf("how much memory the devices have is not known\n");
     return;
   }
-  // Replicas of one device share its memory; a tenth is left to everybody else.
+  // Replicas on one device share its free memory. A tenth stays in reserve.
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices.front());
   const std::size_t each = free / static_cast<std::size_t>(sharing) / 10 * 9;
   std::printf("largest global batch in %.0f MiB a replica (what is free, less a tenth): %lld\n", mebibytes(each),

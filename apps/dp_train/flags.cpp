@@ -199,7 +199,7 @@ void add_run(CLI::App& app, Arguments& a) {
       ->check(not_empty("a file"));
 }
 
-// CLI11 refuses some repeats and takes the last of others; here a flag that holds one value is given once.
+// CLI11 rejects some repeated flags and takes the last value of others. This rejects every repeated single-value flag.
 void refuse_repeats(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     if (option->get_items_expected_max() <= 1 && option->count() > 1)

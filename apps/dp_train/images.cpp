@@ -7,7 +7,7 @@
 namespace dp_train {
 namespace {
 
-constexpr std::int64_t kMostBytes = 1 << 26;  // of an image
+constexpr std::int64_t kMostBytes = 1 << 26;  // per image
 constexpr std::int64_t kImages = 60000;
 
 [[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }

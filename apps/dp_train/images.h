@@ -1,4 +1,4 @@
-// Which images a run trains on.
+// Opens the images of a run.
 #pragma once
 
 #include <dp/dataset.h>
@@ -14,11 +14,11 @@ struct ImageFormat {
   std::int64_t classes;
 };
 
-// Of the data set of that name, without a look at its files. dp::Error(usage) for an unknown name, or for --input, --classes or
-// --images with a data set that has its own.
+// The format of the data set `dataset`. Reads no file. dp::Error(usage) for an unknown name, or for --input, --classes
+// or --images with a data set other than synthetic.
 ImageFormat image_format(const Arguments& arguments, const std::string& dataset);
 
-// dp::Error(usage) as above, dp::Error(data) for files that are missing or damaged.
+// dp::Error(usage) as above. dp::Error(data) for missing or damaged files.
 dp::DatasetPair open_images(const Arguments& arguments, const std::string& dataset);
 
 }  // namespace dp_train

@@ -24,7 +24,7 @@ void list_models() {
     std::printf("%-16s %s\n", entry.name.c_str(), entry.summary.c_str());
 }
 
-// Of what only prints.
+// Exit code of commands that only print.
 int code_of(const Signals& signals) {
   if (signals.received.load() != 0) return 128 + signals.received.load();
   dp::flush_stdout();
@@ -35,7 +35,7 @@ void warn(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "dp_train: warning: %s\n", dp::printable(text).c_str());
 }
 
-// One process's run: all of it, or a rank's part.
+// Runs this process: the whole run, or one rank of it.
 int train(const Arguments& arguments, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
           Signals& signals) {
   const bool leads = !group || group->leads();
@@ -67,19 +67,19 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
   try {
     if (leads) dp::flush_stdout();
   } catch (const dp::Error& error) {
-    // A run's result is in its folder; without one it is what was printed.
+    // With a run folder the result is on disk, so this is only a warning. Without one, stdout is the result.
     if (folder.path().empty() && !summary.interrupted) throw;
     warn(error.what());
   }
   const int number = signals.received.load();
-  return summary.interrupted ? 128 + (number != 0 ? number : SIGINT) : 0;  // 0: another rank was signalled
+  return summary.interrupted ? 128 + (number != 0 ? number : SIGINT) : 0;  // 0: another rank got the signal
 }
 
-// Whether this rank failed because it was interrupted while ranks were missing, or because another rank left when the signal came.
+// Whether this rank failed because of a signal: it was still joining the process group, or another rank left.
 bool ended_by_signal(const dp::ProcessGroup* group, const Signals& signals) {
   if (signals.received.load() == 0) return false;
   if (group == nullptr) return true;
-  // Rank 0's word of a rank that is gone may come after the end of that rank's own connections.
+  // Rank 0 may report a lost rank only after that rank's connections have closed. Wait up to 500 ms for the report.
   constexpr int kLooks = 20;
   for (int look = 0; look < kLooks && !group->failure(); ++look)
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
@@ -116,7 +116,7 @@ int fail(int code, const std::string& what) {
   return code;
 }
 
-// The other ranks hear of it once the user has.
+// Prints the error first, then reports it to the other ranks.
 int fail_rank(const std::shared_ptr<dp::ProcessGroup>& group, const dp::Error& error) {
   const int code = static_cast<int>(error.code());
   if (!group) {
@@ -126,7 +126,7 @@ int fail_rank(const std::shared_ptr<dp::ProcessGroup>& group, const dp::Error& e
   }
   const std::string name = "rank " + std::to_string(group->rank());
   if (const auto cause = group->failure()) {
-    // The error may say more: where this rank was.
+    // The local error may add details to the cause, e.g. the position of this rank.
     const bool more = std::string(error.what()).starts_with(cause->what());
     return fail(static_cast<int>(cause->code()), name + " stops: " + (more ? error.what() : cause->what()));
   }

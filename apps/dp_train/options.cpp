@@ -128,7 +128,7 @@ void check_name(const std::string& name) {
   if (!good) usage("--experiment '" + name + "' is not a plain name; leave out slashes and control characters");
 }
 
-// The run folder that a checkpoint lies in, or the run folder itself; empty for a checkpoint that lies elsewhere.
+// The run folder of a checkpoint, or `resume` if it is a run folder. Empty for a checkpoint outside a run folder.
 std::string folder_of_resumed(const std::string& resume) {
   std::error_code error;
   if (fs::exists(resume + "/checkpoints", error)) return resume;

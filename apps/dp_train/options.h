@@ -1,4 +1,4 @@
-// From the command line to the trainer's options.
+// Converts the command line to the trainer's options.
 #pragma once
 
 #include <dp/models.h>
@@ -12,18 +12,19 @@
 
 namespace dp_train {
 
-// The data set's name: as given, or the model's.
+// The data set's name: as given, or the model's default.
 std::string dataset_of(const Arguments& arguments, const dp::models::Recipe& recipe);
 
-// Fills what was not said from the recipe and the data set. dp::Error(usage) for flags that contradict each other.
+// Fills unset options from the recipe and the data set. dp::Error(usage) for flags that contradict each other.
 dp::TrainerOptions trainer_options(const Arguments& arguments, const dp::models::Recipe& recipe,
                                    const std::vector<dp::Device>& devices,
                                    const std::shared_ptr<dp::ProcessGroup>& group);
 
-// The given flags that have no effect on these devices, as a warning; empty when there are none.
+// A warning that lists the given flags without effect on this kind of device. Empty if there are none.
 std::string without_effect(const Arguments& arguments, dp::DeviceKind kind);
 
-// The run's folder; empty when the run writes none. What was made for it goes again if nothing was put there.
+// The run's folder. Empty if the run writes none. The destructor removes folders that were created here if they are
+// still empty.
 class OutputFolder {
  public:
   explicit OutputFolder(std::string named) : path_(std::move(named)) {}
@@ -38,7 +39,8 @@ class OutputFolder {
   bool made_ = false, made_runs_ = false;
 };
 
-// Makes a folder of its own under runs/ when none was named.
+// The given folder, else the resumed run's, else a new one under runs/. Without a given folder, --dry-run, --evaluate
+// and --print-plan have none.
 OutputFolder output_folder(const Arguments& arguments);
 
 }  // namespace dp_train

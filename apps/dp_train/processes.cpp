@@ -43,11 +43,11 @@ int start_ranks(const Arguments& a, char* const* argv, Signals& signals) {
   options.address = a.master_addr.value_or("127.0.0.1");
   options.port = a.master_port != 0 ? a.master_port : a.nnodes > 1 ? kDefaultPort : 0;
   options.stop = &signals.received;
-  options.unsaved = &signals.unsaved;  // what the ranks have trained; they decide when to stop
+  options.unsaved = &signals.unsaved;  // set while ranks run; the ranks decide when to stop
   if (const char* const token = std::getenv("DP_TOKEN")) options.token = token;
   if (a.nnodes > 1 && options.token.empty())
     usage("--nnodes needs a secret that keeps strangers out; set DP_TOKEN to the same text on every host");
-  signals.announces = a.node_rank != 0;  // elsewhere rank 0 does
+  signals.announces = a.node_rank != 0;  // on node 0, rank 0 announces the signal
   return dp::launch_ranks(options, argv);
 }
 
@@ -55,7 +55,7 @@ Devices device_of_rank(const Arguments& a, const dp::ProcessGroup& group) {
   if (a.cpu) return {dp::cpus(1), ""};
   Devices devices = choose_devices(a);
   if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice, devices.warning};
-  // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
+  // A single visible device was assigned by the launcher of the rank (CUDA_VISIBLE_DEVICES).
   const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(group.local_rank());
   if (at >= devices.list.size())
     usage(std::to_string(group.local_size()) + " ranks share this host, but only " +

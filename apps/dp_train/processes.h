@@ -1,4 +1,4 @@
-// The multi-process engine from the command line: who starts the ranks, and which device each has.
+// --engine ddp: starts the ranks and assigns their devices.
 #pragma once
 
 #include <dp/process_group.h>
@@ -11,16 +11,16 @@
 
 namespace dp_train {
 
-// dp::Error(usage) for flags that the multi-process engine does not know, or that contradict each other.
+// dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Arguments& arguments);
 
-// Which rank this process is, when it was started as one; nothing when it is to start them.
+// This process's rank, if a launcher or mpirun started it as one. Nullopt if this process must start the ranks.
 std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Arguments& arguments, const std::atomic<int>& stop);
 
-// Starts this host's ranks, one a device, and returns their exit code.
+// Starts one rank per device of this host and returns their exit code.
 int start_ranks(const Arguments& arguments, char* const* argv, Signals& signals);
 
-// Of the devices named, the one for this rank: by its number among the ranks of its host.
+// This rank's device: the chosen device with the index of its local rank. On CPUs: one replica.
 Devices device_of_rank(const Arguments& arguments, const dp::ProcessGroup& group);
 
 }  // namespace dp_train

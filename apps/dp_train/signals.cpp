@@ -14,12 +14,12 @@ namespace dp_train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kUntilLeaving = std::chrono::seconds(1);  // enough for a run that stops by itself
+constexpr auto kUntilLeaving = std::chrono::seconds(1);  // time for a run to stop by itself
 constexpr timespec kTick{0, 50'000'000};
 constexpr int kSameSignal = 20;  // ticks: one second
 
 Signals signals;
-std::atomic<int> ticks{0};  // that the thread of watch() has waited since the first signal
+std::atomic<int> ticks{0};  // counted by watch() since the first signal
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void print(std::string_view text) {
@@ -30,7 +30,7 @@ bool from_launcher(const siginfo_t& info) {
   return signals.forwarded.load() && info.si_code <= 0 && info.si_pid == ::getppid();  // <= 0: a process sent it
 }
 
-// Runs on the thread of watch(), one at a time.
+// Runs only on the thread of watch(), never nested.
 void on_signal(int number, siginfo_t* info, void*) {
   const int first = signals.received.load();
   if (first != 0) {
@@ -43,7 +43,7 @@ void on_signal(int number, siginfo_t* info, void*) {
                                : "dp_train: stopping\n");
 }
 
-// Output that nobody reads is dropped: a pipe with room takes the whole buffer.
+// Flushes stdout only if that can not block (a pipe with room takes the whole buffer). Otherwise drops the output.
 [[noreturn]] void leave(int code) {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   if (::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 && ::ftrylockfile(stdout) == 0) ::fflush_unlocked(stdout);
@@ -58,7 +58,7 @@ sigset_t both() {
   return set;
 }
 
-// Both signals are blocked but in the waits.
+// Both signals are blocked except during sigsuspend() and ppoll().
 [[noreturn]] void watch() {
   sigset_t open;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &open);

@@ -1,4 +1,5 @@
-// What SIGINT and SIGTERM do: the first asks the run to stop, and ends the program where nothing would be lost; the second ends it at once.
+// SIGINT and SIGTERM. The first signal requests a stop, and ends the process once nothing is unsaved. The second ends
+// it at once.
 #pragma once
 
 #include <atomic>
@@ -12,15 +13,17 @@ struct Signals {
   std::atomic<bool> forwarded{false};  // the parent process is a launcher that forwards its own signals
 };
 
-// Starts the thread that handles both signals. Once `unsaved` has been false for a second after the first signal, the process exits with
-// 128 + its number, whatever the other threads are doing. SIGPIPE is ignored: a closed terminal or pager does not end a training run.
+// Starts the thread that handles both signals. Once `unsaved` has been false for a second after the first signal, the
+// process exits with 128 + the signal's number, regardless of other threads. Ignores SIGPIPE: a closed terminal or
+// pager does not end a training run.
 //
-// Not a second signal: the same one within a second of the first (`timeout`, systemd, Slurm and killall signal a process and its group), and
-// one from a launcher (`forwarded`), however late it comes. The second is counted while this process runs: it may have been starved or stopped
-// in between.
+// Two repeats do not count as a second signal:
+// - The same signal within one second: `timeout`, systemd, Slurm and killall signal a process and its group. Only time
+//   in which this process runs is counted, since it may be starved or stopped in between.
+// - A signal from a launcher (`forwarded`), at any time.
 //
-// Call it before there are other threads. They inherit the blocked signals: oneDNN's generated code moves the stack pointer into its
-// workspace, and a handler's frame would overwrite that.
+// Call it before creating other threads. They inherit the blocked signals. oneDNN's generated code moves the stack
+// pointer into its workspace, and the frame of a signal handler would overwrite that.
 Signals& handle_signals();
 
 }  // namespace dp_train

@@ -1,4 +1,4 @@
-"""Programs built beforehand and brought along in one file: what is in it, and whether it fits a host.
+"""Prebuilt programs in one file: packs them, and checks whether they fit a host.
 
     python3 benchmarks/gpu/carried.py BUILD FILE.tar.xz      packs what BUILD has (./dev bundle --binaries builds it first)
 """
@@ -20,14 +20,14 @@ NEEDED = ["apps/dp_train/dp_train", "apps/dp_train/libdp_cuda.so", "apps/dp_trai
           "tests/cuda/test_gpu", "tests/cuda/test_real_libraries", "tests/kernels/test_ops", "tests/golden/test_golden", "tests/golden/test_mnist_steps",
           "tests/golden/test_resnet18"]
 OPTIONAL = ["benchmarks/bench_ops", "benchmarks/bench_comm", "tests/cuda/op_bits", "tests/cuda/op_bits_simulated"]
-SCRIPTS = ["pytorch_step.py", "pytorch_ops.py"]  # dp_bench looks for them beside bench_step
+SCRIPTS = ["pytorch_step.py", "pytorch_ops.py"]  # dp_bench expects them beside bench_step
 GLIBC = re.compile(r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)[.-]")
 SOURCES = ("apps", "benchmarks", "data", "engine", "kernels", "models", "tests")
 SUFFIXES = (".h", ".cpp", ".cu", ".cuh", ".cmake", "CMakeLists.txt")
 
 
 def digest_of_sources(root=ROOT):
-    """Of all that programs are made of: two trees with the same have the same programs, whatever git says."""
+    """SHA-256 of all sources. Trees with equal digests build equal programs, even if their commits differ."""
     digest = hashlib.sha256()
     for folder in SOURCES:
         for file in sorted((root / folder).rglob("*")):
@@ -50,7 +50,7 @@ def is_elf(file):
 
 
 def cached(build, name):
-    """A variable of a CMake build."""
+    """The value of a CMake cache variable, or ""."""
     file = build / "CMakeCache.txt"
     found = re.search(rf"^{name}:\w+=(.*)$", file.read_text(), re.MULTILINE) if file.is_file() else None
     return found[1] if found else ""
@@ -74,7 +74,7 @@ def glibc_needed(files):
 
 
 def shared_libraries(files):
-    """{name: file} of what the loader maps for them, but for glibc's own."""
+    """{name: file} of the shared libraries that the loader maps for these files, except glibc's."""
     found = {}
     for file in files:
         for name, path in re.findall(r"^\s*(\S+) => (/\S+)", said("ldd", file), re.MULTILINE):
@@ -87,7 +87,7 @@ def shared_libraries(files):
 
 
 def pack(build, out, commit, preset=9):
-    """Returns the manifest. Raises ValueError where something is missing, or the file becomes too large."""
+    """Returns the manifest. ValueError if a program is missing or the file is too large."""
     build, out = pathlib.Path(build), pathlib.Path(out)
     if missing := [name for name in NEEDED if not (build / name).is_file()]:
         raise ValueError(f"{build} lacks {', '.join(missing)}")
@@ -128,7 +128,8 @@ def place(source, target):
 
 
 def unfit(manifest, found, driver, root=ROOT):
-    """Why the programs are not for this host, or nothing. `found`: its GPUs; `driver`: the CUDA version of its driver, 13000 for 13.0."""
+    """The reason why the programs do not fit this host, or "". `found`: its GPUs. `driver`: the CUDA version of its
+    driver, 13000 for 13.0."""
     here = platform.libc_ver()[1]
     number = lambda text: tuple(map(int, re.findall(r"\d+", text)))  # noqa: E731
     if manifest["sources"] != digest_of_sources(root):
@@ -140,7 +141,7 @@ def unfit(manifest, found, driver, root=ROOT):
     if lacks := sorted(set(manifest["processor"]) - set(processor_flags())):
         return f"they were built for another processor; this one lacks {', '.join(lacks[:5])}"
     for gpu in found:
-        # Machine code runs on later devices of the same major version.
+        # Machine code runs on later devices of the same major compute capability.
         if not any(len(gpu.architecture) == len(a) and gpu.architecture[:-1] == a[:-1] and gpu.architecture >= a for a in manifest["architectures"]):
             return f"they are for sm_{', sm_'.join(manifest['architectures'])}, {gpu.name} is sm_{gpu.architecture}"
     if manifest["cuda"] and driver < 1000 * number(manifest["cuda"])[0]:
@@ -149,7 +150,7 @@ def unfit(manifest, found, driver, root=ROOT):
 
 
 def unpacked(file, folder, found, driver, root=ROOT):
-    """(folder of the programs, their manifest, "") or (None, None, why they are not used)."""
+    """(folder of the programs, their manifest, "") or (None, None, reason why they are not used)."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
         with tarfile.open(file) as archive:

@@ -1,4 +1,5 @@
-"""Parts that are test programs: each test case in a process of its own, as CTest has it, but without CTest, which a bare host may lack."""
+"""Parts that run test programs, each test case in its own process, like CTest. CTest is not needed: a bare host may
+lack it."""
 import concurrent.futures
 import os
 import pathlib
@@ -10,15 +11,15 @@ import time
 from parts import CutShort
 
 CORES = os.cpu_count() or 2
-CASE_SECONDS = 60  # the build is configured with it, too: a test's own limit comes before ctest's --timeout
+CASE_SECONDS = 60  # also DP_TEST_TIMEOUT of the build: a test's own limit overrides ctest's --timeout
 LIST_SECONDS = 30
 SKIPPED = 4        # exit status
-NEED_NO_GPU = "real "  # how names of those begin that are about a host without one
+NEED_NO_GPU = "real "  # prefix of the names of tests for hosts without a GPU
 LIST = (["--list-test-names-only"], ["--list-tests", "--verbosity", "quiet"])  # Catch2 2, Catch2 3
 
 
 def names_of(parts, program):
-    """(names of its cases, why they are not known or "")."""
+    """(names of its test cases, reason why they are unknown or "")."""
     for words in LIST:
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "list")
@@ -31,7 +32,7 @@ def names_of(parts, program):
             names = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         if any("Unrecognised token" in name for name in names):
             continue
-        if status not in (0, 1):  # 1: Catch2 2 ends with their number, and a test program with 1 for it
+        if status not in (0, 1):  # Catch2 2 returns the number of cases; tests/support/main.cpp turns that into 1
             return [], f"exit status {status}: {' '.join(names)[-300:]}"
         return names, "" if names else "no cases"
     return [], "it has no option that lists its cases"
@@ -42,7 +43,7 @@ def escaped(name):
 
 
 def run(parts, name, programs, limit, jobs, may_skip=lambda case: False, needs=20, **variables):
-    """`programs`: {name: file}. A case is called "program: its name"."""
+    """`programs`: {name: file}. Cases are reported as "<program>: <case>"."""
     def check(part):
         results = {}
         joint = parts.logs / (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") + ".log")
@@ -119,7 +120,7 @@ def gpu_tests(parts, build):
 
 
 def op_tests(parts, build):
-    # On the GPU alone: without one they fail.
+    # DP_TESTED_KINDS=cuda: only on the GPU. The tests fail without one.
     programs = {"ops": tested(build, "kernels", "test_ops"),
                 **{name: tested(build, "golden", f"test_{name}") for name in ("golden", "mnist_steps", "resnet18")}}
     run(parts, "ops and golden figures", programs, 90, max(2, CORES // 4), lambda case: "torchvision" in case, DP_TESTED_KINDS="cuda",

@@ -1,4 +1,5 @@
-"""What is checked, but for test programs (cases.py, ctests.py), the sanitizers (sanitizer.py) and measurements (measures.py)."""
+"""All checks except test programs (cases.py, ctests.py), the sanitizers (sanitizer.py) and measurements
+(measures.py)."""
 import json
 import math
 import os
@@ -11,7 +12,7 @@ from cases import CASE_SECONDS, tested
 from measures import BATCH
 
 CORES = os.cpu_count() or 2
-# What is trained, and of the simulated GPUs of a dry run.
+# Flags of the training runs. DRY_SIZES: for the simulated GPUs of a dry run.
 SIZES = {
     "headline": ["--model", "resnet18", "--dataset", "synthetic", "-b", BATCH, "--amp", "--max-steps", 50],
     "replicas": (("mnist_convnet", ["--dataset", "digits", "--max-steps", 20]),
@@ -23,10 +24,10 @@ DRY_MLP = ["--model", "mlp", "--dataset", "digits", "-b", 8, "--max-steps", 2, "
 DRY_SIZES = {"headline": [*DRY_MLP, "--amp"], "replicas": (("mlp", DRY_MLP),), "digits": DRY_MLP, "graphs": [*DRY_MLP, "--amp", "--no-autotune"]}
 DIGITS_TOP1 = 90  # percent, after two epochs
 MOST_NAMED = 20   # rejected candidates in a report; the log has all
-# What the parts that use the GPU need, and the programs of dp_bench; the simulation and the other tests come later.
+# Targets of the GPU parts, and the programs of dp_bench. build_the_rest() builds the simulation and the other tests.
 GPU_TARGETS = ["dp_train", "dp_cuda", "test_gpu", "test_real_libraries", "test_ops", "test_golden", "test_mnist_steps", "test_resnet18",
                "op_bits", "dp_bench", "bench_step", "bench_ops", "bench_comm"]
-# Without them there is nothing to run.
+# Without these targets no part can run.
 ESSENTIAL = ["dp_train", "dp_cuda", "test_gpu"]
 
 
@@ -52,7 +53,7 @@ def configure(parts, root, folder, gpus):
 
 
 def built(parts, part, root, folder, limit, *targets):
-    # What fails must not keep the rest from being compiled.
+    # -k 0: failed commands must not stop the other ones.
     chosen = ["--target", *targets] if targets else []
     status, output = parts.command(part, ["nice", "cmake", "--build", folder, "-j", CORES, *chosen, "--", "-k", "0"], limit, root)
     failed = sum(line.startswith("FAILED: ") for line in output.splitlines())
@@ -60,13 +61,14 @@ def built(parts, part, root, folder, limit, *targets):
 
 
 def build(parts, root, folder):
-    """Builds what the GPU parts need. Returns whether the rest has something to run: one program that fails does not end the check."""
+    """Builds the targets of the GPU parts. Returns whether at least the essential ones exist: one failed program does
+    not end the check."""
     def check(part):
         status, detail = built(parts, part, root, folder, 300, *GPU_TARGETS)
         parts.verdict(part, status == 0, detail)
 
     def has_essentials(part):
-        # Built again, not looked for: what is there may be of an older tree.
+        # Builds again instead of looking for files: those may be from an older tree.
         status, _ = parts.command(part, ["cmake", "--build", folder, "-j", CORES, "--target", *ESSENTIAL], 60, root)
         parts.verdict(part, status == 0, "the other parts run with what there is" if status == 0 else
                       f"not all of {', '.join(ESSENTIAL)} could be built: nothing to run")
@@ -83,9 +85,9 @@ def build_the_rest(parts, root, folder):
 
 
 def environment(parts, build, facts):
-    """What it prints goes to facts["environment"]."""
+    """Runs `dp_train env` and stores its output in facts["environment"]."""
     def check(part):
-        status, output = parts.command(part, [program(build, "dp_train"), "env"], 240)  # many GPUs have many pairs to probe
+        status, output = parts.command(part, [program(build, "dp_train"), "env"], 240)  # probes all pairs of GPUs
         print(output)
         facts["environment"] = output
         wrong = [f"exit status {status}"] if status != 0 else []
@@ -136,8 +138,8 @@ def train(parts, part, build, limit, *flags, **variables):
 
 
 def headline(parts, build):
-    """What the goals are about: ResNet18 in bfloat16, the candidates of its layers tried first; tuning.tsv among the logs has their times. Their
-    choices stay in the cache for the measurements that follow."""
+    """The configuration of the goals: ResNet18 in bfloat16, after autotuning its layers. The log tuning.tsv has the
+    times of the candidates. The choices stay in the cache for the later measurements."""
     log = parts.logs / "tuning.tsv"
 
     def check(part):
@@ -149,7 +151,7 @@ def headline(parts, build):
         tried = [(problem, name, time, (note or [""])[0]) for problem, name, time, *note in filter(lambda line: len(line) > 2, lines)]
         untried = [line for line in tried if line[3].startswith("not tried")]
         rejected = [line for line in tried if line[2] == "-" and line not in untried]
-        # Where no library's candidate and none of ours on tensor cores was right, what is fast was not tested.
+        # At least one candidate of a library or of our tensor-core kernels must be correct: the others are not fast.
         fast = [line for line in tried if line[2] != "-" and ("mma" in line[1] or "cudnn:" in line[1] or "cublaslt:" in line[1])]
         part.notes = [f"{count} candidates: {note or 'rejected'}" for note, count in sorted(Counter(line[3] for line in rejected + untried).items())]
         part.notes += [f"{problem}: {name} {note}" for problem, name, _, note in rejected[:MOST_NAMED]]
@@ -177,7 +179,7 @@ def replicas(parts, build):
 
 
 def digits(parts, build, amp=None):
-    """Trains in float32, or in mixed precision of that type."""
+    """Trains in float32, or in mixed precision of type `amp`."""
     flags = ["--amp", "--amp-dtype", amp] if amp else []
 
     def check(part):

@@ -1,4 +1,4 @@
-"""The part that is CTest's: whatever else was built. cases.py has those on the GPU."""
+"""The part that runs CTest: all built tests except those on the GPU, which cases.py runs."""
 import os
 import re
 import subprocess
@@ -9,7 +9,7 @@ LIBRARIES = "^real_libraries: "
 
 
 def outcomes(log):
-    """What ctest printed before it was stopped: names of tests that passed, failed, were skipped, and had not ended."""
+    """Parses the output of a stopped ctest: names of passed, failed, skipped and unfinished tests."""
     names = dict(re.findall(r"^ *Start +(\d+): (.*)$", log, re.MULTILINE))
     passed, failed, skipped = [], [], []
     ended = re.findall(r"^ *\d+/\d+ Test +#(\d+): .*?(?:   (Passed)|\*\*\*(\w+).*?) +[\d.]+ sec *$", log, re.MULTILINE)

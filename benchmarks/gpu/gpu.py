@@ -24,12 +24,12 @@ from gpu_tables import CIFAR, IMAGENET, MNIST, has_figures, page, reports_of, va
 
 SECTIONS = ["step", "virtual", "ways", "layers", "comm"]
 SIZES = [64, 128, 256, 512, 1024]
-# name, model, input, classes, batches that the goals name
+# name, model, input shape, classes, batch sizes of the goals
 NETWORKS = [(CIFAR, "resnet18", "3,32,32", 100, [512]), (IMAGENET, "resnet18", "3,224,224", 1000, [256]), (MNIST, "mnist_convnet", "1,28,28", 10, [64, 1024])]
-TINY = ("MLP, 8x8", "mlp", "1,8,8", 10, [8])  # only by its whole name: to try programs out, as --cpu
+TINY = ("MLP, 8x8", "mlp", "1,8,8", 10, [8])  # chosen only by its full name; to try this program out, like --cpu
 QUICK = {"types": "bf16", "limit": 540, "each": 300}
 FULL = {"types": "bf16,fp16,fp32", "limit": 21600, "each": 900}
-LEAST_SECONDS = 20  # with less left nothing is begun: no program on a GPU is ready sooner
+LEAST_SECONDS = 20  # no case starts with less time left: GPU programs take longer to start
 
 
 def arguments(argv=None):
@@ -70,7 +70,7 @@ def arguments(argv=None):
 
 
 def ids_of(text):
-    """"0,2-3" as ["0", "2", "3"]; all: as many as nvidia-smi lists, or the first one where there is none."""
+    """"0,2-3" as ["0", "2", "3"]. "all": every GPU that nvidia-smi lists, or ["0"] if it lists none."""
     if text == "all":
         return [str(i) for i in range(max(1, len(gpu_record.gpus())))]
     bounds = [part.split("-") for part in text.split(",")]
@@ -81,7 +81,7 @@ def ids_of(text):
 
 
 class Commands:
-    """Of dp_bench, for these options."""
+    """Command lines of dp_bench for these options."""
 
     def __init__(self, options):
         self.options = options
@@ -107,13 +107,13 @@ class Commands:
 
 
 def cases_of(options):
-    """(section, what it is, command), the most telling first: a run that is stopped has it."""
+    """[(section, description, command)], the most important first, since a run may be stopped early."""
     commands, cases = Commands(options), []
 
     def add(rank, section, network, batch, kind, command, **more):
         if section in options.only:
             about = {"network": network[0], "model": network[1], "batch": batch, "type": kind, **more}
-            # What the goals name comes before further sizes, and the first type before the others.
+            # The first type before the others; within a type by rank, which is lower for the sizes of the goals.
             cases.append(((kind != options.types[0], rank), section, about, command))
 
     for kind in options.types:
@@ -146,7 +146,7 @@ def key_of(result):
 
 
 def joined(first, second):
-    """What two runs of one case have: the first one's figures, and the other one's of variants that the first lacks."""
+    """Merges two runs of one case: the first run, plus the variants that only the second run measured."""
     if not has_figures(first["report"]):
         return second
     for key in variants_of(second).keys() - variants_of(first).keys():
@@ -155,7 +155,7 @@ def joined(first, second):
 
 
 def earlier_of(paths):
-    """(facts, environment, runs, results) of earlier records, which must be of one commit and one host's GPUs."""
+    """(facts, environment, runs, results) of earlier records. All must have the same commit, driver and GPUs."""
     facts, environment, runs, results = None, "", [], {}
     for path in paths:
         try:
@@ -202,7 +202,8 @@ class Run:
         self.record["results"] = list({**earlier, **results}.values())
 
     def look_around(self):
-        """What is on this host: PyTorch, and libraries that only its packages have, which our programs are then told of."""
+        """Records PyTorch and the environment of this host. self.variables passes libraries that only PyTorch's
+        packages have to our programs."""
         facts, libraries = gpu_record.asked_of(self.options.python)
         self.variables = gpu_record.library_variables(libraries)
         self.record["facts"].update({**facts, **self.variables})
@@ -214,7 +215,7 @@ class Run:
         gpu_record.write(self.options.out, self.record, page)
 
     def put(self, result):
-        """In the place of what an earlier record had of the same case."""
+        """Replaces the result of the same case."""
         results = self.record["results"]
         results[[key_of(other) for other in results].index(key_of(result))] = result
 
@@ -232,7 +233,7 @@ class Run:
             self.save()
             try:
                 result.update(measured(programs, result, command, min(left, self.options.each)))
-            except Exception as error:  # the other cases go on
+            except Exception as error:  # the other cases continue
                 traceback.print_exc()
                 result["why"] = f"{type(error).__name__}: {gpu_record.one_line(error)}"
             times = ", ".join(f"{key} {row['ms_per_step']:.3f}" for key, row in variants_of(result).items() if row["ms_per_step"])
@@ -247,7 +248,7 @@ def main():
         for section, _, command in cases_of(options):
             print(section + ":", " ".join(command))
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what is being measured, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # also ends the running measurement
     run = Run(options)
     run.measure_all()
     results = run.record["results"]

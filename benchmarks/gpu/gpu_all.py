@@ -26,13 +26,13 @@ from measures import Measures
 from parts import Parts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TOTAL_SECONDS = 570  # such hosts end a command after ten minutes
-TUNING_SECONDS, DRY_TUNING_SECONDS = 90, 3  # of trials in a program
+TOTAL_SECONDS = 570  # GPU hosts end a command after ten minutes
+TUNING_SECONDS, DRY_TUNING_SECONDS = 90, 3  # of autotuning per program
 CARRIED = ROOT / "build" / "binaries.tar.xz"
 
 
 def started_in():
-    """The folder that relative names are meant from: ./dev changes its own."""
+    """The folder of relative paths: where the user called ./dev, which changes its working folder."""
     return pathlib.Path(os.environ.get("DP_STARTED_IN", os.getcwd()))
 
 
@@ -56,7 +56,7 @@ def arguments(argv):
 
 
 def environment_of(bundle):
-    """The environment, as the bundle's env.sh leaves it."""
+    """The environment after sourcing the bundle's env.sh."""
     environment = dict(os.environ)
     if bundle:
         script = pathlib.Path(bundle).resolve() / "env.sh"
@@ -80,7 +80,7 @@ def commit_of(given):
 
 
 class Call:
-    """One call, with what earlier ones left."""
+    """One call, with the results of earlier calls."""
 
     def __init__(self, options, found, begin):
         self.options, self.found, self.begin = options, found, begin
@@ -109,7 +109,7 @@ class Call:
         self.build, self.is_built_here = self.home, True
 
     def restore(self, folder):
-        """The records of an earlier call's parts; its logs, caches and measurements are put back."""
+        """Returns the part records of an earlier call. Restores its logs, caches and measurements."""
         try:
             record = json.loads((folder / "report.json").read_text())
             parts = record["parts"]
@@ -143,7 +143,7 @@ class Call:
     # ---- the programs
 
     def take_carried(self):
-        """Whether programs that were brought along are used."""
+        """Unpacks the prebuilt programs and returns whether they are used."""
         file = self.options.binaries or CARRIED
         if self.options.check and not self.options.binaries or not file.is_file():
             return False
@@ -152,7 +152,7 @@ class Call:
             programs, manifest, why = carried.unpacked(file, self.home / "carried", self.found, gpus.driver_version())
             if programs:
                 self.build, self.is_built_here = programs, False
-                # Their run paths name the build folder, which may exist here and have another plugin.
+                # Their run paths contain the build folder, which may exist here with another plugin.
                 self.parts.environment["DP_PLUGIN_PATH"] = str(programs / "apps/dp_train")
                 self.facts["programs"] = f"brought along, of commit {manifest['commit']}, for sm_{', sm_'.join(manifest['architectures'])}"
             self.parts.verdict(part, True, f"used, of commit {manifest['commit']}" if programs else f"not used: {why}")
@@ -167,7 +167,7 @@ class Call:
     # ---- the plan
 
     def run_all(self):
-        """What says most comes first: the time may run out."""
+        """Runs all parts, the most important first: the time may run out."""
         parts, build = self.parts, self.build
         measures = None
         if not self.options.check:
@@ -188,7 +188,7 @@ class Call:
             for amp in (None, "bfloat16", "float16"):
                 checks.digits(parts, build, amp)
             checks.graphs(parts, build)
-            for tools in sanitizer.TOOLS:  # two at once
+            for tools in sanitizer.TOOLS:  # two tools at a time
                 parts.side_by_side(*(functools.partial(sanitizer.sanitize, parts, build, tool) for tool in tools))
 
         def on_the_processors():
@@ -199,7 +199,7 @@ class Call:
             if self.options.check:
                 ctests.all_tests(parts, build)
 
-        # From here on the GPU and most processors have work of their own.
+        # From here on, GPU parts and CPU parts run side by side.
         parts.side_by_side(on_the_gpu, on_the_processors)
         if measures:
             measures.compiled(always=self.options.earlier is not None)

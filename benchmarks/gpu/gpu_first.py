@@ -17,7 +17,7 @@ import gpu_record
 
 ROUNDS = 7
 ROUND_SECONDS = 0.02
-CYCLED_BYTES = 256 << 20  # of the data that calls in turn work on: more than a cache holds
+CYCLED_BYTES = 256 << 20  # data that consecutive calls cycle through; more than a cache holds
 NODES = 200
 
 
@@ -29,7 +29,7 @@ def residual(stem, size):
     return shapes
 
 
-# channels, size, out channels, kernel, stride, padding, how many a step has; the first one of each needs no data gradient
+# channels, size, output channels, kernel, stride, padding, count per step. The first layer needs no data gradient.
 NETWORKS = {"ResNet18, 3x3 stem, 32x32": residual((3, 32, 64, 3, 1, 1, 1), 32), "ResNet18, 7x7 stem, 224x224": residual((3, 224, 64, 7, 2, 3, 1), 56),
             "MNIST convnet, 28x28": [(1, 28, 32, 3, 1, 0, 1), (32, 26, 64, 3, 1, 0, 1)]}
 PASSES = ("forward", "data", "weights")
@@ -55,7 +55,7 @@ def arguments(argv=None):
 
 
 def rounds_of(torch, work, repeats):
-    """The median over the rounds of the microseconds that `repeats` of `work()` take, by the device's events."""
+    """Microseconds of `repeats` calls of work() by device events: the median of the rounds, without the first one."""
     times = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -73,7 +73,7 @@ def microseconds(torch, work, repeats):
 
 
 def captured(torch, work):
-    """A graph of what `work()` launches."""
+    """A CUDA graph of the kernels that work() launches."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
@@ -82,14 +82,15 @@ def captured(torch, work):
 
 
 def microseconds_in_graph(torch, works):
-    """Of one of `works`, which are called in turn. As nodes of a graph: the host's time to launch is more than many of them take."""
-    for work in works:  # whatever is chosen or loaded at the first call; no part of a graph
+    """Microseconds per call of `works`, called in rotation. As graph nodes: launches from the host take longer than
+    many of them."""
+    for work in works:  # the first call chooses algorithms and loads kernels, outside the graph
         work()
     calls = len(works) * -(-8 // len(works))
 
     def in_turn():
         for i in range(calls):
-            works[i % len(works)]()  # what it makes is given back: all of it together may be more than the GPU has
+            works[i % len(works)]()  # drops the result: all results together may exceed the GPU's memory
 
     graph = captured(torch, in_turn)
     once = microseconds(torch, graph.replay, 1)
@@ -100,7 +101,8 @@ def microseconds_in_graph(torch, works):
 
 
 def costs(torch):
-    """(what, a function that measures it): GB/s count read and written bytes on the device, bytes moved over the bus."""
+    """[(name, function that measures it)]. GB/s: bytes read plus bytes written on the device; bytes moved over the
+    bus."""
     size = 256 << 20
     memory = {}
 
@@ -137,7 +139,7 @@ def costs(torch):
         return statistics.median(times[1:])
 
     def event_in_graph(act):
-        event = torch.cuda.Event(external=True)  # a node of its own, which other graphs and streams see
+        event = torch.cuda.Event(external=True)  # a separate node, visible to other graphs and streams
         event.record()
         graph, plain = nodes(NODES, lambda: getattr(event, act)()), nodes(NODES)
         return (microseconds(torch, graph.replay, 5) - microseconds(torch, plain.replay, 5)) / NODES
@@ -179,14 +181,15 @@ def shape_text(shape):
 
 
 def rows_to_measure(options):
-    """Those without figures, the first batch first."""
+    """Rows without figures, ordered by batch size as given."""
     return [{"type": kind, "batch": batch, "network": network, "shape": shape_text(shape), "times": shape[6], "first": shape is shapes[0], "why": "",
              "geometry": shape[:6]}
             for batch in options.batches for kind in options.types for network, shapes in NETWORKS.items() if options.networks in network for shape in shapes]
 
 
 def measure_convolution(torch, row):
-    """Microseconds and TFLOP/s of forward, data and weight gradient, channels last, the algorithm chosen by cuDNN's own timing."""
+    """Adds microseconds and TFLOP/s of forward, data gradient and weight gradient to the row. Channels last; cuDNN
+    chooses the algorithm by measured time."""
     channels, size, out, kernel, stride, padding = row["geometry"]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[row["type"]]
 
@@ -216,7 +219,7 @@ def measure_convolution(torch, row):
 
 
 def sums(rows):
-    """A line for each network, type and batch: all convolutions of a step, in ms; only where every figure is there."""
+    """One line per network, batch and type: total ms of all convolutions of a step, or "-" if a figure is missing."""
     groups = {}
     for row in rows:
         groups.setdefault((row["network"], row["batch"], row["type"]), []).append(row)
@@ -290,7 +293,7 @@ def main():
         try:
             measure(row)
             row["why"] = ""
-        except Exception as error:  # out of memory, a shape that a library refuses: the others go on
+        except Exception as error:  # e.g. out of memory or an unsupported shape: the other rows continue
             row["why"] = f"{type(error).__name__}: {gpu_record.one_line(error)}"
             print(row["why"], file=sys.stderr, flush=True)
         save()
@@ -298,7 +301,7 @@ def main():
     save()
     for cost, measure in work:
         attempt(cost, lambda row, measure=measure: row.update(value=measure()))
-    work.clear()  # with their buffers
+    work.clear()  # frees their buffers
     for row in rows:
         attempt(row, lambda row: measure_convolution(torch, row))
         torch.cuda.empty_cache()

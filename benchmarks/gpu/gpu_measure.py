@@ -1,4 +1,4 @@
-"""One case of gpu.py: its programs run within their time, and whatever becomes of them is a result."""
+"""Measures one case of gpu.py. Programs have a time limit. A failure is a result with a reason."""
 
 import ctypes
 import json
@@ -11,13 +11,14 @@ import time
 from gpu_record import one_line
 from gpu_tables import has_figures, rows_of
 
-NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")  # what ours, PyTorch and the libraries say
+NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")  # messages of dp, PyTorch and the libraries
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent():
-    """A run that is killed must not leave its programs on the GPU: dp_bench's end with it in their turn."""
+    """The kernel kills the program when this process ends, so that none stays on the GPU. dp_bench does the same for
+    its children."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -26,7 +27,7 @@ class Programs:
         self.environment = environment
 
     def run(self, command, seconds, **variables):
-        """Why it failed, with its last words, or nothing."""
+        """Runs a command. Returns "", or the reason of its failure with its last line of stderr."""
         with tempfile.TemporaryFile() as words:
             try:
                 done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, timeout=seconds, check=False,
@@ -43,7 +44,7 @@ class Programs:
             return f"{how}: {one_line(last[0])}" if last else how
 
     def report(self, command, seconds):
-        """(the report of a dp_bench command, why it lacks or has no figures)"""
+        """(report of a dp_bench command or None, reason of missing figures or "")"""
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "report.json")
             why = self.run([*command, "--json", str(path)], seconds)
@@ -56,7 +57,8 @@ class Programs:
                 return None, f"its report can not be read: {one_line(error)}"
 
     def ways(self, command, seconds):
-        """The ways that `command` tries out, with no choices of earlier runs; those tried so far where it fails."""
+        """(report of the candidates that `command` tries or None, reason of a failure). Starts with an empty tuning
+        cache. After a failure the report has the candidates tried so far."""
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")
             why = self.run(command, seconds, DP_TUNING_LOG=str(log), XDG_CACHE_HOME=folder)
@@ -73,8 +75,8 @@ def without_memory(report):
 
 
 def measured(programs, result, command, seconds):
-    """{report, why, more} of one case. All variants of a step hold their memory at once: those that find none are measured again, each with
-    `dp1` alone beside it, since both sides of a comparison must be of one run."""
+    """{report, why, more} of one case. All variants of a step allocate memory at the same time. Variants that run out
+    of memory are measured again, each with only `dp1`: both sides of a ratio must be from one run."""
     if result["section"] == "ways":
         report, why = programs.ways(command, seconds)
         return {"report": report, "why": why, "more": {}}
@@ -96,7 +98,7 @@ def measured(programs, result, command, seconds):
 
 
 def in_time(command, seconds):
-    """With less time for each answer where less is left for all: a variant that hangs costs itself, not the others."""
+    """Lowers --timeout to fit the remaining time, so that a variant that hangs does not cost the other variants."""
     if "--timeout" not in command:
         return command
     at = command.index("--timeout") + 1
@@ -104,11 +106,12 @@ def in_time(command, seconds):
 
 
 def answer_seconds(seconds):
-    """What one variant of a case may take to answer: the others are ready within the rest. Compiling PyTorch takes minutes."""
+    """Seconds that one variant may take to answer. The rest is for the other variants. Compiling PyTorch takes
+    minutes."""
     return max(seconds / 2, seconds - 90)
 
 
-# ---- ways
+# ---- candidates
 
 
 WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "parts in turn", "own_fused": "own, fused",
@@ -116,7 +119,7 @@ WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "
 
 
 def kind_of_way(name):
-    """The column of a way in the table of ways; what a fused op's parts in turn are is a kind of its own."""
+    """The table column of a candidate. The unfused parts of a fused op have a column of their own."""
     if name.startswith("in turn: "):
         return "in_turn"
     fused = name.split(" tf32")[0].split(" widened")[0].endswith(" fused")
@@ -126,9 +129,10 @@ def kind_of_way(name):
 
 
 def ways_report(log):
-    """A log of trials (DP_TUNING_LOG) as a report: for each problem the fastest way of each kind, in microseconds."""
+    """Converts an autotuning log (DP_TUNING_LOG) to a report: per problem the fastest candidate of each kind, in
+    microseconds."""
     best, failed = {}, {}
-    for line in log.split("\n")[:-1]:  # what is behind the last end of a line is torn: the program was stopped
+    for line in log.split("\n")[:-1]:  # drops an incomplete last line of a stopped program
         try:
             problem, way, time_text, *note = line.split("\t")
             microseconds = None if time_text == "-" else float(time_text)

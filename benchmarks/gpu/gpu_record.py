@@ -1,5 +1,5 @@
-"""What the record of a GPU host says beside its figures (commit, date, device, driver, versions, command), and how it gets to the disk. Shared by
-gpu.py and gpu_first.py. Run as a program it says which PyTorch, and which of NVIDIA's libraries, the Python that runs it has."""
+"""Metadata of a GPU host's record (commit, date, device, driver, versions, command), and writing the record. Shared by
+gpu.py and gpu_first.py. As a program: prints the PyTorch and the NVIDIA libraries of the Python that runs it."""
 
 import ctypes
 import datetime
@@ -15,14 +15,14 @@ import sys
 import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Where PyPI's packages have what dp asks the loader for: the variable that names a file, the name it is asked for by, where it lies.
+# NVIDIA's libraries in PyPI packages: dp's variable for the file, the names that dp loads, the folder in the package.
 LIBRARIES = [("DP_CUDNN_LIBRARY", ["libcudnn.so.9"], "nvidia/cudnn/lib/"),
              ("DP_CUBLASLT_LIBRARY", ["libcublasLt.so.13", "libcublasLt.so.12"], "nvidia/*/lib/"),
              ("DP_NCCL_LIBRARY", ["libnccl.so.2"], "nvidia/nccl/lib/")]
 
 
 def said(command, seconds=30):
-    """What a program prints; nothing where it is not there, fails or hangs."""
+    """The standard output of a program; "" if it does not exist, fails or times out."""
     try:
         return subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                               errors="replace", timeout=seconds, check=True).stdout.strip()
@@ -38,12 +38,12 @@ def one_line(text, most=300):
 
 
 def commit_of(given=None):
-    """As dp_bench names it; a tree without its history can not say it."""
+    """The commit in dp_bench's format; "unknown" without git history."""
     return given or said(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]) or "unknown"
 
 
 def gpus():
-    """A line of (name, driver, the rest) for each GPU that nvidia-smi lists."""
+    """[(name, driver, memory and clocks)] of the GPUs that nvidia-smi lists."""
     query = "--query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory"
     lines = said(["nvidia-smi", query, "--format=csv,noheader"]).splitlines()
     return [(*(word.strip() for word in line.split(",", 2)), "", "")[:3] for line in lines if line.strip()]
@@ -61,7 +61,7 @@ def driver_facts():
 
 
 def toolkit():
-    """nvcc's version, looked for where the build looks."""
+    """The version of nvcc, searched in the folders that the build searches, or "none"."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     for nvcc in filter(None, [os.environ.get("CUDACXX"), "nvcc", *(home and f"{home}/bin/nvcc" for home in homes)]):
         if found := re.search(r"\bV([\d.]+)", said([nvcc, "--version"])):
@@ -70,7 +70,7 @@ def toolkit():
 
 
 def begun(program, arguments, commit=None):
-    """A record of a program that begins now, without figures."""
+    """A new record of a program, without figures."""
     facts = {"commit": commit_of(commit), **driver_facts(), "CUDA toolkit": toolkit(), "host": f"{platform.platform()}, {os.cpu_count()} cores"}
     if facts["commit"] == "unknown":
         print(f"{program}: no commit is known here; --commit HASH says what is measured", file=sys.stderr)
@@ -86,7 +86,7 @@ def version_of(package):
 
 
 def torch_facts(torch):
-    """What this PyTorch is made with. It need not see a GPU."""
+    """The versions of PyTorch and its libraries. Needs no GPU."""
     nccl = getattr(torch.cuda, "nccl", None)
     try:
         nccl_version = ".".join(map(str, nccl.version()))
@@ -98,7 +98,7 @@ def torch_facts(torch):
 
 
 def package_libraries():
-    """{variable: file} of NVIDIA's libraries that are packages of this Python."""
+    """{variable: file} of NVIDIA's libraries in the packages of this Python."""
     found = {}
     for variable, names, place in LIBRARIES:
         files = [file for folder in sys.path if folder for name in names for file in sorted(pathlib.Path(folder).glob(place + name))]
@@ -108,7 +108,7 @@ def package_libraries():
 
 
 def asked_of(python):
-    """(facts, {variable: file}) of another Python, which need not have PyTorch, nor be there."""
+    """(facts, {variable: file}) of another Python. It may lack PyTorch, or not exist."""
     try:
         done = subprocess.run([python, __file__], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                               timeout=180, check=False)
@@ -129,7 +129,7 @@ def loads(name):
 
 
 def library_variables(of_packages):
-    """Those libraries of a Python's packages that dp would not find by itself: both sides of a comparison shall have a cuDNN."""
+    """The package libraries that dp can not find by itself, so that both sides of a comparison have cuDNN."""
     return {variable: of_packages[variable] for variable, names, _ in LIBRARIES
             if variable in of_packages and not os.environ.get(variable) and not any(loads(name) for name in names)}
 
@@ -138,26 +138,26 @@ def library_variables(of_packages):
 
 
 def replaced(path, text):
-    """A reader, or a kill, finds the old file or the new one, whole."""
+    """Replaces a file atomically: it always has the complete old or new content."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     os.replace(part, path)
 
 
 def write(out, record, page):
-    """OUT.json, and OUT.md as `page` makes it of the record: figures must not be lost over a table."""
+    """Writes OUT.json, then OUT.md with page(record). An exception in page() does not lose the figures."""
     out.parent.mkdir(parents=True, exist_ok=True)
     replaced(out.with_name(out.name + ".json"), json.dumps(record))
     try:
         text = page(record)
-    except Exception as error:  # whatever a report that nobody foresaw does to a table
+    except Exception as error:  # an unexpected report must not lose the record
         traceback.print_exc()
         text = f"# No page\n\nThe tables could not be made ({type(error).__name__}: {one_line(error)}); {out.name}.json has every figure.\n"
     replaced(out.with_name(out.name + ".md"), text)
 
 
 def table(heads, rows):
-    """Lines of Markdown, one empty behind them."""
+    """The lines of a Markdown table, followed by an empty line."""
     def line(cells):
         return "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |"
 

@@ -1,4 +1,4 @@
-"""The page of a record of gpu.py: what the goals ask, then every table, then what is missing and why."""
+"""The page of a gpu.py record: the goals, all tables, then the missing figures with reasons."""
 
 from gpu_record import fact_lines, table
 
@@ -26,12 +26,12 @@ def has_figures(report):
 
 
 def reports_of(result):
-    """Its report, then those of variants that had to be measured with fewer beside them."""
+    """Its report, then the reports of variants that were measured again with fewer variants."""
     return [report for report in (result["report"], *result.get("more", {}).values()) if report]
 
 
 def variants_of(result):
-    """The measured rows by their keys; the first report that has one counts."""
+    """{key: row} of the measured variants. The first report with a key wins."""
     rows = {}
     for report in reports_of(result):
         for row in rows_of(report, "variants"):
@@ -41,7 +41,8 @@ def variants_of(result):
 
 
 def ratio(result, theirs, ours):
-    """How much longer theirs takes, by the medians of the ratios round by round: (ratio, least, greatest), of one run with both, or None."""
+    """Time of theirs / ours: (median of the ratios of the rounds, interval low, interval high), from one run with both,
+    or None."""
     for report in reports_of(result):
         titles = {row["key"]: row["variant"] for row in rows_of(report, "variants")}
         for row in rows_of(report, "ratios"):
@@ -70,7 +71,7 @@ def what(result):
 
 
 def extreme(results, figure, least=False, **about):
-    """The greatest figure (or least) of the results about this, with what it is of; 16 bits where any were measured so."""
+    """(greatest or least figure, its result) of the results that match `about`, or None. Prefers 16-bit results."""
     found = [(figure(result), result) for result in results if all(result["about"].get(key) == value for key, value in about.items())]
     found = [(value, result) for value, result in found if value is not None]
     found = [pair for pair in found if pair[1]["about"].get("type") != "fp32"] or found
@@ -182,7 +183,7 @@ def alone_rows(results):
 
 
 def said_by_all(results):
-    """What the reports say of the programs, each different answer once."""
+    """Facts of all reports about the programs. Different values of a fact are joined."""
     facts = {}
     for key, title in (("dp", "dp"), ("processor", "processor"), ("versions", "versions"), ("PyTorch", "PyTorch of the layers")):
         answers = dict.fromkeys(str(report["facts"][key]) for result in results for report in reports_of(result) if report["facts"].get(key))

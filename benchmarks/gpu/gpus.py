@@ -1,4 +1,4 @@
-"""The GPUs that the driver sees, without any library but the driver's."""
+"""Lists the GPUs with the driver's library only."""
 import collections
 import ctypes
 
@@ -8,7 +8,7 @@ MAJOR, MINOR = 75, 76  # of CUdevice_attribute: the compute capability
 
 
 def probe(library="libcuda.so.1"):
-    """A list of Gpu, or why there is none."""
+    """A list of Gpu, or the reason why there is none."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:
@@ -35,7 +35,7 @@ def gpu(driver, index):
 
 
 def driver_version(library="libcuda.so.1"):
-    """The CUDA version that the driver is for: 13000 for 13.0; 0 where it does not say."""
+    """The CUDA version of the driver: 13000 for 13.0; 0 if unknown."""
     number = ctypes.c_int()
     try:
         ctypes.CDLL(library).cuDriverGetVersion(ctypes.byref(number))

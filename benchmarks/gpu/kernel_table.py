@@ -23,7 +23,7 @@ FLOPS = 67e12  # H200, float32 outside the tensor cores
 BANDWIDTH = 4.3e12  # bytes a second, a copy measured on an H200
 MULTIPROCESSORS = 132
 TILES = {"128x128": (128, 128), "128x64": (128, 64), "64x64": (64, 64), "128x32": (128, 32), "32x32": (32, 32)}
-STEP = 16  # of the sum, as kernels/cuda/gemm/gemm_tile.h
+STEP = 16  # in the depth (k), as in kernels/cuda/gemm/gemm_tile.h
 
 
 # ---- registers and memory
@@ -72,7 +72,7 @@ def all_kernels(arch, nvcc):
 
 
 class Layer:
-    """A convolution or a linear layer (a convolution of one cell) of `batch` images."""
+    """A convolution, or a linear layer (a convolution of one pixel), on `batch` images."""
 
     def __init__(self, name, batch, inputs, outputs, kernel=1, stride=1, size=1, out=1, padding=0):
         self.name, self.batch, self.inputs, self.outputs = name, batch, inputs, outputs
@@ -94,13 +94,13 @@ class Layer:
         return self.inputs <= 3 and self.taps() <= 160
 
     def product(self, which):
-        """rows, cols and depth of each part, and the results of all: as kernels/cuda/gemm/gemm_geometry.h."""
+        """([(rows, cols, depth) of each part], number of results), as in kernels/cuda/gemm/gemm_geometry.h."""
         if which == "forward":
             return [(self.cells(), self.outputs, self.taps())], self.cells() * self.outputs
         if which == "weights":
             return [(self.taps(), self.outputs, self.cells())], self.taps() * self.outputs
 
-        def along(first):  # cells of x with this remainder by the stride, and the taps that meet them
+        def along(first):  # positions of x with this remainder modulo the stride, and the taps that read them
             tap = (first + self.padding) % self.stride
             return -(-(self.size - first) // self.stride), -(-max(0, self.kernel - tap) // self.stride)
 
@@ -131,7 +131,7 @@ def resnet18(batch):
 
 
 def choices(shapes):
-    """Tile and splits of each product, from choose() itself."""
+    """(tile, splits) of each product, from the C++ function choose()."""
     def described(parts, results):
         rows, depth = max(p[0] for p in parts), -(-sum(p[2] for p in parts) // len(parts))
         return f"{rows} {parts[0][1]} {depth} {len(parts)} {results}"
@@ -151,14 +151,15 @@ int main() {
         source, binary = f"{folder}/main.cpp", f"{folder}/main"
         with open(source, "w") as file:
             file.write(program)
-        subprocess.run(["c++", "-std=c++20", f"-I{ROOT}", source, f"{CUDA}/gemm_choice.cpp", "-o", binary], check=True)
+        subprocess.run(["c++", "-std=c++20", f"-I{ROOT}", source, f"{CUDA}/gemm/gemm_choice.cpp", "-o", binary], check=True)
         text = "\n".join(described(*shape) for shape in shapes)
         lines = subprocess.run([binary], input=text, capture_output=True, text=True, check=True).stdout.split("\n")
     return [(line.split()[0], int(line.split()[1])) for line in lines if line]
 
 
 def modelled(layer, which, tile, splits):
-    """Seconds: tiles filled up, the multiprocessor with the most blocks, partial sums written and read."""
+    """Seconds. Partial tiles count as full, the multiprocessor with the most blocks decides, and split products write
+    and read partial sums."""
     if layer.thin() and which != "data":
         return max(layer.flop() / FLOPS, layer.bytes() / BANDWIDTH)
     parts, results = layer.product(which)
@@ -197,7 +198,7 @@ def layer_table(title, layers):
     return lines + [""]
 
 
-# ---- what lies between the layers: bound by memory
+# ---- passes between the layers: bound by memory
 
 
 def result_bytes(layer):
@@ -205,12 +206,13 @@ def result_bytes(layer):
 
 
 def images_passes(batch, channels, size):
-    """(what, bytes): pixels are read as bytes and written as floats."""
+    """[(name, bytes)]. Pixels are read as bytes and written as floats."""
     return [("gather images", batch * channels * size * size * 5)]
 
 
 def last_passes(batch, classes, layers, norms=0):
-    """The loss reads and overwrites the logits; the update reads weights, gradients and momenta, and writes two of them."""
+    """The loss reads and overwrites the logits. The update reads weights, gradients and momenta, and writes weights and
+    momenta."""
     parameters = sum(layer.taps() * layer.outputs for layer in layers) + norms
     return [("loss", 8 * batch * classes), ("update", 20 * parameters)]
 
@@ -228,7 +230,8 @@ def mnist_passes(batch):
 
 
 def resnet_passes(batch):
-    """As engine/plan/plan_norm.cpp: a normalisation whose result two others read gets two gradients and writes their sum behind the ReLU."""
+    """As in engine/plan/plan_norm.cpp: a normalisation whose result has two readers gets two gradients and writes their
+    sum, masked by the ReLU."""
     layers = resnet18(batch)
     passes, last = {}, layers[-2]
 
@@ -280,7 +283,7 @@ def choice_table(batch):
 
     lines = ["| network | layer | forward | data gradient | weight gradient |", "|---|---|---|---|---|"]
     for network, layers in (("mnist_convnet", mnist_convnet(batch)), ("resnet18, 32x32", resnet18(batch))):
-        seen = []  # layers of one shape once
+        seen = []  # each shape once
         for i, layer in enumerate(layers):
             shape = {**vars(layer), "name": None}
             if shape not in seen:

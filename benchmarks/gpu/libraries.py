@@ -1,4 +1,4 @@
-"""NVIDIA's libraries in this Python's packages, where the loader does not look by itself.
+"""Finds NVIDIA's libraries in this Python's packages. The loader does not search there.
 
     export LD_LIBRARY_PATH=$(python3 benchmarks/gpu/libraries.py)
 """
@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 
-# What `dp_train env` calls a library: the files that it may be, and the variable that names another.
+# Name in `dp_train env`: (possible files, variable that overrides the file).
 WANTED = {
     "cuDNN": (("libcudnn.so.9",), "DP_CUDNN_LIBRARY"),
     "cuBLASLt": (("libcublasLt.so.13", "libcublasLt.so.12"), "DP_CUBLASLT_LIBRARY"),
@@ -14,7 +14,7 @@ WANTED = {
 
 
 def folders(path=None):
-    """nvidia/*/lib of every folder that this Python searches; nvidia/cu13/lib is one of them."""
+    """nvidia/*/lib (e.g. nvidia/cu13/lib) in every folder of sys.path that has shared libraries there."""
     found = []
     for entry in sys.path if path is None else path:
         for folder in sorted(pathlib.Path(entry or ".").resolve().glob("nvidia/*/lib")):
@@ -24,7 +24,7 @@ def folders(path=None):
 
 
 def with_libraries(environment, path=None):
-    """The environment with these folders first: cuDNN loads libraries of the same release from beside it by bare names."""
+    """The environment with these folders first in LD_LIBRARY_PATH: cuDNN loads its other libraries by bare names."""
     places = [str(folder) for folder in folders(path)]
     given = environment.get("LD_LIBRARY_PATH")
     if not places:
@@ -33,7 +33,7 @@ def with_libraries(environment, path=None):
 
 
 def unused(described, environment, path=None):
-    """Of what `dp_train env` printed: the libraries that it does not use although they are in these folders."""
+    """Messages about libraries in these folders that dp does not use. `described`: the output of `dp_train env`."""
     missing = []
     for name, (files, variable) in WANTED.items():
         there = [folder / file for folder in folders(path) for file in files if (folder / file).exists()]

@@ -1,4 +1,4 @@
-"""Parts that measure: training steps beside PyTorch, by benchmarks/gpu/gpu.py, and one record of all."""
+"""Parts that measure training steps next to PyTorch's, by benchmarks/gpu/gpu.py, and merge the records."""
 import json
 import pathlib
 import shutil
@@ -9,8 +9,8 @@ from parts import CutShort
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NETWORK, BATCH = "3x3 stem", 512
 DRY_NETWORK, DRY_BATCH = "MLP, 8x8", 8
-PIECE = 15 << 20     # bytes of a file that is brought back at most
-PIECES = 2           # of the inductor's cache
+PIECE = 15 << 20     # largest file in bytes that is copied back
+PIECES = 2           # largest number of files of the Inductor cache
 
 
 class Measures:
@@ -29,7 +29,7 @@ class Measures:
                 "--gpus", "0", "--build", self.build, "--python", self.python, "--commit", self.commit, *more]
 
     def step(self, name, kind, theirs, limit, needs):
-        """A training step of ours beside one variant of PyTorch's."""
+        """Measures dp's training step together with one variant of PyTorch's."""
         def check(part):
             record = self.records / part.name.replace(",", "").replace(" ", "-")
             seconds = min(limit, self.parts.left() - 15)
@@ -63,14 +63,15 @@ class Measures:
         return "passed" if str(record["facts"].get("PyTorch", "none")).startswith("none") else "failed", text
 
     def join(self):
-        """All records as one, measured.json and measured.md."""
+        """Merges all records into measured.json and measured.md."""
         files = sorted(self.records.glob("*.json"))
         if files:
             log = self.parts.logs / "measured.log"
             self.parts.launched([str(word) for word in self.gpu_py("bf16,fp16", "--with", *files, "--limit", 0, "--out", self.out / "measured")], log, 60)
 
     def compiled(self, always):
-        """In a call of its own, unless much time is left: compiling takes minutes. What was compiled is kept for the next call."""
+        """Measures next to compiled PyTorch. Starts with at least 300 s left (60 s if `always`): compiling takes
+        minutes. Saves the Inductor cache for the next call."""
         name = "steps, bf16, beside compiled PyTorch"
         try:
             self.step(name, "bf16", "torch-compiled", 540, 60 if always else 300)

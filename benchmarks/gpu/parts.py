@@ -1,4 +1,5 @@
-"""Parts of a check: commands with a time limit, whose results are kept whatever they are, and left out where an earlier call has them."""
+"""Parts of a check: commands with time limits. Every result is recorded. Parts that an earlier call settled do not run
+again."""
 import ctypes
 import os
 import pathlib
@@ -9,35 +10,36 @@ import sys
 import threading
 import time
 
-# Lines of a compiler, a linker, a loader or an assertion; a log of thousands of lines may have them anywhere.
+# Error lines of compilers, linkers, loaders and assertions. They may be anywhere in a long log.
 TELLING = re.compile(r"\berror\b|^FAILED:|undefined reference|cannot open shared object|terminate called|\*\*\*(Failed|Timeout|Exception)",
                      re.IGNORECASE)
 MOST_TELLING = 40
-SETTLED = ("passed", "failed", "timed out", "skipped")  # what --continue does not repeat
+SETTLED = ("passed", "failed", "timed out", "skipped")  # results that --continue does not repeat
 LISTS = ("failed_tests", "skipped_tests", "unfinished_tests", "notes")
-LEAST_SECONDS = 5  # with less left no part begins
+LEAST_SECONDS = 5  # no part starts with less time left
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
 
 def say(line):
-    sys.stdout.write(line + "\n")  # in one piece: parts may run side by side
+    sys.stdout.write(line + "\n")  # a single write: parts may run side by side
     sys.stdout.flush()
 
 
 class CutShort(Exception):
-    """The time of the whole call ended, not that of the part."""
+    """The time limit of the whole call was reached, not the part's."""
 
 
 class Part:
     def __init__(self, name):
         self.name = name
-        self.result = "not run"  # then interrupted, while it runs; in the end passed, failed, timed out, skipped, not run, interrupted
+        # "interrupted" while it runs; finally passed, failed, timed out, skipped, not run or interrupted
+        self.result = "not run"
         self.detail = "its turn had not come"  # one line
         self.seconds = 0.0
         self.commands = []
         self.output_tail = ""    # of the last command; kept for the report when the part did not pass
-        self.telling = []        # its first lines that name an error
+        self.telling = []        # the first error lines of the last command
 
     @staticmethod
     def of_record(record):
@@ -64,19 +66,19 @@ class Parts:
         self.logs = pathlib.Path(logs)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.environment = environment
-        self.deadline = deadline  # on time.monotonic(), of all parts
+        self.deadline = deadline  # of all parts, by time.monotonic()
         self.earlier = {record["name"]: record for record in earlier if record["result"] in SETTLED}
         self.done = []            # in the order of the plan
         self.save = lambda: None
         self.lock = threading.RLock()
         self.planning = False
-        self.stopped = False      # the call was told to end
+        self.stopped = False      # the call was terminated
         self.children = set()
         self.sizes = None         # checks.SIZES or DRY_SIZES
-        self.patience = 1         # times the limits of commands
+        self.patience = 1         # factor for the limits of commands
 
     def plan(self, run):
-        """Lists the parts that run() would run, so that a report names those whose turn never comes."""
+        """Registers the parts of run() without running them, so that a report also lists parts that never start."""
         self.planning = True
         run()
         self.planning = False
@@ -89,8 +91,9 @@ class Parts:
         return found
 
     def run(self, name, check, needs=LEAST_SECONDS, always=False):
-        """check(part) sets result and detail; what it throws fails the part. Returns whether it passed. A part does not begin with less than
-        `needs` seconds left; one that an earlier call has settled is not run again, unless `always`."""
+        """Runs check(part), which sets result and detail. An exception fails the part. Returns whether the part passed.
+        A part starts only with at least `needs` seconds left. A part that an earlier call settled runs again only if
+        `always`."""
         with self.lock:
             part = self.part(name)
         if self.planning:
@@ -139,7 +142,7 @@ class Parts:
                 say(f"== the report: {error}")
 
     def side_by_side(self, *runs):
-        """Calls each in a thread of its own, and ends when all have."""
+        """Runs each function in its own thread and waits for all."""
         if self.planning:
             for run in runs:
                 run()
@@ -159,8 +162,8 @@ class Parts:
                 pass
 
     def command(self, part, words, limit, folder=None, **variables):
-        """Runs a program to its end and returns (exit status, output); its output is in logs too. A TimeoutExpired has what there is, as has
-        a CutShort."""
+        """Runs a program and returns (exit status, output). Its output is in logs too. A TimeoutExpired carries the
+        output so far. CutShort if the time of the call is over."""
         words = [str(word) for word in words]
         limit *= self.patience
         left = self.left()
@@ -182,7 +185,7 @@ class Parts:
         return status, output
 
     def launched(self, words, log, limit, folder=None, **variables):
-        """The exit status of a program, whose output goes to the file `log`."""
+        """Runs a program with its output in the file `log`. Returns its exit status."""
         environment = {**self.environment, **{name: str(value) for name, value in variables.items()}}
         with open(log, "wb") as file:
             process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=folder, env=environment,

@@ -1,10 +1,11 @@
-"""report.json and report.md, and all output as logs.tar.gz. Written around every part: what there is survives whatever comes."""
+"""Writes report.json, report.md, and all output as logs.tar.gz. Called before and after every part, so that a killed
+call keeps its results."""
 import io
 import json
 import os
 import tarfile
 
-LONGEST_LOG = 2 << 20  # of a longer one the begin and the end are packed
+LONGEST_LOG = 2 << 20  # bytes; of a longer log only the beginning and the end are packed
 
 
 def write(out, facts, parts, logs):

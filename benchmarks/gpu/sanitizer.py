@@ -7,7 +7,7 @@ import subprocess
 from cases import tested
 from checks import program
 
-# Cases of the op tests that reach every kernel of the ops that the networks have, with small tensors, in float32 and 16 bits.
+# Op tests that run every kernel of the networks' ops, with small tensors, in float32 and 16 bits.
 OPS = [
     "accumulate adds*", "an addition adds*", "average pools are means*", "convolutions at the edges*",
     "dropout drops*", "fill writes*", "gradients may be written over*", "images gathered on a device are*", "in evaluation a max-pool*",
@@ -20,11 +20,11 @@ OPS = [
     "a linear layer with the loss*", "a data gradient with ReLU's mask*", "a linear layer's data gradient with the pool's*",
     "the gradients of a linear layer at once*",
 ]
-# Kernels that a network has only after ways were tried out: with a batch normalisation beside them.
+# Kernels that only autotuning selects, with a batch normalisation.
 TENSOR_CORES = ["own kernels on tensor cores: 64 to 64 channels of 8x8*", "own kernels on tensor cores: 8 to 8 channels of 5x5*"]
 TRAINING = ["GPU: few steps of both narrow networks", "GPU: few steps in bfloat16 on tensor cores"]
-FOUND = 9  # exit status of the sanitizer if it found something
-NCCL_ERRORS = (704, 209)  # peer access already enabled, no kernel image for the device: within NCCL they are no failures
+FOUND = 9  # exit status of the sanitizer if it reports errors
+NCCL_ERRORS = (704, 209)  # peer access already enabled, no kernel image for the device: NCCL handles these itself
 TOOLS = (("memcheck", "racecheck"), ("initcheck", "synccheck"))
 
 
@@ -37,7 +37,7 @@ def sanitizer_of(parts):
 
 
 def findings(output):
-    """What the sanitizer reports: for each, its lines without their margin. The first says what it is, the others where."""
+    """The sanitizer's findings, each a list of lines without the margin: the error, then its location."""
     found = []
     for line in output.splitlines():
         if line.startswith("========= ") and line[len("========= "):].strip():
@@ -50,12 +50,12 @@ def findings(output):
 
 
 def is_of_nccl(lines):
-    """Whether NCCL made the call: it handles these errors itself."""
+    """Whether the finding is one of NCCL_ERRORS in a call by NCCL."""
     return any(f"(error {number})" in lines[0] for number in NCCL_ERRORS) and any("libnccl" in line for line in lines[1:])
 
 
 def reason(status, output):
-    """Why a run under the sanitizer did not pass, or nothing."""
+    """The reason why a run under the sanitizer did not pass, or ""."""
     lines = output.splitlines()
     of_nccl = sum(map(is_of_nccl, findings(output)))
     closing = [line.strip("= ") for line in lines if "SUMMARY" in line]
@@ -70,7 +70,7 @@ def reason(status, output):
     checks = [line.strip() for line in lines if line.startswith(("test cases:", "All tests passed"))]
     tests_passed = status == 0 or status == FOUND and of_nccl and checks and "failed" not in checks[-1]
     if not tests_passed:
-        # Its own errors end with another status: the tests failed.
+        # The sanitizer reported no errors of ours, so the tests failed.
         return f"the sanitizer found nothing, but tests failed: {checks[-1] if checks else f'exit status {status}'}"
     return ""
 
@@ -84,13 +84,13 @@ def sanitize(parts, build, tool):
         runs = ((tested(build, "cuda", "test_real_libraries"), TENSOR_CORES), (tested(build, "kernels", "test_ops"), OPS),
                 (tested(build, "cuda", "test_gpu"), TRAINING))
         wrong = []
-        # LAZY: the tool patches each kernel that is loaded, which takes time.
+        # Lazy loading: the tool patches each loaded kernel, which takes time.
         for binary, names in runs:
             try:
                 why = reason(*parts.command(
                     part, [sanitizer, "--tool", tool, "--error-exitcode", FOUND, binary, ",".join(names)], 100, DP_TESTED_KINDS="cuda",
                     OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"), CUDA_MODULE_LOADING="LAZY"))
-            except subprocess.TimeoutExpired as expired:  # the next program is another matter
+            except subprocess.TimeoutExpired as expired:  # continue with the next program
                 why = f"stopped after {expired.timeout:.0f} s"
             if why:
                 wrong.append(f"{binary.name}: {why}")

@@ -1,4 +1,4 @@
-// What the measured programs' flags call mixed precision.
+// Values of --amp in the measured programs.
 #pragma once
 
 #include <CLI/CLI.hpp>

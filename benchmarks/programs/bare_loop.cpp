@@ -5,7 +5,7 @@
 namespace dp::benchmarks {
 namespace {
 
-// As in DataParallel, so that the parameters get the same layouts.
+// kLayoutRows of DataParallel, so that the parameters get the same layouts.
 constexpr std::int64_t kLayoutBatch = 32;
 
 kernels::ContextOptions context_options(int threads, bool fast_convolutions, Amp amp) {
@@ -13,7 +13,7 @@ kernels::ContextOptions context_options(int threads, bool fast_convolutions, Amp
   kernels::ContextOptions options;
   options.threads = threads;
   options.fast_convolutions = fast_convolutions;
-  options.autotune = true;  // as dp's
+  options.autotune = true;  // as in DataParallel
   if (amp != Amp::off) options.activations = amp == Amp::bfloat16 ? DType::bf16 : DType::f16;
   if (static_cast<std::size_t>(threads) <= cores.size()) options.cores.assign(cores.begin(), cores.begin() + threads);
   return options;
@@ -25,7 +25,7 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
                    int threads, std::uint64_t seed, std::int64_t batch, bool fast_convolutions, Amp amp)
     : model_(model), norms_(model, 1) {
   const kernels::ContextOptions options = context_options(threads, fast_convolutions, amp);
-  kernels::ContextOptions untried = options;  // nobody runs the plan that decides on layouts
+  kernels::ContextOptions untried = options;  // the plan that chooses the layouts never runs
   untried.autotune = false;
   auto context = kernels::backend(device.kind).open(device, options);
   context->bind_thread();

@@ -1,5 +1,5 @@
-// Training steps without DataParallel: one replica, its plan's steps in order, the update over the whole arena. What
-// DataParallel at N = 1 is measured against.
+// Training steps without DataParallel: one replica runs its plan's steps in order, then one update over the whole
+// parameter arena. The baseline for DataParallel at N = 1.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,14 @@ namespace dp::benchmarks {
 
 class BareLoop {
  public:
-  // `weights` are the initial ones, as DataParallel::weights() has them. The calling thread runs the steps; it is pinned here,
-  // with its team. With float16 the loss is not scaled.
+  // `weights`: initial values, as returned by DataParallel::weights(). Pins the calling thread, which must run the
+  // steps, and its thread team. With float16 the loss is not scaled.
   BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device, int threads,
            std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false, Amp amp = Amp::off);
 
   void train_step(const Batch& batch, const Sgd& sgd);
-  // Its parts, for those that look at each: the batch becomes what the plan's steps read; the steps; the update.
+  // The parts of train_step(): begin() uploads the inputs and binds the batch; the caller runs the steps of plan() on
+  // replica(); update() applies SGD.
   void begin(const Batch& batch, const Sgd& sgd);
   engine::Replica& replica() { return *replica_; }
   const engine::Plan& plan() const { return *plan_; }

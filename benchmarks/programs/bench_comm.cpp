@@ -1,5 +1,5 @@
-// Collectives of a communicator between replicas of this process, or between processes, by nccl-tests' rules: in place, average
-// over the ranks, data checked. Prints a `row` line for each collective and size.
+// Measures the collectives of a communicator between threads or processes, by nccl-tests' rules: in place, times
+// averaged over the ranks, results checked. Prints a `row` line for each collective and size.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Options {
   RankOptions rank;
 };
 
-// How the ranks tell each other a number: returns when all have, with everybody's.
+// Exchanges one number per rank. share() blocks until all ranks have called it and returns all values in rank order.
 class Peers {
  public:
   virtual ~Peers() = default;
@@ -114,7 +114,7 @@ void work(const Options& options, Context& context, Communicator& communicator, 
       for (int round = -1; round < options.rounds; ++round) {
         const double each = collectives.time(one, count, calls) / calls;
         const double mean = sum_of(peers.share(rank, each)) / communicator.size();
-        if (round < 0)  // it warmed up; the same for every rank
+        if (round < 0)  // warm-up; `calls` is equal on all ranks
           calls = std::clamp(static_cast<int>(options.seconds / mean), 1, 100000);
         else
           seconds.push_back(mean);
@@ -143,7 +143,7 @@ void run_threads(const Options& options, const std::vector<dp::Device>& devices)
         work(options, *contexts[rank], *handles[rank], peers);
       } catch (const std::exception& error) {
         say("error", {{"message", error.what()}});
-        std::_Exit(1);  // the others wait for this rank: there is no going on
+        std::_Exit(1);  // the other ranks block on this one
       }
     });
   for (std::thread& thread : threads) thread.join();

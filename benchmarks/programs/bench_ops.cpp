@@ -1,5 +1,6 @@
-// Every op of a model's plan by itself, in the order of a training step, so that caches are as in training. A server: it says
-// `rates` and an `op` line for each different op, then answers `run <rounds>` with the median seconds of each.
+// Times each op of a model's plan. Runs the ops in the order of a training step, so that the caches are as in training.
+// A server: prints `rates` and an `op` line for each distinct op, then answers `run <rounds>` with the median seconds
+// of each. Protocol: benchmarks/README.md.
 #include <omp.h>
 #include <CLI/CLI.hpp>
 
@@ -24,7 +25,7 @@ namespace {
 using namespace dp::benchmarks;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSettleRounds = 1;  // before those that count
+constexpr int kSettleRounds = 1;  // unmeasured, before each measurement
 
 struct Options {
   std::string model = "mnist_convnet", gpu;
@@ -38,7 +39,7 @@ struct Options {
 struct Case {
   dp::engine::OpWork work;
   std::string implementation;
-  int times = 0;  // in a step
+  int times = 0;  // per step
   std::vector<double> seconds{};
 };
 
@@ -105,7 +106,7 @@ class Lab {
     return dp::DataParallel(model_, {.devices = dp::cpus(1), .threads_per_replica = 1}).weights();
   }
 
-  // Ops that do the same on the same shapes are one case.
+  // Equal ops on equal shapes are one case.
   void add(const dp::engine::PlanStep& step) {
     dp::engine::OpWork work = dp::engine::work_of(step);
     auto found =
@@ -117,7 +118,7 @@ class Lab {
 
   void step() { loop_.replica().context().host_accessible() ? timed_step() : traced_step(); }
 
-  // The device says what each op took: what the host could see has launching and waiting in it.
+  // Takes the device's timestamps: host times would include launches and synchronisation.
   void traced_step() {
     dp::kernels::Stream& compute = loop_.replica().compute();
     const dp::engine::Plan& plan = loop_.plan();
@@ -166,7 +167,7 @@ class Lab {
   std::map<const dp::engine::PlanStep*, std::size_t> case_of_;
   std::size_t update_case_ = 0;
   static constexpr std::uint64_t kUpdate = dp::engine::bucket_detail(0);
-  dp::kernels::TraceRing ring_{1 << 14};  // several steps
+  dp::kernels::TraceRing ring_{1 << 14};  // spans of several steps
 };
 
 }  // namespace

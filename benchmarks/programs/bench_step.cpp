@@ -1,5 +1,5 @@
-// Training steps of one variant, on command. A server: it says `ready` with what it is, then answers `run <steps>` lines on
-// stdin with the seconds that they took; idle in between. benchmarks/README.md has the protocol.
+// Runs training steps of one variant on command. A server: prints `ready` with its properties, then answers each
+// `run <steps>` line on stdin with the seconds taken. Idle in between. Protocol: benchmarks/README.md.
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <sys/resource.h>
@@ -29,8 +29,8 @@ using Weights = std::vector<std::pair<std::string, dp::Tensor>>;
 using Clock = std::chrono::steady_clock;
 
 constexpr dp::Sgd kSgd{.lr = 0.01f, .momentum = 0.9f};
-constexpr int kCheckSteps = 3;   // before measuring; their mean loss shows that variants train alike
-constexpr int kSettleSteps = 2;  // before each measurement: threads awake, this variant's memory in the caches
+constexpr int kCheckSteps = 3;   // before measuring; dp_bench compares their mean loss between variants
+constexpr int kSettleSteps = 2;  // before each measurement: wake threads, warm caches
 
 struct Options {
   std::string model = "mnist_convnet", variant = "dp", reduce = "auto", images_on = "host", gpus, save_inputs;
@@ -65,17 +65,17 @@ std::vector<dp::Device> devices_of(const Options& options) {
   return dp::gpus(all);
 }
 
-// One way to train: the bare loop over a plan, or DataParallel, alone or as a rank.
+// A training implementation: the bare loop over a plan, or DataParallel, alone or as a rank.
 class Variant {
  public:
   virtual ~Variant() = default;
   virtual void train_step(const dp::Batch& batch) = 0;
-  virtual double take_loss() = 0;  // mean over the samples since the last call; returns when every step is done
+  virtual double take_loss() = 0;  // mean over the samples since the last call; waits for all steps
   virtual std::string communicator() const { return "none"; }
   virtual std::string reduce() const { return "none"; }
   virtual std::optional<double> start_loss(const dp::Batch&) { return {}; }  // without dropout
-  virtual Weights weights() const = 0;                                       // the trained ones
-  virtual std::size_t device_bytes() const = 0;  // of the fullest device, by the engine's account
+  virtual Weights weights() const = 0;                                       // parameters, without buffers
+  virtual std::size_t device_bytes() const = 0;                              // of the fullest device
 };
 
 Weights trained_of(const dp::Model& model, const Weights& weights) {
@@ -88,7 +88,7 @@ Weights trained_of(const dp::Model& model, const Weights& weights) {
 
 class Engine final : public Variant {
  public:
-  // `rows`: of this rank's part of a batch.
+  // `rows`: size of this rank's shard of a batch.
   Engine(const dp::Model& model, const Options& options, const std::vector<dp::Device>& devices, std::int64_t rows) {
     dp::DataParallelOptions parallel;
     parallel.devices = devices;
@@ -133,7 +133,7 @@ class Bare final : public Variant {
   std::size_t device_bytes() const override { return loop_.memory_use().total(); }
 
  private:
-  // The engine's own: both must begin alike.
+  // The initial weights of DataParallel, so that both variants start equal.
   static Weights first_weights(const dp::Model& model, const Options& options) {
     const dp::DataParallel one(model, {.devices = dp::cpus(1), .threads_per_replica = 1, .seed = options.seed});
     return trained_of(model, one.weights());
@@ -142,7 +142,7 @@ class Bare final : public Variant {
   BareLoop loop_;
 };
 
-// Of each batch, consecutive ones for each rank.
+// This rank's shard of a batch: consecutive rows.
 Range rows_of(const Options& options) {
   const std::int64_t rank = options.rank.rank, ranks = options.rank.ranks;
   return {options.batch * rank / ranks, options.batch * (rank + 1) / ranks};
@@ -219,7 +219,7 @@ class Server {
   std::vector<dp::Batch> batches_;
   std::optional<double> start_loss_;
   double check_loss_ = 0;
-  std::size_t next_ = 0;  // the batch of the next step
+  std::size_t next_ = 0;  // number of the next step
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 using Kind = Collective::Kind;
 using Clock = std::chrono::steady_clock;
 
-// Small whole numbers: their sums are exact in any order.
+// Small integers: their float32 sums are exact in any order.
 float value(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * (i % 97 + 1)); }
 float sum_of(int ranks, std::int64_t i) { return static_cast<float>(ranks * (ranks + 1) / 2 * (i % 97 + 1)); }
 
@@ -96,7 +96,7 @@ std::int64_t Collectives::check(const Collective& which, std::int64_t count) {
 }
 
 double Collectives::time(const Collective& which, std::int64_t count, int calls) {
-  communicator_.all_reduce(part(), 1, DType::f32, stream_);  // all ranks begin together
+  communicator_.all_reduce(part(), 1, DType::f32, stream_);  // synchronises all ranks
   stream_.synchronize();
   const auto start = Clock::now();
   for (int i = 0; i < calls; ++i) call(which, count);

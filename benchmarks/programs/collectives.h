@@ -1,4 +1,4 @@
-// Each collective of a communicator, timed and checked on one rank.
+// Times and checks each collective of a communicator on one rank.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ struct Collective {
 };
 const std::vector<Collective>& all_collectives();
 
-// Of one rank; every rank makes the same calls. All float32; `count` elements are the whole that a collective is about, as
-// nccl-tests counts them; root is 0.
+// The collectives of one rank. All ranks must make the same calls. float32; root is 0. `count` is the total number of
+// elements of a collective, as in nccl-tests.
 class Collectives {
  public:
   Collectives(kernels::Communicator& communicator, kernels::Context& context, kernels::Stream& stream,
               std::int64_t most_bytes);
-  // Elements that are not what they should be after one call, on this rank.
+  // Makes one call. Returns the number of wrong elements on this rank.
   std::int64_t check(const Collective& which, std::int64_t count);
-  double time(const Collective& which, std::int64_t count, int calls);  // seconds of all of them
+  double time(const Collective& which, std::int64_t count, int calls);  // seconds of all calls
 
  private:
   void fill(const Collective& which, std::int64_t count);
   void call(const Collective& which, std::int64_t count);
   float* data() { return static_cast<float*>(data_->data()); }
   float* part() { return static_cast<float*>(part_->data()); }
-  std::int64_t part_count(std::int64_t count) const;  // of equal parts
+  std::int64_t part_count(std::int64_t count) const;  // elements per equal part
 
   kernels::Communicator& communicator_;
   kernels::Stream& stream_;

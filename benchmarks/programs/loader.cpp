@@ -1,4 +1,4 @@
-// Images per second and loader thread, from the files to normalised float32 batches; nothing trains.
+// Measures the loader without training: images per second and thread, from files to normalised float32 batches.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>

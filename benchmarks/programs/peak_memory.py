@@ -32,7 +32,7 @@ for step in range(steps):
 
 
 def peak(command, environment=None):
-    """MiB."""
+    """Runs the command and returns its peak resident memory in MiB."""
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:

@@ -1,4 +1,4 @@
-// How a measured program talks to dp_bench: lines of words and key=value fields, separated by tabs.
+// Output of a measured program to dp_bench: lines of a word and key=value fields, separated by tabs.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace dp::benchmarks {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-// Tabs and line ends in a value become spaces: they separate.
+// Prints a line. Control characters in values become spaces: tabs and newlines are separators.
 inline void say(const std::string& word, const Fields& fields) {
   std::string line = word;
   for (const auto& [key, value] : fields) {

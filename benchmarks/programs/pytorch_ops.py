@@ -18,18 +18,18 @@ def say(word, **fields):
 
 try:
     import torch
-except (ImportError, OSError) as error:  # OSError: one of its libraries
+except (ImportError, OSError) as error:  # OSError: a library of PyTorch is missing
     say("absent", reason=f"PyTorch is not installed for {sys.executable} ({error})")
     sys.exit(0)
 
 
-LAUNCH_CYCLES = 400_000  # of the GPU: more than the host takes to launch an op
+LAUNCH_CYCLES = 400_000  # GPU cycles; longer than the host takes to launch an op
 TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @functools.lru_cache(maxsize=None)
 def convolution_tensors(numbers, memory_format, device, dtype):
-    """x, weight and gradient, the same ones for the three passes of a layer: a GPU may not have room for three of each."""
+    """x, weight and gradient. The three passes of a layer share them: a GPU may not have memory for three sets."""
     n, c, h, w, out, kernel, stride, padding = numbers
     x, weight = (torch.randn(*shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
                  for shape in ((n, c, h, w), (out, c, kernel, kernel)))
@@ -53,7 +53,8 @@ def make_op(kind, numbers, memory_format, device, dtype):
 
 
 def seconds(op, device):
-    if device.type == "cuda":  # by the device, which is kept busy until everything is launched: else launching is in the time between its events
+    if device.type == "cuda":
+        # Timed by device events. The sleep keeps the GPU busy until the op is launched, so that launches do not count.
         torch.cuda._sleep(LAUNCH_CYCLES)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -76,9 +77,9 @@ def main():
     torch.set_grad_enabled(False)
     device = torch.device("cuda", int(options.gpu)) if options.gpu else torch.device("cpu")
     if options.gpu:
-        torch.cuda.set_device(device)  # whose stream is kept busy
+        torch.cuda.set_device(device)  # _sleep() uses the current device
         torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = False  # as ours without --tf32
+        torch.backends.cudnn.allow_tf32 = False  # as in dp without --tf32
     cases = []
     for line in sys.stdin:
         words = line.split()
@@ -102,7 +103,7 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except Exception as error:  # one line that says why: PyTorch's last lines are often advice
+    except Exception as error:  # report the reason in one line: PyTorch's last lines are often advice
         traceback.print_exc()
         say("error", message=f"{type(error).__name__}: {' '.join(str(error).split())[:400]}")
         sys.exit(1)

@@ -23,7 +23,7 @@ try:
     import torch
     from torch import nn
     import torch.nn.functional as F
-except (ImportError, OSError) as error:  # OSError: one of its libraries
+except (ImportError, OSError) as error:  # OSError: a library of PyTorch is missing
     say("absent", reason=f"PyTorch is not installed for {sys.executable} ({error})")
     sys.exit(0)
 
@@ -60,7 +60,7 @@ class Mlp(nn.Module):
 
 
 def resnet18(input_shape, classes):
-    """torchvision's, with the 3x3 stem for images below 64 pixels."""
+    """torchvision's ResNet18; for images below 64 pixels with a 3x3 stem and without max-pooling."""
     import torchvision
 
     model = torchvision.models.resnet18(num_classes=classes)
@@ -74,8 +74,8 @@ MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp, "resnet18": resnet18}
 
 
 def read_inputs(path, model, input_shape, batch, batches, rows, images_on):
-    """What bench_step --save-inputs wrote: weights, images (float32, or bytes where they are kept), labels; of each batch the rows
-    [first, last)."""
+    """Reads the file of bench_step --save-inputs: weights, images (float32, or bytes for a device-resident set),
+    labels. Copies the weights to `model`. Returns the images and labels of the rows [first, last) of each batch."""
     dtype, width = (torch.uint8, 1) if images_on == "device" else (torch.float32, 4)
     numbers = sum(p.numel() for p in model.parameters()) + batches * batch
     size = 4 * numbers + width * batches * batch * math.prod(input_shape)
@@ -85,7 +85,7 @@ def read_inputs(path, model, input_shape, batch, batches, rows, images_on):
     with open(path, "rb") as file:
 
         def take(shape, dtype, at, of):
-            """The rows `at` of a tensor of this shape per row and `of` rows."""
+            """Reads rows [at[0], at[1]) of the next tensor, which has `of` rows of this shape."""
             row = math.prod(shape) * dtype.itemsize
             file.seek(row * at[0], os.SEEK_CUR)
             raw = bytearray(file.read(row * (at[1] - at[0])))
@@ -101,7 +101,8 @@ def read_inputs(path, model, input_shape, batch, batches, rows, images_on):
 
 
 def make_optimizer(model, device):
-    """The fastest there is: fused on GPUs (since PyTorch 2.3), else one call for all tensors (since 1.12)."""
+    """The fastest available SGD: fused on GPUs (PyTorch 2.3 or newer), else foreach (1.12 or newer), else the
+    default."""
     settings = {"lr": 0.01, "momentum": 0.9}
     for fastest in ({"fused": True} if device.type == "cuda" else {}, {"foreach": True}, {}):
         try:
@@ -111,12 +112,12 @@ def make_optimizer(model, device):
 
 
 def normalized(images):
-    """Bytes as bench_step's set of random bytes normalises them; other images are already."""
+    """Normalises bytes with the constants of bench_step's random bytes. Float images are already normalised."""
     return (images.float() / 255 - 0.5) / 0.29 if images.dtype == torch.uint8 else images
 
 
 def augmented(images, padding=4):
-    """Each image padded, cropped to its size at a random place, and flipped by chance."""
+    """Pads each image, crops a random window of the original size, and flips it with probability 1/2."""
     n, channels, height, width = images.shape
     padded = F.pad(images, (padding,) * 4)
     down, right = torch.randint(2 * padding + 1, (2, n, 1, 1), device=images.device)
@@ -128,8 +129,8 @@ def augmented(images, padding=4):
 
 
 def spread_threads():
-    """OMP_PROC_BIND binds OpenMP's threads, each to a core; a BLAS with threads of its own then leaves those on the first
-    thread's core. Moves each of them to a core of its own beside it."""
+    """OMP_PROC_BIND pins each OpenMP thread to a core. Threads that a BLAS creates itself then share the core of the
+    main thread. Moves each of them to another core of this process."""
     process = os.getpid()
     taken = os.sched_getaffinity(process)
     others = sorted(set().union(*(os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task"))) - taken)
@@ -140,7 +141,7 @@ def spread_threads():
 
 
 def autocast(amp, device):
-    """Mixed precision as PyTorch has it: layers in 16 bits, losses in float32."""
+    """PyTorch's mixed precision: layers in 16 bits, losses in float32."""
     return torch.autocast(device.type, {"bf16": torch.bfloat16, "fp16": torch.float16}.get(amp), enabled=amp != "off")
 
 
@@ -155,13 +156,13 @@ class Trainer:
         self.next = 0
 
     def loss_of(self, images, labels):
-        if images.dtype == torch.uint8:  # kept on the device
+        if images.dtype == torch.uint8:  # device-resident bytes
             images = normalized(augmented(images)).contiguous(memory_format=self.memory_format)
         with self.cast():
             return F.cross_entropy(self.model(images), labels)
 
     def train(self, steps):
-        """The mean loss of these steps; returns when the device is done."""
+        """Runs `steps` steps and returns their mean loss. Waits for the device."""
         total = torch.zeros((), device=self.device)
         for _ in range(steps):
             i = self.next % len(self.images)
@@ -175,7 +176,7 @@ class Trainer:
             else:
                 loss.backward()
                 self.optimizer.step()
-            total += loss.detach()  # a compiled one lies where the next will
+            total += loss.detach()  # read now: the next compiled step overwrites it
         return total.item() / steps
 
     def answer(self, line):
@@ -195,7 +196,7 @@ class Trainer:
 
 
 def mapped_library(pattern):
-    """The file name of a library that this process has loaded."""
+    """The file names of the loaded libraries that match `pattern`."""
     with open("/proc/self/maps") as maps:
         names = {os.path.basename(os.path.realpath(line.split()[-1])) for line in maps if re.search(pattern, line)}
     return ", ".join(sorted(names)) or "none"
@@ -211,7 +212,7 @@ def introduce(start_loss, device):
 
 
 def use_the_best_convolutions():
-    """cuDNN's algorithms by their times, as ours are chosen; in float32 without TF32, as ours are without --tf32."""
+    """Lets cuDNN choose algorithms by measured time, as dp does. No TF32 in float32, as in dp without --tf32."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
 
@@ -269,7 +270,7 @@ def main():
     with torch.no_grad(), autocast(options.amp, device):
         start_loss = F.cross_entropy(model.eval()(normalized(images[0])), labels[0]).item()
     trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format, options.amp)
-    trainer.train(5 if options.compile else 1)  # every thread there is has been started, everything compiled and recorded
+    trainer.train(5 if options.compile else 1)  # starts all threads, compiles, captures graphs
     if options.threads > 1 and not gpus:
         spread_threads()
     introduce(start_loss, device)
@@ -280,7 +281,7 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except Exception as error:  # one line that says why, for the row of this variant: PyTorch's last lines are often advice
+    except Exception as error:  # report the reason in one line: PyTorch's last lines are often advice
         traceback.print_exc()
         say("error", message=f"{type(error).__name__}: {' '.join(str(error).split())[:400]}")
         sys.exit(1)

@@ -37,7 +37,7 @@ std::vector<Batch> kept_batches(const Model& model, std::int64_t batch, int coun
   const auto classes = static_cast<std::uint32_t>(model.output().numel());
   const auto channels = static_cast<std::size_t>(model.input()[0]);
   ImageSet set{Tensor(model.input().prepended(batch * count), DType::u8),
-               {std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.29f)},  // to about 0 and 1
+               {std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.29f)},  // about mean 0, deviation 1
                {.padding = 4, .flip = true}};
   for (std::uint8_t& byte : set.images.span<std::uint8_t>()) byte = static_cast<std::uint8_t>(random.below(256));
   const auto shared = std::make_shared<const ImageSet>(std::move(set));

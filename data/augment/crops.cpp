@@ -9,7 +9,7 @@ namespace {
 constexpr float kLeastArea = 0.08f, kMostArea = 1.0f;
 constexpr double kLeastRatio = 3.0 / 4.0, kMostRatio = 4.0 / 3.0;  // width to height
 
-// To the nearest, halves to even, as Python's round().
+// Rounds to nearest, ties to even, like Python's round().
 std::int64_t nearest(double value) { return std::llrint(value); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which part of an image of any size a sample is made of: torchvision's geometry.
+// Crop geometry of torchvision's RandomResizedCrop, Resize and CenterCrop.
 #pragma once
 
 #include "data/augment/resize.h"
@@ -6,12 +6,13 @@
 
 namespace dp {
 
-// For training (RandomResizedCrop): an area of 8 to 100 % with sides of 3:4 to 4:3, log-uniform, that fits; after ten
-// tries the largest central part with such sides. What is drawn: area and ratio for each try, then top and left.
+// Training (RandomResizedCrop). Area: 8 to 100 % of the image, uniform. Aspect ratio: 3:4 to 4:3, log-uniform. If ten
+// tries do not fit into the image: the largest central crop with an aspect ratio in that range. Draws area and ratio
+// for each try, then top and left.
 Region random_resized_crop(std::int64_t width, std::int64_t height, Random& random);
 
-// For evaluation (Resize, CenterCrop): the size that the whole image is resized to, its shorter side 256 for a side of
-// 224 and in proportion for others, and the central square of `side` in that.
+// Evaluation (Resize, CenterCrop). width x height: size of the whole resized image. Its shorter side is 256 for a
+// `side` of 224, and in proportion otherwise. window: the central square of `side` pixels in it.
 struct CentralCrop {
   std::int64_t width, height;
   Region window;

@@ -1,4 +1,4 @@
-// Bilinear resizing that averages where it shrinks, bit for bit as Pillow does it and torchvision through Pillow.
+// Antialiased bilinear resizing, bit-identical to Pillow's, which torchvision uses.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Region {
   friend bool operator==(const Region&, const Region&) = default;
 };
 
-// Borrowed: rows of red, green, blue.
+// Borrowed interleaved RGB pixels, one byte per channel.
 struct RgbView {
   const std::uint8_t* pixels;
   std::int64_t width, height;
@@ -24,34 +24,34 @@ struct RgbView {
   }
 };
 
-// Triangle filter, widened by the scale when shrinking; columns first, then rows, each rounded to 8 bits; weights of 22
-// fractional bits. Keeps its memory from call to call.
+// Triangle filter, widened by the scale when downsampling. Filters horizontally, then vertically, and rounds to 8 bits
+// after each pass. Weights have 22 fractional bits. Buffers are reused between calls.
 class Resizer {
  public:
-  // `source` resized to width x height; of that only `window`, as planes into out (3 * window.width * window.height).
-  // No window reaches beyond width x height.
+  // Resizes `source` to width x height, but computes only `window` of the result. Writes planes to `out`, which has
+  // 3 * window.width * window.height bytes. `window` must be inside width x height.
   void resize(RgbView source, std::int64_t width, std::int64_t height, const Region& window,
               std::span<std::uint8_t> out);
 
   std::size_t memory() const { return between_.capacity(); }
 
  private:
-  // Which inputs make an output, and how much of each.
+  // The inputs of each output along one axis, and their weights.
   struct Axis {
     void prepare(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count);
 
     struct Taps {
       std::int64_t first, count;
     };
-    std::vector<Taps> taps;             // of every output
-    std::vector<std::int32_t> weights;  // `stride` for every output
-    std::vector<double> exact;          // of one output
+    std::vector<Taps> taps;             // one per output
+    std::vector<std::int32_t> weights;  // `stride` per output
+    std::vector<double> exact;          // weights of one output before rounding
     std::int64_t stride = 0;
   };
 
   Axis columns_, rows_;
-  std::vector<std::uint8_t> between_;  // resized columns of the rows that are needed: three planes for each row
-  std::vector<std::int32_t> sums_;     // of one row
+  std::vector<std::uint8_t> between_;  // horizontally filtered input rows: three planes per row
+  std::vector<std::int32_t> sums_;     // accumulators of one output row
 };
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// CIFAR-10 and CIFAR-100: where their files lie.
+// Finds and opens the files of CIFAR-10 and CIFAR-100.
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -13,11 +13,11 @@ namespace fs = std::filesystem;
 
 struct Edition {
   const char* name;
-  const char* folder;   // that the archive unpacks to
+  const char* folder;   // of the unpacked archive
   const char* archive;  // at https://www.cs.toronto.edu/~kriz/
   std::vector<std::string> train, test;
   std::vector<std::int64_t> classes;
-  std::int64_t train_records, test_records;  // in each file
+  std::int64_t train_records, test_records;  // per file
   Normalization normalization;
 };
 
@@ -49,7 +49,7 @@ const Edition& hundred() {
 }
 
 bool is_there(const fs::path& path) {
-  std::error_code ignored;  // whatever lies there is judged when it is opened
+  std::error_code ignored;  // opening the file reports the reason
   return fs::exists(fs::symlink_status(path, ignored));
 }
 

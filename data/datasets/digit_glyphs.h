@@ -1,4 +1,4 @@
-// How people write the ten digits: the pen's path, several ways each.
+// Pen paths of the ten handwritten digits, several glyphs per digit.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@ namespace dp {
 
 enum class Pen : std::uint8_t {
   lift,    // the first point of a stroke
-  curve,   // the pen passes smoothly
-  corner,  // the pen passes and turns
+  curve,   // a smooth point
+  corner,  // a sharp turn
 };
 
-// x to the right, y downwards, both 0 .. 1 in the digit's box.
+// x points right, y points down. Both are 0 .. 1 in the digit's box.
 struct PenPoint {
   float x, y;
   Pen pen = Pen::curve;
@@ -20,9 +20,9 @@ struct PenPoint {
 
 using Glyph = std::span<const PenPoint>;
 
-inline constexpr std::size_t kMaxPenPoints = 16;  // of the longest glyph
+inline constexpr std::size_t kMaxPenPoints = 16;  // upper bound of a glyph's size
 
-// The ways to write `digit`, 0 .. 9.
+// The glyphs of `digit`, 0 .. 9.
 std::span<const Glyph> glyphs_of(int digit);
 
 }  // namespace dp

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kTau = 2 * std::numbers::pi_v<float>;
 constexpr int kPixels = kDigitSide * kDigitSide;
-constexpr std::size_t kPieces = 6;  // straight pieces between two pen points
+constexpr std::size_t kPieces = 6;  // line segments between two pen points
 
 struct Point {
   float x, y;
@@ -30,8 +30,8 @@ struct Path {
   std::span<Segment> used() { return std::span(segments).first(count); }
 };
 
-// The unsteady hand: every point a little off, and the whole bent by one slow wave in each direction. Then slant,
-// turn and size in pixels, around the middle of the box.
+// Converts the pen points to pixels around the centre of the box. Adds jitter to each point and one slow sine wave in
+// each direction, then applies size, slant and rotation.
 std::array<Point, kMaxPenPoints> place_points(Random& random, Glyph glyph) {
   const float unsteadiness = random.uniform(0.015f, 0.045f);
   const float bend_x = random.uniform(-0.07f, 0.07f), bend_y = random.uniform(-0.05f, 0.05f);
@@ -56,7 +56,7 @@ std::array<Point, kMaxPenPoints> place_points(Random& random, Glyph glyph) {
   return placed;
 }
 
-// Cubic Hermite spline with Catmull-Rom tangents, which stop at corners and at the ends of a stroke.
+// Cubic Hermite spline. Tangents are Catmull-Rom at smooth points, and one-sided at corners and stroke ends.
 Path trace(Random& random, Glyph glyph, std::span<const Point> points) {
   const float radius = random.uniform(0.75f, 1.75f);
   const float pressure = random.uniform(0, 0.25f);
@@ -86,7 +86,7 @@ Path trace(Random& random, Glyph glyph, std::span<const Point> points) {
   return path;
 }
 
-// Moves the path onto the sheet: off the middle by chance, shrunk if it would leave the sheet.
+// Moves the path into the image, randomly off centre. Scales it down if it is too large.
 void fit(Random& random, Path& path) {
   constexpr float kMargin = 1, kRoom = kDigitSide - 2 * kMargin, kMaxShift = 2.75f;
   Point low{1e9f, 1e9f}, high{-1e9f, -1e9f};
@@ -107,9 +107,9 @@ void fit(Random& random, Path& path) {
     for (Point* p : {&s.from, &s.to}) *p = {target.x + scale * (p->x - middle.x), target.y + scale * (p->y - middle.y)};
 }
 
-// For every pixel the distance from its centre to the edge of the line, negative inside; far away where no line is.
+// Per pixel: distance in pixels from its centre to the edge of the line, negative inside; 1e9 if no line is near.
 std::array<float, kPixels> edge_distances(std::span<const Segment> segments) {
-  constexpr float kReach = 2;  // pixels beyond the edge where ink may still show
+  constexpr float kReach = 2;  // pixels outside the edge that may get ink
   std::array<float, kPixels> distances;
   distances.fill(1e9f);
   for (const Segment& s : segments) {
@@ -133,14 +133,14 @@ std::array<float, kPixels> edge_distances(std::span<const Segment> segments) {
   return distances;
 }
 
-// Four bytes summed: close to normal, mean 0, deviation 1, and one draw.
+// Approximately standard normal: the sum of four random bytes, from a single draw.
 float rough_normal(std::uint32_t word) {
   const std::uint32_t sum = (word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24);
   return (static_cast<float>(sum) - 510.0f) * (1 / 147.8f);
 }
 
 void ink(Random& random, std::span<const float> distances, std::span<std::uint8_t> pixels) {
-  const float sharpness = 1 / random.uniform(0.9f, 1.7f);  // one over the width of the edge, in pixels
+  const float sharpness = 1 / random.uniform(0.9f, 1.7f);  // 1 / width of the edge in pixels
   const float darkness = random.uniform(0.8f, 1.0f);
   const float grain = random.uniform(0.02f, 0.12f), dust = random.uniform(0, 0.035f);
   for (std::size_t i = 0; i < pixels.size(); ++i) {

@@ -1,4 +1,4 @@
-// The drawn digits, with the number of threads that draw them.
+// The data set of drawn digits, rendered by several threads.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace dp {
 
 enum class DigitsPart : std::uint64_t { train = 0, test = 1 };
 
-// Image `index` depends on (seed, part, index) alone, never on `count` or `threads` (0: one per core).
+// Image `index` depends only on (seed, part, index), not on `count` or `threads` (0: one per core).
 std::shared_ptr<const Dataset> draw_digits(DigitsPart part, std::int64_t count, std::uint64_t seed, int threads = 0);
 
 }  // namespace dp

@@ -14,9 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
-constexpr std::size_t kKeptBytes = std::size_t{32} << 20;  // a buffer larger than this is not kept
+constexpr std::size_t kKeptBytes = std::size_t{32} << 20;  // larger buffers are freed after each image
 
-// What a thread needs to read an image.
+// Reusable buffers of one thread.
 struct Workplace {
   std::vector<std::uint8_t> file;
   RgbImage image;

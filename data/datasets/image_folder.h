@@ -1,4 +1,4 @@
-// Labelled images in folders named after their classes, decoded whenever they are read.
+// Labelled images in folders named after their classes. Each read decodes the file.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace dp {
 
-// The names of one part; a name costs its bytes and 12 more.
+// The file names of one part (train or val). Each takes its length plus 12 bytes.
 struct ImageList {
   std::vector<std::string> classes;  // sorted by bytes
-  std::vector<std::int32_t> labels;  // of every image, an index of `classes`
-  std::string names;                 // of every image, in its class's folder, joined
-  std::vector<std::uint64_t> ends;   // of every name in `names`
+  std::vector<std::int32_t> labels;  // per image: index into `classes`
+  std::string names;                 // file names of all images, concatenated
+  std::vector<std::uint64_t> ends;   // per image: end of its name in `names`
 
   std::string path(const std::string& folder, std::int64_t index) const;
 };
 
-// The images in <folder>/<class>/: .jpg, .jpeg and .png in any case, sorted by class and name; what begins with a dot is
-// passed over. `classes` are the training part's, and a folder that is none of them is refused; null: every folder is
-// one and has images. Error(data).
+// Lists the .jpg, .jpeg and .png files (any case) in <folder>/<class>/, sorted by class and name. Names that begin with
+// a dot are ignored. `classes`: the classes of the training part; other folders are rejected. Null: every folder is a
+// class and must have images. Error(data).
 ImageList list_images(const std::string& folder, const std::vector<std::string>* classes);
 
-// Reads with buffers of the calling thread's that grow to the largest image it meets, and shrink after a very large one.
+// Reads with per-thread buffers that grow to the largest image. File and pixel buffers over 32 MiB are freed.
 std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side);
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// Which images lie in a folder of classes.
+// Lists the images in a folder of class folders.
 #include <algorithm>
 #include <filesystem>
 
@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 Error unusable(const std::string& path, const std::string& what) { return Error(ErrorCode::data, path + ": " + what); }
 
-// Names of what lies in a folder and is wanted, sorted.
+// Sorted names of the entries of `folder` for which wanted(entry) is true, without names that begin with a dot.
 template <typename Wanted>
 std::vector<std::string> names_in(const fs::path& folder, const Wanted& wanted) {
   std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// MNIST and Fashion-MNIST: where the four IDX files lie.
+// Finds and opens the four IDX files of MNIST and Fashion-MNIST.
 #include <array>
 #include <filesystem>
 #include <optional>
@@ -26,12 +26,12 @@ constexpr std::array<FileName, 4> kFiles{{{"train-images", "idx3-ubyte"},
 
 std::string official(const FileName& file) { return std::string(file.stem) + "-" + file.kind; }
 
-// The file under any of its spellings; plain before packed, which is slower to read.
+// Accepts '-' or '.' before the kind, plain or .gz. Prefers the plain file, which is faster to read.
 std::optional<fs::path> find_file(const fs::path& folder, const FileName& file) {
   for (const char* packing : {"", ".gz"})
     for (const char* joint : {"-", "."}) {
       const fs::path path = folder / (std::string(file.stem) + joint + file.kind + packing);
-      std::error_code ignored;  // whatever lies there is judged when it is opened
+      std::error_code ignored;  // opening the file reports the reason
       if (fs::exists(fs::symlink_status(path, ignored))) return path;
     }
   return std::nullopt;

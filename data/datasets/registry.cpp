@@ -16,7 +16,7 @@ DatasetPair open(std::string_view name, const std::string& folder, std::uint64_t
   if (name == "cifar10") return cifar10(folder);
   if (name == "cifar100") return cifar100(folder);
   if (name == "imagefolder") return image_folder(folder);
-  if (name == "synthetic") return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);  // the shape of the others
+  if (name == "synthetic") return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);  // MNIST's sizes
   std::string known;
   for (const std::string& each : names()) known += (known.empty() ? "" : ", ") + each;
   throw Error(ErrorCode::usage, "no dataset is called \"" + std::string(name) + "\"; choose one of " + known);

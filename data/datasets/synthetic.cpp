@@ -10,7 +10,7 @@ class Synthetic final : public Dataset {
   Synthetic(const Shape& image, std::int64_t classes, std::int64_t count, std::uint64_t seed, std::uint64_t part)
       : image_(image), classes_(classes), count_(count), seed_(seed), part_(part) {
     const auto channels = static_cast<std::size_t>(image[0]);
-    normalization_ = {std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.2887f)};  // uniform bytes
+    normalization_ = {std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.2887f)};  // of uniform bytes
   }
 
   std::int64_t size() const override { return count_; }

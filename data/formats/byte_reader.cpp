@@ -21,7 +21,7 @@ Error unreadable(const std::string& path, const std::string& what) {
 }  // namespace
 
 FileReader::FileReader(const std::string& path) : path_(path) {
-  // O_NONBLOCK: a named pipe must be refused below, not waited for.
+  // O_NONBLOCK: opening a named pipe must not block. It is rejected below.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) throw unreadable(path, "can not be opened (" + reason(errno) + ")");
   struct stat status {};

@@ -1,4 +1,4 @@
-// Bytes read forward, in pieces: of a file, of memory, or inflated from another source.
+// Sequential byte sources: a file, memory, or an inflated gzip stream.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace dp {
 class ByteReader {
  public:
   virtual ~ByteReader() = default;
-  // Fills `out`; returns fewer bytes only where the source ends. Error(data) with the offset when it can not be read.
+  // Fills `out`. Returns fewer bytes only at the end of the source. Error(data), with the offset, on read failures.
   virtual std::size_t read(std::span<std::uint8_t> out) = 0;
   virtual void rewind() = 0;
   virtual const std::string& name() const = 0;  // for messages: the path
-  // Of all bytes, where that is known before they are read. A file may still change.
+  // Total number of bytes, if known in advance. A file may still change.
   virtual std::optional<std::uint64_t> size() const { return std::nullopt; }
 };
 
@@ -32,7 +32,7 @@ class FileReader final : public ByteReader {
   std::size_t read(std::span<std::uint8_t> out) override;
   void rewind() override;
   const std::string& name() const override { return path_; }
-  std::optional<std::uint64_t> size() const override { return size_; }  // when it was opened
+  std::optional<std::uint64_t> size() const override { return size_; }  // at the time of opening
 
  private:
   std::string path_;

@@ -1,4 +1,4 @@
-// Labelled colour images in the binary records of CIFAR-10 and CIFAR-100.
+// Reader of the binary format of CIFAR-10 and CIFAR-100.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,14 @@
 
 namespace dp {
 
-// A record is its labels, one byte each, then 32x32 bytes of red, of green, of blue. The last label is the one that
-// counts: CIFAR-100's coarse label stands before the fine one.
+// A record: the labels, one byte each, then 32x32 bytes each of red, green and blue. The last label is used: CIFAR-100
+// stores the coarse label before the fine one.
 struct CifarFormat {
-  std::span<const std::int64_t> classes;  // of each label
-  std::int64_t records;                   // in each file, exactly
+  std::span<const std::int64_t> classes;  // number of classes of each label
+  std::int64_t records;                   // exact number per file
 };
 
-// All files as one dataset, in their order. Their sizes are checked before anything is read. Error(data) naming file and
-// byte.
+// Reads all files, in order, into one dataset. Checks all sizes first. Error(data) with file and byte offset.
 std::shared_ptr<const Dataset> read_cifar(std::span<ByteReader* const> files, const CifarFormat& format,
                                           const Normalization& normalization);
 

@@ -1,4 +1,4 @@
-// Inflates gzip (RFC 1952) piece by piece, in a fixed amount of memory whatever the data claim.
+// Streaming gzip (RFC 1952) decompression with a fixed amount of memory.
 #pragma once
 
 #include <zlib.h>
@@ -9,8 +9,8 @@
 
 namespace dp {
 
-// Borrows `packed`. Error(data) with the offset in the packed bytes for corrupt or truncated data, and for bytes
-// behind the last member that are no member themselves.
+// Borrows `packed`. Error(data), with the offset in the packed bytes, for corrupt or truncated data and for trailing
+// bytes that are not a gzip member.
 class GzipReader final : public ByteReader {
  public:
   explicit GzipReader(ByteReader& packed);
@@ -31,7 +31,7 @@ class GzipReader final : public ByteReader {
   std::string name_;
   z_stream stream_{};
   std::array<std::uint8_t, 1 << 16> input_;
-  std::uint64_t fed_ = 0;  // packed bytes handed to the stream so far
+  std::uint64_t fed_ = 0;  // packed bytes passed to the stream so far
   bool ended_ = false;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kImageMagic = 0x00000803;  // unsigned bytes, three dimensions
 constexpr std::uint32_t kLabelMagic = 0x00000801;  // unsigned bytes, one dimension
-constexpr std::uint64_t kCountAt = 4;              // where the count is in the header
+constexpr std::uint64_t kCountAt = 4;              // offset of the count in the header
 
 std::string hex(std::uint32_t value) {
   std::array<char, 11> text;
@@ -27,7 +27,7 @@ std::uint64_t host_memory() {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// One of the two files, seen through gzip where it is packed.
+// One of the two files. Inflates it if it is gzipped.
 class IdxFile {
  public:
   explicit IdxFile(ByteReader& file) : bytes_(&file) {
@@ -40,7 +40,7 @@ class IdxFile {
 
   Error wrong(std::uint64_t offset, const std::string& what) const { return damaged(bytes_->name(), offset, what); }
 
-  // The next big-endian number of the header, which ends at `header` bytes.
+  // Reads the next big-endian number of a header of `header` bytes.
   std::uint32_t number(std::uint64_t header) {
     std::array<std::uint8_t, 4> word{};
     const std::size_t got = bytes_->read(word);
@@ -66,8 +66,8 @@ class IdxFile {
     return found;
   }
 
-  // Exactly `body` bytes must follow the header and fit into memory. A packed file is inflated to count them, and not
-  // stored.
+  // Checks that exactly `body` bytes follow the header and fit into memory. Inflates a gzipped file to count them,
+  // without storing the result.
   void check_length(std::uint64_t body) {
     const std::optional<std::uint64_t> size = bytes_->size();
     if (size) require_length(body, *size - offset_);
@@ -77,7 +77,7 @@ class IdxFile {
     if (!size) require_length(body, inflated_bytes(body));
   }
 
-  // The body, whose length has been checked.
+  // Reads the body. check_length(size) must have passed.
   std::vector<std::uint8_t> body(std::uint64_t size) {
     bytes_->rewind();
     std::array<std::uint8_t, 16> header;
@@ -98,7 +98,7 @@ class IdxFile {
     throw wrong(offset_ + body, wanted + ", and more follow");
   }
 
-  // What follows the header, counted until it is more than `limit`.
+  // Counts the bytes after the header. Stops once there are more than `limit`.
   std::uint64_t inflated_bytes(std::uint64_t limit) {
     std::vector<std::uint8_t> piece(1 << 16);
     std::uint64_t seen = 0;
@@ -108,7 +108,7 @@ class IdxFile {
 
   ByteReader* bytes_;
   std::optional<GzipReader> gzip_;
-  std::uint64_t offset_ = 0;  // of the next number of the header
+  std::uint64_t offset_ = 0;  // of the next header number
 };
 
 }  // namespace

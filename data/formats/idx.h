@@ -1,4 +1,4 @@
-// Labelled images in two IDX files (big-endian, as MNIST has them), plain or gzip.
+// Reader of labelled images in two IDX files (big-endian, the format of MNIST), plain or gzipped.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct IdxFormat {
   std::int64_t classes;
 };
 
-// Magic, sizes and exact length are checked before either body is read into memory; a packed file is inflated twice for
-// that. Error(data) naming file and offset.
+// Checks magic, sizes and exact length before reading either body into memory. Gzipped files are therefore inflated
+// twice. Error(data) with file and offset.
 std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, const IdxFormat& format,
                                         const Normalization& normalization);
 

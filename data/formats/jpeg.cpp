@@ -8,7 +8,7 @@
 namespace dp {
 namespace {
 
-// One for each image: libjpeg keeps tables from image to image, and after a fault in a header its place in it.
+// Use one per image: libjpeg keeps tables between images, and its read position after a header error.
 class Decompressor {
  public:
   Decompressor() : handle_(tjInitDecompress()) {
@@ -23,24 +23,25 @@ class Decompressor {
   tjhandle handle_;
 };
 
-// Whether the last scan is followed by the end-of-image marker. Neither marker can stand inside a scan's data.
+// Whether the end-of-image marker (ff d9) follows the last start-of-scan marker (ff da). Neither occurs in scan data.
 bool has_end(std::span<const std::uint8_t> bytes) {
   for (std::size_t i = bytes.size(); i >= 2; --i)
     if (bytes[i - 2] == 0xff && (bytes[i - 1] == 0xd9 || bytes[i - 1] == 0xda)) return bytes[i - 1] == 0xd9;
   return false;
 }
 
-// libjpeg visits every block once a scan, however few bytes the scan has. A progressive JPEG has about ten.
+// Limits pixels x scans: libjpeg visits every block once per scan, even if the scan has few bytes. A progressive JPEG
+// has about ten scans.
 constexpr std::int64_t kMostPixelsOfScans = 16 * kMaxPixels;
 
-// Scans of a thumbnail are counted, too.
+// Also counts the scans of an embedded thumbnail.
 std::int64_t count_scans(std::span<const std::uint8_t> bytes) {
   std::int64_t scans = 0;
   for (std::size_t i = 1; i < bytes.size(); ++i) scans += bytes[i - 1] == 0xff && bytes[i] == 0xda;
   return scans;
 }
 
-// Inverted CMYK, as Adobe writes it and libjpeg hands it out, to RGB in place.
+// Converts inverted CMYK (Adobe's convention, which libjpeg returns unchanged) to RGB in place.
 void cmyk_to_rgb(RgbImage& image) {
   const auto scaled = [](unsigned value, unsigned by) {  // value * by / 255, rounded
     const unsigned product = value * by + 128;
@@ -64,7 +65,7 @@ void decode_jpeg(const std::string& name, std::span<const std::uint8_t> bytes, R
   const auto size = static_cast<unsigned long>(bytes.size());
   int width = -1, height = -1, subsampling = -1, colours = -1;
   const int status = tjDecompressHeader3(handle, bytes.data(), size, &width, &height, &subsampling, &colours);
-  // It also fails for subsamplings that it has no name for, and for warnings; both are no reason to give up.
+  // tjDecompressHeader3 also fails for warnings and for subsamplings without a TJSAMP value. Decoding may still work.
   if (width < 0 || height < 0 || colours < 0)
     throw undecodable(name, std::string("not a JPEG that can be decoded (") +
                                 (status == 0 ? "no picture in it" : tjGetErrorStr2(handle)) + ")");

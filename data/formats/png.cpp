@@ -10,17 +10,18 @@
 namespace dp {
 namespace {
 
-// libpng leaves its functions by longjmp when something is wrong: what calls them between setjmp and here holds no
-// object that must be destroyed.
+// libpng reports errors by longjmp. Functions on the stack between setjmp and on_error must hold no objects with
+// destructors.
 struct Reading {
   std::span<const std::uint8_t> bytes;
   std::size_t at = 0;
-  std::int64_t rows_left = 1;    // of all passes
-  std::size_t bytes_behind = 0;  // image data read since the last row was complete
+  std::int64_t rows_left = 1;    // of all interlace passes
+  std::size_t bytes_behind = 0;  // image data read after the last row
   std::array<char, 128> fault{};
 };
 
-// Checksum and padding take a few bytes. libpng inflates all that follows them, up to a thousand times its size.
+// Limit of image data after the last row. Checksum and padding take a few bytes. libpng inflates everything after them,
+// to up to a thousand times its size.
 constexpr std::size_t kMostBytesBehind = std::size_t{1} << 14;
 constexpr png_uint_32 kImageData = 0x49444154;  // "IDAT"
 
@@ -41,7 +42,7 @@ void read_bytes(png_structp png, png_bytep out, std::size_t count) {
   if (reading->bytes_behind > kMostBytesBehind) png_error(png, "more image data than rows");
 }
 
-// Called by libpng for each row that it has inflated, before it goes on.
+// libpng calls this for each inflated row.
 void count_row(png_structp png, png_row_infop, png_bytep) { --static_cast<Reading*>(png_get_io_ptr(png))->rows_left; }
 
 std::int64_t rows_of_all_passes(std::int64_t width, std::int64_t height, int passes) {
@@ -68,12 +69,12 @@ struct Png {
   png_infop info;
 };
 
-// The three below return false with reading.fault set.
+// The next three functions return false on errors. reading.fault then has the message.
 bool read_header(const Png& png, Reading* reading) {
   if (setjmp(png_jmpbuf(png.read))) return false;
   png_set_read_fn(png.read, reading, read_bytes);
-  png_set_user_limits(png.read, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // the caller has its own
-  // Texts, profiles and other extras are skipped by their length: unpacked they can be a thousand times as large.
+  png_set_user_limits(png.read, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // set_size() has the limit
+  // Skips texts, profiles and other ancillary chunks without inflating them: they can grow a thousandfold.
   png_set_keep_unknown_chunks(png.read, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(png.read, png.info);
   return true;

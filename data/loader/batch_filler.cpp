@@ -30,7 +30,7 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
                                       " channels needs as many means and positive deviations to be normalised");
   table_.resize(channels);
   for (std::size_t c = 0; c < channels; ++c)
-    for (std::size_t byte = 0; byte < 256; ++byte)  // rounded step by step, as torchvision's transforms are
+    for (std::size_t byte = 0; byte < 256; ++byte)  // rounds like torchvision's transforms, step by step
       table_[c][byte] = (static_cast<float>(byte) / 255.0f - normalization.mean[c]) / normalization.std[c];
 }
 
@@ -51,7 +51,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
                                        ", its dataset promises labels below " + std::to_string(classes_) +
                                        "; correct the dataset");
     if (kept) {
-      // its bytes are where they are needed
+      // The device makes the image from its resident bytes.
     } else if (augment_) {
       Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample));
       dataset_.read(sample, scratch, &random);
@@ -73,7 +73,7 @@ void BatchFiller::copy_image(const std::uint8_t* in, float* out) const {
   }
 }
 
-// Padding with black bytes, a random crop of the same size, and a horizontal flip by chance.
+// Pads with black, crops a random window of the original size, and flips horizontally with probability 1/2.
 void BatchFiller::copy_augmented(const std::uint8_t* in, Random& random, float* out) const {
   const std::int64_t padding = augmentation_.padding;
   std::int64_t down = 0, right = 0;

@@ -1,4 +1,4 @@
-// Turns samples of a dataset into a batch: augmented, normalised, float32.
+// Fills a batch with samples of a dataset: augmented, normalised, float32.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace dp {
 
-// Shared by all loader threads: nothing changes after construction, and fill allocates nothing.
+// Immutable after construction and shared by all loader threads. fill() allocates nothing.
 class BatchFiller {
  public:
   // Borrows `dataset`. Error(usage) when its normalisation does not fit its images.
@@ -20,10 +20,10 @@ class BatchFiller {
 
   std::size_t image_bytes() const { return static_cast<std::size_t>(channels_ * rows_ * columns_); }
 
-  // Fills batch.labels and .samples for batch.size() == samples.size(), and .images unless they are kept: then it says by which key
-  // they are made. `scratch` holds image_bytes() and is
-  // the calling thread's own. Returns early, with an incomplete batch, once `cancelled`. Error(data) for a label that contradicts its
-  // dataset's class count.
+  // Fills batch.labels, batch.samples and the augmentation key in batch.kept. Fills batch.images too, unless the images
+  // are device-resident (batch.kept.set). batch.size() must equal samples.size(). `scratch` has image_bytes() bytes and
+  // belongs to the calling thread. Returns early, with an incomplete batch, once `cancelled` is set. Error(data) for a
+  // label outside the dataset's classes.
   void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch, std::span<std::uint8_t> scratch,
             const std::atomic<bool>& cancelled) const;
 
@@ -36,7 +36,7 @@ class BatchFiller {
   bool augment_;
   Augmentation augmentation_;
   std::uint64_t seed_;
-  std::vector<std::array<float, 256>> table_;  // normalised value of every byte, per channel
+  std::vector<std::array<float, 256>> table_;  // per channel: normalised value of each byte
 };
 
 }  // namespace dp

@@ -17,8 +17,8 @@
 namespace dp {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(50);  // between two questions whether to stop
-constexpr int kHeld = 2;  // batches that stay valid: the one just taken, and the one before
+constexpr auto kTick = std::chrono::milliseconds(50);  // between calls of options.stop
+constexpr int kHeld = 2;                               // valid batches: the current one and the one before
 
 std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
   const auto refuse = [](const std::string& what) { throw Error(ErrorCode::usage, what); };
@@ -60,22 +60,22 @@ Batch first_rows(const Batch& batch, std::int64_t size) {
   return first;
 }
 
-// How many of `batch` samples, dealt to the ranks one by one, are this rank's.
+// This rank's number of samples in a global batch of `batch` samples, which are dealt round-robin to the ranks.
 std::int64_t share(std::int64_t batch, const LoaderOptions& options) {
   return (batch + options.ranks - 1 - options.rank) / options.ranks;
 }
 
 struct Slot {
-  Batch full, last;          // the same memory; `last` has the size of a short last batch
-  std::int64_t ready = -1;   // the ticket whose batch lies here finished, or -1
-  std::exception_ptr error;  // why that batch could not be made
+  Batch full, last;          // share memory; `last` has the size of the epoch's last batch
+  std::int64_t ready = -1;   // ticket of the finished batch in this slot, or -1
+  std::exception_ptr error;  // set if that batch failed
 };
 
 }  // namespace
 
-// Tickets count the batches handed out since the loader was made, through all epochs. The batch of ticket t lies in
-// slot t % slots and is made by worker t % workers, counted from the start of the epoch. It may be made once ticket
-// t - slots has been released, which happens when the consumer takes ticket t - slots + kHeld.
+// A ticket is the number of a batch since construction, across epochs. The batch of ticket t is in slot t % slots.
+// Worker w makes tickets begin + w, begin + w + workers, ... of an epoch. It may start ticket t once ticket t - slots
+// is released. The consumer releases ticket t - slots by taking ticket t - slots + kHeld.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const LoaderOptions& chosen)
       : dataset(checked(std::move(data), chosen)),
@@ -168,7 +168,7 @@ struct Loader::State {
     return options.pad ? (samples + options.ranks - 1) / options.ranks * options.ranks : samples;
   }
 
-  // This rank's part of each batch of `order`, one after another.
+  // Fills own_samples with this rank's shard of each batch of `order`. Padding wraps around to the epoch's beginning.
   void take_own_samples() {
     const auto size = static_cast<std::int64_t>(order.size());
     const std::int64_t own = share(batch_rows, options);
@@ -180,7 +180,7 @@ struct Loader::State {
     }
   }
 
-  // Takes all work away and waits until no worker touches a slot or the order. Batches handed out stay as they are.
+  // Cancels all open tickets and waits until no worker uses a slot or `order`. Batches already taken stay unchanged.
   void drain() {
     std::unique_lock lock(mutex);
     end = taken;
@@ -236,23 +236,23 @@ struct Loader::State {
   const std::shared_ptr<const Dataset> dataset;
   const LoaderOptions options;
   const BatchFiller filler;
-  std::int64_t batches = 0, batch_rows = 0, last_rows = 0;  // of an epoch; samples of a global batch, of the last one
+  std::int64_t batches = 0, batch_rows = 0, last_rows = 0;  // per epoch; samples in a global batch; in the last one
 
-  // Written by start() alone, while no worker is busy.
+  // Written only by start(), while no worker is busy.
   std::vector<std::int64_t> order, own_samples;
   std::int64_t epoch = 0;
 
-  std::vector<std::vector<std::uint8_t>> scratch;  // room for an image, each worker's own
+  std::vector<std::vector<std::uint8_t>> scratch;  // one image buffer per worker
 
-  // Guarded by the mutex; a slot's batch belongs to its worker until `ready` says otherwise.
+  // Guarded by the mutex. A slot's batch belongs to its worker until `ready` is its ticket.
   std::mutex mutex;
   std::condition_variable wake_workers, wake_consumer;
   std::vector<Slot> slots;
   std::int64_t run = 0;                  // counts calls of start()
-  std::int64_t begin = 0, end = 0;       // tickets of this run
-  std::int64_t released = 0, taken = 0;  // the lowest ticket that must stay valid; the next one to hand out
+  std::int64_t begin = 0, end = 0;       // ticket range of this run
+  std::int64_t released = 0, taken = 0;  // the lowest ticket that must stay valid; the next ticket to take
   int busy = 0;
-  std::atomic<bool> stopping{false};  // written under the mutex; a worker looks at it between two images
+  std::atomic<bool> stopping{false};  // written under the mutex; workers check it before each image
 
   std::vector<std::thread> threads;
 };

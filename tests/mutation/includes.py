@@ -1,4 +1,4 @@
-"""Which sources include a header, read from the text of both."""
+"""Finds the sources that include a header, from their text."""
 import pathlib
 import re
 
@@ -6,7 +6,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 
 
 def includers(texts):
-    """{header: the .cpp files that include it, however indirectly} of {path: text}, paths relative to the root of the tree."""
+    """{header: the .cpp files that include it directly or indirectly}, from {path: text}. Paths are relative to the
+    root of the tree."""
     direct = {}
     for path, text in texts.items():
         folder = pathlib.PurePosixPath(path).parent

@@ -1,11 +1,11 @@
-"""Mutants: one small change each to a line of product code. Which lines, and which change, follows from the seed and the text of the line
-alone: other lines may change and the sample stays."""
+"""Mutants: single small changes to lines of product code. The seed and a line's own text decide whether and how the
+line is changed, so that edits of other lines do not change the sample."""
 import hashlib
 import re
 
 from source_text import Lines, closing, controlled, masked, statements
 
-# One line of these says what went wrong, not what is done: only whether it is reached counts.
+# Statements that only report an error. They are removed, but their text is not changed.
 REPORTS = re.compile(r"(?:throw\b|(?:\w+::)*(?:fail|refuse|usage|notice|throw_\w+)\s*\()")
 LOGS = re.compile(r"std::fprintf\s*\(\s*stderr\b|(?:\w+::)*tell\s*\(")
 CALL_OR_ASSIGNMENT = re.compile(r"[*(]*(?:::)?[\w:]+(?:<[^;=]*>)?[)]*(?:(?:\.|->)\w+|\[[^\]]*\]|\([^;]*?\))*\s*"
@@ -25,11 +25,11 @@ NAMES = [("std::min", "std::max"), ("std::floor", "std::ceil"), (".front()", ".b
 
 
 def operator_changes(code, begin, end):
-    """(begin, end, new text, rule) of every change of one token."""
+    """Yields (begin, end, new text, rule) for every change of a single token."""
     for rule, table in OPERATORS.items():
         for at in re.finditer(r"(?<= )(?:%s)(?=\s)" % "|".join(re.escape(o) for o in sorted(table, key=len, reverse=True)), code[begin:end]):
             if at.group() == "+" and ('"' in code[:begin + at.start()].rstrip()[-1:] + code[begin + at.end():end].lstrip()[:1]):
-                continue  # text does not subtract
+                continue  # `+` joins strings
             for new in table[at.group()]:
                 yield begin + at.start(), begin + at.end(), new, rule
     for at in re.finditer(r"\+\+|--", code[begin:end]):
@@ -69,14 +69,14 @@ def condition_changes(code, begin, end):
 
 
 def argument_changes(code, begin, end):
-    """Two neighbours of a call that are plain names change places."""
+    """Swaps two adjacent arguments that are plain names."""
     for at in re.finditer(r"(?<=[(,])(\s*)([a-z_][\w.]*), ([a-z_][\w.]*)(?=[,)])", code[begin:end]):
         if at.group(2) != at.group(3):
             yield begin + at.start(), begin + at.end(), f"{at.group(1)}{at.group(3)}, {at.group(2)}", "arguments"
 
 
 def changes(code, statement):
-    """Every change of a statement. Messages and logs keep their text."""
+    """Yields every change of a statement. Messages and logs keep their text."""
     first = controlled(code, statement.begin, statement.end) if statement.place == "body" else statement.end
     rest = code[first:statement.end]
     end = first if REPORTS.match(rest) or LOGS.match(rest) else statement.end
@@ -99,14 +99,14 @@ class Mutant:
         self.path, self.begin, self.end, self.rule = path, begin, end, rule
         self.first, self.last = lines.number(statement.begin), lines.number(statement.end - 1)
         self.new = new + "\n" * (text.count("\n", begin, end) - new.count("\n"))  # later lines keep their numbers
-        self.line, self.nth = lines.number(begin), 1  # nth: of the lines of the file with the same text
+        self.line, self.nth = lines.number(begin), 1  # nth: position among the file's lines with the same text
         self.before = lines.line(self.line).strip()
         column = lines.begins[self.line - 1]
         after = lines.line(self.line)
         self.after = (after[:begin - column] + new.split("\n")[0] + (after[end - column:] if end - column <= len(after) else "")).strip()
 
     def key(self):
-        """What names it in a list of equivalent mutants, whatever its line's number is."""
+        """Its key in the list of equivalent mutants, independent of line numbers."""
         return self.path, self.before, self.after
 
     def applied(self, text):
@@ -119,7 +119,7 @@ def mutants_of(path, text):
         while code[statement.begin:statement.begin + 1].isspace():
             statement.begin += 1
         for begin, end, new, rule in changes(code, statement):
-            # What is masked in `code` stands in `text`.
+            # From `text`, because literals are blank in `code`.
             if rule == "condition" and new.startswith("!("):
                 new = f"!({text[begin:end]})"
             yield Mutant(path, text, lines, statement, begin, end, new, rule)
@@ -130,7 +130,7 @@ def digest(*parts):
 
 
 def sample(texts, count, seed):
-    """`count` mutants, one a line at most, of {path: text}; fewer where there are fewer lines."""
+    """Draws `count` mutants from {path: text}, at most one per line. Fewer if there are fewer lines."""
     ranked = []
     for path, text in texts.items():
         by_line, seen = {}, {}

@@ -1,4 +1,4 @@
-"""Which changes a line gets, and that a sample stays what it is."""
+"""Tests the changes of a line and the stability of a sample."""
 import unittest
 
 from includes import includers

@@ -20,7 +20,7 @@ from test_cases import Runner, chunks, listed, ordered
 
 FOLDERS = ["engine", "data", "kernels/cpu", "kernels/host", "kernels/comm", "apps", "models"]
 EQUIVALENT = HERE / "equivalent.txt"
-MOST_INCLUDERS = 12  # sources that include a header whose lines are drawn: a mutant compiles them all
+MOST_INCLUDERS = 12  # headers with more including sources are not mutated: a mutant compiles them all
 
 
 def say(line):
@@ -40,7 +40,7 @@ def options(words):
 
 
 def product_texts(root, paths):
-    """{path: text} of the files whose lines may be drawn."""
+    """({path: text} of the files that may be mutated, {header: the .cpp files that include it})."""
     listed_files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.cpp", "*.h"], cwd=root, stdout=subprocess.PIPE, text=True, check=True)
     texts = {path: (root / path).read_text() for path in listed_files.stdout.splitlines() if (root / path).is_file()}
     wanted = [path.rstrip("/") for path in paths]
@@ -59,15 +59,16 @@ def inside(path, folder):
 class Mutation:
     def __init__(self, sandbox, reach, runner, included, cases):
         self.sandbox, self.reach, self.runner, self.included, self.cases = sandbox, reach, runner, included, cases
-        self.trusted = set()  # tests that were seen to pass without a mutant
-        self.broken = set()   # and those that were seen to fail
+        self.trusted = set()  # names of tests that passed without a mutant
+        self.broken = set()   # names of tests that failed without a mutant
 
     def sources(self, path):
         found = [path] if path.endswith(".cpp") else sorted(self.included[path])
         return [source for source in found if source in self.sandbox.compiles]
 
     def compiled(self, mutant, folder):
-        """({object: its new file}, seconds); None: it does not compile; empty: nothing but the source differs."""
+        """(objects, seconds). objects: {object: its new file}; None if the mutant does not compile; empty if the object
+        code is unchanged."""
         begin = time.monotonic()
         sandbox, place = self.sandbox, self.sandbox.tree / mutant.path
         shutil.rmtree(folder, ignore_errors=True)
@@ -89,11 +90,12 @@ class Mutation:
         return changed, time.monotonic() - begin
 
     def selected(self, mutant, objects):
-        """The cases that run the mutant's line, the likeliest to notice first."""
+        """The test cases that run the mutant's line, those most likely to fail first."""
         names = self.reach.of_line(mutant.path, mutant.line, mutant.first, mutant.last)
         compiled_in = {output for output, command in self.sandbox.links if output.startswith("tests/") and
                        any(word in objects and word.startswith("tests/") for word in command.split(" "))}
-        programs = {str(self.sandbox.build / output) for output in compiled_in}  # a header's code is in the tests' own objects too
+        # The code of a header is in the tests' own objects too.
+        programs = {str(self.sandbox.build / output) for output in compiled_in}
         cases = [case for case in self.cases if names is None or case.name in names or case.command[0] in programs]
         return ordered([case for case in cases if case.name not in self.broken], pathlib.PurePosixPath(mutant.path).stem)
 
@@ -120,7 +122,7 @@ class Mutation:
                 return KILLED, f"{case.name}: {result.outcome}", len(cases)
 
     def passes_without(self, case):
-        """Whether a test passes over the unchanged tree; one that does not is left out from here on."""
+        """Whether a test passes on the unchanged tree. A test that fails is left out from then on."""
         if case.name not in self.trusted:
             result = self.runner.run([case], 5 * case.seconds + 60)
             (self.trusted if not result.failed else self.broken).add(case.name)
@@ -158,9 +160,10 @@ def plant(root, chosen, todo, included, known, kept):
         begin = time.monotonic()
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    pathlib.Path("/proc/self/oom_score_adj").write_text("500")  # a mutant that takes all memory is the first to be ended for it
+    pathlib.Path("/proc/self/oom_score_adj").write_text("500")  # the OOM killer picks a mutant first
     sandbox = Sandbox(root, chosen.jobs)
-    os.environ["GIT_CEILING_DIRECTORIES"] = str(sandbox.home)  # no program in it says which commit it is: each commit would be another product
+    # Keeps the commit out of the programs: otherwise each commit would be a different product.
+    os.environ["GIT_CEILING_DIRECTORIES"] = str(sandbox.home)
     sandbox.home.mkdir(parents=True, exist_ok=True)
     sandbox.refresh()
     timed("build")
@@ -173,8 +176,8 @@ def plant(root, chosen, todo, included, known, kept):
         mutation = Mutation(sandbox, reach, runner, included, cases)
         for case in cases:
             if reach.tests[case.name]["outcome"] not in ("passed", "skipped"):
-                mutation.passes_without(case)  # with code that reports it did not
-        # While the tests of one run, the next is compiled.
+                mutation.passes_without(case)  # it failed with instrumented code
+        # Compiles the next mutant while the tests of the current one run.
         with concurrent.futures.ThreadPoolExecutor(1) as compiler:
             def ahead(i):
                 listed_as = i < len(todo) and known.get(todo[i].key())

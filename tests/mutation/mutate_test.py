@@ -1,4 +1,4 @@
-"""Whole calls over a project of one library and one test program."""
+"""Tests whole calls on a project with one library and one test program."""
 import contextlib
 import io
 import json
@@ -50,7 +50,8 @@ foreach(case twice unread endless crash inner)
   add_test(NAME "toy: ${case}" COMMAND test_toy ${case})
 endforeach()
 """,
-    # A program as Catch2 makes them. The test `crash` ends by a signal, as some of ours do; what it reached counts.
+    # Like a Catch2 program. The test `crash` ends by a signal, as some of our tests do. The lines that it reached
+    # count.
     "tests/toy/toy_test.cpp": """#include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -87,12 +88,12 @@ class WholeCalls(unittest.TestCase):
         cls.folder.cleanup()
 
     def mutants(self, *wanted):
-        """The mutants with these lines."""
+        """The mutants with these files and changed lines."""
         every = [mutant for path, text in FILES.items() if path.startswith("engine") for mutant in mutants_of(path, text)]
         return [next(mutant for mutant in every if (mutant.path, mutant.after) == (f"engine/{path}", after)) for path, after in wanted]
 
     def call(self, mutants, *words):
-        """{line of the mutant: its record}, and what was printed."""
+        """({changed line: its record}, printed text)."""
         printed = io.StringIO()
         with unittest.mock.patch("mutate.sample", lambda *_: mutants), unittest.mock.patch("mutate.EQUIVALENT", self.root / "equivalent.txt"), \
                 contextlib.redirect_stdout(printed):
@@ -127,7 +128,7 @@ class WholeCalls(unittest.TestCase):
         self.assertNotIn("of 10,", printed)
         records, printed = self.call(chosen, "--survivors")
         self.assertEqual(printed.count(" of 10, survived"), 3)
-        self.assertNotIn("which lines", printed)  # nothing changed: what reaches what is known
+        self.assertNotIn("which lines", printed)  # nothing changed, so reach.py runs no tests
 
     def test_a_call_that_was_killed_leaves_nothing_behind(self):
         sandbox = Sandbox(self.root, 2)

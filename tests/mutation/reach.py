@@ -1,5 +1,5 @@
-"""Which tests reach which lines. Product code is compiled a second time so that each basic block reports itself (reached.cpp), every fast test
-runs over it once, in a process of its own, and the line table says which lines a block has."""
+"""Maps tests to the lines that they reach. Product code is compiled a second time with instrumented basic blocks
+(reached.cpp). Every fast test runs once on it, in its own process. The line table has the lines of each block."""
 import bisect
 import concurrent.futures
 import hashlib
@@ -12,7 +12,7 @@ import subprocess
 from mutants import digest
 from sandbox import HERE, Failed
 
-# Exact lines need code that the optimiser leaves alone; the loops of kernels and pictures would take minutes so.
+# Exact lines need unoptimised code. The loops of SLOW_LOOPS would then take minutes, so that code is compiled with -O1.
 FLAGS = "-g1 -w -fsanitize-coverage=trace-pc -fno-optimize-sibling-calls -fno-inline"
 SLOW_LOOPS = ("kernels/", "data/")
 NOT_REPORTING = ("kernels/reference/", "kernels/cuda/", "tests/", "benchmarks/")
@@ -24,7 +24,7 @@ def file_hash(path):
 
 
 class Reach:
-    """tests: {name: {hash of its program, seconds}}; lines: {path: {line: set of tests as bits}}."""
+    """tests: {name: {hash, seconds, outcome}}. lines: {path: {line: set of tests as bits}}."""
 
     def __init__(self, sandbox, runner):
         self.sandbox, self.runner = sandbox, runner
@@ -41,12 +41,13 @@ class Reach:
                  "lines": {path: {line: format(bits, "x") for line, bits in lines.items()} for path, lines in self.lines.items()}}
         write_whole(self.file, json.dumps(known))
 
-    # --- questions ---
+    # --- queries ---
 
     def of_line(self, path, line, first, last):
-        """Names of the tests that reach a line of the statement first to last; where no code is the line's own, the statement; where none is
-        the statement's, as with a constant, the file. A line that no test is seen to reach has those that reach the ten lines before it: the
-        line table gives some calls to other lines. None: nothing of the file is known."""
+        """Names of the tests that reach `line` of the statement in lines first to last. If the line has no code: those
+        of the statement. If the statement has none, e.g. a constant: those of the file. If no test reaches the line:
+        those of the ten lines before, because the line table assigns some calls to other lines. None: the file is
+        unknown."""
         lines = self.lines.get(path)
         if lines is None:
             return None
@@ -55,10 +56,10 @@ class Reach:
             found = [lines.get(before, 0) for before in range(max(1, line - 10), line)]
         return {name for i, name in enumerate(self.names) if any(bits >> i & 1 for bits in found)}
 
-    # --- the run over the unchanged tree ---
+    # --- the run on the unchanged tree ---
 
     def update(self, cases, say):
-        """Runs the tests that are not known in the state of their programs and of the product."""
+        """Runs the tests whose program, or the product, has changed since their last run."""
         sandbox = self.sandbox
         product = digest(*sorted(file_hash(sandbox.build / output) for output, _ in sandbox.links if self.is_product(output)))
         if product != self.product:
@@ -84,7 +85,7 @@ class Reach:
         return not pathlib.PurePosixPath(output).parts[0] == "tests"
 
     def report_blocks(self, say):
-        """Compiles and links product code that reports; returns the programs and libraries that do."""
+        """Compiles and links instrumented product code. Returns the instrumented programs and libraries."""
         sandbox, wanted = self.sandbox, []
         for path, entries in sandbox.compiles.items():
             if path.startswith(("..", "/", "build") + NOT_REPORTING) or not path.endswith(".cpp"):
@@ -108,9 +109,9 @@ class Reach:
         return [output for output in outputs if not output.endswith(".a")]
 
     def blocks_of(self, module):
-        """[(mark of a block, {(path, line)})] and a table with every line that has code."""
+        """[(mark of a block, {(path, line)})] of a program or library. A mark is the address after the block's call."""
         calls = subprocess.run(f"objdump -d --no-show-raw-insn {module} | grep -E -A1 '<__sanitizer_cov_trace_pc>$|>:$'", shell=True,
-                               stdout=subprocess.PIPE, text=True).stdout  # none where the linker took no object that reports
+                               stdout=subprocess.PIPE, text=True).stdout  # empty without instrumented objects
         marks, functions, after_call = [], [], False
         for line in calls.splitlines():
             if line.endswith(">:"):
@@ -123,7 +124,8 @@ class Reach:
         table = subprocess.run(["objdump", "-WL", "-w", str(module)], stdout=subprocess.PIPE, text=True, check=True).stdout
         rows = sorted({int(at, 16) for at in re.findall(r"^\S.* (?:\d+|-) +(0x[0-9a-f]+)", table, re.MULTILINE)})
         marks.sort()
-        # From the row that a mark's call belongs to, or its function's first, to the next block.
+        # A block begins at the row of its mark's call, the first block of a function at the function.
+        # It ends at the next block.
         begins = []
         for i, mark in enumerate(marks):
             function = functions[max(bisect.bisect_right(functions, mark) - 1, 0)] if functions else 0
@@ -190,7 +192,7 @@ class Reach:
 
 
 def write_whole(path, text):
-    """The file has the old content or the new, whenever this is killed."""
+    """Writes a file atomically: a kill leaves the old or the new content."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(text)
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""What became of each mutant, kept as JSON after every one, and the report."""
+"""The outcomes of the mutants, saved as JSON after each one, and the report."""
 import json
 
 from reach import write_whole
@@ -9,7 +9,8 @@ SEPARATOR = " ::: "
 
 
 def equivalents(text):
-    """{(path, line, line of the mutant): why nothing can notice it} of a list with one a line; # begins a comment."""
+    """{(path, line, line of the mutant): why no test can notice it}, from a list with one entry per line; # begins a
+    comment."""
     found = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -23,11 +24,11 @@ def equivalents(text):
 
 class Results:
     def __init__(self, file, call):
-        """`call`: what the sample follows from; another call's records are not continued."""
+        """`call`: the parameters of the sample. Records of other parameters are not loaded."""
         self.file, self.call, self.records, self.seconds = file, call, [], {}
 
     def load(self):
-        """The records of an earlier call with the same sample."""
+        """Loads the records of an earlier call with the same sample."""
         if self.file.exists():
             known = json.loads(self.file.read_text())
             if known["call"] == self.call:
@@ -37,7 +38,7 @@ class Results:
         write_whole(self.file, json.dumps({"call": self.call, "seconds": self.seconds, "mutants": self.records}, indent=1))
 
     def of(self, mutant):
-        wanted = mutant.key() + (mutant.nth,)  # not its line's number, which other lines change
+        wanted = mutant.key() + (mutant.nth,)  # without the line number, which edits of other lines change
         return next((record for record in self.records if tuple(record[key] for key in ("path", "before", "after", "nth")) == wanted), None)
 
     def add(self, mutant, outcome, seconds, why="", tests=0):
@@ -52,7 +53,7 @@ class Results:
         return sum(record["outcome"] == outcome and record["path"].startswith(folder) for record in self.records)
 
     def share(self, folder=""):
-        """Killed of those that compile and are not equivalent, in per cent; None without any."""
+        """Percentage of killed mutants among those killed or survived. None if there are none."""
         killed, survived = self.count(KILLED, folder), self.count(SURVIVED, folder)
         return 100 * killed / (killed + survived) if killed + survived else None
 

@@ -1,4 +1,4 @@
-"""A copy of the tree with a build of its own, in which a file or an object takes another's place for a while."""
+"""A copy of the tree with its own build, in which source and object files are replaced temporarily."""
 import json
 import os
 import pathlib
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Programs of these folders test what a mutant can touch: not the simulated CUDA, and no programs outside the tree.
+# Test folders that do not test mutated code: simulated CUDA, and programs outside the tree.
 LEFT_OUT = {"cuda", "simt", "embed", "gpu", "mutation"}
 
 
@@ -25,7 +25,7 @@ class Sandbox:
     # --- the copy and its build ---
 
     def refresh(self):
-        """Brings the copy and its build to the state of the tree."""
+        """Updates the copy and its build to the state of the tree."""
         for part in ("tree", "build"):
             self.restore(part)
         listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=self.root, stdout=subprocess.PIPE, check=True)
@@ -38,7 +38,7 @@ class Sandbox:
         self.configure()
         self.command(["ninja", "-C", str(self.build), "-j", str(self.jobs)] + self.targets(), "the unchanged tree does not build", show=True)
         database = json.loads((self.build / "compile_commands.json").read_text())
-        self.compiles = {}  # path: what compiles it for the tests' programs, each to another object
+        self.compiles = {}  # path: [(compile command, object)] for the test programs
         for entry in database:
             output = re.search(r" -o (\S+) ", entry["command"]).group(1)
             if (self.build / output).exists():
@@ -49,7 +49,7 @@ class Sandbox:
         guard = self.home / "safe_kill.o"
         flags = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
                  "-DDP_LIBRARY_TYPE=SHARED", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON", "-DDP_CUDA=OFF", "-DDP_INSTALL=OFF",
-                 # Plugins are found beside dp_train, and a library with a copy of some source runs its own.
+                 # Plugins are beside dp_train. A library with its own copy of a source must call that copy.
                  f"-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-Bsymbolic-functions -Wl,-rpath,{self.build}/apps/dp_train {guard}",
                  "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-Bsymbolic-functions"]
         before, now = self.home / "configured.json", json.dumps(flags)
@@ -69,17 +69,17 @@ class Sandbox:
             raise Failed(f"{complaint}: {shlex.join(words)}\n{done.stdout or ''}")
         return done.stdout
 
-    # --- what takes another's place ---
+    # --- replaced files ---
 
     def set_aside(self, path):
-        """Moves a file of the sandbox away until restore(); a second call keeps what the first set aside."""
+        """Moves a file of the sandbox away until restore(). A second call keeps the file of the first."""
         original = self.originals / path.relative_to(self.home)
         if not original.exists() and path.exists():
             original.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, original)
 
     def restore(self, part):
-        """Everything set aside in `tree` or `build` comes back, with its time: nothing is built again."""
+        """Moves back all files set aside in `tree` or `build`, with their time stamps, so that nothing is rebuilt."""
         folder = self.originals / part
         if not folder.exists():
             return
@@ -88,7 +88,8 @@ class Sandbox:
         shutil.rmtree(folder)
 
     def compile(self, path, folder, flags="", limit=600):
-        """Compiles one source to objects under `folder`; {object: its new file}, or None where the compiler refuses."""
+        """Compiles one source to objects under `folder`. Returns {object: its new file}, or None if the compiler fails
+        or takes longer than `limit` seconds."""
         objects = {}
         for command, output in self.compiles[path]:
             new = folder / output
@@ -104,8 +105,8 @@ class Sandbox:
         return objects
 
     def link(self, objects, more=""):
-        """Links again what holds one of `objects`, with its new file; `more` goes into what is loaded. Returns the outputs, or None where
-        the linker refuses. restore("build") undoes it."""
+        """Relinks the outputs that contain one of `objects`, with its new file. `more`: an object that is added to
+        programs and shared libraries. Returns the outputs, or None if the linker fails. restore("build") undoes it."""
         changed, outputs = {old: str(new) for old, new in objects.items()}, []
         for output, command in self.links:
             words = command.split(" ")
@@ -124,7 +125,7 @@ class Sandbox:
 
 
 def links(commands):
-    """(output, command) of every command that links or archives, an archive before what needs it."""
+    """[(output, command)] of all link and archive commands. Archives precede the outputs that need them."""
     found = []
     for command in commands.splitlines():
         match = re.search(r"\bar\S* qc (\S+)", command) or (None if " -c " in command else re.search(r" -o (\S+)", command))

@@ -1,4 +1,4 @@
-"""C++ source as statements: what of a file becomes code of a function, found without a compiler."""
+"""Splits C++ source into statements without a compiler."""
 import bisect
 import re
 
@@ -12,7 +12,8 @@ DECLARES = re.compile(r"\s*(?:static_assert|using|namespace|typedef|friend|exter
 
 
 def masked(text):
-    """The text with comments, preprocessor lines and the insides of literals blanked; every other character stays where it is."""
+    """The text with comments, preprocessor lines and the contents of literals blanked. All other characters keep their
+    place."""
     out, at, end = list(text), 0, len(text)
 
     def blank(begin, finish):
@@ -49,8 +50,8 @@ def masked(text):
 
 
 class Statement:
-    """text[begin:end] of a masked file, with its `;`. place: body (of a function or lambda), head (of a function, a loop, a condition),
-    or outside (of every function: constants and tables)."""
+    """text[begin:end] of a masked file, with its `;`. place: body (of a function or lambda), head (of a function, a
+    loop, a condition), or outside (of every function: constants and tables)."""
 
     def __init__(self, begin, end, place):
         self.begin, self.end, self.place = begin, end, place
@@ -60,7 +61,7 @@ class Statement:
 
 
 def closing(code, at):
-    """Where the parenthesis that opens at `at` is closed."""
+    """The position of the parenthesis that closes the one at `at`."""
     depth = 0
     for i in range(at, len(code)):
         depth += {"(": 1, ")": -1}.get(code[i], 0)
@@ -70,7 +71,7 @@ def closing(code, at):
 
 
 def opened(code, begin, brace, outer, depth):
-    """What the brace at `brace` opens, where the statement that holds it begins at `begin`."""
+    """The kind of block that the brace at `brace` opens. `begin`: the start of the statement with the brace."""
     head = code[begin:brace].strip()
     if outer == "init":
         return "body" if re.search(r"\)\s*(?:mutable\s*|noexcept\s*)*(?:->\s*[\w:<>*&\s]+)?$|\]$", head) and "[" in head else "init"
@@ -85,8 +86,8 @@ def opened(code, begin, brace, outer, depth):
 
 
 def statements(code):
-    """The statements of a masked file, in order; a block is not one, what introduces it is a head."""
-    found, stack, begin, depth = [], [], 0, 0  # stack: what each open brace opened, and the depth of parentheses outside of it
+    """The statements of a masked file, in order. A block is no statement; the text before its brace is a head."""
+    found, stack, begin, depth = [], [], 0, 0  # stack: (kind, parenthesis depth outside) of each open brace
     for at, here in enumerate(code):
         kind = stack[-1][0] if stack else "namespace"
         if here in "([":
@@ -128,7 +129,7 @@ def place_of(text, kind):
 
 
 def controlled(code, begin, end):
-    """Where the statement within [begin, end) begins that `if`, `for`, `else`, `case` and labels lead to."""
+    """The start of the statement in [begin, end) after leading `if`, `for`, `else`, `case` and labels."""
     at = begin
     while True:
         while at < end and code[at].isspace():
@@ -142,7 +143,7 @@ def controlled(code, begin, end):
 
 
 class Lines:
-    """Places in a text as line numbers from 1."""
+    """Converts positions in a text to line numbers from 1."""
 
     def __init__(self, text):
         self.text = text

@@ -1,4 +1,4 @@
-"""What of a source is taken for code."""
+"""Tests which parts of a source count as code."""
 import unittest
 
 from source_text import Lines, masked, statements

@@ -1,4 +1,5 @@
-"""The fast tests as CTest lists them, run without it: several cases of one program in one process, several processes at a time."""
+"""Runs the fast tests that CTest lists, without CTest: several cases of a program per process, several processes at a
+time."""
 import concurrent.futures
 import json
 import os
@@ -11,10 +12,10 @@ import tempfile
 import threading
 import time
 
-# Left to other runs: what is slow, needs a GPU, simulates one, or builds programs of its own.
+# Labels of tests that are left out: slow, on a GPU or a simulated one, or building their own programs.
 LEFT_OUT = {"slow", "simt", "simt-slow", "gpu", "embed"}
 PRETENDING = {"gpu", "mutation"}  # folders of tests that run no product code
-CHUNK_SECONDS = 2.0  # of cases that share a process
+CHUNK_SECONDS = 2.0  # expected total of the cases that share a process
 SKIPPED = 4
 
 
@@ -26,7 +27,7 @@ class Case:
 
     @property
     def program(self):
-        """The Catch2 program whose case it is, if it can share a process."""
+        """The case's Catch2 program if the case can share a process, else None."""
         alone = self.environment or self.passes_with or self.must_fail or len(self.command) < 2
         own = pathlib.Path(self.command[0]).name.startswith("test_") and not self.command[1].startswith(("[", "-"))
         return self.command[0] if own and not alone else None
@@ -52,13 +53,13 @@ def cases_of(answer):
 
 
 def ordered(cases, concept):
-    """Those whose name has a word of the concept first, then the cheapest."""
+    """The cases whose name has a word of `concept` first, each group by expected time."""
     words = [word for word in re.split(r"[^a-z0-9]+", concept.lower()) if len(word) > 2]
     return sorted(cases, key=lambda case: (not any(word in case.name.lower() for word in words), case.seconds, case.name))
 
 
 def chunks(cases):
-    """Lists of cases that share a process, in the order of their first."""
+    """Lists of cases that share a process, in the order of their first cases."""
     found, filling = [], {}
     for case in cases:
         chunk = filling.get(case.program)
@@ -71,7 +72,8 @@ def chunks(cases):
 
 class Result:
     def __init__(self, outcome, seconds, output=""):
-        self.outcome, self.seconds, self.output = outcome, seconds, output  # passed, failed, skipped, timed out, stopped
+        # outcome: passed, failed, skipped, timed out or stopped
+        self.outcome, self.seconds, self.output = outcome, seconds, output
 
     @property
     def failed(self):
@@ -85,7 +87,7 @@ class Runner:
         self.stop = threading.Event()
 
     def clean(self):
-        """Kills what tests left running, in whatever process group, and removes their files."""
+        """Kills processes that tests left running, in any process group, and removes their files."""
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 if f"TMPDIR={self.scratch}\0".encode() in (process / "environ").read_bytes():
@@ -96,7 +98,7 @@ class Runner:
         os.mkdir(self.scratch)
 
     def run(self, chunk, limit, environment=None):
-        """One process for these cases; it and what it started are killed after `limit` seconds."""
+        """Runs these cases in one process. Kills it and its process group after `limit` seconds."""
         case = chunk[0]
         command = case.command
         if len(chunk) > 1:
@@ -112,7 +114,7 @@ class Runner:
                 return Result("failed", 0.0, str(error))
             outcome = self.wait(process, begin + limit)
             try:
-                os.killpg(process.pid, signal.SIGKILL)  # what it left running
+                os.killpg(process.pid, signal.SIGKILL)  # processes that it left running
             except OSError:
                 pass
             process.wait()
@@ -138,8 +140,8 @@ class Runner:
         return None
 
     def first_failure(self, chunks_of_cases):
-        """Runs chunks until a case of one fails, and again in a process of its own: (case, result) of the second time, or None when all pass.
-        A failure that does not come again is the machine's."""
+        """Runs chunks until a case fails, and fails again in its own process. Returns (case, second result), or None if
+        all pass. A failure that does not repeat is ignored."""
         found, lock, todo = [], threading.Lock(), iter(chunks_of_cases)
 
         def work():
@@ -168,7 +170,8 @@ class Runner:
 
 
 def learn_seconds(chunk, seconds):
-    """The map's programs are slower than those that mutants run in; a chunk's time is divided among its cases as before."""
+    """Scales the expected times to the measured one: reach.py measured them with slower, instrumented programs. The
+    cases of a chunk keep their proportions."""
     expected = sum(case.seconds for case in chunk)
     for case in chunk:
         case.seconds *= seconds / expected if expected > 0 else 1.0
@@ -179,7 +182,7 @@ def limit(chunk):
 
 
 def named(chunk, output):
-    """The cases of a chunk that its output names: Catch2 names those that failed."""
+    """The cases of a chunk whose names are in its output: Catch2 prints the names of failed cases."""
     said = "".join(output.split())
     return [case for case in chunk if "".join(case.name.split(": ", 1)[-1].split()) in said] if len(chunk) > 1 else []
 

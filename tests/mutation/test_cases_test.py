@@ -1,4 +1,5 @@
-"""Tests as processes: who is left out, who shares one, and when a failure counts. The programs are shell scripts."""
+"""Tests test_cases.py: which tests are left out or share a process, and which failures count. The programs are shell
+scripts."""
 import pathlib
 import tempfile
 import time

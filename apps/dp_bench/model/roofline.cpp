@@ -5,13 +5,13 @@
 namespace dp_bench {
 namespace {
 
-constexpr double kBytes = 2;  // of an activation
+constexpr double kBytes = 2;  // per activation
 constexpr double kFeatures = 512, kClasses = 100;
 
 struct Convolution {
   std::string name;
   double in, out, kernel, size_in, size_out;
-  bool first = false, second = false, shortcut = false;  // of its block
+  bool first = false, second = false, shortcut = false;  // position in its residual block
 
   double operations() const { return 2 * size_out * size_out * out * in * kernel * kernel; }
   double bytes_in() const { return size_in * size_in * in * kBytes; }
@@ -59,7 +59,7 @@ Work resnet18_cifar(double images, Fusion fusion) {
     const auto forward = [&](double ops, double bytes) { work.kernels.push_back({c.name, false, ops, bytes}); };
     const auto backward = [&](double ops, double bytes) { work.kernels.push_back({c.name, true, ops, bytes}); };
     work.layers.push_back({c.name, c.weights() + 2 * c.out});
-    const double mask = out / 16;  // a bit for each element of the ReLU
+    const double mask = out / 16;  // of the ReLU: one bit per element
     forward(operations, in + out + weights);
     if (fusion == Fusion::fused_norm) {
       forward(0, c.shortcut ? 3 * out : 2 * out + (c.second ? out : 0) + out + mask);
@@ -75,13 +75,13 @@ Work resnet18_cifar(double images, Fusion fusion) {
     }
     if (c.name != "stem") backward(operations, out + in + weights);
     backward(operations, out + in + weights * 2);
-    if (c.first) backward(0, 3 * in);  // the shortcut's gradient is added
+    if (c.first) backward(0, 3 * in);  // adds the shortcut's gradient
   }
   const double last = layers.back().size_out * layers.back().size_out * kFeatures * kBytes * images;
   work.head = {"fc", false, 3 * 2 * kFeatures * kClasses * images, last * 2 + 3 * kFeatures * kClasses * 4};
   work.layers.push_back({"fc", kFeatures * kClasses + kClasses});
-  // Weights and momenta read and written, gradients read, all float32; a copy of the weights in two bytes. Eager also converts
-  // weights and gradients in passes of their own.
+  // Bytes per parameter. 22: weights and momenta read and written and gradients read in float32, and a 16-bit copy of
+  // the weights written. Eager: 12 more, to convert weights and gradients in separate passes.
   work.update = {"sgd", true, 0, work.parameters() * (fusion == Fusion::eager ? 22 + 12 : 22)};
   return work;
 }

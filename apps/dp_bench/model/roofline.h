@@ -1,5 +1,5 @@
-// ResNet18 on CIFAR-sized images as a list of GPU kernels, each with its arithmetic and memory traffic: what the scaling model
-// computes with. Activations of two bytes, channels last; a multiplication and an addition are two operations.
+// Input of the scaling model: ResNet18 on CIFAR-sized images as a list of GPU kernels with their operations and memory
+// traffic. Activations have two bytes and are channels-last. A multiply-add counts as two operations.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace dp_bench {
 
-// What is one kernel: batch normalisation, addition and ReLU together each way, or every pass by itself as in PyTorch eager.
+// fused_norm: batch normalisation, addition and ReLU are one kernel, both forward and backward. eager: every pass is a
+// kernel of its own, as in PyTorch eager.
 enum class Fusion { fused_norm, eager };
 
 struct WorkLayer {
@@ -23,13 +24,13 @@ struct Work {
   std::vector<WorkLayer> layers;  // in forward order, "fc" last
   std::vector<Kernel> kernels;
   Kernel update;  // of all parameters
-  // Pooling, last layer and loss, both ways; a third of it counts as forward.
+  // Pooling, last layer and loss, forward and backward. A third of the time counts as forward.
   Kernel head;
   double parameters() const;
 };
 Work resnet18_cifar(double images, Fusion fusion);
 
-// At these rates: operations and bytes a second.
+// The longer of compute and memory time. Rates: operations and bytes per second.
 double seconds(const Kernel& kernel, double operations_rate, double bytes_rate);
 
 }  // namespace dp_bench

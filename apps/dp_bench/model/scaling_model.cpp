@@ -10,7 +10,7 @@ namespace {
 constexpr double kBucketBytes = 4e6;
 constexpr double kGradientBytes = 4, kWeightBytes = 4;
 
-// One device's step by layers, in seconds.
+// One device's step by layers. All in seconds, except the parameter counts.
 struct Times {
   std::vector<std::string> order;
   std::map<std::string, double> forward, backward, parameters;
@@ -46,7 +46,7 @@ struct Bucket {
   double bytes = 0;
 };
 
-// From the last layer on, as backward makes them ready.
+// From the last layer to the first, the order in which backward completes the gradients.
 std::vector<Bucket> buckets_of(const Times& times) {
   std::vector<Bucket> all;
   Bucket open;
@@ -77,7 +77,7 @@ class Model {
     if (n_ == 1 && hosts_.count == 1) return alone;
     if (strategy == Strategy::star) return alone + (n_ - 1) * (gradients + weights) / hardware_.star + 2 * call_;
     if (strategy == Strategy::naive) return alone + whole(gradients) + whole(weights);
-    std::map<std::string, double> late;  // when a layer's weights are there, after the step's start
+    std::map<std::string, double> late;  // arrival of a layer's weights, after the step's start
     double end = 0;
     for (int settled = 0; settled < 3; ++settled) end = once(strategy, late);
     return end;
@@ -100,7 +100,7 @@ class Model {
       if (const auto wait = late.find(layer); wait != late.end()) now = std::max(now, wait->second);
       now += times_.forward.at(layer);
     }
-    double up = 0, down = 0, talking = 0;  // when sums and broadcasts end; how long they take together
+    double up = 0, down = 0, talking = 0;  // end of reductions; end of broadcasts; their total time
     std::map<std::string, double> done;
     for (const Bucket& bucket : buckets_) {
       for (const std::string& layer : bucket.layers) now += times_.backward.at(layer);
@@ -123,7 +123,7 @@ class Model {
     double end = now + hardware_.steal * std::min(talking, times_.all_backward);
     late.clear();
     if (strategy == Strategy::ddp) return std::max(end, up) + times_.update;
-    end += strategy == Strategy::master ? times_.update : times_.update / n_;  // it competes with backward for memory
+    end += strategy == Strategy::master ? times_.update : times_.update / n_;  // competes with backward for memory
     for (const auto& [layer, when] : done) late[layer] = std::max(0.0, when - end + (end - backward_end));
     return end;
   }

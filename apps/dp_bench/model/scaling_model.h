@@ -1,5 +1,6 @@
-// What a training step of ResNet18 on CIFAR-sized images takes on GPUs that are not here: kernels at a share of the device's
-// rates, transfers of constant cost plus bytes by bandwidth, buckets as they become ready. Modelled, never measured.
+// Models the time of a ResNet18 training step on CIFAR-sized images, for GPUs that are not available. Kernels run at a
+// share of the device's peak rates. A transfer takes a constant plus bytes / bandwidth. Buckets are reduced as they
+// become ready. Nothing here is measured.
 #pragma once
 
 #include <string>
@@ -11,13 +12,13 @@ namespace dp_bench {
 
 struct Hardware {
   std::string name;
-  double operations = 0, bytes = 0;                    // a second, at best
-  double operations_share = 0.60, bytes_share = 0.85;  // of these that kernels reach
-  double kernel_seconds = 0;                           // the least time of a kernel
-  double bus = 0;                                      // bytes a second of a ring between the devices
-  double call_seconds = 0;                             // of a collective between eight devices, whatever its size
-  double steal = 0;                                    // share of a collective's time that computing loses beside it
-  double star = 0;                                     // bytes a second of plain copies into or out of one device
+  double operations = 0, bytes = 0;                    // peak rates per second
+  double operations_share = 0.60, bytes_share = 0.85;  // share of the peak that kernels reach
+  double kernel_seconds = 0;                           // added to each kernel's time
+  double bus = 0;                                      // bandwidth of a ring between the devices, bytes per second
+  double call_seconds = 0;                             // latency of a collective between eight devices
+  double steal = 0;                                    // compute time lost per time of an overlapped collective
+  double star = 0;                                     // plain copies into or out of one device, bytes per second
   double activation_bytes = 2;
   int most_devices = 8;
   Fusion fusion = Fusion::fused_norm;
@@ -28,16 +29,17 @@ std::string constants_of(const Hardware& hardware);
 // Hosts of equal devices, joined by a network.
 struct Hosts {
   int count = 1;
-  double bytes = 0;         // a second, into and out of one host
-  double call_seconds = 0;  // that it adds to a collective
+  double bytes = 0;         // per second, into and out of one host
+  double call_seconds = 0;  // latency added to a collective
 };
 
-// star: plain copies into and out of the master; naive: whole gradient, then update, then broadcast; the others in buckets,
-// overlapped with backward and the next forward; ddp: all-reduce, update everywhere at the end.
+// star: plain copies into and out of the master. naive: reduces the whole gradient, then updates, then broadcasts.
+// master, sharded: in buckets, overlapped with backward and the next forward. ddp: all-reduces buckets during backward,
+// then every device updates all weights.
 enum class Strategy { star, naive, master, sharded, ddp };
 const char* to_string(Strategy strategy);
 
-// Seconds of a step in the steady state, with so many images on each of `devices` (of one host).
+// Seconds per step in steady state. `devices` is per host, `images_each` per device.
 double step_seconds(const Hardware& hardware, int devices, int images_each, Strategy strategy, const Hosts& hosts = {});
 
 }  // namespace dp_bench

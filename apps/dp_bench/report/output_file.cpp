@@ -11,7 +11,7 @@
 namespace dp_bench {
 namespace {
 
-constexpr int kReaderPatience = 10'000;  // milliseconds in which a pipe's reader takes nothing
+constexpr int kReaderPatience = 10'000;  // milliseconds to wait for the reader of a full pipe
 
 }  // namespace
 

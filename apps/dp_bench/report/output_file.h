@@ -1,4 +1,4 @@
-// A file for results, opened before the measuring and written after it.
+// A result file. It is opened before measuring, so that an unusable path fails early, and written afterwards.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@ namespace dp_bench {
 
 class OutputFile {
  public:
-  // An empty path: none. dp::Error(io) where it can not be opened to write, or is a pipe that nobody reads. What it holds stays until write().
+  // Empty path: no file. The old content stays until write(). dp::Error(io) if the path can not be opened for writing,
+  // or is a pipe without a reader.
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

@@ -7,7 +7,7 @@
 namespace dp_bench {
 namespace {
 
-// Characters on a terminal: continuation bytes of UTF-8 take no room.
+// Columns on a terminal: counts UTF-8 code points, not bytes.
 std::size_t width(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));

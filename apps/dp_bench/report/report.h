@@ -1,4 +1,4 @@
-// What a subcommand has to say, before anybody decides how it looks: as text, JSON or HTML.
+// The result of a subcommand, independent of the output format (text, JSON, Markdown, HTML).
 #pragma once
 
 #include <cstddef>
@@ -10,26 +10,26 @@
 
 namespace dp_bench {
 
-// Where a row's figures come from. `absent`: there are none, the note says why.
+// The source of a row's figures. `absent`: no figures; the note has the reason.
 enum class Kind { measured, modelled, published, absent };
 const char* to_string(Kind kind);
 
 using Cell = std::variant<std::monostate, std::string, double>;
 
 struct Column {
-  std::string key;    // its name in JSON
-  std::string title;  // for a person
-  int digits = 0;     // after the point, of numbers
+  std::string key;    // name in JSON
+  std::string title;  // heading in tables
+  int digits = 0;     // of numbers, after the decimal point
 };
 
 struct Row {
-  std::vector<Cell> cells;  // as many as columns, or fewer
+  std::vector<Cell> cells;  // at most one per column
   Kind kind = Kind::measured;
   std::string note;
-  std::vector<double> samples;  // what the figures were made of; in JSON alone
+  std::vector<double> samples;  // raw data behind the figures; only in JSON
 };
 
-// One bar a row, from zero to `value`; with a whisker between `low` and `high`. Columns, by number.
+// One bar per row, from zero to `value`, with a whisker from `low` to `high`. All three are column indices.
 struct Bars {
   std::size_t value = 0;
   std::optional<std::size_t> low, high;
@@ -38,7 +38,7 @@ struct Bars {
 
 struct Section {
   std::string key, title, text;
-  std::vector<Column> columns;  // the first names the row
+  std::vector<Column> columns;  // the first one has the row names
   std::vector<Row> rows;
   std::optional<Bars> bars;
 };
@@ -49,11 +49,11 @@ struct Report {
   std::vector<Section> sections;
 };
 
-// A cell as a person reads it; "-" where there is nothing.
+// A cell as text. "-" for an empty cell or a non-finite number.
 std::string shown(const Cell& cell, int digits);
-// Whether any row of the section is not simply measured, or has a note.
+// Whether any row has a note or a kind other than `measured`.
 bool has_remarks(const Section& section);
-// "measured", or with its note "modelled: ..."
+// The row's kind, with its note if it has one: "modelled: <note>".
 std::string remark(const Row& row);
 
 std::string to_text(const Section& section);

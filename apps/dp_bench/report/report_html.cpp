@@ -1,4 +1,4 @@
-// One page that stands alone: no script, no network, for phones and dark rooms too.
+// A self-contained HTML page: no script, no external resources, responsive, with a dark mode.
 #include <algorithm>
 #include <cmath>
 
@@ -44,7 +44,7 @@ double number(const Row& row, std::size_t column) {
   return value ? *value : std::nan("");
 }
 
-// In thousandths of the page's width.
+// In units of the SVG's view box, which is 1000 wide.
 std::string place(double value, double whole) { return shown(Cell(1000 * value / whole), 1); }
 
 std::string box(const std::string& kind, const std::string& x, const std::string& width, int y, int height) {
