@@ -25,11 +25,11 @@ dp::Schedule schedule_of(const Arguments& a, const dp::models::Recipe& recipe, s
   const std::string name = a.lr_scheduler.value_or(recipe.schedule);
   schedule.kind = dp::parse_schedule(name);
   const bool step = schedule.kind == dp::ScheduleKind::step, multistep = schedule.kind == dp::ScheduleKind::multistep;
-  if (a.lr_step_size && !step) usage("--lr-step-size belongs to --lr-scheduler step, but the schedule is " + name);
+  if (a.lr_step_size && !step) usage("--lr-step-size requires --lr-scheduler step, but the schedule is " + name);
   if (a.lr_gamma && !step && !multistep)
-    usage("--lr-gamma belongs to --lr-scheduler step or multistep, but the schedule is " + name);
+    usage("--lr-gamma requires --lr-scheduler step or multistep, but the schedule is " + name);
   if (!a.lr_milestones.empty() && !multistep)
-    usage("--lr-milestones belongs to --lr-scheduler multistep, but the schedule is " + name);
+    usage("--lr-milestones requires --lr-scheduler multistep, but the schedule is " + name);
   schedule.step_size = a.lr_step_size.value_or(1);
   schedule.gamma = a.lr_gamma.value_or(0.1);
   schedule.milestones = a.lr_milestones;
@@ -85,7 +85,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.label_smoothing = a.label_smoothing;
   parallel.grad_accum_steps = a.grad_accum_steps;
   parallel.clip_grad_norm = a.clip_grad_norm;
-  if (a.amp_dtype && !a.amp) usage("--amp-dtype belongs to --amp, which is not there");
+  if (a.amp_dtype && !a.amp) usage("--amp-dtype requires --amp");
   if (a.amp) parallel.amp = a.amp_dtype == "float16" ? dp::Amp::float16 : dp::Amp::bfloat16;
   if (a.on_nonfinite == "skip") parallel.on_nonfinite = dp::OnNonfinite::skip;
   parallel.check_replicas = a.check_replicas;
@@ -97,7 +97,7 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   if (!a.trace.empty() || a.profile)
     read_trace_steps(a.trace_steps.value_or("10:10"), parallel);
   else if (a.trace_steps)
-    usage("--trace-steps belongs to --trace or --profile; neither is there");
+    usage("--trace-steps requires --trace or --profile");
   return parallel;
 }
 

@@ -15,8 +15,7 @@ constexpr int kDefaultPort = 29500;  // torchrun's
 
 void check_processes(const Arguments& a) {
   const bool several = a.nnodes > 1 || a.node_rank > 0 || a.master_addr || a.master_port != 0;
-  if (a.engine == "dp" && several)
-    usage("--nnodes, --node-rank, --master-addr and --master-port belong to --engine ddp");
+  if (a.engine == "dp" && several) usage("--nnodes, --node-rank, --master-addr and --master-port require --engine ddp");
   if (a.engine == "dp") return;
   if (a.replicas_per_device > 1) usage("--engine ddp has one process a device: leave out --replicas-per-device");
   if (a.estimate_memory) usage("estimate-memory knows --engine dp only; a rank takes what a replica takes");
