@@ -1,4 +1,4 @@
-// Where the workers of one engine meet.
+// Barrier for the worker threads of one process.
 #pragma once
 
 #include <atomic>
@@ -11,10 +11,11 @@ namespace dp::engine {
 
 class Barrier {
  public:
-  // `abort` is raised when one of them will not come; not owned.
+  // `size`: number of workers. `abort`: set when a worker fails; not owned, may be null.
   Barrier(int size, const kernels::AbortFlag* abort) : size_(size), abort_(abort) {}
 
-  // Returns when all have called it: whether all said yes. Throws Aborted when one will not come.
+  // Waits until all workers have called it. Returns whether `yes` was true in all calls. Throws Aborted once the flag
+  // is set.
   bool all(bool yes = true) {
     const std::uint32_t round = round_.load(std::memory_order_acquire);
     if (!yes) refused_.store(true, std::memory_order_relaxed);
@@ -37,7 +38,7 @@ class Barrier {
   const kernels::AbortFlag* const abort_;
   std::atomic<int> came_{0};
   std::atomic<bool> refused_{false};
-  bool agreed_ = true;  // of the last round; the next one does not end before all have read it
+  bool agreed_ = true;  // result of the last round; the next round cannot end before all workers have read it
   std::atomic<std::uint32_t> round_{0};
 };
 

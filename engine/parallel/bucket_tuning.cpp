@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMebi = std::size_t{1} << 20;
 constexpr std::size_t kSmall = 64 << 10, kLarge = 16 * kMebi;
-constexpr int kRounds = 5, kSums = 4;  // in a round
+constexpr int kRounds = 5, kSums = 4;  // kSums: all-reduces per round
 
 double seconds_of_sum(Replica& replica, kernels::Communicator& communicator, std::size_t bytes, DType reduce_dtype) {
   const DType type = replica.table().type();
@@ -18,7 +18,7 @@ double seconds_of_sum(Replica& replica, kernels::Communicator& communicator, std
   kernels::Stream& stream = replica.compute();
   kernels::Context& context = replica.context();
   const bool low = reduce_dtype == DType::bf16;
-  // What is rounded lies where the weights will be, which have no values yet.
+  // The rounded gradients use the memory of the weights, which are not initialised yet.
   void* const wide = replica.gradients();
   void* const travels = low ? replica.values() : wide;
   const auto flat = [&](DType of) {
@@ -31,7 +31,7 @@ double seconds_of_sum(Replica& replica, kernels::Communicator& communicator, std
   void* const down[] = {wide, travels};
   void* const up[] = {travels, wide};
   std::array<double, kRounds> rounds{};
-  for (int round = -1; round < kRounds; ++round) {  // the first one warms up
+  for (int round = -1; round < kRounds; ++round) {  // round -1 is a warm-up
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kSums; ++i) {
       if (to_low) to_low->run(stream, down, nullptr);

@@ -1,4 +1,4 @@
-// The size of gradient buckets by what sums cost on these devices.
+// The size of gradient buckets, from the measured cost of an all-reduce on these devices.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,27 @@
 
 namespace dp::engine {
 
-// A sum of S bytes takes constant + S / bytes_per_second.
+// Cost model of an all-reduce: S bytes take constant + S / bytes_per_second seconds.
 struct SumCost {
   double constant = 0;  // seconds
   double bytes_per_second = 0;
 };
-// By the times of a small and of a large one. Infinitely fast where the large one took no longer.
+// Fits the model to the times of a small and a large all-reduce. bytes_per_second is infinite if the large one took no
+// longer.
 SumCost cost_of(std::size_t small_bytes, double small_seconds, std::size_t large_bytes, double large_seconds);
 
-// A bucket whose sum costs as much for being one as for its bytes: half of that size pays the constant twice as often, twice the
-// size leaves twice as much to move when backward has ended. 1 to 25 MiB, in whole MiB.
+// The bucket size at which the constant cost equals the transfer time. Half this size pays the constant twice as often.
+// Twice this size leaves twice as many bytes to reduce after backward. Rounded up to whole MiB, from 1 to 25 MiB.
 std::size_t bucket_bytes_for(const SumCost& cost);
 
-// The most that the last bucket holds: nothing is left to hide its sum and update behind. PyTorch's first bucket has this size, too.
+// Maximum size of the last bucket, in bytes. No backward work is left to overlap with its reduction and update.
+// PyTorch's first bucket has the same size.
 inline constexpr std::size_t kLastBucket = std::size_t{1} << 20;
 
-// Whether there is anything to tune: small networks are one bucket.
+// False for small networks, which have only one bucket.
 bool worth_tuning(const ParameterTable& table);
-// Collective: all replicas call it, with the communicator of their buckets. Sums their gradients, which are zero, as `reduce_dtype`; bytes
-// are those of the arena, whatever travels.
+// Collective: every replica calls it with the communicator of its buckets. All-reduces the gradients, which must be
+// zero, in `reduce_dtype`. bytes_per_second counts elements in the arena's type, even if `reduce_dtype` is smaller.
 SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DType reduce_dtype);
 
 }  // namespace dp::engine

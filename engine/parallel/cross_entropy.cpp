@@ -1,4 +1,4 @@
-// The loss of the wrapper's users, on the host, where a Tensor's elements are whatever device computed them.
+// The loss for users of the forward-backward-step interface. It is computed on the host; logits of a GPU are copied.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace dp {
 namespace {
 
-// A context per thread and device kind, kept because opening one is not cheap.
+// One context per thread and device kind, cached because opening a context is slow.
 kernels::Context& loss_context(DeviceKind kind) {
   thread_local std::vector<std::pair<DeviceKind, std::unique_ptr<kernels::Context>>> contexts;
   for (const auto& [known, context] : contexts)

@@ -1,5 +1,5 @@
-// One step of data-parallel training, told in order. Every function with a Replica runs on that replica's worker
-// and enqueues work; the streams order it.
+// One step of data-parallel training, in order. A function with a Replica parameter runs on that replica's worker
+// thread. It only enqueues work; streams and events order it.
 #include "dp/data_parallel.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) { s.train(replica, gradient_sync, batch, sgd); });
   s.graphs->end_step();
   s.end_step();
-  s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // the others are empty
+  s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // only those with rows
   s.buffers_behind = true;
   if (s.options.check_replicas && !replicas_identical())
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
@@ -97,7 +97,7 @@ void DataParallel::State::train_micro_batch(Replica& replica, GradientSync& grad
       gathered_loss(replica, rows);
     else
       local_loss(replica, lanes);
-    check_finite(replica);  // before the gradients carry a NaN to where nobody can tell whose it was
+    check_finite(replica);  // before the reduction spreads a NaN to all replicas
     backward(replica, gradient_sync, lanes, accumulate, last);
   }
   if (!last) return;
@@ -106,7 +106,7 @@ void DataParallel::State::train_micro_batch(Replica& replica, GradientSync& grad
   update_average(replica, gradient_sync);
 }
 
-// Makes its shards this replica's input. A lane without rows has no plan: it idles until the exchange.
+// Sets the inputs of this replica's shards. A shard without rows has no plan and computes nothing.
 void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate,
                                   bool gathers) {
   replica.enter(Phase::scatter);
@@ -119,8 +119,9 @@ void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range ro
   }
 }
 
-// One stage of the plans of some lanes. Where statistics of all shards are needed, every lane stops, and the replicas meet. idle(leg) is
-// called on a replica without rows, before it meets the others at the leg's end.
+// Runs one stage of the plans of some shards. The stage is split into segments at each statistic that needs all shards.
+// An all-gather between replicas ends each segment but the last. after(lane, step) runs after each step of a plan.
+// idle(leg) runs in segment `leg` on a replica without rows, before the segment's all-gather.
 template <typename After, typename Idle>
 void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
                                     const std::vector<engine::PlanStep>& (Plan::*stage)() const,
@@ -150,7 +151,7 @@ void DataParallel::State::forward(Replica& replica, Lanes lanes, bool training) 
   if (const Plan* plan = replica.select(lanes.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
 }
 
-// On the master, from its first shard's statistics or from everybody's.
+// Updates the master's running statistics, from its first shard or from all shards (options.batch_norm).
 void DataParallel::State::update_running_statistics(Replica& replica) {
   if (norms.count() == 0) return;
   if (options.batch_norm == BatchNormMode::pooled) {
@@ -173,7 +174,7 @@ void DataParallel::State::local_loss(Replica& replica, Lanes lanes) {
     if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
 }
 
-// Hands every bucket to the exchange as soon as its gradients are complete in every lane.
+// Reports each bucket as ready as soon as the gradients of all shards are complete.
 void DataParallel::State::backward(Replica& replica, GradientSync& gradient_sync, Lanes lanes, bool accumulate,
                                    bool last) {
   replica.enter(Phase::backward);
@@ -182,7 +183,8 @@ void DataParallel::State::backward(Replica& replica, GradientSync& gradient_sync
     plant_nan(replica, plan->logits_grad());
   int working = 0;
   for (int lane = 0; lane < replica.lanes(); ++lane) working += replica.plan_of(lane) != nullptr;
-  // Lanes without rows come last, and the last one with rows hands out the buckets: they must be clear before it.
+  // Shards without rows are last. Their gradients must be zero before the last shard with rows reports buckets as
+  // ready.
   for (int lane = working; lane < replica.lanes() && lanes.begin == 0 && !accumulate; ++lane)
     replica.zero_gradients(lane);
   run_stage(
@@ -194,7 +196,7 @@ void DataParallel::State::backward(Replica& replica, GradientSync& gradient_sync
         for (std::size_t i = 0; last && leg < ready_in_leg.size() && i < ready_in_leg[leg].size(); ++i)
           gradient_sync.entries_ready(ready_in_leg[leg][i]);
       });
-  if (last && lanes.end == replica.lanes()) gradient_sync.entries_ready(0);  // what is left; everything without rows
+  if (last && lanes.end == replica.lanes()) gradient_sync.entries_ready(0);  // remaining buckets; without rows, all
 }
 
 void DataParallel::State::upload_labels(Replica& replica, const Batch& batch, Range rows) {
@@ -207,7 +209,8 @@ void DataParallel::State::upload_labels(Replica& replica, const Batch& batch, Ra
   loss_labels = gathered_labels->data();
 }
 
-// DataParallel's way: the loss of the whole micro-batch on the master, its gradient back to the replicas.
+// As in nn.DataParallel: the master computes the loss of the whole micro-batch, and scatters the gradient of the logits
+// to the replicas.
 void DataParallel::State::gathered_loss(Replica& replica, std::int64_t rows) {
   const Plan* plan = replica.select(0);
   replica.enter(Phase::loss);
@@ -244,7 +247,8 @@ void DataParallel::State::gather_logits(Replica& replica, std::int64_t rows) {
                    part_bytes[rank], 0, replica.compute());
 }
 
-// Where the device has already done what was enqueued, looks at what it found.
+// With OnNonfinite::abort: Error(nonfinite) if a loss or gradient is not finite. Checks only if the host can read the
+// results and the device is idle; take_stats() always checks.
 void DataParallel::State::check_finite(Replica& replica) {
   if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle())
     return;

@@ -1,4 +1,4 @@
-// The moving average of the weights and running statistics, kept on the master.
+// The moving average of the weights and running statistics. The master stores it.
 #include "dp/error.h"
 #include "engine/parallel/data_parallel_state.h"
 
@@ -15,7 +15,7 @@ void DataParallel::State::make_average() {
   });
 }
 
-// The average begins as the weights.
+// Sets the average to the current weights.
 void DataParallel::State::restart_average() {
   if (!options.ema_decay) return;
   on_master([&](Replica&, GradientSync&) { average->restart(); });

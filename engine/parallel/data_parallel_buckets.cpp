@@ -1,4 +1,4 @@
-// How large the buckets of gradients are where nobody says.
+// The default size of gradient buckets.
 #include <cstring>
 
 #include "dp/process_group.h"
@@ -13,7 +13,8 @@ std::int64_t bucket_granularity(const DataParallelOptions& options) {
   return static_cast<std::int64_t>(options.devices.size()) * kernels::kSliceBlock;
 }
 
-// Layers read weights in 16 bits, biases and normalisation in 32: apart, the weights of others can come in 16.
+// Layers read weights in 16 bits, but biases and normalisation parameters in 32 bits. Stored separately, the weights
+// can be gathered in 16 bits.
 bool vectors_first(const DataParallelOptions& options) {
   return options.amp != Amp::off && options.reduce == Reduce::sharded && ranks_of(options) > 1;
 }
@@ -31,7 +32,8 @@ std::vector<engine::Bucket> DataParallel::State::make_buckets(
   return automatic_buckets(options, *table, options.bucket_bytes);
 }
 
-// On GPUs by what a sum costs there, measured once for a set of devices; elsewhere, and where nothing may depend on timing, a fixed size.
+// On GPUs, from the cost of an all-reduce, measured once per set of devices. A fixed size on other devices, for small
+// networks, and if the result must not depend on timing.
 std::size_t DataParallel::State::usual_bucket_bytes(
     std::span<const std::unique_ptr<kernels::Communicator>> communicators) {
   const std::size_t fixed = engine::default_bucket_bytes(*table);

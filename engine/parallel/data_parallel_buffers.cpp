@@ -1,4 +1,4 @@
-// Running statistics in and out of the master, as host tensors of the compute type; the counter as int64.
+// Import and export of the master's running statistics, as host tensors of the compute type. Batch counters are int64.
 #include "dp/error.h"
 #include "engine/parallel/data_parallel_state.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 bool is_counter(const BufferSpec& buffer) { return buffer.type == DType::i64; }
 
-// Elements from the buffer arena's start.
+// Offset in the buffer arena, in elements.
 std::int64_t place_of(const engine::NormTable& norms, const BufferSpec& buffer) {
   for (int i = 0; i < norms.count(); ++i) {
     const engine::Norm& norm = norms.norm(i);

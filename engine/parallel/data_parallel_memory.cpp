@@ -1,5 +1,6 @@
-// Memory is judged before it is taken: what all replicas on a device are about to allocate, against what it has left. Counted is what they
-// allocate for certain, to the byte and from the very plans, and nothing else: no request is refused that would have fitted.
+// Checks memory before it is allocated: compares what all replicas on a device are about to allocate with the device's
+// free memory. Only certain allocations count, with their exact sizes from the plans. A request that fits is therefore
+// never refused.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +15,10 @@ namespace dp {
 namespace {
 
 struct Share {
-  std::size_t need = 0, room = std::numeric_limits<std::size_t>::max(), replicas = 0;  // of one device's memory
+  std::size_t need = 0, room = std::numeric_limits<std::size_t>::max(), replicas = 0;  // of one device
 };
 
-// The ranks of a host have its memory together.
+// The needs of all ranks on this rank's host: they share its memory.
 Share of_host(const ProcessGroup& group, const std::vector<Share>& ranks) {
   Share all;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -32,7 +33,7 @@ std::string counted(std::size_t replicas) { return fmt::format("{} replica{}", r
 
 }  // namespace
 
-// In a world, all ranks read the free memory before any of them allocates.
+// With a process group, of_all_ranks() ensures that all ranks read the free memory before any of them allocates.
 void DataParallel::State::judge_memory(const std::vector<std::size_t>& needs, bool together, const std::string& what,
                                        const FitsText& fits) {
   std::vector<std::optional<engine::Room>> rooms(needs.size());
@@ -60,7 +61,7 @@ void DataParallel::State::judge_memory(const std::vector<std::size_t>& needs, bo
   }
 }
 
-// The shared memory of a world's ranks is not rounded.
+// With a process group the size is not rounded.
 std::size_t DataParallel::State::taken(std::size_t bytes) const {
   return options.process_group ? bytes : engine::taken_on(options.devices.front(), bytes);
 }
@@ -100,7 +101,7 @@ void DataParallel::State::require_room_for(const std::vector<Placed>& batches, b
   for (const Placed& batch : batches) rows = std::max(rows, batch.rows);
   judge_memory(needs, together, fmt::format("a batch of {}: activations and momenta", rows),
                [&](std::size_t room, std::size_t sharing) {
-                 // The share of each one when the free memory is divided equally.
+                 // Each replica's share if the free memory is divided equally.
                  const std::size_t each = replicas.front()->memory_use().total() + engine::promised(room) / sharing;
                  const std::size_t rounding = options.devices.front().kind == DeviceKind::cuda ? 0 : engine::kRounding;
                  const std::int64_t fits = largest_batch(model, options, each - std::min(each, rounding));

@@ -8,7 +8,7 @@ void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t glo
   const engine::Norm* const norm = norms.of_one_cell();
   if (norm == nullptr) return;
   const bool sync = options.batch_norm == BatchNormMode::sync, ranks = options.process_group != nullptr;
-  bool single = sync && ranks && global_rows == 1;  // of a micro-batch, other ranks' rows are not known here
+  bool single = sync && ranks && global_rows == 1;  // a micro-batch's rows on other ranks are unknown here
   const int parts = sync || ranks ? 1 : shards();
   for (int micro = 0; micro < micro_batches && !(sync && ranks); ++micro) {
     const std::int64_t own = engine::shard_of(rows, micro, micro_batches, Split::balanced).size();

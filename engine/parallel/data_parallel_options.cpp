@@ -1,4 +1,4 @@
-// Options with every automatic choice made, or refused.
+// Resolves automatic options and rejects impossible ones.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,21 +44,21 @@ std::optional<DType> activations_of(const DataParallelOptions& options) {
 namespace {
 
 constexpr const char* kAskedFor = "set by the caller (--comm)";
-constexpr double kGpuTimeout = 300;  // seconds, as dp_train's
+constexpr double kGpuTimeout = 300;  // seconds; also dp_train's default
 
-// Takes a backend's default communicator, and returns its reason.
+// Sets o.comm to a backend's default communicator. Returns the reason.
 std::string take(const kernels::CommunicatorChoice& choice, DataParallelOptions& o) {
   o.comm = comm_named(choice.name);
   return choice.reason;
 }
 
-// What a rank of a world does otherwise. Returns why o.comm was chosen.
+// Resolves the options of a rank of a process group. Returns the reason for o.comm.
 std::string resolve_ranks(DataParallelOptions& o) {
   const ProcessGroup& group = *o.process_group;
   if (o.devices.empty()) {
     const std::vector<Device> all = default_devices();
     const int count = all.front().kind == DeviceKind::cuda ? static_cast<int>(all.size()) : 0;
-    // One that is all there is was chosen by whoever started the rank (CUDA_VISIBLE_DEVICES).
+    // A single visible GPU was selected by the launcher (CUDA_VISIBLE_DEVICES).
     const int own = count == 1 ? 0 : group.local_rank();
     if (count > 0 && own >= count)
       refuse(fmt::format("{} ranks share this host, but it has {} GPUs", group.local_size(), count));

@@ -1,4 +1,4 @@
-// What a DataParallel tells about itself: statistics, times, memory, plans.
+// Reports of a DataParallel: statistics, times, memory, plans.
 #include <fmt/format.h>
 
 #include "dp/error.h"
@@ -8,8 +8,7 @@ namespace dp {
 
 Stats DataParallel::take_stats() {
   State& s = *state_;
-  std::vector<std::vector<kernels::StepResults>> results(
-      s.replicas.size());  // of replicas and lanes: of shards in order
+  std::vector<std::vector<kernels::StepResults>> results(s.replicas.size());  // [replica][shard of the replica]
   s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
     gradient_sync.synchronize();
     auto& result = results[s.local(replica)];

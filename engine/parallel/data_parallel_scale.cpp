@@ -1,4 +1,4 @@
-// The scale of the loss, with float16: where it is read and set. It lives on every device, and the update of the last step adapts it.
+// Reads and sets the loss scale, with float16. Every device stores a copy. The update of each step adapts it.
 #include <cmath>
 
 #include "dp/error.h"
@@ -12,7 +12,7 @@ using engine::Replica;
 void DataParallel::State::set_loss_scale(const LossScale& scale) {
   on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
     gradient_sync.synchronize();
-    // The gradients that lie there keep the scale that they have.
+    // The stored gradients keep the scale with which they were computed.
     const float last = step == 0 ? scale.scale : replica.read_scaler().last_scale;
     replica.set_scaler({.scale = scale.scale, .last_scale = last, .good_steps = scale.good_steps});
     replica.compute().synchronize();

@@ -1,4 +1,4 @@
-// Making a DataParallel: contexts opened, parameters laid out and initialised.
+// Construction of a DataParallel: opens contexts, lays out and initialises parameters.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr const char* kNcclInGraphs =
     "NVIDIA warns that NCCL in CUDA graphs may deadlock where one process drives several GPUs, and recommends one GPU "
     "per process, as with --engine ddp (NCCL manual, \"Using NCCL with CUDA Graphs\")";
 
-// One core for each thread of each replica of this host; none when there are not enough.
+// One core per thread of `replica`. Empty without pin_threads, or if the host has too few cores for all its replicas.
 std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
   const std::vector<int> cores = kernels::usable_cores();
   const auto threads = static_cast<std::size_t>(o.threads_per_replica);
@@ -91,7 +91,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
     opened->bind_thread();
     if (rank != 0) return;
-    std::unique_ptr<kernels::Context> untuned;  // nobody runs this plan
+    std::unique_ptr<kernels::Context> untuned;  // the plan below never runs
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
     const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false, true), nullptr,
                             norms);
@@ -118,9 +118,9 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
   });
 
-  if (*options.timeout_seconds > 0) watch();  // from here on: the first collectives of all are next
+  if (*options.timeout_seconds > 0) watch();  // the first collectives follow
 
-  // What uses a context comes after the replica that owns it, so that it goes before it whatever fails.
+  // Declared after the replicas, which own the contexts, hence destroyed first, even on exceptions.
   std::vector<kernels::Context*> pointers;
   for (const auto& replica : replicas) pointers.push_back(&replica->context());
   std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
@@ -170,7 +170,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   restart_average();
 }
 
-// Why no step runs as a graph, as far as this process decides; empty: graphs are used.
+// Why this process cannot use graphs; empty if it can. Other ranks may still refuse.
 std::string DataParallel::State::graphs_refusal() const {
   if (!replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
   if (options.graphs == Graphs::never) return "set by the caller (--graphs never)";
@@ -190,7 +190,7 @@ void DataParallel::State::make_graphs() {
   std::string refusal = graphs_refusal();
   bool required = options.graphs == Graphs::always;
   if (options.process_group && size() > 1) {
-    // What a rank does differently from the others it must not do as a graph.
+    // Graphs require that all ranks use them and trace the same steps.
     struct Wish {
       std::int64_t graphs, required, trace_first, trace_steps;
     };
@@ -210,19 +210,19 @@ void DataParallel::State::make_graphs() {
   graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
 }
 
-// After a failure a device may wait for another one that is broken, and freeing memory would wait for it. So every device gets a while to
-// end its work before anything is freed.
+// After a failure a device may wait for another device that failed, and freeing its memory would block. This waits
+// until every device has finished its work. Context::idle() limits the wait.
 void DataParallel::State::await_devices() noexcept {
   for (const auto& replica : replicas) {
     if (!replica || replica->context().host_accessible()) continue;
     try {
       while (!replica->context().idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    } catch (const std::exception&) {  // the device has failed: nothing runs there
+    } catch (const std::exception&) {  // the device has failed and runs nothing
     }
   }
 }
 
-// What uses a context goes before it; each replica's memory goes with the replica.
+// Objects that use a context are destroyed before the replica that owns it. A replica frees its own memory.
 DataParallel::State::~State() {
   watchdog.reset();
   if (pool.failed()) await_devices();
@@ -294,7 +294,7 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
   const auto row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
-  std::size_t exchanged = buffer_bytes() + norms.moments_bytes();  // bytes, by the largest call of io
+  std::size_t exchanged = buffer_bytes() + norms.moments_bytes();  // bytes of the largest call on io
   for (int micro = 0; micro < batch.micro_batches; ++micro) {
     const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
     if (rows == 0) continue;
@@ -316,8 +316,8 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
   if (!io.empty()) io_of(replica).reserve(exchanged);
 }
 
-// Memory is allocated on all replicas before one of them enqueues a collective: a device may allocate only when nothing runs, on other
-// devices either, and a collective that waits for this thread runs until then.
+// Allocates on all replicas before any of them enqueues a collective. An allocation may wait until all devices are
+// idle. A collective that waits for this thread would then never end.
 void DataParallel::State::reserve(const Placed& batch) {
   if (size() == 1 || placed.contains(batch)) return;
   require_room_for({batch}, /*momenta=*/false, /*together=*/false);

@@ -1,4 +1,4 @@
-// The inside of DataParallel: shared by the files that implement it.
+// DataParallel::State, shared by the files that implement DataParallel.
 #pragma once
 
 #include <compare>
@@ -29,24 +29,24 @@ namespace dp {
 
 struct ResolvedOptions {
   DataParallelOptions options;
-  std::string communicator_reason;  // why options.comm is what it is
+  std::string communicator_reason;  // why options.comm was chosen
 };
-// Every automatic choice made, except of graphs. Error(usage) for impossible options.
+// Resolves every automatic choice except graphs. Error(usage) for impossible options.
 ResolvedOptions resolved(DataParallelOptions options);
-int ranks_of(const DataParallelOptions& options);                         // replicas, in a world of all ranks
-std::optional<DType> activations_of(const DataParallelOptions& options);  // nothing without mixed precision
-std::string_view communicator_name(Comm comm);                            // as backends know it
-// Elements that buckets, and the arenas, are multiples of. Under nccl each rank's slice of a bucket then has one size, as NCCL's
-// reduce-scatter and all-gather require.
+int ranks_of(const DataParallelOptions& options);                         // replicas of all ranks
+std::optional<DType> activations_of(const DataParallelOptions& options);  // empty without mixed precision
+std::string_view communicator_name(Comm comm);                            // the backends' name for it
+// Sizes of buckets and arenas are multiples of this number of elements. With nccl, all ranks' slices of a bucket are
+// then equally large, as NCCL's reduce-scatter and all-gather require.
 std::int64_t bucket_granularity(const DataParallelOptions& options);
 bool vectors_first(const DataParallelOptions& options);  // see engine::ParameterTable
-// Where options.bucket_bytes was not given.
+// The buckets if options.bucket_bytes is not set.
 std::vector<engine::Bucket> automatic_buckets(const DataParallelOptions& options, const engine::ParameterTable& table,
                                               std::size_t bucket_bytes);
-// Error(usage) where a batch or a set of so many images is not of those that the model reads.
+// `shape`: (images, ...). Error(usage) if the images do not have the model's input shape.
 void check_images(const Shape& shape, const Model& model);
 
-// Rows of the plan whose preferred layouts the parameters take; those hardly depend on the batch.
+// Rows of the plan that chooses the parameter layouts. The layouts hardly depend on the batch size.
 inline constexpr std::int64_t kLayoutRows = 32;
 
 struct DataParallel::State {
@@ -55,7 +55,7 @@ struct DataParallel::State {
   State(const Model& m, ResolvedOptions resolved);
   ~State();
 
-  // Runs work(replica, exchange) on every worker; a failure says replica, device, phase and step.
+  // Runs work(replica, gradient_sync) on every worker. An error message names replica, device, phase and step.
   template <typename F>
   void on_replicas(F&& work) {
     run([&](int local) {
@@ -69,7 +69,7 @@ struct DataParallel::State {
       }
     });
   }
-  // Runs work(number of the replica in this process) on every worker.
+  // Runs work(index of the replica in this process) on every worker.
   template <typename F>
   void run(F&& work) {
     const Watched call(watchdog.get());
@@ -79,19 +79,20 @@ struct DataParallel::State {
       rethrow_cause();
     }
   }
-  // What made the exception that is on its way, where that is a consequence.
+  // Call it in a catch block. If the current exception only follows from another failure, throws that failure;
+  // otherwise rethrows the exception.
   [[noreturn]] void rethrow_cause() const;
-  void watch();  // makes the watchdog
-  void trace();  // makes the tracers
+  void watch();  // creates the watchdog
+  void trace();  // creates the tracers
   std::string last_of(const engine::Replica& replica) const;
-  // The same on this process's first replica: the master, or in a world this rank's own.
+  // Like on_replicas(), but only on this process's first replica: the master, or with a process group this rank's own.
   template <typename F>
   void on_first(F&& work) {
     on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
       if (&replica == replicas.front().get()) work(replica, gradient_sync);
     });
   }
-  // The same on the master alone: in a world on rank 0.
+  // Like on_replicas(), but only on the master, the replica of rank 0.
   template <typename F>
   void on_master(F&& work) {
     on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
@@ -100,12 +101,13 @@ struct DataParallel::State {
   }
   [[noreturn]] void rethrow_with_place(const engine::Replica& replica) const;
 
-  int size() const { return ranks_of(options); }  // replicas, in a world of all ranks
+  int size() const { return ranks_of(options); }  // replicas of all ranks
   kernels::Communicator& io_of(const engine::Replica& replica) { return *io[local(replica)]; }
   std::size_t local(const engine::Replica& replica) const {
     return static_cast<std::size_t>(replica.rank() - replicas.front()->rank());
   }
-  // `gathers`: the logits are needed by themselves. So they are where a failpoint may plant a NaN in them.
+  // `gathers`: the master gathers the logits. One op may then not compute both logits and loss. The same holds with
+  // failpoints, which may set a logit to NaN.
   engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate, bool gathers) const {
     return {rows,
             training,
@@ -117,17 +119,17 @@ struct DataParallel::State {
   }
   int lanes() const { return replicas.front()->lanes(); }
   int shards() const { return size() * lanes(); }
-  // The rows of a (micro-)batch that a lane of a replica works on.
+  // The rows of a batch or micro-batch that belong to shard `lane` of a replica.
   kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int lane) const {
     if (options.process_group) return {0, batch};
     return engine::shard_of(batch, replica.rank() * lanes() + lane, shards(), options.split);
   }
-  // A kind of batch that plans and memory are made for.
+  // A kind of batch. Plans and memory are prepared once per kind.
   struct Placed {
     std::int64_t rows;
-    bool training, gathers;  // gathers: its logits come to the master
+    bool training, gathers;  // gathers: the master gathers the logits
     int micro_batches;
-    std::shared_ptr<const ImageSet> set{};  // that its images are made of
+    std::shared_ptr<const ImageSet> set{};  // source of the images; null: host memory
     bool augment = false;
     auto operator<=>(const Placed&) const = default;
   };
@@ -138,17 +140,18 @@ struct DataParallel::State {
     return {rows, false, false, 1, kept.set, kept.augment};
   }
   void place(engine::Replica& replica, const Placed& batch);
-  // Whether the devices have room, before anything is allocated; Error(device) with what is needed, what is there and what would fit
-  // otherwise. `together`: all ranks of a world make the call, and those of a host are judged by their sum.
+  // Call it before allocating. Error(device) with the bytes needed, the bytes free and what would fit, if a device has
+  // too little memory. `needs`: bytes per replica of this process. `together`: all ranks make this call, and on CPUs
+  // the needs of ranks on the same host are added.
   using FitsText = std::function<std::string(std::size_t room, std::size_t replicas)>;
   void judge_memory(const std::vector<std::size_t>& needs, bool together, const std::string& what,
                     const FitsText& fits);
   void require_room_for_weights(const kernels::Context& context);
   void require_room_for(const std::vector<Placed>& batches, bool momenta, bool together);
-  std::size_t taken(std::size_t bytes) const;  // by a replica's buffer of so many bytes
+  std::size_t taken(std::size_t bytes) const;  // bytes that a replica's buffer of this size occupies
   std::size_t missing_for(engine::Replica& replica, const std::vector<Placed>& batches) const;
-  void reserve(const Placed& batch);     // on all replicas, where it was not done before
-  void reserve_momenta(const Sgd& sgd);  // likewise, where the update needs them
+  void reserve(const Placed& batch);     // on all replicas, once per kind of batch
+  void reserve_momenta(const Sgd& sgd);  // on all replicas, if sgd uses momentum
   kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
   bool scales_loss() const { return options.amp == Amp::float16; }
   bool update_waits_for_gradient() const {
@@ -158,14 +161,14 @@ struct DataParallel::State {
   void await_devices() noexcept;
   void make_graphs();
   std::string graphs_refusal() const;
-  // What keeps the coming step from being a graph: it is watched closely.
+  // Whether the next step must not run as a graph, because of failpoints or because it is traced.
   bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }
 
-  // The parts of a step; each runs on a replica's worker.
+  // The parts of a step. Each runs on a replica's worker.
   void train(engine::Replica& replica, engine::GradientSync& gradient_sync, const Batch& batch, const Sgd& sgd);
-  // From forward to backward, and where it is the step's last, to the new weights: nothing in it comes from host memory.
+  // Forward to backward; for the last micro-batch also the update. Reads no host memory.
   void train_micro_batch(engine::Replica& replica, engine::GradientSync& gradient_sync, std::int64_t rows, int micro);
-  // `rows` of the batch, split over replicas and lanes.
+  // Splits `rows` of the batch over all shards.
   void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate,
                bool gathers);
   struct Lanes {
@@ -174,7 +177,7 @@ struct DataParallel::State {
   void forward(engine::Replica& replica, Lanes lanes, bool training);
   void local_loss(engine::Replica& replica, Lanes lanes);
   void upload_labels(engine::Replica& replica, const Batch& batch,
-                     kernels::Range rows);  // to where gathered_loss reads them
+                     kernels::Range rows);  // for gathered_loss()
   void gathered_loss(engine::Replica& replica, std::int64_t rows);
   void gather_logits(engine::Replica& replica, std::int64_t rows);
   void backward(engine::Replica& replica, engine::GradientSync& gradient_sync, Lanes lanes, bool accumulate, bool last);
@@ -183,10 +186,10 @@ struct DataParallel::State {
   void restart_average();
   void update_average(engine::Replica& replica, engine::GradientSync& gradient_sync);
   std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
-  // Error(usage) where a normalisation would train on one value a channel, as in PyTorch.
+  // Error(usage) if batch normalisation would train on one value per channel, as in PyTorch.
   void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
-  void broadcast_buffers();  // the master's running statistics to every replica
-  // In a world: the ranks' values, in rank order.
+  void broadcast_buffers();  // sends the master's running statistics to every replica
+  // Collective in a process group: returns the values of all ranks, in rank order.
   template <typename T>
   std::vector<T> of_all_ranks(const T& mine) const;
   template <typename After, typename Idle>
@@ -194,18 +197,18 @@ struct DataParallel::State {
                  const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
                  const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle);
   void set_loss_scale(const LossScale& scale);
-  // Collective: before the exchanges are made, with their communicators.
+  // Collective. `communicators`: those of the GradientSync objects, which are created later.
   std::vector<engine::Bucket> make_buckets(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
   std::size_t usual_bucket_bytes(std::span<const std::unique_ptr<kernels::Communicator>> communicators);
   void check_finite(engine::Replica& replica);
   void plant_nan(engine::Replica& replica, engine::Ref place);
 
-  // The wrapper's forward, and where its logits are.
+  // The forward pass of the forward-backward-step interface. Returns `logits`.
   const Tensor& forward_all(const Tensor& images, bool training);
   void reserve_gather(std::int64_t rows);  // on the master
   kernels::Op& gathered_loss_op(std::int64_t rows);
   engine::Shard shard_of(const Batch& batch, kernels::Range rows) const;
-  void number_rows(std::int64_t rows);  // makes row_numbers at least so long
+  void number_rows(std::int64_t rows);  // extends row_numbers to at least `rows` entries
   void end_step() { ++step, begun = false; }
 
   std::vector<NamedTensor> export_buffers();
@@ -213,7 +216,7 @@ struct DataParallel::State {
   const BufferSpec* find_buffer(const std::string& name) const;
   void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
 
-  // A host-ordered copy of a sharded arena on the master: momenta, or gradients.
+  // assemble() copies a sharded arena (gradients or momenta) into one buffer on the master.
   enum class Arena { value, gradient, momentum };
   std::vector<NamedTensor> export_arena(Arena arena);
   void import_arena(Arena arena, const std::vector<NamedTensor>& tensors);
@@ -224,16 +227,16 @@ struct DataParallel::State {
   const Model model;
   DataParallelOptions options;  // resolved
   const std::string communicator_reason;
-  std::vector<MemoryUse> rank_memory;  // of all ranks, as of the last prepare()
+  std::vector<MemoryUse> rank_memory;  // of all ranks, at the last prepare()
   std::vector<std::string> device_names;
   const engine::Failpoints failpoints;
   const engine::NormTable norms;
-  std::vector<engine::Gather> forward_gathers, backward_gathers;  // in training, with synchronised normalisation
-  // Entries from which on gradients are ready, in order, in each leg of backward: the calls of two communicators must have one order
-  // on every device, also where there are no rows.
+  std::vector<engine::Gather> forward_gathers, backward_gathers;  // for training with synchronised normalisation
+  // PlanStep::ready_from of each segment of backward, in order. Used by replicas without rows: the calls of the two
+  // communicators must have the same order on every device.
   std::vector<std::vector<int>> ready_in_leg;
   engine::WorkerPool pool;
-  class Attached {  // the pool's abort flag, to the world
+  class Attached {  // attaches the pool's abort flag to the process group; the destructor detaches it
    public:
     Attached() = default;
     ~Attached() {
@@ -252,17 +255,17 @@ struct DataParallel::State {
     kernels::AbortFlag* flag_ = nullptr;
   };
   Attached attached;
-  std::vector<std::unique_ptr<engine::Tracer>> tracers;  // one a replica of this process, or none
+  std::vector<std::unique_ptr<engine::Tracer>> tracers;  // one per replica of this process; empty without tracing
   std::unique_ptr<engine::ParameterTable> table;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
   std::vector<std::unique_ptr<engine::GradientSync>> gradient_syncs;
-  std::vector<std::unique_ptr<kernels::Communicator>> io;  // all but gradients and weights; empty for one replica
-  std::vector<std::vector<std::size_t>> part_bytes;        // scratch of each replica: bytes per rank
+  std::vector<std::unique_ptr<kernels::Communicator>> io;  // for all but gradients and weights; empty for one replica
+  std::vector<std::vector<std::size_t>> part_bytes;        // scratch memory of each replica: bytes per rank
 
-  // On the master.
+  // Used on the master only.
   std::shared_ptr<kernels::Buffer> gathered_logits, gathered_grad;
   std::unique_ptr<kernels::Buffer> gathered_labels, loss_workspace;
-  const void* loss_labels = nullptr;               // of the micro-batch whose logits are gathered
+  const void* loss_labels = nullptr;               // of the current micro-batch
   std::unique_ptr<engine::MovingAverage> average;  // with ema_decay
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> loss_ops;
 
@@ -270,16 +273,16 @@ struct DataParallel::State {
 
   std::set<Placed> placed;
   bool momenta_placed = false;
-  std::int64_t step = 0;             // training steps ended; the key of the coming one's dropout
-  bool begun = false;                // a training forward of the wrapper has used that key
-  std::int64_t batches_tracked = 0;  // training forwards whose statistics the running ones hold
-  bool buffers_behind = false;       // the replicas' running statistics are older than the master's
-  std::int64_t forward_rows = 0;     // of the last wrapper forward in training mode; 0: none to go back through
-  Tensor kept_images;                // of the last wrapper forward: backward reads them again
+  std::int64_t step = 0;             // completed training steps; the next step's dropout key
+  bool begun = false;                // forward() has used that key
+  std::int64_t batches_tracked = 0;  // training forwards included in the running statistics
+  bool buffers_behind = false;       // only the master's running statistics are up to date
+  std::int64_t forward_rows = 0;     // of the last forward(); 0: backward() is not allowed
+  Tensor kept_images;                // of the last forward() or predict(); backward() reads them
   Tensor logits;
-  std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys in the wrapper
+  std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys for batches without samples
 
-  class Watched {  // for the time of a call
+  class Watched {  // enables the watchdog during a call
    public:
     explicit Watched(engine::Watchdog* watchdog) : watchdog_(watchdog) {
       if (watchdog_ != nullptr) watchdog_->begin();
@@ -293,7 +296,7 @@ struct DataParallel::State {
    private:
     engine::Watchdog* watchdog_;
   };
-  std::unique_ptr<engine::Watchdog> watchdog;  // null: no timeout. It looks at the replicas until it is gone
+  std::unique_ptr<engine::Watchdog> watchdog;  // null: no timeout. Reads the replicas until destroyed
 };
 
 template <typename T>

@@ -1,4 +1,4 @@
-// Weights, gradients and momenta in and out, as host tensors in PyTorch's layout.
+// Import and export of weights, gradients and momenta, as host tensors in PyTorch's layout.
 #include <cstring>
 
 #include "dp/error.h"
@@ -30,7 +30,7 @@ void DataParallel::State::wait_for_all() {
   });
 }
 
-// Gathers weights in float32 that only their owner has since the last step.
+// Gathers the float32 weights, which only their owners have updated in the last step.
 void DataParallel::State::gather_values() {
   on_replicas([](Replica& replica, GradientSync& gradient_sync) {
     gradient_sync.gather_values();
@@ -38,7 +38,7 @@ void DataParallel::State::gather_values() {
   });
 }
 
-// The whole arena in one buffer of the master, from the replicas that hold its parts.
+// Copies the parts of an arena from the replicas that own them into one buffer on the master.
 std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, Arena arena) {
   auto whole = master.context().allocate(table->bytes());
   auto* to = static_cast<std::byte*>(whole->data());
@@ -54,7 +54,7 @@ std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, 
       if (from != nullptr && part.range.size() != 0)
         master.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
     }
-    if (options.reduce == Reduce::all_reduce) break;  // every replica holds everything
+    if (options.reduce == Reduce::all_reduce) break;  // every replica has the whole arena
   }
   return whole;
 }
@@ -108,7 +108,7 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
   forward_rows = 0;
   wait_for_all();
   if (arena == Arena::value) {
-    gather_values();  // the import may bring some of them only
+    gather_values();  // `tensors` may contain only some of them
     on_first([&](Replica& master, GradientSync&) {
       for (const auto& [index, tensor] : found) master.import_entry(index, *tensor, master.values());
       for (const auto& [buffer, tensor] : buffers) import_buffer(master, *buffer, *tensor);
@@ -176,7 +176,7 @@ bool DataParallel::replicas_identical() const {
   State& s = *state_;
   s.wait_for_all();
   s.gather_values();
-  // With mixed precision also what layers read.
+  // With mixed precision, also compares the weights in the activation type.
   const std::size_t low = engine::Replica::low_bytes(*s.table, s.replicas.front()->context());
   const std::size_t bytes = s.table->bytes();
   std::vector<std::vector<std::byte>> copies(s.replicas.size(), std::vector<std::byte>(bytes + low));

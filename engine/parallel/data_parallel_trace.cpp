@@ -1,4 +1,4 @@
-// The timeline of a DataParallel's steps, of all its replicas, as one file.
+// Writes the timeline of all replicas' steps to one file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,11 +14,12 @@
 namespace dp {
 namespace {
 
-constexpr std::size_t kPart = 60 * 1024;  // bytes that a rank tells the others at a time
-constexpr std::size_t kRounds = 7;        // to compare clocks in
+constexpr std::size_t kPart = 60 * 1024;  // bytes per rank in one exchange
+constexpr std::size_t kRounds = 7;        // exchanges for comparing clocks
 using Moments = std::array<std::int64_t, kRounds>;
 
-// What to add to this rank's clock to get rank 0's: nothing on one host, else the median difference of when both heard the same.
+// Difference of rank 0's clock to this rank's, in the clock's unit. 0 if all ranks are on one host. Otherwise both
+// ranks read their clocks after the same exchange; the result is the median over kRounds.
 std::int64_t clock_offset(ProcessGroup& group) {
   if (group.one_host()) return 0;
   Moments mine{};
@@ -35,7 +36,7 @@ std::int64_t clock_offset(ProcessGroup& group) {
   return differences[kRounds / 2];
 }
 
-// The ranks' texts in rank order, on rank 0; nothing elsewhere.
+// Rank 0: the texts of all ranks, in rank order. Other ranks: empty strings.
 std::vector<std::string> collect(ProcessGroup& group, const std::string& mine) {
   std::size_t longest = 0;
   for (const std::string& length : group.exchange(std::to_string(mine.size())))

@@ -1,4 +1,4 @@
-// A DataParallel's calls under a watchdog.
+// The watchdog of a DataParallel, and the cause of a failure.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -43,7 +43,7 @@ void DataParallel::State::watch() {
   watchdog = std::make_unique<engine::Watchdog>(std::move(o));
 }
 
-// From any thread. What a stream waits for says more than what was enqueued last.
+// Describes what a stream waits for, or if it does not wait, what was enqueued last. May be called on any thread.
 std::string DataParallel::State::last_of(const engine::Replica& replica) const {
   const engine::Progress& progress = replica.progress();
   const kernels::StreamProgress stream_progress = replica.context().stream_progress();

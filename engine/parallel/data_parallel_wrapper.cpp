@@ -1,4 +1,4 @@
-// The seven steps as nn.DataParallel's users call them: forward, backward, step.
+// The step-by-step interface, as with nn.DataParallel: forward, backward, step.
 #include <algorithm>
 
 #include "dp/error.h"
@@ -7,7 +7,7 @@
 namespace dp {
 namespace {
 
-// A view of a backend's buffer as a tensor's memory.
+// The memory of a tensor: a range of a backend's buffer.
 class BufferStorage final : public Storage {
  public:
   BufferStorage(std::shared_ptr<kernels::Buffer> buffer, std::size_t offset, std::size_t bytes, Device device,

@@ -1,5 +1,5 @@
-// How much memory training will take: the sums that DataParallel and its replicas allocate, from plans that nothing is
-// allocated for.
+// Estimates the memory of training: adds up what DataParallel and its replicas allocate. It makes the plans, but
+// allocates no memory for them.
 #include <algorithm>
 
 #include "dp/error.h"
@@ -73,7 +73,7 @@ class Estimate {
     return use;
   }
 
-  // As Replica::reserve() and DataParallel::prepare() go through the batches.
+  // Processes the batches in the same order as DataParallel::prepare() and Replica::reserve().
   void add_rows(MemoryUse& use, int rank, const std::vector<std::int64_t>& train,
                 const std::vector<std::int64_t>& eval) {
     const std::size_t copies = options_.batch_norm == BatchNormMode::sync && norms_.count() > 0 ? lanes() : 1;
@@ -150,7 +150,7 @@ std::int64_t largest_batch(const Model& model, const DataParallelOptions& option
   };
   if (!fits(1)) return 0;
   std::int64_t good = 1, bad = 2;
-  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // a plan of more rows does not fit the ops' indices
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // larger batches exceed the ops' index range
   while (bad <= kMost && fits(bad)) good = bad, bad *= 2;
   while (bad - good > std::max<std::int64_t>(1, good / 256)) {
     const std::int64_t middle = good + (bad - good) / 2;

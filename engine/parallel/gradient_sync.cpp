@@ -10,7 +10,7 @@ using namespace kernels;
 
 namespace {
 
-// A slice of a bucket begins at a block of the gradient's norm.
+// Slices of a bucket begin at block boundaries of the gradient norm.
 static_assert(kSliceBlock % kNormBlock == 0);
 std::int64_t blocks_of(std::int64_t count) { return (count + kNormBlock - 1) / kNormBlock; }
 
@@ -193,7 +193,7 @@ void GradientSync::update_bucket(std::size_t bucket) {
 }
 
 bool GradientSync::arrives_low(const Bucket& bucket) const {
-  const std::int64_t vectors = replica_.table().vectors();  // which layers read as they are
+  const std::int64_t vectors = replica_.table().vectors();  // layers read them in full precision
   return mode_ == Reduce::sharded && !keeps_values_ && vectors != 0 && bucket.range.begin >= vectors;
 }
 
@@ -201,13 +201,13 @@ void GradientSync::gather(const Bucket& bucket) {
   const Range range = bucket.range;
   if (!arrives_low(bucket)) return communicator_->all_gather(value(range.begin), range.size(), type_, *comm_);
   const Context& context = replica_.context();
-  // Nothing is added: any type of that size carries them.
+  // An all-gather does no arithmetic: any type of the same size works.
   const DType carrier = context.element_bytes(context.activation_type()) == 2 ? DType::bf16 : DType::f64;
   communicator_->all_gather(replica_.low_value(range.begin), range.size(), carrier, *comm_);
 }
 
 void GradientSync::update(bool norm) {
-  if (communicator_) {  // the update reads what the compute stream uploaded
+  if (communicator_) {  // the update reads inputs uploaded on the compute stream
     replica_.compute().record(*gradients_done_);
     comm_->wait(*gradients_done_);
   }
@@ -226,7 +226,7 @@ void GradientSync::compute_norm() {
     }
     if (mode_ == Reduce::sharded && communicator_) share_partials(bucket);
   }
-  if (mode_ == Reduce::master && scaling_ && communicator_)  // every replica keeps a scale, and all decide alike
+  if (mode_ == Reduce::master && scaling_ && communicator_)  // every replica adapts its own copy of the scale
     communicator_->broadcast(partials, partial_offset_.back(), DType::f64, 0, *comm_);
   else if (mode_ == Reduce::master && replica_.rank() != 0)
     return;

@@ -1,8 +1,9 @@
-// What happens to a bucket of gradients once backward has finished it: summed over the replicas, the
-// weights updated, the new weights brought to every replica. One per replica; its work runs on a communication stream.
+// Processes a bucket of gradients after backward has finished it: reduces it over the replicas, updates the weights and
+// sends the new weights to every replica. There is one GradientSync per replica. Its work runs on a communication
+// stream.
 //
-// With sharded updates and mixed precision the weights of others arrive in the type in which layers read them, half the bytes: a replica
-// has only its own part of the values, until gather_values().
+// With sharded updates and mixed precision, replicas gather the new weights in the type that layers read. This halves
+// the bytes. A replica then has only its own part of the full-precision values, until gather_values().
 #pragma once
 
 #include <memory>
@@ -16,49 +17,52 @@
 
 namespace dp::engine {
 
-// The elements of a bucket that a rank updates, and holds the momenta of.
+// The elements of a bucket that `rank` updates. That rank also stores their momenta.
 kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
-// Doubles that the gradient's norm is summed up from.
+// Number of partial sums (doubles) of the gradient norm.
 std::int64_t norm_blocks(const std::vector<Bucket>& buckets);
 
 class GradientSync {
  public:
-  // `communicator` is null for a single replica with one lane: then everything runs on the compute stream. `scaling`: of the loss, whose
-  // gradients arrive scaled. `reduce_dtype`: bf16, or as the gradients are. `keeps_values`: after each step every replica has all of them.
+  // `communicator` is null for a single replica with one shard; all work then runs on the compute stream.
+  // `reduce_dtype`: bf16; any other type means the gradients' own type. `scaling`: set if the loss, and hence the
+  // gradients, are scaled. `keeps_values`: every replica needs all full-precision values after each step.
   GradientSync(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
                std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
                std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
   ~GradientSync();
-  // Ends what is on its way. For all replicas before the first goes, since they read each other's memory; nothing but destruction may
-  // follow.
+  // Ends the work on the communication stream. Call it on all replicas before any of them is destroyed, because
+  // replicas read each other's memory. Afterwards this object may only be destroyed.
   void stop();
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   kernels::Communicator* communicator() { return communicator_.get(); }  // may be null
 
-  // From now on tells its stream's work there. The tracer outlives it.
+  // Records the communication stream's work in `tracer` from now on. The tracer must outlive this object.
   void trace(Tracer& tracer);
 
-  // How the coming step updates. `per_bucket`: as soon as a bucket is summed; otherwise by update() once all are. `momentum`: only after
-  // ensure_momenta().
+  // Begins a step. `per_bucket`: updates each bucket as soon as it is reduced; otherwise update() updates all buckets.
+  // `momentum`: requires ensure_momenta() before.
   void begin(std::int64_t step, bool per_bucket, bool momentum);
-  // The gradients of `bucket` are complete on this replica and its weights no longer read. In order, each once a step.
+  // Call it when the gradients of `bucket` are complete on this replica and backward no longer reads its weights. Once
+  // per bucket and step, in bucket order.
   void bucket_ready(std::size_t bucket);
-  // All buckets that became ready with the entries from `entry` on.
+  // Calls bucket_ready() for all remaining buckets with first_entry >= `entry`.
   void entries_ready(int entry);
-  // For a step that is not per_bucket. `norm`: compute the gradient's norm, and clip and skip by it; always with a scaled loss.
+  // Only for a step without per_bucket. `norm`: computes the gradient norm, for clipping and for skipping the step;
+  // required with a scaled loss.
   void update(bool norm);
-  // Holds the compute stream back until the last update is done and its weights have arrived.
+  // Makes the compute stream wait until the last update is done and its weights have arrived.
   void wait_for_weights();
-  // The step begins again: what was enqueued since begin() was recorded and will not be done.
+  // Restarts the step after a failed graph capture. The work since begin() was only captured and will not run.
   void reset();
-  // Brings the master's weights to every replica, as after a load, and renews what layers read of them.
+  // Copies the master's weights to every replica, e.g. after a load, and updates the copy that layers read.
   void broadcast_weights();
-  void broadcast_momenta();  // where every replica holds all of them
-  void gather_values();      // that only their owners have since the last step
+  void broadcast_momenta();  // only if every replica stores all momenta (all_reduce)
+  void gather_values();      // gathers values that only their owners have updated
   void synchronize();
 
-  // This replica's part of the optimizer state: empty, whole buckets, or slices of buckets, in bucket order.
+  // This replica's part of the optimizer state, one per bucket, in bucket order: empty, the bucket, or a slice of it.
   struct Part {
     kernels::Range range;       // elements of the arenas
     std::int64_t momentum = 0;  // element offset of the range in the momentum buffer
@@ -66,7 +70,7 @@ class GradientSync {
   const std::vector<Part>& parts() const { return parts_; }
   std::byte* momenta() { return momenta_ ? static_cast<std::byte*>(momenta_->data()) : nullptr; }
   std::size_t missing_momenta() const;  // bytes that ensure_momenta() would allocate
-  void ensure_momenta();                // on all replicas before the first of them begins a step
+  void ensure_momenta();                // call it on all replicas before any begins a step
 
  private:
   kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
@@ -75,7 +79,7 @@ class GradientSync {
   }
   std::byte* value(std::int64_t element) { return replica_.values() + static_cast<std::size_t>(element) * element_; }
   kernels::Range part_of(std::size_t bucket) const { return parts_[bucket].range; }
-  // Mixed precision: what brings a range of the values into the type in which layers read them.
+  // Mixed precision: converts a range of the values to the type that layers read.
   struct Cast {
     std::int64_t begin = 0;  // element
     std::unique_ptr<kernels::Op> op;
@@ -99,21 +103,21 @@ class GradientSync {
   const DType type_;
   const std::optional<kernels::LossScaling> scaling_;
   const bool keeps_values_;
-  std::optional<RoundedGradients> rounded_;  // in which they are summed
+  std::optional<RoundedGradients> rounded_;  // set if the reduction uses bf16
   std::unique_ptr<kernels::Stream> comm_;
   std::unique_ptr<kernels::Event> gradients_done_;
-  std::unique_ptr<kernels::Event> weights_arrived_;  // those of the last bucket
+  std::unique_ptr<kernels::Event> weights_arrived_;  // recorded after the last bucket
   bool arriving_ = false, values_apart_ = false;
   std::vector<Part> parts_;                             // one per bucket
-  std::vector<std::unique_ptr<kernels::Op>> sgd_;       // one per bucket; null where this replica updates nothing
-  std::vector<std::unique_ptr<kernels::Op>> partials_;  // the same
-  std::vector<std::vector<Cast>> casts_;                // of each bucket, what others have updated
+  std::vector<std::unique_ptr<kernels::Op>> sgd_;       // one per bucket; null if this replica updates nothing
+  std::vector<std::unique_ptr<kernels::Op>> partials_;  // likewise
+  std::vector<std::vector<Cast>> casts_;                // per bucket: ranges that other replicas update
   Cast cast_all_;
   std::unique_ptr<kernels::Op> finish_norm_;
-  std::vector<std::int64_t> partial_offset_;  // blocks, one more than buckets
-  std::vector<std::size_t> partial_bytes_;    // scratch: the ranks' shares of one bucket
+  std::vector<std::int64_t> partial_offset_;  // in blocks; one more than buckets
+  std::vector<std::size_t> partial_bytes_;    // scratch memory: each rank's part of one bucket
   std::unique_ptr<kernels::Buffer> norm_partials_, momenta_;
-  std::size_t next_ = 0;  // the bucket that becomes ready next
+  std::size_t next_ = 0;  // next bucket to become ready
   std::int64_t step_ = 0;
   bool per_bucket_ = true, momentum_ = false;
 };

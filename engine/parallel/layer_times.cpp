@@ -13,7 +13,7 @@ double floor_of(const OpWork& work, const kernels::Rates& rates) {
   return rates.flops > 0 ? std::max(work.flops / rates.flops, work.bytes / rates.bytes) : 0;
 }
 
-// Everything of one name in one step.
+// Total of all spans with one name in one step.
 struct Sum {
   double seconds = 0, floor = 0;
 };
@@ -36,7 +36,7 @@ class Collector {
       std::vector<double> seconds;
       double floor = 0;
       for (const auto& [step, sum] : sums_[name]) seconds.push_back(sum.seconds), floor = sum.floor;
-      seconds.resize(seen_.size(), 0);  // steps without it
+      seconds.resize(seen_.size(), 0);  // 0 s in steps without this name
       const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
       std::nth_element(seconds.begin(), middle, seconds.end());
       times.push_back({name, implementations_[name], *middle, floor});

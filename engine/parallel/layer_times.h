@@ -1,4 +1,4 @@
-// What each piece of a traced step took, beside the least that it could have taken.
+// Time of each layer in the traced steps, with its lower bound.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace dp::engine {
 
-// In the order in which a step reaches them. Empty where no step was traced.
+// In the order of execution. Empty if no step was traced.
 std::vector<LayerTime> layer_times(const Replica& replica, const Tracer& tracer, const kernels::Rates& rates);
 
 }  // namespace dp::engine

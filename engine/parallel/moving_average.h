@@ -12,18 +12,18 @@ namespace dp::engine {
 // All calls run on the master's worker.
 class MovingAverage {
  public:
-  // Allocates on the master, which must outlive this. `buffer_elements`: of the running statistics; 0: the model has none.
+  // Allocates on the master, which must outlive this object. `buffer_elements`: number of running statistics; may be 0.
   MovingAverage(Replica& master, double decay, std::int64_t buffer_elements);
 
-  void restart();  // the average becomes the current weights; waits for the device
+  void restart();  // sets the average to the current values; waits for the device
   void update();   // enqueues one update on the compute stream
-  void swap();     // swaps weights and average; waits for the device
+  void swap();     // swaps the current values and the average; waits for the device
 
  private:
   Replica& master_;
   const std::size_t value_bytes_, buffer_bytes_;
   std::unique_ptr<kernels::Buffer> values_, buffers_;
-  std::unique_ptr<kernels::Op> update_values_, update_buffers_;  // the buffers' are null without running statistics
+  std::unique_ptr<kernels::Op> update_values_, update_buffers_;  // update_buffers_: null without running statistics
 };
 
 }  // namespace dp::engine

@@ -14,10 +14,10 @@ constexpr std::size_t kMostKinds = 8;
 
 }  // namespace
 
-// A context's part in a recording, ended whatever happens.
+// The capture of one context. The destructor drops a capture that is still open.
 class StepGraphs::Recording {
  public:
-  // `turn`: under which it is dropped, where others may still record; may be null.
+  // `turn`: lock that drop() takes, because other replicas may still be capturing; may be null.
   Recording(kernels::Context& context, kernels::Stream* root, kernels::CaptureTurn* turn)
       : context_(context), root_(root), turn_(turn) {}
   ~Recording() { drop(); }
@@ -47,7 +47,7 @@ class StepGraphs::Recording {
   bool open_ = false;
 };
 
-// A replica's turn at the graph of all; its communicators let others have it while they wait.
+// Holds the capture lock for one replica. Its communicators release the lock while they wait for other replicas.
 class StepGraphs::Turn {
  public:
   Turn(kernels::CaptureTurn& turn, std::initializer_list<kernels::Communicator*> communicators)
@@ -85,7 +85,7 @@ StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::st
   for (Replica* const replica : members_.replicas) ready_.push_back(replica->context().make_event());
 }
 
-// A world's ranks see the same global batches in the same order, and nothing else that is the same on all.
+// With several ranks, a kind is identified by its global batch size: local sizes may differ between ranks.
 bool StepGraphs::is(const StepKind& kind, const StepKind& other) const {
   return kind.momentum == other.momentum && kind.kept == other.kept &&
          (members_.all_ranks ? kind.global == other.global : kind.rows == other.rows);
@@ -112,7 +112,7 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
   if (!refusal_.empty()) return;
   const auto known = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& k) { return is(k->kind, kind); });
   if (eagerly) {
-    if (known == kinds_.end()) ++events_;  // it may make memory
+    if (known == kinds_.end()) ++events_;  // the step may allocate memory
     return;
   }
   if (known != kinds_.end() && (*known)->placed == placed()) {
@@ -155,7 +155,7 @@ void StepGraphs::end_step() {
   kind_->allocations = allocations();
 }
 
-// Runs f; false when it threw what ends a recording and nothing else.
+// Runs f. Returns false if f threw an exception that only ends the capture, and saves its message. Aborted is rethrown.
 template <typename F>
 bool StepGraphs::attempt(F&& f) {
   std::string failure;
@@ -164,7 +164,7 @@ bool StepGraphs::attempt(F&& f) {
     return true;
   } catch (const kernels::Aborted&) {
     throw;
-  } catch (const kernels::CaptureTurn::GivenUp&) {  // who gave it up says why
+  } catch (const kernels::CaptureTurn::GivenUp&) {  // the replica that called give_up() reports the reason
   } catch (const std::exception& error) {
     failure = error.what();
   } catch (...) {
@@ -199,7 +199,8 @@ bool StepGraphs::record_own(std::size_t number, std::size_t part, const Work& wo
   Replica& replica = *members_.replicas[number];
   auto& graph = kind_->graphs[part][number];
   Recording recording(replica.context(), &replica.compute(), nullptr);
-  // Instantiation can wait for a device: all replicas are idle before any of them instantiates.
+  // begin() waits for the replica's streams. After this barrier all replicas are idle, and no replica enqueues work
+  // before agreed(). This is necessary because graph instantiation may wait for a device.
   bool well = barrier_.all(attempt([&] { recording.begin(); }));
   well = well && attempt([&] {
            work();
@@ -242,7 +243,7 @@ bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& 
     recording.drop();
     turn_.begin_anew();
   }
-  well = barrier_.all(well);  // no stream is recorded any more
+  well = barrier_.all(well);  // the capture of all streams has ended
   if (!leads && well) recording.end();
   return well;
 }

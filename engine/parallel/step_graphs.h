@@ -1,9 +1,10 @@
-// Training steps as graphs: what a step enqueues between its inputs and its end is recorded once and launched from then on.
+// Training steps as CUDA graphs. The work between the upload of a step's inputs and its end is captured once and
+// launched in later steps.
 //
-// A kind of step (its rows, with or without momentum) runs eagerly the first time it is met, which makes plans and memory, is recorded the
-// second time, and launched after that, while the replicas' memory stays where it is. Replicas whose communicators wait for each other's
-// streams are recorded into one graph, which the first replica launches; otherwise each has its own. A recording that fails changes
-// nothing: the step is run eagerly, as are all that follow.
+// The first step of a kind (see StepKind) runs eagerly and creates plans and memory. The second step is captured and
+// launched. Later steps are launched, as long as no replica's memory moves. If communicators wait for other replicas'
+// streams, all replicas are captured into one graph, and the first replica launches it. Otherwise each replica has its
+// own graph. If a capture fails, this step and all later steps run eagerly.
 #pragma once
 
 #include <atomic>
@@ -26,33 +27,36 @@ struct StepKind {
   std::int64_t rows = 0;    // of the batch, in this process
   std::int64_t global = 0;  // of the batch, in all processes
   bool momentum = false;
-  bool kept = false;  // images are made on the device
+  bool kept = false;  // images are made on the device from a device-resident data set
 };
 
 class StepGraphs {
  public:
-  struct Members {  // of this process's replicas, in order; not owned
+  struct Members {  // one entry per replica of this process, in order; not owned
     std::vector<Replica*> replicas;
     std::vector<GradientSync*> gradient_syncs;
     std::vector<kernels::Communicator*> io;  // empty for one replica
-    // In a world of several ranks: whether all of them say yes; all call it together. Null: there are no other processes.
+    // Returns whether the argument is true on all ranks. Collective. Null if there is only one rank.
     std::function<bool(bool)> all_ranks;
   };
-  // `refusal`: why no step runs as a graph; empty: graphs are used. `required`: a recording that fails is an error.
+  // `refusal`: why no step runs as a graph; empty: graphs are used. `required`: a failed capture is an error.
   StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal, bool required);
 
-  // Around each training step, on the caller's thread, while no worker runs; end_step() only after one that did not fail.
-  // Error(device) from end_step() where a recording was required and failed; the step was done eagerly.
-  // `eagerly`: this step is no graph, whatever its kind.
+  // Call them before and after each training step, on the caller's thread, while no worker runs; end_step() only if the
+  // step succeeded. `parts`: micro-batches of the step. `eagerly`: this step must not run as a graph.
+  // begin_step(): Error(usage) if an equal global batch had another number of rows on this rank.
+  // end_step(): Error(device) if a required capture failed; the step has then run eagerly.
   void begin_step(const StepKind& kind, int parts, bool eagerly);
   void end_step();
-  // In a world, where a kind is known by its global batch and all ranks must launch or enqueue alike: what may move a rank's memory.
+  // With several ranks, all ranks must make the same choice between capture, launch and eager execution. These calls
+  // count events that may move memory on any rank.
   void evaluated(std::int64_t global_batch, bool kept);
   void prepared() { ++events_; }
 
-  // On each replica's worker: work() is part number `part` of the step, enqueued or launched. It enqueues the same at each step of its
-  // kind, waits for nothing that was recorded before it began but what the exchange brings, and leaves nothing behind but on streams that
-  // come back to the compute stream.
+  // Call it on each replica's worker. Runs, captures or launches work(), which enqueues part `part` of the step. work()
+  // must enqueue the same operations in each step of a kind. It must not wait for events recorded before it began; for
+  // a graph, run() waits for the weights first. All forked streams must rejoin the compute stream; GradientSync's
+  // stream does so by wait_for_weights().
   template <typename Work>
   void run(std::size_t replica, std::size_t part, Work&& work) {
     using Own = std::remove_reference_t<Work>;
@@ -63,7 +67,7 @@ class StepGraphs {
   }
 
   Choice choice() const;         // as DataParallel::graphs_choice()
-  std::string describe() const;  // "CUDA graphs": how many nodes, or why not; a line
+  std::string describe() const;  // one line: the nodes of each graph, or why steps run eagerly
 
  private:
   enum class Mode { eager, record, launch };
@@ -72,10 +76,10 @@ class StepGraphs {
     void* self;
     void operator()() const { call(self); }
   };
-  // Of one kind. graphs[part][replica], or [part][0] where all are in one.
+  // The graphs of one kind: graphs[part][replica], or graphs[part][0] if all replicas share a graph.
   struct Recorded {
     StepKind kind;
-    std::uint64_t placed = 0, allocations = 0;  // where memory was when the kind was last run eagerly
+    std::uint64_t placed = 0, allocations = 0;  // after the kind's last eager step
     bool recorded = false;
     std::vector<std::vector<std::unique_ptr<kernels::Graph>>> graphs;
   };
@@ -91,7 +95,7 @@ class StepGraphs {
   bool agreed(bool well);
   bool is(const StepKind& kind, const StepKind& other) const;
   std::uint64_t allocations() const;
-  // Differs from before when memory may have moved; in a world on every rank, if on one.
+  // Changes when memory may have moved. With several ranks it changes on all ranks at the same step.
   std::uint64_t placed() const { return members_.all_ranks ? events_ : allocations(); }
 
   const Members members_;
@@ -100,15 +104,15 @@ class StepGraphs {
   bool joint_ = false;
   Barrier barrier_;
   kernels::CaptureTurn turn_;
-  std::unique_ptr<kernels::Event> begun_, done_;        // of the first replica
-  std::vector<std::unique_ptr<kernels::Event>> ready_;  // of the others
-  std::vector<std::unique_ptr<Recorded>> kinds_;        // the latest used last
+  std::unique_ptr<kernels::Event> begun_, done_;        // recorded by the first replica
+  std::vector<std::unique_ptr<kernels::Event>> ready_;  // one per replica; the first is unused
+  std::vector<std::unique_ptr<Recorded>> kinds_;        // most recently used last
   std::uint64_t events_ = 0;
   std::set<std::pair<std::int64_t, bool>> evaluated_;
-  Recorded* kind_ = nullptr;  // of this step; null: it is none of them
+  Recorded* kind_ = nullptr;  // of this step; null if it runs eagerly and counts for no kind
   Mode mode_ = Mode::eager;
-  std::atomic<bool> failed_{false};  // a recording of this step
-  std::mutex failure_mutex_;         // of the next; taken by who failed only
+  std::atomic<bool> failed_{false};  // a capture in this step failed
+  std::mutex failure_mutex_;         // guards failure_; locked only after a failure
   std::string failure_;
 };
 

@@ -32,7 +32,8 @@ Error as_error(const std::exception_ptr& error) {
   }
 }
 
-// A thread's first allocation maps a heap for it. Done when the thread starts, so that what is left is known then.
+// A thread's first allocation maps a heap. This forces it at thread start, so that the constructor can check the
+// remaining address space.
 void make_own_heap() {
   void* volatile block = std::malloc(1);
   std::free(block);

@@ -1,4 +1,4 @@
-// One persistent thread per replica, and a call that runs on all of them.
+// One persistent thread per replica.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ namespace dp::engine {
 
 class WorkerPool {
  public:
-  // With one worker there is no thread: run() calls on the caller's, whose mask comes back at the end.
+  // With one worker no thread is started: run() calls work on the caller's thread. The destructor restores that
+  // thread's affinity mask.
   explicit WorkerPool(int size);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -25,10 +26,10 @@ class WorkerPool {
   int size() const { return size_; }
   kernels::AbortFlag* abort_flag() { return &abort_; }
 
-  // Calls work(rank) on every worker and returns when all are done. The first exception raises the abort flag, which ends the
-  // waits of the others. Then throws Error: the failure of the lowest rank as its message, those of the others attached. Throws Aborted
-  // when the flag was raised before the call, or by somebody else.
-  // `work` is referred to, not copied; nothing is allocated unless something fails.
+  // Calls work(rank) on every worker and returns when all are done. The first exception sets the abort flag, which ends
+  // the waits of all other workers. run() then throws Error with the message of the lowest failed rank; the other
+  // messages are attached. Throws Aborted if the flag was set before the call, or if no worker caused the failure.
+  // `work` is not copied. Nothing is allocated unless a worker fails.
   template <typename F>
   void run(F&& work) {
     using Work = std::remove_reference_t<F>;
@@ -47,11 +48,11 @@ class WorkerPool {
   [[noreturn]] void rethrow();
 
   const int size_;
-  std::optional<kernels::ThreadKeeper> caller_;  // with one worker: the caller's thread as it was
+  std::optional<kernels::ThreadKeeper> caller_;  // with one worker: saved settings of the caller's thread
   kernels::AbortFlag abort_{false};
   Call call_ = nullptr;
   void* self_ = nullptr;
-  std::atomic<std::uint32_t> generation_{0};  // raised to start a call
+  std::atomic<std::uint32_t> generation_{0};  // incremented to start a call
   std::atomic<int> running_{0};
   std::atomic<bool> quit_{false};
   std::vector<std::exception_ptr> errors_;

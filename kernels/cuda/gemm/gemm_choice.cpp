@@ -8,13 +8,13 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// A model of a large device, an H200: costs are multiply-adds of one multiprocessor, of which it does 2.5e11 a second. That
-// it is another device costs speed and changes no result.
+// Cost model of an H200. The unit is one multiply-add of one multiprocessor, which does 2.5e11 per second. Other
+// devices use the same model, so results are the same; only speed may suffer.
 constexpr std::int64_t kMultiprocessors = 132;
-constexpr std::int64_t kStepsToStart = 4;        // of a block, before its first product and after its last
-constexpr std::int64_t kStep = 16;               // of a sum, as in gemm_tile.h
-constexpr std::int64_t kSecondKernel = 500'000;  // 2 us
-constexpr std::int64_t kLeastDepth = 128;        // of a split
+constexpr std::int64_t kStepsToStart = 4;        // per block, before its first product and after its last
+constexpr std::int64_t kStep = 16;               // elements of k per step, as in gemm_tile.h
+constexpr std::int64_t kSecondKernel = 500'000;  // 2 us: extra cost of a split
+constexpr std::int64_t kLeastDepth = 128;        // minimum elements of k per split
 constexpr std::int64_t kMostSplits = 512;
 constexpr std::int64_t kMostPartials = 1 << 24;  // floats of workspace
 
@@ -22,8 +22,8 @@ struct Tile {
   TileKind kind;
   const char* name;
   std::int64_t rows, cols;
-  std::int64_t warps, blocks;  // of a block, at once on a multiprocessor
-  std::int64_t speed;          // per cent of a multiprocessor's arithmetic; by loads from shared memory, not measured
+  std::int64_t warps, blocks;  // warps per block; resident blocks per multiprocessor
+  std::int64_t speed;          // % of peak arithmetic; estimated from loads of shared memory, not measured
 };
 constexpr Tile kTiles[] = {{TileKind::wide, "128x128", 128, 128, 8, 2, 85},
                            {TileKind::tall, "128x64", 128, 64, 4, 3, 85},
@@ -31,7 +31,7 @@ constexpr Tile kTiles[] = {{TileKind::wide, "128x128", 128, 128, 8, 2, 85},
                            {TileKind::narrow, "128x32", 128, 32, 4, 4, 70},
                            {TileKind::small, "32x32", 32, 32, 2, 8, 50}};
 
-// Per cent of that speed: few warps leave a multiprocessor waiting for memory. Not measured either.
+// Per cent of a tile's speed with `warps` warps on a multiprocessor. With few warps it waits for memory. Not measured.
 std::int64_t busy(std::int64_t warps) { return warps >= 12 ? 100 : warps >= 8 ? 90 : warps >= 4 ? 65 : 40; }
 
 std::int64_t over(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
@@ -42,7 +42,7 @@ std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits)
   const std::int64_t each = over(blocks, kMultiprocessors);
   const std::int64_t speed = tile.speed * busy(std::min(each, tile.blocks) * tile.warps);
   const std::int64_t product = each * tile.rows * tile.cols * steps * kStep * 10'000 / speed;
-  // A float written and read takes the time of half a multiply-add of one multiprocessor.
+  // Writing and reading one float costs as much as half a multiply-add of one multiprocessor.
   return product + (splits > 1 ? kSecondKernel + shape.results * splits / 2 : 0);
 }
 
@@ -50,7 +50,7 @@ std::int64_t most_splits(const GemmShape& shape) {
   return std::clamp<std::int64_t>(std::min(shape.depth / kLeastDepth, kMostPartials / shape.results), 1, kMostSplits);
 }
 
-// The model's best number of splits for a tile.
+// The best number of splits for a tile, and its cost.
 std::pair<std::int64_t, GemmChoice> best_with(const GemmShape& shape, const Tile& tile) {
   std::pair<std::int64_t, GemmChoice> best{std::numeric_limits<std::int64_t>::max(), {}};
   for (std::int64_t splits = 1; splits <= most_splits(shape); ++splits)
@@ -69,7 +69,7 @@ GemmChoice choose(const GemmShape& shape) {
   return best.second;
 }
 
-// For each tile its best number of splits, and half and twice as many.
+// Candidates: for each tile the best number of splits, half of it and twice that number.
 std::vector<GemmChoice> alternatives(const GemmShape& shape, std::size_t most) {
   if (shape.results == 0) return {};
   const GemmChoice chosen = choose(shape);

@@ -8,34 +8,35 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// A model of an H200, as gemm_choice.cpp's: costs are multiply-adds of one multiprocessor's tensor cores by mma.sync, taken as 1.9e12 a
-// second, about 60 % of what wgmma reaches. Nothing was measured.
+// Cost model of an H200, like that in gemm_choice.cpp. The unit is one multiply-add of one multiprocessor's tensor
+// cores with mma.sync. The assumed rate is 1.9e12 per second, about 60 % of wgmma. Nothing was measured.
 constexpr std::int64_t kMultiprocessors = 132;
-constexpr std::int64_t kByte = 45;                 // from the second-level cache, of 5.5e12 bytes a second
-constexpr std::int64_t kStepsToStart = 6;          // of a block, before its first product and after its last
-constexpr std::int64_t kPartial = 4;               // a float written and read
+constexpr std::int64_t kByte = 45;                 // a byte read from the L2 cache, at 5.5e12 bytes per second
+constexpr std::int64_t kStepsToStart = 6;          // per block, before its first product and after its last
+constexpr std::int64_t kPartial = 4;               // one float written and read
 constexpr std::int64_t kSecondKernel = 3'800'000;  // 2 us
-constexpr std::int64_t kLeastDepth = 256;          // of a split
+constexpr std::int64_t kLeastDepth = 256;          // minimum elements of k per split
 constexpr std::int64_t kMostSplits = 512;
 constexpr std::int64_t kMostPartials = 1 << 24;  // floats of workspace
 
-constexpr std::int64_t kResidentStart = 5'200'000;  // of 115 KB from that cache
+constexpr std::int64_t kResidentStart = 5'200'000;  // reading 115 KB from the L2 cache
 
 struct Tile {
   MmaTileKind kind;
   const char* name;
   std::int64_t rows, cols, step;
-  std::int64_t warps, blocks;  // of a block, at once on a multiprocessor
+  std::int64_t warps, blocks;  // warps per block; resident blocks per multiprocessor
 };
 constexpr Tile kTiles[] = {{MmaTileKind::large, "128x128", 128, 128, 32, 4, 2},
                            {MmaTileKind::tall, "256x64", 256, 64, 32, 4, 2},
                            {MmaTileKind::middle, "128x64", 128, 64, 64, 4, 3},
                            {MmaTileKind::small, "64x64", 64, 64, 64, 4, 4}};
-// Of a sum that is whole, and of one that may be cut, whose nine warps burden four schedulers unevenly. No traffic: each cell comes once.
+// Resident kernels without and with splits of k. The kernel with splits has nine warps, but counts as six because they
+// load the four schedulers unevenly. Traffic is ignored: each cell is read only once.
 constexpr Tile kResidentWhole{MmaTileKind::resident, "resident", 256, 64, 64, 8, 1},
     kResidentCut{MmaTileKind::resident, "resident", 576, 64, 64, 6, 1};
 
-// Per cent of the speed that so many warps of a multiprocessor reach.
+// Per cent of peak speed with `warps` warps on a multiprocessor.
 std::int64_t busy(std::int64_t warps) { return warps >= 12 ? 100 : warps >= 8 ? 90 : warps >= 6 ? 75 : 60; }
 
 std::int64_t over(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
