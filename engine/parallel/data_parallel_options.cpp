@@ -65,10 +65,10 @@ std::string resolve_ranks(DataParallelOptions& o) {
     o.devices = count > 0 ? gpus({own}) : cpus(1);
   }
   if (o.devices.size() != 1)
-    refuse(fmt::format("a rank of a world has one device, not {}; start more ranks", o.devices.size()));
+    refuse(fmt::format("a rank of a process group has one device, not {}; start more ranks", o.devices.size()));
   if (o.reduce != Reduce::automatic && o.reduce != Reduce::all_reduce)
-    refuse("the ranks of a world sum their gradients by all_reduce; other ways belong to one process");
-  if (o.loss == LossAt::gathered) refuse("the ranks of a world compute their own losses: choose loss local");
+    refuse("ranks reduce their gradients with all_reduce; the other modes require one process");
+  if (o.loss == LossAt::gathered) refuse("ranks compute their own losses; choose loss local");
   if (o.logical_shards > 0) refuse("logical shards belong to one process");
   o.reduce = Reduce::all_reduce;
   if (o.threads_per_replica == 0)

@@ -33,7 +33,7 @@ std::optional<LossScale> DataParallel::loss_scale() const {
 }
 
 void DataParallel::set_loss_scale(const LossScale& scale) {
-  if (!state_->scales_loss()) throw Error(ErrorCode::usage, "no loss is scaled: that belongs to float16 (amp)");
+  if (!state_->scales_loss()) throw Error(ErrorCode::usage, "the loss is scaled only with float16 (amp)");
   if (!(std::isnormal(scale.scale) && scale.scale > 0))
     throw Error(ErrorCode::usage, "a loss scale is a positive number, not " + std::to_string(scale.scale));
   state_->set_loss_scale(scale);

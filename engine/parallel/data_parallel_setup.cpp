@@ -200,7 +200,7 @@ void DataParallel::State::make_graphs() {
     for (const Wish& wish : wishes)
       if (refusal.empty() && (wish.graphs == 0 || wish.trace_first != wishes.front().trace_first ||
                               wish.trace_steps != wishes.front().trace_steps))
-        refusal = "a rank wants none, or other steps traced";
+        refusal = "a rank disables graphs, or traces other steps";
     members.all_ranks = [this](bool yes) {
       const std::vector<char> all = of_all_ranks(static_cast<char>(yes));
       return std::count(all.begin(), all.end(), char{1}) == size();

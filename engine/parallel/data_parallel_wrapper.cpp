@@ -70,7 +70,8 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
       images.shape().without_first() != model.input())
     throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" +
                                       model.name() + "', which reads " + to_string(model.input()) + " per sample");
-  if (options.process_group) throw Error(ErrorCode::usage, "a rank of a world has train_step and evaluate only");
+  if (options.process_group)
+    throw Error(ErrorCode::usage, "with a process group only train_step and evaluate are available");
   if (lanes() > 1)
     throw Error(
         ErrorCode::usage,
