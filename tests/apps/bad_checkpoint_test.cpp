@@ -1,4 +1,4 @@
-// Broken checkpoints and checkpoints of other runs, given to --resume.
+// Broken or foreign checkpoints as --resume.
 #include <algorithm>
 #include <filesystem>
 
@@ -14,7 +14,7 @@ using namespace dp::test;
 const std::vector<std::string> kTiny{"--dataset", "mnist", "--data-path", ".",  "--model",
                                      "mlp",       "--cpu", "1",           "-b", "32"};
 
-// `more`, and of the defaults those flags that it does not give.
+// `more`, plus the default flags that it does not set.
 std::vector<std::string> tiny(std::vector<std::string> more) {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < kTiny.size(); i += 2)

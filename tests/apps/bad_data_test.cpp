@@ -1,4 +1,4 @@
-// Data files that are missing, cut short, corrupt or hostile.
+// Missing, truncated, corrupt and hostile data files.
 #include <filesystem>
 
 #include "apps/idx_files.h"
@@ -10,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp::test;
 
-// A tiny MNIST in which `name` is replaced; the error names it and `fragments`.
+// Replaces file `name` of a tiny MNIST. The error must contain `name` and `fragments`.
 void with_file(const std::string& name, const std::string& bytes, std::vector<std::string> fragments,
                const std::string& packing = "") {
   const TemporaryFolder temp;
@@ -27,7 +27,8 @@ TEST_CASE("missing data") {
   check_bad_input({{"--dataset", "mnist"}, 3, {"datasets", "--data-path"}}, temp.path());
   check_bad_input({{"--dataset", "mnist", "--data-path", "none"}, 3, {"none", "no such folder"}}, temp.path());
   check_bad_input({{"--dataset", "fashion_mnist", "--data-path", "."}, 3, {"--data-path"}}, temp.path());
-  for (const char* classes : {"10", "100"})  // with the two lines that get them, and what does without
+  // The error lists the two download commands and an alternative without a download.
+  for (const char* classes : {"10", "100"})
     check_bad_input(
         {{"--dataset", std::string("cifar") + classes, "--data-path", "none", "--model", "mlp"},
          3,
@@ -90,7 +91,7 @@ TEST_CASE("packed data that is cut short or corrupt") {
   checksum[packed.size() - 6] = static_cast<char>(checksum[packed.size() - 6] ^ 1);
   with_file(kTrainImages, checksum, {}, ".gz");
   with_file(kTrainImages, "\x1f\x8b" + std::string(100, '\0'), {}, ".gz");
-  // A header that promises 3.4 TB, packed small: nothing of that size is made.
+  // The header claims 3.4 TB; the file is small. No buffer of that size may be allocated.
   with_file(
       kTrainImages,
       gzip(big_endian(0x803) + big_endian(0xffffffff) + big_endian(28) + big_endian(28) + std::string(1 << 20, 'x')),

@@ -1,4 +1,4 @@
-// Command lines that can not work: the exit code, and one line that says what, where and what to do.
+// Invalid command lines: the exit code, and one line with what is wrong, where, and what to do.
 #include <filesystem>
 
 #include "apps/idx_files.h"
@@ -45,12 +45,12 @@ TEST_CASE("numbers on the command line") {
       {{"--lr-scheduler", "multistep", "--lr-milestones", "3,x"}, 2, {"--lr-milestones", "'x'"}},
       {{"--grad-accum-steps", "0"}, 2, {"--grad-accum-steps"}},
       {{"--amp", "--cpu", "2"}, 2, {"--amp", "for GPUs", "leave it out"}},
-      {{"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype belongs to --amp"}},
+      {{"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype requires --amp"}},
       {{"--graphs", "always", "--cpu", "2"}, 2, {"--graphs always is not possible: only GPUs have CUDA graphs"}},
       {{"--graphs", "always", "--no-graphs", "--cpu", "1"}, 2, {"--no-graphs", "--graphs is always", "give one"}},
       {{"--graphs", "auto", "--no-graphs", "--cpu", "1"}, 2, {"--no-graphs", "--graphs is auto"}},
       {{"--graphs", "sometimes"}, 2, {"--graphs", "sometimes"}},
-      {{"--trace-steps", "1:2", "--cpu", "1"}, 2, {"--trace-steps belongs to --trace or --profile"}},
+      {{"--trace-steps", "1:2", "--cpu", "1"}, 2, {"--trace-steps requires --trace or --profile"}},
       {{"--amp", "--amp-dtype", "float8", "--cpu", "1"}, 2, {"--amp-dtype"}},
       {{"--clip-grad-norm", "0"}, 2, {"--clip-grad-norm", "greater than 0"}},
       {{"--clip-grad-norm", "nan"}, 2, {"--clip-grad-norm"}},

@@ -1,4 +1,4 @@
-// Hostile and broken files of weights, given to --init.
+// Hostile and broken weights files as --init.
 #include <filesystem>
 
 #include "apps/idx_files.h"
@@ -17,7 +17,7 @@ std::string little_endian(std::uint64_t value) {
   return bytes;
 }
 
-// A safetensors file with this header and this many bytes behind it.
+// A safetensors file with this header and `buffer` data bytes.
 std::string file_of(std::string header, std::size_t buffer) {
   while (header.size() % 8 != 0) header += ' ';
   return little_endian(header.size()) + header + std::string(buffer, '\0');
@@ -71,7 +71,7 @@ TEST_CASE("weights that are no safetensors file") {
   table.refuses(file_of("{} x", 0));
   table.refuses(file_of(std::string(100'000, '['), 0));
   table.refuses(file_of("{\"a\":" + std::string(50'000, '{'), 0));
-  table.refuses(std::string("PK\3\4") + std::string(500, 'p'));  // a zip file, as torch.save writes
+  table.refuses(std::string("PK\3\4") + std::string(500, 'p'));  // a zip file, as torch.save writes it
 }
 
 TEST_CASE("weights whose header lies") {

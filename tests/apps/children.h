@@ -1,4 +1,4 @@
-// The processes that a process started.
+// The child processes of a process.
 #pragma once
 
 #include <sys/types.h>

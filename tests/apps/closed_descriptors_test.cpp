@@ -1,4 +1,5 @@
-// dp_train started with closed standard descriptors: no byte lands in a wrong file. A few runs in the ordinary tests, 100 in the slow ones.
+// dp_train started with closed standard descriptors must not write into a wrong file. A few runs in the ordinary tests,
+// 100 in the slow tests.
 #include <signal.h>
 
 #include <filesystem>
@@ -27,7 +28,7 @@ Words run_of(const Words& engine, const Words& more) {
          engine + more;
 }
 
-// A bit for each of the three.
+// A shell command that closes the standard descriptors of a bit mask.
 Words closing(int closed) {
   std::string command = "exec \"$@\"";
   for (const int descriptor : {0, 1, 2})
@@ -36,7 +37,7 @@ Words closing(int closed) {
   return {"/bin/sh", "-c", command, "sh"};
 }
 
-// The files below a folder. Of metrics, which hold times, only whether each line is a record.
+// The files below a folder. metrics.jsonl contains times, so only the validity of each line is kept.
 std::map<std::string, std::string> content(const fs::path& folder) {
   std::map<std::string, std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -61,7 +62,7 @@ bool becomes(const std::string& path) {
   return fs::exists(path);
 }
 
-// What the descriptors of a process name.
+// The closed descriptors must refer to /dev/null.
 void check_descriptors(pid_t process, int closed) {
   std::error_code gone;
   for (const int descriptor : {0, 1, 2})
@@ -72,7 +73,7 @@ void check_descriptors(pid_t process, int closed) {
     }
 }
 
-// The same files as with all three open; and a checkpoint when it is interrupted.
+// A complete run must write the same files as with open descriptors. An interrupted run must leave a checkpoint.
 void check_runs(const Words& engine) {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());

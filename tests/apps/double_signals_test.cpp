@@ -1,5 +1,5 @@
-// The same signal twice, as launchers and service managers send it: one request, one checkpoint. A few in the ordinary tests, 200 in the
-// slow ones.
+// The same signal sent twice, as launchers and service managers do: one request, one checkpoint. A few runs in the
+// ordinary tests, 200 in the slow tests.
 #include <signal.h>
 
 #include <filesystem>
@@ -27,8 +27,8 @@ Words endless(const Words& engine) {
 
 void pause_ms(std::size_t milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// Who sends it twice: a person; `timeout`, to its child and to its group; a service manager, to its process and to the group; killall, to
-// the launcher, which forwards it, and to the ranks.
+// The sender of both signals: a person; `timeout`, which signals its child and its group; a service manager, which
+// signals the process and its group; killall, which signals the ranks and the launcher, which forwards the signal.
 enum class Sender { person, timeout, manager, killall };
 
 void send_twice(const Program& program, Sender sender, int number, std::size_t pause) {
@@ -53,7 +53,7 @@ void check_checkpoints(const Words& engine, int number) {
     const Words launcher =
         sender == Sender::timeout ? Words{"/usr/bin/timeout", "--preserve-status", "10000"} : Words{};
     Program program(endless(engine), temp.path(),
-                    {"DP_FAIL=stall:backward:dev0:30ms"},  // most signals come within a step
+                    {"DP_FAIL=stall:backward:dev0:30ms"},  // most signals arrive within a step
                     launcher, Program::Group::own);
     program.wait_for("[1/4]");
     pause_ms(random() % 60);
@@ -77,7 +77,7 @@ TEST_CASE("signals: what a launcher forwards is no second signal, however late i
   write_tiny_mnist(temp.path());
   Program program(endless(kDdp), temp.path(), {"DP_FAIL=stall:backward:dev0:step2:4000ms"});
   program.wait_for("[1/4]");
-  pause_ms(300);  // into the stall
+  pause_ms(300);  // during the stall
   for (const pid_t rank : children_of(program.id())) ::kill(rank, SIGTERM);
   CHECK(program.wait_for_error("stopping").find("training is saved first") != std::string::npos);
   pause_ms(1500);
@@ -93,7 +93,7 @@ TEST_CASE("signals: the second of a process that was stopped or starved meanwhil
   write_tiny_mnist(temp.path());
   Program program(endless(kDp), temp.path(), {"DP_FAIL=stall:backward:dev0:step2:3000ms"});
   program.wait_for("[1/4]");
-  pause_ms(300);  // into the stall
+  pause_ms(300);  // during the stall
   ::kill(program.id(), SIGTERM);
   CHECK(program.wait_for_error("stopping").find("training is saved first") != std::string::npos);
   ::kill(program.id(), SIGSTOP);

@@ -1,4 +1,4 @@
-// How soon programs end that were signalled.
+// How fast signalled programs end.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 
 namespace dp::test {
 
-// Those of one test case end within two seconds: the fastest of them, since other programs may have the cores.
+// At least one program of a test case must end within two seconds. The fastest counts, because other programs may use
+// the cores.
 class Ends {
  public:
   Ends() = default;
@@ -18,7 +19,7 @@ class Ends {
   ~Ends() { CHECK(in_time()); }
   bool in_time() const { return fastest_ <= kSeconds; }
 
-  // To be called when the program has been signalled. False: it has not ended, also after kPatience.
+  // Call this after signalling the program. Returns false if the program has not ended even after kPatience.
   bool of(const Program& program) {
     const auto begin = std::chrono::steady_clock::now();
     const bool ended = program.ends_within(kSeconds);

@@ -1,4 +1,4 @@
-// A run that ends before its first step leaves the disk as it found it.
+// A run that fails before its first step leaves the disk unchanged.
 #include <filesystem>
 #include <map>
 
@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp::test;
 
-// Every path below a folder, and the bytes of files.
+// Every path below a folder, with the content of files.
 std::map<std::string, std::string> content(const std::string& folder) {
   std::map<std::string, std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(folder))

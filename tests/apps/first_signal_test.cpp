@@ -1,5 +1,5 @@
-// The first signal outside a training step: every command ends within two seconds, in every phase that may take long. The program is made to
-// stand in the phase (standing_calls.cpp, a driver that hangs, a rank that is missing).
+// The first signal outside a training step: every command ends within two seconds, in every phase that may take long.
+// The program is blocked in the phase: by standing_calls.cpp, by a driver that hangs, or by a missing rank.
 #include <signal.h>
 
 #include <chrono>
@@ -20,12 +20,12 @@ using namespace dp::test;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kMostSeconds = 2;
-constexpr int kTries = 4;  // other programs may have the cores: the fastest answer counts
+constexpr int kTries = 4;  // other programs may use the cores: the fastest try counts
 
 struct Row {
   std::string phase;
   Words arguments;
-  std::string stands_at{};  // for standing_calls.cpp; empty: nothing says when the phase is reached
+  std::string stands_at{};  // for standing_calls.cpp; empty: wait one second
   Words variables{};
 };
 
@@ -42,9 +42,9 @@ std::vector<Row> commands() {
           {"dp: the driver", kTiny, "driver:", driver}};
 }
 
-// Before a rank has devices.
+// Phases before a rank opens its devices.
 std::vector<Row> rendezvous() {
-  const auto rank = [](const std::string& number) {  // a port for each: they do not meet
+  const auto rank = [](const std::string& number) {  // separate ports: the ranks never connect
     const std::string port = std::to_string(dp::process_group::port_of(dp::process_group::listen_on("127.0.0.1", 0)));
     return Words{"RANK=" + number, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
   };
@@ -78,12 +78,12 @@ bool becomes(const std::string& path) {
   return fs::exists(path);
 }
 
-// A program that stands in its phase.
+// A program that is blocked in its phase.
 struct Standing {
   const Row* row;
-  int number;  // of the signal
+  int number;  // signal number
   Program program;
-  double seconds = -1;  // from the signal to its end
+  double seconds = -1;  // from the signal to the end of the program
 };
 
 Standing start(const Row& row, int number, const TemporaryFolder& temp) {

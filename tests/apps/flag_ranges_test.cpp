@@ -1,4 +1,5 @@
-// The range of every number on the command line: its ends are accepted, what is beyond them is refused by name.
+// The range of every number on the command line. Both ends are accepted; values beyond them are refused with the flag's
+// name.
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace {
 
 struct Range {
   std::string flag;
-  std::string below, lowest, highest, above;  // an empty one is not tried
+  std::string below, lowest, highest, above;  // an empty value is not tried
 };
 
 const std::vector<Range> kRanges{
@@ -54,7 +55,7 @@ const std::vector<Range> kRanges{
 TEST_CASE("every number on the command line is accepted up to both ends of its range, and refused beyond") {
   const dp::test::TemporaryFolder temp;
   for (const Range& range : kRanges) {
-    // With --list-models the numbers are read and checked, and nothing is trained.
+    // --list-models parses and checks the numbers, but trains nothing.
     const auto run = [&](const std::string& value) {
       return dp::test::run_dp_train({range.flag + "=" + value, "--list-models"}, temp.path());
     };

@@ -1,4 +1,4 @@
-// Data sets of a few images, made for tests.
+// Generated data sets of a few images.
 #pragma once
 
 #include <zlib.h>
@@ -49,7 +49,7 @@ constexpr const char* kTrainLabels = "train-labels-idx1-ubyte";
 constexpr const char* kTestImages = "t10k-images-idx3-ubyte";
 constexpr const char* kTestLabels = "t10k-labels-idx1-ubyte";
 
-// 64 images to train, 40 to test.
+// 64 training images, 40 test images.
 inline void write_tiny_mnist(const std::string& folder) {
   write_text(folder + "/" + kTrainImages, idx_images(64));
   write_text(folder + "/" + kTrainLabels, idx_labels(64));

@@ -1,5 +1,5 @@
-// A run that is killed again and again, and goes on each time on another number of replicas, ends with the same bits as one
-// that was left alone: L1 and L2 of docs/reference/reproducibility.md.
+// A run that is killed repeatedly and resumed on another number of replicas each time ends bit-equal to an
+// uninterrupted run: L1 and L2 of docs/reference/reproducibility.md.
 #include <signal.h>
 
 #include <chrono>
@@ -60,7 +60,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Kills runs `kills` times while they are at it; one that ends before its kill is compared, and the next begins anew.
+// Kills `kills` runs during training. A run that completes before its kill is compared, and a new run starts.
 void check_killed_runs(const Setting& setting, int kills) {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
@@ -84,11 +84,11 @@ void check_killed_runs(const Setting& setting, int kills) {
     const nlohmann::json ended = summary_of(fs::path(temp.path()) / folder());
     CHECK(ended["steps"] == setting.steps);
     CHECK(ended["weights_sha256"] == whole["weights_sha256"]);
-    CHECK(ended["top1"] == whole["top1"]);  // of the moving average: it came through the checkpoints too
+    CHECK(ended["top1"] == whole["top1"]);  // from the moving average, which the checkpoints contain
   };
   for (; killed < kills && attempt < 5 * kills; ++attempt) {
     Program program(arguments(setting, folder(), replicas[static_cast<std::size_t>(attempt) % 3], true), temp.path());
-    // Into the training, a small part of it long: several kills to a run.
+    // Shortly after the start of training, so that a run is killed several times.
     const double pause = start * 0.5 + std::uniform_real_distribution<double>(0, 0.2)(random) * seconds;
     std::this_thread::sleep_for(std::chrono::duration<double>(pause));
     ::kill(program.id(), SIGKILL);

@@ -1,4 +1,4 @@
-// Limits of the process: the program ends with an error of its own, never in a library.
+// Process limits: the program ends with its own error, never with a crash in a library.
 #include <algorithm>
 
 #include "apps/idx_files.h"

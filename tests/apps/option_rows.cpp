@@ -113,7 +113,7 @@ std::vector<OptionRow> parallel_rows() {
       {"--no-autotune", {"--no-autotune"}, {"no-autotune = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
       {"--fast-conv", {"--fast-conv"}, {"fast-conv = true"}, Weights::other, Setting::convnet},
       {"--tf32", {"--tf32"}, {"tf32 = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
-      // A gradient that one replica alone has as NaN: the others' weights go on without it.
+      // One replica's update gets a NaN gradient and is skipped. The other replica's weights then differ.
       {"--check-replicas",
        {"--check-replicas"},
        {},
@@ -127,7 +127,7 @@ std::vector<OptionRow> parallel_rows() {
       {"--engine",
        {"--engine", "ddp"},
        {"devices = [\"cpu\"]", "reduce = \"allreduce\""},
-       Weights::other,  // a rank takes every second sample
+       Weights::other,  // a rank reads every second sample
        Setting::mlp,
        {},
        [](const Ran& base, const Ran& run) {
@@ -146,7 +146,7 @@ std::vector<OptionRow> data_rows() {
       {"--classes", {"--classes", "6"}, {}, Weights::other, Setting::synthetic},
       {"--images", {"--images", "30"}, {}, Weights::other, Setting::synthetic},
       {"--seed", {"--seed", "7"}, {"seed = 7"}, Weights::other},
-      // The CPU's sums have one order anyway.
+      // On CPUs the order of reduction is fixed without the flag.
       {"--deterministic", {"--deterministic"}, {"deterministic = true"}, Weights::same},
       {"--no-augment", {"--no-augment"}, {"no-augment = true"}, Weights::other, Setting::crops},
       {"--no-shuffle", {"--no-shuffle"}, {"no-shuffle = true"}, Weights::other},
@@ -235,7 +235,7 @@ std::vector<OptionRow> run_rows() {
        {"-p", "1"},
        [](const Ran& base, const Ran& run) {
          CHECK(base.lines("train") == 8);
-         CHECK(run.lines("train") == 6);  // the first, the third and the last of an epoch
+         CHECK(run.lines("train") == 6);  // the first, third and last step of each epoch
        }},
       {"--quiet",
        {"--quiet"},

@@ -1,4 +1,4 @@
-// A table of dp_train's options: each one away from its default, and what that must change.
+// A table of dp_train's options: a non-default value for each, and the effect that it must have.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@
 
 namespace dp::test {
 
-// What a run left.
+// The results of a run.
 struct Ran {
   Outcome outcome;
-  std::string folder;            // the run's
+  std::string folder;            // the run's folder
   std::set<std::string> config;  // lines of config.toml
   nlohmann::json summary = nlohmann::json::object();
   std::vector<nlohmann::json> metrics;
@@ -22,29 +22,30 @@ struct Ran {
   std::string weights() const { return summary.value("weights_sha256", ""); }
   bool has(const std::string& file) const;
   std::string text(const std::string& file) const;
-  std::int64_t lines(const std::string& kind) const;  // of metrics.jsonl
+  std::int64_t lines(const std::string& kind) const;  // in metrics.jsonl
 };
 
-// The small runs that options are compared with.
+// The small base runs that options modify.
 enum class Setting {
   mlp,        // 8 steps on 64 drawn digits
   convnet,    // dropout, convolutions
   residual,   // batch normalisation
   synthetic,  // images of any shape
-  crops,      // images that are augmented
+  crops,      // augmented images
 };
 
 enum class Weights { same, other };
 
-// A run of the setting with `also`, and one with `also` and `arguments`: they differ in what the row says, and config.toml in nothing else.
+// Compares a run of the setting with `also` against one with `also` and `arguments`. They must differ as the row says;
+// config.toml must not differ in anything else.
 struct OptionRow {
-  std::string option;               // its first long name, as --help has it
-  Words arguments;                  // "@" stands for a folder that the test's data are in
-  std::vector<std::string> config;  // the lines of config.toml that the other run has not
+  std::string option;               // its first long name in --help
+  Words arguments;                  // "@" stands for the folder of the test data
+  std::vector<std::string> config;  // the lines of config.toml that only the second run has
   Weights weights;
   Setting setting = Setting::mlp;
   Words also{};
-  std::function<void(const Ran& base, const Ran& run)> check{};  // of what else it changes
+  std::function<void(const Ran& base, const Ran& run)> check{};  // checks other effects
   Words variables{};
   int base_code = 0, code = 0;
 };
@@ -54,18 +55,18 @@ std::vector<OptionRow> parallel_rows();
 std::vector<OptionRow> data_rows();
 std::vector<OptionRow> run_rows();
 
-// An option after which nothing is trained, or that this machine refuses: where it goes unread the outcome is another.
+// An option that trains nothing, or that this machine refuses. If the option were ignored, the outcome would differ.
 struct AloneRow {
   std::string option;
   Words arguments;
   int code;
-  std::vector<std::string> fragments;  // of stdout and stderr together
+  std::vector<std::string> fragments;  // in stdout and stderr together
   std::vector<std::string> variables{};
 };
 std::vector<AloneRow> alone_rows();
 
 Words setting_words(Setting setting);
-// `more` put behind `words`; an option that both have keeps its place and takes the value of `more`.
+// Appends `more` to `words`. An option in both keeps its place and takes the value from `more`.
 Words merged(Words words, const Words& more);
 
 }  // namespace dp::test

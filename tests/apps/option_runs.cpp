@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Images that are cropped and flipped: CIFAR-10's files, of which only the first records are no zeros.
+// Files of CIFAR-10's size for cropped and flipped images. Only the first records are non-zero.
 void write_cifar(const std::string& folder) {
   fs::create_directory(folder);
   std::string records;
@@ -32,7 +32,7 @@ void write_cifar(const std::string& folder) {
   }
 }
 
-// "@" in the rows.
+// The folder for "@" in the rows.
 class Data {
  public:
   Data() {
@@ -96,7 +96,7 @@ Ran run(const Words& given, const Words& variables) {
   return ran;
 }
 
-// The same for many rows.
+// Cached: many rows share a base run.
 const Ran& base_of(const Words& words, const Words& variables) {
   static std::map<std::pair<Words, Words>, Ran> known;
   const auto [place, fresh] = known.try_emplace({words, variables});
@@ -109,7 +109,7 @@ void check_config(const Ran& base, const Ran& ran, const Words& expected) {
   for (const std::string& line : expected) wanted.insert(data().resolved(line)), keys.insert(key_of(line));
   std::set_difference(ran.config.begin(), ran.config.end(), base.config.begin(), base.config.end(),
                       std::inserter(added, added.end()));
-  const bool comparable = !base.config.empty();  // it may have failed before it wrote one
+  const bool comparable = !base.config.empty();  // the base run may have failed before it wrote one
   INFO("changed: " << Catch::Detail::stringify(added));
   CHECK((comparable ? added == wanted : std::includes(added.begin(), added.end(), wanted.begin(), wanted.end())));
   for (const std::string& line : base.config)
@@ -149,7 +149,7 @@ Words setting_words(Setting setting) {
 Words merged(Words words, const Words& more) {
   for (std::size_t i = 0; i < more.size(); ++i) {
     const bool takes_value = i + 1 < more.size() && !more[i + 1].starts_with("-");
-    const bool of_a_replica = more[i] == "--batch-size-per-gpu";  // in place of the other
+    const bool of_a_replica = more[i] == "--batch-size-per-gpu";  // replaces -b
     const auto there = std::find(words.begin(), words.end(), of_a_replica ? "-b" : more[i]);
     if (there == words.end()) {
       words.push_back(more[i]);

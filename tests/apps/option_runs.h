@@ -1,4 +1,4 @@
-// Runs the rows of the table.
+// Runs the rows of the option table.
 #pragma once
 
 #include "apps/option_rows.h"
@@ -7,7 +7,7 @@ namespace dp::test {
 
 void check_rows(const std::vector<OptionRow>& rows);
 void check_alone(const AloneRow& row);
-// Of the setting, on a terminal of its own: what it printed there.
+// Runs Setting::mlp with these arguments on a pseudo-terminal. Returns its output.
 std::string printed_on_a_terminal(const Words& arguments);
 
 }  // namespace dp::test

@@ -1,4 +1,5 @@
-// No option does nothing: each, alone and away from its default, changes the run's record, its weights or its files, and nothing else.
+// No option is ignored: each one alone, with a non-default value, changes the run's record, weights or files, and
+// nothing else.
 #include <regex>
 #include <sstream>
 
@@ -61,7 +62,7 @@ TEST_CASE("every option and subcommand of dp_train stands in the table of option
   CHECK(offered == options_tested());
 }
 
-// A new member does not compile here until somebody says which option sets it.
+// The structured bindings fail to compile if a member is added. Add it here, with the option that sets it.
 TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table, or named") {
   [[maybe_unused]] auto [epochs, max_steps, batch_size, sgd, schedule, parallel, shuffle, augment, drop_last, workers,
                          images_on, dataset_name, output_dir, save_every_epochs, save_every_steps, checkpoint_hist,
@@ -128,7 +129,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--timeout",
                              "--trace-steps"})
     CHECK(tested.contains(option));
-  // Without an option: pin_threads (embedders), loss_scale (float16's, on GPUs), stop and unsaved (signals).
+  // No option sets pin_threads (for embedders), loss_scale (for float16 on GPUs), stop and unsaved (for signals).
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Outputs that fail, wait or have no name: an exit status and a line that says so, never a hang or a signal's death.
+// Outputs that fail, block or have no name: an exit status and an error line, never a hang or death by a signal.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@ using namespace dp::test;
 
 const Words kTiny{"--dataset", "synthetic", "--images", "32", "--model", "mlp", "--cpu", "1", "-b", "16"};
 
-// By a shell that does something first, or with the program's words.
+// Runs a shell script with the program's command line as its arguments.
 Outcome in_shell(const std::string& script, const Words& arguments, const std::string& folder) {
   return Program(arguments, folder, {}, {"/bin/sh", "-c", script, "sh"}).wait();
 }
@@ -39,7 +39,8 @@ TEST_CASE("names of files and folders that are empty are refused") {
     check_refused({option, ""}, option + ": it is empty; name a");
   for (const std::string option : {"--experiment", "--model", "--dataset", "--input", "--gpus", "--lr-scheduler"})
     check_refused({option, ""}, option == "--input" ? "--dataset synthetic" : "");
-  for (const std::string option : {"--resume", "--summary", "--data-path", "--model", "--lr"})  // not the next word
+  // After "=" the next word must not be taken as the value.
+  for (const std::string option : {"--resume", "--summary", "--data-path", "--model", "--lr"})
     check_refused({option + "="}, option + ": nothing follows the '='");
   CHECK(std::filesystem::is_empty(temp.path()));
 }
@@ -65,7 +66,7 @@ TEST_CASE("a pipe with a reader gets the whole summary and timeline") {
   const TemporaryFolder temp;
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
-    const Outcome outcome = in_shell(  // the reader needs a moment to open the pipe
+    const Outcome outcome = in_shell(  // the reader needs time to open the pipe
         "timeout 60 cat pipe > copy & sleep 0.5; \"$@\"; code=$?; wait; exit $code",
         kTiny + Words{"--output-dir", option + std::string("-run"), "--epochs", "9", option, "pipe"}, temp.path());
     INFO(outcome.err);
@@ -87,10 +88,10 @@ TEST_CASE("what only prints ends with status 7 where its output has no room") {
         Words{"estimate-memory", "--cpu", "1"}, kTiny + Words{"--print-plan"}, kTiny + Words{"--dry-run"}}) {
     INFO(words.front());
     check_failed_output(in_shell("exec \"$@\" > /dev/full", words, temp.path()), "stdout could not be written");
-    CHECK(in_shell("\"$@\" | true", words, temp.path()).err.empty());  // a reader that leaves is no failure
+    CHECK(in_shell("\"$@\" | true", words, temp.path()).err.empty());  // a reader that exits early is no error
   }
   const Outcome trained = in_shell("exec \"$@\" > /dev/full", kTiny + Words{"--output-dir", "run"}, temp.path());
-  CHECK(trained.code == 0);  // its result is in the folder
+  CHECK(trained.code == 0);  // the result is in the folder
   CHECK_THAT(trained.err, Catch::Contains("dp_train: warning: stdout could not be written"));
 }
 

@@ -1,4 +1,4 @@
-// dp_train as a person meets it.
+// dp_train from a user's point of view.
 #include <signal.h>
 
 #include <chrono>
@@ -107,7 +107,7 @@ TEST_CASE("estimate-memory tells each replica's memory and the largest batch, an
   for (const char* text : {"activations", "workspace", "largest global batch", "42.6"})
     CHECK(run.out.find(text) != std::string::npos);
   CHECK(fs::is_empty(temp.path()));
-  // The stem follows the size: less is computed at full resolution behind a stride and a pool.
+  // The image size selects the stem. A strided stem with a pool computes less at full resolution.
   const auto activations = [&](const std::string& input) {
     const Outcome synthetic = run_dp_train({"estimate-memory", "--dataset", "synthetic", "--input", input, "--classes",
                                             "1000", "--model", "resnet18", "--cpu", "1", "-b", "8"},
@@ -115,7 +115,7 @@ TEST_CASE("estimate-memory tells each replica's memory and the largest batch, an
     INFO(synthetic.err);
     REQUIRE(synthetic.code == 0);
     CHECK_THAT(synthetic.out, Catch::Contains("resnet18, synthetic, global batch 8"));
-    CHECK_THAT(synthetic.out, Catch::Contains("    44.6 "));  // 11.7 M weights of 1000 classes
+    CHECK_THAT(synthetic.out, Catch::Contains("    44.6 "));  // 11.7 M weights with 1000 classes
     std::istringstream words(synthetic.out.substr(synthetic.out.find("total\n") + 6));
     double value = 0;
     for (int column = 0; column < 7; ++column) words >> value;
@@ -136,7 +136,7 @@ TEST_CASE("synthetic images have the shape and number asked for, and train") {
   const auto summary = nlohmann::json::parse(read_text(temp / "s.json"));
   CHECK(summary["dataset"] == "synthetic");
   CHECK(summary["steps"] == 4);
-  CHECK(summary["top5"] == 100.0);  // of five classes
+  CHECK(summary["top5"] == 100.0);  // there are five classes
 }
 
 TEST_CASE("a moving average is evaluated and saved, and the latest checkpoints stay") {
@@ -202,7 +202,8 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
   }
 }
 
-// One replica computes on the main thread, in code that has the stack pointer elsewhere: a handler there would overwrite the heap.
+// A single replica computes on the main thread, in code that moves the stack pointer. A signal handler there would
+// overwrite the heap.
 TEST_CASE("an interrupt at any moment of a single replica harms nothing") {
   for (int i = 0; i < 12; ++i) {
     const TemporaryFolder temp;

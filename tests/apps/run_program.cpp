@@ -40,7 +40,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return out;
 }
 
-// What a run over good data of no size takes.
+// Peak memory of a run with tiny valid data.
 std::size_t baseline_bytes() {
   static const std::size_t bytes = [] {
     const TemporaryFolder temp;
@@ -82,7 +82,7 @@ Program::Program(const std::vector<std::string>& arguments, const std::string& f
   const std::string path = words.front();
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  if (group == Group::own) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a new one, by default
+  if (group == Group::own) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a new process group
   const int error =
       ::posix_spawn(&id_, path.c_str(), &actions, &attributes, pointers(words).data(), pointers(variables).data());
   posix_spawnattr_destroy(&attributes);

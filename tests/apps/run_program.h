@@ -1,4 +1,4 @@
-// Runs dp_train and looks at what it leaves: exit status, output, peak memory.
+// Runs dp_train and collects its exit status, output and peak memory.
 #pragma once
 
 #include <sys/types.h>
@@ -10,26 +10,26 @@ namespace dp::test {
 
 struct Outcome {
   int code = -1;   // exit status, or -1
-  int signal = 0;  // that ended it, or 0
+  int signal = 0;  // the signal that ended it, or 0
   std::string out, err;
   std::size_t peak_bytes = 0;
 };
 
-// A started program. Without a visible GPU, in `folder`.
+// A started program in `folder`, without visible GPUs.
 class Program {
  public:
-  enum class Group { of_the_test, own };  // own: as a job of a shell
+  enum class Group { of_the_test, own };  // own: its own process group, like a shell's job
   Program(const std::vector<std::string>& arguments, const std::string& folder,
           const std::vector<std::string>& variables = {},  // "NAME=value"
-          const std::vector<std::string>& launcher = {},   // the words before the program's own, a path first
+          const std::vector<std::string>& launcher = {},   // words before the program's own; a path first
           Group group = Group::of_the_test);
   pid_t id() const { return id_; }
-  std::string wait_for(const std::string& text);  // reads stdout until it holds that text or ends; what was read so far
-  std::string wait_for_error(const std::string& text) const;  // polls stderr for that text, ten seconds at most
-  void close_output();                                        // as a pager that was quit
-  void wait_until_signals_are_handled() const;                // by the thread for them; ten seconds at most
-  bool has_ended() const;                                     // without reading what it prints
-  bool ends_within(double seconds) const;                     // and kPatience
+  std::string wait_for(const std::string& text);  // reads stdout until it contains the text or ends; returns it
+  std::string wait_for_error(const std::string& text) const;  // polls stderr for the text, at most 10 s
+  void close_output();                                        // like a pager that quits
+  void wait_until_signals_are_handled() const;                // by the signal thread; at most 10 s
+  bool has_ended() const;                                     // does not read its output
+  bool ends_within(double seconds) const;                     // adds kPatience
   Outcome wait();
 
  private:
@@ -47,7 +47,7 @@ inline Words operator+(Words a, const Words& b) {
 }
 
 Outcome run_dp_train(const std::vector<std::string>& arguments, const std::string& folder);
-// Under `ulimit -v`; the sanitizers' programs can not run so.
+// Runs under `ulimit -v`. Does not work for sanitizer builds.
 Outcome run_under_limit(const std::string& kibibytes, const std::vector<std::string>& arguments,
                         const std::string& folder);
 
@@ -55,8 +55,9 @@ Outcome run_under_limit(const std::string& kibibytes, const std::vector<std::str
 struct BadInput {
   std::vector<std::string> arguments;
   int code = 2;
-  std::vector<std::string> fragments;  // in the one line on stderr
-  std::size_t file_bytes = 0;          // of what is read; the peak memory may grow by twice that and 64 MiB
+  std::vector<std::string> fragments;  // contained in the one line on stderr
+  // Size of the input file. Peak memory may grow by twice this size plus 64 MiB.
+  std::size_t file_bytes = 0;
 };
 void check_bad_input(const BadInput& input, const std::string& folder);
 

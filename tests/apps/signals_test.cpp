@@ -1,4 +1,5 @@
-// The first SIGINT or SIGTERM ends whatever is not a training step within two seconds; a training step is finished and saved.
+// The first SIGINT or SIGTERM ends everything except a training step within two seconds. A training step is completed
+// and saved.
 #include <signal.h>
 #include <turbojpeg.h>
 
@@ -20,12 +21,12 @@ const Words kTiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "-
 const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
 const Words kDdp{"--engine", "ddp", "--cpu", "2"};
 
-// Its standard output is a full pipe that nobody reads: whoever prints waits.
+// The standard output is a full pipe without a reader: every print blocks.
 const Words kFullOutput{"/bin/sh", "-c", "head -c 65536 /dev/zero; exec \"$@\"", "sh"};
 
 void wait_for_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// As interrupted, and never speaks of a step.
+// The program must end as interrupted; its messages must not mention a step.
 Outcome check_interrupted(Program& program, int number, Ends& ends) {
   const bool ended = ends.of(program);
   CHECK(ended);
@@ -69,7 +70,7 @@ std::string jpeg(int width, int height) {
   return out;
 }
 
-// 8 small images, then many that take a tenth of a second or more each to decode.
+// 8 small images, then many that each take at least a tenth of a second to decode.
 void write_slow_images(const std::string& folder) {
   for (const char* name : {"/train/a", "/train/b", "/val/a", "/val/b"}) fs::create_directories(folder + name);
   const std::string small = jpeg(64, 64);
@@ -154,12 +155,13 @@ TEST_CASE("signals: a wait for the first batch ends, and no checkpoint is made o
   }
 }
 
-// -b 8: the first batch is there at once, the second takes seconds. Without momentum the checkpoint has 43 MiB, half of what it had.
+// With -b 8 the first batch is ready at once, and the second takes seconds. Without momentum the checkpoint has 43 MiB,
+// half the usual size.
 TEST_CASE("signals: a wait for data in the middle of a run ends, and what was trained is saved") {
   Ends ends;
   const TemporaryFolder temp;
   write_slow_images(temp.path());
-  for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {  // more where other programs have the cores
+  for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {  // more runs if other programs use the cores
     const Words& engine = run % 2 == 0 ? kDp : kDdp;
     fs::remove_all(temp / "run");
     INFO(engine.front());
@@ -177,7 +179,7 @@ TEST_CASE("signals: a wait for data in the middle of a run ends, and what was tr
 TEST_CASE("signals: a training step is finished, and the run resumed to the same bits") {
   for (const Words& engine : {kDp, kDdp})
     for (const char* stall :
-         {"stall:backward:dev0:step2:1500ms", "stall:forward:dev0:step4:1500ms"}) {  // 4: evaluation
+         {"stall:backward:dev0:step2:1500ms", "stall:forward:dev0:step4:1500ms"}) {  // step 4 is an evaluation
       INFO(engine.front() << ' ' << stall);
       const TemporaryFolder temp;
       write_tiny_mnist(temp.path());
@@ -187,7 +189,7 @@ TEST_CASE("signals: a training step is finished, and the run resumed to the same
       Program program(cut, temp.path(), {std::string("DP_FAIL=") + stall});
       const bool evaluating = std::string(stall).find("step4") != std::string::npos;
       program.wait_for(evaluating ? "[3/4]" : "[1/4]");
-      wait_for_seconds(0.7);  // into the stall
+      wait_for_seconds(0.7);  // during the stall
       ::kill(program.id(), SIGTERM);
       const Outcome outcome = program.wait();
       INFO(outcome.err);
@@ -212,7 +214,7 @@ TEST_CASE("signals: a second one leaves at once when it is another, or comes lat
       Program program(kTiny + engine + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
                       {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
       program.wait_for("[1/4]");
-      wait_for_seconds(0.5);  // into the stalled step
+      wait_for_seconds(0.5);  // during the stalled step
       ::kill(program.id(), SIGTERM);
       CHECK(program.wait_for_error("a second signal leaves at once").find("stopping") != std::string::npos);
       wait_for_seconds(another ? 0 : 1.5);

@@ -1,5 +1,5 @@
-// Preloaded into a program: a call as DP_STANDS_AT names it, "open:train-images" with a part of the path or name, makes the file DP_STANDS_FILE
-// and does not return: the process ends two minutes later.
+// Preloaded into a program. Blocks the call that DP_STANDS_AT names, for example "open:train-images" with a part of the
+// path or name. The blocked call creates the file DP_STANDS_FILE and never returns; the process ends after two minutes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -24,7 +24,7 @@ void stand_in(std::string_view call, const char* argument) {
   ::_exit(99);
 }
 
-// As a rank that is still loading its libraries.
+// Blocks before main(), like a rank that is still loading its libraries.
 __attribute__((constructor)) void before_main() { stand_in("start", ::getenv("RANK")); }
 
 template <typename Function>
@@ -68,7 +68,7 @@ int getaddrinfo(const char* node, const char* service, const addrinfo* hints, ad
   return call(node, service, hints, found);
 }
 
-// Of oneDNN.
+// oneDNN's function.
 int dnnl_primitive_create(void* primitive, const void* description) {
   stand_in("primitive", "");
   static const auto call = next<int (*)(void*, const void*)>("dnnl_primitive_create");
@@ -81,6 +81,6 @@ int dnnl_primitive_execute(const void* primitive, void* stream, int count, const
   return call(primitive, stream, count, arguments);
 }
 
-// Of tests/host/fake_driver/standing_driver.cpp.
+// Called by tests/host/fake_driver/standing_driver.cpp.
 void dp_stand_in_driver() { stand_in("driver", ""); }
 }

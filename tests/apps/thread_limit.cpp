@@ -1,4 +1,5 @@
-// Preloaded into a program: at most DP_THREADS threads besides the first one live at a time, as under `ulimit -u`, which root is not held to.
+// Preloaded into a program. Allows at most DP_THREADS concurrent threads besides the main thread. Simulates `ulimit
+// -u`, which does not limit root.
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>

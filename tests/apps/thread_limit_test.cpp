@@ -1,4 +1,4 @@
-// However few threads a process may have, dp_train ends with a message of its own and exit code 4, or works.
+// With any thread limit, dp_train either works or ends with its own message and exit code 4.
 #include <algorithm>
 
 #include "apps/idx_files.h"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace dp::test;
 
-// Returns how many threads the run needs.
+// Returns the number of threads that the run needs.
 int check_fewer_and_fewer(const Words& engine) {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());

@@ -11,13 +11,13 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Of the values of 16 bits the nearest to `value`, by trying both that enclose it.
+// Whether `rounded` is nearest to `value` among the 16-bit values. Compares it with both neighbours.
 template <typename T>
 bool is_nearest(float value, T rounded) {
   const double at = to_float(rounded), error = std::abs(at - value);
   for (const int step : {-1, 1}) {
     const auto bits = static_cast<std::uint16_t>(rounded.bits + step);
-    if ((bits ^ rounded.bits) & 0x8000u) continue;  // beyond zero
+    if ((bits ^ rounded.bits) & 0x8000u) continue;  // the neighbour has another sign
     const double other = to_float(T{bits});
     if (!std::isfinite(other)) continue;
     const double further = std::abs(other - value);
@@ -58,13 +58,13 @@ TEST_CASE("every bfloat16 and every float16 becomes itself again") {
 TEST_CASE("a float32 becomes the nearest bfloat16 or float16, of two as near the even one") {
   the_nearest_is_taken<BFloat16>(3.3895314e38f);
   the_nearest_is_taken<Float16>(65504.f);
-  CHECK(to_float(from_float<BFloat16>(1.00390625f)) == 1.f);        // half way, down
-  CHECK(to_float(from_float<BFloat16>(1.01171875f)) == 1.015625f);  // half way, up
+  CHECK(to_float(from_float<BFloat16>(1.00390625f)) == 1.f);        // a tie, rounded down to even
+  CHECK(to_float(from_float<BFloat16>(1.01171875f)) == 1.015625f);  // a tie, rounded up to even
   CHECK(to_float(from_float<Float16>(2049.f)) == 2048.f);
   CHECK(to_float(from_float<Float16>(2051.f)) == 2052.f);
   CHECK(to_float(from_float<Float16>(0x1p-25f)) == 0.f);
   CHECK(to_float(from_float<Float16>(0x1.8p-24f)) == 0x1p-23f);
-  CHECK(to_float(from_float<Float16>(0x1.ffep-15f)) == 0x1p-14f);  // the largest subnormal and a half
+  CHECK(to_float(from_float<Float16>(0x1.ffep-15f)) == 0x1p-14f);  // up to the smallest normal
 }
 
 TEST_CASE("what is too large for bfloat16 or float16 becomes infinite, and NaN stays NaN") {

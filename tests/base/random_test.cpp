@@ -5,7 +5,7 @@
 #include "support/catch.h"
 
 TEST_CASE("philox4x32-10 gives the published known answers") {
-  // Random123's kat_vectors, philox4x32 10 rounds.
+  // Known answers for philox4x32-10 from Random123's kat_vectors.
   CHECK(dp::philox4x32({0, 0, 0, 0}, 0, 0) == dp::PhiloxWords{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(dp::philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffff, 0xffffffff) ==
         dp::PhiloxWords{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});

@@ -55,7 +55,7 @@ TEST_CASE("a pool's stride is its kernel unless it is given, as in PyTorch") {
     const dp::Model model = m.build({2});
     for (const dp::Layer& layer : {model.layers()[1], model.layers()[2]})
       CHECK(layer.output == dp::Shape{1, size, size});
-    // Whoever reads the model finds it resolved.
+    // The model stores the resolved stride.
     CHECK(std::get<dp::MaxPool2d>(model.layers()[1].kind).stride == (stride == 0 ? kernel : stride));
     CHECK(std::get<dp::AvgPool2d>(model.layers()[2].kind).stride == (stride == 0 ? kernel : stride));
   }

@@ -1,4 +1,4 @@
-// Outputs of dp_bench that fail, wait or have no name.
+// Outputs of dp_bench that fail, block or have no name.
 #include "bench/run_bench.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
@@ -40,7 +40,7 @@ TEST_CASE("a file for results: a pipe that nobody reads, no name, no room") {
     CHECK(unnamed.code == 2);
     CHECK_THAT(unnamed.text, Catch::Contains(std::string(option) + ": it is empty; name a file"));
     CHECK(bench(in, model + option + "= --model-only").code == 2);
-    // Descriptor 3 waits for the reader: without one, dp_bench refuses the pipe.
+    // Descriptor 3 waits for the reader. Without a reader dp_bench refuses the pipe.
     const BenchOutcome read =
         bench(in + "cat pipe & exec 3> pipe; ", model + option + " pipe > /dev/null; exec 3>&-; wait");
     CHECK(read.text.size() > 500);

@@ -1,4 +1,5 @@
-// The page in a headless browser: nothing cut, readable in both colour schemes, no error. Skipped without a browser.
+// The HTML page in a headless browser: nothing is cut off, readable in both colour schemes, no error. Skipped without a
+// browser.
 #include <nlohmann/json.hpp>
 
 #include "bench/run_bench.h"
@@ -24,7 +25,7 @@ std::string attribute(const std::string& text) {
   return out;
 }
 
-// Shows the page in a frame of that width and writes down what it finds there.
+// Shows the page in a frame of this width and writes down what it measures.
 std::string harness(const std::string& page, int width) {
   return "<!DOCTYPE html><html><body><iframe id=\"f\" width=\"" + std::to_string(width) +
          "\" height=\"900\" srcdoc=\"" + attribute(page) +
@@ -75,7 +76,7 @@ TEST_CASE("the page in a browser: nothing cut, contrasts that can be read, on a 
   if (program.empty()) DP_SKIP("no chromium is installed");
   struct Shown {
     std::string arguments;
-    std::size_t bars, legends;  // at least
+    std::size_t bars, legends;  // minimum counts
   };
   const Shown all[] = {{"scaling --model-only", 50, 5},
                        {"step --model mlp --rounds 2 --steps 3 --variants plan dp1 dp-sharded dp-allreduce ddp", 5, 1},

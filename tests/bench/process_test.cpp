@@ -19,7 +19,7 @@ namespace {
 using namespace dp::test;
 using Clock = std::chrono::steady_clock;
 
-// Gone, or waited for by nobody.
+// False for a zombie, too: its command line is empty.
 bool runs(pid_t process) { return !read_text("/proc/" + std::to_string(process) + "/cmdline").empty(); }
 
 template <typename Condition>

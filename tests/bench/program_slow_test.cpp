@@ -1,4 +1,4 @@
-// dp_bench at work on a residual network, and with PyTorch.
+// dp_bench with a residual network, and with PyTorch.
 #include "bench/run_for_json.h"
 #include "support/catch.h"
 

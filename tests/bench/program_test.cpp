@@ -1,4 +1,4 @@
-// dp_bench as a person meets it.
+// dp_bench from a user's point of view.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -88,7 +88,7 @@ TEST_CASE("ops: both kinds of layer, with floors, and a sum") {
   const json& section = out.at("sections").at(1);
   const json& convolution = row_of(section, "op", "conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)");
   CHECK(convolution.at("ms") > 0);
-  // 2 * 64 channels of 24x24 * 32 * 9 for each of four images
+  // 2 FLOP * 64 channels of 24x24 * 32 input channels * 3x3, for each of four images
   CHECK(convolution.at("rate").get<double>() * convolution.at("ms").get<double>() * 1e6 ==
         Approx(4 * 2.0 * 64 * 576 * 288));
   CHECK(convolution.at("floor_ms") > 0);
@@ -128,7 +128,7 @@ TEST_CASE("scaling: the model marks every row and prints its constants") {
   }
   CHECK(rows == 2 * (1 + 5 * 3) + (1 + 5 * 2) + (1 + 5) + 8);
   const json& sharded = row_of(out.at("sections").at(0), "what", "dp sharded x8");
-  CHECK(sharded.at("ms_per_step").get<double>() == Approx(1.69).margin(0.005));  // dp_model.out
+  CHECK(sharded.at("ms_per_step").get<double>() == Approx(1.69).margin(0.005));  // from dp_model.out
 }
 
 TEST_CASE("scaling: what is here is measured") {

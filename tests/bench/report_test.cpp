@@ -23,7 +23,7 @@ Report sample() {
   return report;
 }
 
-// Every tag is closed in order; attributes are quoted.
+// Checks that every tag is closed in order and attributes are quoted. Returns the first fault.
 std::string first_fault(const std::string& page) {
   static const std::regex tag(R"(<(/?)([a-zA-Z][a-zA-Z0-9]*)((?:\s+[\w-]+="[^"<>]*")*)\s*(/?)>|<!DOCTYPE html>|<)");
   std::vector<std::string> open;
@@ -87,7 +87,7 @@ TEST_CASE("HTML: a bar is as long as its figure, its whisker as wide as the spre
   CHECK(page.find("<rect class=\"modelled\" x=\"0\" y=\"3\" width=\"1000.0\"") != std::string::npos);
   CHECK(page.find("<rect class=\"spread\" x=\"375.0\" y=\"8\" width=\"250.0\"") != std::string::npos);
   CHECK(page.find("not run<span>needs a GPU</span>") != std::string::npos);
-  CHECK(page.find("<span>not run: needs a GPU</span>") != std::string::npos);  // where its bar would be
+  CHECK(page.find("<span>not run: needs a GPU</span>") != std::string::npos);  // in place of its bar
 }
 
 TEST_CASE("markdown: a heading, the facts, a table for each section") {

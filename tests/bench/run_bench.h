@@ -1,4 +1,4 @@
-// Runs dp_bench and looks at what it leaves.
+// Runs dp_bench and collects its exit status and output.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ struct BenchOutcome {
   int code = -1;
   std::string text;  // stdout and stderr
 };
-// The arguments as a shell reads them.
+// `arguments` is shell text.
 BenchOutcome run_bench(const std::string& arguments);
 BenchOutcome run_shell(const std::string& command);
 

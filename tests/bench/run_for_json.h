@@ -1,4 +1,4 @@
-// What dp_bench --json writes.
+// Runs dp_bench with --json and parses the file.
 #pragma once
 
 #include <nlohmann/json.hpp>

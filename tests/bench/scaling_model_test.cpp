@@ -1,4 +1,4 @@
-// The model against the figures that the reference, dp_model.py, prints (dp_model.out).
+// The scaling model against the output of the reference dp_model.py (dp_model.out).
 #include "apps/dp_bench/model/scaling_model.h"
 
 #include <cmath>
@@ -19,7 +19,7 @@ struct Case {
   bool weak = false;
 };
 
-// "### 8xH200 NVSwitch; strong, global batch 256 (...)"
+// Parses a heading: "### 8xH200 NVSwitch; strong, global batch 256 (...)"
 Case case_of(const std::string& heading) {
   const std::map<std::string, std::size_t> names{
       {"8xH200 NVSwitch", 0}, {"H200, PCIe5 only", 1}, {"4x2080Ti PCIe3, no P2P", 2}};

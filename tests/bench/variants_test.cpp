@@ -87,7 +87,7 @@ TEST_CASE("the report: medians, quartiles, ratios round by round, and why a row 
   CHECK(remark(rows[2]) == "not run: PyTorch is not installed");
   REQUIRE(report.sections[1].rows.size() == 1);
   CHECK(std::get<std::string>(report.sections[1].rows[0].cells[0]) == "ddp / dp-sharded");
-  CHECK(number(report.sections[1].rows[0], 1) == Approx(2));  // of 2, 1 and 2
+  CHECK(number(report.sections[1].rows[0], 1) == Approx(2));  // the median of 2, 1 and 2
   CHECK(std::get<std::string>(report.sections[1].rows[0].cells.back()) == "yes");
 }
 

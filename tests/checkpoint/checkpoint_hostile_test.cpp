@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Saves a checkpoint, lets `spoil` change its folder, and expects the refusal.
+// Saves a checkpoint, lets `spoil` change its folder, and expects loading to fail with `message`.
 void expect_refusal(const std::string& message, const std::function<void(const std::string& folder)>& spoil) {
   INFO(message);
   UnsyncedOps unsynced;
@@ -37,7 +37,7 @@ void replace(const std::string& path, const std::string& from, const std::string
   write_bytes(path, text.replace(at, from.size(), to));
 }
 
-// As somebody would who can compute a checksum: the file is this, and the manifest agrees.
+// Replaces a file and updates the manifest with a valid size and checksum, as an attacker could.
 void forge(const std::string& folder, const std::string& name, const std::string& text) {
   write_bytes(folder + "/" + name, text);
   std::string manifest = read_bytes(folder + "/manifest.json");
@@ -45,7 +45,7 @@ void forge(const std::string& folder, const std::string& name, const std::string
   const std::size_t size_at = manifest.find(": ", manifest.find("bytes", at)) + 2;
   manifest.replace(size_at, manifest.find(',', size_at) - size_at, std::to_string(text.size()));
   write_bytes(folder + "/manifest.json", manifest);
-  // The refusal tells the checksum that would be right.
+  // The error message contains the expected checksum.
   const std::string told = outcome_of([&] { dp::load_checkpoint(folder); }).text;
   const std::size_t crc_at = manifest.find(": \"", manifest.find("crc32c", at)) + 3;
   const std::string marker = "has the checksum ";
@@ -77,7 +77,7 @@ TEST_CASE("F11: a checkpoint that lacks a file, or has another, is refused") {
   expect_refusal("No such file or directory", [](const std::string& folder) { fs::remove_all(folder); });
   expect_refusal("opening the checkpoint's folder failed", [](const std::string& folder) {
     fs::rename(folder, folder + "-");
-    fs::create_directory_symlink("last", folder);  // to itself
+    fs::create_directory_symlink("last", folder);  // links to itself
   });
   const ScratchFolder scratch;
   dp::save_checkpoint(scratch / "last", checkpoint_at(1));

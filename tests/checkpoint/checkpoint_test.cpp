@@ -11,14 +11,14 @@ namespace {
 
 // A run folder with an empty checkpoints/.
 struct Run {
-  TemporaryFolder scratch;  // the usual disk
+  TemporaryFolder scratch;  // on the default file system
   std::string folder = scratch / "checkpoints";
   Run() { fs::create_directory(folder); }
   void save(const std::string& name, std::int64_t step) const {
     dp::save_checkpoint(folder + "/" + name, checkpoint_at(step));
   }
   std::string find() const { return dp::find_checkpoint(scratch.path()); }
-  // The name of what is found; "" for nothing.
+  // The name of the checkpoint that find() returns, or "".
   std::string found() const { return fs::path(find()).filename().string(); }
   bool holds(const std::string& name, std::int64_t step) const {
     return is_checkpoint_at(dp::load_checkpoint(folder + "/" + name), step);
@@ -49,7 +49,7 @@ TEST_CASE("S22: a checkpoint comes back as it was saved, again and again") {
   const std::vector<std::string> files = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"};
   for (const std::string& name : files) CHECK(fs::is_regular_file(run.folder + "/last/" + name));
   CHECK(dp::read_safetensors(run.folder + "/last/model.safetensors").size() == 2);
-  dp::save_checkpoint(run.folder + "/best/", checkpoint_at(3));  // a slash at the end is no part of the name
+  dp::save_checkpoint(run.folder + "/best/", checkpoint_at(3));  // a trailing slash is not part of the name
   CHECK(run.holds("best", 3));
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("the newest checkpoint is found, last winning a tie") {
   run.save("step-9", 9);
   CHECK(run.found() == "step-10");
   for (const char* name : {"best", "step-12"}) run.save(name, 12);
-  CHECK(run.found() == "step-12");  // of the same step best is the last that is tried
+  CHECK(run.found() == "step-12");  // for equal steps, best has the lowest priority
   run.save("best", 5);
   fs::remove_all(run.folder + "/step-12");
   run.save("other", 99);
@@ -114,7 +114,7 @@ TEST_CASE("an unreadable checkpoint is passed over, never removed") {
   write_bytes(run.folder + "/last/model.safetensors", weights);
   CHECK(run.found() == "best");
   CHECK(fs::exists(run.folder + "/last/state.json"));
-  run.save("last", 10);  // replaces it
+  run.save("last", 10);  // replaces the first one
   CHECK(run.holds("last", 10));
 }
 
@@ -125,8 +125,8 @@ TEST_CASE("what is passed over is reported, with the reason, where it may have b
   run.save("last", 9);
   run.save("step-4", 4);
   write_bytes(run.folder + "/last/manifest.json", "{");
-  write_bytes(run.folder + "/step-3/manifest.json", "{");  // older than what is found
-  fs::remove(run.folder + "/step-4/state.json");           // says no step: it may be newer
+  write_bytes(run.folder + "/step-3/manifest.json", "{");  // older than the found one
+  fs::remove(run.folder + "/step-4/state.json");           // step unknown: may be newer
   run.save("step-1", 7);
   const std::string leftover_of_living = run.folder + "/" + leftover("last", "tmp", ::getppid());
   fs::rename(run.folder + "/step-1", leftover_of_living);
@@ -141,7 +141,7 @@ TEST_CASE("what is passed over is reported, with the reason, where it may have b
   for (const char* name : {"step-3", "best", "last", "step-4"}) fs::remove_all(run.folder + "/" + name);
   passed.clear();
   CHECK(dp::find_checkpoint(run.scratch.path(), &passed).empty());
-  CHECK(passed.empty());  // a leftover is no checkpoint
+  CHECK(passed.empty());  // a leftover is not a checkpoint
 }
 
 TEST_CASE("a link in the place of a checkpoint is loaded when it is named, and never found") {
@@ -172,7 +172,7 @@ TEST_CASE("S24: what a killed save left is finished when whole and newer, else r
     plant(leftover("best", "old", owner), 2);  // killed between two renames
     plant(leftover("best", "tmp", owner), 3);
     plant(leftover("last", "tmp", owner), 9);
-    fs::resize_file(run.folder + "/" + leftover("last", "tmp", owner) + "/optimizer.safetensors", 10);  // unfinished
+    fs::resize_file(run.folder + "/" + leftover("last", "tmp", owner) + "/optimizer.safetensors", 10);  // incomplete
     CHECK(run.found() == "last");
     CHECK(run.holds("last", 6));
     CHECK(run.holds("best", 3));
@@ -201,7 +201,7 @@ TEST_CASE("S24: what a living process may still be writing is left alone") {
   CHECK(run.found() == "last");
   CHECK(run.holds("last", 5));
   CHECK(fs::exists(name));
-  fs::remove_all(run.folder + "/last");  // all there is
+  fs::remove_all(run.folder + "/last");  // no other checkpoint exists
   CHECK(run.find() == name);
 }
 
@@ -261,7 +261,7 @@ TEST_CASE("a save replaces checkpoints only") {
   CHECK(saved(run.folder + std::string("/new\0name", 9)).code == 2);
   CHECK_FALSE(fs::exists(run.folder + "/new"));
   fs::create_directory_symlink(run.folder + "/home", run.folder + "/link");
-  CHECK(saved(run.folder + "/link").text.empty());  // the link is replaced, not what it names
+  CHECK(saved(run.folder + "/link").text.empty());  // replaces the link, not its target
   CHECK(!fs::is_symlink(run.folder + "/link"));
   CHECK(read_bytes(run.folder + "/home/thesis.tex") == "precious");
   CHECK(count_hidden(run.folder) == 0);

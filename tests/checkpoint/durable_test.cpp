@@ -1,4 +1,4 @@
-// New files and their temporary names.
+// Creation of new files and their temporary names.
 #include "engine/base/durable.h"
 
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A file system whose writes report that they wrote nothing, and no error.
+// A file system whose writes return 0 bytes without an error.
 class StuckOps final : public dp::FileOps {
  public:
   ssize_t write(int, const void*, std::size_t) override {

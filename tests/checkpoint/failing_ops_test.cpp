@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Fails one call, or from one call on all that make or write something: a full disk stays full, but files can be
-// removed.
+// Fails call number `at`. If persistent, also fails every later open, write, fsync and mkdir: a full disk stays full,
+// but files can be removed.
 class FailingOps final : public UnsyncedOps {
  public:
   FailingOps(int at, int error, bool persistent, bool exchanges)
@@ -29,7 +29,7 @@ class FailingOps final : public UnsyncedOps {
   }
   int fsync(int file) override { return fails(true) ? -1 : UnsyncedOps::fsync(file); }
   int close(int file) override {
-    FileOps::close(file);  // the system closes it even when it reports an error
+    FileOps::close(file);  // the system closes the file even if it reports an error
     return fails(false) ? -1 : 0;
   }
   int mkdir(const char* path, mode_t mode) override { return fails(true) ? -1 : FileOps::mkdir(path, mode); }
@@ -53,7 +53,7 @@ class FailingOps final : public UnsyncedOps {
   bool persistent_, exchanges_;
 };
 
-// Every write is cut short, and interrupted before it goes on.
+// Every read and write is short and is interrupted before it continues.
 class SlowOps final : public dp::FileOps {
  public:
   ssize_t write(int file, const void* data, std::size_t bytes) override {
@@ -69,7 +69,7 @@ class SlowOps final : public dp::FileOps {
   bool interrupt_ = false;
 };
 
-// Fails every call of a save over an old checkpoint, or of a first save, in turn. Returns how many calls there were.
+// Fails each call of a save in turn, with or without an existing checkpoint. Returns the number of calls.
 int fail_each_call_of_a_save(bool old_exists, int error, bool persistent, bool exchanges) {
   int refused = 0;
   for (int at = 0;; ++at) {
@@ -97,7 +97,7 @@ int fail_each_call_of_a_save(bool old_exists, int error, bool persistent, bool e
       CHECK(hidden == 0);
       CHECK(fs::exists(folder) == old_exists);
     }
-    CHECK(hidden <= 1);  // the old one, when it could not be removed
+    CHECK(hidden <= 1);  // the old one, if it could not be removed
     const std::string found = dp::find_checkpoint(run.path());
     if (saved || old_exists) {
       REQUIRE(found == folder);
@@ -124,7 +124,7 @@ TEST_CASE("F9: when any call of a save fails, the old checkpoint stays and nothi
 
 TEST_CASE("F9: the same where the file system knows no exchange") {
   const int calls = fail_each_call_of_a_save(true, EIO, false, false);
-  CHECK(calls > fail_each_call_of_a_save(true, ENOSPC, true, true));  // two renames for an exchange
+  CHECK(calls > fail_each_call_of_a_save(true, ENOSPC, true, true));  // two renames replace an exchange
 }
 
 TEST_CASE("F9: when any call of writing one file fails, the old file stays and nothing is left over") {
@@ -163,7 +163,7 @@ TEST_CASE("F9: when any call of a load fails, it is refused") {
     const Outcome outcome = outcome_of([&] { whole = is_checkpoint_at(dp::load_checkpoint(run / "last"), 1); });
     if (at >= ops.calls()) break;
     CHECK(whole == outcome.text.empty());
-    if (whole) continue;  // a failed close of what was read
+    if (whole) continue;  // a failed close of a file that was read
     ++refused;
     CHECK(outcome.code == 3);
     CHECK_THAT(outcome.text, Catch::Contains(run.path()) && Catch::Contains("Input/output error"));

@@ -1,4 +1,4 @@
-// The texts of errors: one line of ASCII of bounded length, whatever was quoted.
+// Error texts: one line of ASCII with bounded length, whatever they quote.
 #include "engine/base/fault.h"
 
 #include "checkpoint/files_support.h"

@@ -1,4 +1,4 @@
-// Scratch folders, bytes of files, and checkpoints whose content tells their version.
+// Scratch folders, file bytes, and checkpoints whose content identifies their step.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace dp::test {
 
-// It lies in memory where the system offers that and TMPDIR names no other place.
+// Uses a memory file system if the system has one and TMPDIR is not set.
 class ScratchFolder : public TemporaryFolder {
  public:
   ScratchFolder();
@@ -19,21 +19,21 @@ class ScratchFolder : public TemporaryFolder {
 void write_bytes(const std::string& path, const std::string& bytes);
 std::string read_bytes(const std::string& path);
 
-// A safetensors file: the length of `json`, `json`, `data`.
+// A safetensors file: the length of `json`, then `json`, then `data`.
 std::string safetensors_bytes(const std::string& json, const std::string& data);
 
-// Runs `body`; the code and text of the dp::Error that it throws, or code 0 and no text.
+// Runs `body`. Returns the code and text of its dp::Error, or code 0 and no text.
 struct Outcome {
   int code = 0;
   std::string text;
 };
 Outcome outcome_of(const std::function<void()>& body);
 
-// A checkpoint at this step: every value of every tensor, and the state, follow from it.
+// A checkpoint at this step. The step determines every tensor value and the state.
 Checkpoint checkpoint_at(std::int64_t step);
 bool is_checkpoint_at(const Checkpoint& checkpoint, std::int64_t step);
 
-// The names in a folder that a save may not leave behind.
+// The number of hidden entries, which a save must not leave behind.
 int count_hidden(const std::string& folder);
 
 }  // namespace dp::test

@@ -13,7 +13,7 @@ std::string length_only(std::uint64_t length, const std::string& rest) {
   return bytes + rest;
 }
 
-// A header with one tensor "t" whose value is this, before four bytes of data.
+// A file whose header has one tensor "t" with this JSON value, followed by four data bytes.
 std::string tensor(const std::string& value) { return safetensors_bytes("{\"t\":" + value + "}", "1234"); }
 std::string shaped(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return tensor("{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}");

@@ -1,4 +1,4 @@
-// Files that look like safetensors and must be refused.
+// Malformed safetensors files that the reader must refuse.
 #pragma once
 
 #include <string>

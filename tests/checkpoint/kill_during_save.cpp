@@ -17,7 +17,7 @@
 namespace dp::test {
 namespace {
 
-// Seen by parent and child.
+// Shared by parent and child.
 struct Shared {
   std::atomic<std::int64_t> saved{0};  // the step of the last save that returned
 };
@@ -62,7 +62,7 @@ void kill_during_save(int times, bool exchanges) {
     ::kill(child, SIGKILL);
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
-    REQUIRE(WIFSIGNALED(status));  // it did not fail by itself
+    REQUIRE(WIFSIGNALED(status));  // the signal ended it, not an error
 
     const std::string found = find_checkpoint(run.path());
     REQUIRE(found == folder);
@@ -74,7 +74,7 @@ void kill_during_save(int times, bool exchanges) {
     step = checkpoint.state.step;
     shared.saved = step;
   }
-  CHECK(step > times / 10);  // the children did save
+  CHECK(step > times / 10);  // the children saved checkpoints
   ::munmap(memory, sizeof(Shared));
 }
 

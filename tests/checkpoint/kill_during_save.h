@@ -2,9 +2,9 @@
 
 namespace dp::test {
 
-// Kills a process that saves one checkpoint again and again, `times` times at a random moment. Each time the newest
-// checkpoint must be readable, whole, and at least as new as the last save that had returned; the next process goes on
-// from it. `exchanges`: whether the file system knows how to exchange two folders.
+// Repeatedly saves one checkpoint in a child process and kills it at a random moment, `times` times. After each kill
+// the newest checkpoint must be readable, complete, and at least as new as the last save that returned. The next child
+// continues from it. `exchanges`: whether the file system can exchange two folders.
 void kill_during_save(int times, bool exchanges);
 
 }  // namespace dp::test

@@ -73,7 +73,7 @@ int LossyDisk::open(int folder, const char* path, int flags, mode_t mode) {
     auto inode = std::make_shared<Inode>();
     change(path, [name = name_of(path), inode](Entries& entries) { entries[name] = inode; });
     open_[file] = inode;
-  } else if (folder == AT_FDCWD) {  // to be synced, or to be read, which changes nothing
+  } else if (folder == AT_FDCWD) {  // opened for fsync or for reading; neither changes it
     open_[file] = find(path);
   }
   return file;

@@ -1,5 +1,5 @@
-// A model of what a disk may hold after a power loss: it follows the calls of a save, and knows which of them it may
-// forget.
+// A model of the disk content after a power loss. It tracks the file operations of a save and which of them are not yet
+// durable.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,26 @@ namespace dp::test {
 struct Inode;
 using Entries = std::map<std::string, std::shared_ptr<Inode>>;
 
-// A file or a folder. What was there when the last fsync of it returned is safe; of the rest a power loss keeps any
-// first part.
+// A file or a folder. Content at the last completed fsync is durable. Of the later changes, a power loss keeps a
+// prefix.
 struct Inode {
   bool folder = false;
   std::string data;
   std::size_t safe_bytes = 0;
-  Entries entries;                                    // safe
-  std::vector<std::function<void(Entries&)>> unsafe;  // changes of the entries, in order
+  Entries entries;                                    // durable
+  std::vector<std::function<void(Entries&)>> unsafe;  // later changes of the entries, in order
 };
 
-// Follows the changes below `root`, which must hold what it holds safely. Stops following before call number `end`:
-// there the power is lost, while the process, which does not know, goes on.
+// Tracks changes below `root`, whose present content is durable. Tracking stops before call number `end`: the power is
+// lost there, but the process continues.
 class LossyDisk final : public FileOps {
  public:
   LossyDisk(std::string root, int end, bool exchanges);
   int calls() const { return calls_; }
   std::size_t unsafe_changes() const { return root_inode_->unsafe.size(); }
-  // Makes in `target`, an empty folder, what the disk holds when it kept so many of the unsafe changes of the root, all
-  // or none of the other folders', and all or none of the unsafe bytes of files.
+  // Writes to the empty folder `target` what the disk holds after the power loss. Keeps the first `root_changes`
+  // non-durable changes of the root, all or none of the other folders' changes, and all or none of the files'
+  // non-durable bytes.
   void restore(const std::string& target, std::size_t root_changes, bool other_changes, bool bytes) const;
 
   int open(int folder, const char* path, int flags, mode_t mode) override;

@@ -1,4 +1,4 @@
-// Replaces operator new and delete of this program by ones that count.
+// Replaces operator new and delete of this program to count allocated bytes.
 #include "checkpoint/memory_peak.h"
 
 #include <malloc.h>

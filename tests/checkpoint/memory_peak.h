@@ -4,7 +4,7 @@
 
 namespace dp::test {
 
-// The most memory that operator new had handed out at once since this was made, less what it had handed out then.
+// The peak of the bytes allocated by operator new since construction, minus the bytes allocated at construction.
 class MemoryPeak {
  public:
   MemoryPeak();

@@ -1,4 +1,4 @@
-// Power lost after what follows or surrounds a save: the start after a kill, a run that goes back, single files.
+// Power loss after operations around a save: the start after a kill, a run resumed from an earlier step, single files.
 #include <cerrno>
 #include <limits>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-// From call number `at` on the process is dead: nothing that it does reaches the disk.
+// The process is dead from call number `at` on: no later call reaches the disk.
 class KilledOps final : public dp::FileOps {
  public:
   KilledOps(dp::FileOps& disk, int at) : disk_(disk), left_(at) {}
@@ -27,7 +27,7 @@ class KilledOps final : public dp::FileOps {
     return dead() ? -1 : disk_.write(file, data, bytes);
   }
   int fsync(int file) override { return dead() ? -1 : disk_.fsync(file); }
-  int close(int file) override { return disk_.close(file); }  // as the system does
+  int close(int file) override { return disk_.close(file); }  // the system closes the files of a dead process
   int mkdir(const char* path, mode_t mode) override { return dead() ? -1 : disk_.mkdir(path, mode); }
   int rename(const char* from, const char* to) override { return dead() ? -1 : disk_.rename(from, to); }
   int exchange(const char* a, const char* b) override { return dead() ? -1 : disk_.exchange(a, b); }
@@ -46,7 +46,7 @@ class KilledOps final : public dp::FileOps {
   int left_;
 };
 
-// Calls `check` with a folder for each content that the disk may have now.
+// Calls `check` with a folder for each possible content of the disk after a power loss now.
 void lose_power(const LossyDisk& disk, const std::string& below,
                 const std::function<void(const ScratchFolder&)>& check) {
   for (std::size_t changes = 0; changes <= disk.unsafe_changes(); ++changes)
@@ -61,7 +61,7 @@ void lose_power(const LossyDisk& disk, const std::string& below,
       }
 }
 
-// The step of the newest readable checkpoint; 0 without one.
+// The step of the newest readable checkpoint; 0 if there is none.
 std::int64_t newest_step(const std::string& run) {
   const std::string found = dp::find_checkpoint(run);
   if (found.empty()) return 0;
@@ -70,11 +70,11 @@ std::int64_t newest_step(const std::string& run) {
   return checkpoint.state.step;
 }
 
-// A save is killed before each of its calls in turn. What the next start finds must be there after a power loss.
+// Kills a save before each of its calls in turn. The checkpoint that the next start finds must survive a power loss.
 void lose_power_after_a_kill(bool old_exists, bool exchanges) {
   UnsyncedOps unsynced;
   const ScopedFileOps outer(unsynced);
-  int finished = 0;  // saves that the next start finished
+  int finished = 0;  // killed saves that the next start completed
   for (int kill = 0;; ++kill) {
     const ScratchFolder run;
     const std::string folder = run / "checkpoints";
@@ -150,7 +150,7 @@ TEST_CASE("F8: a replaced file is the old or the new after a power loss at any c
           CHECK_FALSE((old_exists || written));
           return;
         }
-        const float first = dp::read_safetensors(after / "w").at(0).second.data<float>()[0];  // a bias: step + 0.5
+        const float first = dp::read_safetensors(after / "w").at(0).second.data<float>()[0];  // bias: step + 0.5
         CHECK((first == 2.5f || (first == 1.5f && old_exists && !written)));
       });
       if (written) break;

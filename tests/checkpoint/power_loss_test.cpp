@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Loses the power before each call of a save in turn, in every way that the disk allows. The old or the new checkpoint
-// must be found.
+// Loses power before each call of a save in turn, with every possible disk content. The old or the new checkpoint must
+// be found.
 void lose_power_at_each_call(bool old_exists, bool exchanges) {
   UnsyncedOps unsynced;
   const ScopedFileOps outer(unsynced);
@@ -45,7 +45,7 @@ void lose_power_at_each_call(bool old_exists, bool exchanges) {
           CHECK((is_checkpoint_at(checkpoint, 1) || is_checkpoint_at(checkpoint, 2)));
           CHECK(found == after / "checkpoints/last");
           CHECK(count_hidden(after / "checkpoints") == 0);
-          if (end >= disk.calls()) CHECK(checkpoint.state.step == 2);  // the save had returned
+          if (end >= disk.calls()) CHECK(checkpoint.state.step == 2);  // the save returned
         }
     if (end >= disk.calls()) break;
   }
@@ -66,7 +66,7 @@ TEST_CASE("F8: after a power loss in the first save there is no checkpoint, or a
   lose_power_at_each_call(false, true);
 }
 
-// The model must be able to lose something: a save without fsync does.
+// The model must be able to lose data: a save without fsync loses it.
 TEST_CASE("F8: the lossy disk loses what was not synced") {
   const ScratchFolder root, after;
   LossyDisk disk(root.path(), 1000, true);

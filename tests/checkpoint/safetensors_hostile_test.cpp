@@ -72,7 +72,7 @@ TEST_CASE("F11: good files take no more than twice their size") {
   const std::string floats = safetensors_bytes(R"({"f":{"dtype":"F32","shape":[4194304],"data_offsets":[0,16777216]}})",
                                                std::string(16 << 20, 1));
   CHECK(peak_of(floats) <= floats.size() + (1 << 20));
-  // A header that is all metadata, in pieces as long as they may be.
+  // A header that holds only metadata, in strings of the maximum length.
   std::string json = "{\"__metadata__\":{";
   for (int i = 0; i < 16; ++i)
     json += (i ? ",\"" : "\"") + std::to_string(i) + "\":\"" + std::string(1000000, 'v') + "\"";
@@ -128,7 +128,7 @@ TEST_CASE("F11: what is no regular file is refused at once") {
     CHECK(outcome.code == 3);
     CHECK_THAT(outcome.text, Catch::Contains(message));
   }
-  if (::geteuid() != 0) {  // root may read everything
+  if (::geteuid() != 0) {  // root can read every file
     write_bytes(folder / "secret", small_file());
     ::chmod((folder / "secret").c_str(), 0);
     CHECK_THAT(refusal(folder / "secret").text, Catch::Contains("Permission denied"));
@@ -153,7 +153,7 @@ TEST_CASE("F11: a header longer than any may be is refused unread, however large
 
 TEST_CASE("F11: a file larger than memory is refused before anything is taken from it") {
   const ScratchFolder folder;
-  const std::string size = std::to_string(std::uint64_t{1} << 42);  // 4 TiB, all of it a hole on the disk
+  const std::string size = std::to_string(std::uint64_t{1} << 42);  // 4 TiB, a sparse file
   const std::string head =
       safetensors_bytes(R"({"x":{"dtype":"U8","shape":[)" + size + R"(],"data_offsets":[0,)" + size + "]}}", "");
   write_bytes(folder / "sparse", head);

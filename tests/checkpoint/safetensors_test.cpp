@@ -32,7 +32,7 @@ NamedTensors read_back(const NamedTensors& tensors) {
   return dp::read_safetensors(folder / "t.safetensors");
 }
 
-// One tensor "x" of 16-bit floats with these bits.
+// Reads one tensor "x" of 16-bit floats with these bits.
 Tensor read_halves(const std::string& dtype, const std::vector<std::uint16_t>& bits) {
   const ScratchFolder folder;
   const std::string count = std::to_string(bits.size()), bytes = std::to_string(2 * bits.size());
@@ -85,7 +85,7 @@ TEST_CASE("a file is read as another program may write it") {
 TEST_CASE("every type and shape survives a round trip") {
   NamedTensors tensors;
   std::uint64_t key = 0;
-  for (const DType type : {DType::f64, DType::i64, DType::f32, DType::i32, DType::u8})  // falling width
+  for (const DType type : {DType::f64, DType::i64, DType::f32, DType::i32, DType::u8})  // in order of decreasing width
     for (const Shape& shape :
          {Shape{}, Shape{0}, Shape{3}, Shape{2, 0, 5}, Shape{7, 3, 1}, Shape{1, 2, 1, 2, 1, 2, 1, 2}}) {
       const std::string name = (size_of(type) == 8 ? "a" : size_of(type) == 4 ? "b" : "c") + std::to_string(100 + key);
@@ -93,7 +93,7 @@ TEST_CASE("every type and shape survives a round trip") {
     }
   const NamedTensors read = read_back(tensors);
   REQUIRE(read.size() == tensors.size());
-  for (std::size_t i = 0; i < read.size(); ++i) {  // zero-size tensors of one offset may change places
+  for (std::size_t i = 0; i < read.size(); ++i) {  // zero-size tensors with equal offsets may change their order
     const auto match =
         std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == read[i].first; });
     REQUIRE(match != tensors.end());

@@ -4,13 +4,13 @@
 
 namespace dp::test {
 
-// For tests that ask nothing of a real disk, and would wait for it.
+// Skips fsync, for tests that do not depend on durability.
 class UnsyncedOps : public FileOps {
  public:
   int fsync(int) override { return 0; }
 };
 
-// The engine uses `ops` for as long as this lives.
+// Makes the engine use `ops` during its lifetime.
 class ScopedFileOps {
  public:
   explicit ScopedFileOps(FileOps& ops) : before_(&file_ops()) { set_file_ops(&ops); }

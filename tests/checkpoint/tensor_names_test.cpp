@@ -4,7 +4,7 @@
 
 using namespace dp::test;
 
-// As they stand in JSON.
+// Names in JSON notation.
 TEST_CASE("F12: hostile tensor names are refused") {
   const char* const names[] = {"",
                                "/",
@@ -45,7 +45,7 @@ TEST_CASE("F12: hostile tensor names are refused") {
 
 TEST_CASE("F12: every control character is refused within a tensor's name, and nothing else of the plane") {
   for (unsigned c = 1; c < 0xffff; ++c) {
-    if (c >= 0xd800 && c < 0xe000) continue;  // no characters
+    if (c >= 0xd800 && c < 0xe000) continue;  // surrogates are not characters
     std::string name = "a";
     if (c < 0x80)
       name += static_cast<char>(c);

@@ -1,4 +1,4 @@
-// After the first calls, calls over sockets allocate nothing, on no thread.
+// After the first calls, calls over sockets allocate nothing on any thread.
 #include <atomic>
 #include <cstdlib>
 #include <new>

@@ -1,4 +1,4 @@
-// What every communicator must do, as seen by one rank: the same body for threads and for processes.
+// The contract of every communicator, checked from one rank. Shared by tests with threads and with processes.
 #pragma once
 
 #include <algorithm>
@@ -10,23 +10,23 @@
 
 namespace dp::test {
 
-// Sums in the tree's order, bit for bit, or to rounding where a library sums in its own.
+// tree: sums in tree order, bit for bit. rounded: a library sums in its own order.
 enum class Sums { tree, rounded };
 
 template <typename T>
 bool same_values(const std::vector<T>& a, const std::vector<T>& b, Sums sums) {
   if (sums == Sums::tree) return same_bits(a, b);
-  const double tolerance = sizeof(T) == 4 ? 1e-2 : 1e-10;  // of values up to a thousand
+  const double tolerance = sizeof(T) == 4 ? 1e-2 : 1e-10;  // absolute, for values up to 1000
   const auto close = [&](T x, T y) {
     if constexpr (sizeof(T) == 2)
-      return x == y;  // no library sums them in an order of its own
+      return x == y;  // libraries never sum 16-bit types
     else
       return std::abs(double(x) - double(y)) <= tolerance;
   };
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), close);
 }
 
-// The sum over ranks that bring `summands` arrays each.
+// The expected sum over `size` ranks that contribute `summands` arrays each.
 template <typename T>
 std::vector<T> sum_over(int size, int summands, std::int64_t count) {
   std::vector<std::vector<T>> input;
@@ -36,7 +36,7 @@ std::vector<T> sum_over(int size, int summands, std::int64_t count) {
   return sum;
 }
 
-// Every typed collective of `count` elements; the names of those that did not do what they should.
+// Runs every typed collective on `count` elements. Returns the names of those with wrong results.
 template <typename T>
 std::string check_collectives(kernels::Communicator& comm, kernels::Stream& stream, std::int64_t count, Sums sums) {
   const int root = comm.size() / 2;
@@ -64,7 +64,7 @@ std::string check_collectives(kernels::Communicator& comm, kernels::Stream& stre
   return wrong;
 }
 
-// Sums of several arrays a rank.
+// Reductions of several arrays per rank.
 template <typename T>
 std::string check_summands(kernels::Communicator& comm, kernels::Stream& stream, int summands, std::int64_t count,
                            Sums sums) {
@@ -99,7 +99,7 @@ std::string check_summands(kernels::Communicator& comm, kernels::Stream& stream,
   return wrong;
 }
 
-// Parts of very different sizes, some empty, gathered to `root` and scattered back; then equal ones gathered everywhere.
+// Gathers parts of very different sizes, some empty, to `root` and scatters them back; then all-gathers equal parts.
 inline std::string check_parts(kernels::Communicator& comm, kernels::Stream& stream, int root) {
   std::vector<std::size_t> bytes;
   std::vector<char> all;

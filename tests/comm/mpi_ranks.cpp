@@ -1,5 +1,5 @@
-// One rank of the tests of communicator "mpi", started by mpirun: `mpi_ranks <what>`. Exit status 0: as it should be;
-// 4: skipped; 1 with a line on stderr otherwise.
+// One rank of the tests of communicator "mpi", started by mpirun as `mpi_ranks <what>`. Exit status: 0 passed; 4
+// skipped; 1 failed, with a line on stderr.
 #include <unistd.h>
 
 #include <cstdio>
@@ -73,10 +73,10 @@ std::string bfloat16(Communicator& comm, BareContext& context) {
   return "a sum of bfloat16 was not refused";
 }
 
-// Both ranks' calls go on while nobody looks; the library would stand still.
+// The call must progress while both replicas' threads are busy. The MPI library alone would make no progress.
 std::string overlap(Communicator& comm, BareContext& context) {
   const auto stream = context.make_stream(), other = context.make_stream();
-  for (const int milliseconds : {1500, 6000, 24000}) {  // other programs may take the cores meanwhile
+  for (const int milliseconds : {1500, 6000, 24000}) {  // longer if other programs use the cores
     std::vector<float> data(8000000, 1);
     comm.all_reduce(data.data(), 8000000, DType::f32, *stream);
     LambdaOp sleep([&] { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); });
@@ -84,7 +84,7 @@ std::string overlap(Communicator& comm, BareContext& context) {
     const auto start = std::chrono::steady_clock::now();
     stream->synchronize();
     if (data[7999999] != static_cast<float>(comm.size())) return "a wrong sum";
-    float stood = seconds_since(start) < 0.2 ? 0 : 1;  // on any rank
+    float stood = seconds_since(start) < 0.2 ? 0 : 1;  // 1 if any rank stalled
     comm.all_reduce(&stood, 1, DType::f32, *stream);
     stream->synchronize();
     if (stood == 0) return "";
@@ -158,7 +158,7 @@ int run(const std::string& what) {
       wrong = aborted(*comm, context, abort);
       std::puts(wrong.empty() ? "the call ended" : wrong.c_str());
       std::fflush(stdout);
-      mpi->abort(1);  // a call is left in the library: nothing else may be asked of it
+      mpi->abort(1);  // a call is still inside MPI: no other MPI call is allowed
     }
   }
   if (!wrong.empty()) std::fprintf(stderr, "rank %d: %s\n", mpi->rank(), wrong.c_str());

@@ -23,7 +23,7 @@ int threads_of_process() {
   return count;
 }
 
-// Each rank's error when rank r makes calls[r]; empty for none.
+// Rank r makes calls[r]. Returns each rank's error, or an empty string.
 using CallOf = std::function<void(Communicator&, float*, Stream&)>;
 std::vector<std::string> errors_of(const std::vector<CallOf>& calls) {
   JoiningWorld world(static_cast<int>(calls.size()));
@@ -106,7 +106,7 @@ TEST_CASE("tcp: a rank that disappears in a call is named") {
       stream->synchronize();
       if (rank == 2) {
         comm->all_reduce(data.data(), 3000000, DType::f32, *stream);
-        comm.reset();  // as when its process dies
+        comm.reset();  // as if its process died
         return;
       }
       comm->all_reduce(data.data(), 3000000, DType::f32, *stream);
@@ -133,7 +133,7 @@ TEST_CASE("tcp: an abort ends every rank that waits for one that never comes, an
     CHECK_THROWS_WITH(world.run([&](int rank) {
       const auto me = static_cast<std::size_t>(rank);
       const auto comm = world.join(rank);
-      std::vector<float> data(2000000, 1);  // gone before the handle is
+      std::vector<float> data(2000000, 1);  // destroyed before the handle
       const auto stream = world.contexts[me]->make_stream();
       comm->all_reduce(data.data(), 2000, DType::f32, *stream);
       stream->synchronize();
@@ -172,7 +172,7 @@ TEST_CASE("tcp: strangers are not counted") {
     rank.seen = [&](const std::vector<std::string>& places) {
       const std::lock_guard lock(mutex);
       for (const std::string& place : places) {
-        // One says nothing, one says nonsense, one is a rank with the secret of nobody.
+        // One sends nothing, one sends garbage, one claims a rank with a wrong secret.
         for (const std::string& says : {std::string(), std::string(400, 'x'), "dp1 00000002" + std::string(32, '0')}) {
           strangers.push_back(connect_as_stranger(place));
           REQUIRE(strangers.back() >= 0);

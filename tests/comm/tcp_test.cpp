@@ -104,7 +104,7 @@ TEST_CASE("tcp: a call goes on while another stream of the replica works") {
     const auto stream = world.contexts[me]->make_stream(), other = world.contexts[me]->make_stream();
     std::vector<float> data(4000000, 1);
     comm->all_reduce(data.data(), 4000000, DType::f32, *stream);
-    // The replica's thread sleeps on the other stream, and gives the communication a look in between, no hand.
+    // The replica's thread sleeps on the other stream. It polls in between, but does no communication work.
     LambdaOp sleep([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
     while (!world.contexts[me]->idle() && looks[me] < 100) {
       sleep.run(*other, {}, nullptr);

@@ -1,4 +1,4 @@
-// Ranks that are threads and meet as processes would: by a Rendezvous, here in memory.
+// Ranks as threads that connect like processes: through a Rendezvous, here in memory.
 #pragma once
 
 #include <condition_variable>
@@ -57,14 +57,14 @@ class ThreadRendezvous final : public kernels::Rendezvous {
 
   std::string address = "127.0.0.1";
   double timeout = 20;
-  std::function<void(std::vector<std::string>&)> seen;  // looks at, or changes, what this rank is told
+  std::function<void(std::vector<std::string>&)> seen;  // inspects or modifies what this rank receives
 
  private:
   Meeting& meeting_;
   const int rank_, size_;
 };
 
-// Calls body(rank, context, join) on a thread per rank; join(name) gives the rank's handle.
+// Calls body(rank, context, join) on a thread per rank. join(name) returns the rank's communicator.
 class JoiningWorld : public World {
  public:
   explicit JoiningWorld(int size, kernels::ContextOptions options = {}) : World(size, options), meeting_(size) {

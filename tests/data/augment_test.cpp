@@ -1,4 +1,4 @@
-// Pad 4, random crop, horizontal flip: what may come out, and what it depends on.
+// Pad 4, random crop, horizontal flip: the possible results and what determines them.
 #include <map>
 #include <memory>
 #include <set>
@@ -28,7 +28,7 @@ std::map<std::int64_t, std::vector<float>> images_by_sample(const std::shared_pt
   return images;
 }
 
-// The crop of the plain image at this offset from the middle of its padding.
+// The crop of the padded image at this offset from the centre.
 std::vector<float> cropped(const std::vector<float>& plain, std::int64_t down, std::int64_t right, bool flip) {
   const float black = (0 - 0.25f) / 0.5f;
   std::vector<float> out;
@@ -103,7 +103,7 @@ TEST_CASE("images are augmented as their dataset says, whatever their channels")
 
 namespace {
 
-// Draws one number of the sample's stream for every image it reads.
+// Draws one number from the sample's stream for each image that it reads.
 class Drawing final : public dp::Dataset {
  public:
   std::int64_t size() const override { return 50; }
@@ -126,7 +126,7 @@ class Drawing final : public dp::Dataset {
 TEST_CASE("a dataset that augments while it reads draws first, from the sample's stream") {
   const auto dataset = std::make_shared<Drawing>();
   for (const auto& [sample, image] : images_by_sample(dataset, 3, {.seed = 5}))
-    CHECK(image == std::vector<float>{1.0f, 0.0f});  // no stream where nothing is augmented
+    CHECK(image == std::vector<float>{1.0f, 0.0f});  // no stream without augmentation
   for (const auto& [sample, image] : images_by_sample(dataset, 3, {.augment = true, .seed = 5})) {
     dp::Random random(5, dp::RandomUse::augment, 3, static_cast<std::uint64_t>(sample));
     const float value = static_cast<float>(random.below(255)) / 255.0f;

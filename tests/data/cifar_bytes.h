@@ -1,4 +1,4 @@
-// CIFAR's binary files made in memory.
+// CIFAR binary files in memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace dp::test {
 
 inline constexpr std::int64_t kTenClasses[] = {10}, kHundredClasses[] = {20, 100};
 
-// Record r has the label `first` + r in its last label byte, r % 20 in a coarse one before; its byte k is (r + k) % 251.
+// Record r: the last label byte is `first` + r modulo the number of classes. With two label bytes the first one, the
+// coarse label, is r % 20. Image byte k is (r + k) % 251.
 inline std::vector<std::uint8_t> cifar_records(int records, int label_bytes, int first = 0) {
   std::vector<std::uint8_t> bytes;
   for (int r = 0; r < records; ++r) {

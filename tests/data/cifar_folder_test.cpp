@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uintmax_t kTenBytes = 30730000, kHundredTrainBytes = 153700000, kHundredTestBytes = 30740000;
 
-// A file of the official size: these bytes, then zeros that take no room on the disk.
+// A sparse file of the official size that starts with the given bytes.
 void write_sparse(const TemporaryFolder& folder, const std::string& name, std::uintmax_t size,
                   const std::vector<std::uint8_t>& begin = {}) {
   folder.write(name, begin);

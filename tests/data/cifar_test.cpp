@@ -1,4 +1,4 @@
-// The binary records of CIFAR-10 and CIFAR-100: what is read, and every refusal.
+// The binary records of CIFAR-10 and CIFAR-100: valid content and every refusal.
 #include "data/formats/cifar.h"
 
 #include "data/cifar_bytes.h"

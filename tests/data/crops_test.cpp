@@ -1,4 +1,4 @@
-// Where samples are cut out of an image.
+// The position and size of crops.
 #include "data/augment/crops.h"
 
 #include <cmath>
@@ -55,10 +55,10 @@ TEST_CASE("the central crop is torchvision's Resize and CenterCrop") {
     CHECK(crop.height == to_height);
     CHECK(crop.window == Region{left, top, side, side});
   };
-  check(500, 375, 224, 341, 256, 58, 16);  // 58.5, to even
+  check(500, 375, 224, 341, 256, 58, 16);  // 58.5, rounded to even
   check(375, 500, 224, 256, 341, 16, 58);
   check(256, 256, 224, 256, 256, 16, 16);
-  check(10, 7, 224, 365, 256, 70, 16);  // 70.5, to even
+  check(10, 7, 224, 365, 256, 70, 16);  // 70.5, rounded to even
   check(32, 32, 32, 37, 37, 2, 2);
   check(1, 67108864, 1, 1, 67108864, 0, 33554432);
 }

@@ -1,4 +1,4 @@
-// The digits must need more than a linear model: softmax regression by plain SGD stays below 95 %.
+// The digits must not be linearly separable: softmax regression by plain SGD stays below 95 %.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -64,5 +64,5 @@ TEST_CASE("a linear model learns the digits, and stays below 95 %") {
   const double accuracy = right / 2000.0;
   INFO("accuracy " << accuracy);
   CHECK(accuracy < 0.95);
-  CHECK(accuracy > 0.80);  // so that the bound above speaks of a model that learnt
+  CHECK(accuracy > 0.80);  // the model did learn; else the bound above means nothing
 }

@@ -61,7 +61,7 @@ TEST_CASE("every digit is inked, and stays on its sheet") {
         if (row == 0 || row == 27 || column == 0 || column == 27) border += byte;
       }
   }
-  CHECK(border < 0.02 * all);  // the border is an eighth of the sheet
+  CHECK(border < 0.02 * all);  // the border is an eighth of the area
 }
 
 TEST_CASE("the normalisation of the digits is their mean and deviation") {

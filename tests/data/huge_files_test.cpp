@@ -1,5 +1,5 @@
-// Files far larger than what they should hold, refused by their size, not by reading them to the end; and files that
-// become shorter while they are read.
+// Files that are far larger than their header allows are refused by size, without reading them to the end. Also files
+// that shrink during the read.
 #include <filesystem>
 #include <stdexcept>
 
@@ -20,9 +20,9 @@ using dp::test::TemporaryFolder;
 namespace {
 
 constexpr std::uint64_t kTebibyte = std::uint64_t{1} << 40;
-constexpr std::uint32_t kMany = 1'400'000'000;  // images take a tebibyte
+constexpr std::uint32_t kMany = 1'400'000'000;  // images take about 1 TiB
 
-// These bytes, then zeros up to `size`. Whoever reads them to the end fails.
+// The given bytes, then zeros up to `size`. Throws std::logic_error if the caller reads more than 1 MiB.
 class Endless final : public dp::ByteReader {
  public:
   Endless(Bytes begin, std::uint64_t size) : begin_(std::move(begin)), size_(size) {}
@@ -43,7 +43,7 @@ class Endless final : public dp::ByteReader {
   std::size_t at_ = 0;
 };
 
-// Has these bytes when its size is asked for, and one less when it is read.
+// Reports the size of these bytes, but yields one byte less.
 class Shrinking final : public dp::ByteReader {
  public:
   explicit Shrinking(const Bytes& bytes)
@@ -101,7 +101,7 @@ TEST_CASE("F10: an IDX file that agrees with its header and exceeds memory is re
 
 TEST_CASE("F10: a CIFAR file of another size is refused unread, whichever of the files it is") {
   Bytes good = dp::test::cifar_records(2, 1);
-  good[0] = 99;  // a bad label: found later than a bad size
+  good[0] = 99;  // a bad label, which is found later than a bad size
   for (const bool first : {true, false}) {
     dp::MemoryReader small("small", good);
     Endless huge(good, kTebibyte);

@@ -1,4 +1,4 @@
-// IDX files made in memory, whole and packed.
+// IDX files in memory, plain and gzipped.
 #pragma once
 
 #include <zlib.h>

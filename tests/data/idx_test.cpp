@@ -86,7 +86,7 @@ TEST_CASE("every flipped bit of the headers is refused, naming the file") {
 }
 
 TEST_CASE("flipped bytes of gzip data never give other images") {
-  // Flips in the member's time, flags and system bytes are legal; the checksum finds the rest.
+  // Flips in the gzip member's time, flags and system bytes are legal. The checksum detects all other flips.
   const Bytes plain = idx_images(2), packed = gzip(plain), labels = idx_labels(2);
   int refused = 0;
   for (std::size_t byte = 0; byte < packed.size(); ++byte) {
@@ -146,7 +146,7 @@ TEST_CASE("what is wrong with an IDX file is said with file, byte, expectation a
       {corrupt, labels, "images: byte ", "gzip data are corrupt (invalid block type)"},
       {images, gzip(with(labels, 8, 77)), "labels (inflated): byte 8: ", "found 77"},
   };
-  // Where it is wrong is told in packed bytes: where what follows begins, and where the file ends.
+  // Errors give positions in the compressed file: where the trailing data start, or the end of the file.
   const std::string end = std::to_string(packed.size());
   CHECK_THAT(refusal(joined(packed, {0}), labels), Catch::StartsWith("images: byte " + end + ": "));
   CHECK_THAT(refusal(joined(packed, {0, 0, 0}), labels), Catch::StartsWith("images: byte " + end + ": "));

@@ -1,4 +1,5 @@
-// Small images that would take long to read. CPU time is what is measured: others may keep the machine busy.
+// Small images that could take long to decode. The limits apply to CPU time, because other programs may load the
+// machine.
 #include <zlib.h>
 
 #include <ctime>
@@ -36,7 +37,7 @@ Bytes packed(const Bytes& bytes) {
   return out;
 }
 
-// Zlib data of so many MiB of zeros, without an end.
+// A zlib stream of `mebibytes` MiB of zeros, without its end.
 Bytes packed_zeros(int mebibytes) {
   z_stream stream{};
   REQUIRE(::deflateInit(&stream, 9) == Z_OK);
@@ -49,20 +50,20 @@ Bytes packed_zeros(int mebibytes) {
     REQUIRE(::deflate(&stream, Z_FULL_FLUSH) == Z_OK);
     return Bytes(out.begin(), out.end() - static_cast<long>(stream.avail_out));
   };
-  Bytes out = deflated({0});                     // its header, too
-  const Bytes zeros = deflated(Bytes(1 << 20));  // after a full flush it may be repeated
+  Bytes out = deflated({0});                     // includes the stream's header
+  const Bytes zeros = deflated(Bytes(1 << 20));  // the full flush makes it repeatable
   ::deflateEnd(&stream);
   for (int i = 0; i < mebibytes; ++i) append(out, zeros);
   return out;
 }
 
-// A PNG of grey pixels, width x height, with these chunks before and behind its image data.
+// A grey PNG of width x height with these chunks before and after its image data.
 Bytes png(std::uint32_t width, std::uint32_t height, const Bytes& before, const Bytes& image, const Bytes& behind,
           bool interlaced = false) {
   Bytes out{0x89, 'P', 'N', 'G', 13, 10, 26, 10};
   Bytes header = big_endian(width, 4);
   append(header, big_endian(height, 4));
-  append(header, {8, 0, 0, 0, interlaced});  // bits, grey, deflate, filters
+  append(header, {8, 0, 0, 0, interlaced});  // bit depth, grey, deflate, filters, interlacing
   append(out, chunk("IHDR", header));
   append(out, before);
   append(out, chunk("IDAT", image));
@@ -71,7 +72,7 @@ Bytes png(std::uint32_t width, std::uint32_t height, const Bytes& before, const 
   return out;
 }
 
-// A progressive grey JPEG of side x side whose scans each say of every block that nothing changes.
+// A progressive grey JPEG of side x side. Each scan codes only empty blocks.
 Bytes jpeg(int side, int scans) {
   Bytes out{0xff, 0xd8, 0xff, 0xdb, 0, 67, 0};
   append(out, Bytes(64, 1));
@@ -79,7 +80,8 @@ Bytes jpeg(int side, int scans) {
   append(out, big_endian(static_cast<std::uint64_t>(side), 2));
   append(out, big_endian(static_cast<std::uint64_t>(side), 2));
   append(out, {1, 1, 0x11, 0});
-  append(out, {0xff, 0xc4, 0, 20, 0x10, 1});  // the code 0 is: the next 2^14 blocks and more, the number in 14 bits
+  // One code, 0: a run of at least 2^14 end-of-block blocks; 14 more bits give its exact length.
+  append(out, {0xff, 0xc4, 0, 20, 0x10, 1});
   append(out, Bytes(15));
   out.push_back(0xe0);
   const int blocks = side / 8 * (side / 8);
@@ -104,7 +106,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The image read, or the refusal; in next to no time.
+// Decodes the image within 0.25 s of CPU time. Returns the error text, or an empty string.
 std::string quickly(const Bytes& bytes, Bytes* pixels = nullptr) {
   dp::RgbImage image;
   std::string refusal;
@@ -123,7 +125,7 @@ std::string quickly(const Bytes& bytes, Bytes* pixels = nullptr) {
 }  // namespace
 
 TEST_CASE("F10: compressed texts and profiles in a PNG are never unpacked, whatever their number") {
-  const Bytes zeros = packed(Bytes(7'900'000));  // libpng's own limit for one is 8 MB
+  const Bytes zeros = packed(Bytes(7'900'000));  // libpng's own limit for one chunk is 8 MB
   Bytes compressed_text = text(std::string("Comment\0\0", 9)),
         international = text(std::string("Comment\0\1\0\0\0", 12)), profile = text(std::string("icc\0\0", 5));
   for (Bytes* data : {&compressed_text, &international, &profile}) append(*data, zeros);

@@ -1,4 +1,4 @@
-// The encoded images of tests/fuzz/image_corpus, drawn by golden/make_images.py.
+// The encoded images of tests/fuzz/image_corpus, made by golden/make_images.py.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Folders of classes: what is found, what is refused, and what a loader makes of it.
+// Folders of classes: valid content, refusals, and batches.
 #include "data/datasets/image_folder.h"
 
 #include <sys/stat.h>
@@ -22,12 +22,12 @@ void put(const TemporaryFolder& folder, const std::string& name, const std::stri
   folder.write(name, corpus_image(image));
 }
 
-// Three classes, out of order, in every spelling of the endings.
+// Three classes, created out of order, with file endings in every spelling.
 void fill(const TemporaryFolder& folder, const std::string& test = "val") {
   put(folder, "train/zebra/1.jpg", "jpeg_420");
   put(folder, "train/ape/b.JPEG", "jpeg_422");
   put(folder, "train/ape/a.png", "png_rgba");
-  put(folder, "train/ape/c.PNG", "jpeg_cmyk");  // content counts, not the name
+  put(folder, "train/ape/c.PNG", "jpeg_cmyk");  // the content determines the format, not the name
   put(folder, "train/cat/x.Jpg", "png_palette");
   put(folder, test + "/cat/y.jpeg", "jpeg_large");
   put(folder, test + "/ape/y.jpg", "jpeg_tiny");
@@ -101,7 +101,7 @@ TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
   CHECK_THAT(said(), Catch::StartsWith(path + "/train/dog: a class without images"));
   fs::create_directory(folder / "val/dog");
   put(folder, "train/dog/1.jpg");
-  CHECK_NOTHROW(dp::datasets::image_folder(path));  // a class that is not tested
+  CHECK_NOTHROW(dp::datasets::image_folder(path));  // a class without test images
   for (const int side : {-1, 0, 4097}) CHECK_THROWS_AS(dp::datasets::image_folder(path, side), dp::Error);
 }
 

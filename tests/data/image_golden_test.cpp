@@ -1,4 +1,4 @@
-// Decoding, resizing and cropping against Pillow's and torchvision's figures (golden/make_images.py).
+// Decoding, resizing and cropping against values from Pillow and torchvision (golden/make_images.py).
 #include <cstdlib>
 #include <map>
 
@@ -76,7 +76,7 @@ TEST_CASE("the central crop for evaluation equals torchvision's within one grey 
     REQUIRE(difference.largest <= 1);
   }
   CHECK(difference.total == 16 * out.size());
-  CHECK(difference.unequal * 1000 <= difference.total);  // one in a thousand, where rounding may fall the other way
+  CHECK(difference.unequal * 1000 <= difference.total);  // at most one value in a thousand may round differently
 }
 
 TEST_CASE("a resized crop equals torchvision's within one grey level, given the same crop") {

@@ -1,4 +1,4 @@
-// Images that are cut, lie about themselves, or are of rarer kinds.
+// Truncated images, images with wrong headers, and rare formats.
 #include <png.h>
 
 #include "data/formats/rgb_image.h"
@@ -29,7 +29,7 @@ std::string refusal(const Bytes& bytes) {
 
 Bytes first(const Bytes& bytes, std::size_t count) { return {bytes.begin(), bytes.begin() + static_cast<long>(count)}; }
 
-// Where the height stands in the frame header (SOF0 or SOF2), two bytes, the width behind it.
+// The offset of the height in the frame header (SOF0 or SOF2): two bytes, followed by the width.
 std::size_t jpeg_height_at(const Bytes& bytes) {
   for (std::size_t i = 2;; i += 2 + (std::size_t{bytes.at(i + 2)} << 8 | bytes.at(i + 3)))
     if (bytes.at(i + 1) == 0xc0 || bytes.at(i + 1) == 0xc2) return i + 5;
@@ -40,7 +40,7 @@ Bytes with_size(Bytes bytes, std::size_t at, std::initializer_list<int> value) {
   return bytes;
 }
 
-// A PNG of `kind`, `depth` bits, rows as they are.
+// A PNG of this colour type and bit depth with the given unfiltered rows.
 Bytes png(int width, int height, int kind, int depth, bool interlaced, const std::vector<Bytes>& rows) {
   Bytes out;
   png_structp writer = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
@@ -118,8 +118,8 @@ TEST_CASE("an image that claims too many pixels takes no memory") {
              Catch::Contains("expected an image of 1 to 67108864 pixels, found 65500x65500"));
   refusal(with_size(jpeg, height, {0, 0}));
   refusal(with_size(jpeg, height + 2, {0, 0}));
-  refusal(with_size(rgb, 16, {0x7f, 0xff, 0xff, 0xff}));  // and its checksum is wrong
-  // 70,000 x 1,000 of one colour packs into a few hundred bytes for each million pixels.
+  refusal(with_size(rgb, 16, {0x7f, 0xff, 0xff, 0xff}));  // the checksum is wrong, too
+  // 70,000 x 1,000 pixels of one colour compress to a few hundred bytes per million pixels.
   const std::vector<Bytes> rows(1000, Bytes(70000 / 8));
   CHECK_THAT(refusal(png(70000, 1000, PNG_COLOR_TYPE_GRAY, 1, false, rows)), Catch::Contains("found 70000x1000"));
 }

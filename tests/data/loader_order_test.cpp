@@ -1,4 +1,4 @@
-// Which samples come when, and what a batch holds.
+// The order of samples and the content of batches.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -75,7 +75,7 @@ TEST_CASE("a batch holds normalised images, labels and sample indices") {
 }
 
 TEST_CASE("the last batch is short, or dropped") {
-  for (const std::int64_t size : {5, 20, 21, 23, 24, 25}) {  // of 5 a batch: remainders 0, 0, 1, 3, 4, 0
+  for (const std::int64_t size : {5, 20, 21, 23, 24, 25}) {  // with batches of 5 the remainders are 0, 0, 1, 3, 4, 0
     INFO(size << " samples");
     const auto dataset = std::make_shared<SmallDataset>(size);
     const std::int64_t whole_batches = size / 5, rest = size % 5;

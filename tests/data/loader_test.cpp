@@ -1,4 +1,4 @@
-// The ring: how long batches live, restarts, failures, threads.
+// The loader's ring: lifetime of batches, restarts, failures, threads.
 #include "dp/loader.h"
 
 #include <sched.h>
@@ -24,7 +24,7 @@ using dp::test::whole;
 
 namespace {
 
-// Time for workers to overwrite what they may.
+// Gives the workers time to overwrite free slots.
 void let_workers_run() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
 
 }  // namespace
@@ -44,7 +44,7 @@ TEST_CASE("a batch stays valid until the second next is taken, also across epoch
         last = batch;
         last_copy.emplace(*batch);
       }
-      loader.start(epoch + 1);  // begins to prepare at once, into other slots
+      loader.start(epoch + 1);  // starts to fill other slots at once
       let_workers_run();
       CHECK(BatchCopy(*before) == *before_copy);
       CHECK(BatchCopy(*last) == *last_copy);
@@ -117,7 +117,7 @@ TEST_CASE("a wait that is stopped ends without a batch, and the loader with the 
   const auto begin = std::chrono::steady_clock::now();
   {
     Loader loader(dataset,
-                  {.batch_size = 2000, .shuffle = false, .stop = [&] { return stop.load(); }});  // 40 s a batch
+                  {.batch_size = 2000, .shuffle = false, .stop = [&] { return stop.load(); }});  // 40 s per batch
     loader.start(0);
     std::thread stopper([&] {
       let_workers_run();
@@ -131,7 +131,7 @@ TEST_CASE("a wait that is stopped ends without a batch, and the loader with the 
   Loader ready(dataset, {.batch_size = 4, .shuffle = false, .stop = [] { return true; }});
   ready.start(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  CHECK(ready.next() != nullptr);  // nothing to wait for
+  CHECK(ready.next() != nullptr);  // the batch is ready
 }
 
 TEST_CASE("impossible loaders and starts are refused") {
@@ -171,7 +171,7 @@ TEST_CASE("impossible loaders and starts are refused") {
 
 namespace {
 
-// Remembers the smallest number of cores that a thread reading it could run on.
+// Records the smallest number of usable cores among the threads that read it.
 class CoreCounting final : public dp::Dataset {
  public:
   std::int64_t size() const override { return 64; }
@@ -216,7 +216,7 @@ TEST_CASE("loader threads do not inherit the pin of the thread that made them") 
 
 namespace {
 
-// The address space can not grow by more than so many bytes while it lives.
+// Limits the growth of the address space to a number of bytes during its lifetime.
 class AddressLimit {
  public:
   explicit AddressLimit(std::size_t more) {
@@ -265,7 +265,7 @@ TEST_CASE("work that no thread can be started for is done by the caller") {
   {
     const AddressLimit limit(std::size_t{64} << 20);
     dp::for_ranges(500, 200, [&](std::int64_t begin, std::int64_t end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that threads do not take each other's place
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // keeps all threads alive at the same time
       for (; begin < end; ++begin) ++done[static_cast<std::size_t>(begin)];
     });
   }

@@ -1,4 +1,4 @@
-// Allocations are counted: none in a running loader, and none from what a hostile file claims.
+// Counts allocations: none in a running loader, and none for sizes that a hostile file only claims.
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -62,7 +62,7 @@ TEST_CASE("a started loader allocates nothing, epoch after epoch") {
 
 namespace {
 
-// The largest block asked for while these files are refused.
+// The largest allocation while these files are refused.
 std::size_t largest_while_refused(const Bytes& images, const Bytes& labels) {
   dp::MemoryReader image_source("images", images), label_source("labels", labels);
   largest = 0;
@@ -101,7 +101,7 @@ TEST_CASE("a gzip bomb takes no memory") {
   REQUIRE(packed.size() < 40000);
   CHECK(largest_while_refused(packed, labels) < kLimit);
   CHECK(largest_while_refused(dp::test::gzip(with_count(bomb, 0xffffffff)), labels) < kLimit);
-  // Its size agrees with its header, and still not with the labels.
+  // The size agrees with the header, but not with the labels.
   Bytes agreeing = with_count(bomb, 20000);
   agreeing.resize(16 + 20000 * 784);
   CHECK(largest_while_refused(dp::test::gzip(agreeing), labels) < kLimit);

@@ -131,7 +131,7 @@ TEST_CASE("what is no readable file is refused in its place") {
   std::filesystem::create_symlink("nothing", path);
   CHECK_THAT(refusal(folder), Catch::Contains("No such file"));
 
-  if (::geteuid() != 0) {  // root may read everything
+  if (::geteuid() != 0) {  // root can read every file
     replace();
     write_file(folder, "train-images-idx3-ubyte", idx_images(4));
     std::filesystem::permissions(path, std::filesystem::perms::none);

@@ -1,4 +1,4 @@
-// CIFAR-10 itself: the published files, or an archive of JPEGs made from them.
+// The real CIFAR-10: the published files, or an archive of JPEGs made from them.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Appends a label and the three planes of each image from `first` on, as in CIFAR's binary files.
+// Appends the label and the three planes of each image from index `first` on, in CIFAR's binary format.
 void write_records(const fs::path& file, const fs::path& folder, const ImageList& list, std::int64_t first) {
   std::ofstream out(file, std::ios::binary);
   RgbImage image;
@@ -30,7 +30,7 @@ void write_records(const fs::path& file, const fs::path& folder, const ImageList
   REQUIRE(out.flush());
 }
 
-// From <archive>'s train/<class>/<image> and test/<class>/<image>.
+// Makes the binary files from <archive>'s train/<class>/<image> and test/<class>/<image>.
 void make_cifar(const fs::path& archive, const TemporaryFolder& folder) {
   REQUIRE(std::system(("tar -xJf '" + archive.string() + "' -C '" + folder.path() + "'").c_str()) == 0);
   const fs::path train = folder / "train", test = folder / "test";

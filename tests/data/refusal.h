@@ -1,4 +1,4 @@
-// What bad data are answered with.
+// The errors for bad data.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace dp::test {
 
-// The message with which `open` refuses its data; fails the test when there is none, or one of another kind or of several lines.
+// The error text of `open`. Fails the test if there is no error, another error code, or a text with several lines.
 template <typename Open>
 std::string data_refusal(const Open& open) {
   try {

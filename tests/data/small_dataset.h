@@ -1,4 +1,4 @@
-// A dataset of a few small images, that can misbehave at a chosen sample.
+// A dataset of a few small images that can fail at chosen samples.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class SmallDataset final : public Dataset {
     return index == bad_label ? 10 : static_cast<std::int32_t>(index % 10);
   }
 
-  // Set before the dataset is given to a loader.
+  // Set these before a loader uses the dataset.
   std::set<std::int64_t> throwing, slow;
   std::int64_t bad_label = -1;
   Normalization normalization_;
@@ -53,7 +53,7 @@ class SmallDataset final : public Dataset {
   std::vector<std::uint8_t> pixels_;
 };
 
-// A batch, copied out of the loader's ring.
+// A copy of a batch from the loader's ring.
 struct BatchCopy {
   explicit BatchCopy(const Batch& batch)
       : images(batch.images.span<float>().begin(), batch.images.span<float>().end()),
@@ -66,7 +66,7 @@ struct BatchCopy {
   std::vector<std::int64_t> samples;
 };
 
-// What is left of the started epoch.
+// The remaining batches of the started epoch.
 inline std::vector<BatchCopy> rest(Loader& loader) {
   std::vector<BatchCopy> batches;
   while (const Batch* batch = loader.next()) batches.emplace_back(*batch);

@@ -1,5 +1,5 @@
-// The step loop does not allocate: every operator new is counted here, but for the records of under 1 KiB that oneDNN itself makes and
-// frees inside a primitive's execution, which its interface does not let a caller provide.
+// The step loop does not allocate. Every operator new is counted, except records of less than 1 KiB that oneDNN
+// allocates and frees inside a primitive's execution; its API has no hook for those.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -69,7 +69,7 @@ TEST_CASE("nothing is allocated after the first step") {
         allocations = 0;
         counting = true;
         for (int step = 0; step < 2; ++step) net.train_step(whole, sgd);
-        net.train_step(rest, sgd);  // a batch of another size, prepared for
+        net.train_step(rest, sgd);  // another batch size, passed to prepare()
         net.evaluate(whole);
         counting = false;
         INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", gathered "

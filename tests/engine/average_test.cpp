@@ -1,4 +1,4 @@
-// The moving average on several replicas: its running statistics, and when it starts anew.
+// The moving average (EMA) of the weights on several replicas: its running statistics, and when it restarts.
 #include "support/catch.h"
 #include "support/training.h"
 
@@ -18,7 +18,7 @@ void train(DataParallel& net, std::uint64_t steps) {
     net.train_step(random_batch(net.model(), 9, step), {.lr = 0.1f, .momentum = 0.9f});
 }
 
-// Predictions of one replica with these weights and statistics.
+// Predictions of one replica with the given weights and running statistics.
 Tensor predicted(const Model& model, const std::vector<NamedTensor>& weights, const Batch& batch) {
   DataParallel one(model, on_cpus(1));
   one.set_weights(weights);
@@ -33,7 +33,7 @@ TEST_CASE("an average that is swapped in brings its running statistics to every 
   for (const int replicas : {1, 2, 4}) {
     DataParallel net(model, averaging(replicas));
     train(net, 3);
-    net.evaluate(batch);  // every replica has the statistics in use
+    net.evaluate(batch);  // copies the current statistics to every replica
     net.take_stats();
     net.swap_average();
     const Tensor averaged = net.predict(batch.images).clone();
@@ -57,7 +57,7 @@ TEST_CASE("new weights start the average anew, running statistics included") {
   CHECK(bit_equal(net.average_weights(), given));
   train(net, 1);
   CHECK(!bit_equal(net.average_weights(), net.weights()));
-  net.set_weights({given.front()});  // one of them is enough
+  net.set_weights({given.front()});  // setting one tensor restarts the average
   CHECK(bit_equal(net.average_weights(), net.weights()));
 }
 

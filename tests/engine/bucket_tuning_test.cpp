@@ -19,12 +19,12 @@ TEST_CASE("what a sum costs follows from a small and a large one") {
   const auto cost = cost_of(64 << 10, seconds(64 << 10), 16 * kMebi, seconds(16 * kMebi));
   CHECK(cost.constant == Approx(constant));
   CHECK(cost.bytes_per_second == Approx(rate));
-  CHECK(bucket_bytes_for(cost) == 7 * kMebi);  // 6.4 MiB take as long as the constant
+  CHECK(bucket_bytes_for(cost) == 7 * kMebi);  // 6.4 MiB transfer in the time of the constant
 }
 
 TEST_CASE("a bucket is between 1 and 25 MiB, whatever was measured") {
   CHECK(bucket_bytes_for({30e-6, 12e9}) == kMebi);
   CHECK(bucket_bytes_for({1e-3, 400e9}) == 25 * kMebi);
-  CHECK(bucket_bytes_for(cost_of(1, 2e-5, 1000, 1e-5)) == 25 * kMebi);  // the larger one was faster
-  CHECK(bucket_bytes_for(cost_of(1000, 1e-9, 2000, 1e-3)) == kMebi);    // no constant at all
+  CHECK(bucket_bytes_for(cost_of(1, 2e-5, 1000, 1e-5)) == 25 * kMebi);  // the larger transfer was faster
+  CHECK(bucket_bytes_for(cost_of(1000, 1e-9, 2000, 1e-3)) == kMebi);    // the constant is zero
 }

@@ -54,7 +54,7 @@ TEST_CASE("the images of a forward may be given up before its backward") {
     const Loss loss = cross_entropy(net.forward(images), batch.labels);
     if (give_up) {
       images = Tensor();
-      Tensor other(batch.images.shape());  // would take the freed memory
+      Tensor other(batch.images.shape());  // likely reuses the freed memory
       for (float& x : other.span<float>()) x = 9;
     }
     net.backward(loss.grad);
@@ -154,8 +154,8 @@ TEST_CASE("agreement: five steps at 0.001 on several replicas equal one, to 1e-4
     const auto several = train(replicas);
     const Worst way = worst_error(several, one, &origin);
     INFO(replicas << " replicas, " << way.name);
-    CHECK(way.error <= 1e-4);                          // measured: 9e-6, the rounding of float32 weights
-    CHECK(worst_error(several, one).error <= 1.5e-7);  // of each tensor, of which SEMANTICS promises 1e-5: 1.4e-8
+    CHECK(way.error <= 1e-4);                          // measured 9e-6: rounding of float32 weights
+    CHECK(worst_error(several, one).error <= 1.5e-7);  // SEMANTICS allows 1e-5 per tensor; measured 1.4e-8
   }
 }
 

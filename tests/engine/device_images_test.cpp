@@ -1,4 +1,4 @@
-// Image sets that devices keep, on CPUs.
+// Device-resident data sets on CPU devices.
 #include "support/device_images.h"
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// Which elements dropout drops: by seed, layer, step and sample, and by nothing else.
+// Dropout masks depend on seed, layer, step and sample only.
 #include <set>
 
 #include "support/catch.h"
@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::int64_t kRows = 4, kBlock = 8, kFeatures = kRows * kBlock;
 constexpr float kP = 0.5f;
-constexpr std::uint32_t kLayerA = 1, kLayerB = 3;  // places in Model::layers()
+constexpr std::uint32_t kLayerA = 1, kLayerB = 3;  // indices into Model::layers()
 using Mask = std::vector<bool>;
 
-// Two dropouts that read the same input, each before a linear layer of its own.
+// Two dropouts that read the same input, each followed by its own linear layer.
 Model two_dropouts() {
   ModelBuilder m("two_dropouts", Shape{kFeatures});
   const auto a = m.linear("a", m.dropout("drop_a", m.input(), kP), {.out_features = 3});
@@ -22,7 +22,7 @@ Model two_dropouts() {
   return m.build(m.add(a, b));
 }
 
-// Row r is 1 in its own block of features and 0 elsewhere, so that a weight's gradient is of one row alone.
+// Row r is 1 in its block of features and 0 elsewhere. Each weight's gradient therefore depends on one row only.
 Batch blocks(const std::vector<std::int64_t>& samples) {
   Batch batch{Tensor(Shape{kRows, kFeatures}), Tensor(Shape{kRows}, DType::i32), Tensor(Shape{kRows}, DType::i64)};
   for (std::int64_t i = 0; i < kFeatures; ++i) batch.images.data<float>()[i / kBlock * kFeatures + i] = 1;
@@ -33,7 +33,7 @@ Batch blocks(const std::vector<std::int64_t>& samples) {
   return batch;
 }
 
-// What the last backward's dropout kept before this layer: the gradient of the weights is 0 where it dropped.
+// The dropout mask before this layer in the last backward: a weight gradient is 0 where the element was dropped.
 Mask kept(const DataParallel& net, const std::string& layer) {
   Mask mask;
   for (const auto& [name, gradient] : net.gradients())
@@ -53,7 +53,7 @@ Mask expected(std::uint64_t seed, std::uint32_t layer, std::uint64_t step, const
 
 const std::vector<std::int64_t> kRowNumbers{0, 1, 2, 3};
 
-// Checks both masks of the last backward, with rows for samples.
+// Checks both masks of the last backward. Row numbers serve as sample numbers.
 void check_step(const DataParallel& net, std::uint64_t step) {
   INFO("step " << step);
   CHECK(kept(net, "a") == expected(net.options().seed, kLayerA, step, kRowNumbers));
@@ -100,7 +100,7 @@ TEST_CASE("each forward of the wrapper draws new masks, whatever follows it") {
       net.forward(batch.images);
       net.backward(any_gradient());
     };
-    for (std::uint64_t step = 0; step < 3; ++step) {  // an optimizer of one's own
+    for (std::uint64_t step = 0; step < 3; ++step) {  // the caller runs its own optimizer
       forward_and_backward();
       check_step(net, step);
       net.set_weights(weights);
@@ -110,7 +110,7 @@ TEST_CASE("each forward of the wrapper draws new masks, whatever follows it") {
     net.step({.lr = 0});
     check_step(net, 3);
     CHECK(net.step_count() == 4);
-    net.forward(batch.images);  // a forward alone, number 4
+    net.forward(batch.images);  // a forward without backward; it is step 4
     forward_and_backward();
     check_step(net, 5);
     CHECK(net.step_count() == 6);
@@ -121,7 +121,7 @@ TEST_CASE("each forward of the wrapper draws new masks, whatever follows it") {
     CHECK(net.step_count() == 7);
     forward_and_backward();
     check_step(net, 7);
-    net.set_step_count(2);  // the same masks again, for a resumed run
+    net.set_step_count(2);  // a resumed run repeats its masks
     CHECK(net.step_count() == 2);
     forward_and_backward();
     check_step(net, 2);
@@ -161,6 +161,6 @@ TEST_CASE("an optimizer of one's own trains as the engine's does, dropout and a 
   }
   CHECK(bit_equal(wrapper.weights(), fused.weights()));
   CHECK(bit_equal(resumed.weights(), own.weights()));
-  CHECK(worst_error(own.weights(), fused.weights(), &origin).error <= 1e-5);  // one mask more or less: 0.5
+  CHECK(worst_error(own.weights(), fused.weights(), &origin).error <= 1e-5);  // a shifted mask gives 0.5
   for (const DataParallel* net : {&fused, &wrapper, &own, &resumed}) CHECK(net->step_count() == 4);
 }

@@ -1,4 +1,4 @@
-// F1: failures again and again, on the most replicas.
+// F1: repeated failures with eight replicas.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

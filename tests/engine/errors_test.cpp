@@ -1,4 +1,4 @@
-// What happens when a replica fails: S5, S15, and the failpoints that show it.
+// Failing replicas: S5, S15, and the failpoints that cause the failures.
 #include <chrono>
 
 #include "dp/error.h"
@@ -14,7 +14,7 @@ using namespace dp::test;
 
 namespace {
 
-// Runs `steps` steps; returns the error's text, empty when none came.
+// Runs `steps` steps; returns the error's text, or an empty string.
 std::string failure_of(const Model& model, const DataParallelOptions& options, int steps, ErrorCode* code = nullptr) {
   try {
     DataParallel net(model, options);
@@ -46,13 +46,13 @@ TEST_CASE("failpoints: the grammar") {
 
 TEST_CASE("S15: an exception in any phase on any replica comes home, named, and a new engine works") {
   const Model model = small_convnet();
-  CHECK(failure_of(model, on_cpus(2), 1).empty());  // a sanitizer makes its own thread with the first of ours
+  CHECK(failure_of(model, on_cpus(2), 1).empty());  // a sanitizer starts its own thread with our first thread
   const std::ptrdiff_t threads = thread_count();
   for (const int replicas : {1, 2, 4})
     for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
       for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"})
         for (int replica = 0; replica < replicas; ++replica) {
-          if (replicas == 1 && std::string(phase) == "broadcast") continue;  // nothing to bring anywhere
+          if (replicas == 1 && std::string(phase) == "broadcast") continue;  // one replica has nothing to broadcast
           FailEnvironment fail(std::string("throw:") + phase + ":dev" + std::to_string(replica) + ":step1");
           DataParallelOptions options = on_cpus(replicas);
           options.reduce = reduce;
@@ -115,7 +115,7 @@ TEST_CASE("NaN: abort names step and replica, before the next step") {
       INFO(where << ": " << text);
       CHECK(code == ErrorCode::nonfinite);
       CHECK(text.find("of step 2") != std::string::npos);
-      // A NaN in the gradients shows where they are summed, whichever shard it came from.
+      // The check runs on reduced gradients: a NaN from any shard is reported by the replica that holds the result.
       const int shown = std::string(where) == "forward" ? replica : 0;
       CHECK(text.find("replica " + std::to_string(shown)) != std::string::npos);
     }
@@ -179,7 +179,7 @@ TEST_CASE("S5: inputs that disagree are refused, naming both") {
   CHECK_THROWS_AS(net.train_step(Batch{}, {}), Error);
   CHECK_THROWS_AS(net.forward(Tensor()), Error);
   CHECK_THROWS_AS(net.backward(Tensor(Shape{8, 7})), Error);
-  net.train_step(random_batch(model, 8), {});  // refusals leave the engine usable
+  net.train_step(random_batch(model, 8), {});  // a refused batch leaves the engine usable
 }
 
 TEST_CASE("impossible options are refused") {

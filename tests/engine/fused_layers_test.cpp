@@ -1,4 +1,4 @@
-// Plans in which layers run with what stands beside them (kernels/fused_layers.h): which steps they have, and that the result is the same.
+// Plans with fused layers (kernels/fused_layers.h): their steps, and results that equal those of unfused plans.
 #include <algorithm>
 
 #include "engine/base/test_modes.h"
@@ -18,7 +18,7 @@ struct Fusing {
   ~Fusing() { test_modes().norm_fusion = NormFusion::measured; }
 };
 
-// Weights, statistics and predictions after some steps, the wrapper's among them.
+// Weights, statistics and predictions after three steps; the third uses forward(), backward() and step().
 std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& options, NormFusion mode) {
   const Fusing fusing(mode);
   DataParallel net(model, options);
@@ -49,7 +49,7 @@ std::vector<std::string> steps_of(const Model& model, NormFusion mode, const Pla
   std::vector<std::string> names;
   for (const auto* const stage : {&plan.forward(), &plan.loss(), &plan.backward()})
     for (const PlanStep& step : *stage)
-      if (!step.name.ends_with(" reorder")) names.push_back(step.name);  // float32 images for a device in float64
+      if (!step.name.ends_with(" reorder")) names.push_back(step.name);  // converts float32 images for a float64 device
   return names;
 }
 
@@ -72,7 +72,8 @@ TEST_CASE("fused layers: plans with them train to the same bits") {
   }
 }
 
-// The ReLU stays the convolution's: its only reader was the dropout. Its gradient needs what the convolution wrote.
+// The dropout is the ReLU's only reader, so the ReLU stays fused into the convolution. The ReLU's gradient needs the
+// convolution's output.
 TEST_CASE("fused layers: a pool behind a dropout that drops nothing") {
   ModelBuilder m("idle_dropout", Shape{4, 8, 8});
   ModelBuilder::Node x = m.relu(m.conv2d("conv1", m.input(), {.out_channels = 6, .kernel = 3, .padding = 1}));
@@ -91,7 +92,7 @@ TEST_CASE("fused layers: mnist_convnet has ten steps") {
                                  "fc2 backward", "fc1+relu backward_weights", "fc1+relu backward_data",
                                  "conv2 backward_weights", "conv2 backward_data", "conv1+relu backward_weights"});
   CHECK(steps_of(model, NormFusion::never, training).size() > 14);
-  // Where the logits are needed by themselves the loss is an op of its own.
+  // If the caller needs the logits, the loss is a separate op.
   const auto apart = steps_of(model, NormFusion::always, {.batch = 4});
   CHECK(std::ranges::find(apart, "loss") != apart.end());
 }

@@ -1,4 +1,4 @@
-// What SEMANTICS promises of gradients and steps, on CPU replicas against one float64 reference device.
+// The guarantees of SEMANTICS for gradients and steps: CPU replicas against one float64 reference device.
 #include "dp/error.h"
 #include "support/catch.h"
 #include "support/training.h"
@@ -159,7 +159,7 @@ TEST_CASE("S13: micro-batches of one step equal the whole batch") {
         options.grad_accum_steps = micros;
         const Worst worst = worst_error(moved(options), expected, &origin);
         INFO("rows " << rows << ", replicas " << replicas << ", micro-batches " << micros << ", tensor " << worst.name);
-        // The weights themselves are float32: half an ulp of a weight of 0.3 is 1.5e-8 beside a move of about 1e-2.
+        // Rounding of the float32 weights dominates: half an ulp of a weight of 0.3 is 1.5e-8; the step is about 1e-2.
         CHECK(worst.error <= 2e-5);
       }
   }
@@ -180,6 +180,6 @@ TEST_CASE("S21: dropout does not depend on the number of replicas or micro-batch
   for (const auto& [replicas, micros] : std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {4, 2}, {1, 3}}) {
     const Worst worst = worst_error(moved(replicas, micros), expected, &origin);
     INFO("replicas " << replicas << ", micro-batches " << micros << ", tensor " << worst.name);
-    CHECK(worst.error <= 2e-5);  // as above: the rounding of float32 weights
+    CHECK(worst.error <= 2e-5);  // rounding of float32 weights, as above
   }
 }

@@ -13,10 +13,10 @@ namespace {
 
 using Tensors = std::vector<NamedTensor>;
 
-constexpr double kStep = 1e-4;          // of all elements of a tensor together
-constexpr double kRoughness = 1e-5;     // of the slope: what a kink exceeds
-constexpr double kPerturbation = 1e-6;  // of each weight: some tens of roundings to float32
-constexpr double kSteadiness = 1e-4;    // of a gradient under such perturbations
+constexpr double kStep = 1e-4;          // norm of a tensor's displacement
+constexpr double kRoughness = 1e-5;     // relative to the slope; a kink exceeds it
+constexpr double kPerturbation = 1e-6;  // relative, per weight: tens of float32 roundings
+constexpr double kSteadiness = 1e-4;    // largest relative gradient change under it
 constexpr int kDraws = 100;
 
 double norm_of(const Tensor& tensor) {
@@ -25,7 +25,8 @@ double norm_of(const Tensor& tensor) {
   return std::sqrt(sum);
 }
 
-// What is zero but for rounding, as of a bias before a normalisation, has no relative error of its own.
+// Some gradients are zero up to rounding, for example of a bias before a normalisation. A fraction of the whole
+// gradient's norm replaces their own.
 double size_of_gradient(double own, double whole) { return std::max(own, 1e-3 * whole); }
 
 double whole_norm(const Tensors& tensors) {
@@ -46,10 +47,10 @@ Worst distance(const Tensors& got, const Tensors& expected) {
   return worst;
 }
 
-// A graph with weights, images and a direction in the space of its logits: the loss is what the logits are along it.
+// A graph with weights, images and a direction in logit space. The loss is the dot product of logits and direction.
 struct Problem {
   Model model;
-  Tensors weights;  // parameters, of values that float32 has
+  Tensors weights;  // parameters with values that float32 represents exactly
   Tensor images;
   std::vector<double> direction;
 };
@@ -65,7 +66,7 @@ Tensor as(DType type, const Shape& shape, const std::vector<double>& values) {
 }
 
 Tensors gradients_of(DataParallel& net, const Problem& problem) {
-  net.set_step_count(0);  // equal dropout masks
+  net.set_step_count(0);  // same dropout masks
   const Tensor& logits = net.forward(problem.images);
   net.backward(as(logits.dtype(), logits.shape(), problem.direction));
   return net.gradients();
@@ -86,10 +87,10 @@ double loss_of(DataParallel& net, const Problem& problem) {
   return loss;
 }
 
-// Of the loss where all elements of a tensor move by one distance, up or down.
+// The loss along a line: every element of one tensor moves by the same distance, up or down.
 struct Line {
   double slope = 0;
-  double roughness = 0;  // zero but for rounding and h^3 where the loss is smooth; of the order of its jump at a kink
+  double roughness = 0;  // smooth loss: about h^3 and rounding; kink: about its jump
 };
 
 Line line_of(DataParallel& net, const Problem& problem, double loss, const NamedTensor& weights,
@@ -109,7 +110,8 @@ Line line_of(DataParallel& net, const Problem& problem, double loss, const Named
   return {narrow + (narrow - wide) / 3, std::max(std::abs(wide - narrow), std::abs(half_curved - curved))};
 }
 
-// The difference quotients' distance to the gradients; nothing where the loss has a kink nearby. That is judged by the loss alone.
+// Error of the gradients against difference quotients; nothing if the loss has a kink nearby. The kink test uses the
+// loss only, never the gradients.
 std::optional<Worst> difference_error(DataParallel& net, const Problem& problem, const Tensors& gradients,
                                       Random& random) {
   std::vector<double> slopes, expected, roughness;
@@ -137,7 +139,7 @@ std::optional<Worst> difference_error(DataParallel& net, const Problem& problem,
   return worst;
 }
 
-// Whether gradients in float64 hardly move where each weight does by some roundings to float32.
+// Whether float64 gradients barely change if each weight moves by a few float32 roundings.
 bool is_steady(DataParallel& net, const Problem& problem, const Tensors& gradients, Random& random) {
   bool steady = true;
   for (int trial = 0; trial < 3 && steady; ++trial) {
@@ -155,9 +157,9 @@ bool is_steady(DataParallel& net, const Problem& problem, const Tensors& gradien
   return steady;
 }
 
-// Those that the builder draws, and normalisations that scale and shift.
+// Initial weights from the builder; random scales and shifts for normalisations.
 Tensors draw_weights(DataParallel& net, Random& random) {
-  Tensors weights = net.gradients();  // names and shapes
+  Tensors weights = net.gradients();  // for names and shapes
   const Tensors state = net.weights();
   for (auto& [name, tensor] : weights) {
     const auto initial =
@@ -227,7 +229,8 @@ GraphErrors check_gradients(std::uint64_t seed, const DataParallelOptions& devic
   INFO(problem.model.name() << ", tensors " << errors.differences.name << ", " << errors.sync.name << ", "
                             << errors.single.name << ", " << errors.single_fused.name);
   CHECK(errors.fused.error == 0);
-  // About ten times the largest of 2,000 graphs. Most in float32 is of normalisations of few values that are nearly one.
+  // About ten times the largest error of 2,000 graphs. In float32 the largest errors are those of normalisations over a
+  // few nearly equal values.
   CHECK(errors.differences.error <= 1e-7);
   CHECK(errors.sync.error <= 1e-11);
   CHECK(errors.single.error <= 1e-3);

@@ -1,4 +1,4 @@
-// L2 on the real network: ResNet18 with augmented images.
+// L2 on a full-size network: ResNet18 with augmented images.
 #include "support/catch.h"
 #include "support/training.h"
 

@@ -1,4 +1,4 @@
-// L2 of the reproducibility ladder: equal bits at every number of replicas that divides the logical shards.
+// L2 of the reproducibility ladder: bit-equal results for every number of replicas that divides the logical shards.
 #include "dp/error.h"
 #include "support/catch.h"
 #include "support/training.h"
@@ -8,7 +8,7 @@ using namespace dp::test;
 
 namespace {
 
-// Every second batch has half as many rows: what the one before left in shards that are empty now must not count.
+// Every second batch has half as many rows. Stale data in shards that are now empty must not contribute.
 std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& options, std::int64_t rows) {
   DataParallel net(model, options);
   std::int64_t samples = 0;
@@ -37,7 +37,7 @@ TEST_CASE("L2: equal bits at 1, 2, 4 and 8 replicas in every mode of batch norma
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
     for (const std::int64_t rows : {16, 13, 5}) {                 // shards of equal size, of two sizes, and empty ones
-      if (rows == 16 && mode != BatchNormMode::master) continue;  // time
+      if (rows == 16 && mode != BatchNormMode::master) continue;  // saves time
       DataParallelOptions one = on_shards(1, 8);
       one.batch_norm = mode;
       const auto expected = train(model, one, rows);
@@ -98,7 +98,7 @@ TEST_CASE("logical shards equal the plain computation to rounding") {
   const auto origin = DataParallel(model, on_reference()).weights();
   const Worst worst = worst_error(moved(sync), moved(on_reference()), &origin);
   INFO(worst.name);
-  CHECK(worst.error <= 2e-5);  // the rounding of float32 weights, as for micro-batches
+  CHECK(worst.error <= 2e-5);  // rounding of float32 weights, as for micro-batches
 }
 
 TEST_CASE("logical shards that can not be had are refused with a way out") {

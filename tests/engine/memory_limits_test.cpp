@@ -1,4 +1,4 @@
-// Memory that is not there is refused before it is taken, by the sum over replicas; what fits to the byte is not refused.
+// Insufficient memory is refused before allocation, with the total over all replicas. An exact fit is accepted.
 #include <fstream>
 
 #include "dp/error.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kKiB = 1024;
 
-// What is said, or nothing where it is done.
+// The error's text, or an empty string on success.
 template <typename Work>
 std::string refusal(Work&& work) {
   try {
@@ -63,7 +63,7 @@ TEST_CASE("replicas whose weights do not fit together are refused before the fir
     if (replicas == 1) CHECK_THAT(text, Catch::Contains("not even one fits"));
     if (replicas == 1) continue;
     const std::int64_t fit = number_in(text, "use no more than ");
-    CHECK(fit == (replicas == 2 ? 1 : 35));  // a tenth is not promised
+    CHECK(fit == (replicas == 2 ? 1 : 35));  // suggestions leave a tenth of the free memory unused
     CHECK(refusal([&] { DataParallel(model, on_cpus(static_cast<int>(fit))); }).empty());
   }
 }
@@ -74,13 +74,13 @@ TEST_CASE("a control group's limit counts as the machine's does") {
   system.write("/proc/self/cgroup", "0::/job\n");
   system.write("/sys/fs/cgroup/job/memory.max", "3000000\n");
   system.write("/sys/fs/cgroup/job/memory.stat", "anon 500000\nfile 2000000\nshmem 0\n");
-  const Model model = models::mlp();  // 0.8 MB of weights and gradients a replica
+  const Model model = models::mlp();  // 0.8 MB of weights and gradients per replica
   CHECK(refusal([&] { DataParallel(model, on_cpus(3)); }).empty());
   CHECK_THAT(refusal([&] { DataParallel(model, on_cpus(4)); }),
              Catch::Contains("/sys/fs/cgroup/job/memory.max") && Catch::Contains("use no more than 2 replicas"));
 }
 
-// Limits around what prepare() takes: the least that is not refused is what it then holds more.
+// The smallest limit that prepare() accepts equals the memory that it then allocates.
 TEST_CASE("activations and momenta are refused before they are made, with the batch that fits") {
   const Model model = small_convnet();
   for (const int shards : {0, 4})
@@ -103,16 +103,16 @@ TEST_CASE("activations and momenta are refused before they are made, with the ba
         need = held(net);
       }
       const FakeSystem system;
-      system.set_available(kibibytes_for(need) + 4096);  // the weights too
+      system.set_available(kibibytes_for(need) + 4096);  // leaves room for the weights
       DataParallel net(model, options);
       system.set_available(kibibytes_for(need) - 1);
       const std::string text = refusal([&] { net.prepare({4096, 40}, {4096}); });
       CHECK_THAT(text, Catch::Contains("a batch of 4096: activations and momenta of " + std::to_string(replicas)));
       CHECK(net.memory_use(0).activations == 0);
       const std::int64_t fits = number_in(text, "; a batch of ");
-      CHECK(fits > 1000);  // of what is free a tenth is not promised, nor what rounding up may take
+      CHECK(fits > 1000);  // suggestions leave a tenth of the free memory unused, and allow for rounding up
       CHECK(fits < 4096);
-      CHECK(refusal([&] { net.prepare({fits}, {fits}); }).empty());  // refused, it is as it was
+      CHECK(refusal([&] { net.prepare({fits}, {fits}); }).empty());  // a refused call changes nothing
       net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
       net.take_stats();
 

@@ -1,4 +1,4 @@
-// The estimate of memory against what the replicas hold.
+// The memory estimate against the memory that the replicas hold.
 #include "dp/error.h"
 #include "support/catch.h"
 #include "support/training.h"

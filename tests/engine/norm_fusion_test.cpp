@@ -1,4 +1,4 @@
-// Plans in which convolutions do part of what batch normalisations do: which, when, and that the result is the same.
+// Plans in which convolutions do part of a batch normalisation: which part, when, and that the result is the same.
 #include "engine/plan/norm_fusion.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Fusing {
   ~Fusing() { test_modes().norm_fusion = NormFusion::measured; }
 };
 
-// Weights, running statistics and predictions after some steps.
+// Weights, running statistics and predictions after two steps.
 std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& options, NormFusion mode) {
   const Fusing fusing(mode);
   DataParallel net(model, options);
@@ -37,7 +37,7 @@ std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& op
   return all;
 }
 
-// The oracle as a device on which every op was tried out; its times are given.
+// A reference device that reports the given op times as measured.
 class MeasuredContext final : public kernels::HostContext {
  public:
   explicit MeasuredContext(std::map<std::string, double> seconds)
@@ -103,7 +103,7 @@ TEST_CASE("norm fusion: which convolution can do what for a normalisation") {
                                               {"b.bn2+add+relu", "b.conv2 - -"},
                                               {"c.bn+add", "- - -"}};
   CHECK(found(false) == expected);
-  expected["b.bn2+add+relu"] = "- - -";  // another convolution and its normalisation lie between
+  expected["b.bn2+add+relu"] = "- - -";  // another convolution and its normalisation run between
   CHECK(found(true) == expected);
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("norm fusion: fused plans train to the same bits") {
     for (const int replicas : {1, 2})
       for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
         for (const int micro_batches : {1, 2}) {
-          if (!relu && (replicas == 1 || micro_batches == 1)) continue;  // time
+          if (!relu && (replicas == 1 || micro_batches == 1)) continue;  // saves time
           DataParallelOptions options = on_cpus(replicas);
           options.batch_norm = mode;
           options.grad_accum_steps = micro_batches;
@@ -140,10 +140,10 @@ TEST_CASE("norm fusion: where each normalised tensor has one reader, its memory 
     const Plan fused = plan_of(NormFusion::always, training), apart = plan_of(NormFusion::never, training);
     CHECK(has(steps_of(apart.forward()), "a.bn1+relu"));
     CHECK(!has(steps_of(fused.forward()), "a.bn1+relu"));
-    CHECK(has(steps_of(fused.forward()), "bn1+relu"));  // two read it
+    CHECK(has(steps_of(fused.forward()), "bn1+relu"));  // has two readers
     CHECK(has(steps_of(apart.forward()), "a.bn1+relu moments") == training);
     CHECK(!has(steps_of(fused.forward()), "a.bn1+relu moments"));
-    CHECK(has(steps_of(fused.forward()), "a.bn1+relu statistics") == !training);  // in training with the moments
+    CHECK(has(steps_of(fused.forward()), "a.bn1+relu statistics") == !training);  // in training the moments op does it
     if (training) {
       CHECK(fused.arena_bytes() < apart.arena_bytes());
       CHECK(has(steps_of(apart.backward()), "bn1+relu backward sums"));
@@ -171,7 +171,7 @@ TEST_CASE("norm fusion: a normalised tensor is left out where that was measured 
     return has(steps_of(plan.forward()), "a.bn1+relu");
   };
   CHECK(!stored(seconds, true));
-  seconds["norm_conv2d_backward_weights"] = 4.6;  // 16.1 in place of 16
+  seconds["norm_conv2d_backward_weights"] = 4.6;  // 16.1 instead of 16
   CHECK(stored(seconds, true));
   seconds["norm_conv2d_backward_weights"] = 4.4;
   for (const auto& [op, time] : seconds) {
@@ -180,7 +180,7 @@ TEST_CASE("norm fusion: a normalised tensor is left out where that was measured 
     INFO(op);
     CHECK(stored(unknown, true));
   }
-  // An evaluation only looks at forward ops.
+  // Evaluation considers forward ops only.
   const std::map<std::string, double> evaluation{
       {"batch_norm_forward", 2}, {"conv2d_forward", 4}, {"norm_conv2d_forward norm", 5.9}};
   CHECK(!stored(evaluation, false));

@@ -1,4 +1,4 @@
-// What a batch normalisation takes from its model, counts, and refuses.
+// Batch normalisation: options from the model, num_batches_tracked, and refused batches.
 #include "dp/error.h"
 #include "support/norm_options.h"
 #include "support/tested_kinds.h"
@@ -18,7 +18,7 @@ Batch rows_of(const Batch& batch, std::int64_t begin, std::int64_t end) {
   return {batch.images.rows(begin, end), batch.labels.rows(begin, end), batch.samples.rows(begin, end)};
 }
 
-// The second normalisation has one cell an image.
+// The second normalisation has one value per channel and image.
 Model narrowing_net() {
   ModelBuilder m("narrowing", Shape{2, 4, 4});
   auto x = m.batch_norm2d("wide", m.conv2d("conv", m.input(), {.out_channels = 4}));
@@ -76,9 +76,9 @@ TEST_CASE("batch normalisation: one value a channel is refused in training, befo
     check_refused([&] { net.prepare({rows}); });
     if (options.grad_accum_steps == 1 && options.logical_shards == 0)
       check_refused([&] { net.forward(batch.images); });
-    else if (options.grad_accum_steps > 1)  // forward() takes the batch whole
+    else if (options.grad_accum_steps > 1)  // forward() does not split the batch
       CHECK_NOTHROW(DataParallel(model, options).forward(batch.images));
-    // It goes on as if nothing had been asked of it.
+    // A refused batch has no effect.
     const Batch good = random_batch(model, 24);
     net.train_step(good, {.lr = 0.1f}), other.train_step(good, {.lr = 0.1f});
     CHECK(bit_equal(net.weights(), other.weights()));
@@ -96,28 +96,28 @@ TEST_CASE("batch normalisation: one value a channel is refused in training, befo
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled}) {
     DataParallelOptions options = on_cpus(3);
     options.batch_norm = mode;
-    refused(options, 5, per_shard);  // 2, 2, 1
-    refused(options, 2, per_shard);  // 1, 1, none
+    refused(options, 5, per_shard);  // shards of 2, 2, 1 rows
+    refused(options, 2, per_shard);  // shards of 1, 1, 0 rows
     trains(options, 6);
     options.split = Split::chunk;
-    refused(options, 7, per_shard);  // 3, 3, 1
-    trains(options, 4);              // 2, 2, none
+    refused(options, 7, per_shard);  // shards of 3, 3, 1 rows
+    trains(options, 4);              // shards of 2, 2, 0 rows
     options = on_cpus(2);
     options.batch_norm = mode;
     options.logical_shards = 4;
-    refused(options, 7, per_shard);  // 2, 2, 2, 1
+    refused(options, 7, per_shard);  // logical shards of 2, 2, 2, 1 rows
     trains(options, 8);
     options = on_cpus(1);
     options.batch_norm = mode;
     options.grad_accum_steps = 3;
-    refused(options, 5, "micro-batches");  // 2, 2, 1
+    refused(options, 5, "micro-batches");  // micro-batches of 2, 2, 1 rows
     trains(options, 6);
   }
   DataParallelOptions sync = on_cpus(3);
   sync.batch_norm = BatchNormMode::sync;
-  trains(sync, 2);  // 1, 1, none: what counts is the whole batch
+  trains(sync, 2);  // shards of 1, 1, 0 rows; sync uses the statistics of the whole batch
   refused(sync, 1, "--drop-last");
   sync.grad_accum_steps = 2;
-  refused(sync, 3, "micro-batches");  // 2, 1
+  refused(sync, 3, "micro-batches");  // micro-batches of 2, 1 rows
   trains(sync, 4);
 }

@@ -110,7 +110,7 @@ TEST_CASE("parameters: the bucket that becomes ready last holds a MiB at most, h
   options.devices = cpus(2);
   CHECK(automatic() == table.buckets(std::size_t{8} << 20).back().range);
   const ParameterTable large = table_of(models::mlp({.input = {1, 28, 28}, .classes = 10}), 1);
-  CHECK(large.buckets(std::size_t{1} << 30, 16).back().range.end == large.entry(1).offset);  // never less than an entry
+  CHECK(large.buckets(std::size_t{1} << 30, 16).back().range.end == large.entry(1).offset);  // at least one entry
 }
 
 TEST_CASE(
@@ -135,7 +135,7 @@ TEST_CASE(
             CHECK(first.offset <= bucket.range.begin);
             CHECK((bucket.range.begin == first.offset ||
                    bucket.range.begin < first.offset + (first.count + 15) / 16 * 16));
-            CHECK(bucket.first_entry <= entry);  // two buckets may share one
+            CHECK(bucket.first_entry <= entry);  // two buckets may share an entry
             begin = bucket.range.begin;
             entry = bucket.first_entry;
           }
@@ -161,7 +161,7 @@ TEST_CASE("parameters: vectors that lie together are a bucket of their own, the 
     }
     CHECK(table.vectors() >= elements);
     CHECK(table.vectors() % granularity == 0);
-    CHECK(table.vectors() < elements + granularity + 16 * 62);  // parameters begin at multiples of 16
+    CHECK(table.vectors() < elements + granularity + 16 * 62);  // parameters start at multiples of 16
     for (const std::size_t last : {std::size_t{0}, kLastBucket}) {
       const std::vector<Bucket> buckets = table.buckets(std::size_t{8} << 20, last);
       CHECK(buckets.back().range == kernels::Range{0, table.vectors()});
@@ -193,7 +193,7 @@ TEST_CASE("a plan tells its steps, its memory and its reorders") {
   CHECK(evaluation.backward().empty());
   CHECK(evaluation.arena_bytes() < training.arena_bytes());
   CHECK(training.describe().find("conv2") != std::string::npos);
-  // Only weights may need another layout, for the data gradient; no activation is ever reordered.
+  // Only weights may need another layout, for the data gradient. Activations are never reordered.
   for (const PlanStep& step : training.forward()) CHECK(step.name.find("reorder") == std::string::npos);
   CHECK(training.reorders() <= 3);
 }

@@ -39,7 +39,7 @@ class GraphWriter {
   bool chance(float p) { return random_.uniform() < p; }
   std::string name(const char* kind) { return kind + std::to_string(++names_); }
 
-  // Often the newest, so that layers form chains, and now and then any other, which then has several readers.
+  // Usually the newest tensor, so that layers form chains; sometimes an older one, which then has several readers.
   Place& pick() {
     return chance(0.6f) ? places_.back() : places_[random_.below(static_cast<std::uint32_t>(places_.size()))];
   }
@@ -53,7 +53,7 @@ class GraphWriter {
     if (chance(0.3f) && append_add()) return;
     Place& x = pick();
     x.read = true;
-    const Place from = x;  // places_ grows
+    const Place from = x;  // a copy: places_ grows
     from.shape.rank() == 3 ? append_to_map(from) : append_to_row(from);
   }
 
@@ -102,7 +102,7 @@ class GraphWriter {
     put(m_.dropout(name("dropout"), x.node, one_of<float>({0, 0.5f, 0.5f, 0.75f})), x.shape);
   }
 
-  // With what often stands behind such a layer, and runs in its op.
+  // Often adds layers that fuse with the linear layer.
   void append_linear(const Place& x) {
     const std::int64_t features = one_of<std::int64_t>({kClasses, 4, x.shape[0]});
     put(m_.linear(name("fc"), x.node, {.out_features = features, .bias = chance(0.7f)}), Shape{features});
@@ -113,7 +113,7 @@ class GraphWriter {
   }
 
   void append_norm(const Place& x) {
-    // Few values may be nearly one: their normalisation would magnify what float32 rounds.
+    // A large eps for few values: they may be nearly equal, and normalising them would magnify float32 rounding.
     const bool few = x.shape[1] * x.shape[2] < 4;
     const double eps = one_of<double>({1e-3, 1e-2, 0.1});
     put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps}), x.shape);
@@ -165,7 +165,7 @@ class GraphWriter {
     return {channels, (x[1] + 2 * padding - kernel) / stride + 1, (x[2] + 2 * padding - kernel) / stride + 1};
   }
 
-  // A linear layer for each tensor that nothing reads; the logits are their sum.
+  // A linear layer for each unread tensor; the logits are their sum.
   Model join_unread() {
     ModelBuilder::Node sum;
     for (const Place& place : places_) {

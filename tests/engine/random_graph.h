@@ -1,4 +1,5 @@
-// Small random networks of every layer: tensors with several readers, residuals of residuals, additions of any two tensors of one shape.
+// Small random networks with every layer: tensors with several readers, nested residuals, additions of any two tensors
+// of equal shape.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace dp::test {
 
-// The same graph for the same seed. It normalises over two values a channel where a batch has two rows.
+// The same seed gives the same graph. With a batch of two rows some normalisations see only two values per channel.
 Model random_graph(std::uint64_t seed);
 
 }  // namespace dp::test

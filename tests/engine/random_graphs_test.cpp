@@ -1,4 +1,4 @@
-// Networks that nobody wrote: gradients against difference quotients, fused plans, synchronised replicas and the CPU.
+// Random networks: gradients against difference quotients, fused plans, sync batch norm and the CPU backend.
 #include <map>
 #include <string>
 
@@ -13,7 +13,7 @@ namespace {
 
 const Layer& layer_of(const Model& model, int index) { return model.layers()[static_cast<std::size_t>(index)]; }
 
-// Whether the layer is a T that reads an Inner.
+// Whether the layer is a T whose first input is an Inner.
 template <typename T, typename Inner>
 bool is_of(const Model& model, int index) {
   const Layer& layer = layer_of(model, index);

@@ -1,4 +1,4 @@
-// Networks that are graphs, and batch normalisation over replicas (S8).
+// Residual networks, and batch normalisation over replicas (S8).
 #include "dp/error.h"
 #include "engine/plan/fusion.h"
 #include "support/catch.h"
@@ -112,7 +112,8 @@ TEST_CASE("an addition of a flattened image and a row of features") {
 
 TEST_CASE("S8: synchronised statistics make any number of replicas one device with the whole batch") {
   const Model model = residual_net(/*relu=*/false);
-  // From one image the last normalisation's gradients are zero: its mean over the image is what the pool behind it takes.
+  // A single image would give zero gradients in the last normalisation: the following pool averages over the same
+  // image.
   for (const std::int64_t rows : {2, 3, 7, 10}) {
     const Batch batch = random_batch(model, rows, static_cast<std::uint64_t>(rows));
     const Outcome expected = run(model, on_reference(), batch);
@@ -125,11 +126,12 @@ TEST_CASE("S8: synchronised statistics make any number of replicas one device wi
                     state = worst_error(got.state, expected.state);
         INFO("rows " << rows << ", replicas " << replicas << ", gradient " << gradients.name << ", state "
                      << state.name);
-        // The promise of S10. Measured: 6.7e-6, of biases before a convolution and its normalisation, which takes a shift away but at
-        // the image's border: their gradients are small remainders of large sums.
+        // The tolerance of S10. Measured: 6.7e-6 for biases before a convolution and its normalisation. The
+        // normalisation removes a constant shift except at the image border, so their gradients are small remainders of
+        // large sums.
         CHECK(gradients.error <= 1e-5);
-        CHECK(state.error <= 1e-5);                                            // 1.6e-6
-        CHECK(relative_error(got.predictions, expected.predictions) <= 4e-7);  // 4.1e-8
+        CHECK(state.error <= 1e-5);                                            // measured 1.6e-6
+        CHECK(relative_error(got.predictions, expected.predictions) <= 4e-7);  // measured 4.1e-8
       }
   }
 }
@@ -152,13 +154,13 @@ TEST_CASE("S8: `pooled` normalises by shard and keeps the statistics of the whol
   const Outcome one = run(model, on_cpus(1), batch), master = run(model, on_cpus(3), batch),
                 pooled = run(model, with_norm(on_cpus(3), BatchNormMode::pooled), batch);
   CHECK(bit_equal(pooled.gradients, master.gradients));
-  // The first normalisation reads the same values however they are sharded.
+  // The first normalisation reads the same values for every sharding.
   for (const char* name : {"bn1.running_mean", "bn1.running_var"}) {
     const auto got = named(pooled.state, name), whole = named(one.state, name), shard = named(master.state, name);
     CHECK(relative_error(got[0].second, whole[0].second) <= 1e-6);
     CHECK(relative_error(shard[0].second, whole[0].second) > 1e-4);
   }
-  // With statistics of one shard there is nothing to pool.
+  // One shard: nothing to pool.
   CHECK(bit_equal(run(model, with_norm(on_cpus(1), BatchNormMode::pooled), batch).state, one.state));
 }
 
@@ -180,7 +182,7 @@ TEST_CASE("S8: every replica evaluates with the master's statistics") {
       one.set_weights(net.weights());
       CHECK(relative_error(many.predict(batch.images), one.predict(batch.images)) <= 1e-6);
     };
-    check_evaluation(net);  // first: each brings the statistics to the replicas itself
+    check_evaluation(net);  // first use; each call copies the statistics to the replicas
     net.train_step(random_batch(model, 9, 3), {.lr = 0.05f, .momentum = 0.9f});
     check_prediction(net);
     net.forward(batch.images);

@@ -1,4 +1,4 @@
-// Gradients summed in bfloat16, between CPU replicas.
+// Gradient reduction in bfloat16 between CPU replicas.
 #include "support/rounded_sums.h"
 
 #include "dp/error.h"
@@ -30,7 +30,7 @@ DataParallelOptions rounding(DataParallelOptions options) {
 
 TEST_CASE("sums in bfloat16: each replica's gradients rounded, added in float32, rounded once, in every reduction") {
   for (const int replicas : {2, 3, 4}) check_rounded_sums(small_convnet(), on_cpus(replicas), 13);
-  check_rounded_sums(small_convnet(), on_cpus(4), 3);  // one has no rows
+  check_rounded_sums(small_convnet(), on_cpus(4), 3);  // one replica has no rows
 }
 
 TEST_CASE("sums in bfloat16: training stays within rounding, weights and momenta stay float32") {
@@ -69,7 +69,7 @@ TEST_CASE("sums in bfloat16: with logical shards still the same bits on 1, 2 and
   options.logical_shards = 4;
   const auto exact = rounded_course(model, options, DType::f32, 14).weights;
   const auto expected = rounded_course(model, options, DType::bf16, 14).weights;
-  CHECK_FALSE(bit_equal(expected, exact));  // one replica sums its shards as several do
+  CHECK_FALSE(bit_equal(expected, exact));  // one replica reduces its shards like several replicas
   for (const int replicas : {2, 4})
     for (const Reduce reduce : kReductions) {
       DataParallelOptions own = on_cpus(replicas);

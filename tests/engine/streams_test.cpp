@@ -1,5 +1,5 @@
-// The engine over streams that run on threads of their own, with random delays and copied inputs: what CUDA will do to it.
-// A missing wait between streams gives another result here, or a report of the thread sanitizer.
+// The engine over streams with their own threads, random delays and copied inputs, as under CUDA. A missing wait
+// between streams changes the result or makes the thread sanitizer report a race.
 #include "engine/base/test_modes.h"
 #include "support/catch.h"
 #include "support/training.h"
@@ -36,8 +36,8 @@ TEST_CASE("S14: asynchronous streams give the same bits as running in order") {
     for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
       for (const LossAt loss : {LossAt::local, LossAt::gathered})
         for (const bool clip : {false, true}) {
-          // Each loss with clipping in one reduction or in two, and without in the others.
-          if (((loss == LossAt::gathered) == clip) == (reduce == Reduce::all_reduce)) continue;  // time
+          // Covers each loss with and without clipping, and each reduction mode.
+          if (((loss == LossAt::gathered) == clip) == (reduce == Reduce::all_reduce)) continue;  // saves time
           DataParallelOptions options = on_cpus(replicas);
           options.reduce = reduce;
           options.loss = loss;

@@ -1,4 +1,4 @@
-// The comparisons that other tests rely on see what is not finite, of another shape, or not there.
+// The comparison functions of the tests detect non-finite values, other shapes and missing tensors.
 #include "support/tensor_errors.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// One fuzz input through the CIFAR reader: a byte that picks the edition and the records of each file (1 to 8), then one
-// file.
+// Runs one fuzz input through the CIFAR reader. The first byte selects the edition and the number of records per file
+// (1 to 8); the rest is one file.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace dp::test {
 
 enum class CifarVerdict { read, refused };
 
-// Throws std::logic_error when the reader accepts what it must not, and whatever the reader throws other than
+// Throws std::logic_error if the reader accepts invalid input. Passes on every exception of the reader except
 // Error(data).
 inline CifarVerdict run_cifar_case(std::span<const std::uint8_t> input) {
   static constexpr std::int64_t kTen[] = {10}, kHundred[] = {20, 100};

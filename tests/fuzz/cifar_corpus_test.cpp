@@ -1,4 +1,4 @@
-// Inputs of the CIFAR fuzzer, drawn here for they are regular, and mutations of each from a fixed seed.
+// Generated inputs of the CIFAR fuzzer, and mutations of each with a fixed seed.
 #include "data/cifar_bytes.h"
 #include "dp/random.h"
 #include "fuzz/cifar_case.h"

@@ -1,4 +1,5 @@
-// One fuzz input through the IDX reader: two bytes, the size of the label file; then the label and the image file.
+// Runs one fuzz input through the IDX reader: two bytes with the size of the label file, the label file, the image
+// file.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace dp::test {
 
 enum class IdxVerdict { read, refused };
 
-// Throws std::logic_error when the reader accepts what it must not, and whatever the reader throws other than
+// Throws std::logic_error if the reader accepts invalid input. Passes on every exception of the reader except
 // Error(data).
 inline IdxVerdict run_idx_case(std::span<const std::uint8_t> input) {
   if (input.size() < 2) return IdxVerdict::refused;

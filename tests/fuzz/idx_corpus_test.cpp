@@ -1,4 +1,4 @@
-// Replays inputs of the IDX fuzzer, and five hundred mutations of each from a fixed seed.
+// Replays inputs of the IDX fuzzer, and five hundred mutations of each with a fixed seed.
 #include <fstream>
 #include <iterator>
 
@@ -24,7 +24,7 @@ Bytes input(const Bytes& labels, const Bytes& images) {
   return bytes;
 }
 
-// The seeds of the fuzzer, and images with more in them than zeros.
+// The fuzzer's seed inputs, and images with non-zero pixels.
 std::vector<Bytes> good_inputs() {
   std::vector<Bytes> inputs{input(gzip(idx_labels(2)), gzip(idx_images(2))), input(idx_labels(3), gzip(idx_images(3)))};
   for (const char* name : {"plain", "packed", "mixed", "two_members"}) {

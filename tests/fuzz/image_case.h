@@ -11,7 +11,7 @@ namespace dp::test {
 
 enum class ImageVerdict { decoded, refused };
 
-// Throws std::logic_error when what was decoded contradicts itself, and whatever the decoder throws other than
+// Throws std::logic_error if the decoded image is inconsistent. Passes on every exception of the decoder except
 // Error(data).
 inline ImageVerdict run_image_case(std::span<const std::uint8_t> input) {
   RgbImage image;

@@ -1,4 +1,4 @@
-// Replays inputs of the image fuzzer, and mutations of each from a fixed seed.
+// Replays inputs of the image fuzzer, and mutations of each with a fixed seed.
 #include "data/image_files.h"
 #include "dp/random.h"
 #include "fuzz/image_case.h"

@@ -1,4 +1,4 @@
-// libFuzzer's entry for the safetensors reader: any bytes are read, or refused with Error(data).
+// The libFuzzer entry point of the safetensors reader: every input is read or refused with Error(data).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

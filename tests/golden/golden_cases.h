@@ -1,4 +1,4 @@
-// The cases of a golden file, each checked on every device.
+// Runs every case of a golden file on every device.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,15 @@
 
 namespace dp::test {
 
-// Calls check(kind, "group.i.") for every case of the group on every device, and asks for `expected` cases.
+// Calls check(kind, "group.i.") for every case of the group on every device. The group must have `expected` cases.
 void for_each_case(const GoldenFile& golden, const std::string& group, int expected,
                    const std::function<void(DeviceKind, const std::string&)>& check);
 void for_each_case(const GoldenFile& golden, const std::string& group, int expected,
                    const std::function<void(OpRig&, const std::string&)>& check);
 
-// Of a value of a case, "conv2d.0.dw": about ten times the largest error measured in its group. The oracle differs from PyTorch's float64 by
-// the order of sums. GPUs, where only whole runs of gpu-check measure, have what SEMANTICS allows convolutions.
+// The tolerance for a value of a case such as "conv2d.0.dw": about ten times the largest error measured in its group.
+// The reference device differs from PyTorch's float64 by the order of sums only. GPUs use the tolerance that SEMANTICS
+// allows for convolutions; only complete gpu-check runs measure them.
 double golden_tolerance(DeviceKind kind, const std::string& name);
 
 kernels::Window window_of(const GoldenFile& golden, const std::string& prefix);

@@ -1,4 +1,4 @@
-// A committed file of PyTorch's figures.
+// A committed file of values from PyTorch.
 #pragma once
 
 #include <map>
@@ -9,17 +9,18 @@
 
 namespace dp::test {
 
-// Of the committed files: DP_GOLDEN_FOLDER, for programs that have left their tree, or where they were in it.
+// The folder of the committed files: DP_GOLDEN_FOLDER if set, for programs that were moved; else their place in the
+// source tree.
 std::string golden_folder();
 
 class GoldenFile {
  public:
-  explicit GoldenFile(const std::string& name);  // in golden_folder(), "layers.safetensors"
+  explicit GoldenFile(const std::string& name);  // a name in golden_folder(), such as "layers.safetensors"
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
-  bool has_any(const std::string& prefix) const;  // a tensor whose name begins so
+  bool has_any(const std::string& prefix) const;  // a tensor name starts with `prefix`
   const Tensor& at(const std::string& name) const;
-  HostTensor values(const std::string& name) const;  // widened to double
+  HostTensor values(const std::string& name) const;  // converted to double
 
  private:
   std::map<std::string, Tensor> tensors_;

@@ -64,7 +64,7 @@ TEST_CASE("the loss equals torch.nn.functional.cross_entropy with its gradient, 
   for_each_case(golden, "cross_entropy", 4, [&](OpRig& rig, const std::string& prefix) {
     const HostTensor logits = golden.values(prefix + "logits");
     const std::span<const std::int32_t> labels = golden.at(prefix + "labels").span<std::int32_t>();
-    const std::int64_t batch = logits.shape[0];  // a power of two: the mean's factor is exact
+    const std::int64_t batch = logits.shape[0];  // a power of two: the factor 1/batch is exact
     const kernels::StepInputs inputs{.loss_scale = 1.0f / static_cast<float>(batch),
                                      .label_smoothing = golden.at(prefix + "smoothing").span<float>()[0]};
     const LossResult actual = softmax_cross_entropy(rig, logits, {labels.begin(), labels.end()}, inputs);

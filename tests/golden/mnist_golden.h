@@ -1,4 +1,4 @@
-// The weights and batches that golden_mnist.py trained on, drawn from the same formulas.
+// The initial weights and batches of golden_mnist.py, drawn from the same formulas.
 #pragma once
 
 #include <vector>

@@ -19,7 +19,7 @@ TEST_CASE("initial weights and batches are drawn as the golden script draws them
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double sum = std::accumulate(weights[i].begin(), weights[i].end(), 0.0);
     INFO(model.parameters()[i].name);
-    // Values of up to 1/3: one that differs by a float32 rounding would show, and so would another order or key.
+    // Weights are up to 1/3. One float32 rounding, another order or another key exceeds this margin.
     CHECK(sum == Approx(golden.values("initial.sum." + model.parameters()[i].name).values[0]).epsilon(0).margin(1e-10));
   }
   const Batch batch = golden_batch(0);

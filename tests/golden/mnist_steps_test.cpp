@@ -14,9 +14,9 @@ using namespace dp::test;
 
 const Sgd kSgd{.lr = 0.01f, .momentum = 0.9f, .nesterov = true, .weight_decay = 5e-4f};
 
-// Of the distance moved. PyTorch's own float32 is 1e-6 to 1.4e-4 away (steps.float32_error in the file).
+// Relative to the distance moved. PyTorch's own float32 differs by 1e-6 to 1.4e-4 (steps.float32_error in the file).
 constexpr double kFloat32 = 5e-4;
-// The factor 1/60 of the loss is a float32 number in the engine, 5.2e-8 off.
+// The loss factor 1/60 is a float32 number in the engine, with an error of 5.2e-8.
 constexpr double kFloat64 = 1e-7;
 
 DataParallelOptions options_for(DeviceKind kind, int replicas, Reduce reduce, Split split) {
@@ -34,7 +34,7 @@ std::vector<double> widened(const Tensor& tensor) {
   return {tensor.span<float>().begin(), tensor.span<float>().end()};
 }
 
-// The elements that the file holds of a tensor.
+// The elements of a tensor that the file contains.
 std::vector<double> picked(const GoldenFile& golden, const std::string& name, const std::vector<double>& values) {
   if (!golden.has(name + ".places")) return values;
   std::vector<double> result;
@@ -100,7 +100,7 @@ void check_on_cpus(int replicas) {
       check_six_steps(DeviceKind::cpu, replicas, reduce, split, kFloat32, 1e-5);
 }
 
-// One step with label smoothing: the gradient of every parameter, relative to its norm.
+// One step with label smoothing: the gradient error of every parameter, relative to the gradient's norm.
 void check_gradients(DeviceKind kind, int replicas, double tolerance) {
   INFO(to_string(Device{kind, 0}) << " replicas " << replicas);
   const GoldenFile golden("mnist_steps.safetensors");

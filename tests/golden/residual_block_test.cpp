@@ -1,4 +1,4 @@
-// A block of a residual network, as the engine runs it, against PyTorch in float64.
+// A block of a residual network in the engine against PyTorch in float64.
 #include <cmath>
 
 #include "golden/golden_cases.h"

@@ -14,7 +14,7 @@ const GoldenFile& golden() {
   return file;
 }
 
-// |actual - golden| / |golden| within what the device's arithmetic allows.
+// Checks |actual - golden| / |golden| against the device's tolerance.
 void check(OpRig& rig, const HostTensor& actual, const std::string& name) {
   INFO(name);
   CHECK(relative_error(actual, golden().values(name)) <= golden_tolerance(rig.kind(), name));
@@ -29,13 +29,13 @@ NormCase norm_of(const std::string& prefix) {
   return norm;
 }
 
-// Elements [i] of the first dimension, which is dropped.
+// Element i of the first dimension; drops that dimension.
 HostTensor slice(const HostTensor& tensor, std::int64_t i) {
   const HostTensor one = rows(tensor, i, i + 1);
   return {tensor.shape.without_first(), one.values};
 }
 
-// Three batches: the running values after them, the last one's output and gradients, and its evaluation.
+// Checks three batches: the final running statistics, and the last batch's output, gradients and evaluation.
 void check_batch_norm(OpRig& rig, const std::string& prefix, bool preferred) {
   NormCase norm = norm_of(prefix);
   const HostTensor batches = norm.x;

@@ -11,7 +11,7 @@
 namespace dp::test {
 namespace {
 
-constexpr std::uint64_t kSigns = 777;  // the key of their stream
+constexpr std::uint64_t kSigns = 777;  // the key of the random signs
 constexpr std::size_t kProducts = 32;
 
 std::pair<float, float> bounds_of(const std::string& name, const Shape& shape) {
@@ -27,7 +27,7 @@ std::pair<float, float> bounds_of(const std::string& name, const Shape& shape) {
   return {-0.5f, 0.5f};
 }
 
-// Bit k of the i-th word of a stream gives the sign of element i of vector k.
+// Inner products with random sign vectors: bit k of the i-th word of a stream is the sign of element i of vector k.
 std::vector<double> products(const Tensor& tensor) {
   std::vector<double> sums(kProducts);
   Random random(kResnetSeed, RandomUse::synthetic, kSigns);

@@ -1,4 +1,4 @@
-// What golden_resnet.py drew and how it wrote results down.
+// The inputs of golden_resnet.py and the encoding of its results.
 #pragma once
 
 #include <string>
@@ -14,11 +14,12 @@ namespace dp::test {
 inline constexpr std::uint64_t kResnetSeed = 42;
 inline constexpr std::int64_t kResnetTracked = 5;  // num_batches_tracked
 
-// The state dict that the script starts from, given one with the names and shapes.
+// The initial state dict of golden_resnet.py. `like` gives the names and shapes.
 std::vector<std::pair<std::string, Tensor>> resnet_state(const std::vector<std::pair<std::string, Tensor>>& like);
 Batch resnet_batch(const Model& model, std::int64_t rows, std::uint64_t number);
 
-// |actual - golden| / |golden|; of a large tensor estimated, within a factor of 1.5, by products with random signs.
+// |actual - golden| / |golden|. For large tensors this is an estimate from products with random signs, accurate to a
+// factor of 1.5.
 double golden_error(const GoldenFile& golden, const std::string& name, const Tensor& actual);
 
 }  // namespace dp::test

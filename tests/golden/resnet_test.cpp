@@ -13,7 +13,7 @@ using namespace dp;
 using namespace dp::test;
 using Stem = models::Resnet18Options::Stem;
 
-// As CASES of golden_resnet.py.
+// Matches CASES of golden_resnet.py.
 struct Case {
   std::string name;
   models::Resnet18Options options;
@@ -35,7 +35,7 @@ struct Errors {
   Worst running, gradient;
 };
 
-// Running statistics against PyTorch's, relative to how far they moved.
+// Error of running statistics relative to their change.
 double running_error(const std::string& name, const Tensor& before, const Tensor& after) {
   REQUIRE(golden().at(name).shape() == after.shape());
   const std::vector<double> expected = golden().values(name).values;
@@ -48,7 +48,7 @@ double running_error(const std::string& name, const Tensor& before, const Tensor
   return std::sqrt(off / moved);
 }
 
-// One step of the wrapper and a prediction. N > 1: batch normalisation over all replicas.
+// One step and one prediction. Several replicas use sync batch norm.
 Errors errors_of(const Case& which, DataParallelOptions options) {
   options.batch_norm = BatchNormMode::sync;
   const Model model = models::resnet18(which.options);
@@ -81,7 +81,7 @@ void check_errors(const Errors& errors, double gradient) {
   CHECK(errors.gradient.error <= gradient);
 }
 
-// One activation within rounding of a kink moves a gradient by 1e-3 to 1e-2, in PyTorch's float32 too.
+// One activation within rounding of a kink changes a gradient by 1e-3 to 1e-2, also in PyTorch's float32.
 constexpr double kWithKinks = 2e-2;
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("ResNet18 without its ReLUs: every gradient equals torchvision's") {
 
 TEST_CASE("S8: ResNet18 without its ReLUs, synchronised over replicas: every gradient equals torchvision's") {
   for (const int replicas : {2, 3})
-    check_errors(errors_of(kSmooth, on_cpus(replicas)), 1e-5);  // shards of 4, 3; 3, 2, 2
+    check_errors(errors_of(kSmooth, on_cpus(replicas)), 1e-5);  // shards of 4, 3 and of 3, 2, 2 rows
 }
 
 TEST_CASE("ResNet18 with its ReLUs, away from kinks: every gradient equals torchvision's") {

@@ -1,4 +1,4 @@
-// State dicts of ResNet18 go both ways between the engine and torchvision. Skipped where Python has no torchvision.
+// ResNet18 state dicts exchanged with torchvision in both directions. Skipped if Python has no torchvision.
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ using namespace dp::test;
 
 constexpr int kNoTorchvision = 4;
 
-// exchange_torchvision.py; its exit status.
+// Runs exchange_torchvision.py; returns its exit status.
 int exchange(const std::string& what, const TemporaryFolder& folder) {
   const std::string python = DP_PYTHON;
   if (python.empty() || python.ends_with("NOTFOUND")) return kNoTorchvision;

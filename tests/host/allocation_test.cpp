@@ -1,4 +1,4 @@
-// Replaces the allocator of this test program with one that counts.
+// Replaces this program's allocator to count allocations.
 #include <cstdlib>
 #include <new>
 

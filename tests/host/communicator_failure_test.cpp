@@ -14,7 +14,7 @@ ContextOptions mode(bool threaded) {
   return options;
 }
 
-// What comes out when two ranks make these calls.
+// The error when two ranks make these two calls.
 template <typename First, typename Second>
 std::string mismatch(bool threaded, First first, Second second) {
   World world(2, mode(threaded));

@@ -10,8 +10,7 @@ using namespace dp::test;
 
 namespace {
 
-// Every collective on one handle, one after another; what each rank holds afterwards goes into `wrong` when it is not
-// right.
+// Runs every collective on one handle in sequence. Adds each wrong result of a rank to `wrong`.
 template <typename T>
 void check_all(World& world, std::int64_t count) {
   const int size = static_cast<int>(world.contexts.size());
@@ -54,7 +53,7 @@ void check_all(World& world, std::int64_t count) {
   }
 }
 
-// Parts of very different sizes, some empty, gathered to `root` and scattered back.
+// Gathers parts of very different sizes, some empty, to `root` and scatters them back.
 void check_parts(World& world, int root) {
   const int size = static_cast<int>(world.contexts.size());
   std::vector<std::size_t> bytes;

@@ -34,7 +34,7 @@ std::vector<int> mask() {
   return cores;
 }
 
-// On a fresh thread whose inherited mask is one core.
+// Runs `body` on a new thread whose inherited affinity mask is one core.
 template <typename Body>
 void on_narrowed_thread(Body body) {
   std::thread outer([&] {
@@ -66,13 +66,13 @@ TEST_CASE("usable cores are those of the process, whatever one thread was narrow
   });
 }
 
-TEST_CASE("one usable core", "[.one_core]") { CHECK(usable_cores().size() == 1); }  // run by the next case
+TEST_CASE("one usable core", "[.one_core]") { CHECK(usable_cores().size() == 1); }  // the next case runs this one
 
 TEST_CASE("a mask of one core is kept, unless a tool that binds left its mark") {
   if (usable_cores().size() < 2) DP_SKIP("one core only");
   const std::vector<const char*> marks{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMPI_COMM_WORLD_RANK",
                                        "PMI_RANK",      "PMIX_RANK",  "SLURM_CPU_BIND"};
-  // Whether this program, started on one core with that mark, counts one core.
+  // Runs this program on one core with this environment variable. Returns whether it counts one usable core.
   const auto counts_one = [&](const std::string& mark) {
     std::vector<std::string> variables;
     for (char** variable = environ; *variable != nullptr; ++variable)
@@ -137,7 +137,7 @@ TEST_CASE("a thread that was pinned gets its mask and OpenMP settings back, once
 
 TEST_CASE("a binding OpenMP does not leave us with one core", "[pinning]") {
   if (std::thread::hardware_concurrency() < 2) DP_SKIP("one core only");
-  // CTest runs this with OMP_PROC_BIND=true as well: the first thread's mask is then one core before main.
+  // CTest also runs this with OMP_PROC_BIND=true. The first thread's mask is then one core before main.
   std::vector<int> permitted;
   std::thread probe([&] {
     cpu_set_t all;
@@ -172,7 +172,7 @@ TEST_CASE("bind_thread pins its thread and sets its OpenMP threads", "[pinning]"
     options.threads = 3;
     test::BareContext free(options);
     free.bind_thread();
-    CHECK(mask() == std::vector<int>{usable_cores().back()});  // left alone
+    CHECK(mask() == std::vector<int>{usable_cores().back()});  // unchanged
     CHECK(omp_get_max_threads() == 3);
   });
 }
@@ -182,7 +182,7 @@ TEST_CASE("bind_thread pins each OpenMP thread to a core of its own", "[pinning]
   DP_SKIP("the thread sanitizer does not know libgomp's barriers");
 #endif
   if (usable_cores().size() < 2) DP_SKIP("one core only");
-  for (int repeat = 0; repeat < 2; ++repeat)  // two replicas, each its own team
+  for (int repeat = 0; repeat < 2; ++repeat)  // two replicas, each with its own team
     on_narrowed_thread([] {
       ContextOptions options;
       options.threads = static_cast<int>(std::min<std::size_t>(usable_cores().size(), 4));

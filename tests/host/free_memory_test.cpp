@@ -1,4 +1,4 @@
-// What the host's memory is limited by: the machine, and control groups of both versions.
+// The limits of host memory: the machine, and control groups v1 and v2.
 #include <map>
 
 #include "kernels/host/free_memory.h"
@@ -16,7 +16,7 @@ constexpr const char* kSecond = "/sys/fs/cgroup";
 struct Row {
   const char* what;
   std::string groups;                        // /proc/self/cgroup
-  std::map<std::string, std::string> files;  // but /proc/meminfo
+  std::map<std::string, std::string> files;  // except /proc/meminfo
   std::size_t bytes;
   std::string limit;
 };

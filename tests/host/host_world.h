@@ -1,4 +1,4 @@
-// Contexts without a backend, ops made of lambdas, and ranks that are threads.
+// Contexts without a backend, ops made from lambdas, and ranks as threads.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class LambdaOp final : public kernels::HostOp {
   std::function<void()> work_;
 };
 
-// A task that is not ready until another thread says so.
+// A task that becomes ready when another thread sets the flag.
 struct Gate {
   const std::atomic<bool>* open;
   bool operator()() const { return open->load(std::memory_order_acquire); }
@@ -47,7 +47,7 @@ inline void wait_for(kernels::Stream& stream, const std::atomic<bool>& open) {
   static_cast<kernels::HostStream&>(stream).submit(kernels::Task(Gate{&open}));
 }
 
-// Sets a flag from another thread, a while from now.
+// Sets a flag from another thread after a delay.
 class Later {
  public:
   explicit Later(std::atomic<bool>& flag, int milliseconds = 20)
@@ -61,8 +61,8 @@ class Later {
   std::thread thread_;
 };
 
-// N ranks with a context each. run() calls `body(rank)` on a thread per rank; the first that throws raises the abort
-// flag for the others, and its exception is rethrown when all have ended.
+// N ranks with a context each. run() calls `body(rank)` on a thread per rank. The first exception raises the abort flag
+// for all ranks; run() rethrows it after all threads have ended.
 class World {
  public:
   explicit World(int size, kernels::ContextOptions options = {}) {

@@ -20,7 +20,7 @@ TEST_CASE("device memory is aligned, zeroed and as large as asked") {
     auto* data = static_cast<unsigned char*>(buffer->data());
     CHECK(std::all_of(data, data + bytes, [](unsigned char byte) { return byte == 0; }));
     std::fill(data, data + bytes,
-              static_cast<unsigned char>(255));  // so that memory that comes back is not zero by chance
+              static_cast<unsigned char>(255));  // reused memory is not zero by chance
   }
 }
 

@@ -12,7 +12,7 @@ using dp::kernels::probe_cuda;
 
 namespace {
 
-// DP_PLUGIN_PATH for the life of this.
+// Sets DP_PLUGIN_PATH during its lifetime.
 class PluginPath {
  public:
   explicit PluginPath(const std::string& path) { setenv("DP_PLUGIN_PATH", path.c_str(), 1); }

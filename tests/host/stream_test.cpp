@@ -122,9 +122,9 @@ TEST_CASE("a wait holds back later work until the latest record before it, and n
   first->record(*event);
   second->wait(*event);
   wait_for(*first, open_three);
-  first->record(*event);  // after the wait: not waited for
+  first->record(*event);  // after the wait: has no effect on it
   run(read, *second);
-  first->wait(*event);  // its own: no wait
+  first->wait(*event);  // its own event: no wait
   open_one = true;
   const Later later(open_two);
   second->synchronize();
@@ -141,13 +141,13 @@ TEST_CASE("what was enqueued goes on at calls on other streams and in flush") {
   int reduced = 0, computed = 0;
   LambdaOp reduce([&] { ++reduced; }), layer([&] { ++computed; });
   run(layer, *compute);
-  CHECK(computed == 1);  // at once
+  CHECK(computed == 1);  // runs immediately
   compute->record(*gradient);
   comm->wait(*gradient);
   wait_for(*comm, peer_ready);
   run(reduce, *comm);
   run(layer, *compute);
-  CHECK(computed == 2);  // not held up by the other stream
+  CHECK(computed == 2);  // the other stream does not block it
   CHECK(reduced == 0);
   peer_ready = true;
   run(layer, *compute);
@@ -191,7 +191,7 @@ TEST_CASE("a missing wait shows in the threaded mode, and the wait mends it") {
       BareContext context(mode(true, seed));
       const auto producer = context.make_stream(), consumer = context.make_stream();
       const auto ready = context.make_event();
-      std::atomic<int> x{0};  // relaxed: ordered by nothing but the streams
+      std::atomic<int> x{0};  // relaxed: only the streams order the accesses
       int y = 0;
       LambdaOp write([&] { x.store(1, std::memory_order_relaxed); });
       LambdaOp read([&] { y = x.load(std::memory_order_relaxed); });
@@ -209,7 +209,7 @@ TEST_CASE("a missing wait shows in the threaded mode, and the wait mends it") {
   CHECK(late_reads(true) == 0);
 }
 
-// Run by CTest in builds with the thread sanitizer only, which must report it.
+// CTest runs this in thread-sanitizer builds only. The sanitizer must report the race.
 TEST_CASE("planted race", "[.planted_race]") {
   BareContext context(mode(true));
   const auto producer = context.make_stream(), consumer = context.make_stream();

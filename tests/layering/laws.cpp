@@ -23,7 +23,7 @@ bool is_standard(const Include& include) {
   return include.angle && include.path.find_first_of("./") == std::string::npos;
 }
 
-// A header of this project: quoted, or in angle brackets with the name of one of our folders.
+// A header of this project: quoted, or in angle brackets with the name of a project folder.
 bool is_ours(const Include& include) {
   return !include.angle || starts_with_any(include.path, Folders(kOurFolders.begin(), kOurFolders.end()));
 }
@@ -33,7 +33,7 @@ Violation at(const SourceFile& file, int line, const std::string& what) {
 }
 
 bool is_public(const SourceFile& file) { return file.in("engine/include"); }
-// The fake driver defines the functions that a real one would, and calls none.
+// The fake driver defines the same functions as a real driver and calls none.
 bool is_cuda_folder(const SourceFile& file) {
   return file.in("kernels/cuda") || file.in("tests/simulated_cuda") || file.in("tests/host/fake_driver");
 }
@@ -84,7 +84,7 @@ std::vector<Violation> check_edges(const std::vector<SourceFile>& files) {
   for (const SourceFile& file : files) {
     const auto rule = stands_on.find(file.path.substr(0, file.path.find('/')));
     if (rule == stands_on.end() || is_public(file)) continue;
-    // What kernels are written with has a twin in tests/simulated_cuda; the include path chooses.
+    // device_code.h and ptx.h have replacements in tests/simulated_cuda; the include path selects one.
     const auto is_twin = [&](const Include& include) {
       return file.in("kernels/cuda") && !include.angle && (include.path == "device_code.h" || include.path == "ptx.h");
     };

@@ -1,4 +1,4 @@
-// The laws of the floor plan (docs/internals/architecture.md), checked on the text of the sources.
+// The layering laws (docs/internals/architecture.md), checked on the source text.
 #pragma once
 
 #include <string>
@@ -15,21 +15,24 @@ struct Violation {
   friend bool operator==(const Violation&, const Violation&) = default;
 };
 
-// 1: engine/include/dp includes the standard library and itself, and holds headers only.
+// 1: engine/include/dp contains headers only. They include the standard library and each other.
 std::vector<Violation> check_floor(const std::vector<SourceFile>& files);
-// 2: models/ and apps/ include <dp/...>, the standard library and the headers beside them; apps/ also CLI11 and POSIX.
+// 2: models/ and apps/ include <dp/...>, the standard library and headers of the same folder. apps/ may also include
+// CLI11 and POSIX.
 std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files);
-// 3: kernels/ and data/ stand on dp/, engine/ stands on both; what they include of ours is named from the root.
+// 3: kernels/ and data/ may depend on dp/; engine/ may depend on both. Project headers are included by their path from
+// the root.
 std::vector<Violation> check_edges(const std::vector<SourceFile>& files);
-// 3: inside engine/, each folder includes only those that it stands on.
+// 3: inside engine/, each folder includes only the folders that it depends on.
 std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files);
-// 3: no file includes itself, over whatever detour.
+// 3: no include cycles.
 std::vector<Violation> check_cycles(const std::vector<SourceFile>& files);
-// 4: CUDA stands in kernels/cuda and tests/simulated_cuda (and a fake driver among the tests); no #if asks for it, but in one header that holds inline PTX.
+// 4: CUDA code is in kernels/cuda, tests/simulated_cuda and the tests' fake driver only. No #if tests for CUDA, except
+// in one header with inline PTX.
 std::vector<Violation> check_cuda(const std::vector<SourceFile>& files);
-// 5: no file is longer than 400 lines.
+// 5: no file has more than 400 lines.
 std::vector<Violation> check_length(const std::vector<SourceFile>& files);
-// 5: no folder holds more than 30 source files of its own.
+// 5: no folder directly contains more than 30 source files.
 std::vector<Violation> check_rooms(const std::vector<SourceFile>& files);
 
 }  // namespace dp::test

@@ -1,4 +1,4 @@
-// The tree obeys the laws, and each law fires on a planted violation.
+// The source tree obeys the laws, and each law detects a planted violation.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 using Law = std::vector<Violation> (*)(const std::vector<SourceFile>&);
 
-// What a law finds in a small tree, as "file:line" in order.
+// The violations of a law in a small tree, as "file:line" in order.
 std::vector<std::string> found(Law law, const std::map<std::string, std::string>& tree) {
   std::vector<SourceFile> files;
   for (const auto& [path, text] : tree) files.push_back(parse_source(path, text));
@@ -35,7 +35,7 @@ void check_tree(Law law) {
   CHECK(report.empty());
 }
 
-// Planted for law 4; put together here, so that a plain search for such conditionals finds only real ones.
+// A planted violation of law 4. Assembled here, so that a text search for such conditionals finds only real ones.
 const std::string kDeviceCode = "__CUDA_ARCH__";
 std::string conditional(const std::string& macro, const std::string& body = "") {
   return "#ifdef " + macro + "\n" + body + "#endif\n";

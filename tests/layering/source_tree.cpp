@@ -18,7 +18,7 @@ bool is_cxx(const std::string& path) {
   return path.ends_with(".h") || path.ends_with(".cpp") || path.ends_with(".cu") || path.ends_with(".cuh");
 }
 
-// Length of the string literal, raw or not, or character literal that starts at `at`; 0 when none does.
+// Length of the string, raw string or character literal that starts at `at`; 0 if there is none.
 std::size_t literal_length(std::string_view text, std::size_t at) {
   const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   const char quote = text[at];
@@ -35,7 +35,7 @@ std::size_t literal_length(std::string_view text, std::size_t at) {
   return std::min(end + 1, text.size()) - at;
 }
 
-// Blanks from `begin` to `end`, keeping line ends.
+// Replaces [begin, end) by spaces, except line ends.
 void blank(std::string& text, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < std::min(end, text.size()); ++i)
     if (text[i] != '\n') text[i] = ' ';

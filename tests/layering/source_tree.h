@@ -1,4 +1,4 @@
-// The sources of a tree as text, with what a line-by-line reader needs to know of C++.
+// The sources of a tree as text, prepared for checks by line.
 #pragma once
 
 #include <filesystem>
@@ -14,9 +14,9 @@ struct Include {
 };
 
 struct SourceFile {
-  std::string path;                // from the root, with '/'
-  std::vector<std::string> lines;  // as written
-  std::vector<std::string> code;   // without comments and without what stands in string and character literals
+  std::string path;                // relative to the root, with '/'
+  std::vector<std::string> lines;  // verbatim
+  std::vector<std::string> code;   // without comments and the content of string and character literals
   std::vector<Include> includes;
 
   bool in(const std::string& folder) const { return path.starts_with(folder + "/"); }
@@ -24,7 +24,7 @@ struct SourceFile {
 
 SourceFile parse_source(std::string path, const std::string& text);
 
-// Every C++, CUDA, CMake and Python file of the project's folders under `root`, in order of path.
+// Every C++, CUDA, CMake and Python file of the project's folders under `root`, sorted by path.
 std::vector<SourceFile> read_tree(const std::filesystem::path& root);
 
 }  // namespace dp::test

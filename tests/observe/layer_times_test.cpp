@@ -1,4 +1,4 @@
-// What the traced steps say of each layer.
+// The per-layer times of traced steps.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -33,7 +33,7 @@ const LayerTime* named(const std::vector<LayerTime>& layers, const std::string& 
 TEST_CASE("layer times: every step of the plan once, in order, with what runs it and the least it could take") {
   for (const int replicas : {1, 2}) {
     DataParallelOptions options = on_cpus(replicas);
-    options.grad_accum_steps = replicas;  // some layers run twice in a step
+    options.grad_accum_steps = replicas;  // with two micro-batches some layers run twice per step
     const auto layers = layers_of(options, 5);
     std::set<std::string> names;
     for (const LayerTime& layer : layers) CHECK(names.insert(layer.name).second);
@@ -88,7 +88,7 @@ TEST_CASE("dp_train --profile prints a row for each layer, and what all take tog
   }
   CHECK(rows > 10);
   CHECK(all > 0);
-  CHECK(std::abs(sum - all) <= 0.0006 * static_cast<double>(rows));  // rounded to 1 us
+  CHECK(std::abs(sum - all) <= 0.0006 * static_cast<double>(rows));  // each time is rounded to 1 us
   CHECK(outcome.out.find("conv2 backward_weights") != std::string::npos);
   CHECK(run_dp_train({"--profile", "--evaluate", "--init", "x"}, temp.path()).code == 2);
   const Outcome early = run_dp_train({"--dataset", "synthetic", "--model", "mlp", "--cpu", "1", "-b", "16",

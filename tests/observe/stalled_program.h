@@ -1,4 +1,4 @@
-// A dp_train of which one replica or rank stalls for good.
+// Runs a dp_train in which one replica or rank stalls forever.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace dp::test {
 
-// What --timeout 2 may take where nobody else takes the cores. A sanitizer's program is slow, also in ending.
+// Longest time to exit with --timeout 2 on an idle machine. Programs with a sanitizer are slow, also at exit.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr double kLongestEnd = 20;
 #else
@@ -18,11 +18,11 @@ inline constexpr double kLongestEnd = 4;
 
 struct Stalled {
   Outcome outcome;
-  double seconds = 0;  // from when the stall began, or a little before or, where this process did not run, after it
-  double whole = 0;    // from when the program began
+  double seconds = 0;  // since about the start of the stall
+  double whole = 0;    // since the start of the program
 };
 
-// The worker `device` stalls in `phase` of step 2, with --timeout 2.
+// Worker `device` stalls in `phase` of step 2; --timeout is 2.
 inline Stalled run_stalled(const std::vector<std::string>& engine, int device, const std::string& phase) {
   const TemporaryFolder temp;
   std::vector<std::string> arguments{"--dataset",
@@ -48,7 +48,7 @@ inline Stalled run_stalled(const std::vector<std::string>& engine, int device, c
   Program program(arguments, temp.path(),
                   {"DP_FAIL=stall:" + phase + ":dev" + std::to_string(device) + ":step2:600000ms",
                    "TSAN_OPTIONS=report_thread_leaks=0"});
-  program.wait_for("   1/3750]");  // the report of the step before
+  program.wait_for("   1/3750]");  // the report of step 1
   const auto start = std::chrono::steady_clock::now();
   Stalled stalled{program.wait()};
   const auto end = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// F4, many times, in every phase.
+// F4, repeated in every phase.
 #include "observe/stalled_program.h"
 #include "support/catch.h"
 

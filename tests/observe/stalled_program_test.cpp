@@ -1,4 +1,4 @@
-// F4 through the program: a worker that does not come back does not hold the process.
+// F4 for the whole program: a stalled worker does not keep the process alive.
 #include "observe/stalled_program.h"
 #include "support/catch.h"
 #include "support/patience.h"

@@ -1,4 +1,4 @@
-// A written timeline, read back.
+// Parses a written timeline.
 #pragma once
 
 #include <cstdio>
@@ -29,7 +29,7 @@ struct Timeline {
       if (span.process == process && span.category == category) found.push_back(span);
     return found;
   }
-  // Those on the replica's own thread, or on its streams.
+  // Spans on thread 0, the replica's own thread; excludes its streams.
   std::vector<Span> phases(int process, const std::string& phase) const {
     std::vector<Span> found;
     for (const Span& span : of(process, phase))
@@ -38,7 +38,7 @@ struct Timeline {
   }
 };
 
-// Throws where the text is not what docs/guide/tracing.md says.
+// Throws if the text does not follow docs/guide/tracing.md.
 inline Timeline read_timeline(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   Timeline timeline;
@@ -65,7 +65,7 @@ inline Timeline read_timeline(const std::string& text) {
   return timeline;
 }
 
-// The sizes of the buckets, with what alignment adds, from a plan's description.
+// The bucket sizes in elements, padding included, from a plan's description.
 inline std::vector<std::int64_t> bucket_elements(const std::string& plan) {
   std::vector<std::int64_t> elements;
   for (std::size_t at = plan.find("buckets, in"); (at = plan.find('\n', at)) != std::string::npos;) {

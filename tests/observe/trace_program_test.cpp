@@ -38,24 +38,25 @@ TEST_CASE("trace: --trace shows both replicas or ranks, every bucket, and that s
   std::int64_t bytes = 0;
   for (int process : {0, 1}) {
     const auto sums = timeline.of(process, "reduce");
-    CHECK(sums.size() == 4);  // two steps of two buckets
+    CHECK(sums.size() == 4);  // two steps with two buckets each
     for (const std::int64_t step : {2, 3}) {
       const auto backward = timeline.phases(process, "backward");
       const auto own = std::find_if(backward.begin(), backward.end(), [&](const Span& s) { return s.step == step; });
       REQUIRE(own != backward.end());
       for (const Span& sum : sums)
-        if (sum.step == step && sum.bucket == 0) CHECK(sum.begin < own->end);  // enqueued in the middle of it
+        if (sum.step == step && sum.bucket == 0) CHECK(sum.begin < own->end);  // enqueued during backward
     }
     for (const Span& sum : sums)
       if (sum.step == 2) bytes += sum.bytes;
   }
-  // Of all the parameters: 2 (N-1)/N on each of N ranks for an all_reduce, half of it for a reduce_scatter.
+  // Bytes over all N ranks, relative to the parameters: an all-reduce sends 2 (N-1)/N per rank, a reduce-scatter half
+  // of that.
   std::int64_t elements = 0;
   for (const std::int64_t bucket : bucket_elements(run_dp_train(run_of({"--print-plan"}), temp.path()).out))
     elements += bucket;
   CHECK(elements > 1199882);
   CHECK(bytes == (ddp ? 2 : 1) * elements * 4);
-  // The processes' clocks are one: ranks are in the same step at the same time.
+  // The processes share one clock: the ranks' steps overlap in time.
   const auto first = timeline.phases(0, "step"), second = timeline.phases(1, "step");
   REQUIRE(first.size() == 2);
   REQUIRE(second.size() == 2);

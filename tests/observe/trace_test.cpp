@@ -1,4 +1,4 @@
-// The timeline of replicas of one process.
+// The timeline of replicas in one process.
 #include <algorithm>
 #include <set>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kRounding = 0.002;  // microseconds
 
-// `steps` training steps, of which `count` from `first` on are traced.
+// Runs `steps` training steps and traces `count` of them, starting with step `first`.
 Timeline trace(DataParallelOptions options, int steps, std::int64_t first, std::int64_t count) {
   const TemporaryFolder temp;
   const Model model = small_convnet();

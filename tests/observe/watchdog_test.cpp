@@ -1,4 +1,4 @@
-// F4: a call in which nothing moves ends with an error that says what each replica did last.
+// F4: a call without progress ends with an error that reports each replica's last action.
 #include "engine/observe/watchdog.h"
 
 #include <chrono>
@@ -24,7 +24,7 @@ void train(DataParallel& net, int steps) {
     net.train_step(random_batch(net.model(), 8), {.lr = 0.01f, .momentum = 0.9f});
 }
 
-// One replica of a process, as the watchdog sees it.
+// A simulated replica for the watchdog.
 struct Scene {
   kernels::AbortFlag abort{false};
   std::atomic<std::uint64_t> progress_count{0};
@@ -48,7 +48,8 @@ void wait_for_abort(const Scene& scene) {
 }
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// The stall ends in the middle between the verdict, after 6 s, and the end of the process, after 9: a busy machine may be late.
+// The stall of 7.5 s ends halfway between the verdict at 6 s and the end of the process at 9 s, to allow for a loaded
+// machine.
 void check_stall(int replicas) {
   const int last = replicas - 1;
   FailEnvironment fail("stall:backward:dev" + std::to_string(last) + ":step1:7500ms");
@@ -103,9 +104,9 @@ TEST_CASE("a rank that waits for others lets them say what is wrong first") {
   scene.waits = true;
   engine::Watchdog watchdog(scene.options(8, true));
   watchdog.begin();
-  sleep_ms(9000);  // its time is up, its patience with the others, a quarter of it, is not
+  sleep_ms(9000);  // past the 8 s timeout, but within the extra quarter for other ranks
   CHECK(!scene.abort);
-  scene.abort = true;  // somebody else ended the call
+  scene.abort = true;  // another rank ended the call
   watchdog.end();
   sleep_ms(200);
   CHECK(!watchdog.verdict());

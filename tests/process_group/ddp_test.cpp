@@ -1,5 +1,5 @@
-// The multi-process engine against the single-process one (S19, S20). Its ranks are threads here; what lies between them
-// is what lies between processes.
+// The multi-process engine against the single-process engine (S19, S20). The ranks are threads here; they communicate
+// as processes do.
 #include <mutex>
 
 #include "data/small_dataset.h"
@@ -17,7 +17,7 @@ namespace {
 
 using State = std::vector<NamedTensor>;
 
-// A rank's part of a batch, as its loader would deal it.
+// The part of a batch that a rank's loader deals to it.
 Batch part_of(const Batch& batch, int rank, int ranks) {
   const std::int64_t rows = (batch.size() + ranks - 1 - rank) / ranks;
   Batch part{Tensor(batch.images.shape().with_dim(0, rows)), Tensor(Shape{rows}, DType::i32),
@@ -76,7 +76,7 @@ TEST_CASE("S20: one step of ddp and of dp on the same global batch are equal to 
   const Model model = smooth_convnet();
   const State origin = DataParallel(model, on_cpus(1)).weights();
   for (const int ranks : {1, 2, 3, 4})
-    for (const std::int64_t rows : {24, 23}) {  // equal shards, and others
+    for (const std::int64_t rows : {24, 23}) {  // equal and unequal shards
       INFO("ranks " << ranks << ", rows " << rows);
       const Trained dp = train_dp(model, on_cpus(ranks), rows, 1);
       const Trained ddp = train_ddp(model, on_cpus(1), ranks, rows, 1);
@@ -95,7 +95,7 @@ TEST_CASE("S20: batch normalisation in step over the ranks equals that over repl
   const State origin = DataParallel(model, options).weights();
   for (const BatchNormMode mode : {BatchNormMode::sync, BatchNormMode::pooled, BatchNormMode::master})
     for (const int ranks : {1, 2, 3, 4}) {
-      // Where each shard is normalised by itself, only shards of the same samples are comparable: of one rank.
+      // dp and ddp deal samples differently. Modes with per-shard statistics are therefore comparable on one rank only.
       if (mode != BatchNormMode::sync && ranks > 1) continue;
       options.batch_norm = mode;
       DataParallelOptions replicas = options;
@@ -113,7 +113,7 @@ TEST_CASE("ddp: the modes of batch normalisation keep statistics of the shards t
   const Model model = residual_net(/*relu=*/false);
   const std::int64_t rows = 24;
   DataParallelOptions options = on_cpus(1);
-  // As dp with shards of the same samples: rank r's rows, one after another.
+  // Reorders the batch so that dp's shards hold the same samples as the ranks' parts.
   const Batch batch = random_batch(model, rows);
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled}) {
     options.batch_norm = mode;
@@ -137,7 +137,7 @@ TEST_CASE("ddp: the modes of batch normalisation keep statistics of the shards t
       if (world->leads()) ddp = net.weights();
     });
     INFO("mode " << static_cast<int>(mode));
-    CHECK(bit_equal(ddp, dp.weights()));  // the same shards, the same tree of sums
+    CHECK(bit_equal(ddp, dp.weights()));  // same shards, same reduction tree
   }
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("ddp: micro-batches, clipping, skipping and dropout as in dp") {
   options = on_cpus(1);
   options.on_nonfinite = OnNonfinite::skip;
   compare(smooth, options, 1e-5);
-  compare(dropping, on_cpus(1), 1e-4);  // kinks: a value beside one may fall to the other side
+  compare(dropping, on_cpus(1), 1e-4);  // looser at kinks: rounding may flip a ReLU
 }
 
 TEST_CASE("ddp: gradients summed in bfloat16, the same bits over shared memory and sockets, near those in float32") {
@@ -237,7 +237,7 @@ TEST_CASE("ddp: what can not be made leaves nothing that the world's end would t
   const Model model = small_convnet();
   const auto failures = on_ranks(2, [&](const auto& world) {
     DataParallelOptions options = in_world(on_cpus(1), world);
-    options.comm = world->leads() ? Comm::p2p : Comm::tcp;  // found impossible when there is an abort flag already
+    options.comm = world->leads() ? Comm::p2p : Comm::tcp;  // refused after the abort flag was created
     DataParallel net(model, options);
   });
   for (const RankFailure& failure : failures) CHECK(failure.failed);

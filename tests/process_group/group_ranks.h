@@ -1,4 +1,4 @@
-// The ranks of a world as threads of the test: each joins, does its part, and goes.
+// The ranks of a process group as threads of the test: each joins, runs its work and leaves.
 #pragma once
 
 #include <unistd.h>
@@ -16,7 +16,7 @@
 
 namespace dp::test {
 
-// For what runs on a rank's thread: Catch's own checks belong to the test's thread.
+// For checks on a rank's thread: Catch assertions are allowed on the test's thread only.
 #define DP_HOLDS(expression) \
   if (!(expression)) throw Error(ErrorCode::usage, "does not hold: " #expression)
 
@@ -26,7 +26,7 @@ struct RankFailure {
   std::string text;
 };
 
-// A port of this host that was free a moment ago, and a listener there for rank 0.
+// A free port of this host, and the listener for rank 0 on it.
 struct Meeting {
   FileHandle listener = process_group::listen_on("127.0.0.1", 0);
   int port = process_group::port_of(listener);
@@ -43,7 +43,7 @@ struct Meeting {
   }
 };
 
-// Runs work(world) on every rank; what each threw.
+// Runs work(process group) on every rank. Returns the error of each rank.
 inline std::vector<RankFailure> on_ranks(int size,
                                          const std::function<void(const std::shared_ptr<ProcessGroup>&)>& work,
                                          double timeout = 30) {
@@ -71,7 +71,7 @@ inline std::vector<RankFailure> on_ranks(int size,
   return failures;
 }
 
-// The same where nothing may fail.
+// The same; no rank may fail.
 inline void all_ranks(int size, const std::function<void(const std::shared_ptr<ProcessGroup>&)>& work) {
   for (const RankFailure& failure : on_ranks(size, work)) {
     INFO(failure.text);

@@ -1,4 +1,4 @@
-// Several hosts: two network namespaces with a wire between them, ranks in each.
+// Several hosts: two network namespaces joined by a virtual link, with ranks in each.
 #include <cstdlib>
 
 #include "process_group/rank_programs.h"
@@ -10,7 +10,7 @@ namespace {
 
 bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
-// Two namespaces, 10.213.7.1 and 10.213.7.2, as long as it lives.
+// Two namespaces, 10.213.7.1 and 10.213.7.2, during its lifetime.
 class TwoHosts {
  public:
   TwoHosts() : tag_(std::to_string(::getpid() % 10000)) {
@@ -51,7 +51,7 @@ TEST_CASE("hosts: ranks on two hosts train one network, and only rank 0's host h
   const std::string port = free_port();
   std::vector<Program> nodes;
   for (int host = 0; host < 2; ++host) {
-    // The second host's output folder is its own business: only rank 0 writes.
+    // The output folder need not exist on the second host: only rank 0 writes.
     const Words arguments =
         short_run(folder.path() + (host ? "/nowhere" : "/run")) + Words{"--cpu",         "2",
                                                                         "--nnodes",      "2",
@@ -70,7 +70,7 @@ TEST_CASE("hosts: ranks on two hosts train one network, and only rank 0's host h
   const auto summary = summary_in(folder.path() + "/run");
   CHECK(summary["devices"].size() == 4);
 
-  // The same bits as four ranks on one host.
+  // Must be bit-equal to four ranks on one host.
   const Outcome one = run_dp_train(short_run(folder.path() + "/one") + Words{"--cpu", "4"}, folder.path());
   INFO(one.err);
   CHECK(one.code == 0);

@@ -1,4 +1,4 @@
-// Worlds: who is let in, what ranks tell each other, and how a world ends.
+// Process groups: which ranks are admitted, exchanges, and how a group ends.
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// The error of joining.
+// The error text of a failed join.
 std::string refusal(const ProcessGroupOptions& options) {
   try {
     ProcessGroup::join(options);
@@ -32,7 +32,7 @@ std::string refusal(const ProcessGroupOptions& options) {
   return "";
 }
 
-// What rank 0 answers to a connection that says it is that rank.
+// Rank 0's answer to a connection that claims this rank.
 std::string refused_directly(const Meeting& meeting, int rank, int size) {
   process_group::Connection connection(
       process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
@@ -141,11 +141,11 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   asking.join();
   CHECK(first == std::vector{2});
   CHECK(last == std::vector{2});
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // not by the timeout
-  mute.send({process_group::Kind::here, 1});  // too late for that call, and of no use for the next
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // well before the timeout
+  mute.send({process_group::Kind::here, 1});  // too late for that call; the next call ignores it
   CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
   mute.send({process_group::Kind::bye});
-  while (!ranks.empty()) ranks.pop_back();  // rank 0 waits for the others
+  while (!ranks.empty()) ranks.pop_back();  // rank 0's destructor waits for the other ranks
 }
 
 TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until it is no longer busy") {
@@ -161,7 +161,7 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
         world->exchange("");
         if (world->rank() == 2) exchanged = true;
         if (world->rank() != 0)
-          world->exchange("");  // to which rank 0 does not come
+          world->exchange("");  // rank 0 does not join this exchange
         else
           std::this_thread::sleep_for(std::chrono::milliseconds(5000));
       },
@@ -171,7 +171,7 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
 }
 
 TEST_CASE("world: the time that a rank was busy is no part of its time for an exchange") {
-  // Of a timeout of four seconds: not busy any more before it is over for the first time, and after.
+  // The timeout is four seconds. Rank 0 stops being busy before (3 s) or after (4.5 s) the first four seconds.
   const auto exchange_while_busy = [](double busy) {
     return on_ranks(
         2,
@@ -225,7 +225,7 @@ TEST_CASE("world: strangers that hang up at once cost nothing") {
   Meeting meeting;
   std::shared_ptr<ProcessGroup> first;
   std::thread joining([&] { first = ProcessGroup::join(meeting.options(0, 2)); });
-  for (int i = 0; i < 100; ++i) {  // more than may knock at once
+  for (int i = 0; i < 100; ++i) {  // more than the limit of pending connections
     process_group::Connection stranger(
         process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
     stranger.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"wrong", 1, 2, "", ""})});
@@ -263,7 +263,7 @@ TEST_CASE("world: a rank that knocks before a crowd of strangers is let in") {
     wrong.back().send(
         {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"wrong", 1, 2, "", ""})});
   }
-  const auto first = ProcessGroup::join(meeting.options(0, 2));  // looks at its door for the first time
+  const auto first = ProcessGroup::join(meeting.options(0, 2));  // accepts connections for the first time
   CHECK(first->size() == 2);
   rank.send({process_group::Kind::bye});
 }

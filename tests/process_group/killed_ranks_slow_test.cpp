@@ -1,5 +1,5 @@
-// Any rank may be killed at any moment: the others end, nothing is left running, and the other engine goes on from the last
-// checkpoint at another number of devices.
+// A rank is killed at a random moment. All ranks must end, no process may remain, and dp resumes from the last
+// checkpoint on another number of devices.
 #include <signal.h>
 
 #include <random>
@@ -16,7 +16,7 @@ TEST_CASE("a rank killed at twenty random moments ends all, and the other engine
   write_tiny_mnist(folder.path());
   std::mt19937 random(11);
   int killed = 0, gone_on_by_dp = 0;
-  std::int64_t dp_step = 0;  // that dp's last run ended at
+  std::int64_t dp_step = 0;  // the step at which dp's last run ended
   const std::string last = folder.path() + "/run/checkpoints/last";
   for (int attempt = 0; attempt < 60 && killed < 20; ++attempt) {
     const bool ddp = attempt % 3 != 2;
@@ -27,7 +27,7 @@ TEST_CASE("a rank killed at twenty random moments ends all, and the other engine
     *(std::find(arguments.begin(), arguments.end(), "--epochs") + 1) = "100000";
     *(std::find(arguments.begin(), arguments.end(), "--engine") + 1) = ddp ? "ddp" : "dp";
     INFO("attempt " << attempt);
-    if (!ddp) {  // dp goes on from what ddp's killed run has left
+    if (!ddp) {  // dp resumes from the checkpoint of ddp's killed run
       if (!std::filesystem::exists(last)) continue;
       const std::int64_t saved = dp::load_checkpoint(last).state.step;
       *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = std::to_string(saved + 3);
@@ -35,7 +35,7 @@ TEST_CASE("a rank killed at twenty random moments ends all, and the other engine
       INFO(outcome.err);
       REQUIRE(outcome.code == 0);
       CHECK(summary_in(folder.path() + "/run")["steps"] == saved + 3);
-      gone_on_by_dp += saved > dp_step;  // from a step that ddp took
+      gone_on_by_dp += saved > dp_step;  // ddp had advanced since dp's last run
       dp_step = saved + 3;
       std::filesystem::remove(folder.path() + "/run/summary.json");
       continue;
@@ -58,7 +58,7 @@ TEST_CASE("a rank killed at twenty random moments ends all, and the other engine
     CHECK(seconds < 5);
     CHECK(all_gone(folder.path() + "/run", 2));
     if (std::filesystem::exists(last))
-      CHECK(dp::load_checkpoint(last).state.step >= dp_step);  // readable, and no step lost
+      CHECK(dp::load_checkpoint(last).state.step >= dp_step);  // readable, no step lost
   }
   CHECK(killed == 20);
   CHECK(gone_on_by_dp >= 5);

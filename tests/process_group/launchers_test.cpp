@@ -1,4 +1,4 @@
-// The three ways to start the multi-process engine, and what a user sees when one goes wrong.
+// The three launchers of the multi-process engine, and what the user sees when one fails.
 #include <signal.h>
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ Outcome self_started(const std::string& folder, const Words& more) {
   return run_dp_train(short_run("run") + Words{"--cpu", std::to_string(kRanks)} + more, folder);
 }
 
-// As torchrun starts them: one process a rank, all told by their environment. Rank 0's outcome.
+// Starts the ranks like torchrun: one process per rank, configured by environment variables. Returns rank 0's outcome.
 Outcome by_environment(const std::string& folder, const Words& more) {
   const std::string port = free_port();
   std::vector<Program> ranks;
@@ -30,7 +30,7 @@ Outcome by_environment(const std::string& folder, const Words& more) {
     INFO("rank " << rank << ": " << outcome.err);
     CHECK(outcome.code == 0);
     if (rank == 0) first = outcome;
-    if (rank != 0) CHECK(outcome.out.empty());  // rank 0 alone logs
+    if (rank != 0) CHECK(outcome.out.empty());  // only rank 0 logs
   }
   return first;
 }
@@ -51,7 +51,7 @@ Outcome by_mpirun(const std::string& folder, const Words& more) {
 
 using Launcher = Outcome (*)(const std::string&, const Words&);
 
-// The weights that a launcher's run ends with.
+// The digest of the final weights of a launcher's run.
 std::string conform(Launcher launch, const Words& more) {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
@@ -75,7 +75,7 @@ TEST_CASE(
     "launchers: the program's own and torchrun's environment give the same run, over shared memory and over tcp") {
   const std::string expected = conform(self_started, {});
   CHECK(conform(by_environment, {}) == expected);
-  CHECK(conform(self_started, {"--comm", "tcp"}) == expected);  // the same tree of sums
+  CHECK(conform(self_started, {"--comm", "tcp"}) == expected);  // the same reduction tree
 }
 
 TEST_CASE("launchers: mpirun gives the same run") {
@@ -83,7 +83,7 @@ TEST_CASE("launchers: mpirun gives the same run") {
     DP_SKIP("mpirun or the MPI plugin is not here");
   const std::string expected = conform(self_started, {});
   CHECK(conform(by_mpirun, {}) == expected);
-  conform(by_mpirun, {"--comm", "mpi"});  // MPI's own order of sums
+  conform(by_mpirun, {"--comm", "mpi"});  // MPI sums in its own order
 }
 
 TEST_CASE("launchers: ranks that have output beside rank 0's are named in it") {
@@ -126,7 +126,7 @@ TEST_CASE("launchers: ranks started with different options, or with another toke
     Program first(arguments, folder.path(), rank_variables(0, 2, port));
     Program second(arguments + more, folder.path(), rank_variables(1, 2, port, token));
     const Outcome refused = second.wait();
-    if (token != "secret") ::kill(first.id(), SIGKILL);  // it would wait for the right one
+    if (token != "secret") ::kill(first.id(), SIGKILL);  // rank 0 still waits for a rank with its token
     first.wait();
     return refused;
   };
@@ -206,7 +206,7 @@ TEST_CASE("launchers: a rank that is signalled alone in an evaluation leaves, an
   ::kill(ranks[1].id(), SIGTERM);
   CHECK(ranks[1].ends_within(2));
   CHECK(ranks[1].wait().code == 143);
-  ::kill(ranks[0].id(), SIGTERM);  // in its stall
+  ::kill(ranks[0].id(), SIGTERM);  // during its stall
   CHECK(ranks[0].ends_within(2));
   const Outcome first = ranks[0].wait();
   INFO(first.err);

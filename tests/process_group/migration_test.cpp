@@ -1,4 +1,4 @@
-// The migration tables of docs/guide/engines.md: every row has something here that runs what its right side says.
+// The migration tables of docs/guide/engines.md: every row has a trial here that runs its right-hand side.
 #include <dp/dp.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace dp::test;
 
 namespace {
 
-// The left cells of the tables below "Coming from", the first column's titles and rules left out, with their right ones.
+// The rows of the tables below "Coming from", without headings and rules: left cell -> right cell.
 std::map<std::string, std::string> rows_of_the_page() {
   std::map<std::string, std::string> rows;
   std::ifstream page(DP_ENGINES_PAGE);
@@ -39,7 +39,7 @@ Words words(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-// Trains two steps, with these flags besides.
+// Trains two steps with these additional flags.
 void train(const std::string& flags, const Words& variables = {}, const Words& launcher = {}) {
   const TemporaryFolder folder;
   Program program(words("--dataset synthetic --model mlp -p 1 --max-steps 2 --threads-per-replica 1 --output-dir") +
@@ -68,13 +68,13 @@ void two_processes_by_environment() {
 }
 
 void by_mpirun() {
-  if (!std::filesystem::exists("/usr/bin/mpirun")) return;  // launchers_test.cpp says when it is not there
+  if (!std::filesystem::exists("/usr/bin/mpirun")) return;  // launchers_test.cpp reports a missing mpirun
   train("--engine ddp --cpu 1 -b 16",
         {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1"},
         {"/usr/bin/mpirun", "-np", "2"});
 }
 
-// The seven steps of the first table, on CPUs instead of GPUs.
+// The seven steps of the first table, on CPUs.
 void seven_steps() {
   const Model model = models::mlp();
   DataParallel net(model, {.devices = cpus(2), .split = Split::chunk});
@@ -103,12 +103,12 @@ void weights_with_and_without_prefix() {
   train("--cpu 1 --init " + (folder / "weights.safetensors"));
 }
 
-void a_world_of_mpi() {  // what dp_train asks, too
+void a_world_of_mpi() {  // dp_train makes the same calls
   CHECK(!process_group_from_mpi());
   CHECK(!started_by_mpi());
 }
 
-// What a row's right side says: its flags, as tried, and other things that it says.
+// A row's flags as tried, and a function for what flags cannot express.
 struct Trial {
   std::string flags;
   std::function<void()> more{};
@@ -135,7 +135,7 @@ const std::map<std::string, Trial> kTrials{
     {"`register_comm_hook(None, bf16_compress_hook)`; FSDP's `MixedPrecision(reduce_dtype=torch.bfloat16)`",
      {kRanks + "--reduce-dtype bfloat16", trains("--cpu 2 --reduce-dtype bfloat16")}},
     {"`torch.autocast(\"cuda\", torch.bfloat16)`; with `torch.float16` and `GradScaler`", {""}},
-    {"`if rank == 0: torch.save(...)`", {kRanks + "--save-every 1 --save-every-steps 1"}},  // with --output-dir as all
+    {"`if rank == 0: torch.save(...)`", {kRanks + "--save-every 1 --save-every-steps 1"}},  // train() sets --output-dir
     {"`all_reduce` of the validation counts", {kRanks}},
     {"`horovodrun -np 4 python train.py`, `mpirun -np 4 python train.py`", {"", by_mpirun}},
     {"`hvd.init(); hvd.rank(); hvd.size()`", {"", a_world_of_mpi}},
@@ -148,7 +148,7 @@ const std::map<std::string, Trial> kTrials{
     {"`HOROVOD_STALL_CHECK_TIME_SECONDS`", {kRanks + "--timeout 60"}},
 };
 
-// Not to be tried here: they need GPUs, or are torchrun's own; and what every trial has.
+// Flags not tried here: they need GPUs, belong to torchrun, or are set by every trial.
 const std::set<std::string> kElsewhere{"--gpus",       "--no-python", "--nproc-per-node", "--amp",
                                        "--output-dir", "--init",      "--engine",         "--amp-dtype"};
 

@@ -1,4 +1,4 @@
-// What a rank's loader hands out: its part of the global batches that a single process would see.
+// A rank's loader yields its part of the global batches of a single-process run.
 #include <algorithm>
 #include <set>
 

@@ -1,4 +1,4 @@
-// Runs of dp_train --engine ddp as users start them.
+// Runs dp_train --engine ddp as a user does.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 
 namespace dp::test {
 
-// A few steps on a tiny data set, in `run`.
+// A few steps on a tiny data set; `run` is the output folder.
 inline Words short_run(const std::string& run) {
   return {"--engine",
           "ddp",
@@ -48,7 +48,7 @@ inline nlohmann::json summary_in(const std::string& run) {
   return nlohmann::json::parse(in);
 }
 
-// Likely to be free for long enough.
+// A port that is free now and probably stays free until the test uses it.
 inline std::string free_port() {
   const FileHandle listener = process_group::listen_on("127.0.0.1", 0);
   return std::to_string(process_group::port_of(listener));
@@ -63,7 +63,7 @@ inline Words rank_variables(int rank, int size, const std::string& port, const s
           "DP_TOKEN=" + token};
 }
 
-// The processes whose command line holds `text`.
+// The processes whose command line contains `text`.
 inline std::vector<pid_t> processes_with(const std::string& text) {
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -76,7 +76,7 @@ inline std::vector<pid_t> processes_with(const std::string& text) {
   return found;
 }
 
-// Whether none is left within so many seconds.
+// Whether no such process is left within `seconds`.
 inline bool all_gone(const std::string& text, double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (!processes_with(text).empty()) {

@@ -1,4 +1,4 @@
-// Ranks that are stopped by a signal: one of them, and all together.
+// Ranks stopped by a signal: a single rank, or all ranks together.
 #include <signal.h>
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace {
 
 constexpr auto kLongestTimeout = std::chrono::seconds(3);
 
-// A run of `ranks` with --timeout 2 that is well under way.
+// A run of `ranks` with --timeout 2, past its start.
 struct Run {
   TemporaryFolder folder;
   Program program;
-  Run(int ranks, const Words& more = {}, const Words& launcher = {})  // prints so little that a pipe holds it
+  Run(int ranks, const Words& more = {}, const Words& launcher = {})  // its output fits in a pipe
       : program(Words{"--engine",
                       "ddp",
                       "--cpu",
@@ -44,7 +44,7 @@ struct Run {
                 folder.path(), {}, launcher, launcher.empty() ? Program::Group::own : Program::Group::of_the_test) {
     program.wait_for("   0/");
   }
-  // Of that rank, from its environment.
+  // The process of this rank, found by its environment.
   pid_t process_of(int rank) const {
     for (const pid_t id : processes_with(folder / "run")) {
       std::ifstream file("/proc/" + std::to_string(id) + "/environ");
@@ -81,7 +81,8 @@ TEST_CASE("a rank whose process is stopped is named, and all end") {
     INFO(comm << ", " << seconds << " s: " << outcome.err);
     CHECK(outcome.code == 6);
     CHECK(seconds < 15);
-    // By the ranks that wait for its gradients, by rank 0, which waits for its word, or by those that wait for rank 0's.
+    // Reported by ranks that wait for the stopped rank's gradients, by rank 0 that waits for its message, or by ranks
+    // that wait for rank 0.
     const std::string name = "rank " + std::to_string(stopped);
     CHECK((outcome.err.find(name + " did not answer (is its process stopped?)") != std::string::npos ||
            outcome.err.find(name + " of 3 did not come to exchange") != std::string::npos ||
@@ -112,7 +113,7 @@ TEST_CASE("ranks are suspended with what started them, for longer than the timeo
 }
 
 TEST_CASE("ranks without a shell that could continue them are not suspended") {
-  Run run(2, {}, {"/usr/bin/setsid"});  // which only forks when it leads a group
+  Run run(2, {}, {"/usr/bin/setsid"});  // setsid forks only if it is a group leader
   const std::vector<pid_t> processes = processes_with(run.folder / "run");
   REQUIRE(processes.size() == 3);
   REQUIRE(::kill(run.program.id(), SIGTSTP) == 0);

@@ -1,4 +1,4 @@
-// Catch2, version 2 or 3, and a skip that CTest reports as one.
+// Catch2 version 2 or 3, and skipping that CTest reports as skipped.
 #pragma once
 
 #if defined(DP_CATCH_V3)
@@ -15,7 +15,8 @@ inline auto Contains(const std::string& part) { return Matchers::ContainsSubstri
 
 namespace dp::test {
 
-// Reports the reason and marks the program as skipped; the caller returns. A program that also failed has failed.
+// Prints the reason and marks the program as skipped; the caller must return. A failed test takes precedence over a
+// skip.
 void mark_skipped(const std::string& reason);
 bool any_skipped();
 

@@ -1,4 +1,4 @@
-// Training from batches of images, and from image sets that the devices keep: the same bits.
+// Training from host batches must give the same bits as training from a device-resident data set.
 #pragma once
 
 #include "support/catch.h"
@@ -6,7 +6,7 @@
 
 namespace dp::test {
 
-// Random pixels, padded and flipped.
+// Random pixels; augmented by padding and flipping.
 class RandomImages final : public Dataset {
  public:
   RandomImages(const Shape& image, std::int64_t classes, std::int64_t size)
@@ -38,7 +38,7 @@ struct Trained {
   Stats training, test;
 };
 
-// Two epochs, each with a short last batch, and an evaluation.
+// Two epochs, each with a short last batch, then an evaluation. `keep` selects the device-resident data set.
 inline Trained train_two_epochs(const Model& model, const DataParallelOptions& options, bool keep) {
   const auto data = std::make_shared<RandomImages>(model.input(), model.output()[0], 21);
   LoaderOptions loading{.batch_size = 8, .augment = true, .seed = 9, .workers = 2};

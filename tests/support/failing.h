@@ -1,4 +1,4 @@
-// For tests of failures: failpoints for as long as an object lives, and how many threads are left.
+// For failure tests: sets DP_FAIL for the lifetime of an object, and counts the threads of the process.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A system whose files say how much memory there is.
+// Replaces the root of /proc and /sys so that a test sets the available memory.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Runs the tests. Exit status: 0 all passed, 1 one failed, 4 none failed and one was skipped.
+// Runs the tests. Exit status: 0 all passed; 1 a test failed; 4 no failure, but a test was skipped.
 #if !defined(DP_CATCH_V3)
 #define CATCH_CONFIG_RUNNER
 #endif

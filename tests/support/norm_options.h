@@ -1,4 +1,4 @@
-// Normalisations with an eps and a momentum of their own, against the formula. The same body on every kind of device.
+// Batch normalisation with non-default eps and momentum against the formula, for every kind of device.
 #pragma once
 
 #include <cmath>
@@ -12,9 +12,9 @@ namespace dp::test {
 
 struct ExpectedNorm {
   double eps, momentum;
-  std::vector<double> mean, variance;  // running, of each channel
+  std::vector<double> mean, variance;  // running statistics per channel
 
-  // Of (N,C,H,W), as a new layer with weight 1 and bias 0 does in training and then in evaluation.
+  // x is (N,C,H,W). Expects what a new layer with weight 1 and bias 0 computes, first in training, then in evaluation.
   std::vector<double> apply(const std::vector<double>& x, std::int64_t channels, bool training) {
     const auto c = static_cast<std::size_t>(channels), cells = static_cast<std::size_t>(kCells);
     const double count = static_cast<double>(x.size() / c);
@@ -41,7 +41,8 @@ struct ExpectedNorm {
   static constexpr std::int64_t kCells = 16;
 };
 
-// Alone, behind a convolution that may take its moments, and between two that may normalise what they read; each with another eps.
+// Three normalisations, each with another eps: one alone, one after a convolution that may compute its moments, and one
+// between two convolutions that may apply it to their input.
 inline void check_norm_options(DataParallelOptions options) {
   constexpr std::int64_t kChannels = 8, kRows = 6;
   const BatchNorm2d given[] = {{0.05, 0.3}, {0.4, 0.2}, {2.0, 0.6}};

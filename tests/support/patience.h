@@ -1,14 +1,15 @@
-// How long a test waits for what should come at once.
+// Time limits of tests.
 #pragma once
 
 #include <chrono>
 
 namespace dp::test {
 
-// Added to limits that tell what ends by itself from what hangs: on a machine whose cores others take, a thread may not run for seconds.
+// Added to limits that separate a slow program from a hanging one. On a loaded machine a thread may not run for
+// seconds.
 inline constexpr std::chrono::seconds kPatience{20};
 
-// Whether what began at `since` and should take so many seconds did not hang.
+// Whether work that started at `since` and should take `seconds` ended before it counts as hanging.
 inline bool in_time(std::chrono::steady_clock::time_point since, double seconds) {
   return std::chrono::steady_clock::now() - since < std::chrono::duration<double>(seconds) + kPatience;
 }

@@ -1,4 +1,4 @@
-// Gradients that replicas sum in bfloat16, and what their sum must be by what each replica has alone. The same bodies on every kind of device.
+// Gradient reduction in bfloat16, checked against the gradients of each replica alone, for every kind of device.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline Tensor rows_of(const Tensor& whole, std::int64_t begin, std::int64_t coun
   return part;
 }
 
-// Any gradient of the logits: what is summed depends on the rows alone.
+// An arbitrary gradient of the logits. It depends on the number of rows only.
 inline Tensor any_logits_grad(const Model& model, std::int64_t rows) {
   Tensor grad(model.output().prepended(rows));
   Random random(7, RandomUse::synthetic);
@@ -33,7 +33,7 @@ inline DataParallelOptions without_dropout(DataParallelOptions options) {
   return options;
 }
 
-// Each replica's gradients, computed by a replica of its own.
+// The gradients of each replica's shard, computed by a single replica.
 inline std::vector<std::vector<NamedTensor>> gradients_alone(const Model& model, const DataParallelOptions& options,
                                                              const Batch& batch) {
   DataParallelOptions one = without_dropout(options);
@@ -61,7 +61,7 @@ inline float sum_rounded(const std::vector<std::vector<NamedTensor>>& all, std::
   return sum_rounded(all, tensor, at, begin, middle) + sum_rounded(all, tensor, at, middle, end);
 }
 
-// The sum of the rounded ones over the fixed tree, in float32, rounded once.
+// Rounds each gradient, adds in float32 over the fixed tree, then rounds once.
 inline std::vector<NamedTensor> rounded_sum(const std::vector<std::vector<NamedTensor>>& all) {
   std::vector<NamedTensor> sums;
   for (std::size_t t = 0; t < all.front().size(); ++t) {
@@ -73,7 +73,7 @@ inline std::vector<NamedTensor> rounded_sum(const std::vector<std::vector<NamedT
   return sums;
 }
 
-// Bit for bit, in every reduction and with buckets of any size.
+// The result must be bit-equal in every reduction mode and with every bucket size.
 inline void check_rounded_sums(const Model& model, DataParallelOptions options, std::int64_t rows) {
   options = without_dropout(options);
   options.reduce_dtype = DType::bf16;
@@ -100,7 +100,7 @@ inline void check_rounded_sums(const Model& model, DataParallelOptions options, 
     }
 }
 
-// How a training of a few steps goes.
+// The record of a short training run.
 struct RoundedCourse {
   std::vector<double> losses, norms;
   std::vector<NamedTensor> weights, momenta;
@@ -122,7 +122,7 @@ inline RoundedCourse rounded_course(const Model& model, DataParallelOptions opti
   return course;
 }
 
-// Share of the values that bfloat16 does not have.
+// Fraction of non-zero float32 values that bfloat16 cannot represent.
 inline double finer_than_bfloat16(const std::vector<NamedTensor>& tensors) {
   double finer = 0, all = 0;
   for (const NamedTensor& tensor : tensors) {
@@ -135,7 +135,7 @@ inline double finer_than_bfloat16(const std::vector<NamedTensor>& tensors) {
   return finer / all;
 }
 
-// Losses, norms and weights stay within rounding of those with sums in float32; weights and momenta are float32 as ever.
+// Losses, norms and weights stay within rounding of a float32 reduction. Weights and momenta stay float32.
 inline void check_rounded_training(const Model& model, DataParallelOptions options, std::int64_t rows) {
   const auto origin = DataParallel(model, options).weights();
   const RoundedCourse exact = rounded_course(model, options, DType::f32, rows),

@@ -1,4 +1,4 @@
-// Data of ranks for tests of communicators, and the sum in the one order that communicators have.
+// Input of ranks for communicator tests, and the expected sum in the communicators' fixed tree order.
 #pragma once
 
 #include <cstring>
@@ -15,9 +15,9 @@ constexpr DType kTypeOf = sizeof(T) == 2   ? DType::bf16
                           : sizeof(T) == 4 ? DType::f32
                                            : DType::f64;
 template <typename T>
-using SumOf = std::conditional_t<sizeof(T) == 2, float, T>;  // what elements are added in
+using SumOf = std::conditional_t<sizeof(T) == 2, float, T>;  // accumulation type
 
-// Different for every summand, with digits that make the order of summation show.
+// Differs per summand. The values are chosen so that another order of summation changes the bits.
 template <typename T>
 std::vector<T> summand_values(int summand, std::int64_t count) {
   std::vector<T> data(static_cast<std::size_t>(count));
@@ -26,7 +26,7 @@ std::vector<T> summand_values(int summand, std::int64_t count) {
     const SumOf<T> value =
         static_cast<SumOf<T>>(random.uniform(-1, 1)) * static_cast<SumOf<T>>(random.below(7) == 0 ? 1000 : 1);
     if constexpr (sizeof(T) == 2) {
-      // Float sums of so few digits are exact, but for those that lose small numbers beside large ones: these four take turns.
+      // Sums of 16-bit values are mostly exact in float32. Values of +-2^28 absorb small summands and expose the order.
       const int turn = i % 3 == 0 ? summand % 4 : 1;
       data[i] = kernels::from_float<T>(turn == 0 ? 0x1p28f : turn == 2 ? -0x1p28f : value);
     } else {
@@ -36,7 +36,7 @@ std::vector<T> summand_values(int summand, std::int64_t count) {
   return data;
 }
 
-// Element i of the tree over the summands [begin, end), before it is rounded.
+// Element i of the tree sum over summands [begin, end), before the final rounding.
 template <typename T>
 SumOf<T> exact_tree_of(const std::vector<std::vector<T>>& all, std::size_t i, int begin, int end) {
   if (end - begin > 1) {

@@ -1,4 +1,4 @@
-// A folder that goes with its owner, and whole files as text.
+// A folder that the destructor removes, and functions to read and write whole text files.
 #pragma once
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ class TemporaryFolder {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  // Makes the folders on the way, too.
+  // Creates missing parent folders.
   void write(const std::string& name, std::span<const std::uint8_t> bytes) const {
     std::filesystem::create_directories(std::filesystem::path(*this / name).parent_path());
     std::ofstream file(*this / name, std::ios::binary);

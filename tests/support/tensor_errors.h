@@ -1,4 +1,4 @@
-// How far tensors are from what they should be. What is not finite, of another shape or without a partner is infinitely far.
+// Distances between tensors. A non-finite value, another shape or a missing tensor counts as infinite distance.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using NamedTensor = std::pair<std::string, Tensor>;
 inline constexpr double kInfinitelyFar = std::numeric_limits<double>::infinity();
 
 inline double finite_or_far(double error) { return std::isfinite(error) ? error : kInfinitelyFar; }
-// std::max loses a NaN.
+// std::max ignores a NaN in its second argument.
 inline double larger_error(double a, double b) { return std::max(finite_or_far(a), finite_or_far(b)); }
 
 inline double value_at(const Tensor& t, std::int64_t i) {
@@ -25,7 +25,7 @@ inline double value_at(const Tensor& t, std::int64_t i) {
   return t.dtype() == DType::f64 ? t.data<double>()[i] : static_cast<double>(t.data<float>()[i]);
 }
 
-// |a - b| / |b - origin|, norms over the tensor; origin is zero when not given. |a - b| where b is the origin.
+// ||a - b|| / ||b - origin|| over the tensor; a null origin is zero. If b equals the origin: ||a - b||.
 inline double relative_error(const Tensor& a, const Tensor& b, const Tensor* origin = nullptr) {
   if (a.shape() != b.shape() || (origin != nullptr && origin->shape() != b.shape())) return kInfinitelyFar;
   double difference = 0, norm = 0;
@@ -47,7 +47,7 @@ struct Worst {
   }
 };
 
-// Whether each tensor has its partner: as many, of the same names, in the same order.
+// Whether both lists have the same names in the same order.
 inline bool same_names(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const NamedTensor& x, const NamedTensor& y) { return x.first == y.first; });

@@ -9,8 +9,8 @@
 
 namespace dp::test {
 
-// The oracle, the CPU, and the GPU where there is one; with DP_TESTED_KINDS=cuda the GPU alone. A program with a backend of its own
-// says otherwise before main.
+// Reference, CPU, and CUDA if a GPU is present. DP_TESTED_KINDS=cuda selects the GPU alone. A program with another
+// backend changes the list before main.
 inline std::vector<DeviceKind>& tested_kinds() {
   static std::vector<DeviceKind> kinds = [] {
     const char* const only = std::getenv("DP_TESTED_KINDS");

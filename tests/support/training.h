@@ -11,7 +11,7 @@
 
 namespace dp::test {
 
-// conv+ReLU, ReLU+pool+dropout, conv, linear+ReLU, dropout, linear: every kind of node, odd sizes, 12x12 inputs.
+// conv+ReLU, ReLU+pool+dropout, conv, linear+ReLU, dropout, linear. Covers every kind of node; odd sizes, 12x12 input.
 inline Model small_convnet(bool dropout = false) {
   ModelBuilder m("small_convnet", Shape{2, 12, 12});
   auto x = m.relu(m.conv2d("conv1", m.input(), {.out_channels = 5, .kernel = 3}));
@@ -23,7 +23,7 @@ inline Model small_convnet(bool dropout = false) {
   return m.build(m.linear("fc2", x, {.out_features = 7}));
 }
 
-// Without kinks: every gradient is exact up to rounding.
+// A smooth function: gradients are exact up to rounding.
 inline Model smooth_convnet() {
   ModelBuilder m("smooth_convnet", Shape{2, 8, 8});
   auto x = m.conv2d("conv1", m.input(), {.out_channels = 6, .kernel = 3});
@@ -31,8 +31,8 @@ inline Model smooth_convnet() {
   return m.build(m.linear("fc", m.flatten(x), {.out_features = 5}));
 }
 
-// Every way in which a residual network joins its branches: a block that keeps its input, one that reshapes it, an addition of
-// two convolutions, a node that three others read. Odd sizes; `relu` false leaves a smooth function.
+// Every kind of residual join: an identity shortcut, a projection shortcut, an addition of two convolutions, and a node
+// with three readers. Odd sizes; relu == false gives a smooth function.
 inline Model residual_net(bool relu = true, bool dropout = false) {
   ModelBuilder m("residual_net", Shape{3, 11, 11});
   const auto kink = [&](ModelBuilder::Node x) { return relu ? m.relu(x) : x; };
@@ -69,17 +69,17 @@ inline DataParallelOptions on_cpus(int replicas) {
   DataParallelOptions options;
   options.devices = cpus(replicas);
   options.threads_per_replica = 1;
-  options.pin_threads = false;  // tests run beside each other
+  options.pin_threads = false;  // tests run in parallel
   return options;
 }
 
-// So many replicas in turn on so many GPUs.
+// Replica i runs on GPU i % devices.
 inline DataParallelOptions on_gpus(int replicas, int devices) {
   DataParallelOptions options;
   std::vector<int> ids;
   for (int i = 0; i < replicas; ++i) ids.push_back(i % devices);
   options.devices = gpus(ids);
-  options.autotune = false;  // simulated GPUs are slow, and say nothing about speed
+  options.autotune = false;  // simulated GPUs are slow and their timings are meaningless
   return options;
 }
 

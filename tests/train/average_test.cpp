@@ -1,4 +1,4 @@
-// The moving average of the weights in a run: saved, resumed, evaluated.
+// The moving average of the weights in a training run: saved, resumed, evaluated.
 #include "support/catch.h"
 #include "train/expect_error.h"
 #include "train/tiny_run.h"

@@ -1,4 +1,4 @@
-// The checkpoint `best`, and what the accuracies in reports count.
+// The checkpoint `best`, and the accuracies in reports.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ using dp::test::tiny_model;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
-// Whether an evaluation of the resumed run was the best.
+// Whether any evaluation of the resumed run was reported as the best.
 bool beats(TrainerOptions options) {
   options.resume = "auto";
   bool best = false;
@@ -70,7 +70,7 @@ TEST_CASE("a resumed run keeps the best of its earlier part until an evaluation 
     const std::string before = read_text(temp / "checkpoints/best/manifest.json");
     Checkpoint last = load_checkpoint(temp / "checkpoints/last");
     CHECK(last.state.best_top1 == load_checkpoint(temp / "checkpoints/best").state.best_top1);
-    last.state.best_top1 = 100;  // as if the earlier part had been perfect
+    last.state.best_top1 = 100;  // simulates a perfect accuracy in the first part
     save_checkpoint(temp / "checkpoints/last", last);
     CHECK_FALSE(beats(options));
     CHECK(read_text(temp / "checkpoints/best/manifest.json") == before);
@@ -91,7 +91,7 @@ struct Hits {
   double percent5() const { return 100.0 * static_cast<double>(top5) / static_cast<double>(samples); }
 };
 
-// Counts how many logits of each row are larger than its label's.
+// Counts the labels within the top 1 and top 5 logits of their rows.
 void count(Hits& hits, const Tensor& logits, const Tensor& labels) {
   const std::int64_t classes = logits.shape()[1];
   for (std::int64_t row = 0; row < logits.shape()[0]; ++row) {
@@ -143,7 +143,7 @@ TEST_CASE("S9: top-1 and top-5 of evaluations are what a direct count gives, in 
 
 TEST_CASE("top-1 and top-5 of training steps are what a direct count before each step gives") {
   const TemporaryFolder temp;
-  const Model model = models::mlp({.hidden = {24}});  // the same function in training and evaluation
+  const Model model = models::mlp({.hidden = {24}});  // computes the same in training and evaluation
   const TrainerOptions options = tiny_options(temp.path());
   Trainer trainer(model, tiny_digits(), options);
   DataParallel before(model, options.parallel);

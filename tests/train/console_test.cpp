@@ -1,4 +1,4 @@
-// The lines of the console and the keys of the summary, exactly.
+// The exact console lines and summary keys.
 #include "engine/train/console/console_text.h"
 
 #include <nlohmann/json.hpp>

@@ -8,7 +8,7 @@
 
 namespace dp::test {
 
-// Calls `body`, which must throw dp::Error of that code with every fragment in its text.
+// Calls `body`. It must throw a dp::Error with this code and every fragment in its text.
 template <typename Body>
 void expect_error(ErrorCode code, const std::vector<std::string>& fragments, Body&& body) {
   try {

@@ -4,7 +4,7 @@
 
 namespace dp::test {
 
-// DP_FAIL for as long as it lives; read when an engine is made.
+// Sets DP_FAIL during its lifetime. An engine reads DP_FAIL in its constructor.
 class Failpoint {
  public:
   explicit Failpoint(const char* text) { ::setenv("DP_FAIL", text, 1); }

@@ -1,4 +1,4 @@
-// Steps that go wrong and disks that fill up: what is kept, what is said.
+// Failing steps and full disks: what stays on disk and what is reported.
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -20,7 +20,7 @@ using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
-// No file grows beyond a few bytes while it lives: a full disk.
+// Simulates a full disk: no file can grow beyond 16 bytes during its lifetime.
 class FullDisk {
  public:
   FullDisk() {
@@ -57,11 +57,11 @@ TEST_CASE("NaN ends the run, and no checkpoint holds it") {
   CHECK(last.state.step == 8);
   CHECK(all_finite(last.weights));
 
-  options.resume = "auto";  // from the last good checkpoint the run completes
+  options.resume = "auto";  // resumes from the last good checkpoint
   CHECK(tiny_run(options).weights_sha256 == tiny_run(tiny_options()).weights_sha256);
 }
 
-// Weights that the last update spoiled: the step's own loss and gradient were finite.
+// The last update spoiled the weights; the step's own loss and gradient were finite.
 TEST_CASE("weights with NaN never replace the checkpoint `last`") {
   for (const char* place : {"fc.weight", "bn.running_var"}) {
     INFO(place);
@@ -129,7 +129,7 @@ TEST_CASE("a last checkpoint that can not be written is an I/O error") {
     const std::shared_ptr<void> restore(nullptr, [&](void*) { full.reset(); });
     tiny_run(tiny_options(temp.path()), callbacks);
   });
-  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 14);  // the one before stays
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 14);  // the previous checkpoint stays
 }
 
 TEST_CASE("a summary that could not be written is found before training") {

@@ -1,4 +1,4 @@
-// Which tensors of a file a model takes (S23), and what is said about the others.
+// Which tensors of a file a model loads (S23), and what is reported about the rest.
 #include <limits>
 
 #include "engine/train/restore.h"

@@ -1,4 +1,4 @@
-// A run that the host has no memory for is refused before its replicas and batches are made, with what fits.
+// A run that exceeds the host's memory is refused before it creates replicas and batches. The error suggests what fits.
 #include "kernels/host/memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
@@ -23,7 +23,7 @@ TrainerOptions options_of(std::int64_t batch, int replicas) {
   return options;
 }
 
-// By the tables of what is allocated: the replicas, up to four batches of images of each kind, a copy of the weights.
+// The expected need: the replicas, up to four training and four evaluation batches, and a copy of the weights.
 std::size_t bytes_of(std::int64_t batch, int replicas) {
   const std::int64_t eval = std::min<std::int64_t>(std::max<std::int64_t>(batch, 128), 130);
   const std::int64_t slots = std::min<std::int64_t>(4, (300 + batch - 1) / batch), eval_slots = (130 + eval - 1) / eval;
@@ -35,7 +35,7 @@ std::size_t bytes_of(std::int64_t batch, int replicas) {
   return bytes;  // the other buffers are too small to be rounded up
 }
 
-// Of what is free a tenth is not promised.
+// Suggestions leave a tenth of the free memory unused.
 std::size_t kibibytes_promising(std::size_t bytes) { return bytes / 9 * 10 / kKiB + 2; }
 
 std::string refusal(const TrainerOptions& options, bool training = true) {
@@ -97,7 +97,8 @@ TEST_CASE("the batch that is named fits, and so do the replicas") {
   for (const ImagesOn place : {ImagesOn::host, ImagesOn::device}) {
     TrainerOptions options = options_of(290, 2);
     options.images_on = place;
-    // Without the loader's batches, whose number falls as they grow, more memory is a larger batch.
+    // A larger batch needs fewer loader slots, so host memory is not monotonic in the batch size. Device-resident
+    // images use no loader batches.
     const std::size_t bytes = bytes_of(100, 2) - (place == ImagesOn::device ? (300 + 130) * 784 * sizeof(float) : 0);
     system.set_available(kibibytes_promising(bytes));
     options.batch_size = number_behind(refusal(options), "; a batch of ");

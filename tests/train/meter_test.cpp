@@ -1,4 +1,4 @@
-// Training time and throughput: what is counted, and what is left out.
+// Training time and throughput: what counts.
 #include "engine/train/meter.h"
 
 #include <chrono>
@@ -18,7 +18,7 @@ TEST_CASE("the clock runs between run and pause alone") {
   CHECK(meter.seconds() == 0);
   meter.run();
   let_time_pass();
-  meter.run();  // goes on
+  meter.run();  // resumes
   CHECK(meter.seconds() >= 0.002);
   meter.pause();
   const double first = meter.seconds();
@@ -55,7 +55,7 @@ TEST_CASE("the rate leaves the warm-up out, and what stands before a mark") {
   meter.add(1000);
   meter.pause();
   const double warmup = meter.seconds();
-  CHECK(meter.rate() == Approx(1000 / warmup));  // of everything, as nothing came after it
+  CHECK(meter.rate() == Approx(1000 / warmup));  // nothing followed the warm-up: the rate covers everything
   meter.end_warmup();
   CHECK(meter.rate() == Approx(1000 / warmup));
   meter.run();
@@ -65,7 +65,7 @@ TEST_CASE("the rate leaves the warm-up out, and what stands before a mark") {
   const double second = meter.seconds();
   CHECK(meter.rate() == Approx(30 / (second - warmup)));
   meter.mark();
-  CHECK(meter.rate_since_mark() == meter.rate());  // nothing came since
+  CHECK(meter.rate_since_mark() == meter.rate());  // nothing added since the mark
   meter.run();
   let_time_pass();
   meter.add(7);

@@ -1,4 +1,4 @@
-// The constants of models and recipes, one by one, as README and the command line's documentation have them.
+// The constants of models and recipes, as README and the command-line documentation list them.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -40,7 +40,7 @@ Lines described(const Model& model) {
   return lines;
 }
 
-// Of convolutions, normalisations and the last layer: as torchvision's resnet18 has them, in the order of its forward.
+// The layers of torchvision's resnet18 in forward order.
 Lines resnet18_lines(bool imagenet_stem, std::int64_t width, std::int64_t classes) {
   const auto conv = [](std::int64_t channels, int kernel, int stride) {
     return fmt::format("conv {} of {}, stride {}, padding {}", channels, kernel, stride, kernel / 2);
@@ -105,7 +105,8 @@ Spread spread_of(const Tensor& tensor) {
   return spread;
 }
 
-// Of every parameter: PyTorch's distribution for its layer, or torchvision's for the convolutions of a residual network.
+// Every parameter follows PyTorch's default distribution for its layer. Convolutions of residual networks follow
+// torchvision's.
 void check_start(const Model& model, bool residual) {
   const auto weights = DataParallel(model, dp::test::on_cpus(1)).weights();
   std::size_t checked = 0;
@@ -128,7 +129,7 @@ void check_start(const Model& model, bool residual) {
       const double deviation = std::sqrt(2 / (static_cast<double>(conv->out_channels) * window));
       CHECK(std::abs(spread.mean) <= slack * deviation);
       CHECK(spread.deviation == Approx(deviation).epsilon(slack));
-      CHECK(spread.largest > 2 * deviation);  // no uniform reaches that
+      CHECK(spread.largest > 2 * deviation);  // beyond the range of a uniform distribution
     } else {
       CHECK(std::abs(spread.mean) <= slack * bound);
       CHECK(spread.largest <= bound * (1 + 1e-6));
@@ -147,7 +148,7 @@ TEST_CASE("initial weights are drawn from PyTorch's distributions") {
 
 TEST_CASE("a model and a data set bring the documented recipe, and every option not given its default") {
   struct {
-    const char *model, *dataset;  // dataset null: the model's
+    const char *model, *dataset;  // null data set: the model's default
     const char* expected_dataset;
     double lr, weight_decay;
     ScheduleKind schedule;

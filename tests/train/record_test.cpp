@@ -1,4 +1,4 @@
-// What a run reports, and how often: callbacks, metrics.jsonl and the summary agree.
+// The content and frequency of reports. Callbacks, metrics.jsonl and the summary must agree.
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -37,7 +37,7 @@ TEST_CASE("metrics.jsonl has what the callbacks were told, in order") {
     CHECK(r.epoch == (r.step - 1) / 7);
     CHECK(r.batches == 7);
     CHECK(r.lr ==
-          Approx(0.05 * 0.5 * (1 + std::cos(kPi * static_cast<double>(r.step - 1) / 21))));  // to the last epoch's end
+          Approx(0.05 * 0.5 * (1 + std::cos(kPi * static_cast<double>(r.step - 1) / 21))));  // 0 after the last epoch
     CHECK(r.images_per_second > 0);
     CHECK((r.batch < 6) == (r.eta_seconds > 0));
   };
@@ -49,7 +49,7 @@ TEST_CASE("metrics.jsonl has what the callbacks were told, in order") {
                     {"seconds", r.seconds},
                     {"average", r.average},
                     {"best", r.best}});
-    if (!r.average) CHECK_FALSE(r.best);  // the average is judged
+    if (!r.average) CHECK_FALSE(r.best);  // `best` refers to the average only
   };
   const RunSummary summary = tiny_run(options, callbacks);
   const auto lines = lines_of(read_text(temp / "metrics.jsonl"));
@@ -77,7 +77,7 @@ TEST_CASE("the time of training is that of training alone") {
   callbacks.on_start = [&](const DataParallel&, const TrainerOptions&) { begin = Clock::now(); };
   callbacks.on_eval = [&](const EvalReport& report) {
     end = Clock::now();
-    if (report.epoch < 2) std::this_thread::sleep_for(kPause);  // as an evaluation that takes its time
+    if (report.epoch < 2) std::this_thread::sleep_for(kPause);  // simulates a slow evaluation
   };
   const RunSummary summary = tiny_run(tiny_options(), callbacks);
   CHECK(summary.seconds_train > 0);
@@ -128,7 +128,7 @@ TEST_CASE("checkpoints come every so many epochs or steps, and always at the end
   CHECK(saved(0, 0) == std::vector<std::int64_t>{35});
   CHECK(saved(0, 10) == std::vector<std::int64_t>{10, 20, 30, 35});
   CHECK(saved(0, 7) == std::vector<std::int64_t>{7, 14, 21, 28, 35});  // after the epoch's evaluation
-  CHECK(saved(1, 7) == std::vector<std::int64_t>{7, 14, 21, 28, 35});  // once
+  CHECK(saved(1, 7) == std::vector<std::int64_t>{7, 14, 21, 28, 35});  // one save per step
   CHECK(saved(1, 0, 10) == std::vector<std::int64_t>{7, 10});
 }
 

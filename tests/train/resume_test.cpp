@@ -1,4 +1,4 @@
-// A run that was stopped and resumed is the run that was not.
+// A stopped and resumed run equals an uninterrupted run.
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -147,7 +147,7 @@ TEST_CASE("checkpoints between epochs resume as well, in a folder of their own")
 }
 
 TEST_CASE("S22: a run saved on two replicas resumes on one, three and four, to a millionth of the distance moved") {
-  const Model model = models::mlp({.hidden = {24}});  // without what differs by shard
+  const Model model = models::mlp({.hidden = {24}});  // no layer depends on the sharding
   struct End {
     NamedTensors origin, weights;
     std::int64_t steps;
@@ -174,7 +174,7 @@ TEST_CASE("S22: a run saved on two replicas resumes on one, three and four, to a
     const dp::test::Worst way = dp::test::worst_error(got.weights, wanted.weights, &wanted.origin);
     INFO(replicas << " replicas, " << way.name);
     CHECK(got.steps == 21);
-    CHECK(way.error <= 1e-6);  // measured: 8e-8
+    CHECK(way.error <= 1e-6);  // measured 8e-8
   }
 }
 
@@ -185,7 +185,7 @@ TEST_CASE("auto starts anew where nothing lies, and goes on where something does
   CHECK(run_until(options, 3).steps == 3);
   CHECK(run_until(options, 9).steps == 9);
   CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
-  const RunSummary done = tiny_run(options);  // nothing is left to train
+  const RunSummary done = tiny_run(options);  // training is already complete
   CHECK(done.steps == 21);
   CHECK(done.weights_sha256 == uninterrupted().weights_sha256);
   CHECK(done.top1 == uninterrupted().top1);
@@ -202,7 +202,7 @@ TEST_CASE("a run that stops before its first step can be resumed") {
   CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
 }
 
-// From sample `from` on, a read takes `slow` milliseconds.
+// Reading a sample with index `from` or higher takes `slow` milliseconds.
 class SlowPart final : public Dataset {
  public:
   SlowPart(std::shared_ptr<const Dataset> of, std::int64_t from) : of_(std::move(of)), from_(from) {}
@@ -239,7 +239,7 @@ TEST_CASE("a stop ends the wait for a batch, and the run goes on after the steps
   callbacks.on_step = [&](const StepReport& report) {
     while_training = unsaved;
     if (report.step == 3)
-      stopper = std::thread([&] {  // into the wait for the fourth batch, of 48 seconds
+      stopper = std::thread([&] {  // during the wait for the fourth batch, which takes 48 s
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         stop = 2;
       });
@@ -268,7 +268,7 @@ TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run"
   options.max_steps = 7;
   options.stop = &stop;
   TrainerCallbacks callbacks;
-  callbacks.on_eval = [&](const EvalReport&) { stop = 2; };  // too late: the run was complete
+  callbacks.on_eval = [&](const EvalReport&) { stop = 2; };  // too late: training is complete
   CHECK_FALSE(tiny_run(options, callbacks).interrupted);
 }
 
@@ -301,7 +301,7 @@ TEST_CASE("a newest checkpoint that can not be read is named, with what is taken
   for (const char* file : {"model.safetensors", "state.json"}) {
     INFO(file);
     const TemporaryFolder temp;
-    run_until(tiny_options(temp / "run"), 10);  // `best` of the first epoch, `last` of step 10
+    run_until(tiny_options(temp / "run"), 10);  // `best` from the first epoch, `last` from step 10
     const std::string last = temp / "run/checkpoints/last", best = temp / "run/checkpoints/best";
     fs::resize_file(last + "/" + file, 20);
     for (const char* resume : {"auto", "run"}) {

@@ -1,4 +1,4 @@
-// The run folder: its lock, its metrics file, files that appear whole.
+// The run folder: its lock, its metrics file, and atomic file creation.
 #include "engine/train/run_folder.h"
 #include "engine/base/atomic_text.h"
 
@@ -27,7 +27,7 @@ TEST_CASE("one run to a folder") {
     expect_error(ErrorCode::usage, {path, "another run", "--output-dir"}, [&] { RunFolder second(path + "/"); });
     CHECK_FALSE(dp::FolderLock(path).held());
   }
-  const RunFolder third(path);  // the lock goes with its owner
+  const RunFolder third(path);  // the destructor released the lock
   CHECK_FALSE(third.has_checkpoints());
 }
 
@@ -39,13 +39,13 @@ TEST_CASE("a folder that never began goes, with the parents made for it, and one
   { const RunFolder folder(temp.path()); }
   CHECK(read_text(temp / "notes") == "mine");
   CHECK_FALSE(std::filesystem::exists(temp / "checkpoints"));
-  std::filesystem::create_directory(temp / "config.toml");  // in the way
+  std::filesystem::create_directory(temp / "config.toml");  // blocks the name
   expect_error(ErrorCode::io, {"config.toml"}, [&] { RunFolder(temp.path()).begin("", std::nullopt); });
   CHECK_FALSE(std::filesystem::exists(temp / "metrics.jsonl"));
   RunFolder(temp / "a/b").begin("", std::nullopt);
   CHECK(std::filesystem::exists(temp / "a/b/config.toml"));
   CHECK_FALSE(std::filesystem::exists(temp / "a/b/.lock"));
-  write_text(temp / "a/b/.lock", "");  // of a killed run
+  write_text(temp / "a/b/.lock", "");  // left by a killed run
   RunFolder(temp / "a/b").begin("", std::nullopt);
   CHECK(std::filesystem::exists(temp / "a/b/.lock"));
 }
@@ -58,7 +58,7 @@ TEST_CASE("what killed runs left of the files they were writing goes when the ne
                                            ".config.toml.tmp-1-",  ".config.toml.tmp--1", ".config.toml.tmp-1-x",
                                            ".config.toml.bak-1-0", ".notes.tmp-1-0",      ".metrics.jsonl.tmp-1-0"};
   for (const std::string& other : others) write_text(temp / other, "mine");
-  std::filesystem::create_directory(temp / ".config.toml.tmp-1-1");  // nothing that a run makes
+  std::filesystem::create_directory(temp / ".config.toml.tmp-1-1");  // a run never creates such a folder
   {
     RunFolder folder(temp.path());
     CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-0"));
@@ -96,7 +96,7 @@ TEST_CASE("metrics go on behind the resumed step") {
   }
   const std::string whole = read_text(metrics);
   CHECK(whole == "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2}\n{\"kind\":\"train\",\"step\":3}\n");
-  write_text(metrics, whole + R"({"kind":"train","st)");  // torn by a kill
+  write_text(metrics, whole + R"({"kind":"train","st)");  // truncated by a kill
   write_text(temp / "summary.json", "{}");
   {
     RunFolder folder(temp.path());
@@ -108,7 +108,7 @@ TEST_CASE("metrics go on behind the resumed step") {
         "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2}\n{\"step\":3,\"again\":true}\n");
   {
     RunFolder folder(temp.path());
-    folder.begin("", 9);  // nothing lies beyond
+    folder.begin("", 9);  // no later records
   }
   CHECK(dp::test::lines_of(read_text(metrics)).size() == 3);
   {
@@ -137,7 +137,7 @@ TEST_CASE("a file is replaced whole, and a link to it stays a link") {
   CHECK(std::filesystem::is_symlink(temp / "link"));
   int entries = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(temp.path())) ++entries;
-  CHECK(entries == 2);  // no temporary stays
+  CHECK(entries == 2);  // no temporary file remains
 }
 
 TEST_CASE("a device or a pipe is written through, never replaced") {

@@ -1,4 +1,4 @@
-// Which samples a run reads, in which order, and whether they are augmented.
+// Which samples a run reads, in which order, and whether it augments them.
 #include <mutex>
 #include <numeric>
 #include <ostream>
@@ -14,14 +14,14 @@ using dp::test::tiny_options;
 
 using Samples = std::vector<std::int64_t>;
 
-// Notes every read: the sample, and the first number of its augmentation's stream, where it got one.
+// Records every read: the sample, and the first number of its augmentation stream if there is one.
 class Recording final : public Dataset {
  public:
   struct Read {
     std::int64_t sample;
     std::optional<std::uint32_t> drawn;
     bool operator==(const Read&) const = default;
-    friend std::ostream& operator<<(std::ostream& out, const Read& read) {  // 17, or 17+ when augmented
+    friend std::ostream& operator<<(std::ostream& out, const Read& read) {  // "17", or "17+" if augmented
       return out << read.sample << (read.drawn ? "+" : "");
     }
   };
@@ -70,7 +70,7 @@ Samples counted(std::int64_t size) {
   return all;
 }
 
-// Fisher and Yates's shuffle by the stream of (seed, epoch).
+// A Fisher-Yates shuffle keyed by (seed, epoch).
 Samples shuffled(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
   Samples order = counted(size);
   Random random(seed, RandomUse::shuffle, static_cast<std::uint64_t>(epoch));
@@ -80,8 +80,8 @@ Samples shuffled(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
 }
 
 struct Epochs {
-  std::vector<std::vector<Recording::Read>> train, test;  // by epoch
-  std::vector<std::int64_t> trained;                      // samples of each step
+  std::vector<std::vector<Recording::Read>> train, test;  // indexed by epoch
+  std::vector<std::int64_t> trained;                      // samples per step
   std::int64_t steps = 0;
 };
 
@@ -91,7 +91,7 @@ Epochs run(TrainerOptions options, std::int64_t size = 300) {
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) { epochs.trained.push_back(report.recent.samples); };
   callbacks.on_eval =
-      [&](const EvalReport& report) {  // every batch of the epoch has been taken, and the next one not begun
+      [&](const EvalReport& report) {  // all batches of this epoch were read; the next epoch has not started
         CHECK(report.stats.samples == 130);
         epochs.train.push_back(train->take());
         epochs.test.push_back(test->take());
@@ -127,7 +127,7 @@ TEST_CASE("S9: an evaluation reads every test image once, in order, never augmen
     REQUIRE(epochs.test.size() == 3);
     for (const auto& reads : epochs.test) CHECK(reads == plain(counted(130)));
   }
-  TrainerOptions averaging = tiny_options();  // twice: the weights, then their average
+  TrainerOptions averaging = tiny_options();  // evaluates twice: the weights and their average
   averaging.parallel.ema_decay = 0.9;
   const Epochs epochs = run(averaging);
   REQUIRE(epochs.test.size() == 6);

@@ -1,4 +1,4 @@
-// Learning rate factors against values computed by hand and by torch.optim.lr_scheduler.
+// Learning-rate factors against hand-computed values and torch.optim.lr_scheduler.
 #include <cmath>
 
 #include "dp/optimizer.h"
@@ -10,7 +10,7 @@ namespace {
 using dp::Schedule;
 using dp::ScheduleKind;
 
-// The factor before step `step` of an epoch of `per_epoch` steps, as the trainer asks for it.
+// The factor before step `step` of an epoch with `per_epoch` steps, called as the trainer calls it.
 double factor(const Schedule& schedule, int step, int per_epoch) {
   return schedule.factor(step * (1.0 / per_epoch), 1.0 / per_epoch);
 }
@@ -45,13 +45,13 @@ TEST_CASE("a drop comes at its very step however the division rounds") {
         if (factor(schedule, epoch * per_epoch, per_epoch) > 0.11) FAIL("late at " << epoch << " of " << per_epoch);
       }
     }
-  const Schedule tenth{.kind = ScheduleKind::step, .step_size = 0.1, .gamma = 0.5};  // 0.3 / 0.1 rounds to below 3
+  const Schedule tenth{.kind = ScheduleKind::step, .step_size = 0.1, .gamma = 0.5};  // 0.3 / 0.1 rounds to less than 3
   CHECK(factor(tenth, 3, 10) == Approx(0.125));
 }
 
 TEST_CASE("multistep drops as MultiStepLR") {
   const Schedule schedule{.kind = ScheduleKind::multistep, .gamma = 0.1, .milestones = {2, 3, 3, 6}};
-  // torch: MultiStepLR(milestones=[2, 3, 3, 6], gamma=0.1): a repeated milestone counts twice
+  // torch: MultiStepLR(milestones=[2, 3, 3, 6], gamma=0.1). A repeated milestone counts twice.
   const double torch[] = {1, 1, 0.1, 1e-3, 1e-3, 1e-3, 1e-4};
   for (int epoch = 0; epoch < 7; ++epoch) CHECK(factor(schedule, epoch * 7, 7) == Approx(torch[epoch]).epsilon(1e-12));
   const Schedule half{.kind = ScheduleKind::multistep, .gamma = 0.1, .milestones = {0.5}};
@@ -65,7 +65,7 @@ TEST_CASE("cosine falls as CosineAnnealingLR") {
   const double torch[] = {1, 0.8535533905932737, 0.5, 0.14644660940672627, 0};
   for (int epoch = 0; epoch < 5; ++epoch) CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-12));
   CHECK(factor(schedule, 4 * 12 - 1, 12) > 0);
-  CHECK(factor(schedule, 6 * 12, 12) == Approx(0).margin(1e-12));  // past the end it stays at 0
+  CHECK(factor(schedule, 6 * 12, 12) == Approx(0).margin(1e-12));  // stays at 0 past the end
 }
 
 TEST_CASE("warm-up rises linearly from one over its steps") {

@@ -1,4 +1,4 @@
-// Steps that are skipped because of NaN: counted, reported, and an error when nothing else was done.
+// Steps skipped because of NaN: counted and reported. A run or epoch that skips every step is an error.
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -29,7 +29,7 @@ std::int64_t skipped_in(const std::string& summary) {
   return nlohmann::json::parse(read_text(summary))["skipped_steps"].get<std::int64_t>();
 }
 
-// Fails the backward of these steps.
+// A DP_FAIL text that makes the gradients of steps first..last NaN.
 std::string failing(int first, int last) {
   std::string text;
   for (int step = first; step <= last; ++step)
@@ -83,11 +83,11 @@ TEST_CASE("a run of which every step was skipped is an error, however it was cut
     expect_error(ErrorCode::nonfinite, {"3 of 3 steps", "there is no checkpoint yet"}, [&] { tiny_run(options); });
     const TemporaryFolder temp;
     TrainerOptions parts = skipping(temp.path());
-    CHECK(dp::test::run_until(parts, 3).skipped_steps == 3);  // a stop is not an end
+    CHECK(dp::test::run_until(parts, 3).skipped_steps == 3);  // a stopped run is not complete
     parts.resume = "auto";
     expect_error(ErrorCode::nonfinite, {"4 of 4 steps"}, [&] { tiny_run(parts); });
   }
-  const std::string late = failing(6, 8);  // the end of an epoch, the beginning of the next
+  const std::string late = failing(6, 8);  // the end of one epoch and the start of the next
   const Failpoint nan(late.c_str());
   options.max_steps = 9;
   CHECK(tiny_run(options).skipped_steps == 3);
@@ -116,7 +116,7 @@ TEST_CASE("float16 may skip a whole epoch while it lowers the scale of its loss,
   const RunSummary summary = tiny_run(options);
   CHECK(summary.skipped_steps >= 7);
   CHECK(summary.skipped_steps < 14);
-  const Failpoint nan("nan:backward");  // no scale mends it
+  const Failpoint nan("nan:backward");  // independent of the loss scale
   options.parallel.loss_scale.initial = 4;
   expect_error(ErrorCode::nonfinite, {"7 of 7 steps of epoch 0"}, [&] { tiny_run(options); });
 }

@@ -1,4 +1,4 @@
-// Runs that a callback ends by TrainerOptions::stop: what they leave.
+// Runs that TrainerOptions::stop ends: what they leave on disk.
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -30,7 +30,7 @@ TEST_CASE("a run that stops early on its accuracy leaves a summary of what it di
   callbacks.on_step = [&](const StepReport& report) { step = report; };
   callbacks.on_eval = [&](const EvalReport& report) {
     last = report;
-    if (report.epoch == 1) stop = 1;  // enough
+    if (report.epoch == 1) stop = 1;  // stops after this epoch
   };
   const RunSummary summary = tiny_run(options, callbacks);
   CHECK(summary.interrupted);
@@ -64,7 +64,7 @@ TEST_CASE("a run that stops before its first evaluation, or its first step, has 
     for (const char* result : {"test_loss", "top1", "top5"}) CHECK(json[result].is_null());
     CHECK(json["train_loss"].is_null() == (steps == 0));
 
-    options.stop = nullptr;  // the rest replaces it
+    options.stop = nullptr;  // the resumed run replaces it
     options.resume = "auto";
     tiny_run(options);
     CHECK(parsed(temp / "summary.json")["interrupted"] == false);

@@ -1,4 +1,4 @@
-// Text that goes to terminals, logs and JSON files.
+// Text for terminals, logs and JSON files.
 #include "engine/base/text.h"
 
 #include <cmath>
@@ -21,9 +21,9 @@ TEST_CASE("no byte reaches a terminal as a control character") {
   CHECK(dp::printable("\x1b[2J\n") == "\\x1b[2J\\x0a");
   CHECK(dp::printable("größe 数 😀") == "größe 数 😀");
   CHECK(dp::printable("\xc2\x9b"
-                      "31m") == "\\xc2\\x9b31m");                               // CSI in eight bits
+                      "31m") == "\\xc2\\x9b31m");                               // 8-bit CSI
   CHECK(dp::printable("\xe2\x80\xae") == "\\xe2\\x80\\xae");                    // right-to-left override
-  CHECK(dp::printable("\xe2\x82") == "\\xe2\\x82");                             // cut short
+  CHECK(dp::printable("\xe2\x82") == "\\xe2\\x82");                             // truncated
   CHECK(dp::printable("\xc0\xaf\xed\xa0\x80") == "\\xc0\\xaf\\xed\\xa0\\x80");  // overlong, surrogate
 }
 

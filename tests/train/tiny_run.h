@@ -1,5 +1,5 @@
-// A training run small enough for a test: a convolution, a batch normalisation and a dropout on 300 digits, 48 a batch (the last one 12),
-// 7 steps an epoch.
+// A small training run: a convolution, a batch normalisation and a dropout on 300 digits. Batches of 48 (the last one
+// 12), 7 steps per epoch.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ inline RunSummary tiny_run(const TrainerOptions& options, const TrainerCallbacks
   return trainer.run(callbacks);
 }
 
-// Asks to stop once that many steps are done.
+// Requests a stop after `step` steps.
 inline RunSummary run_until(TrainerOptions options, std::int64_t step) {
   std::atomic<int> stop{0};
   options.stop = &stop;

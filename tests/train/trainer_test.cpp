@@ -1,4 +1,4 @@
-// Whole runs: what they report, what they leave in their folder, how they end.
+// Whole runs: reports, files in the run folder, and how they end.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -64,7 +64,7 @@ TEST_CASE("a run learns and leaves its record") {
   CHECK(last.state.batch_in_epoch == 0);
   CHECK(last.state.model == "tiny");
   CHECK(last.state.best_top1 >= summary.top1);
-  CHECK(last.momenta.size() + 3 == last.weights.size());  // but for what batch normalisation tracks
+  CHECK(last.momenta.size() + 3 == last.weights.size());  // running statistics have no momenta
   CHECK(nlohmann::json::parse(last.state.config)["batch-size"] == 48);
 
   std::vector<std::string> kinds;
@@ -100,7 +100,7 @@ TEST_CASE("the rate follows the schedule step by step") {
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) { rates.push_back(report.lr); };
   TrainerOptions options = tiny_options();
-  options.max_steps = 10;  // cosine ends there
+  options.max_steps = 10;  // the cosine schedule ends at step 10
   const RunSummary summary = tiny_run(options, callbacks);
   CHECK(summary.steps == 10);
   CHECK(summary.epochs == 1);

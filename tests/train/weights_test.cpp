@@ -1,4 +1,4 @@
-// Runs that start from a file of weights (S22, S23).
+// Runs that start from a weights file (S22, S23).
 #include <cstring>
 
 #include "support/catch.h"
@@ -12,14 +12,14 @@ using dp::test::expect_error;
 using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 
-// The weights that a run starts from, and what it said about them.
+// The initial weights of a run, and its messages.
 struct Started {
   NamedTensors weights;
   std::string said;
 };
 Started start_with(const TrainerOptions& options) {
   Started started;
-  std::atomic<int> stop{2};  // before the first step
+  std::atomic<int> stop{2};  // stops before the first step
   TrainerOptions stopping = options;
   stopping.stop = &stop;
   TrainerCallbacks callbacks;

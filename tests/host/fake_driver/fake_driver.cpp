@@ -1,4 +1,4 @@
-// A driver library that answers as compiled: for probe_test.cpp, and for programs on simulated GPUs.
+// A fake CUDA driver library with results fixed at compile time: for probe_test.cpp and programs on simulated GPUs.
 #include <cstdio>
 
 extern "C" int cuInit(unsigned) { return DP_FAKE_INIT; }
@@ -10,7 +10,7 @@ extern "C" int cuGetErrorString(int error, const char** text) {
   *text = error == 100 ? "no CUDA-capable device is detected" : nullptr;
   return error == 100 ? 0 : 1;
 }
-// What benchmarks/gpu/gpus.py asks besides: a device of compute capability 9.0, a driver for CUDA 13.0.
+// Also called by benchmarks/gpu/gpus.py: a device of compute capability 9.0, a driver for CUDA 13.0.
 extern "C" int cuDriverGetVersion(int* version) {
   *version = 13000;
   return 0;

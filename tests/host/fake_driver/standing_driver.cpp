@@ -1,4 +1,4 @@
-// A driver library that hangs in its first call, in a program into which tests/apps/standing_calls.cpp is preloaded.
+// A fake driver library whose first call hangs. The program must preload tests/apps/standing_calls.cpp.
 extern "C" void dp_stand_in_driver();
 extern "C" int cuInit(unsigned) {
   dp_stand_in_driver();

@@ -1,4 +1,4 @@
-// A library for probe_test.cpp that holds the search for plugins: where it looks.
+// A library for probe_test.cpp with the plugin search, to test where it looks for plugins.
 #include "kernels/plugin_file.h"
 
 extern "C" void seek_plugin(char* text, unsigned size) {
