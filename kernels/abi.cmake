@@ -1,4 +1,4 @@
-# DP_ABI_HASH: of all that program and plugin must agree in, the shared headers and the compiler's binary interface.
+# DP_ABI_HASH: a hash of the shared headers and the compiler's ABI, which must be equal in program and plugin.
 file(GLOB dp_abi_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/include/dp/*.h)
 foreach(header backend communicator comm/collective_call comm/wire layout mpi_plugin ops plugin rendezvous step_state trace_ring)
   list(APPEND dp_abi_headers ${PROJECT_SOURCE_DIR}/kernels/${header}.h)

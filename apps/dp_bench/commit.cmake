@@ -1,4 +1,4 @@
-# Writes OUT, a source file that names the commit of SOURCE; only when it differs from what is there.
+# Writes OUT, a source file with the commit of SOURCE. Leaves OUT unchanged if the commit is the same.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT commit)

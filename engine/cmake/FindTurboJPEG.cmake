@@ -1,9 +1,9 @@
-# TurboJPEG::TurboJPEG. libjpeg-turbo's own CMake file, as Debian ships it, asks for libraries of further packages.
+# TurboJPEG::TurboJPEG. Not libjpeg-turbo's own CMake file: Debian's version requires libraries of further packages.
 find_path(TurboJPEG_INCLUDE_DIR turbojpeg.h)
 find_library(TurboJPEG_LIBRARY turbojpeg)
 mark_as_advanced(TurboJPEG_INCLUDE_DIR TurboJPEG_LIBRARY)
 
-# TJFLAG_LIMITSCANS came with 2.1; the header has no version number.
+# TJFLAG_LIMITSCANS exists since 2.1. The header has no version number.
 if(EXISTS "${TurboJPEG_INCLUDE_DIR}/turbojpeg.h")
   file(STRINGS ${TurboJPEG_INCLUDE_DIR}/turbojpeg.h TurboJPEG_HAS_2_1 REGEX "TJFLAG_LIMITSCANS")
 endif()

@@ -1,4 +1,4 @@
-# DP_CUDA: whether the CUDA backend is built; dp_cuda_architectures: for which GPUs.
+# Options of the CUDA backend. DP_CUDA: whether it is built. dp_cuda_architectures: the GPU architectures.
 option(DP_CUDA "Build the CUDA backend; off where there is no toolkit" ON)
 set(DP_CUDA_ARCHITECTURES "all" CACHE STRING "all (that the toolkit knows), native, or a list as 80;90")
 
@@ -18,7 +18,7 @@ if(DP_CUDA)
   endif()
 endif()
 if(DP_CUDA)
-  # CMake before 3.26 does not know how nvcc spells C++20.
+  # CMake before 3.26 lacks nvcc's option for C++20.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   set(dp_cuda_architectures ${DP_CUDA_ARCHITECTURES})

@@ -1,4 +1,4 @@
-# `cmake --install`: the library, its public headers, the programs, and what find_package(dp) reads.
+# `cmake --install`: the library, its public headers, the programs, and the package files for find_package(dp).
 include(CMakePackageConfigHelpers)
 set(dp_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dp)
 
@@ -8,7 +8,7 @@ install(EXPORT dpTargets NAMESPACE dp:: DESTINATION ${dp_package_dir})
 if(TARGET dp_train)
   install(TARGETS dp_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-# Where programs look for it: ../lib/dp, and the run path of what links dp.
+# Programs search for the plugin in ../lib/dp. Embedders search the run path of the binary that links dp.
 if(TARGET dp_cuda)
   install(TARGETS dp_cuda dp_peer_probe LIBRARY DESTINATION lib/dp RUNTIME DESTINATION lib/dp)
 endif()

@@ -1,5 +1,5 @@
-# In a project without a build type and without -O, dp's own files are compiled as for Release; unoptimised, the loader
-# takes six times as long. The project's own files keep their flags.
+# If the project sets neither a build type nor -O, dp's own files are compiled with Release options: the unoptimised
+# loader is six times slower. The project's own files keep their flags.
 get_directory_property(dp_options COMPILE_OPTIONS)
 foreach(language CXX CUDA)
   if(NOT "${CMAKE_${language}_FLAGS};${dp_options}" MATCHES "(^|[ ;])-O")

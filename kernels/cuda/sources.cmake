@@ -1,4 +1,4 @@
-# The CUDA backend's files, for the plugin and for the simulation in tests/simulated_cuda.
+# The source files of the CUDA backend, for the plugin and for the simulation in tests/simulated_cuda.
 set(dp_cuda_folder ${PROJECT_SOURCE_DIR}/kernels/cuda)
 set(dp_cuda_kernels)
 foreach(name
@@ -91,7 +91,7 @@ foreach(name
 )
   list(APPEND dp_cuda_runtime ${dp_cuda_folder}/${name}.cpp)
 endforeach()
-# What a library that shares no symbols with the program needs of the rest.
+# Shared sources for a plugin, which shares no symbols with the program.
 set(dp_cuda_shared
   ${PROJECT_SOURCE_DIR}/engine/base/device.cpp
   ${PROJECT_SOURCE_DIR}/engine/base/shape.cpp

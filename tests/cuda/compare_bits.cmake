@@ -1,4 +1,4 @@
-# cmake -DPROGRAM=op_bits_simulated -P: one result, whatever the order of threads and blocks.
+# Checks that the results do not depend on the order of threads and blocks. Usage: cmake -DPROGRAM=op_bits_simulated -P
 foreach(order forward random)
   set(ENV{DP_SIMULATED_ORDER} ${order})
   if(order STREQUAL "random")

@@ -1,4 +1,4 @@
-// S15 on simulated GPUs: what fails comes home, named, and nothing stays behind.
+// S15 on simulated GPUs: errors are reported with their replica and phase, and all resources are released.
 #include "cuda/engine/failing_steps.h"
 
 #include <cstdlib>
@@ -11,7 +11,7 @@ TEST_CASE("simulated GPUs: an exception in any phase on any replica comes home, 
     SimulatedGpus machine(gpus);
     for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"})
       for (int replica = 0; replica < gpus; ++replica) {
-        if (gpus == 1 && std::string(phase) == "broadcast") continue;  // nothing to bring anywhere
+        if (gpus == 1 && std::string(phase) == "broadcast") continue;  // no other device to copy to
         setenv("DP_FAIL", (std::string("throw:") + phase + ":dev" + std::to_string(replica) + ":step1").c_str(), 1);
         ErrorCode code{};
         const std::string text = failure_of(on_gpus(gpus, gpus), code);

@@ -1,4 +1,5 @@
-// The CUDA backend on a real GPU: the engine against the float64 reference, one result for every number of replicas.
+// The CUDA backend on a real GPU: the engine against the float64 reference, with equal results for every number of
+// replicas.
 #include "cuda/comm/collectives.h"
 #include "cuda/engine/narrow_nets.h"
 #include "support/rounded_sums.h"
@@ -8,7 +9,7 @@ using namespace dp::test;
 
 namespace {
 
-// How many there are; where there is none the test is skipped.
+// The number of GPUs. Skips the test if there are none.
 int gpu_count() {
   const DeviceProbe probe = probe_devices(DeviceKind::cuda);
   if (probe.count == 0) mark_skipped(probe.reason);
@@ -47,8 +48,8 @@ void check_one_result(const Model& model, std::int64_t rows, BatchNormMode norm)
     }
 }
 
-// A network in its real size does the CPU's step. Two float32 computations, each within 1e-5 of float64 forward; `gradients`: of the norm
-// of each tensor's gradient.
+// Compares one step of a network in its real size on the GPU with the CPU. Forward: two float32 results, each within
+// 1e-5 of float64. `gradients`: tolerance relative to the norm of each tensor's gradient.
 void check_real_size(const Model& model, double gradients) {
   const int devices = gpu_count();
   if (devices == 0) return;
@@ -61,9 +62,9 @@ void check_real_size(const Model& model, double gradients) {
   CHECK(gradient.error <= gradients);
   CHECK(state.error <= 5e-5);
   CHECK(relative_error(got.predictions, expected.predictions) <= 5e-5);
-  const Worst candidate = worst_of(step(model, on_gpus(1, devices), batch), moved, &origin);
-  INFO("way of " << candidate.name);
-  CHECK(candidate.error <= 2 * gradients);
+  const Worst worst = worst_of(step(model, on_gpus(1, devices), batch), moved, &origin);
+  INFO("worst: " << worst.name);
+  CHECK(worst.error <= 2 * gradients);
 }
 
 }  // namespace
@@ -75,7 +76,7 @@ TEST_CASE("GPU: a narrow mnist_convnet equals the reference on 1, 2 and 4 replic
 TEST_CASE("GPU: a narrow resnet18 without its ReLUs equals the reference on 1, 2 and 4 replicas, every reduction") {
   const Model model = narrow_resnet(/*relu=*/false);
   check_narrow(model, BatchNormMode::sync, 9);
-  // Fewer than five images a shard leave the last normalisations of one pixel ill-conditioned.
+  // With fewer than five images per shard, the last normalisations (1x1 images) are ill-conditioned.
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled}) check_narrow(model, norm, 22);
 }
 
@@ -101,7 +102,8 @@ TEST_CASE("GPU: gradients summed in bfloat16 over p2p, bit for bit what each rep
   }
 }
 
-// On one GPU a communicator of one rank: that the library is found, understands the calls, and ends.
+// On one GPU the communicator has one rank. This still checks that the library is found, accepts the calls, and
+// terminates.
 TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
   const int devices = gpu_count();
   if (devices == 0) return;
@@ -120,28 +122,29 @@ TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
   }
 }
 
-// A value within rounding of a kink goes one way here and the other way there. Of the half million of this network it may be one, and its
-// gradient is about a hundredth of the norm at most.
+// A value within rounding of a kink may take different sides on CPU and GPU. This can happen to about one of this
+// network's half million values. Its gradient is at most about a hundredth of the norm.
 TEST_CASE("GPU: mnist_convnet in its real size does the CPU's step") {
   check_real_size(models::mnist_convnet({}), 1e-2);
 }
 
-// Twenty layers of rounding, each way: the CPU's worst gradient is 3e-5 from float64.
+// Twenty layers of rounding on each side. The CPU's worst gradient differs from float64 by 3e-5.
 TEST_CASE("GPU: resnet18 on 32x32 images without its ReLUs does the CPU's step") {
   check_real_size(models::resnet18({.classes = 10, .input = {3, 32, 32}, .relu = false}), 2e-4);
 }
 
-// For compute-sanitizer, under which everything takes tens of times as long.
+// For compute-sanitizer, which is tens of times slower.
 TEST_CASE("GPU: few steps of both narrow networks", "[.sanitizers]") {
   const int devices = gpu_count();
   if (devices == 0) return;
   DataParallelOptions options = on_gpus(2, devices);
-  options.comm = Comm::p2p;  // NCCL's kernels wait for each other, which launches one after another do not allow
+  options.comm = Comm::p2p;  // NCCL's kernels wait for each other, but compute-sanitizer serialises launches
   five_steps(narrow_convnet(), options, 6);
   five_steps(narrow_resnet(/*relu=*/true), options, 10);
 }
 
-// Channels in eights, of which the third stage has 64: the kernels on tensor cores, cells that stay in shared memory among them.
+// Channel counts are multiples of eight, and 64 in the third stage: this covers the tensor-core kernels, including
+// those with cells resident in shared memory.
 TEST_CASE("GPU: few steps in bfloat16 on tensor cores", "[.sanitizers]") {
   const int devices = gpu_count();
   if (devices == 0) return;

@@ -1,6 +1,6 @@
-// Prints what ops compute of fixed inputs, a checksum for each: to compare the simulated GPU with a real one. Of every op whose
-// arithmetic is the same on both: sums in a fixed order, single operations, and products added by fmaf. Loss and batch normalisation
-// use functions and contractions that each side rounds in its own way.
+// Prints a checksum of each op's output for fixed inputs, to compare the simulated GPU with a real one. Contains only
+// ops with identical arithmetic on both: sums in a fixed order, single operations, and products accumulated by fmaf.
+// Loss and batch normalisation are omitted: their math functions and contractions round differently.
 #include <cstdio>
 
 #include "cuda/comm/ranks.h"
@@ -75,7 +75,7 @@ TEST_CASE("bits: pools") {
         const HostTensor dy = random_tensor(window_output(x.shape, channels, window), random);
         const std::string what = std::to_string(channels) + "-" + std::to_string(window.kernel) + "-" +
                                  std::to_string(window.stride) + "-" + to_string(layouts);
-        // Half of the elements dropped: a scale of 2 is exact, contracted or not.
+        // Drops half of the elements: the scale 2 is exact, with and without contraction.
         const LayerResult most =
             max_pool2d(rig, x, dy, {.window = window, .relu = true, .dropout = kernels::DropoutSpec{0.5f, 3}}, samples,
                        inputs, layouts);

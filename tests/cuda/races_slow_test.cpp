@@ -1,4 +1,4 @@
-// What races_test.cpp leaves out: residual networks over every communicator, with shards and averages.
+// The cases that races_test.cpp omits: residual networks over every communicator, with shards and averages.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "simulated_cuda/nccl/nccl_recorder.h"

@@ -1,4 +1,4 @@
-// Training under the race detector of the simulation: within kernels, and between what streams of all devices do.
+// Training under the simulation's race detector: within kernels, and between the streams of all devices.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/engine/rules_runs.h"
 
@@ -12,13 +12,13 @@ const Model& tiny() {
   return model;
 }
 
-// More than one block of weights: both replicas have a slice.
+// More than one block of weights, so that both replicas have a slice.
 const Model& two_layers() {
   static const Model model = models::mlp({.input = {1, 14, 14}, .hidden = {40}});
   return model;
 }
 
-// One that runs eagerly, one that is recorded, one that is launched.
+// One eager step, one recorded step, one graph launch.
 void three_steps(const Model& model, const DataParallelOptions& options) {
   DataParallel net(model, options);
   for (std::uint64_t i = 0; i < 3; ++i)
@@ -35,10 +35,11 @@ std::string to_string(const LeftOut& left_out) {
   return std::to_string(left_out.found) + " of " + std::to_string(left_out.waits);
 }
 
-// Leaves out each wait that replica 0 enqueues in two steps, one at a time: how many there are, and how many are reported.
+// Skips each wait that replica 0 enqueues in two steps, one per run. Returns the number of waits and the number of
+// reported omissions.
 LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
   SimulatedGpus machine(2);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   DataParallelOptions options = on_gpus(2, 2);
   options.reduce = reduce;
   options.graphs = Graphs::never;
@@ -49,7 +50,7 @@ LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
       net.train_step(random_batch(two_layers(), 2, number++), {.lr = 0.05f, .momentum = 0.9f});
     net.take_stats();
   };
-  train(8);  // until the slots of pinned memory have grown: that waits for the devices
+  train(8);  // until the pinned slots have grown, which waits for the devices
   CHECK(simt::take_reports().empty());
   LeftOut result;
   for (;;) {
@@ -70,31 +71,33 @@ LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
 
 }  // namespace
 
-// What is left out is the engine's: before every forward the compute stream waits for the weights, before every exchange the
-// communication stream for the gradients; before a step's inputs are used they must have come, before they come their slot must be free.
+// The engine's waits. The compute stream waits for the weights before every forward pass. The communication stream
+// waits for the gradients before every reduction. A step waits for its inputs before it uses them. An upload of inputs
+// waits for a free slot.
 TEST_CASE("race detector: a wait that the engine lacks is found, as the page on the simulated CUDA says") {
   std::string table = "| reduce | the engine's waits | waits within p2p |\n|---|---|---|\n";
   for (const auto& [reduce, name] : {std::pair(Reduce::master, "master"), std::pair(Reduce::all_reduce, "allreduce"),
                                      std::pair(Reduce::sharded, "sharded")}) {
     const LeftOut own = leave_out_each_wait(reduce, false), of_peers = leave_out_each_wait(reduce, true);
     INFO(name);
-    CHECK(own ==
-          LeftOut{8, 5});  // the first follows a wait of the host, and so do those until a slot of inputs is free
+    CHECK(own == LeftOut{8, 5});  // silent: the first one, and those for a free input slot, follow a host wait
     table += std::string("| ") + name + " | " + to_string(own) + " | " + to_string(of_peers) + " |\n";
   }
   INFO(table);
   CHECK(read_text(DP_SIMT_PAGE).find(table) != std::string::npos);
 }
 
-// Left out while a step is recorded, so that its graph lacks an edge, or where it is launched. The waits of replica 0, in order:
-// - two buckets with three waits each: for replica 1's gradients, for its slices, and until it has read. The wait until it has read is silent
-//   both times: the next bucket's first wait, or the end of the graph, orders the same. The wait for the slices of the second bucket is silent,
-//   too: replica 1 has no slice of it;
-// - the wait that joins replica 1's stream: without it there is no graph;
-// - a wait before each of three launches, for replica 1's uploads. The first is silent: before a recording the host waits for both devices.
+// Skips a wait while a step is recorded (its graph then lacks an edge) or at a launch. The waits of replica 0, in
+// order:
+// - Two buckets with three waits each: for replica 1's gradients, for its slices, and until it has read. The last one
+// is silent for both buckets: the next bucket's first wait, or the end of the graph, orders the same accesses. The wait
+// for the second bucket's slices is silent, too: replica 1 has no slice of it.
+// - The wait that joins replica 1's stream. Without it capture fails.
+// - A wait before each of three launches, for replica 1's uploads. The first is silent: the host waits for both devices
+// before it records.
 TEST_CASE("race detector: an edge that the graph of a step lacks is found") {
   SimulatedGpus machine(2);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const Model model = narrow_convnet();
   int edges = 0, found = 0, refused = 0;
   for (int number = 1; edges < number; ++number) {

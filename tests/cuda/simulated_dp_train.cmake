@@ -1,5 +1,5 @@
-# cmake -DPROGRAM=dp_train -DFOLDER=<of the simulated plugin, probe and driver> -P: dp_train as it is, on simulated GPUs. One result on
-# one GPU and on two.
+# The real dp_train on simulated GPUs: the same result on one GPU and on two. Usage: cmake -DPROGRAM=dp_train
+# -DFOLDER=<simulated plugin, probe, driver> -P
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/simulated_environment.cmake)
 set(ENV{DP_SIMULATED_GPUS} 2)
@@ -11,12 +11,12 @@ endif()
 if(NOT text MATCHES "cuDNN +none: /nonexistent was not found\ncuBLASLt +none: /nonexistent was not found\n")
   message(FATAL_ERROR "dp_train env does not tell why there are no libraries: ${text}")
 endif()
-# Without the data set: how to get it, and what does without.
+# Without the data set: the error says how to get it, and how to run without it.
 execute_process(COMMAND ${PROGRAM} --gpus 0,1 --model resnet18 --data-path /nowhere OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)
 if(NOT status EQUAL 3 OR NOT errors MATCHES "cifar10: .*curl -LO .*--dataset synthetic --input 3,32,32 --classes 10")
   message(FATAL_ERROR "dp_train without its data set: exit status ${status}: ${text}${errors}")
 endif()
-# Without the plugin and without a device flag: a warning that names the places, and the CPU.
+# Without the plugin and without a device flag: a warning with the searched folders, and training on the CPU.
 set(ENV{DP_PLUGIN_PATH} /nowhere)
 execute_process(COMMAND ${PROGRAM} --model mlp --dry-run --quiet OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)
 string(CONCAT warning "^dp_train: warning: No usable GPU \\(no CUDA plugin was found \\(looked for /nowhere; DP_PLUGIN_PATH is set, so nothing else "
@@ -25,7 +25,7 @@ if(NOT status EQUAL 0 OR NOT errors MATCHES "${warning}")
   message(FATAL_ERROR "dp_train without the plugin: exit status ${status}: ${text}${errors}")
 endif()
 set(ENV{DP_PLUGIN_PATH} ${FOLDER})
-# A profiler is told of steps, phases and layers.
+# A profiler receives ranges for steps, phases and layers.
 set(ENV{NVTX_INJECTION64_PATH} ${RECORDER})
 set(ENV{DP_RANGES} ${FOLDER}/dp_train_ranges)
 file(REMOVE ${FOLDER}/dp_train_ranges)

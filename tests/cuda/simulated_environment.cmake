@@ -1,5 +1,5 @@
-# For scripts that run dp_train on simulated GPUs: the environment, without the libraries of this machine, and run(). FOLDER: of the
-# simulated plugin, probe and driver.
+# The environment and run() for scripts that run dp_train on simulated GPUs, without this machine's GPU libraries.
+# FOLDER: the folder of the simulated plugin, probe and driver.
 if(DEFINED ENV{LD_LIBRARY_PATH})  # oneDNN may come from there
   set(ENV{LD_LIBRARY_PATH} "${FOLDER}:$ENV{LD_LIBRARY_PATH}")
 else()

@@ -31,7 +31,7 @@ SimulatedGpus::SimulatedGpus(int count, simt::Peer peers) {
   kernels::cuda::handles_abandoned = false;
   simt::simulation().devices = count;
   simt::simulation().set_peers(peers);
-  // For the probe, which is a process of its own.
+  // For the probe, which is a separate process.
   const char* const words[] = {"none", "all", "corrupts", "hangs"};
   setenv("DP_SIMULATED_GPUS", std::to_string(count).c_str(), 1);
   setenv("DP_SIMULATED_PEERS", words[static_cast<int>(peers)], 1);

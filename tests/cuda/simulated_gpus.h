@@ -1,4 +1,4 @@
-// The simulated GPUs as this program's GPUs.
+// Provides simulated GPUs as the program's GPUs.
 #pragma once
 
 #include "simulated_cuda/simulation.h"
@@ -6,17 +6,16 @@
 
 namespace dp::test {
 
-// Simulated machines of so many GPUs, with peer access between all of them or none. What was found wrong in the simulation is a failure of
-// the test case.
+// A simulated machine with `count` GPUs. Reports of the simulation fail the test case.
 class SimulatedGpus {
  public:
-  explicit SimulatedGpus(int count, simt::Peer peers = simt::Peer::works);  // corrupts: it claims to work
+  explicit SimulatedGpus(int count, simt::Peer peers = simt::Peer::works);  // corrupts: reported to work
   ~SimulatedGpus();
   SimulatedGpus(const SimulatedGpus&) = delete;
   SimulatedGpus& operator=(const SimulatedGpus&) = delete;
 
  private:
-  TemporaryFolder cache_;  // of what the probe of peer access finds
+  TemporaryFolder cache_;  // for verdicts of the peer probe
 };
 
 }  // namespace dp::test

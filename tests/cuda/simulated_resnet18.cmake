@@ -1,10 +1,11 @@
-# cmake -DPROGRAM=dp_train -DFOLDER=<of the simulated plugin, probe and driver> -P: the whole ResNet18 on four simulated GPUs.
+# The full ResNet18 on four simulated GPUs. Usage: cmake -DPROGRAM=dp_train -DFOLDER=<simulated plugin, probe, driver>
+# -P
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/simulated_environment.cmake)
 set(ENV{DP_SIMULATED_GPUS} 4)
 set(folder ${FOLDER}/dp_train_run_resnet18)
 file(REMOVE_RECURSE ${folder})
-# Four images a step, and four for the evaluation. Trying out kernels would take hours here.
+# Four images per step and four for the evaluation. No autotuning, which would take hours here.
 run(text --gpus 0,1,2,3 --model resnet18 --dataset synthetic --input 3,32,32 --classes 100 --images 24 -b 4 --max-steps 3
     --check-replicas --no-autotune --no-progress --print-freq 1 --output-dir ${folder})
 message(STATUS "${text}")

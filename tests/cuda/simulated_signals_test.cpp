@@ -1,4 +1,5 @@
-// dp_train on simulated GPUs, which plans and tunes for minutes: a signal ends it within two seconds, with every process that it started.
+// dp_train on simulated GPUs, where planning and tuning take minutes: a signal ends it and all its child processes
+// within two seconds.
 #include <signal.h>
 
 #include <chrono>
@@ -21,7 +22,7 @@ using namespace dp::test;
 const Words kResnet{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "--gpus", "0-3"};
 
 std::vector<std::string> simulated(const TemporaryFolder& temp, const std::string& peers = "all") {
-  const char* const libraries = std::getenv("LD_LIBRARY_PATH");  // oneDNN may come from there
+  const char* const libraries = std::getenv("LD_LIBRARY_PATH");  // oneDNN may be installed there
   return {"LD_LIBRARY_PATH=" DP_SIMULATED_FOLDER + (libraries ? ":" + std::string(libraries) : std::string()),
           "DP_PLUGIN_PATH=" DP_SIMULATED_FOLDER,
           "DP_NCCL_LIBRARY=/nonexistent",
@@ -32,7 +33,7 @@ std::vector<std::string> simulated(const TemporaryFolder& temp, const std::strin
           "XDG_CACHE_HOME=" + temp.path()};
 }
 
-// Processes that run with the variables of this test, the probe of peers among them.
+// Number of processes with this test's environment variables, including the peer probe.
 int processes_of(const TemporaryFolder& temp, const std::string& program) {
   int count = 0;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -106,7 +107,8 @@ TEST_CASE("closed standard descriptors are /dev/null in the probe of peers") {
   probe.wait();
 }
 
-// As `timeout -s TERM 3 dp_train --gpus 0-3 --model resnet18 --print-plan` in a shell; sooner the program might not have begun to listen.
+// Like `timeout -s TERM 3 dp_train --gpus 0-3 --model resnet18 --print-plan` in a shell. With a shorter time the signal
+// might arrive before dp_train has installed its handler.
 TEST_CASE("signals on GPUs: timeout ends a plan") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());

@@ -1,7 +1,8 @@
-# Copies a project out of the tree, builds it against dp and runs it. cmake -D... -P, with
-#   PROJECT  its folder        WORK  a folder to build in, made anew
-#   DP_PREFIX or DP_SOURCE     where find_package(dp) or add_subdirectory finds dp
-#   OPTIONS                    options of the outer CMake that decide how dp is compiled
+# Copies a project out of the tree, builds it against dp and runs it. Usage: cmake -D... -P, with
+#   PROJECT                the project's folder
+#   WORK                   the build folder, which is recreated
+#   DP_PREFIX or DP_SOURCE where find_package(dp) or add_subdirectory finds dp
+#   OPTIONS                options of the outer CMake that decide how dp is compiled
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET PROJECT FILENAME name)
 file(REMOVE_RECURSE ${WORK})
@@ -18,7 +19,7 @@ execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -DCM
                 COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/build -j 2 COMMAND_ERROR_IS_FATAL ANY)
 
-# What dp compiles itself with stays its own: the embedder gets one include path, and nothing to test.
+# dp's own compile flags are not passed on: the embedder gets a single include path, and no tests.
 file(READ ${WORK}/build/compile_commands.json commands)
 string(JSON count LENGTH "${commands}")
 math(EXPR last "${count} - 1")

@@ -1,6 +1,7 @@
-# A program outside the tree finds the CUDA plugin, here one that holds the simulated CUDA. As embed.cmake, with DP_SOURCE or
-#   BUILD          to install from, to a prefix that is moved afterwards
-#   SIMULATED      the folder of the simulated plugin, its probe and its driver
+# An external program finds the CUDA plugin, here with the simulated CUDA. Variables: those of embed.cmake (with
+# DP_SOURCE, or without it BUILD), and
+#   BUILD      the build to install from, to a prefix that is moved afterwards
+#   SIMULATED  the folder of the simulated plugin, probe and driver
 cmake_minimum_required(VERSION 3.25)
 if(BUILD)
   file(REMOVE_RECURSE ${WORK}.first ${WORK}.moved)
@@ -37,7 +38,7 @@ set(ENV{DP_SIMULATED_PEERS} all)
 set(ENV{XDG_CACHE_HOME} ${WORK}/cache)
 set(replicas "replica on cuda:0\nreplica on cuda:1\nreplica on cuda:2\nreplica on cuda:3\nloss [0-9.]+\n")
 
-# run(<status> <regex of stdout and stderr> [words before the program]): the program, by a relative path.
+# run(<status> <regex of stdout and stderr> [words before the program]): runs the program by a relative path.
 function(run status expected)
   execute_process(COMMAND ${ARGN} ./gpus WORKING_DIRECTORY ${WORK}/build OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE got)
   if(NOT got EQUAL status OR NOT text MATCHES "^${expected}$")

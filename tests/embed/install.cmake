@@ -1,4 +1,4 @@
-# Installs BUILD to PREFIX, made anew, and looks for what an embedder and a user need.
+# Installs BUILD to PREFIX, which is recreated, and checks for the files that embedders and users need.
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
 foreach(path include/dp/dp.h bin/dp_train bin/dp_bench lib/dp/bench_step lib/dp/pytorch_step.py ${LIBDIR}/libdp.a ${LIBDIR}/cmake/dp/dpConfig.cmake
@@ -12,7 +12,7 @@ list(FILTER headers EXCLUDE REGEX "^dp/[a-z_0-9]+\\.h$")
 if(headers)
   message(FATAL_ERROR "the installation has headers that are not public: ${headers}")
 endif()
-# A folder of the build tree in the run path would be searched for plugins on other machines.
+# The run path must not contain a folder of the build tree: the program would search it for plugins on other machines.
 file(STRINGS ${PREFIX}/bin/dp_train lines REGEX "/apps/dp_train")
 string(FIND "${lines}" "${BUILD}" position)
 if(NOT position EQUAL -1)

@@ -1,5 +1,5 @@
-# Optimisation flags of dp's files and of the embedder's, for several settings of the embedder. cmake -DPROJECT= -DWORK= -DDP_SOURCE=
-# -DOPTIONS= -P: configures, and reads the commands.
+# Checks the optimisation flags of dp's and the embedder's files for several settings of the embedder. Configures, and
+# reads the compile commands. Usage: cmake -DPROJECT= -DWORK= -DDP_SOURCE= -DOPTIONS= -P
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${WORK})
 

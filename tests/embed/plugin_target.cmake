@@ -1,5 +1,5 @@
-# add_subdirectory(dp) builds the CUDA plugin with everything else where there is a toolkit. cmake -DPROJECT= -DWORK= -DDP_SOURCE=
-# -DOPTIONS= -P: configures, and asks what a build would do.
+# add_subdirectory(dp) builds the CUDA plugin by default if a toolkit is installed. Configures, and checks the build's
+# dry run. Usage: cmake -DPROJECT= -DWORK= -DDP_SOURCE= -DOPTIONS= -P
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${WORK})
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK} -DDP_SOURCE_DIR=${DP_SOURCE} ${OPTIONS} OUTPUT_VARIABLE configured

@@ -1,4 +1,4 @@
-# The code that README shows is, to the letter, code that is compiled and run: each of FILES stands in it.
+# Checks that README contains each of FILES verbatim. Other tests compile and run these files.
 file(READ ${README} readme)
 foreach(path ${FILES})
   file(READ ${path} text)

@@ -9,7 +9,7 @@ using namespace dp;
 using namespace dp::test;
 using namespace dp::kernels;
 
-// Tensors that begin `offset` elements behind an aligned address.
+// Tensors that begin `offset` elements after an aligned address.
 class Shifted {
  public:
   Shifted(OpRig& rig, std::int64_t offset) : rig_(rig), offset_(offset), size_(size_of(rig.context().compute_type())) {}
@@ -31,9 +31,9 @@ class Shifted {
     kept_.push_back(rig_.upload_bytes(data, bytes));
     return kept_.back()->data();
   }
-  // The elements of the latest tensor.
+  // The elements of the most recent tensor.
   std::vector<unsigned char> latest() {
-    std::vector<unsigned char> bytes(kept_.back()->bytes() - 64);  // less the fence
+    std::vector<unsigned char> bytes(kept_.back()->bytes() - 64);  // without the fence
     rig_.download_bytes(bytes.data(), *kept_.back(), bytes.size());
     return {bytes.begin() + offset_ * static_cast<std::ptrdiff_t>(size_), bytes.end()};
   }
@@ -45,7 +45,7 @@ class Shifted {
   std::vector<std::unique_ptr<Buffer>> kept_;
 };
 
-// call(rig, shifted) gives the bytes that an op wrote; the same wherever its tensors begin.
+// call(rig, shifted) returns the bytes that an op wrote. They must not depend on the offset.
 template <typename Call>
 void same_at_any_address(const Call& call) {
   everywhere([&](OpRig& rig) {
@@ -113,7 +113,7 @@ TEST_CASE("layers on images take tensors that begin at any element") {
   const auto channels = values(8, 7);
   std::vector<double> stats{90};
   for (const double value : values(16, 8)) stats.push_back(2 + value);
-  const auto elements = [](const TensorDesc& desc) {  // with the layout's padding
+  const auto elements = [](const TensorDesc& desc) {  // including the layout's padding
     return static_cast<std::int64_t>(desc.layout.bytes / size_of(desc.type));
   };
   same_at_any_address([&](OpRig& rig, Shifted& at) {

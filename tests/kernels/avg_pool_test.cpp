@@ -9,7 +9,7 @@ using kernels::Window;
 
 constexpr double kTolerance = 1e-6;  // sums of up to 225 cells
 
-// Of the definition: every cell of the window counts, those on the padding as zero.
+// By definition: every cell of the window counts, with zeros for padding.
 LayerResult naive(const HostTensor& x, const HostTensor& dy, const Window* window) {
   const std::int64_t h = x.shape[2], w = x.shape[3];
   const std::int64_t rows = window ? window->kernel : h, cols = window ? window->kernel : w;

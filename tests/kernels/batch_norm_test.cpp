@@ -10,7 +10,7 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 2e-6;  // a few float32 roundings an element; sums are longer but in double
+constexpr double kTolerance = 2e-6;  // a few float32 roundings per element; sums are longer but in double
 
 template <typename Check>
 void everywhere(const Check& check) {
@@ -40,7 +40,7 @@ void check_equal(const NormResult& actual, const NormResult& expected) {
   CHECK(relative_error(actual.dbias, expected.dbias) <= 2 * kTolerance);
 }
 
-// Numbers that float32 holds, around `mean`.
+// Values that are exact in float32, around `mean`.
 HostTensor around(double mean, double deviation, const Shape& shape, Random& random) {
   HostTensor x = random_tensor(shape, random);
   for (double& value : x.values) value = static_cast<float>(mean + deviation * std::sqrt(3.0) * value);
@@ -132,7 +132,7 @@ TEST_CASE("constant channels normalise to the bias") {
 }
 
 TEST_CASE("merging skips empty parts, wherever they stand, and takes parts of one value") {
-  // Two channels: values 1, 2, 4, 5 and 10, 10, 20, 40; parts of 1 and 3 values among empty ones.
+  // Two channels with values 1, 2, 4, 5 and 10, 10, 20, 40, in parts of 1 and 3 values between empty ones.
   const Doubles empty(5, 0.0), one{1, 1, 10, 0, 0}, rest{3, 11.0 / 3, 70.0 / 3, 14.0 / 3, 1400.0 / 3};
   const auto joined = [](std::initializer_list<Doubles> parts) {
     Doubles all;
@@ -161,7 +161,7 @@ TEST_CASE("merging keeps the variance of parts whose means are a million deviati
 }
 
 TEST_CASE("running values move as PyTorch's do: by the momentum, towards the unbiased variance") {
-  // One channel: 1, 2, 4, 5: mean 3, sum of squares 10, unbiased 10/3.
+  // One channel with values 1, 2, 4, 5: mean 3, sum of squared deviations 10, unbiased variance 10/3.
   everywhere([&](OpRig& rig, bool) {
     HostTensor mean{{1}, {0.5}}, variance{{1}, {2}};
     const Doubles stats = batch_norm_merge(rig, {.channels = 1, .momentum = 0.25}, {4, 3, 10}, &mean, &variance, false);
@@ -169,7 +169,7 @@ TEST_CASE("running values move as PyTorch's do: by the momentum, towards the unb
     CHECK(mean.values[0] == Approx(0.75 * 0.5 + 0.25 * 3).epsilon(1e-7));
     CHECK(variance.values[0] == Approx(0.75 * 2 + 0.25 * 10 / 3).epsilon(1e-7));
 
-    batch_norm_merge(rig, {.channels = 1, .momentum = 0.5}, {1, 8, 0}, &mean, &variance);  // one value has no variance
+    batch_norm_merge(rig, {.channels = 1, .momentum = 0.5}, {1, 8, 0}, &mean, &variance);  // one value: no variance
     CHECK(mean.values[0] == Approx(0.5 * 1.125 + 4).epsilon(1e-7));
     CHECK(variance.values[0] == Approx(0.5 * (1.5 + 2.5 / 3)).epsilon(1e-7));
 
@@ -191,7 +191,7 @@ TEST_CASE("one op updates the running values of many normalisations, each as if 
     const std::int64_t channels = i == 3 ? 300 : 1 + i % 5;
     Doubles own;
     for (int part = 0; part < kParts; ++part) {
-      own.push_back(static_cast<double>(part + i));  // the first of all: an empty part
+      own.push_back(static_cast<double>(part + i));  // the very first part is empty
       const Doubles values = random_tensor({2 * channels}, random).values;
       for (const double value : values) own.push_back(own[0] + std::abs(value));
     }
@@ -289,7 +289,7 @@ TEST_CASE("gradients may be written over those they come from, or not at all") {
     };
     const Doubles dx = backward(own.dz, nullptr, false);
     CHECK(backward(own.dz, nullptr, true) == dx);
-    // Or straight from dy, the ReLU by y.
+    // Or directly from dy, with the ReLU given by y.
     const NormSums single = batch_norm_backward_sums(rig, norm.dy, nullptr, norm.x, &y, stats, Dz::own, layout);
     const Doubles masked = backward(single.dz, nullptr, false);
     CHECK(backward(norm.dy, &y, false) == masked);

@@ -7,7 +7,8 @@ using namespace dp;
 using namespace dp::test;
 using kernels::Window;
 
-// Sums of up to 10^4 products of random numbers in float32: errors grow as the root of the count, to about 1e-6 of the norm.
+// Sums of up to 10^4 products of random numbers in float32. Errors grow with the square root of the count, to about
+// 1e-6 of the norm.
 constexpr double kTolerance = 1e-5;
 
 struct Case {
@@ -78,8 +79,8 @@ TEST_CASE("convolutions at the edges: one cell, windows as large as the padded i
   check_case({2, 13, 3, 7, 4, {1, 2, 0}, true, false}, random);
 }
 
-// Shapes for which the CPU takes Winograd where oneDNN has it: with channels and rows that leave tiles unfilled, and batches
-// that are shared by no thread evenly.
+// Shapes for which the CPU uses Winograd if oneDNN supports it: partly filled tiles (channels and rows), and batches
+// that do not divide evenly among threads.
 TEST_CASE("convolutions of many channels agree with the reference") {
   Random random(4, RandomUse::synthetic);
   check_case({3, 32, 48, 14, 18, {3, 1, 1}, true, true}, random);

@@ -7,7 +7,7 @@
 
 namespace dp::test {
 
-// Of functions that are linear within the step: rounding over step, 1e-16 / 1e-4, with room for sums.
+// For functions that are linear within the step, the error is rounding over step, 1e-16 / 1e-4, plus a margin for sums.
 inline constexpr double kDifferenceStep = 1e-4;
 
 inline HostTensor difference_quotients(HostTensor& at, const std::function<double()>& loss,

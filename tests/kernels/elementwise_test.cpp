@@ -15,14 +15,14 @@ constexpr double kTolerance = 2e-7;  // one rounding
 const Shape kShapes[] = {{1, 1},       {3, 13},      {7, 128},      {1, 1, 5, 3},
                          {3, 5, 7, 5}, {7, 8, 3, 3}, {2, 13, 4, 5}, {3, 32, 5, 7}};
 
-// Row-major, and what convolutions hand over.
+// Row-major, and the output layout of convolutions.
 std::vector<kernels::Layout> layouts_of(OpRig& rig, const Shape& shape) {
   std::vector<kernels::Layout> layouts{rig.plain(shape)};
   if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
   return layouts;
 }
 
-// check(rig, layout, in_place) on every device.
+// Calls check(rig, layout, in_place) on every device.
 template <typename Check>
 void everywhere(const Shape& shape, Check check) {
   for (const DeviceKind kind : tested_kinds()) {

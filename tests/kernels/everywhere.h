@@ -1,4 +1,4 @@
-// One body on every tested kind of device.
+// Runs one test body on every tested kind of device.
 #pragma once
 
 #include "kernels/op_rig.h"
@@ -6,7 +6,7 @@
 
 namespace dp::test {
 
-// For each tested device: check(rig).
+// Calls check(rig) for each tested device.
 template <typename Check>
 void everywhere(Check check) {
   for (const DeviceKind kind : tested_kinds()) {

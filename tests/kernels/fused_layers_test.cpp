@@ -1,4 +1,4 @@
-// Layers fused with what stands beside them (kernels/fused_layers.h) on every device, against their members on the float64 reference.
+// Fused layers (kernels/fused_layers.h) on every device against their unfused ops on the float64 reference.
 #include <cmath>
 
 #include "kernels/op_rig.h"
@@ -34,7 +34,7 @@ TensorDesc mask_of(OpRig& rig, const TensorDesc& y) {
 
 void* data_or_null(const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; }
 
-// What run(rig) returns on every device, beside what it returns on the reference.
+// Compares the results of run(rig) on every device with those on the reference.
 template <typename Run>
 void on_every_device(const Run& run) {
   OpRig oracle(DeviceKind::reference);
@@ -124,7 +124,7 @@ TEST_CASE("a convolution with its pool is both one after another, with the pool'
       rig.run(*op, {from.data(), weights.data(), bias.data(), result.data(), c.training ? mask.data() : nullptr,
                     drops ? keys.samples->data() : nullptr, drops ? keys.inputs->data() : nullptr});
       if (!c.training) return {rig.download(result)};
-      // The mask by the gradient that it lets through.
+      // The mask is checked through the gradient that it passes.
       const auto backward =
           rig.context().make_op(MaxPool2dBackward{result_desc, rig.desc(y, op->tensors()[2].layout), c.pool, dropout});
       const DeviceTensor dx = rig.poisoned(backward->tensors()[1]);
@@ -139,7 +139,7 @@ TEST_CASE("a NaN passes a convolution with its pool") {
   Random random(63, RandomUse::synthetic);
   HostTensor x = random_tensor(shape, random);
   const HostTensor w = random_tensor({8, 4, 3, 3}, random);
-  x.values[7] = std::nan("");  // in the windows of the first pooled cell alone
+  x.values[7] = std::nan("");  // in the windows of the first pooled cell only
   for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     INFO(to_string(Device{kind, 0}));
@@ -255,7 +255,7 @@ TEST_CASE("a linear layer with the loss of its logits is both one after another,
   };
   for (const Case& c : {Case{64, 128, 10, true, true}, Case{1, 1, 2, true, true}, Case{7, 33, 5, false, true, 0.1f},
                         Case{9, 45, 12, true, false, 0.1f}, Case{65, 800, 10, true, true},
-                        Case{3, 900, 10, true, true},  // more weights than one kernel takes
+                        Case{3, 900, 10, true, true},  // more weights than one kernel supports
                         Case{7, 33, 5, true, true, 0, true}}) {
     HostTensor x = random_tensor({c.rows, c.features}, random);
     const HostTensor w = random_tensor({c.classes, c.features}, random), b = random_tensor({c.classes}, random);

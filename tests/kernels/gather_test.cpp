@@ -59,7 +59,7 @@ HostTensor gathered(OpRig& rig, const Images& images, const Gathering& gathering
   return rig.download(x);
 }
 
-// What a loader hands over.
+// The output of a loader.
 std::vector<double> loaded(const Images& images, const Gathering& gathering) {
   const Shape& image = images.shape;
   const auto count = static_cast<std::int64_t>(images.bytes.size()) / image.numel();

@@ -1,4 +1,4 @@
-// Every backward of the reference against central differences of its forward, in float64.
+// Every backward op of the reference against central differences of its forward, in float64.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -14,7 +14,7 @@ using namespace dp;
 using namespace dp::test;
 using kernels::Window;
 
-constexpr double kTolerance = 1e-9;  // of functions that are linear within the step
+constexpr double kTolerance = 1e-9;  // for functions that are linear within the step
 
 double distance_from_zero(const HostTensor& tensor) {
   double smallest = INFINITY;
@@ -25,13 +25,13 @@ double distance_from_zero(const HostTensor& tensor) {
 using Layer = std::function<LayerResult(const HostTensor& x, const HostTensor& w, const HostTensor& b,
                                         const HostTensor& dy, bool relu)>;
 
-// Of dot(direction, layer(x, w, b)).
+// Gradients of dot(direction, layer(x, w, b)).
 void check_layer(OpRig& rig, const Layer& layer, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape,
                  bool relu) {
   Random random(21, RandomUse::synthetic);
   HostTensor x, w, b;
   const HostTensor direction = random_tensor(y_shape, random);
-  do {  // away from ReLU's kink: a step moves an output by less than 2 steps
+  do {  // away from ReLU's kink: a step changes an output by less than 2 steps
     x = random_tensor(x_shape, random), w = random_tensor(w_shape, random), b = random_tensor({w_shape[0]}, random);
   } while (relu && distance_from_zero(layer(x, w, b, direction, false).y) < 4 * kDifferenceStep);
 
@@ -121,7 +121,7 @@ TEST_CASE("the gradient of softmax cross-entropy is its difference quotient, wit
       const auto loss = [&] {
         return 0.25 * softmax_cross_entropy(rig, logits, labels, inputs, false).results.loss_sum;
       };
-      // Curved: the step's square times the third derivative, 1e-8, and rounding.
+      // Not linear: the error is the squared step times the third derivative (1e-8), plus rounding.
       CHECK(relative_error(gradient, difference_quotients(logits, loss)) <= 1e-7);
     }
 }

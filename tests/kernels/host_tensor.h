@@ -1,4 +1,4 @@
-// Tensors of the op tests on the host: row-major doubles, random numbers, and how far two tensors lie apart.
+// Host tensors for the op tests: row-major doubles, random values, and relative errors.
 #pragma once
 
 #include <vector>
@@ -15,14 +15,14 @@ struct HostTensor {
 
 // Uniform in [-1, 1), exact in float32.
 HostTensor random_tensor(const Shape& shape, Random& random);
-// A shuffle of values that differ by at least 1/64 from each other and by 1/128 from zero, exact in float32: no ReLU and no
-// maximum changes its mind under a small step.
+// Shuffled values that differ by at least 1/64 from each other and by 1/128 from zero, exact in float32. So a small
+// step changes the result of no ReLU and no maximum.
 HostTensor distinct_tensor(const Shape& shape, Random& random);
 HostTensor zeros(const Shape& shape);
 
 double norm(const std::vector<double>& values);
 double dot(const HostTensor& a, const HostTensor& b);
-// |actual - expected| / |expected| in L2; |actual| when `expected` is zero. Infinite when a NaN is involved or the shapes differ.
+// |actual - expected| / |expected| in L2; |actual| if `expected` is zero. Infinite for NaN or different shapes.
 double relative_error(const HostTensor& actual, const HostTensor& expected);
 
 }  // namespace dp::test

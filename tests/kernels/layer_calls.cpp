@@ -7,7 +7,7 @@ namespace {
 
 using namespace dp::kernels;
 
-// The layout to ask for, where a plan would prescribe `chained`.
+// The layout to request. `chained`: the layout that a plan would prescribe.
 Layout asked(OpRig& rig, Layouts layouts, const Shape& shape, const Layout& chained = {}) {
   if (layouts == Layouts::plain) return rig.plain(shape);
   return layouts == Layouts::chained ? chained : Layout{};
@@ -19,7 +19,7 @@ DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
 
 void* data_or_null(const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; }
 
-// Convolutions and linear layers differ in their descriptors alone.
+// Convolutions and linear layers differ only in their descriptors.
 struct Descriptors {
   std::function<OpDesc(TensorDesc x, TensorDesc w, TensorDesc y)> forward;
   std::function<OpDesc(TensorDesc dy, TensorDesc w, TensorDesc dx)> backward_data;
@@ -59,7 +59,7 @@ LayerResult weighted_layer(OpRig& rig, const HostTensor& x, const HostTensor& w,
   rig.run(*weights, {rig.relaid(device_x, weights->tensors()[0]).data(),
                      rig.relaid(device_dy, weights->tensors()[1]).data(), dw.data(), data_or_null(bias_gradient)});
   const TensorDesc arena = rig.full(w.shape, rig.context().with_type(w_desc, rig.context().compute_type()));
-  result.dw = rig.download(rig.relaid(dw, arena));  // as a plan does where parameters have one layout
+  result.dw = rig.download(rig.relaid(dw, arena));  // as in a plan, where parameters have one layout
   if (b) result.db = rig.download(*bias_gradient);
   return result;
 }
@@ -113,9 +113,9 @@ LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
   const auto step = rig.upload_bytes(&inputs, sizeof inputs);
   const DeviceTensor device_x = rig.upload(x, x_desc), y = rig.poisoned(y_desc);
 
-  TensorDesc mask_desc{y_desc.shape, DType::u8, y_desc.layout};  // one byte an element of y's layout
+  TensorDesc mask_desc{y_desc.shape, DType::u8, y_desc.layout};  // one byte per element, in y's layout
   mask_desc.layout.bytes = y_desc.layout.bytes / rig.context().element_bytes(y_desc.type);
-  const DeviceTensor mask = rig.poisoned(mask_desc, 0x7F);  // no cell of a window of 11 or less, nor 255
+  const DeviceTensor mask = rig.poisoned(mask_desc, 0x7F);  // neither a cell of a window up to 11 nor 255
   const bool drops = options.dropout && options.training;
   rig.run(*forward, {device_x.data(), y.data(), options.training ? mask.data() : nullptr,
                      drops ? keys->data() : nullptr, drops ? step->data() : nullptr});

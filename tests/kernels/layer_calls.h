@@ -1,4 +1,4 @@
-// Layers run forward and backward on a device, from host tensors to host tensors.
+// Runs layers forward and backward on a device, from host tensors to host tensors.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace dp::test {
 
-// Where an op's tensors lie.
+// The layouts of an op's tensors.
 enum class Layouts {
-  any,      // every op chooses for itself; tensors are reordered from op to op
-  chained,  // as in a plan: what one op chose is prescribed to the next
+  any,      // every op chooses; tensors are reordered between ops
+  chained,  // as in a plan: an op's choice is prescribed to the next op
   plain,    // row-major everywhere
 };
 inline constexpr Layouts kLayouts[] = {Layouts::any, Layouts::chained, Layouts::plain};
@@ -21,7 +21,7 @@ struct LayerResult {
   HostTensor y, dx, dw, db;  // db is empty without bias
 };
 
-// `dy` is the gradient of the output before the folded ReLU. `b` may be null.
+// `dy`: gradient of the output before the fused ReLU. `b` may be null.
 LayerResult conv2d(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,
                    const kernels::Window& window, bool relu, Layouts layouts);
 LayerResult linear(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,
@@ -33,15 +33,15 @@ struct PoolOptions {
   bool training = true;
   std::optional<kernels::DropoutSpec> dropout{};
 };
-// dx is empty when not training. Samples and `inputs` matter with dropout only.
+// dx is empty unless training. `samples` and `inputs` are used with dropout only.
 LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const PoolOptions& options,
                        const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs, Layouts layouts);
 
-// Over the whole image when `window` is null. LayerResult's y and dx.
+// Averages the whole image if `window` is null. Sets y and dx of LayerResult.
 LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const kernels::Window* window,
                        Layouts layouts);
 
-// In `layout` (resolved), into another buffer or in place.
+// In `layout` (resolved), to another buffer or in place.
 HostTensor relu_forward(OpRig& rig, const HostTensor& x, const kernels::Layout& layout, bool in_place);
 HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, const kernels::Layout& layout,
                          bool in_place);
@@ -51,7 +51,7 @@ HostTensor dropout(OpRig& rig, const HostTensor& x, const kernels::DropoutSpec& 
                    const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs,
                    const kernels::Layout& layout, bool in_place);
 
-// (N, C, H, W) of a window op on an input.
+// Output shape (N, C, H, W) of a window op on input `x`.
 Shape window_output(const Shape& x, std::int64_t channels, const kernels::Window& window);
 
 }  // namespace dp::test

@@ -6,7 +6,7 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 1e-5;  // as for convolutions: at most 10^4 products a sum
+constexpr double kTolerance = 1e-5;  // as for convolutions: at most 10^4 products per sum
 
 void check_case(const Shape& x_shape, std::int64_t out, bool bias, bool relu, Random& random) {
   const HostTensor x = random_tensor(x_shape, random), b = random_tensor({out}, random);
@@ -28,7 +28,7 @@ void check_case(const Shape& x_shape, std::int64_t out, bool bias, bool relu, Ra
     }
 }
 
-// A linear layer that reads a convolution's or a pool's output where it lies.
+// A linear layer that reads the output of a convolution or pool in its blocked layout.
 void check_after_blocked(const Shape& x_shape, std::int64_t out, Random& random) {
   const HostTensor x = random_tensor(x_shape, random);
   const HostTensor w = random_tensor({out, x_shape.without_first().numel()}, random);

@@ -12,7 +12,7 @@ using namespace dp::test;
 using kernels::StepInputs;
 using kernels::StepResults;
 
-constexpr double kTolerance = 1e-6;  // exp and log of float32, a few roundings
+constexpr double kTolerance = 1e-6;  // exp and log in float32, a few roundings
 
 std::vector<std::int32_t> random_labels(std::int64_t n, std::int64_t classes, Random& random) {
   std::vector<std::int32_t> labels;
@@ -37,7 +37,7 @@ TEST_CASE("softmax cross-entropy agrees with the reference, with and without lab
         everywhere([&](OpRig& rig) {
           INFO("batch " << batch << " classes " << classes << " smoothing " << smoothing);
           const LossResult actual = softmax_cross_entropy(rig, logits, labels, inputs);
-          // With one class, or a sure answer, the gradient is the small difference of numbers near 1.
+          // With a single class or a certain prediction, the gradient is a small difference of numbers near 1.
           CHECK(norm(actual.dlogits.values) == Approx(norm(expected.dlogits.values)).margin(1e-6));
           if (classes > 1) CHECK(relative_error(actual.dlogits, expected.dlogits) <= 10 * kTolerance);
           CHECK(actual.results.loss_sum == Approx(expected.results.loss_sum).epsilon(kTolerance).margin(1e-6));
@@ -58,7 +58,7 @@ TEST_CASE("the loss adds to what stands there, and needs no gradient") {
     const StepResults after = softmax_cross_entropy(rig, logits, {1}, {}, false, before).results;
     CHECK(after.loss_sum == Approx(2.5 + std::log(2.0)).epsilon(1e-7));
     CHECK(after.samples == 11);
-    CHECK(after.top1 == 4);  // a tie: the lower class stands first
+    CHECK(after.top1 == 4);  // a tie: the lower class wins
     CHECK(after.top5 == 10);
     CHECK(after.nonfinite == 1);
     CHECK(after.clip == 0.5f);
@@ -95,7 +95,7 @@ TEST_CASE("a NaN logit is counted and never right") {
       CHECK(results.nonfinite == 2);
       CHECK(results.top1 == 1);
       CHECK(results.top5 == 1);
-      CHECK(std::isfinite(results.loss_sum) == training);  // a skipped step leaves the epoch's loss readable
+      CHECK(std::isfinite(results.loss_sum) == training);  // a skipped step does not spoil the epoch's loss
     }
   });
 }

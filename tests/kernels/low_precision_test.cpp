@@ -1,5 +1,6 @@
-// Every op with activations in bfloat16 and float16, beside the reference, which rounds what it computed in float64. Both begin from the
-// same rounded values, so results are equal but where rounding in float32 moved one across the middle between two values.
+// Every op with bfloat16 and float16 activations, against the reference, which rounds float64 results. Both start from
+// the same rounded inputs. Results are equal unless float32 rounding moves a value across the midpoint of two
+// neighbours.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,11 +20,11 @@ using kernels::StepInputs;
 using kernels::Window;
 
 constexpr DType kLow[] = {DType::bf16, DType::f16};
-constexpr double kFull = 2e-6;  // what stays in float32: gradients of weights, as with float32 activations
+constexpr double kFull = 2e-6;  // float32 results: gradients of weights, as with float32 activations
 
 bool has_mixed_precision(DeviceKind kind) { return kind != DeviceKind::cpu; }
 
-// check(rig, oracle) for each type on each device that has it.
+// check(rig, oracle) for each type on each device that supports it.
 template <typename Check>
 void everywhere(const Check& check) {
   for (const DType type : kLow) {
@@ -37,7 +38,8 @@ void everywhere(const Check& check) {
   }
 }
 
-// In the type of the rig's activations: at most one of a hundred values, or one, is the neighbour of what is expected.
+// For results in the activation type: at most 1 % of the values (or one value) may be the neighbour of the expected
+// one.
 void check_rounded(OpRig& rig, const HostTensor& actual, const HostTensor& expected) {
   REQUIRE(actual.shape == expected.shape);
   const double step = rig.context().activation_type() == DType::bf16 ? 0x1p-7 : 0x1p-10;
@@ -212,7 +214,7 @@ TEST_CASE("mixed precision: batch normalisation has exact statistics and rounds 
             check_rounded(rig, actual.y, expected.y);
             check_rounded(rig, actual.dz, expected.dz);
             check_rounded(rig, actual.dx, expected.dx);
-            // A value of y that became the neighbour of another may pass its gradient or stop it: at most one of them here.
+            // A value of y that is rounded to its neighbour may pass or block its gradient: at most one here.
             CHECK(relative_error(actual.dweight, expected.dweight) <= 1e-3);
             CHECK(relative_error(actual.dbias, expected.dbias) <= 1e-3);
           }

@@ -160,7 +160,7 @@ NormResult batch_norm(OpRig& rig, const NormCase& norm, const std::vector<std::i
   each_part([&](std::int64_t begin, std::int64_t end, const Layout& lies) {
     append(moments, batch_norm_moments(rig, rows(norm.x, begin, end), lies));
   });
-  // The running values become the batch's, the variance unbiased.
+  // Momentum 1: the running values become the batch's, with the unbiased variance.
   HostTensor mean = zeros({channels}), variance = zeros({channels});
   const Doubles stats =
       batch_norm_merge(rig, {channels, static_cast<int>(parts.size()), norm.eps, 1.0}, moments, &mean, &variance);

@@ -1,4 +1,4 @@
-// Batch normalisation and its pieces, from host values to host values.
+// Batch normalisation and its parts, from host values to host values.
 #pragma once
 
 #include <span>
@@ -7,9 +7,9 @@
 
 namespace dp::test {
 
-using Doubles = std::vector<double>;  // moments, stats, sums: as kernels/ops.h lays them out
+using Doubles = std::vector<double>;  // moments, stats, sums: in the layout of kernels/ops.h
 
-// With `eps` also the stats of this part, in `stats_of_part`.
+// With `eps` it also returns the stats of this part, in `stats_of_part`.
 Doubles batch_norm_moments(OpRig& rig, const HostTensor& x, const kernels::Layout& layout,
                            std::optional<double> eps = {}, Doubles* stats_of_part = nullptr);
 
@@ -18,10 +18,10 @@ struct NormMerge {
   int parts = 1;
   double eps = 1e-5, momentum = 0.1;
 };
-// Updates `mean` and `variance` unless they are null. No stats when they are not asked for.
+// Updates `mean` and `variance` unless they are null. Returns no stats if `stats` is false.
 Doubles batch_norm_merge(OpRig& rig, const NormMerge& merge, const Doubles& moments, HostTensor* mean = nullptr,
                          HostTensor* variance = nullptr, bool stats = true);
-// Several at once: the moments of one's parts, and its running values, which are updated.
+// One of several normalisations: the moments of its parts, and its running values, which are updated.
 struct NormRunning {
   double momentum;
   Doubles moments;
@@ -34,21 +34,21 @@ HostTensor batch_norm_forward(OpRig& rig, const HostTensor& x, const Doubles& st
                               const HostTensor& bias, const HostTensor* addend, bool relu,
                               const kernels::Layout& layout);
 
-// Where dz goes.
+// The destination of dz.
 enum class Dz { nowhere, own, over_dy, over_dy2 };
 struct NormSums {
   Doubles sums;
-  HostTensor dweight, dbias, dz;  // dz is empty when it goes nowhere
+  HostTensor dweight, dbias, dz;  // dz is empty for Dz::nowhere
 };
-// With ReLU when `y` is given. `dy2` may be null.
+// With ReLU if `y` is given. `dy2` may be null.
 NormSums batch_norm_backward_sums(OpRig& rig, const HostTensor& dy, const HostTensor* dy2, const HostTensor& x,
                                   const HostTensor* y, const Doubles& stats, Dz dz, const kernels::Layout& layout);
-// `sums` of one part or of several. With ReLU when `y` is given.
+// `sums`: of one or several parts. With ReLU if `y` is given.
 HostTensor batch_norm_backward(OpRig& rig, const HostTensor& dz, const HostTensor& x, const HostTensor* y,
                                const Doubles& stats, const HostTensor& weight, const Doubles& sums, bool in_place,
                                const kernels::Layout& layout);
 
-// A batch normalisation with ReLU and an addend as wanted, as its definition says, in double.
+// A batch normalisation with optional ReLU and addend, by definition in double.
 struct NormCase {
   HostTensor x, weight, bias, dy;
   std::optional<HostTensor> addend, dy2;
@@ -60,10 +60,11 @@ struct NormResult {
   HostTensor y, dz, dx, dweight, dbias;
 };
 NormResult naive_batch_norm(const NormCase& norm);
-// By the ops, the batch in parts of these sizes; `stats` is not copied out. Layout: plain, or what the device prefers.
+// Runs the ops with the batch in parts of these sizes. Does not download `stats`. `preferred`: the device's preferred
+// layout; else row-major.
 NormResult batch_norm(OpRig& rig, const NormCase& norm, const std::vector<std::int64_t>& parts, bool preferred);
 
 NormCase random_norm(const Shape& shape, bool relu, bool add, bool second, Random& random);
-HostTensor rows(const HostTensor& tensor, std::int64_t begin, std::int64_t end);  // of the first dimension
+HostTensor rows(const HostTensor& tensor, std::int64_t begin, std::int64_t end);  // rows of the first dimension
 
 }  // namespace dp::test

@@ -1,4 +1,4 @@
-// The backward of batch normalisation, average pools and additions in the reference against central differences of their
+// The reference's backward of batch normalisation, average pools and additions against central differences of the
 // forward, in float64.
 #include <cmath>
 
@@ -34,7 +34,7 @@ TEST_CASE("gradients of batch normalisation are its difference quotients, throug
       for (std::size_t i = 0; i < direction.values.size(); ++i) direction.values[i] += norm.dy2->values[i];
       const auto loss = [&] { return dot(batch_norm(rig, norm, parts, false).y, direction); };
       const NormResult gradients = batch_norm(rig, norm, parts, false);
-      // Curved: the step's square times the third derivative.
+      // Not linear: the error is the squared step times the third derivative.
       CHECK(relative_error(gradients.dx, difference_quotients(norm.x, loss)) <= 2e-7);
       CHECK(relative_error(gradients.dweight, difference_quotients(norm.weight, loss)) <= 1e-9);
       CHECK(relative_error(gradients.dbias, difference_quotients(norm.bias, loss)) <= 1e-9);

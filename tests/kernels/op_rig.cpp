@@ -29,7 +29,7 @@ std::vector<double> widened(const std::vector<unsigned char>& bytes) {
   return values;
 }
 
-// `element`: bytes of one; the reference keeps every type as float64.
+// `element`: bytes per element. The reference stores every type as float64.
 std::vector<double> as_doubles(const std::vector<unsigned char>& bytes, DType type, std::size_t element) {
   if (element == sizeof(double)) return widened<double>(bytes);
   return type == DType::bf16  ? widened<BFloat16>(bytes)

@@ -1,5 +1,5 @@
-// Runs single ops on a device for the tests. Whatever an op is to write (its outputs, its workspace) is filled with NaN before,
-// and guarded by a fence of bytes behind it.
+// Runs single ops on a device for the tests. Outputs and workspace are filled with NaN before the op, and guarded by a
+// fence of bytes at the end.
 #pragma once
 
 #include <initializer_list>
@@ -14,7 +14,7 @@
 
 namespace dp::test {
 
-// Device memory and how it is laid out.
+// Device memory and its descriptor.
 struct DeviceTensor {
   kernels::TensorDesc desc;
   std::shared_ptr<kernels::Buffer> memory;
@@ -23,26 +23,26 @@ struct DeviceTensor {
 
 class OpRig {
  public:
-  // activations: as kernels::ContextOptions has them.
+  // activations: as in kernels::ContextOptions.
   explicit OpRig(DeviceKind kind, int threads = 1, std::optional<DType> activations = {});
 
   kernels::Context& context() { return *context_; }
   DeviceKind kind() const { return kind_; }
 
-  // What a descriptor says of an activation or the weights of a layer: any layout, or this one.
+  // Descriptor of an activation or of a layer's weights, in any layout or in the given one.
   kernels::TensorDesc desc(const Shape& shape, const kernels::Layout& layout = {}) const;
   kernels::Layout plain(const Shape& shape) const;
-  // Of a tensor of the compute type.
+  // Descriptor of a tensor of the compute type.
   kernels::TensorDesc full(const Shape& shape, const kernels::Layout& layout = {}) const;
   kernels::TensorDesc plain_full(const Shape& shape) const;
-  // One that the device likes for activations of (N,C,H,W): what it chooses for the output of a convolution.
+  // The device's preferred layout for activations (N,C,H,W): the output layout that it chooses for a convolution.
   kernels::Layout preferred(const Shape& shape);
 
-  // Through Reorder from row-major into desc's layout, which must be resolved.
+  // Reorders from row-major to the layout of `desc`, which must be resolved.
   DeviceTensor upload(const HostTensor& tensor, const kernels::TensorDesc& desc);
-  // Back through Reorder. Checks that nothing was written behind the tensor and that the layout's padding is zero.
+  // Reorders back. Checks that nothing was written after the tensor and that the layout's padding is zero.
   HostTensor download(const DeviceTensor& tensor);
-  HostTensor download_raw(const DeviceTensor& tensor);  // row-major already, of the compute type
+  HostTensor download_raw(const DeviceTensor& tensor);  // the tensor is row-major, of the compute type
   // The same elements in another layout.
   DeviceTensor relaid(const DeviceTensor& tensor, const kernels::TensorDesc& desc);
   DeviceTensor poisoned(const kernels::TensorDesc& desc, unsigned char poison = 0xFF);  // 0xFF: NaN

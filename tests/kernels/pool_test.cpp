@@ -9,7 +9,7 @@ using kernels::DropoutSpec;
 using kernels::StepInputs;
 using kernels::Window;
 
-// A maximum is copied; only dropout's scale rounds.
+// A maximum is copied. Only dropout's scale rounds.
 constexpr double kTolerance = 2e-7;
 
 std::vector<std::int64_t> sample_keys(std::int64_t n) {
@@ -105,7 +105,7 @@ TEST_CASE("padding never wins a maximum, not even over negative numbers") {
 TEST_CASE("the reference's masks are the window cells that ops.h numbers") {
   OpRig rig(DeviceKind::reference);
   const Shape x_shape{1, 1, 3, 3}, y_shape{1, 1, 2, 2};
-  // Windows start at -1 and 1: of each, the cells that lie on the image are 1 1, 1 2 / 2 1, 2 2.
+  // Windows start at -1 and 1. They contain 1x1, 1x2, 2x1 and 2x2 cells of the image.
   const HostTensor x{x_shape,
                      {9, 2, 1,    //
                       4, -8, -7,  //

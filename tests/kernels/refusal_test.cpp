@@ -7,7 +7,7 @@ using namespace dp;
 using namespace dp::test;
 using namespace dp::kernels;
 
-// What making it is refused with; empty when it is not.
+// The error message of make_op(); empty without an error.
 std::string refusal(OpRig& rig, const OpDesc& desc) {
   try {
     rig.context().make_op(desc);
@@ -20,7 +20,7 @@ std::string refusal(OpRig& rig, const OpDesc& desc) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Every device refuses it in one line that names the op and `shape`.
+// Every device rejects the descriptor with a one-line message that names the op and `shape`.
 template <typename MakeDesc>
 void check_refused(const MakeDesc& make_desc, const std::string& shape) {
   for (const DeviceKind kind : tested_kinds()) {

@@ -20,7 +20,7 @@ std::vector<T> narrowed(const HostTensor& tensor) {
   return values;
 }
 
-// Of all sizes, with what rounding meets: ties, subnormal numbers, overflows, NaN.
+// Values of all magnitudes with the special cases of rounding: ties, subnormal numbers, overflows, NaN.
 std::vector<float> numbers_to_round(std::size_t count) {
   const float special[] = {0.0f,
                            -0.0f,
@@ -70,7 +70,7 @@ void check_low(OpRig& rig, DType type, std::int64_t count, std::size_t offset) {
 
 TEST_CASE("Reorder brings float32 to 16 bits and back, wherever the values begin, and writes nothing beside them") {
   for (const DeviceKind kind : tested_kinds()) {
-    if (kind == DeviceKind::reference) continue;  // its 16 bits are float64 in memory
+    if (kind == DeviceKind::reference) continue;  // it stores 16-bit types as float64
     OpRig rig(kind);
     for (const std::int64_t count : {1, 3, 4, 1023, 70001})
       for (const std::size_t offset : {0, 1, 4, 8}) {

@@ -1,4 +1,4 @@
-// The ops that read and write the numbers of a step, from host values to host values.
+// The ops that read and write a step's scalars, from host values to host values.
 #pragma once
 
 #include <optional>
@@ -10,23 +10,23 @@
 namespace dp::test {
 
 struct LossResult {
-  HostTensor dlogits;  // empty when not asked for
+  HostTensor dlogits;  // empty if not requested
   kernels::StepResults results;
 };
-// Adds to `before`. Scaled where there is a scale.
+// Adds to `before`. `scale`: loss scale, if any.
 LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std::vector<std::int32_t>& labels,
                                  const kernels::StepInputs& inputs, bool gradient = true,
                                  const kernels::StepResults& before = {}, std::optional<float> scale = {});
 
-// One update of `weights` and, unless they are null, `momenta`. Returns the copy of the new weights in the rig's activation type, where that
-// is another; where nothing was copied it is NaN.
+// One update of `weights` and, unless null, `momenta`. Returns the copy of the new weights in the rig's activation
+// type, if that differs from the weights' type. Elements without a copy are NaN.
 HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
                       const kernels::StepInputs& inputs, const kernels::StepResults& results);
 
 std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients);
 kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials,
                                       const kernels::StepInputs& inputs, const kernels::StepResults& before = {});
-// Of a scaled gradient; the scaler is adapted.
+// For a scaled gradient. Updates `scaler`.
 kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials,
                                       const kernels::StepInputs& inputs, const kernels::LossScaling& scaling,
                                       kernels::LossScaler& scaler);

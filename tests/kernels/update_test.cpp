@@ -13,7 +13,7 @@ using namespace dp::test;
 using kernels::StepInputs;
 using kernels::StepResults;
 
-constexpr double kTolerance = 1e-6;  // a few float32 roundings an element
+constexpr double kTolerance = 1e-6;  // a few float32 roundings per element
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -81,7 +81,7 @@ TEST_CASE("partial sums of squares cover one block each, the last one short") {
     everywhere([&](OpRig& rig) {
       const std::vector<double> partials = grad_norm_partials(rig, g);
       REQUIRE(partials.size() == expected.size());
-      // The sums are double on every device: squares of float32 are exact in it.
+      // The sums are double on every device, and squares of float32 values are exact in double.
       for (std::size_t i = 0; i < partials.size(); ++i) CHECK(partials[i] == Approx(expected[i]).epsilon(1e-12));
     });
   }

@@ -1,4 +1,5 @@
-// Under `ulimit -v`: oneDNN crashes when one of its small allocations fails, so no op is made shortly before that.
+// Runs under `ulimit -v`. oneDNN crashes if one of its small allocations fails, so no op is created just before the
+// limit.
 #include <sys/resource.h>
 
 #include <fstream>
@@ -9,7 +10,7 @@
 
 namespace {
 
-// The address space can not grow by more than so many bytes while it lives.
+// Limits the growth of the address space to `more` bytes during the object's lifetime.
 class AddressLimit {
  public:
   explicit AddressLimit(std::size_t more) {

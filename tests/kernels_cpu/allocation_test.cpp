@@ -1,4 +1,4 @@
-// Counts what execute() allocates. oneDNN's own small allocations, which no caller can avoid, are told apart by who calls.
+// Counts the allocations of execute(). oneDNN's own small allocations are excluded by their caller.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -51,7 +51,7 @@ TEST_CASE("no op of the CPU allocates while it runs") {
     INFO(c.name << ", " << c.op->implementation());
     CHECK(ours == 0);
   }
-  counting = true;  // and the count does count
+  counting = true;  // checks that the counter works
   ours = 0;
   delete new int;
   const std::vector<int> made(1000);

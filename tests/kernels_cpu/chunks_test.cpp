@@ -1,5 +1,5 @@
-// The data gradient of a fully connected layer in chunks, which is taken on some processors and shapes only: here it is
-// called on all.
+// The chunked data gradient of a linear layer. The backend uses it on some processors and shapes only; this test calls
+// it on all.
 #include <cmath>
 
 #include "dp/random.h"
@@ -25,7 +25,7 @@ TensorDesc any(const Shape& shape) {
   return desc;
 }
 
-// w is (inputs, outputs) in memory, inputs in the order of dx's memory.
+// w is stored as (inputs, outputs), with the inputs in the order of dx's memory.
 void check(const TensorDesc& dx, const TensorDesc& w, int threads) {
   const std::int64_t rows = dx.shape[0], inputs = dx.shape.numel() / rows, outputs = w.shape[0];
   const LinearBackwardData desc{any({rows, outputs}), w, dx};
@@ -55,9 +55,9 @@ void check(const TensorDesc& dx, const TensorDesc& w, int threads) {
 
 TEST_CASE("the data gradient in chunks is the sum it should be") {
   for (const int threads : {1, 3}) {
-    check(with_tag({5, 2500}, Tag::ab), with_tag({33, 2500}, Tag::ba), threads);  // chunks that do not divide
+    check(with_tag({5, 2500}, Tag::ab), with_tag({33, 2500}, Tag::ba), threads);  // chunks do not divide evenly
     check(with_tag({3, 1024}, Tag::ab), with_tag({16, 1024}, Tag::ba), threads);  // one chunk on one thread
-    check(with_tag({1, 7}, Tag::ab), with_tag({1, 7}, Tag::ba), threads);         // fewer inputs than threads help
+    check(with_tag({1, 7}, Tag::ab), with_tag({1, 7}, Tag::ba), threads);         // fewer inputs than threads
     check(with_tag({4, 3, 20, 25}, Tag::nchw), with_tag({10, 1500}, Tag::ba), threads);
     check(with_tag({4, 32, 9, 5}, Tag::nhwc), with_tag({10, 32, 9, 5}, Tag::hwio), threads);
   }
@@ -68,7 +68,7 @@ TEST_CASE("the data gradient in chunks leaves other layouts to others") {
   const auto make = [&](const TensorDesc& dx, const TensorDesc& w) {
     return make_chunked_backward_data({any({dx.shape[0], w.shape[0]}), w, dx}, options);
   };
-  CHECK(make(with_tag({5, 96}, Tag::ab), with_tag({8, 96}, Tag::ab)) == nullptr);             // w (outputs, inputs)
+  CHECK(make(with_tag({5, 96}, Tag::ab), with_tag({8, 96}, Tag::ab)) == nullptr);             // w is (outputs, inputs)
   CHECK(make(with_tag({4, 32, 9, 5}, Tag::nhwc), with_tag({10, 1440}, Tag::ba)) == nullptr);  // another order
   CHECK(make(with_tag({4, 20, 3, 3}, Tag::nChw16c), with_tag({10, 20, 3, 3}, Tag::hwio)) == nullptr);  // padding
   CHECK(make(any({5, 96}), with_tag({8, 96}, Tag::ba)) == nullptr);                                    // any layout

@@ -54,7 +54,7 @@ Tensor labels_memory(std::int64_t batch, std::int32_t classes) {
   return t;
 }
 
-// Stats of unit scale around zero.
+// Stats with scales around 1 and means around 0.
 Tensor stats_memory(std::int64_t channels, double count) {
   Tensor t(Shape{1 + 2 * channels}, DType::f64);
   t.data<double>()[0] = count;
@@ -76,7 +76,7 @@ class Cases {
     cases.push_back(std::move(c));
     return *cases.back().op;
   }
-  // An op whose args are its tensors in their order, but for the bias of `channels` before or behind the last.
+  // An op with its tensors as arguments, in order. If channels > 0, a bias is inserted at index `bias_at`.
   HostOp& product(const OpDesc& desc, std::size_t bias_at, std::int64_t channels, std::vector<std::size_t> outputs) {
     const auto tensors = make_cpu_op(desc, options_)->tensors();
     std::vector<Tensor> memory;

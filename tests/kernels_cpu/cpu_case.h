@@ -1,4 +1,4 @@
-// One op of the CPU with memory for its arguments, run without a stream.
+// A CPU op with memory for its arguments, executed without a stream.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace dp::test {
 struct CpuCase {
   std::string name;
   std::unique_ptr<kernels::HostOp> op;
-  std::vector<Tensor> memory;        // of each argument; the same random contents for the same descriptor
+  std::vector<Tensor> memory;        // of each argument; equal descriptors have equal random contents
   std::vector<std::size_t> outputs;  // arguments that the op writes
   bool exact = true;                 // its results do not depend on the number of threads
 
@@ -23,7 +23,7 @@ struct CpuCase {
   Tensor workspace;
 };
 
-// Every op on small shapes, with layouts of the op's choice; oneDNN's ones in blocked layouts.
+// Every op on small shapes, in the layouts that the ops choose. oneDNN's ops use blocked layouts.
 std::vector<CpuCase> every_cpu_op(int threads);
 
 }  // namespace dp::test

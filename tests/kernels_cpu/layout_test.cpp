@@ -31,12 +31,12 @@ TEST_CASE("layouts are equal when every element has the same place, and only the
                       Tag::OIhw8i8o, Tag::OIhw8o8i, Tag::OIhw16i16o, Tag::hwio};
   std::map<std::string, Tag> seen;
   for (const Tag tag : tags) CHECK(seen.emplace(layout({32, 48, 5, 7}, tag).name, tag).second);
-  // Axes of one element have no order.
+  // Axes of size one have no order.
   CHECK(layout({32, 1, 5, 7}, Tag::nchw) == layout({32, 1, 5, 7}, Tag::nhwc));
   CHECK(layout({32, 1, 5, 7}, Tag::nchw).name == "abcd:f32(32, 1, 5, 7)");
   CHECK(layout({32, 6, 1, 1}, Tag::nchw) == layout({32, 6, 1, 1}, Tag::nhwc));
   CHECK_FALSE(layout({32, 6, 2, 1}, Tag::nchw) == layout({32, 6, 2, 1}, Tag::nhwc));
-  // Padded channels and gaps show.
+  // Padded channels and gaps make layouts differ.
   CHECK_FALSE(layout({4, 6, 2, 2}, Tag::nChw8c) == layout({4, 8, 2, 2}, Tag::nChw8c));
   const DnnlDesc gaps({4, 6}, dnnl::memory::data_type::f32, dnnl::memory::dims{10, 1});
   CHECK_FALSE(make_layout(gaps, DType::f32) == plain_cpu_layout({4, 6}, DType::f32));

@@ -1,4 +1,5 @@
-// Batch normalisation and average pools in the layouts that no convolution may hand over on this processor, on some threads.
+// Batch normalisation and average pools with several thread counts, in layouts that no convolution may produce on this
+// processor.
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/layer_calls.h"
 #include "kernels/norm_calls.h"
@@ -17,7 +18,7 @@ kernels::Layout layout(const Shape& shape, Tag tag) {
                               DType::f32);
 }
 
-// Every op, straight through; dx twice: from dz in place, and from dy with y.
+// Runs every op once, except dx twice: from dz in place, and from dy with y.
 std::vector<HostTensor> all_results(OpRig& rig, const NormCase& norm, const kernels::Layout& lies) {
   const std::int64_t channels = norm.x.shape[1];
   const auto vector = [](const Doubles& values) {

@@ -1,4 +1,5 @@
-// The weight gradient for images of few channels, which oneDNN has on some processors only: here it is called on all.
+// The weight gradient for images with few channels. oneDNN supports it on some processors only; this test calls it on
+// all.
 #include <cmath>
 
 #include "dp/random.h"
@@ -86,6 +87,6 @@ TEST_CASE("the weight gradient of a convolution on few channels is the sum it sh
     check({3, 3, 12, 10}, {8, 3, 7, 7}, {7, 2, 3}, Tag::nChw8c, 8, Tag::hwio, threads);
     check({2, 1, 6, 5}, {10, 1, 5, 5}, {5, 1, 2}, Tag::nChw8c, 8, Tag::oihw, threads);
     check({4, 4, 5, 5}, {16, 4, 1, 1}, {1, 1, 0}, Tag::nChw16c, 16, Tag::oihw, threads);
-    check({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);  // no tap is inside everywhere
+    check({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);  // no tap is always inside
   }
 }

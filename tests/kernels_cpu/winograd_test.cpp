@@ -1,4 +1,4 @@
-// Which convolutions are done by Winograd; and our own, which is taken on some processors only: here it is called on all.
+// Which convolutions use Winograd. Our own Winograd, which only some processors use, is called on all.
 #include "kernels/cpu/conv/conv_winograd.h"
 
 #include "kernels/cpu/announce.h"
@@ -83,8 +83,7 @@ TEST_CASE("our own Winograd agrees with the reference, with the same bits on any
       CHECK(relative_error(alone.dx, expected.dx) <= 1e-5);
       CHECK(relative_error(alone.dw, expected.dw) <= 1e-5);
       if (c.bias) CHECK(relative_error(alone.db, expected.db) <= 1e-5);
-      if (kThreadSanitizer)
-        continue;  // it cannot see OpenMP's barriers; ops made as the backend makes them take one thread
+      if (kThreadSanitizer) continue;  // it does not see OpenMP's barriers; the backend uses one thread there
       for (const int threads : {2, 3}) {
         const LayerResult shared = own_winograd(c, x, w, b, dy, tag, w_tag, threads);
         CHECK(shared.y.values == alone.y.values);
@@ -140,5 +139,5 @@ TEST_CASE("convolutions whose layouts are prescribed run, whichever way is taken
   CHECK(winograd(*weights));
   CHECK(winograd(*free) == fast);
   CHECK(winograd(*data) == fast);
-  if (fast) CHECK(data->tensors()[1].layout == t[1].layout);  // one order of the weights serves both directions
+  if (fast) CHECK(data->tensors()[1].layout == t[1].layout);  // both directions share one weight layout
 }

@@ -1,4 +1,4 @@
-// Calls of CUDA for tests that stand above the backend.
+// CUDA calls for tests that use the backend only through its public interface.
 #pragma once
 
 #include <cuda_runtime_api.h>

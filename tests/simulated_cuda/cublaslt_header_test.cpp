@@ -1,4 +1,4 @@
-// What kernels/cuda/vendor/cublaslt_api.h declares, beside cuBLASLt's own header.
+// Compares the declarations of kernels/cuda/vendor/cublaslt_api.h with cuBLASLt's own header.
 #include "kernels/cuda/vendor/cublaslt_api.h"
 
 #include <cublasLt.h>

@@ -1,4 +1,4 @@
-// What kernels/cuda/vendor/cudnn/cudnn_api.h declares, beside cuDNN's own header.
+// Compares the declarations of kernels/cuda/vendor/cudnn/cudnn_api.h with cuDNN's own header.
 #include "kernels/cuda/vendor/cudnn/cudnn_api.h"
 
 #include <cudnn.h>

@@ -1,4 +1,4 @@
-// Several devices: peers, what they say of themselves, and failures that stick.
+// Several devices: peer access, device properties, and sticky errors.
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -21,7 +21,7 @@ bool can_access(int from, int to) {
   return can != 0;
 }
 
-// What arrives on device 1 of ones on device 0.
+// Copies ones from device 0 to device 1 and returns what arrives.
 std::vector<float> copied_to_peer() {
   ok(cudaSetDevice(1));
   const DeviceArray<float> to(kCount);
@@ -88,7 +88,7 @@ TEST_CASE("peer access: a matrix, to be enabled once") {
   CHECK(cudaDeviceEnablePeerAccess(2, 0) == cudaErrorPeerAccessUnsupported);
   ok(cudaDeviceEnablePeerAccess(1, 0));
   CHECK(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorPeerAccessAlreadyEnabled);
-  cudaGetLastError();  // as compute-sanitizer does, the simulation has counted it nevertheless
+  cudaGetLastError();  // the error is reported nevertheless, as by compute-sanitizer
   CHECK(take_reports() ==
         std::vector<std::string>{"cudaDeviceEnablePeerAccess returned cudaErrorPeerAccessUnsupported",
                                  "cudaDeviceEnablePeerAccess returned cudaErrorPeerAccessAlreadyEnabled"});
@@ -129,7 +129,7 @@ TEST_CASE("a failed kernel leaves its device with an error, and the others alone
   CHECK(cudaMemsetAsync(x, 1, 4, stream) == cudaErrorLaunchFailure);
   CHECK_THROWS_WITH(trap(stream), Catch::Contains("cudaErrorLaunchFailure"));
   CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
-  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);  // it sticks
+  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);  // the error is sticky
   CHECK(take_reports().size() == 1);
   CHECK(cudaStreamSynchronize(other) == cudaSuccess);
 }
@@ -149,7 +149,7 @@ TEST_CASE("what waits for a device that has failed never ends, and who waits for
   ok(cudaEventRecord(event.get(), first));
   ok(cudaStreamSynchronize(first));
   simulation().failing_kernel = {.device = 0, .number = 1};
-  ok(cudaStreamWaitEvent(*second, event.get(), 0));  // for what was done before
+  ok(cudaStreamWaitEvent(*second, event.get(), 0));  // waits for the work before the failure
   second->finish();
   add_one(x, x, kCount, first);
   cudaEventRecord(event.get(), first);
@@ -162,7 +162,7 @@ TEST_CASE("what waits for a device that has failed never ends, and who waits for
   CHECK(cudaStreamQuery(third) == cudaErrorNotReady);
   CHECK(cudaEventQuery(behind.get()) == cudaErrorNotReady);
   CHECK(take_reports().empty());
-  ok(cudaStreamSynchronize(third));  // would not come back
+  ok(cudaStreamSynchronize(third));  // would hang on real CUDA
   const std::vector<std::string> reports = take_reports();
   REQUIRE(reports.size() == 1);
   CHECK_THAT(reports.front(), Catch::Contains("of cuda:2, which waits for cuda:0: that has failed"));

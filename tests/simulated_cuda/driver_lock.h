@@ -1,7 +1,8 @@
-// What waits for the driver: calls that may wait for devices or for a lock of it, and kernels that spin until others have been launched.
+// Detects deadlocks on the driver lock: calls that may wait for a device or for a lock of the driver, while a kernel
+// spins.
 //
-// CUDA promises of few calls that they do not wait for a device, or for a thread that waits for one. So a call that may block, while a
-// kernel spins that another launch must end, is reported: the launch may have to wait for the call.
+// CUDA documents few calls as non-blocking. If a kernel spins until another launch ends it, a blocking call may hold
+// the lock that this launch needs. So each blocking call during a spin is reported.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,19 @@
 
 namespace dp::simt {
 
-// Called by every call that may block, before it does anything. `call`: its name. It takes a while where kernels can spin, so that other
-// threads get to launch some. Where Simulation::log_blocking_calls is set, for take_blocking_calls().
+// Every call that may block must call this first. `call`: its name. If kernels can spin and Simulation::delays is set,
+// it waits up to 200 us for one to start, to make the overlap likely. With Simulation::log_blocking_calls it also adds
+// the call to the log of take_blocking_calls().
 void may_block(const std::string& call);
-// For that: work was enqueued that waits for another device.
+// Starts that log. Called when work that waits for another device is enqueued.
 void log_exchange();
-std::uint64_t blocking_calls();  // so far, of the process
+std::uint64_t blocking_calls();  // of the process, so far
 
-// For libraries with kernels that spin, by any key of theirs: "all_reduce of 20 float32 (communicator 1) on cuda:1, which waits for
-// cuda:0". Empty: none of this key does any more.
+// Marks a library's kernel as spinning. `key`: any unique address. `what`: for the report, "all_reduce of 20 float32
+// (communicator 1) on cuda:1, which waits for cuda:0". An empty `what` ends the spin.
 void set_spinning(const void* key, const std::string& what);
-void spinners_changed(int by);  // objects of libraries that have such kernels
+void spinners_changed(int by);  // changes the number of library objects that can launch spinning kernels
 
-void forget_driver();  // before a case, and after
+void forget_driver();  // called before and after each test case
 
 }  // namespace dp::simt

@@ -1,4 +1,4 @@
-// Work on streams of libraries that are simulated beside CUDA.
+// Stream work of the simulated libraries: NCCL, cuDNN, cuBLASLt.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,22 +11,23 @@ namespace dp::simt {
 
 struct ForeignWork {
   const char* name;
-  void (*run)(const ForeignWork& work, int device, std::uint32_t operation);  // on the stream's thread; may block it
+  void (*run)(const ForeignWork& work, int device, std::uint32_t operation);  // on the stream's thread; may block
   void* data;
-  // Called by who enqueues it, once for each time that it will run: once, or at every launch of a graph that holds it. Gives the data
-  // of that time. Null: `data` serves them all.
+  // Called on the enqueuing thread, once per execution: once for a direct call, once per launch of a graph that
+  // contains the work. Returns the data of this execution. If null, every execution gets `data`.
   void* (*launched)(void* data) = nullptr;
-  // Instead of `run` where the device has failed. May be null.
+  // Called in place of `run` if the device has failed. May be null.
   void (*dropped)(const ForeignWork& work) = nullptr;
-  // Called for each graph, and each instance of one, that holds the work: 1 when it is made, -1 when it is destroyed. May be null.
+  // Reference count of graphs and instantiated graphs that contain the work: +1 when one is made, -1 when it is
+  // destroyed. May be null.
   void (*held)(void* data, int by) = nullptr;
 };
 
 cudaError_t enqueue(cudaStream_t stream, const ForeignWork& work);
-int device_of(cudaStream_t stream);             // -1 where there is no such stream
-std::uint64_t capture_of(cudaStream_t stream);  // a number of its own for each; 0: it is not captured
+int device_of(cudaStream_t stream);             // -1 if the stream does not exist
+std::uint64_t capture_of(cudaStream_t stream);  // unique id of the capture; 0 if the stream is not captured
 
-// Called by `run`: what the work reads and writes, for the race detector and the thread sanitizer.
+// Called by `run`: reports the memory that the work reads and writes to the race detector and the thread sanitizer.
 struct TouchedMemory {
   const void* begin;
   std::size_t bytes;

@@ -1,4 +1,4 @@
-// Capturing streams to graphs, and launching them.
+// Stream capture and graph launches.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -47,7 +47,7 @@ cudaGraph_t end(cudaStream_t stream) {
   ok(cudaStreamEndCapture(stream, &graph));
   return graph;
 }
-// What EndCapture says of a capture that has been spoilt.
+// The error that cudaStreamEndCapture returns for an invalidated capture.
 cudaError_t ended(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream, &graph);
@@ -87,7 +87,7 @@ TEST_CASE("graphs: what is captured runs at every launch, in the order of the st
     add_one(x, x, kCount, stream);
     graph.launch(stream);
     CHECK(live().graphs == 2);
-  }  // what was launched is done nevertheless
+  }  // launched work still runs after the graph is destroyed
   stream.finish();
   CHECK(x.values() == filled(6));
   CHECK(y.values() == filled(0));
@@ -156,7 +156,7 @@ TEST_CASE("graphs: nodes that no edge orders run at once") {
   order(second, first, join);
   const Graph graph(end(first));
   for (int i = 0; i < 3; ++i) graph.launch(first);
-  first.finish();  // or never
+  first.finish();  // hangs unless both branches run concurrently
   CHECK(both.came == 6);
 }
 
@@ -197,7 +197,7 @@ TEST_CASE("graphs: work that nobody waits for, and a stream of another capture, 
   std::thread([&] { elsewhere = ended(first); }).join();
   CHECK(elsewhere == cudaErrorStreamCaptureWrongThread);
   CHECK(ended(first) == cudaErrorStreamCaptureInvalidated);
-  // Everything is as before.
+  // The failed captures left no trace.
   add_one(x, x, kCount, first);
   first.finish();
   CHECK(x.values() == filled(1));
@@ -284,7 +284,7 @@ TEST_CASE("graphs: what asks the host to wait, to allocate or to read ordinary m
   CHECK(cudaMemcpyAsync(x, ordinary.data(), x.bytes(), cudaMemcpyHostToDevice, stream) ==
         cudaErrorStreamCaptureUnsupported);
   CHECK(ended(stream) == cudaErrorStreamCaptureInvalidated);
-  // Other threads may, but in the global mode.
+  // Another thread may synchronise a stream, except in global capture mode.
   for (const auto mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeGlobal}) {
     begin(stream, mode);
     cudaError_t error{};

@@ -1,4 +1,4 @@
-// Elements of the types that NVIDIA's libraries compute with, as the stand-ins for them read and write them.
+// Loads and stores of the element types of NVIDIA's libraries, for their simulated counterparts.
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ inline void store(ElementType type, void* data, std::size_t at, float value) {
     static_cast<kernels::Float16*>(data)[at] = kernels::from_float<kernels::Float16>(value);
 }
 
-// To the ten bits of a mantissa that tensor cores read of a float32.
+// Rounds to the ten mantissa bits that tensor cores read of a float32.
 inline float rounded_to_tf32(float value) {
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & ~0x1fffu);
 }

@@ -1,4 +1,4 @@
-// Memory of devices and of the host: what can be had, what is told of it, and which copies are refused.
+// Device and pinned host memory: allocation, queries, and which copies are refused.
 #include <cstring>
 
 #include "simulated_cuda/planted/kernels.h"
@@ -97,14 +97,14 @@ TEST_CASE("copies that make no sense are refused") {
     return cudaMemcpyAsync(to, from, bytes, kind, stream);
   };
   CHECK(refused(x, host, 20, cudaMemcpyDefault) == cudaErrorInvalidValue);            // too long
-  CHECK(refused(x.get() + 1, host, 16, cudaMemcpyDefault) == cudaErrorInvalidValue);  // not from the start
-  CHECK(refused(x.get() + 64, host, 4, cudaMemcpyDefault) == cudaErrorInvalidValue);  // nothing there
+  CHECK(refused(x.get() + 1, host, 16, cudaMemcpyDefault) == cudaErrorInvalidValue);  // past the end
+  CHECK(refused(x.get() + 64, host, 4, cudaMemcpyDefault) == cudaErrorInvalidValue);  // outside any allocation
   CHECK(refused(nullptr, host, 4, cudaMemcpyDefault) == cudaErrorInvalidValue);
   CHECK(refused(x, host, 16, cudaMemcpyDeviceToHost) == cudaErrorInvalidMemcpyDirection);
   CHECK(refused(host, x, 16, cudaMemcpyHostToDevice) == cudaErrorInvalidMemcpyDirection);
-  CHECK(refused(other, host, 16, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);  // of another device
-  CHECK(refused(other, x, 16, cudaMemcpyDefault) == cudaErrorInvalidValue);          // which is no peer
-  CHECK(cudaMemcpyPeerAsync(other, 0, x, 1, 16, stream) == cudaErrorInvalidValue);   // the wrong way round
+  CHECK(refused(other, host, 16, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);  // memory of another device
+  CHECK(refused(other, x, 16, cudaMemcpyDefault) == cudaErrorInvalidValue);          // no peer access
+  CHECK(cudaMemcpyPeerAsync(other, 0, x, 1, 16, stream) == cudaErrorInvalidValue);   // devices swapped
   CHECK(cudaMemsetAsync(other, 0, 16, stream) == cudaErrorInvalidValue);
   CHECK(cudaMemsetAsync(host, 0, 16, stream) == cudaErrorInvalidValue);
   CHECK(cudaFree(host) == cudaErrorInvalidValue);

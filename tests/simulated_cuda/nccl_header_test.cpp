@@ -1,4 +1,4 @@
-// What kernels/cuda/comm/nccl_api.h declares, beside NCCL's own header.
+// Compares the declarations of kernels/cuda/comm/nccl_api.h with NCCL's own header.
 #include <nccl.h>
 
 #include <type_traits>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace kernels::cuda;
 
-// NCCL's types as ours.
+// Maps NCCL's types to the types of nccl_api.h.
 template <typename T>
 struct Ours {
   using type = T;

@@ -1,4 +1,4 @@
-// What the stand-in for NCCL reports of programs that would deadlock with the real one.
+// The simulated NCCL reports programs that would deadlock with the real NCCL.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -34,11 +34,12 @@ void make_communicator(NcclComm (&comms)[2]) {
   ok(nccl_api().group_end());
 }
 
-// In floats: the largest calls of two of the size classes that ranks are connected for, and one of the third.
+// Counts of floats. Ranks connect separately for three size classes: the largest calls of the first two, and one of the
+// third.
 constexpr std::size_t kSmall = 64 * 1024 / sizeof(float), kMiddle = 4 * 1024 * 1024 / sizeof(float),
                       kLarge = kMiddle + 1;
 
-// Two ranks of one process, below the backend.
+// Two ranks in one process. Calls NCCL directly, without the backend.
 class TwoRanks {
  public:
   TwoRanks() : api_(nccl_api()) {
@@ -178,7 +179,7 @@ TEST_CASE("nccl rules: ranks are connected for each size of a call at its first 
     for (const auto& [count, classes] : calls) {
       INFO(count);
       ranks.all_reduce_both(count);
-      CHECK(nccl.late_connections() == (at_init ? 0 : 2 * classes));  // of two ranks
+      CHECK(nccl.late_connections() == (at_init ? 0 : 2 * classes));  // both ranks connect
     }
     ranks.finish();
     unsetenv("NCCL_RUNTIME_CONNECT");

@@ -1,4 +1,4 @@
-// Every primitive against what CUDA's programming guide says of it, for all orders of threads.
+// Every device primitive against its description in the CUDA programming guide, for all thread orders.
 #include "simulated_cuda/kernels/primitives.h"
 
 #include <cmath>
@@ -29,7 +29,7 @@ void for_all_schedules(Test test) {
   }
 }
 
-// The lane whose value lane gets.
+// The lane that `lane` reads from.
 int source(Shuffle kind, int lane, int selector, int width) {
   const int base = lane / width * width;
   switch (kind) {
@@ -86,7 +86,7 @@ TEST_CASE("atomics: global and shared, integers and floats") {
     const DeviceArray<int> out(std::vector<int>{0, 0, 0, 0, 0, -1, 0, 0});
     update_atomically(out, kThreads, stream);
     const DeviceArray<unsigned> counter(std::vector<unsigned>{0});
-    count_around(counter, 9, kThreads, stream);  // 0 to 9
+    count_around(counter, 9, kThreads, stream);  // wraps from 9 to 0
     const DeviceArray<double> sum(std::vector<double>{0});
     add_doubles(sum, kThreads, stream);
     stream.finish();
@@ -136,7 +136,7 @@ TEST_CASE("shared memory: dynamic, static and a scalar beside each other") {
 TEST_CASE("ldmatrix: which lane holds what, straight and transposed") {
   const FreshSimulation fresh;
   const TestStream stream;
-  std::vector<unsigned short> rows(4 * 64);  // matrix, row, column
+  std::vector<unsigned short> rows(4 * 64);  // indices: matrix, row, column
   std::iota(rows.begin(), rows.end(), static_cast<unsigned short>(1));
   const DeviceArray<unsigned short> device_rows(rows);
   for (const bool transposed : {false, true}) {
@@ -183,7 +183,7 @@ TEST_CASE("mma: products of bfloat16 and of float16, and what is packed") {
       for (int column = 0; column < 8; ++column) {
         double sum = 0;
         for (int k = 0; k < 16; ++k) sum += value(a[row * 16 + k]) * value(b[column * 16 + k]);
-        // 16 products of at most 16, added in float32.
+        // 16 products of magnitude at most 16, added in float32.
         if (!(std::abs(d[row * 8 + column] - sum) <= 16 * 256 * 0x1p-24)) CHECK(d[row * 8 + column] == sum);
       }
     const auto pairs = device_pairs.values();
@@ -197,10 +197,11 @@ TEST_CASE("mma: sums are cut off as on tensor cores of sm_80 and sm_90, or float
   struct Case {
     int capability;
     MmaSums sums;
-    float units;  // of 2^-23, beside 1
+    float units;  // the result is 1 + units * 2^-23
   };
-  // 1 and 15 times 3 * 2^-25. sm_90 adds all exactly, 1 + 45 * 2^-25, and cuts off at 2^-23. sm_80 cuts each small one off to 2^-24: 7
-  // of them give 3.5 units, 8 more give 4. In float32 each is rounded up to a unit.
+  // The sum of 1 and 15 products of 3 * 2^-25. sm_90 adds all 16 exactly (1 + 45 * 2^-25) and truncates to 2^-23. sm_80
+  // adds 8 at a time and truncates each small product to 2^-24: 7 of them give 3.5 units, the next 8 give 4. In float32
+  // each addition rounds up to one unit.
   for (const Case& c :
        {Case{90, MmaSums::as_measured, 11}, Case{100, MmaSums::as_measured, 11}, Case{80, MmaSums::as_measured, 7},
         Case{89, MmaSums::as_measured, 7}, Case{90, MmaSums::in_order, 15}})

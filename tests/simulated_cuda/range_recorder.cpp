@@ -1,4 +1,5 @@
-// A profiler of the smallest kind, as NVTX_INJECTION64_PATH names one: appends each range's name to the file DP_RANGES.
+// A minimal profiler, loaded by NVTX through NVTX_INJECTION64_PATH: appends the name of each range to the file
+// DP_RANGES.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What tests of the simulation are written with: a fresh simulation per case, arrays on a device, all orders of threads.
+// Helpers for tests of the simulation: a fresh simulation per test case, arrays on a device, all thread orders.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace dp::simt::test {
 
-// The simulation at its defaults, before and after, with so many devices.
+// Resets the simulation to its defaults on construction and destruction. `devices`: number of simulated devices.
 class FreshSimulation {
  public:
   explicit FreshSimulation(int devices = 1) {
@@ -65,7 +65,7 @@ struct Schedule {
   unsigned resident_blocks;
   unsigned seed = 1;
 };
-// The crossings of thread orders and forms of cp.async, with one block at a time or several that take turns.
+// All combinations of thread order and cp.async mode, each with one or with several resident blocks.
 inline const std::vector<Schedule>& schedules() {
   static const std::vector<Schedule> all{
       {ThreadOrder::forward, AsyncCopy::eager, 2}, {ThreadOrder::forward, AsyncCopy::lazy, 1},

@@ -1,11 +1,11 @@
-// Whether a function of a library's header is what kernels/cuda declares of it: a pointer to one with types of our own.
+// Compares the signature of a library's function with its declaration in kernels/cuda, with the types mapped by Ours.
 #pragma once
 
 #include <type_traits>
 
 namespace dp::test {
 
-// A library's type as ours; specialised for each that has another name here.
+// Maps a library's type to ours. Specialised for each type with another name here.
 template <typename T>
 struct Ours {
   using type = T;

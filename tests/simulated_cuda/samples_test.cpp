@@ -1,4 +1,4 @@
-// Four real kernels against plain loops in double, for all orders of threads.
+// Four real kernels compared with plain loops in double, for all thread orders.
 #include "simulated_cuda/kernels/samples.h"
 
 #include <cmath>

@@ -1,6 +1,6 @@
-# dp_simulated_cuda(<name> [RACE] SOURCES <.cu files>): an object library of kernels compiled for the simulation, to be linked to
-# a program as it is: target_link_libraries(test_x PRIVATE <name>). With RACE the kernels tell the race detector of their
-# accesses. What a program links must be RACE throughout or not at all. Host code of the CUDA backend (.cpp) needs only
+# dp_simulated_cuda(<name> [RACE] SOURCES <.cu files>): an object library of kernels compiled for the simulation. Link
+# it to the program: target_link_libraries(test_x PRIVATE <name>). RACE: the kernels report their accesses to the race
+# detector. A program must link either only RACE libraries or none. Host code of the CUDA backend (.cpp) needs only
 # target_link_libraries(<target> PUBLIC dp_simt).
 function(dp_simulated_cuda name)
   cmake_parse_arguments(arg "RACE" "" "SOURCES" ${ARGN})

@@ -1,4 +1,4 @@
-// The controls of the simulated CUDA: what a test sets before it starts, and what it finds out afterwards.
+// Controls of the simulated CUDA: settings that a test makes before it starts, and results that it reads afterwards.
 #pragma once
 
 #include <array>
@@ -11,99 +11,106 @@ namespace dp::simt {
 
 inline constexpr int kMaxDevices = 8;
 
-enum class ThreadOrder { forward, reverse, random };  // of the threads of a block, of the blocks, and of their turns
-enum class AsyncCopy { eager, lazy, random };         // cp.async: done where it is issued, or where it is waited for
+enum class ThreadOrder { forward, reverse, random };  // order of a block's threads, of blocks, and of turns
+enum class AsyncCopy { eager, lazy, random };         // a cp.async copies when it is issued, or when it is waited for
 enum class Peer {
   none,
   works,
-  corrupts,  // says that it works; what is copied arrives changed
-  hangs,     // says that it works; enabling it never returns
+  corrupts,  // reports peer access; copied data arrives changed
+  hangs,     // reports peer access; enabling it never returns
 };
 
-// How mma adds: as tensor cores of the compute capability were measured to, or one product after the other in float32.
+// How mma accumulates: as measured on tensor cores of the compute capability, or one product after the other in
+// float32.
 enum class MmaSums { as_measured, in_order };
 
-// A wait that a program lacks: the `number`-th cudaStreamWaitEvent from now on, by a stream of `device`, for an event of that
-// device or of another, is left out; then number is 0.
+// Fault injection: skips the `number`-th cudaStreamWaitEvent from now on of a stream of `device` for an event of the
+// same device, or of another one if for_other_device. Then number is reset to 0.
 struct LeftOutWait {
   int device = 0;
   bool for_other_device = false;
   int number = 0;
 };
 
-// The `number`-th kernel from now on that `device` begins fails as one does that reads where it may not; then number is 0.
+// Fault injection: the `number`-th kernel from now on that starts on `device` fails with an illegal address. Then
+// number is reset to 0.
 struct FailingKernel {
   int device = 0;
   int number = 0;
 };
 
-// Changed only while no operation runs. What a control makes fail is no report.
+// Change it only while no operation runs. Injected failures are not reported.
 struct Simulation {
   int devices = 1;
-  std::size_t device_memory = std::size_t{1} << 30;  // of each device, bytes
+  std::size_t device_memory = std::size_t{1} << 30;  // per device, in bytes
   int compute_capability = 90;
-  int compiled_for = 90;                    // the compute capability, or of an older device its own
-  std::size_t shared_memory_per_block = 0;  // static and dynamic together, bytes; 0: as the compute capability has
-  std::size_t l2_cache = 256 * 1024;        // bytes; small, for trials overwrite it before each time they take
+  int compiled_for = 90;                    // of the kernels' code; at most the device's is used
+  std::size_t shared_memory_per_block = 0;  // static plus dynamic, bytes; 0: set by compute capability
+  std::size_t l2_cache = 256 * 1024;        // bytes; small, because tuning trials overwrite it before each timed run
   ThreadOrder order = ThreadOrder::forward;
-  unsigned resident_blocks = 2;  // of a grid, at most; they take turns
+  unsigned resident_blocks = 2;  // at most, per grid; they take turns
   MmaSums mma_sums = MmaSums::as_measured;
-  double spin_seconds = 10;  // of processor time, after which a kernel without progress ends the process
+  double spin_seconds = 10;  // CPU time after which a kernel without progress ends the process
   AsyncCopy async_copy = AsyncCopy::eager;
   unsigned seed = 1;
-  bool delays = true;            // operations start late by random times, copies take a while
+  bool delays = true;            // operations start after random delays, and copies take time
   bool protect_memory = true;    // host code that touches device memory ends the process
-  int fail_allocation = 0;       // the so-many-th cudaMalloc from now on fails, then it is 0 again
+  int fail_allocation = 0;       // the n-th cudaMalloc from now on fails; then reset to 0
   int fail_host_allocation = 0;  // the same for pinned memory
-  int fail_capture = 0;          // the so-many-th operation that is captured from now on is refused
+  int fail_capture = 0;          // the n-th captured operation from now on is refused
   bool fail_begin_capture = false;
-  // The so-many-th of these calls from now on fails.
+  // The n-th of these calls from now on fails.
   int fail_instantiate = 0;
   int fail_upload = 0;
   int fail_graph_launch = 0;
   FailingKernel failing_kernel;
-  bool log_launches = false;        // for take_launches()
-  bool log_blocking_calls = false;  // for take_blocking_calls()
+  bool log_launches = false;        // fills take_launches()
+  bool log_blocking_calls = false;  // fills take_blocking_calls()
   LeftOutWait left_out_wait;
   std::array<std::array<Peer, kMaxDevices>, kMaxDevices> peers{};  // [from][to]
 
-  void set_peers(Peer peer);               // between all pairs
-  std::size_t most_shared_memory() const;  // of a block, when it is asked for
+  void set_peers(Peer peer);               // for all pairs
+  std::size_t most_shared_memory() const;  // per block, if the kernel opts in
 };
 
 Simulation& simulation();
 
-// Back to the defaults, which the environment may change: DP_SIMULATED_GPUS=4, DP_SIMULATED_PEERS=all|none|corrupts|hangs, behind which may
-// stand pairs that differ (DP_SIMULATED_PEERS=all,0-1=hangs,2-0=corrupts; from-to),
-// DP_SIMULATED_ORDER=forward|reverse|random, DP_SIMULATED_ASYNC_COPY=eager|lazy|random, DP_SIMULATED_SEED=7,
-// DP_SIMULATED_RESIDENT_BLOCKS=2, DP_SIMULATED_MMA=as_measured|in_order. Clears the errors of the devices, peer access and reports, and
-// frees what is still allocated. All streams must be idle.
+// Restores the defaults, which environment variables may change:
+// DP_SIMULATED_GPUS=4
+// DP_SIMULATED_PEERS=all|none|corrupts|hangs, optionally followed by exceptions from-to (all,0-1=hangs,2-0=corrupts)
+// DP_SIMULATED_ORDER=forward|reverse|random
+// DP_SIMULATED_ASYNC_COPY=eager|lazy|random
+// DP_SIMULATED_SEED=7
+// DP_SIMULATED_RESIDENT_BLOCKS=2
+// DP_SIMULATED_MMA=as_measured|in_order
+// Clears device errors, peer access and reports, and frees all allocations. All streams must be idle.
 void reset();
 
-// What was found wrong since the last call, each once: errors inside kernels, and in a race build races, accesses outside
-// any allocation and missing waits. A process that ends without having taken them exits with status 97.
+// The distinct errors found since the last call: errors inside kernels and, in a race build, races, accesses outside
+// any allocation and missing waits. A process that ends with reports that nobody took exits with status 97.
 std::vector<std::string> take_reports();
 
-// What exists now.
+// Numbers of objects that exist now.
 struct Live {
   std::size_t allocations = 0;
   std::size_t bytes = 0;
   std::size_t pinned = 0;
   std::size_t streams = 0;
-  std::size_t urgent_streams = 0;  // of the highest priority
+  std::size_t urgent_streams = 0;  // streams of the highest priority
   std::size_t events = 0;
-  std::size_t graphs = 0;  // and what has been instantiated of them
+  std::size_t graphs = 0;  // including instantiated ones
 };
 Live live();
 
-// What each stream was told to do while log_launches was set, in order, by its name: "kernel relu 2x1x1 of 128x1x1, 0 bytes", "a copy of 64
-// bytes". What is captured counts at every launch of its graph, on the stream on which it was captured.
+// What each stream did while log_launches was set, in order, by the stream's name: "kernel relu 2x1x1 of 128x1x1, 0
+// bytes", "a copy of 64 bytes". Captured work counts at every launch of its graph, on the stream that captured it.
 std::map<std::string, std::vector<std::string>> take_launches();
 
-// The calls, while log_blocking_calls was set, that may wait for a device or for a lock of the driver, from the first work on that waits
-// for another device: "cudaMalloc on cuda:0", "loading kernel relu on cuda:1". To make a graph ready counts where a device works meanwhile.
+// The calls made while log_blocking_calls was set that may wait for a device or for a lock of the driver, starting with
+// the first enqueued work that waits for another device: "cudaMalloc on cuda:0", "loading kernel relu on cuda:1".
+// Preparing a graph counts if a device works at that time.
 std::vector<std::string> take_blocking_calls();
 
-bool detects_races();  // whether this program was built with the race detector
+bool detects_races();  // whether this program contains the race detector
 
 }  // namespace dp::simt

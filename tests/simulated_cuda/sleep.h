@@ -1,4 +1,4 @@
-// Work that does nothing, for a known time or until it is let go.
+// Stream work that does nothing, for a given time or until it is released.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace dp::simt {
 
-// Of at least so long.
+// Enqueues a host function that sleeps for at least `milliseconds`.
 inline void sleep_in(cudaStream_t stream, int milliseconds) {
   const auto sleep = [](void* time) {
     std::this_thread::sleep_for(std::chrono::milliseconds(reinterpret_cast<std::intptr_t>(time)));
@@ -18,7 +18,7 @@ inline void sleep_in(cudaStream_t stream, int milliseconds) {
   cudaLaunchHostFunc(stream, sleep, reinterpret_cast<void*>(static_cast<std::intptr_t>(milliseconds)));
 }
 
-// Until the flag is set and notified.
+// Blocks the stream until `released` is set and notified.
 inline void hold(cudaStream_t stream, std::atomic<bool>& released) {
   const auto wait = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); };
   cudaLaunchHostFunc(stream, wait, &released);

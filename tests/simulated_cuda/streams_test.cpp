@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kCount = 1000;
 
-// Holds a stream back until the host says so.
+// Blocks a stream until the host calls open().
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) { ok(cudaLaunchHostFunc(stream, &wait, this)); }
@@ -57,7 +57,7 @@ TEST_CASE("a wait is for the record before it, not for a later one") {
   const FreshSimulation fresh;
   const TestStream first, second;
   const auto event = kernels::cuda::make_event_handle();
-  CHECK(cudaEventQuery(event.get()) == cudaSuccess);  // never recorded
+  CHECK(cudaEventQuery(event.get()) == cudaSuccess);  // an event that was never recorded
   ok(cudaStreamWaitEvent(second, event.get(), 0));
   second.finish();
   ok(cudaEventRecord(event.get(), first));
@@ -65,7 +65,7 @@ TEST_CASE("a wait is for the record before it, not for a later one") {
   Gate gate(first);
   ok(cudaEventRecord(event.get(), first));
   CHECK(cudaEventQuery(event.get()) == cudaErrorNotReady);
-  second.finish();  // though the second record waits for the gate
+  second.finish();  // although the second record waits for the gate
   gate.open();
   ok(cudaEventSynchronize(event.get()));
   CHECK(cudaEventQuery(event.get()) == cudaSuccess);
@@ -144,7 +144,7 @@ TEST_CASE("an event is recorded more often than a stream's queue has places for"
   const TestStream stream;
   const auto event = timed_event();
   ok(cudaLaunchHostFunc(
-      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));  // until it is full
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));  // fills the queue
   for (int i = 0; i < 1500; ++i) ok(cudaEventRecord(event.get(), stream));
   ok(cudaEventSynchronize(event.get()));
   CHECK(cudaStreamQuery(stream) == cudaSuccess);
@@ -166,7 +166,7 @@ TEST_CASE("default streams, foreign streams and handles that are gone are refuse
   ok(cudaSetDevice(1));
   const auto event = kernels::cuda::make_event_handle();
   CHECK(cudaEventRecord(event.get(), stream) == cudaErrorInvalidResourceHandle);
-  CHECK_THROWS_AS(trap(stream), Error);  // a kernel while another device is current
+  CHECK_THROWS_AS(trap(stream), Error);  // the stream's device is not current
   cudaGetLastError();
 }
 
@@ -222,7 +222,7 @@ TEST_CASE("shared memory beyond 48 KiB is asked for, by function and device, up 
         std::vector<std::string>{refused("49216", by_default + "cuda:0"),
                                  refused("232452", "232448 dynamic ones, and 232448 of both"),
                                  refused("49216", by_default + "cuda:1"),
-                                 "cudaFuncSetAttribute returned cudaErrorInvalidValue"});  // seven times, reported once
+                                 "cudaFuncSetAttribute returned cudaErrorInvalidValue"});  // seven calls, one report
 }
 
 TEST_CASE("static shared memory is an attribute of its function, once a block has declared it") {
@@ -236,7 +236,7 @@ TEST_CASE("static shared memory is an attribute of its function, once a block ha
 
 TEST_CASE("launch bounds are an attribute of their function") {
   if (!kKnowsLaunchBounds) return;
-  CHECK((threads_of(true) == kRow || threads_of(true) == kRow + 32));  // to the next 32, or 64
+  CHECK((threads_of(true) == kRow || threads_of(true) == kRow + 32));  // rounded up to 32 or to 64
   CHECK(threads_of(false) == 1024);
 }
 

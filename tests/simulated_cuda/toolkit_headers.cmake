@@ -1,4 +1,4 @@
-# DP_CUDA_HEADERS: the folders with the toolkit's headers, of an installed toolkit or of the pip packages nvidia-cuda-*.
+# DP_CUDA_HEADERS: the include folders of an installed toolkit or of the pip packages nvidia-cuda-*.
 find_package(CUDAToolkit QUIET)
 set(DP_CUDA_HEADERS "")
 if(CUDAToolkit_FOUND)

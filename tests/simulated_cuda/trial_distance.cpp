@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/native/trial_distance.cu, which needs Thrust and nvcc: plain loops on the host.
+// Host version of kernels/cuda/native/trial_distance.cu, which needs Thrust and nvcc: plain loops.
 #include "kernels/cuda/tuning/trial_distance.h"
 
 #include <algorithm>

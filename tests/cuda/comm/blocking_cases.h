@@ -1,4 +1,4 @@
-// Training steps of many forms, in which nothing may be called that blocks.
+// Training steps with many options. None may make a blocking call.
 #pragma once
 
 #include <string>
@@ -20,7 +20,8 @@ class Logged {
   std::vector<std::string> calls() const { return simt::take_blocking_calls(); }
 };
 
-// Of three steps, the second of which is recorded; where the sizes were announced, of those on a smaller batch and an evaluation, too.
+// The blocking calls of three steps, the second of which is recorded. With announced sizes, also those of steps on a
+// smaller batch and of an evaluation.
 inline std::vector<std::string> calls_of_steps(const Model& model, const DataParallelOptions& options, bool prepared) {
   DataParallel net(model, options);
   if (prepared) net.prepare({8, 5}, {7});
@@ -67,7 +68,7 @@ inline void check_case(const Model& model, const Case& one, Comm comm, Reduce re
 
 inline void check_case_on_two(const Model& model, const Case& one, Comm comm, bool prepared) {
   SimulatedGpus machine(2);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const simt::SimulatedNccl nccl;
   check_case(model, one, comm, prepared ? Reduce::sharded : Reduce::master, prepared);
 }

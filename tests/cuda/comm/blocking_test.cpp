@@ -1,5 +1,5 @@
-// From the first collective of a run on nothing is called that may wait for a device or for a lock of the driver: no allocation, no copy of
-// ordinary memory, no event or stream made, no kernel loaded.
+// After the first collective of a run no call may wait for a device or for a lock of the driver: no allocation, no copy
+// of pageable memory, no creation of events or streams, no kernel loading.
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -25,7 +25,7 @@ TEST_CASE("blocking calls: none in a step, with p2p and nccl, every reduction, w
     for (const Reduce reduce : kReductions)
       for (const bool prepared : {false, true}) {
         SimulatedGpus machine(2);
-        simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+        simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
         const SimulatedNccl nccl;
         check_case(model, kCases[0], comm, reduce, prepared);
       }
@@ -33,7 +33,7 @@ TEST_CASE("blocking calls: none in a step, with p2p and nccl, every reduction, w
 
 TEST_CASE("blocking calls: none in a step, whatever else is in it") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
-  int turn = 0;  // every case over one of both, with sizes announced or not
+  int turn = 0;  // alternates p2p and nccl, and announced and unannounced sizes
   for (const Case& one : kCases) {
     check_case_on_two(model, one, turn / 2 % 2 == 0 ? Comm::p2p : Comm::nccl, turn % 2 == 1);
     ++turn;
@@ -43,7 +43,7 @@ TEST_CASE("blocking calls: none in a step, whatever else is in it") {
 TEST_CASE("blocking calls: none where GPUs do not see each other, nor with several shards on a GPU") {
   const Model model = residual_net();
   SimulatedGpus machine(2, simt::Peer::none);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   constexpr Case kShards{"logical shards", [](DataParallelOptions& o) { o.logical_shards = 4; }};
   for (const Reduce reduce : kReductions) check_case(model, kCases[0], Comm::p2p, reduce, reduce == Reduce::master);
   check_case(model, kShards, Comm::p2p, Reduce::master, false);
@@ -65,7 +65,7 @@ TEST_CASE("blocking calls: none in the steps that users call one by one") {
       net.forward(batch.images);
       net.backward(grad);
       CHECK(log.calls() == std::vector<std::string>{});
-      net.step(kMomentum);  // makes the momenta before it exchanges anything
+      net.step(kMomentum);  // allocates the momenta before any reduction
       CHECK(log.calls() == std::vector<std::string>{});
     }
   }
@@ -90,7 +90,7 @@ TEST_CASE("blocking calls: none with a device-resident data set, checked replica
     for (const bool graphs : {false, true}) {
       INFO(one.name << (graphs ? ", graphs" : ""));
       SimulatedGpus machine(2);
-      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
       DataParallelOptions options = on_gpus(2, 2);
       options.graphs = graphs ? Graphs::always : Graphs::never;
       one.change(options);
@@ -105,13 +105,13 @@ TEST_CASE("blocking calls: none with a device-resident data set, checked replica
     }
 }
 
-// The exports themselves allocate: all ranks have made their calls by then.
+// The exports themselves allocate, but only after all ranks have finished their calls.
 TEST_CASE("blocking calls: none in steps between which weights are exported") {
   const Model model = narrow_convnet();
   for (const Reduce reduce : {Reduce::master, Reduce::sharded})
     for (const bool graphs : {false, true}) {
       SimulatedGpus machine(2);
-      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
       DataParallelOptions options = on_gpus(2, 2);
       options.reduce = reduce;
       options.graphs = graphs ? Graphs::always : Graphs::never;
@@ -137,7 +137,7 @@ TEST_CASE("blocking calls: the log has what a step would call that it should not
   DataParallel net(model, on_gpus(2, 2));
   net.train_step(random_batch(model, 8), {.lr = 0.01f});
   const Logged log;
-  net.evaluate(random_batch(model, 16));  // of a size that nobody announced; it exchanges nothing
+  net.evaluate(random_batch(model, 16));  // a size that was not announced; no communication
   CHECK(log.calls() == std::vector<std::string>{});
   net.train_step(random_batch(model, 8), {.lr = 0.01f});
   net.evaluate(random_batch(model, 32));
@@ -158,7 +158,7 @@ TEST_CASE("nccl: ranks are connected when communicators are made, unless the env
     if (given != nullptr) setenv("NCCL_RUNTIME_CONNECT", given, 1);
     const DataParallel net(model, options);
     CHECK(std::string(std::getenv("NCCL_RUNTIME_CONNECT")) == (given != nullptr ? given : "0"));
-    // Every kind of collective, on both communicators, the first of all.
+    // The first launches are a warm-up of every kind of collective on both communicators.
     for (int device = 0; device < 2; ++device) {
       int warmed_up = 0;
       for (const std::string& launch : nccl.launches(device)) {
@@ -186,7 +186,7 @@ TEST_CASE("simulated GPUs: streams of communication have the highest priority, o
     CHECK(simt::priority_of(cuda::of_cuda(*communication).native()) == highest);
   }
   const DataParallel net(narrow_convnet(), on_gpus(2, 2));
-  CHECK(simt::live().urgent_streams == 2);  // one a replica
+  CHECK(simt::live().urgent_streams == 2);  // one per replica
 }
 
 TEST_CASE("simulated GPUs: what comes back from a device is whole, however large") {
@@ -203,7 +203,7 @@ TEST_CASE("simulated GPUs: what comes back from a device is whole, however large
   }
 }
 
-// As when a GPU is broken: its work never ends, nor what waits for it on other GPUs.
+// Like a broken GPU: its work never ends, and neither does dependent work on other GPUs.
 TEST_CASE(
     "simulated GPUs: who waits for a GPU that never answers ends by the abort flag, and leaves what it can not free") {
   SimulatedGpus machine(2);
@@ -217,7 +217,7 @@ TEST_CASE(
     const auto broken = cuda.open({DeviceKind::cuda, 1}, options), sound = cuda.open({DeviceKind::cuda, 0}, options);
     const auto stuck = broken->make_stream(), waiting = sound->make_stream();
     const auto event = broken->make_event(), behind = sound->make_event();
-    // So many that the last limit would be exceeded twice if each were waited for.
+    // Enough streams to exceed the last time limit twice if each stream had its own wait.
     std::vector<std::unique_ptr<Stream>> others;
     for (int i = 0; i < 10; ++i) others.push_back(sound->make_stream());
     broken->bind_thread();
@@ -237,7 +237,7 @@ TEST_CASE(
     CHECK(!cuda::handles_abandoned);
   }
   CHECK(cuda::handles_abandoned);
-  CHECK(in_time(begin, cuda::kAbortPatience.count()));  // once for all streams
+  CHECK(in_time(begin, cuda::kAbortPatience.count()));  // one wait for all streams
   CHECK(simt::live().streams > 0);
   answers = true;
   answers.notify_all();

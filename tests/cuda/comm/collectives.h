@@ -1,4 +1,4 @@
-// Every call of a communicator, between ranks on GPUs.
+// All calls of a communicator, between ranks on GPUs.
 #pragma once
 
 #include "cuda/comm/ranks.h"
@@ -7,7 +7,8 @@
 
 namespace dp::test {
 
-// Small whole numbers: their sums are exact in any order, also of 16 in bfloat16, which has all up to 256.
+// Small integers, whose sums are exact in any order. bfloat16 represents all integers up to 256, so sums of 16 are
+// exact, too.
 template <typename T>
 std::vector<T> whole_numbers(int i, std::int64_t count) {
   std::vector<T> values(static_cast<std::size_t>(count));
@@ -27,7 +28,8 @@ inline std::vector<int> first_gpus(int count) {
   return devices;
 }
 
-// Every collective on `count` elements of each rank and lane; values(i, count): the i-th summand. The sums are those of the fixed tree.
+// Checks every collective with `count` elements per rank and shard. values(i, count): the i-th summand. The sums must
+// have the bits of the fixed tree.
 template <typename T>
 void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*values)(int, std::int64_t)) {
   const int size = ranks.size(), root = size / 2;
@@ -40,7 +42,7 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
   ranks.run([&](int rank, kernels::Context& context, kernels::Communicator& comm) {
     const auto me = static_cast<std::size_t>(rank);
     const auto stream = context.make_stream();
-    std::vector<T> input;  // this rank's lanes, one behind the other
+    std::vector<T> input;  // this rank's shards, one after another
     for (int lane = 0; lane < lanes; ++lane) {
       const std::vector<T>& part = summands[me * static_cast<std::size_t>(lanes) + static_cast<std::size_t>(lane)];
       input.insert(input.end(), part.begin(), part.end());
@@ -48,7 +50,7 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
     comm.set_summands(lanes, count);
     comm.reserve(static_cast<std::size_t>(count) * sizeof(T));
     const auto expect = [&](std::vector<T> got, std::vector<T> first, const char* what) {
-      first.insert(first.end(), input.begin() + count, input.end());  // the other lanes stay
+      first.insert(first.end(), input.begin() + count, input.end());  // the other shards are unchanged
       if (!same_bits(got, first)) wrong[me] += std::string(what) + " ";
     };
     const std::vector<T> own(input.begin(), input.begin() + count);
@@ -64,7 +66,7 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
     comm.all_reduce(all.data(), count, kTypeOf<T>, *stream);
     comm.reduce_scatter(slices.data(), count, kTypeOf<T>, *stream);
     comm.reduce_scatter(gathered.data(), count, kTypeOf<T>, *stream);
-    comm.all_gather(gathered.data(), count, kTypeOf<T>, *stream);  // directly behind it
+    comm.all_gather(gathered.data(), count, kTypeOf<T>, *stream);  // directly after it
     stream->synchronize();
     ranks.meet();
     expect(broadcast.content(), summands[static_cast<std::size_t>(root * lanes)], "broadcast");

@@ -1,4 +1,4 @@
-// A GPU that fails in a step: what waits for it on other GPUs never ends, and yet the run does.
+// A GPU fails in a step. Dependent work on other GPUs never ends, but the run ends with an error.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
@@ -10,13 +10,13 @@ using namespace dp::test;
 
 namespace {
 
-constexpr double kSeconds = 30;  // several times what work gets to end after an abort
+constexpr double kSeconds = 30;  // several times the time limit for work after an abort
 
 void check_ends(int gpus, Comm comm, Graphs graphs, int failed, int kernel) {
   INFO(gpus << " GPUs, " << (comm == Comm::nccl ? "nccl" : "p2p") << ", graphs " << static_cast<int>(graphs)
             << ", kernel " << kernel << " of cuda:" << failed << " fails");
   SimulatedGpus machine(gpus);
-  simt::simulation().protect_memory = false;  // time
+  simt::simulation().protect_memory = false;  // faster
   const simt::SimulatedNccl nccl;
   DataParallelOptions options = on_gpus(gpus, gpus);
   options.comm = comm;
@@ -45,7 +45,8 @@ void check_ends(int gpus, Comm comm, Graphs graphs, int failed, int kernel) {
 
 }  // namespace
 
-// A case each, for each waits five seconds: that is what work gets to end after an abort (kernels/cuda/runtime/stream.h).
+// One test case each, because each waits five seconds: the time limit for work after an abort
+// (kernels/cuda/runtime/stream.h).
 TEST_CASE("simulated GPUs: of two GPUs one that fails ends the run over p2p with its error, though the other waits") {
   check_ends(2, Comm::p2p, Graphs::never, 1, 7);
 }

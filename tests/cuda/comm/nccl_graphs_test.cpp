@@ -1,4 +1,4 @@
-// Training steps as graphs whose collectives are NCCL's: every replica has one of its own.
+// Training steps as graphs with NCCL collectives: one graph per replica.
 #include <unistd.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@ using namespace dp::test;
 
 namespace {
 
-// On standard error.
+// Output on standard error.
 std::string printed_by(const std::function<void()>& call) {
   std::FILE* const file = std::tmpfile();
   const int before = ::dup(STDERR_FILENO);
@@ -34,7 +34,7 @@ std::string printed_by(const std::function<void()>& call) {
   return text;
 }
 
-// NCCL whose abort notes the graphs that exist. Since NCCL 2.26 ncclCommAbort waits until none is left that holds the communicator.
+// Counts the live graphs at each abort. Since NCCL 2.26 ncclCommAbort waits until no graph uses the communicator.
 class AbortRecorder {
  public:
   AbortRecorder() {
@@ -53,8 +53,8 @@ class AbortRecorder {
   }
 
   struct Abort {
-    std::size_t devices;  // with an abort so far, this one among them
-    std::size_t graphs;   // of all devices
+    std::size_t devices;  // number of devices with an abort so far, including this one
+    std::size_t graphs;   // on all devices
   };
   static std::vector<Abort> aborts() {
     const std::scoped_lock lock(mutex);
@@ -74,7 +74,7 @@ TEST_CASE("nccl: graphs that hold a communicator are dropped before it is aborte
   const Model model = narrow_convnet();
   for (const bool running : {false, true}) {
     SimulatedGpus machine(2);
-    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     simt::SimulatedNccl nccl;
     simt::SimulatedNccl::allow_a_graph_for_each_replica();
     const AbortRecorder recorder;
@@ -89,7 +89,7 @@ TEST_CASE("nccl: graphs that hold a communicator are dropped before it is aborte
         for (int i = 0; i < 50; ++i) step(), net.take_stats();
       };
       CHECK_THROWS_WITH(train(), Catch::Contains("NCCL on cuda:1 was ended by an error"));
-      // Before anything of the engine is destroyed. The last abort may still be on its way.
+      // The engine still exists. The last abort may still be in progress.
       const auto begin = std::chrono::steady_clock::now();
       while (recorder.aborts().size() < 4 && in_time(begin, 10)) std::this_thread::yield();
       CHECK(recorder.aborts().size() == 4);  // two communicators
@@ -103,9 +103,9 @@ TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every dev
   const Model model = narrow_convnet();
   for (const int gpus : {2, 4})
     for (const Reduce reduce : kReductions) {
-      if (gpus == 4 && reduce != Reduce::sharded) continue;  // time
+      if (gpus == 4 && reduce != Reduce::sharded) continue;  // faster
       SimulatedGpus machine(gpus);
-      simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+      simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
       const simt::SimulatedNccl nccl;
       simt::SimulatedNccl::allow_a_graph_for_each_replica();
       const DataParallelOptions options = with_nccl(gpus, reduce);
@@ -123,12 +123,12 @@ TEST_CASE("nccl: two communicators in one graph, and every device the same colle
   check_two_communicators(residual_net(/*relu=*/true, /*dropout=*/true), 2);
 }
 
-// As the loaders of two ranks would deal it: the first gets the odd row.
+// Batches as dealt by the loaders of two ranks: the first rank gets the odd row.
 TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
   const Model model = narrow_convnet();
   for (const int fail : {0, 9}) {
     SimulatedGpus machine(2);
-    simt::simulation().protect_memory = false;  // time
+    simt::simulation().protect_memory = false;  // faster
     const simt::SimulatedNccl nccl;
     const auto train = [&](bool graphs, std::string& steps) {
       std::vector<NamedTensor> weights;
@@ -210,7 +210,7 @@ TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are deman
 TEST_CASE("nccl: with mixed precision weights travel in 16 bits, and training has the bits of float32") {
   const Model model = two_blocks(24);
   SimulatedGpus machine(2);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const simt::SimulatedNccl nccl;
   simt::SimulatedNccl::allow_a_graph_for_each_replica();
   DataParallelOptions options = with_nccl(2, Reduce::sharded);
@@ -220,13 +220,12 @@ TEST_CASE("nccl: with mixed precision weights travel in 16 bits, and training ha
     const auto launches = nccl.launches(0);
     return std::count_if(launches.begin(), launches.end(), [&](const std::string& launch) {
       return launch.find(": all_gather of ") != std::string::npos && launch.find(type) != std::string::npos &&
-             launch.find(" of 1 ") == std::string::npos;  // those are of when the communicators were made
+             launch.find(" of 1 ") == std::string::npos;  // from communicator creation
     });
   };
   const Course low = course_of(model, options, true);
   const auto in_16_bits = gathered("bfloat16"), in_32_bits = gathered("float32");
-  CHECK(in_16_bits >
-        2 * in_32_bits);  // these: the bucket of biases and normalisation, and all where something asks for them
+  CHECK(in_16_bits > 2 * in_32_bits);  // float32: biases and normalisations, and full downloads
   CHECK(in_32_bits > 0);
   options.ema_decay = 0.9;  // needs all of them in float32
   Course whole = course_of(model, options, true);

@@ -1,4 +1,4 @@
-// NCCL that hangs while communicators are made, in one process and with a process for each GPU (here: a thread).
+// NCCL hangs during communicator creation, in one process and with one process per GPU (here: a thread).
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -20,11 +20,12 @@ namespace {
 
 enum class Hang { initialisation, first_collectives };
 
-// The stall ends between the verdict, after 6 to 6.4 s, and the end of the process, 3 s later: a busy machine may be late.
+// The watchdog reports the stall after 6 to 6.4 s and ends the process 3 s later. The stall ends between the two, with
+// a margin for a busy machine.
 constexpr double kTimeout = 6;
 constexpr std::chrono::milliseconds kStall{7500};
 
-// NCCL in which the rank on cuda:1 hangs.
+// NCCL with a rank on cuda:1 that hangs.
 class HangingNccl {
  public:
   explicit HangingNccl(Hang hang) {
@@ -37,7 +38,7 @@ class HangingNccl {
       if (where == Hang::initialisation && rank == 1 && !stalled.exchange(true)) std::this_thread::sleep_for(kStall);
       const NcclResult result = real->comm_init_rank(comm, ranks, id, rank);
       if (where == Hang::first_collectives && rank == 1 && result == NcclResult::success)
-        (*comm)->error = NcclResult::in_progress;  // no error of NCCL's, but its collectives never end
+        (*comm)->error = NcclResult::in_progress;  // not an NCCL error, but its collectives never end
       return result;
     };
     kernels::cuda::provide_nccl({&api, "hanging", {}});

@@ -1,4 +1,4 @@
-// Gradients summed in bfloat16 over nccl, whose order and rounding are its own.
+// Gradient reduction in bfloat16 over nccl, with NCCL's own order and rounding.
 #include "cuda/engine/graph_runs.h"
 #include "cuda/simulated_gpus.h"
 #include "simulated_cuda/nccl/nccl_recorder.h"
@@ -21,7 +21,7 @@ DataParallelOptions with_nccl(int gpus, Reduce reduce) {
 
 TEST_CASE("nccl: sums in bfloat16, between two GPUs, where no order differs, p2p's bits") {
   SimulatedGpus machine(2);
-  simt::simulation().protect_memory = false;  // time
+  simt::simulation().protect_memory = false;  // faster
   const simt::SimulatedNccl nccl;
   check_rounded_sums(narrow_convnet(), with_nccl(2, Reduce::master), 9);
 }
@@ -29,19 +29,19 @@ TEST_CASE("nccl: sums in bfloat16, between two GPUs, where no order differs, p2p
 TEST_CASE("nccl: sums in bfloat16, sums travel as bfloat16, weights as float32, and training stays within rounding") {
   for (const Reduce reduce : kReductions) {
     SimulatedGpus machine(4);
-    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     const simt::SimulatedNccl nccl;
     check_rounded_training(narrow_convnet(), with_nccl(4, reduce), 9);
     std::size_t sums = 0, rounded_sums = 0;
     for (const std::string& launch : nccl.launches(0)) {
-      if (launch.find(" of 1 ") != std::string::npos) continue;  // when the communicators were made
+      if (launch.find(" of 1 ") != std::string::npos) continue;  // from communicator creation
       const bool low = launch.find("bfloat16") != std::string::npos;
       const bool sum = launch.find("reduce") != std::string::npos;
       sums += sum, rounded_sums += sum && low;
       CHECK((sum || !low));
     }
     CHECK(rounded_sums > 0);
-    CHECK(sums == 2 * rounded_sums);  // of two trainings one rounds
+    CHECK(sums == 2 * rounded_sums);  // one of the two trainings rounds
     for (int device = 1; device < 4; ++device) CHECK(nccl.launches(device) == nccl.launches(0));
   }
 }
@@ -49,7 +49,7 @@ TEST_CASE("nccl: sums in bfloat16, sums travel as bfloat16, weights as float32, 
 TEST_CASE("nccl: sums in bfloat16, steps as graphs have the bits of eager ones") {
   for (const Reduce reduce : kReductions) {
     SimulatedGpus machine(2);
-    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     const simt::SimulatedNccl nccl;
     simt::SimulatedNccl::allow_a_graph_for_each_replica();
     DataParallelOptions options = with_nccl(2, reduce);

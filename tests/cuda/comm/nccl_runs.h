@@ -1,4 +1,4 @@
-// Training over the stand-in for NCCL, its steps as graphs.
+// Training over the simulated NCCL, with steps as graphs.
 #pragma once
 
 #include <string>
@@ -18,17 +18,17 @@ inline DataParallelOptions with_nccl(int gpus, Reduce reduce) {
   return options;
 }
 
-// How many of a device's collectives were part of a graph.
+// Number of a device's collectives that were part of a graph.
 inline std::size_t in_graphs(const simt::SimulatedNccl& nccl, int device) {
   std::size_t count = 0;
   for (const std::string& launch : nccl.launches(device)) count += launch.ends_with(" in a graph");
   return count;
 }
 
-// Statistics synchronised: a graph has collectives of the gradients' communicator and of the statistics'.
+// Synchronised statistics: a graph contains collectives of two communicators, for gradients and for statistics.
 inline void check_two_communicators(const Model& model, int gpus) {
   SimulatedGpus machine(gpus);
-  simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+  simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
   const simt::SimulatedNccl nccl;
   simt::SimulatedNccl::allow_a_graph_for_each_replica();
   DataParallelOptions options = with_nccl(gpus, Reduce::sharded);

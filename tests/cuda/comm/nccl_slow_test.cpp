@@ -1,4 +1,5 @@
-// What nccl_graphs_test.cpp and blocking_test.cpp leave out: more GPUs, every form of a step over both communicators.
+// The cases that nccl_graphs_test.cpp and blocking_test.cpp omit: more GPUs, every kind of step over both
+// communicators.
 #include "cuda/comm/blocking_cases.h"
 #include "cuda/comm/nccl_runs.h"
 

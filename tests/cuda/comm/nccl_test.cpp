@@ -1,4 +1,4 @@
-// The communicator nccl over a stand-in for NCCL that checks what every rank launches.
+// The communicator nccl over a simulated NCCL that checks the launches of every rank.
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
@@ -32,7 +32,7 @@ DataParallelOptions with_nccl(int gpus, Reduce reduce = Reduce::automatic) {
   return options;
 }
 
-// The largest difference of an element, of the largest of its tensor.
+// The largest difference of an element, relative to the largest element of its tensor.
 double distance(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
   if (!same_names(a, b)) return kInfinitelyFar;
   double worst = 0;
@@ -48,7 +48,7 @@ double distance(const std::vector<NamedTensor>& a, const std::vector<NamedTensor
   return worst;
 }
 
-// Ranks of different processes, as far as they can see: what each gives is seen by all.
+// The process group of simulated processes: every rank sees what each rank contributes.
 class SharedTable {
  public:
   explicit SharedTable(int size) : given_(static_cast<std::size_t>(size)) {}
@@ -90,7 +90,7 @@ class TableWorld final : public Rendezvous {
   int rank_;
 };
 
-// body(rank, context, world) on a thread for each device; the texts of what they throw.
+// Runs body(rank, context, process group) on a thread per device. Returns the texts of the exceptions.
 template <typename Body>
 std::vector<std::string> in_worlds(const std::vector<int>& devices, const Body& body) {
   SharedTable table(static_cast<int>(devices.size()));
@@ -139,7 +139,7 @@ TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at
   ranks.run([&](int, Context& context, Communicator& comm) {
     const auto stream = context.make_stream();
     OnDevice<float> data(context, *stream, std::vector<float>(4 * kNormBlock));
-    ranks.meet();  // what was allocated may wait for devices
+    ranks.meet();  // allocations may wait for devices
     for (const std::int64_t count : {4 * kNormBlock, kNormBlock + 5}) {
       comm.reduce_scatter(data.data(), count, DType::f32, *stream);
       comm.all_gather(data.data(), count, DType::f32, *stream);
@@ -148,7 +148,7 @@ TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at
   });
   const std::string half = std::to_string(2 * kNormBlock), block = std::to_string(kNormBlock);
   std::vector<std::string> launches = nccl.launches(1);
-  CHECK_THAT(launches.at(0), Catch::Contains("broadcast of 1 ") && Catch::Contains("all_reduce of 1 "));  // warms up
+  CHECK_THAT(launches.at(0), Catch::Contains("broadcast of 1 ") && Catch::Contains("all_reduce of 1 "));  // warm-up
   launches.erase(launches.begin());
   CHECK(launches == std::vector<std::string>{
                         "communicator 1: reduce_scatter of " + half + " float32",
@@ -161,7 +161,7 @@ TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, wh
   for (const Model& model : {narrow_convnet(), narrow_resnet(/*relu=*/true)})
     for (const int gpus : {2, 4, 8}) {
       SimulatedGpus machine(gpus);
-      simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+      simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
       const SimulatedNccl nccl;
       DataParallelOptions options = with_nccl(gpus, Reduce::sharded);
       options.bucket_bytes = 4000;
@@ -172,7 +172,7 @@ TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, wh
       CHECK(net.replicas_identical());
       int own = 0, grouped = 0;
       for (const std::string& launch : nccl.launches(0)) {
-        if (launch.find(" of 1 ") != std::string::npos) continue;  // when the communicators were made
+        if (launch.find(" of 1 ") != std::string::npos) continue;  // from communicator creation
         own += launch.find(": reduce_scatter of") != std::string::npos ||
                launch.find(": all_gather of") != std::string::npos;
         grouped += launch.find(" + ") != std::string::npos || launch.find(": reduce of") != std::string::npos;
@@ -187,9 +187,9 @@ TEST_CASE("nccl: training gives p2p's weights but for rounding, launched in one 
   const Model model = narrow_convnet(), deep = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int gpus : {2, 3})
     for (const Reduce reduce : kReductions) {
-      if (gpus == 3 && reduce != Reduce::sharded) continue;  // time
+      if (gpus == 3 && reduce != Reduce::sharded) continue;  // faster
       SimulatedGpus machine(gpus);
-      simt::simulation().protect_memory = false;  // time
+      simt::simulation().protect_memory = false;  // faster
       DataParallelOptions reference = on_gpus(gpus, gpus);
       reference.reduce = reduce;
       reference.comm = Comm::p2p;
@@ -276,7 +276,7 @@ TEST_CASE("nccl: ranks that make different calls are found") {
       const auto stream = context.make_stream();
       OnDevice<float> data(context, *stream, std::vector<float>(100));
       comm.reserve(100 * sizeof(float));
-      ranks.meet();  // what was allocated may wait for devices
+      ranks.meet();  // allocations may wait for devices
       comm.all_reduce(data.data(), 100, DType::f32, *stream);
       comm.all_reduce(data.data(), rank == 0 ? 20 : 21, DType::f32, *stream);
       comm.broadcast(data.data(), 10, DType::f32, rank, *stream);
@@ -291,7 +291,7 @@ TEST_CASE("nccl: ranks that make different calls are found") {
              Catch::Contains("call 3 of communicator 1") && Catch::Contains("root 0") && Catch::Contains("root 1"));
 }
 
-// What CollectiveOrder relies on: that every rank makes the calls of all communicators in one order.
+// CollectiveOrder guarantees that every rank calls all communicators in the same order.
 TEST_CASE("nccl: communicators in different orders on two devices wait for each other, which is found") {
   SimulatedGpus machine(2);
   {
@@ -302,7 +302,7 @@ TEST_CASE("nccl: communicators in different orders on two devices wait for each 
     ranks.run([&](int rank, Context& context, Communicator& comm) {
       const auto stream = context.make_stream(), other = context.make_stream();
       OnDevice<float> data(context, *stream, std::vector<float>(10)), more(context, *other, std::vector<float>(10));
-      ranks.meet();  // allocations, and frees below, may wait for devices
+      ranks.meet();  // allocations, and the frees below, may wait for devices
       for (const int turn : {rank, 1 - rank})
         if (turn == 0)
           comm.all_reduce(data.data(), 10, DType::f32, *stream);

@@ -1,4 +1,4 @@
-// The communicator p2p: the same bits as the communicator of CPU replicas, whatever reaches what.
+// The communicator p2p has the same bits as the communicator of CPU replicas, for every peer topology.
 #include <cstdlib>
 
 #include "cuda/comm/collectives.h"
@@ -17,7 +17,7 @@ void check_machine(const std::vector<int>& devices) {
       check_all<float>(ranks, count, lanes, summand_values<float>);
       check_all<BFloat16>(ranks, count, lanes, summand_values<BFloat16>);
     }
-  check_all<float>(ranks, 70001, 1, summand_values<float>);  // above the size for one round
+  check_all<float>(ranks, 70001, 1, summand_values<float>);  // more than one round
   check_all<BFloat16>(ranks, 70001, 1, summand_values<BFloat16>);
   check_all<double>(ranks, 3001, 1, summand_values<double>);
   check_parts(ranks, 0);
@@ -47,7 +47,7 @@ TEST_CASE("p2p: S18, a pair whose peer access returns wrong data is found out on
   const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that returns wrong data)";
   CHECK(Ranks({0, 1}).name() == verdict);
   check_machine({0, 1});
-  setenv("DP_SIMULATED_PEERS", "all", 1);  // a new probe would find nothing wrong: the verdict is kept
+  setenv("DP_SIMULATED_PEERS", "all", 1);  // a new probe would find no error, but the verdict is cached
   CHECK(Ranks({0, 1}).name() == verdict);
 }
 
@@ -59,7 +59,7 @@ TEST_CASE(
   CHECK(Ranks({0, 1}).name() == verdict);
   unsetenv("DP_PEER_PROBE_SECONDS");
   check_machine({0, 1});
-  setenv("DP_SIMULATED_PEERS", "all", 1);  // the verdict is kept
+  setenv("DP_SIMULATED_PEERS", "all", 1);  // the verdict is cached
   CHECK(Ranks({0, 1}).name() == verdict);
 }
 

@@ -1,4 +1,4 @@
-// Peer access: which pairs work is found out by one program for all of them, once a boot; a pair is enabled once.
+// Peer access: a single probe process tests all pairs, once per boot. Each pair is enabled once.
 #include "kernels/cuda/comm/peers.h"
 
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ Paths all_direct(std::size_t devices) {
   return paths;
 }
 
-// The path between all devices of the machine, and how many programs were started to find out.
+// The paths between all devices of the machine, and the number of probe processes.
 struct Found {
   Paths paths;
   int programs;
@@ -49,7 +49,7 @@ std::vector<std::string> verdict_lines(const std::string& file) {
   return lines;
 }
 
-// What the probe's process sees; this one sees pairs that work.
+// Peer access in the probe process. In this process all pairs work.
 class PeersOfProbe {
  public:
   explicit PeersOfProbe(const char* peers) {
@@ -92,7 +92,7 @@ TEST_CASE("peers: a pair that hangs is named, and a second program goes on with 
 TEST_CASE("peers: a pair that returns wrong data is named, one at which the program fails is left out") {
   SimulatedGpus machine(3);
   {
-    const PeersOfProbe peers("all,0-2=corrupts,1-0=none");  // what comes from 0 to 2; 1 may not enable 0
+    const PeersOfProbe peers("all,0-2=corrupts,1-0=none");  // reads by 2 from 0 are corrupted; 1 cannot enable 0
     const Found found = find_out(3);
     Paths expected = all_direct(3);
     expected[2][0] = PeerPath::lying;
@@ -100,7 +100,7 @@ TEST_CASE("peers: a pair that returns wrong data is named, one at which the prog
     CHECK(found.paths == expected);
     CHECK(found.programs == 2);
     const std::vector<std::string> lines = verdict_lines(verdict_file());
-    CHECK(lines.size() == 5);  // what could not be tried is tried again by the next process
+    CHECK(lines.size() == 5);  // the failed pair has no line; the next process retries it
     CHECK(std::count(lines.begin(), lines.end(), line_of(2, 0, PeerPath::lying)) == 1);
   }
 }

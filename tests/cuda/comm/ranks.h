@@ -1,4 +1,4 @@
-// Replicas below the engine: a thread, a context and a communicator for each, and memory with contents.
+// Replicas without the engine: a thread, a context and a communicator each, and device memory with given contents.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace dp::test {
 
-// Ranks on threads of their own, each with a context.
+// Ranks on separate threads, each with a context.
 class Ranks {
  public:
   explicit Ranks(const std::vector<int>& devices, const char* communicator = "p2p") {
@@ -28,10 +28,11 @@ class Ranks {
   int size() const { return static_cast<int>(contexts_.size()); }
   std::string name() const { return handles_.front()->name(); }
   kernels::Context& context(int rank) { return *contexts_[static_cast<std::size_t>(rank)]; }
-  // Called by a body: returns when all ranks have called it, or have ended. Allocating, freeing and copies of ordinary memory may wait for
-  // other ranks' devices: no rank may do any while a collective that it has not called runs on another.
+  // A barrier for the bodies of run(): returns when all ranks have called it or ended. Allocations, frees and copies of
+  // pageable memory may wait for other ranks' devices. So a rank must not make them while another rank runs a
+  // collective that it has not called yet.
   void meet() { meeting_->arrive_and_wait(); }
-  // body(rank, context, communicator); rethrows the first exception.
+  // Runs body(rank, context, communicator) on every rank. Rethrows the first exception.
   template <typename Body>
   void run(const Body& body) {
     meeting_ = std::make_unique<std::barrier<>>(size());
@@ -61,7 +62,7 @@ class Ranks {
   std::vector<std::unique_ptr<kernels::Communicator>> handles_;
 };
 
-// Memory of the device with these contents, and back.
+// Device memory with given contents, and its download.
 template <typename T>
 class OnDevice {
  public:

@@ -1,4 +1,4 @@
-// Courses in mixed precision that both the fast tests and the slow ones run, on other networks.
+// Mixed-precision runs, shared by fast and slow tests that use different networks.
 #pragma once
 
 #include "cuda/engine/graph_runs.h"
@@ -18,7 +18,7 @@ inline DataParallelOptions with(DataParallelOptions options, Amp amp) {
   return options;
 }
 
-// Two residual blocks of as many channels as tensor cores take.
+// Two residual blocks with a number of channels that tensor cores support.
 inline Model two_blocks(std::int64_t width = 8) {
   ModelBuilder m("two_blocks", Shape{3, 8, 8});
   const auto conv = [&](const std::string& name, ModelBuilder::Node x, std::int64_t channels, int kernel, int stride) {
@@ -33,11 +33,12 @@ inline Model two_blocks(std::int64_t width = 8) {
   return m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 10}));
 }
 
-// An average needs all weights in float32 after each step; without one they come as layers read them.
+// With a weight average, each step gathers all weights in float32. Without it, weights are gathered in the type that
+// the layers read.
 inline void check_weights_in_16_bits(const Model& model, Amp amp, int gpus, std::int64_t bucket_bytes) {
   INFO(name_of(amp) << " on " << gpus);
   SimulatedGpus machine(gpus);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   DataParallelOptions options = with(on_gpus(gpus, gpus), amp);
   options.reduce = Reduce::sharded;
   options.bucket_bytes = bucket_bytes;
@@ -49,10 +50,10 @@ inline void check_weights_in_16_bits(const Model& model, Amp amp, int gpus, std:
   CHECK(low == whole);
 }
 
-// Five steps on so many GPUs, with four logical shards and the statistics of all.
+// Five steps with four logical shards and synchronised statistics.
 inline std::vector<NamedTensor> sharded_steps(const Model& model, Amp amp, int gpus) {
   SimulatedGpus machine(gpus);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   simt::simulation().order = gpus == 2 ? simt::ThreadOrder::random : simt::ThreadOrder::forward;
   DataParallelOptions options = on_gpus(gpus, gpus);
   options.amp = amp;
@@ -62,10 +63,10 @@ inline std::vector<NamedTensor> sharded_steps(const Model& model, Amp amp, int g
   return five_steps(model, options, 9);
 }
 
-// A step of a residual network in mixed precision, as a graph and eagerly.
+// A step of a residual network in mixed precision: the launches of the graph and of the eager step are equal.
 inline void check_launches_of_residual(const Model& model, Amp amp, BatchNormMode mode) {
   SimulatedGpus machine(2);
-  simt::simulation().protect_memory = false;  // time
+  simt::simulation().protect_memory = false;  // faster
   DataParallelOptions options = on_gpus(2, 2);
   options.amp = amp;
   options.batch_norm = mode;

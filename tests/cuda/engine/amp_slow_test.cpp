@@ -1,4 +1,4 @@
-// What amp_test.cpp and graphs_test.cpp do over small networks, over narrow ResNet18, whose convolutions use tensor cores.
+// The checks of amp_test.cpp and graphs_test.cpp on a narrow ResNet18, whose convolutions use tensor cores.
 #include "cuda/engine/amp_runs.h"
 
 using namespace dp;

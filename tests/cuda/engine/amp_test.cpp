@@ -1,4 +1,5 @@
-// Mixed precision on simulated GPUs: against the reference, whose ops round what they write, and against itself.
+// Mixed precision on simulated GPUs: against the reference, whose ops round their outputs, and against other
+// configurations of itself.
 #include "cuda/engine/amp_runs.h"
 #include "dp/error.h"
 #include "engine/base/test_modes.h"
@@ -14,23 +15,23 @@ DataParallelOptions references(int replicas) {
   return options;
 }
 
-// How far all tensors together lie from where others went, relative to the way.
+// The L2 distance of `got` and `expected` over all tensors, relative to the distance of `expected` from `origin`.
 double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
              const std::vector<NamedTensor>& origin) {
   if (!same_names(got, expected) || !same_names(origin, expected)) return kInfinitelyFar;
-  double difference = 0, candidate = 0;
+  double difference = 0, moved = 0;
   for (std::size_t i = 0; i < expected.size(); ++i)
     for (std::int64_t at = 0; at < expected[i].second.numel(); ++at) {
       const double there = value_at(expected[i].second, at);
       const double d = value_at(got[i].second, at) - there, w = there - value_at(origin[i].second, at);
-      difference += d * d, candidate += w * w;
+      difference += d * d, moved += w * w;
     }
-  return finite_or_far(std::sqrt(difference / candidate));
+  return finite_or_far(std::sqrt(difference / moved));
 }
 
-// Where one optimizer step leads to that is not skipped.
+// The weights after one optimizer step that is not skipped.
 std::vector<NamedTensor> stepped(const Model& model, DataParallelOptions options, const Batch& batch) {
-  options.loss_scale.initial = 512;  // that these ill-conditioned gradients bear in float16
+  options.loss_scale.initial = 512;  // these ill-conditioned gradients do not overflow float16
   DataParallel net(model, options);
   net.train_step(batch, {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f});
   CHECK(net.take_stats().skipped == 0);
@@ -38,12 +39,12 @@ std::vector<NamedTensor> stepped(const Model& model, DataParallelOptions options
   return net.weights();
 }
 
-// A step of the simulation beside one of the reference. They differ by rounding in float32 alone, unless that moves a value across the
-// middle between two of its type: then it becomes the other neighbour, and more behind it do. So a batch is looked for that meets no such
-// value; in so small networks it comes soon.
+// Compares a step of the simulation with one of the reference. They differ by float32 rounding only, unless that rounds
+// a value to the other 16-bit neighbour. Then later values differ, too. So the test searches for a batch without a
+// value of this kind. For networks this small a few seeds suffice.
 void check_step(const Model& model, std::int64_t rows, int replicas) {
   SimulatedGpus machine(replicas);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const auto origin = DataParallel(model, references(replicas)).weights();
   for (const Amp amp : kAmpTypes) {
     INFO(model.name() << " in " << name_of(amp) << " on " << replicas);
@@ -80,7 +81,7 @@ TEST_CASE("mixed precision: a step of a narrow resnet18 in simulation equals the
 
 TEST_CASE("mixed precision: a step whose convolutions take along batch normalisation goes where the reference's does") {
   const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 8});
-  const auto candidate = [&](const DataParallelOptions& options, const Batch& batch, kernels::NormFusion mode) {
+  const auto trained = [&](const DataParallelOptions& options, const Batch& batch, kernels::NormFusion mode) {
     engine::test_modes().norm_fusion = mode;
     auto weights = stepped(model, options, batch);
     engine::test_modes().norm_fusion = kernels::NormFusion::measured;
@@ -103,16 +104,16 @@ TEST_CASE("mixed precision: a step whose convolutions take along batch normalisa
   for (const Amp amp : kAmpTypes)
     for (const int replicas : {1, 2}) {
       SimulatedGpus machine(replicas);
-      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
       const DataParallelOptions options = with(on_gpus(replicas, replicas), amp);
-      double fused = 1, rounding = 0;  // the least of a few batches, as in check_step; and what 16 bits are about
+      double fused = 1, rounding = 0;  // smallest of a few batches, as in check_step; effect of 16 bits
       for (std::uint64_t seed = 1; seed <= 4; ++seed) {
         const Batch batch = random_batch(model, 6, seed);
-        const auto expected = candidate(with(references(replicas), amp), batch, kernels::NormFusion::never);
-        fused = std::min(fused, apart(candidate(options, batch, kernels::NormFusion::always), expected, origin));
-        rounding += apart(candidate(with(references(replicas), Amp::off), batch, kernels::NormFusion::never), expected,
-                          origin) /
-                    4;
+        const auto expected = trained(with(references(replicas), amp), batch, kernels::NormFusion::never);
+        fused = std::min(fused, apart(trained(options, batch, kernels::NormFusion::always), expected, origin));
+        rounding +=
+            apart(trained(with(references(replicas), Amp::off), batch, kernels::NormFusion::never), expected, origin) /
+            4;
       }
       INFO(name_of(amp) << " on " << replicas << ": " << fused << " apart, " << rounding << " by rounding");
       CHECK(fused <= rounding / 100);
@@ -149,7 +150,7 @@ TEST_CASE("mixed precision: gradients and predictions in bfloat16, and clipped a
     const auto [exact_weights, exact_gradients, exact_norm] = run(references(2), Amp::off);
     const auto [ref_weights, ref_gradients, ref_norm] = run(references(2), Amp::float16);
     const auto [weights, gradients, norm] = run(on_gpus(2, 2), Amp::float16);
-    CHECK(norm == Approx(exact_norm).epsilon(5e-3));  // of the gradient without its scale
+    CHECK(norm == Approx(exact_norm).epsilon(5e-3));  // of the unscaled gradient
     CHECK(norm == Approx(ref_norm).epsilon(1e-3));
     CHECK(exact_norm > 0.05);
     CHECK(apart(weights, exact_weights, origin) < 0.01);
@@ -205,7 +206,7 @@ TEST_CASE("mixed precision: weights of others arrive in 16 bits, and training ha
 
 TEST_CASE("mixed precision: what is set of weights that lie apart leaves the others as they were") {
   SimulatedGpus machine(2);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const Model model = narrow_convnet();
   DataParallelOptions options = with(on_gpus(2, 2), Amp::bfloat16);
   options.reduce = Reduce::sharded;
@@ -326,7 +327,7 @@ TEST_CASE("mixed precision: memory is what was estimated, and plans tell types")
     INFO(name_of(amp));
     CHECK(estimated.weights == held.weights);
     CHECK(estimated.activations == held.activations);
-    // An estimate leaves out the copies of a shard's images, labels and samples, which stay float32.
+    // The estimate excludes the copies of a shard's images, labels and samples, which are float32 in every mode.
     if (amp == Amp::off) inputs = held.total() - estimated.total();
     CHECK(estimated.total() + inputs == held.total());
     CHECK((held.weights == 3 * held.gradients / 2) == (amp != Amp::off));

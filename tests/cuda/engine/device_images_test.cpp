@@ -1,4 +1,4 @@
-// Image sets that simulated GPUs keep.
+// Device-resident image sets on simulated GPUs.
 #include "support/device_images.h"
 
 #include "cuda/engine/graph_runs.h"
@@ -9,7 +9,7 @@ using namespace dp::test;
 
 namespace {
 
-// Two sets that have nothing in common but the shape of their images.
+// Two sets that share only the shape of their images.
 std::vector<std::shared_ptr<const ImageSet>> two_sets(const Model& model) {
   const RandomImages images(model.input(), model.output()[0], 20);
   const auto first = read_images(images);
@@ -21,7 +21,7 @@ std::vector<std::shared_ptr<const ImageSet>> two_sets(const Model& model) {
   return {first, second};
 }
 
-// Another set, another epoch, another seed, and no augmentation at times.
+// Varies the set, the epoch, the seed and the augmentation from step to step.
 Batch kept_batch(const Model& model, const std::vector<std::shared_ptr<const ImageSet>>& sets, std::uint64_t i) {
   Batch batch = random_batch(model, 8, i);
   batch.images = {};
@@ -44,7 +44,7 @@ TEST_CASE(
   for (const int gpus : {1, 2})
     for (const int shards : {0, 4}) {
       SimulatedGpus machine(gpus);
-      simt::simulation().protect_memory = false;  // time
+      simt::simulation().protect_memory = false;  // faster
       INFO(gpus << " GPUs, logical shards " << shards);
       DataParallelOptions options = on_gpus(gpus, gpus);
       options.logical_shards = shards;

@@ -1,4 +1,4 @@
-// What the tests of engine_test.cpp leave out: every count of GPUs with every reduction and mode.
+// The combinations that engine_test.cpp omits: every number of GPUs with every reduction and mode.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 
@@ -12,20 +12,20 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
   const auto origin = DataParallel(model, on_reference()).weights(), moved = step(model, on_reference(), batch);
   for (const int gpus : {1, 2, 4, 8}) {
     SimulatedGpus machine(gpus);
-    simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+    simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
     for (const Reduce reduce : kReductions)
       check_against_reference(model, batch, on_gpus(gpus, gpus), BatchNormMode::sync, reduce, expected, moved, origin);
   }
 }
 
-// The oracle has the same shards: as many float64 replicas. Gradients of biases before a normalisation cancel: over ten batches of 22 on one
-// GPU the largest error was 0.7e-5 to 2.5e-5, with an earlier order of sums 0.6e-5 to 3.1e-5, on the CPU 0.6e-5 to 1.8e-5. A bound of 1e-5
-// held for one order by chance.
+// The reference has the same shards: one float64 replica for each. Gradients of biases before a normalisation cancel.
+// Over ten batches of 22 the largest error on one GPU was 0.7e-5 to 2.5e-5; with an earlier order of additions 0.6e-5
+// to 3.1e-5; on the CPU 0.6e-5 to 1.8e-5. A tolerance of 1e-5 held for one order only by chance.
 TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference, statistics by shard") {
   const Model model = narrow_resnet(/*relu=*/false);
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled})
     for (const int gpus : {1, 2, 4, 8}) {
-      // Fewer than five images a shard leave the last normalisations of one pixel ill-conditioned.
+      // With fewer than five images per shard, the last normalisations (1x1 images) are ill-conditioned.
       const Batch batch = random_batch(model, gpus == 8 ? 43 : 22);
       DataParallelOptions oracle = on_reference();
       oracle.devices.assign(static_cast<std::size_t>(gpus), oracle.devices.front());
@@ -33,7 +33,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
       const Outcome expected = forward_and_backward(model, oracle, batch);
       const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
       SimulatedGpus machine(gpus);
-      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
       for (const Reduce reduce : kReductions)
         check_against_reference(model, batch, on_gpus(gpus, gpus), norm, reduce, expected, moved, origin, 4e-5);
     }
@@ -44,11 +44,11 @@ TEST_CASE("simulated GPUs: L2, one result on 1, 2, 4 and 8 GPUs, with and withou
     const Model model = narrow_resnet(/*relu=*/true);
     const auto result = [&](int replicas, int gpus, simt::Peer peers) {
       SimulatedGpus machine(gpus, peers);
-      simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+      simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
       DataParallelOptions options = on_gpus(replicas, gpus);
       options.logical_shards = 8;
       options.batch_norm = norm;
-      return five_steps(model, options, 17);  // shards of two and three rows: its last images are 1x1
+      return five_steps(model, options, 17);  // shards of two and three rows; the last images are 1x1
     };
     const auto expected = result(1, 1, simt::Peer::works);
     for (const int gpus : {2, 4, 8}) CHECK(bit_equal(result(gpus, gpus, simt::Peer::works), expected));

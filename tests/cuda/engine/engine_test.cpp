@@ -1,4 +1,4 @@
-// The engine on simulated GPUs against the float64 reference: every reduction, every mode of batch normalisation.
+// The engine on simulated GPUs against the float64 reference: every reduction and every mode of batch normalisation.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "support/norm_options.h"
@@ -62,7 +62,7 @@ TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each othe
   const Model model = narrow_resnet(/*relu=*/true);
   const auto result = [&](int replicas, int gpus, simt::Peer peers) {
     SimulatedGpus machine(gpus, peers);
-    simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+    simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
     DataParallelOptions options = on_gpus(replicas, gpus);
     options.logical_shards = 4;
     options.batch_norm = BatchNormMode::sync;
@@ -75,7 +75,7 @@ TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each othe
   CHECK(bit_equal(result(4, 2, simt::Peer::works), expected));
 }
 
-// For the thread sanitizer, which must end it: the exchange does not wait for the first step's gradients.
+// Run under the thread sanitizer, which must report it: the all-reduce does not wait for the first step's gradients.
 TEST_CASE("simulated GPUs: a wait of the engine is left out", "[.left_out_wait]") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();

@@ -1,4 +1,4 @@
-// Steps on simulated GPUs of which one fails.
+// Training steps on simulated GPUs with an injected failure.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace dp::test {
 
-// The error's text; empty when there was none.
+// The error's text; empty without an error.
 inline std::string failure_of(const DataParallelOptions& options, ErrorCode& code) {
   const Model model = small_convnet();
   try {

@@ -1,4 +1,4 @@
-// A course of training that meets everything a graph of a step may depend on, and what is compared of it.
+// A training run that covers everything that a step's graph may depend on, and its results for comparisons.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace dp::test {
 
 struct Course {
   std::vector<NamedTensor> weights, momenta, average;
-  std::vector<std::uint64_t> metrics;  // bits of doubles
+  std::vector<std::uint64_t> metrics;  // bit patterns of doubles
   std::string steps;                   // describe_steps(); not compared
   friend bool operator==(const Course& a, const Course& b) {
     return bit_equal(a.weights, b.weights) && bit_equal(a.momenta, b.momenta) && bit_equal(a.average, b.average) &&
@@ -28,7 +28,8 @@ inline void keep(const Stats& stats, std::vector<std::uint64_t>& metrics) {
     metrics.push_back(std::bit_cast<std::uint64_t>(value));
 }
 
-// Two epochs whose last batch is smaller, rates that change, an evaluation between, a checkpoint loaded, steps without momentum.
+// Three epochs with a smaller last batch, changing learning rates, an evaluation after each, a checkpoint loaded after
+// the second, and final steps without momentum.
 inline Course course_of(const Model& model, DataParallelOptions options, bool graphs) {
   if (!graphs) options.graphs = Graphs::never;
   DataParallel net(model, options);
@@ -39,7 +40,7 @@ inline Course course_of(const Model& model, DataParallelOptions options, bool gr
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (int i = 0; i < 3; ++i)
       step(9, {.lr = 0.05f / static_cast<float>(1 + i + epoch), .momentum = 0.9f, .weight_decay = 1e-3f});
-    // Fewer rows, but two for each of four replicas: a normalisation of 1x1 images trains on no less.
+    // At least two rows for each of four replicas: batch normalisation of 1x1 images needs two.
     step(net.size() > 2 ? 8 : 5, {.lr = 0.01f, .momentum = 0.9f, .nesterov = epoch == 1});
     keep(net.take_stats(), course.metrics);
     net.evaluate(random_batch(model, 11, 1000));
@@ -57,8 +58,8 @@ inline Course course_of(const Model& model, DataParallelOptions options, bool gr
   return course;
 }
 
-// What the streams are told in the fourth and fifth step, by their order among those of their device. batch_of(i): that of step i; null:
-// random_batch().
+// The work of each stream in the fourth and fifth step. Keys: the stream's index on its device, and the device.
+// batch_of(i) returns the batch of step i; null: random_batch().
 inline std::map<std::string, std::vector<std::string>> launches_of_steps(
     const Model& model, DataParallelOptions options, bool graphs,
     const std::function<Batch(std::uint64_t)>& batch_of = nullptr) {
@@ -73,7 +74,7 @@ inline std::map<std::string, std::vector<std::string>> launches_of_steps(
   for (std::uint64_t i = 3; i < 5; ++i) step(i);
   simt::simulation().log_launches = false;
   CHECK((net.describe_steps().find(" nodes") != std::string::npos) == graphs);
-  std::map<int, std::vector<std::string>> by_number;  // "stream 7 of cuda:0": numbers are of the whole process
+  std::map<int, std::vector<std::string>> by_number;  // "stream 7 of cuda:0": numbers are unique in the process
   std::map<int, std::string> device;
   for (auto& [stream, launches] : simt::take_launches()) {
     const int number = std::stoi(stream.substr(std::strlen("stream ")));

@@ -1,4 +1,4 @@
-// What graphs_test.cpp leaves out: deeper networks as graphs, on more GPUs.
+// The cases that graphs_test.cpp omits: deeper networks as graphs, on more GPUs.
 #include "cuda/engine/graph_runs.h"
 #include "cuda/simulated_gpus.h"
 
@@ -31,7 +31,7 @@ TEST_CASE("simulated GPUs: a step of a narrow resnet18 as a graph has the bits o
   int variant = 0;
   for (const int gpus : {1, 2, 4}) {
     SimulatedGpus machine(gpus);
-    simt::simulation().protect_memory = false;  // time
+    simt::simulation().protect_memory = false;  // faster
     DataParallelOptions options = on_gpus(gpus, gpus);
     options.reduce = kReductions[variant++];
     options.batch_norm = gpus == 4 ? BatchNormMode::sync : BatchNormMode::master;

@@ -1,4 +1,4 @@
-// Training steps as CUDA graphs: the same bits and the same launches as eagerly, and what happens when none can be recorded.
+// Training steps as CUDA graphs: same bits and same launches as eager steps. Fallback if recording fails.
 #include "cuda/engine/amp_runs.h"
 
 using namespace dp;
@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kRecorded = " nodes";
 
-// What differs from the defaults, by turns rather than in every combination.
+// Options that differ from the defaults. `variant` cycles through the values of each option, without all combinations.
 DataParallelOptions varied(int gpus, int variant) {
   DataParallelOptions options = on_gpus(gpus, gpus);
   options.reduce = kReductions[variant % 3];
@@ -27,7 +27,7 @@ TEST_CASE("simulated GPUs: a step as a graph has the bits of the eager step, wha
   for (const int gpus : {1, 2, 4})
     for (int i = 0; i < 3; ++i, ++variant) {
       SimulatedGpus machine(gpus);
-      simt::simulation().protect_memory = false;  // time
+      simt::simulation().protect_memory = false;  // faster
       simt::simulation().delays = gpus == 2;
       INFO(gpus << " GPUs, variant " << variant);
       const Course eager = course_of(model, varied(gpus, variant), false),
@@ -43,10 +43,10 @@ TEST_CASE("simulated GPUs: a step in mixed precision as a graph, its loss scaled
   const Model model = narrow_convnet();
   for (const Amp amp : {Amp::bfloat16, Amp::float16}) {
     SimulatedGpus machine(2);
-    simt::simulation().protect_memory = false;  // time
+    simt::simulation().protect_memory = false;  // faster
     DataParallelOptions options = on_gpus(2, 2);
     options.amp = amp;
-    options.loss_scale.initial = 0x1p22f;  // too much for some steps
+    options.loss_scale.initial = 0x1p22f;  // overflows in some steps
     options.loss_scale.growth_interval = 2;
     const Course eager = course_of(model, options, false), graphs = course_of(model, options, true);
     CHECK(graphs == eager);
@@ -87,7 +87,7 @@ TEST_CASE(
     "simulated GPUs: so does that of a residual network, in mixed precision, in micro-batches, with shards and "
     "statistics of all") {
   const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 4});
-  check_launches_of_residual(model, Amp::off, BatchNormMode::sync);         // shards
+  check_launches_of_residual(model, Amp::off, BatchNormMode::sync);         // logical shards
   check_launches_of_residual(model, Amp::bfloat16, BatchNormMode::master);  // micro-batches
   check_launches_of_residual(model, Amp::float16, BatchNormMode::sync);
 }
@@ -96,7 +96,7 @@ TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go 
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
     SimulatedGpus machine(gpus);
-    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     DataParallelOptions options = varied(gpus, 1);
     const Course eager = course_of(model, options, false);
     simt::simulation().fail_begin_capture = true;
@@ -129,7 +129,7 @@ TEST_CASE(
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
     SimulatedGpus machine(gpus);
-    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     const DataParallelOptions options = on_gpus(gpus, gpus);
     const Course eager = course_of(model, options, false);
     for (int simt::Simulation::*const control : {&simt::Simulation::fail_instantiate, &simt::Simulation::fail_upload}) {

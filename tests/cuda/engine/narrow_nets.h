@@ -1,4 +1,4 @@
-// Narrow networks on GPUs, real or simulated, beside the float64 reference.
+// Narrow networks on real or simulated GPUs, compared with the float64 reference.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ inline Model narrow_resnet(bool relu) {
   return models::resnet18({.classes = 10, .input = {3, 8, 8}, .width = 8, .relu = relu});
 }
 
-// As worst_error. What is zero but for rounding (a normalisation takes away the mean of what another one made; norms below 1e-9 of
-// the largest) must be below 1e-6 of the largest.
+// Like worst_error(). Tensors with a norm below 1e-9 of the largest are zero except for rounding (a normalisation
+// removes the mean of its input). Their error must be below 1e-6 of the largest norm.
 inline Worst worst_of(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
                       const std::vector<NamedTensor>* origin = nullptr) {
   const auto norm = [&](const std::vector<NamedTensor>& all, std::size_t i, bool moved) {
@@ -50,7 +50,7 @@ struct Outcome {
   Tensor predictions;
 };
 
-// One forward and backward in training mode, then a prediction.
+// One forward and backward pass in training mode, then a prediction.
 inline Outcome forward_and_backward(const Model& model, DataParallelOptions options, const Batch& batch) {
   options.dropout = false;
   DataParallel net(model, options);
@@ -58,7 +58,7 @@ inline Outcome forward_and_backward(const Model& model, DataParallelOptions opti
   return {net.gradients(), net.weights(), net.predict(batch.images).clone()};
 }
 
-// Where one optimizer step leads to.
+// The weights after one optimizer step.
 inline std::vector<NamedTensor> step(const Model& model, DataParallelOptions options, const Batch& batch) {
   options.dropout = false;
   DataParallel net(model, options);
@@ -89,9 +89,9 @@ inline void check_against_reference(const Model& model, const Batch& batch, Data
   CHECK(gradients.error <= gradient_bound);
   CHECK(state.error <= 1e-5);
   CHECK(relative_error(got.predictions, expected.predictions) <= 1e-5);
-  const Worst candidate = worst_of(step(model, options, batch), moved, &origin);
-  INFO("way of " << candidate.name);
-  CHECK(candidate.error <= 2e-5);  // of the distance moved: the rounding of float32 weights, as for the CPU
+  const Worst worst = worst_of(step(model, options, batch), moved, &origin);
+  INFO("worst: " << worst.name);
+  CHECK(worst.error <= 2e-5);  // relative to the change of the weights: float32 rounding, as on the CPU
 }
 
 inline constexpr Reduce kReductions[] = {Reduce::master, Reduce::all_reduce, Reduce::sharded};

@@ -1,4 +1,4 @@
-// Convolutions that do part of what a batch normalisation does, on simulated GPUs: in plans, and as the tuner sees them.
+// Convolutions fused with parts of a batch normalisation, on simulated GPUs: in plans and in the tuner.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "engine/base/test_modes.h"
@@ -45,7 +45,7 @@ std::vector<OpDesc> fused_ops() {
   return all;
 }
 
-// The pinned op, then zeros in what it wrote.
+// Runs the baseline, then overwrites part of its output with zeros.
 class Spoiled final : public CudaOp {
  public:
   Spoiled(std::unique_ptr<CudaOp> op, std::size_t argument, std::size_t byte, std::size_t bytes)
@@ -74,10 +74,9 @@ std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) {
 
 TEST_CASE("simulated GPUs: fused plans train to the same bits") {
   SimulatedGpus machine(2);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::sync})
-    for (const Reduce reduce :
-         kReductions) {  // in float32, whose ops are their parts in turn; in 16 bits: amp_test.cpp
+    for (const Reduce reduce : kReductions) {  // float32: fused ops run unfused; 16 bits: amp_test.cpp
       DataParallelOptions options = on_gpus(2, 2);
       options.batch_norm = mode;
       options.reduce = reduce;
@@ -88,7 +87,7 @@ TEST_CASE("simulated GPUs: fused plans train to the same bits") {
 
 TEST_CASE("tuner: all ways of fused ops agree, and a wrong statistic does not") {
   SimulatedGpus machine(1);
-  simt::simulation().delays = simt::simulation().protect_memory = false;  // time
+  simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   for (const OpDesc& desc : fused_ops()) {
     const std::vector<TrialArgument> arguments = trial_arguments(desc);
     const auto pinned = pinned_op(desc);
@@ -107,7 +106,7 @@ TEST_CASE("tuner: all ways of fused ops agree, and a wrong statistic does not") 
     }
     const std::size_t candidates = all.size();
     CHECK(candidates >= 4);
-    for (std::size_t i = 0; i < arguments.size(); ++i) {  // the beginning of each piece of what it writes
+    for (std::size_t i = 0; i < arguments.size(); ++i) {  // the beginning of each piece of its output
       std::size_t element = 0;
       if (!arguments[i].written) continue;
       for (const std::size_t piece :
@@ -140,7 +139,7 @@ TEST_CASE("tuner: what an op takes is known where ops are tried out") {
     const auto seconds = trying.seconds_of(desc);
     REQUIRE(seconds);
     CHECK(*seconds > 0);
-    CHECK(trying.seconds_of(desc) == seconds);  // from memory
+    CHECK(trying.seconds_of(desc) == seconds);  // cached
   }
   CHECK(!trying.seconds_of(unknown));
   CHECK(trying.norm_fusion() == NormFusion::measured);

@@ -1,4 +1,4 @@
-// How many kernels a training step enqueues, as --print-plan counts them, on a simulated GPU that runs none of them.
+// The number of kernels that a training step enqueues, as counted by --print-plan, on a simulated GPU. No kernel runs.
 #include <set>
 #include <sstream>
 
@@ -12,7 +12,7 @@ using namespace dp::test;
 
 namespace {
 
-// Of a training step but for its inputs and the update, by name: the first table of describe_plan().
+// Kernels of a training step by name, without inputs and the update: the first table of describe_plan().
 std::map<std::string, int> kernels_of_step(const Model& model, NormFusion fusion, std::int64_t batch, Amp amp,
                                            std::string* header = nullptr) {
   engine::test_modes().norm_fusion = fusion;
@@ -32,7 +32,7 @@ std::map<std::string, int> kernels_of_step(const Model& model, NormFusion fusion
   return kernels;
 }
 
-// All but convolutions, products and passes over a whole activation.
+// Counts all kernels except convolutions, matrix products and passes over a whole activation.
 int small_ones(const std::map<std::string, int>& kernels) {
   const std::set<std::string> passes{"avg_pool_backward",    "batch_norm_backward", "batch_norm_backward_sums",
                                      "batch_norm_forward",   "batch_norm_moments",  "global_avg_pool",
@@ -48,7 +48,7 @@ int small_ones(const std::map<std::string, int>& kernels) {
 
 TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
   SimulatedGpus machine(1);
-  simt::simulation().protect_memory = false;  // time
+  simt::simulation().protect_memory = false;  // faster
   const Model model = models::resnet18({.classes = 10, .input = {3, 32, 32}});
   for (const NormFusion fusion : {NormFusion::never, NormFusion::always}) {
     std::string header;
@@ -64,7 +64,7 @@ TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
     for (const auto& [name, count] : kernels)
       if (name.starts_with("norm_conv") || (name.starts_with("conv") && name.ends_with("forward")))
         convolutions += count;
-    CHECK(convolutions == 20);  // a launch each
+    CHECK(convolutions == 20);  // one launch each
     CHECK(kernels.at("loss") == 1);
     CHECK(kernels.at("batch_norm_track") == 1);
     CHECK_FALSE(kernels.contains("batch_norm_merge"));
@@ -73,7 +73,7 @@ TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
 
 TEST_CASE("simulated GPUs: a step of mnist_convnet has ten kernels, beside those that make the batch and update") {
   SimulatedGpus machine(1);
-  simt::simulation().protect_memory = false;  // time
+  simt::simulation().protect_memory = false;  // faster
   const Model model = models::mnist_convnet();
   const auto count = [&](NormFusion fusion) {
     int sum = 0;

@@ -1,4 +1,4 @@
-// Networks that nobody wrote, on a simulated GPU: tests/engine/random_graphs_test.cpp.
+// Randomly generated networks on a simulated GPU: tests/engine/random_graphs_test.cpp.
 #include "cuda/simulated_gpus.h"
 #include "engine/graph_gradients.h"
 #include "support/catch.h"

@@ -1,4 +1,4 @@
-// Gradients summed in bfloat16, between simulated GPUs: over p2p and, from a program of its own, over nccl.
+// Gradient reduction in bfloat16 between simulated GPUs: over p2p, and over nccl in a separate program.
 #include "support/rounded_sums.h"
 #include "cuda/engine/graph_runs.h"
 #include "cuda/simulated_gpus.h"
@@ -19,7 +19,7 @@ DataParallelOptions on_p2p(int replicas, int devices) {
 TEST_CASE("sums in bfloat16 on simulated GPUs: the bits of the fixed tree, rounded once") {
   for (const int gpus : {2, 4}) {
     SimulatedGpus machine(gpus);
-    simt::simulation().protect_memory = simt::simulation().delays = gpus == 2;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = gpus == 2;  // faster
     check_rounded_sums(narrow_convnet(), on_p2p(gpus, gpus), 9);
   }
   SimulatedGpus machine(2, simt::Peer::none);  // through the host
@@ -29,7 +29,7 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: the bits of the fixed tree, round
 TEST_CASE("sums in bfloat16 on simulated GPUs: training stays within rounding, weights and momenta stay float32") {
   for (const int gpus : {2, 4}) {
     SimulatedGpus machine(gpus);
-    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     for (const Reduce reduce : kReductions) {
       DataParallelOptions options = without_dropout(on_p2p(gpus, gpus));
       options.reduce = reduce;
@@ -45,7 +45,7 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: steps as graphs have the bits of 
   for (const int gpus : {2, 4})
     for (const Reduce reduce : kReductions) {
       SimulatedGpus machine(gpus);
-      simt::simulation().protect_memory = false;  // time
+      simt::simulation().protect_memory = false;  // faster
       simt::simulation().delays = gpus == 2;
       DataParallelOptions options = on_p2p(gpus, gpus);
       options.reduce_dtype = DType::bf16;
@@ -71,7 +71,7 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: with logical shards the same bits
   std::vector<NamedTensor> expected;
   for (const int gpus : {1, 2, 4}) {
     SimulatedGpus machine(gpus);
-    simt::simulation().protect_memory = simt::simulation().delays = false;  // time
+    simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     DataParallelOptions options = on_p2p(gpus, gpus);
     options.logical_shards = 4;
     options.bucket_bytes = 4000;
@@ -86,7 +86,7 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: an overflow of the scaled gradien
   const Model model = narrow_convnet();
   for (const Reduce reduce : kReductions) {
     SimulatedGpus machine(2);
-    simt::simulation().protect_memory = false;  // time
+    simt::simulation().protect_memory = false;  // faster
     DataParallelOptions options = without_dropout(on_p2p(2, 2));
     options.amp = Amp::float16;
     options.reduce = reduce;

@@ -1,4 +1,4 @@
-// Short runs of the engine under all rules of the simulated CUDA; what it reports fails the case (SimulatedGpus).
+// Short runs of the engine under all rules of the simulated CUDA. Its reports fail the test case (SimulatedGpus).
 #pragma once
 
 #include "cuda/simulated_gpus.h"
@@ -17,7 +17,8 @@ struct RulesRun {
   Graphs graphs;
 };
 
-// A convolution, a normalisation, dropout and a linear layer, whose 5,000 parameters make several buckets of several blocks.
+// A convolution, a normalisation, dropout and a linear layer. Its 5,000 parameters fill several buckets of several
+// blocks.
 inline Model rules_model() {
   ModelBuilder m("rules_model", Shape{2, 6, 6});
   auto x = m.relu(m.batch_norm2d("bn", m.conv2d("conv", m.input(), {.out_channels = 8, .kernel = 3, .padding = 1})));
@@ -25,14 +26,14 @@ inline Model rules_model() {
   return m.build(m.linear("fc2", x, {.out_features = 5}));
 }
 
-// Three steps: the first eager, the second recorded, the third launched where there are graphs; an evaluation, weights to the host.
+// Three steps: the first eager, the second recorded, the third launched if graphs are used. Then an evaluation.
 inline void check_run(const RulesRun& run) {
   INFO(run.gpus << " GPUs, comm " << static_cast<int>(run.comm) << ", reduce " << static_cast<int>(run.reduce)
                 << ", batch normalisation " << static_cast<int>(run.norm) << ", amp " << static_cast<int>(run.amp)
                 << ", graphs " << static_cast<int>(run.graphs));
   static const Model model = rules_model();
   SimulatedGpus machine(run.gpus);
-  simt::simulation().protect_memory = false;  // time
+  simt::simulation().protect_memory = false;  // faster
   const simt::SimulatedNccl nccl;
   if (run.graphs == Graphs::always) simt::SimulatedNccl::allow_a_graph_for_each_replica();
   DataParallelOptions options = on_gpus(run.gpus, run.gpus);
@@ -44,7 +45,7 @@ inline void check_run(const RulesRun& run) {
   options.bucket_bytes = 8000;
   {
     DataParallel net(model, options);
-    const int connections = nccl.late_connections();  // for sends, when it was made
+    const int connections = nccl.late_connections();  // for sends, at construction
     const std::int64_t rows = 2 * run.gpus + 1;
     for (std::uint64_t step = 0; step < 3; ++step)
       net.train_step(random_batch(model, rows, step), {.lr = 0.01f, .momentum = 0.9f});

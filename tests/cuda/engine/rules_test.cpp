@@ -1,4 +1,4 @@
-// The engine under all rules of the simulated CUDA, a selection; rules_slow_test.cpp has every combination.
+// The engine under all rules of the simulated CUDA: a selection. rules_slow_test.cpp has every combination.
 #include "cuda/engine/rules_runs.h"
 
 using namespace dp;

@@ -6,8 +6,8 @@
 using namespace dp;
 using namespace dp::test;
 
-// The stall ends between the verdict, after 20 to 21.25 s, and the end of the process, 10 s later, which is the longest that a watchdog waits.
-// A busy machine may be late by 4 s.
+// The watchdog reports the stall after 20 to 21.25 s and ends the process at most 10 s later. The stall ends between
+// the two, with 4 s of margin for a busy machine.
 TEST_CASE("simulated GPUs: a replica that does not move within the timeout is named, and nothing stays behind") {
   SimulatedGpus machine(2);
   DataParallelOptions options = on_gpus(2, 2);

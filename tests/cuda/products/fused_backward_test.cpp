@@ -1,5 +1,6 @@
-// Gradients on tensor cores fused with batch normalisation, against the ops that they stand for, one after another with the same tile: dz
-// and dw to the bit, sums up to the order of their additions; both low types, every tile, and the same bits in every order of threads.
+// Gradients on tensor cores fused with batch normalisation, against their unfused ops with the same tile: dz and dw bit
+// for bit, sums up to the order of additions. Both 16-bit types, every tile, and the same bits in every order of
+// threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,7 +26,7 @@ double value_of(DType type, std::uint16_t bits) {
   return static_cast<double>(type == DType::bf16 ? to_float(BFloat16{bits}) : to_float(Float16{bits}));
 }
 
-// x is the input of the convolution as it was before the normalisation: dx and z have its shape.
+// x: the input of the normalisation before the convolution. dx and z have its shape.
 struct Layer {
   TensorDesc x, w, y;
   Window window;
@@ -69,7 +70,7 @@ struct Inputs {
   }
 };
 
-// All of a gradient's arguments on the device, results full of NaN.
+// All arguments of a gradient op on the device. Results are filled with NaN.
 class Rig {
  public:
   Rig(const Layer& l, const Inputs& in)
@@ -117,7 +118,7 @@ class Rig {
       return gradient();
     };
     const Gradient first = once();
-    CHECK(once().has_bits_of(first));  // counters of blocks are back where they began
+    CHECK(once().has_bits_of(first));  // the block counters have been reset
   }
   void unfused(const NormConv2dBackwardData& d, const MmaChoice& choice) {
     if (d.renormalize) normalize(y_);
@@ -150,8 +151,9 @@ class Rig {
   DeviceArray<float> weight_, bias_, dweight_, dbias_, dw_;
 };
 
-// Both add four values at a time in float, which is off by at most 4 units of 2^-24 of what their magnitudes add up to, and all else in
-// double: so two orders are apart by at most 8 units. dz, rounded, stands for the magnitudes; dweight and dbias are rounded once more.
+// Error bound. Both versions add four values at a time in float (at most 4 units of 2^-24 of the sum of magnitudes) and
+// the rest in double. So two orders differ by at most 8 units. The rounded dz serves as the magnitudes. dweight and
+// dbias are rounded once more.
 void check_sums(const Layer& l, const Inputs& in, const Rig::Gradient& got, const Rig::Gradient& wanted) {
   const std::size_t channels = in.weight.size();
   std::vector<double> gradients(channels), products(channels);
@@ -181,7 +183,7 @@ struct Mode {
 const std::vector<Mode> kAllModes{{false, false, false}, {false, true, false}, {true, false, false},
                                   {true, true, false},   {true, false, true},  {true, true, true}};
 
-// In the next `count` of all schedules, and with several numbers of multiprocessors; each gives the same bits.
+// Runs in the next `count` of all schedules, with several numbers of multiprocessors. All must give the same bits.
 class Turns {
  public:
   explicit Turns(std::size_t count) : count_(count) {}
@@ -275,7 +277,7 @@ TEST_CASE("fused backward: what is not a number, or is zero once rounded, has no
   const Layer l = layer(DType::f16, 1, 16, 8, 6, 6, {3, 1, 1});
   Inputs in(l);
   in.x[5] = 0x7e00;
-  in.weight[3] = in.bias[3] = 4e-9f;  // at most 2^-26 come of that
+  in.weight[3] = in.bias[3] = 4e-9f;  // results are at most 2^-26
   const NormConv2dBackwardData d = l.data(true, false, true);
   Rig fused(l, in), unfused(l, in);
   fused.fused(d, {MmaTileKind::small, 1}, 1);
@@ -348,7 +350,7 @@ TEST_CASE("fused backward: offered where the plain gradients are, in the same or
   same(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}));
   same(layer(DType::bf16, 2, 8, 12, 9, 9, {3, 1, 1}));
   CHECK(names(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}).weights()).empty());
-  // The rows of one width just fit, beside the numbers of a normalisation they do not.
+  // The rows of one width just fit, but not together with the statistics of a normalisation.
   while (names(l.data(true, false, true)).front() == "own:mma resident fused") options.shared_memory -= 256;
   CHECK(mma_candidates(Conv2dBackwardData{l.y, l.w, l.x, l.window}, options).front().name == "own:mma resident");
 }

@@ -1,5 +1,5 @@
-// NormConv2dForward on tensor cores against the ops that it stands for, one after another: y to the bit, moments of y as stored against
-// sums in long double; every tile, both types, whatever the order of threads, the form of cp.async and the number of multiprocessors.
+// NormConv2dForward on tensor cores against its unfused ops: y bit for bit, moments of the stored y against sums in
+// long double. Every tile, both types, all orders of threads, cp.async modes and numbers of multiprocessors.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -98,7 +98,7 @@ class Rig {
       return results();
     };
     const Results first = once();
-    CHECK(once() == first);  // counters of blocks are back where they began
+    CHECK(once() == first);  // the block counters have been reset
     return first;
   }
   Results unfused(const MmaChoice& choice) {
@@ -111,7 +111,7 @@ class Rig {
     if (d_.moments) run(*make(BatchNormMoments{d_.y}, {}), stream_, {y_.get(), moments_.get()});
     return results();
   }
-  // Of moments, by themselves.
+  // Stats from moments, by a separate op.
   std::vector<double> merged(const std::vector<double>& moments) {
     const DeviceArray<double> from(moments);
     run(*make(BatchNormMerge{d_.y.shape[1], 1, *d_.eps}, {}), stream_, {from.get(), stats_of_y_.get()});
@@ -131,9 +131,10 @@ class Rig {
   DeviceArray<float> weight_, bias_;
 };
 
-// A deviation is rounded to float once, and eight of them, or of their squares, are added in float: each is off by at most 10 units of
-// 2^-24, relative to what their magnitudes add up to. All that follows is in double. So the squares are off by 16 such units of themselves,
-// which leaves some for those of the mean, and the mean by 16 of the deviation, and by the last bits of a double.
+// Error bound. Each deviation is rounded to float once, and eight of them (or of their squares) are added in float: at
+// most 10 units of 2^-24, relative to the sum of magnitudes. Later steps are in double. So the squares are off by at
+// most 16 units, with a margin for the error of the mean. The mean is off by at most 16 units of the deviation, plus
+// the last bits of a double.
 void check_moments(const std::vector<double>& moments, const Bits& y, const TensorDesc& desc) {
   const auto channels = static_cast<std::size_t>(desc.shape[1]), count = y.size() / channels;
   REQUIRE(moments.size() == 1 + 2 * channels);
@@ -159,7 +160,7 @@ const Schedule kFirst{ThreadOrder::forward, AsyncCopy::eager};
 enum class Fused { nothing, norm, moments, both };
 const std::vector<Fused> kAll{Fused::nothing, Fused::norm, Fused::moments, Fused::both};
 
-// In each of the schedules, and with other numbers of multiprocessors.
+// Runs each schedule, and different numbers of multiprocessors.
 void check(NormConv2dForward d, const Inputs& in, const std::vector<Fused>& fused,
            const std::vector<MmaTileKind>& tiles, const std::vector<Schedule>& orders) {
   INFO("x " << to_string(d.x.shape) << " w " << to_string(d.w.shape) << " " << to_string(d.x.type));
@@ -220,7 +221,7 @@ TEST_CASE("fused forward: cells that stay, runs shared by any number of blocks")
 TEST_CASE("fused forward: so many parts that they are joined in groups") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 5, 8, 8, 67, 64, {1, 1, 0}), {Fused::moments}, {MmaTileKind::small});
-  // Two columns of channels, the second one with few; blocks in another order.
+  // Two columns of channels, the second one partly filled; another block order.
   check(layer(DType::f16, 5, 8, 72, 67, 64, {1, 1, 0}), {Fused::moments}, {MmaTileKind::small},
         {kFirst, {ThreadOrder::random, AsyncCopy::eager}});
   CHECK(take_reports().empty());
@@ -267,7 +268,7 @@ TEST_CASE("fused forward: offered where the plain one is") {
     CHECK(op->workspace_bytes() > 0);
     CHECK(op->workspace_bytes() < std::size_t{16} << 20);  // y has 64 MiB
   }
-  CudaOpOptions less = options;  // enough for cells that stay, not for their numbers as well
+  CudaOpOptions less = options;  // enough for resident cells, but not for the statistics
   less.shared_memory = 154 * 1024;
   while (mma_candidates(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, less).front().name != "own:mma resident")
     less.shared_memory += 64;

@@ -1,5 +1,5 @@
-// The three products of a convolution in every tile and with split sums: bit for bit what plain loops give that add in the same
-// order, whatever the order of threads.
+// The three matrix products of a convolution with every tile and split-K: bit-identical to plain loops with the same
+// order of additions, for all orders of threads.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -45,7 +45,7 @@ std::vector<float> random_floats(const TensorDesc& t, unsigned seed) {
   return result;
 }
 
-// Adds the products of one sum in ranges of whole steps of 16, then the ranges.
+// Adds the products of one sum in ranges of whole steps of 16, then adds the ranges.
 class Sum {
  public:
   void add(float a, float b) { products_.push_back({a, b}); }
@@ -192,7 +192,7 @@ TEST_CASE("tiles and splits follow from shapes and stay within the workspace") {
         CHECK((choice.splits == 1 || choice.splits * rows * cols <= 1 << 24));
         CHECK((choice.splits == 1 || depth / choice.splits >= 128));
       }
-  // A weight gradient of few results and many cells must not be left to a few blocks.
+  // A weight gradient with few results and many cells must be split over many blocks.
   CHECK(choose({.rows = 576, .cols = 64, .depth = 65536, .parts = 1, .results = 576 * 64}).splits >= 16);
   CHECK(choose({.rows = 65536, .cols = 128, .depth = 1152, .parts = 1, .results = 65536 * 128}).tile == TileKind::wide);
 }

@@ -1,5 +1,5 @@
-// Convolutions on tensor cores against plain loops in double over the same rounded inputs: both low types, every tile, sums in one
-// range and in several, and the same bits whatever the order of threads and the form of cp.async.
+// Tensor-core convolutions against plain loops in double over the same rounded inputs: both 16-bit types, every tile,
+// one or several split-K ranges. The bits must not depend on the order of threads or the cp.async mode.
 #include "kernels/cuda/tensor_core/conv_mma.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ Layer layer(DType type, std::int64_t batch, std::int64_t in, std::int64_t out, s
           last({batch, out, side(height), side(width)}, type), window};
 }
 
-// Channels last.
+// Offset in NHWC.
 std::size_t place(const Shape& s, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
   return static_cast<std::size_t>(((n * s[2] + h) * s[3] + w) * s[1] + c);
 }
@@ -51,7 +51,7 @@ struct Low {
   double value(std::uint16_t bits) const {
     return static_cast<double>(type == DType::bf16 ? to_float(BFloat16{bits}) : to_float(Float16{bits}));
   }
-  double half_unit() const { return type == DType::bf16 ? 0x1p-8 : 0x1p-11; }  // of what is rounded to it, relative
+  double half_unit() const { return type == DType::bf16 ? 0x1p-8 : 0x1p-11; }  // relative rounding error of the type
 };
 
 using Bits = std::vector<std::uint16_t>;
@@ -64,10 +64,10 @@ Bits random_bits(const TensorDesc& t, unsigned seed) {
   return result;
 }
 
-// Sums in double, and of what their magnitudes add up to: rounding is relative to that.
+// Sums in double, and sums of magnitudes: rounding errors are relative to the latter.
 struct Sums {
   std::vector<double> values, magnitudes;
-  std::int64_t longest = 0;  // products of one sum
+  std::int64_t longest = 0;  // products per sum
 
   explicit Sums(const Shape& shape)
       : values(static_cast<std::size_t>(shape.numel())), magnitudes(static_cast<std::size_t>(shape.numel())) {}
@@ -116,15 +116,15 @@ Expected expected(const Layer& l, const Tensors& t) {
   return e;
 }
 
-// A sum of n products in float32, in any order, is off by at most n units of 2^-24 of what the magnitudes add up to. Tensor cores of
-// sm_90 cut 17 summands off at 2^-25 of the largest and their sum at 2^-23: at most 10.5 of those units for 16 products, so the same
-// bound holds. Those of sm_80 cut 9 summands off at 2^-24 and their sum at 2^-23: 11 units for 8 products. Then comes the rounding to
-// the type of the result.
+// Error bound. A float32 sum of n products, in any order, is off by at most n units of 2^-24 of the sum of magnitudes.
+// Tensor cores of sm_90 truncate 17 summands at 2^-25 of the largest and their sum at 2^-23: at most 10.5 units for 16
+// products, so the same bound holds. Those of sm_80 truncate 9 summands at 2^-24 and their sum at 2^-23: 11 units for 8
+// products. The rounding to the result's type is added.
 void check_close(const char* what, const std::vector<double>& got, const Sums& wanted, double rounding) {
   REQUIRE(got.size() == wanted.values.size());
   std::size_t wrong = 0, first = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const double units = simulation().compute_capability < 90 ? 11.0 / 8 : 1;  // for each product
+    const double units = simulation().compute_capability < 90 ? 11.0 / 8 : 1;  // per product
     const double bound = units * static_cast<double>(wanted.longest) * 0x1p-24 * wanted.magnitudes[i];
     const double off = std::abs(got[i] - wanted.values[i]);
     if (!(off <= bound + rounding * (std::abs(wanted.values[i]) + bound)) && wrong++ == 0) first = i;
@@ -134,7 +134,7 @@ void check_close(const char* what, const std::vector<double>& got, const Sums& w
   CHECK(wrong == 0);
 }
 
-// Runs an op whose result is of T, into memory that was full of NaN.
+// Runs an op with a result of type T into memory filled with NaN.
 template <typename T>
 std::vector<T> run(CudaOp& op, const Bits& a, const Bits& b, const std::vector<float>* bias, std::size_t results) {
   const TestStream stream;
@@ -147,7 +147,7 @@ std::vector<T> run(CudaOp& op, const Bits& a, const Bits& b, const std::vector<f
   const DeviceArray<float> workspace(std::vector<float>(op.workspace_bytes() / sizeof(float) + 1, NAN));
   std::vector<void*> args{device_a.get(), device_b.get(), out.get()};
   if (op.tensors()[2].type != DType::f32) {
-    // A forward has its bias before its result; a data gradient has none.
+    // Forward: the bias precedes the result. A data gradient has no bias.
     if (bias != nullptr) args = {device_a.get(), device_b.get(), biases.get(), out.get()};
   } else {
     args.push_back(nullptr);
@@ -157,7 +157,7 @@ std::vector<T> run(CudaOp& op, const Bits& a, const Bits& b, const std::vector<f
   return out.values();
 }
 
-// In the next `count` of all schedules; each gives the same bits.
+// Runs in the next `count` of all schedules. All must give the same bits.
 class Turns {
  public:
   explicit Turns(std::size_t count) : count_(count) {}
@@ -335,7 +335,7 @@ TEST_CASE("mma: offered where it fits, the likeliest first, and used where nothi
         },
         desc);
   }
-  // Few results, a long sum: many ranges.
+  // Few results and long sums: many split-K ranges.
   const auto weights = mma_candidates(layer(DType::f16, 512, 64, 128, 32, 32, {3, 2, 1}).weights(), options);
   REQUIRE(!weights.empty());
   CHECK(weights.front().make()->workspace_bytes() > 0);

@@ -1,4 +1,4 @@
-// Seconds of work by label, as the devices measure them.
+// Seconds of work per label, as measured by the devices.
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -52,12 +52,12 @@ TEST_CASE("simulated GPUs: work is timed by label, waiting and resting left out,
   two.label(3);
   sleep_in(two.work(), 80);
   two.record(*done);
-  one.wait(*done);  // for 30 ms
+  one.wait(*done);  // waits for 30 ms
   sleep_in(one.work(), 10);
   const LabelSeconds early = context.take_seconds();
   const double asked = seconds_since(begin);
   one.synchronize();
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // a rest
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // idle time
   one.label(4);
   sleep_in(one.work(), 5);
   LabelSeconds late = context.take_seconds();
@@ -71,7 +71,7 @@ TEST_CASE("simulated GPUs: work is timed by label, waiting and resting left out,
   CHECK(late[2] >= 0.020 + 0.010);
   CHECK(late[3] >= 0.080);
   CHECK(late[4] >= 0.005);
-  // One stream cannot have worked while it waited, at least 80 - 50 ms less what it began late, and rested.
+  // The first stream cannot work while it waits (at least 80 - 50 ms, less its late start) and while it is idle.
   CHECK(late[1] + late[2] + late[4] <= passed - 0.030);
   CHECK(late[3] <= passed - 0.030);
   CHECK(sum_of(context.take_seconds()) == 0);
@@ -83,7 +83,7 @@ TEST_CASE("simulated GPUs: more changes of label than the timer has places lose 
   cuda::CudaContext context({DeviceKind::cuda, 0}, {});
   const auto stream = context.make_stream();
   cuda::CudaStream& one = cuda::of_cuda(*stream);
-  sleep_in(one.native(), 50);  // keeps everything behind it from being reached
+  sleep_in(one.native(), 50);  // delays all later work
   const auto begin = Clock::now();
   for (int i = 0; i < 400; ++i) {
     one.label(static_cast<std::size_t>(1 + i % 2));
@@ -94,7 +94,7 @@ TEST_CASE("simulated GPUs: more changes of label than the timer has places lose 
   one.synchronize();
   const LabelSeconds full = context.take_seconds();
   CHECK(full[1] + full[2] <= seconds_since(begin));
-  CHECK(full[3] == 0);  // found no place
+  CHECK(full[3] == 0);  // the timer had no free slot
   one.label(3);
   sleep_in(one.work(), 20);
   context.take_seconds();
@@ -112,7 +112,7 @@ TEST_CASE("simulated GPUs: each replica's phases are timed, evaluations are not"
   const auto begin = Clock::now();
   for (int step = 0; step < 3; ++step) net.train_step(batch, {.lr = 0.01f});
   net.take_stats();
-  net.train_step(batch, {.lr = 0.01f});  // its times are taken by later steps, those of the others by now
+  net.train_step(batch, {.lr = 0.01f});  // its times arrive later; those before are complete
   const double passed = seconds_since(begin);
   for (const PhaseTimes& times : net.take_phase_times()) {
     for (const double part :
@@ -131,7 +131,7 @@ TEST_CASE("simulated GPUs: each replica's phases are timed, evaluations are not"
   const double evaluation = seconds_since(evaluated);
   net.train_step(batch, {.lr = 0.01f});
   for (const PhaseTimes& times : net.take_phase_times())
-    CHECK(times.forward <= evaluation / 2);  // of this step and the one before
+    CHECK(times.forward <= evaluation / 2);  // covers this step and the one before
 }
 
 TEST_CASE("simulated GPUs: a recorded piece of work lies where the device did it, and no wait is in it") {
@@ -174,13 +174,13 @@ TEST_CASE("simulated GPUs: a recorded piece of work lies where the device did it
     CHECK(span.detail == (i == 0 ? 2 : 4));
     CHECK(span.step == (i == 2 ? 8 : 7));
     CHECK(span.bytes == 10 * asked);
-    CHECK(span.begin >= last - 1'000'000);  // clocks are compared to some microseconds, if nobody else wants the core
+    CHECK(span.begin >= last - 1'000'000);  // clocks agree to a few microseconds, unless the core is busy
     CHECK(span.end - span.begin >= asked * 1'000'000 - 1000);
     last = span.end;
   }
   CHECK(last <= end + 1'000'000);
   CHECK(ring.span(2).begin - ring.span(1).end >=
-        30'000'000);  // of at least 80 - 10, less what the second stream began early
+        30'000'000);  // at least 80 - 10 ms, less an early start of the second stream
 }
 
 TEST_CASE("simulated GPUs: spans that find no place are counted as dropped") {
@@ -194,7 +194,7 @@ TEST_CASE("simulated GPUs: spans that find no place are counted as dropped") {
   ring.recording = true;
   one.label(1);
   one.work();
-  std::atomic<bool> released = false;  // until then nothing that follows is reached
+  std::atomic<bool> released = false;  // blocks the work that follows
   simt::hold(one.native(), released);
   for (std::uint64_t i = 1; i <= 900; ++i) {
     one.detail(2 * i);
@@ -215,9 +215,9 @@ TEST_CASE("simulated GPUs: a layer's floor is its arithmetic or its memory traff
   DataParallel net(narrow_convnet(), options);
   for (int step = 0; step < 2; ++step) net.train_step(random_batch(net.model(), 8), {.lr = 0.01f});
   const auto layers = net.layer_times();
-  // 4 multiprocessors of 128 multiply-adds at 1.5 GHz; 4096 bits twice at 1.5 GHz
+  // 4 multiprocessors with 128 multiply-adds per cycle at 1.5 GHz; a 4096-bit bus at 1.5 GHz, double data rate.
   constexpr double kFlops = 2.0 * 4 * 128 * 1.5e9, kBytes = 2.0 * 1.5e9 * 4096 / 8;
-  // conv2: 8 images, 4 channels of 12x12 to 8 of 10x10, 3x3 without padding
+  // conv2: 8 images, from 4 channels of 12x12 to 8 of 10x10, 3x3 without padding.
   const double flops = 2.0 * 8 * 8 * 100 * 9 * 4, bytes = 4.0 * (8 * 4 * 144 + 8 * 4 * 9 + 8 * 8 * 100);
   bool found = false;
   for (const LayerTime& layer : layers)

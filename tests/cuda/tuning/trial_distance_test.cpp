@@ -1,4 +1,5 @@
-// How far results are apart, on a real GPU by Thrust and in the simulation by its twin. Small whole numbers: every order adds to the same.
+// The difference of two results, computed by Thrust on a real GPU and by plain loops in the simulation. The values are
+// small integers, so every order of additions gives the same sum.
 #include "kernels/cuda/tuning/trial_distance.h"
 
 #include <algorithm>

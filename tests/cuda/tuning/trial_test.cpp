@@ -1,4 +1,4 @@
-// How candidates are timed: as nodes of a graph, on data beyond the cache, within the time there is.
+// How candidates are timed: as graph nodes, on data larger than the cache, within a time limit.
 #include "kernels/cuda/tuning/trial.h"
 
 #include <chrono>
@@ -18,7 +18,7 @@ using namespace dp::test;
 
 namespace {
 
-// Copies its first argument to the second.
+// Copies its first argument to its second.
 class Copy final : public CudaOp {
  public:
   enum Kind { plain, slow_to_launch, slow, waits };
@@ -73,12 +73,12 @@ TEST_CASE("trial: an op that cannot be captured is timed by single launches, and
   CHECK(results[1].microseconds < kUnfit);
   CHECK(note_of(results[1]) == "timed without a graph");
   CHECK(note_of(results[0]).empty());
-  CHECK(simt::take_reports().size() == 1);  // the call that cannot be captured, when that was tried
+  CHECK(simt::take_reports().size() == 1);  // the call that capture refused
 }
 
 TEST_CASE("trial: consecutive runs take turns on data that exceeds the cache, as far as there is memory") {
   SimulatedGpus machine(1);
-  simt::simulation().l2_cache = 7 * Copy::kBytes;  // twice that: 7 copies of both arguments
+  simt::simulation().l2_cache = 7 * Copy::kBytes;  // the data is twice the cache: 7 copies of both arguments
   bind_device(0);
   const StreamHandle stream = make_stream_handle();
   const DeviceMemory from = device_memory(Copy::kBytes), to = device_memory(Copy::kBytes);
@@ -88,7 +88,7 @@ TEST_CASE("trial: consecutive runs take turns on data that exceeds the cache, as
     CHECK(prepared.graph);
     const int launches = op.launches;
     CHECK(timer.microseconds_of(prepared, op, nullptr) > 0);
-    CHECK(op.launches == launches);  // a graph has them
+    CHECK(op.launches == launches);  // the graph contains the launches
     CHECK(launches == runs);
     return op.sources.size();
   };
@@ -98,7 +98,7 @@ TEST_CASE("trial: consecutive runs take turns on data that exceeds the cache, as
   CHECK(sources_of(timer, 3) == 3);
   CHECK(sources_of(timer, 50) == 7);
   TrialTimer without_memory(stream.get(), arguments);
-  simt::simulation().fail_allocation = 4;  // of the second copy's second argument
+  simt::simulation().fail_allocation = 4;  // the second copy's second argument
   CHECK(sources_of(without_memory, 50) == 2);
 }
 

@@ -1,5 +1,5 @@
-// Choices by timing: what is kept, what is tried, and that what is chosen computes the same. Times are made up; those of the
-// simulation say nothing.
+// The tuner: which choices are cached, which candidates are tried, and that the chosen one computes the same result.
+// The times are made up, because times of the simulation have no meaning.
 #include "kernels/cuda/tuning/tuner.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::unique_ptr<CudaOp> make_with(const Conv2dForward& desc, const GemmChoice& c
   return make(desc, options);
 }
 
-// An environment variable for as long as this exists.
+// Sets an environment variable during the object's lifetime.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
@@ -50,7 +50,7 @@ class FailingOp final : public CudaOp {
   void enqueue(cudaStream_t, std::span<void* const>, void*) override { throw Error(ErrorCode::device, "it fails"); }
 };
 
-// Whose times are given.
+// A tuner with given times.
 class FakeTimes final : public Tuner {
  public:
   FakeTimes(const std::string& folder, const std::string& machine, std::function<double(std::size_t)> time)
@@ -126,7 +126,7 @@ TEST_CASE("tuner: a log has what every way took, and which were out") {
     const Variable logged("DP_TUNING_LOG", file);
     FakeTimes("", "a GPU", [](std::size_t i) { return i == 1 ? kUnfit : 3.0 + static_cast<double>(i); }).choose();
   }
-  FakeTimes("", "a GPU", third_is_best).choose();  // not in it
+  FakeTimes("", "a GPU", third_is_best).choose();  // not logged
   const std::string problem = problem_of(small_convolution(), *make(small_convolution(), CudaOpOptions{})) + "\t";
   const std::string text = read_text(file);
   CHECK(text.starts_with(problem + pinned_name() + "\t3.000\n" + problem + name_of_alternative(1) +
@@ -157,14 +157,14 @@ TEST_CASE(
     CHECK(tuner.choose(small_convolution(/*relu=*/true)) == best);
     for (int replica = 0; replica < 2; ++replica) CHECK(tuner.choose(third).ends_with(", not tried: " + over));
     CHECK(tuner.tries == 2);
-    CHECK(tuner.choose() == name_of_alternative(2) + ", 12.3 us");  // what is known stays
+    CHECK(tuner.choose() == name_of_alternative(2) + ", 12.3 us");  // a known choice stays
   }
   const std::string text = read_text(log);
   CHECK(text.find("\t-\tnot tried\n") != std::string::npos);
   const std::string last = "\t-\tnot tried: " + over + "\n";
   CHECK(text.ends_with(last));
-  CHECK(text.find(last) == text.size() - last.size());  // once, for both replicas
-  // A later run goes on from what was measured whole.
+  CHECK(text.find(last) == text.size() - last.size());  // once for both replicas
+  // A later run reuses the choices that were measured completely.
   FakeTimes later(folder.path(), "a GPU", third_is_best);
   for (const Conv2dForward& desc : {small_convolution(), small_convolution(/*relu=*/true), third}) later.choose(desc);
   CHECK(later.tries == 2);
@@ -233,10 +233,10 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
           for (const Candidate& candidate : others) CHECK(candidate.make()->implementation() == candidate.name);
           const auto op = as_op(tuner.choose(desc, std::move(pinned), {others, {}, {}}));
           INFO(op->implementation());
-          CHECK(op->implementation().ends_with(" us"));  // one was tried and agreed
+          CHECK(op->implementation().ends_with(" us"));  // a candidate was timed and agreed
         },
         desc);
-  // Something else, something that fails when it is made, when it runs, and nothing at all.
+  // Wrong candidates: an op for another problem, one that fails in make(), one that fails when it runs, and null.
   const Conv2dForward desc = small_convolution(), other = small_convolution(/*relu=*/true);
   const GemmChoice some = make(desc, CudaOpOptions{})->alternatives().front();
   const std::vector<Candidate> wrong = {
@@ -262,7 +262,7 @@ TEST_CASE("tuner: replicas train with the same choices, deterministic runs witho
   const auto origin = before.weights();
   const Worst worst = worst_of(tuned, pinned, &origin);
   INFO(worst.name << " " << worst.error);
-  CHECK(worst.error <= 1e-4);  // sums in another order
+  CHECK(worst.error <= 1e-4);  // another order of additions
   CHECK(DataParallel(model, options).describe_plan(8).find(" us") != std::string::npos);
   options.deterministic = true;
   CHECK(DataParallel(model, options).describe_plan(8).find(" us") == std::string::npos);
@@ -271,7 +271,7 @@ TEST_CASE("tuner: replicas train with the same choices, deterministic runs witho
 TEST_CASE(
     "simulated GPUs: the last of automatic buckets is 1 MiB at most, those of a size that was asked for are not cut") {
   SimulatedGpus machine(2);
-  const Model model = models::mlp({.hidden = {256, 1024, 2048}});  // 0.8, 1, 8 and 0.1 MiB
+  const Model model = models::mlp({.hidden = {256, 1024, 2048}});  // parameters: 0.8, 1, 8 and 0.1 MiB
   DataParallelOptions options = on_gpus(2, 2);
   CHECK_THAT(DataParallel(model, options).describe_plan(8),
              Catch::Contains("from fc3.weight") && Catch::Contains("0.77 MiB  from fc1.weight"));
@@ -286,7 +286,7 @@ TEST_CASE("simulated GPUs: the size of buckets is measured once for a set of dev
   const auto bucket_bytes = [&] { return DataParallel(model, options).options().bucket_bytes; };
   const std::size_t fixed = bucket_bytes();
   options.autotune = true;
-  CHECK(bucket_bytes() == fixed);  // one bucket anyway
+  CHECK(bucket_bytes() == fixed);  // a single bucket in any case
   engine::test_modes().tune_small_networks = true;
   const std::size_t measured = bucket_bytes();
   Backend& backend = kernels::backend(DeviceKind::cuda);
@@ -302,7 +302,7 @@ TEST_CASE("simulated GPUs: the size of buckets is measured once for a set of dev
   options.reduce_dtype = DType::bf16;
   const std::string in_low = what + ", sums in bfloat16";
   CHECK(!backend.remembered(options.devices, in_low));
-  CHECK(bit_equal(DataParallel(model, options).weights(), initial));  // what is timed lies where they will be
+  CHECK(bit_equal(DataParallel(model, options).weights(), initial));  // tuning reuses the weights' memory
   CHECK(backend.remembered(options.devices, in_low) == static_cast<double>(bucket_bytes()));
   options.deterministic = true;
   CHECK(bucket_bytes() == fixed);

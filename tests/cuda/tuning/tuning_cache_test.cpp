@@ -1,4 +1,4 @@
-// The file in which choices by timing are kept: what it holds, what is read of a damaged one, who may write.
+// The file that caches tuned choices: its content, recovery from damage, and file permissions.
 #include "kernels/cuda/tuning/tuning_cache.h"
 
 #include <sys/stat.h>
@@ -31,7 +31,7 @@ TEST_CASE("tuning cache: what is kept is found again, by the same machine alone"
   }
   const TuningCache other(folder / "new", "another GPU");
   CHECK(!other.find("a problem"));
-  std::filesystem::copy_file(cache.file(), other.file());  // as if the names' hashes were equal
+  std::filesystem::copy_file(cache.file(), other.file());  // simulates a hash collision of the machine names
   CHECK(!TuningCache(folder / "new", "another GPU").find("a problem"));
 }
 
@@ -50,9 +50,9 @@ TEST_CASE("tuning cache: a file of anything is read as what of it is right") {
     return count;
   };
   CHECK(found() == 5);
-  for (std::size_t length = 0; length < text.size(); length += 7) {  // torn
+  for (std::size_t length = 0; length < text.size(); length += 7) {  // truncated
     write_text(file, text.substr(0, length));
-    const bool whole = text[length] == '\n';  // but for its end
+    const bool whole = text[length] == '\n';  // only its newline is missing
     CHECK(found() == std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length), '\n') + whole);
   }
   for (std::size_t at = 0; at < text.size(); at += 5) {  // a wrong byte spoils its line, a wrong newline two
@@ -68,13 +68,13 @@ TEST_CASE("tuning cache: a file of anything is read as what of it is right") {
   write_text(file, std::string(5 << 20, 'x'));
   CHECK(found() == 0);
   TuningCache(folder.path(), "a GPU").keep("problem 3", {"candidate", 1});
-  CHECK(found() == 1);  // what is too long is begun anew
+  CHECK(found() == 1);  // an oversized file is replaced
 }
 
 TEST_CASE("tuning cache: what is no file stops nobody") {
   const TemporaryFolder folder;
   TuningCache cache(folder.path(), "a GPU");
-  REQUIRE(::mkfifo(cache.file().c_str(), 0600) == 0);  // which nobody reads
+  REQUIRE(::mkfifo(cache.file().c_str(), 0600) == 0);  // a pipe without a reader
   cache.keep("problem", {"candidate", 1});
   CHECK(cache.find("problem"));
   CHECK(!TuningCache(folder.path(), "a GPU").find("problem"));

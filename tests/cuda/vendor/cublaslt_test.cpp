@@ -1,4 +1,4 @@
-// Linear layers through a stand-in for cuBLASLt that checks every descriptor it is given.
+// Linear layers through a simulated cuBLASLt that checks every descriptor.
 #include "kernels/cuda/vendor/cublaslt_linear.h"
 
 #include "cuda/simulated_gpus.h"
@@ -42,7 +42,7 @@ struct Directions {
   }
 };
 
-// Endings: of the names of all ways.
+// The suffixes of the candidates' names.
 using Endings = std::vector<std::string>;
 
 Endings endings(const std::vector<Candidate>& candidates) {
@@ -109,7 +109,7 @@ TEST_CASE("cublaslt: linear layers of every direction, type and odd shape agree 
     LibraryRig rig;
     for (const Case& c : kCases) {
       check_case(rig, c, DType::f32, {""}, c.bias ? Endings{"", " own bias"} : Endings{""});
-      // A 16-bit result is added to a bias of its own type alone.
+      // cuBLASLt adds a bias to a 16-bit result only if it has the result's type.
       for (const DType type : {DType::bf16, DType::f16})
         check_case(rig, c, type, {c.bias ? " narrow bias" : ""}, c.bias ? Endings{"", " own bias"} : Endings{""});
     }
@@ -154,7 +154,7 @@ TEST_CASE(
   CHECK(cublaslt_candidates(LinearBackwardData{y, matrix, images}, rig.options).empty());
   CHECK(cublaslt_candidates(LinearBackwardWeights{images, y, matrix}, rig.options).empty());
   CHECK(cublaslt_candidates(LinearForward{images, {w, DType::f32, {}}, y}, rig.options).size() ==
-        1);  // any: in x's order
+        1);  // any layout: in x's order
   CHECK(cublaslt_candidates(ReluForward{images}, rig.options).empty());
   CHECK(cublaslt_candidates(small_forward(), CudaOpOptions{}).empty());
   CHECK(library_versions() == "cudnn none; cublaslt 13.1.0");

@@ -1,4 +1,4 @@
-// Convolutions with a batch normalisation beside them through the stand-in for cuDNN: its fused ways, beside the ops one after another.
+// Convolutions fused with batch normalisation by the simulated cuDNN, compared with the unfused ops.
 #include <cmath>
 
 #include "cuda/simulated_gpus.h"
@@ -56,7 +56,7 @@ struct Descs {
   }
 };
 
-// An op's arguments with values as training has them: statistics are those of x.
+// An op's arguments with values as in training: the statistics are those of x.
 class Arguments {
  public:
   Arguments(LibraryRig& rig, const OpDesc& desc, double mean = 0.5) : rig_(rig), list_(trial_arguments(desc)) {
@@ -74,7 +74,7 @@ class Arguments {
   }
   HostTensor& operator[](std::size_t argument) { return values_[argument]; }
 
-  // What an op writes, argument by argument; empty for what it reads.
+  // The op's outputs by argument; empty for inputs.
   std::vector<HostTensor> results(CudaOp& op) {
     std::vector<std::unique_ptr<Buffer>> inputs;
     std::vector<DeviceTensor> outputs(list_.size());
@@ -117,8 +117,8 @@ HostTensor piece_of(const HostTensor& tensor, std::size_t begin, std::size_t cou
   return {{static_cast<std::int64_t>(count)}, {from, from + static_cast<std::ptrdiff_t>(count)}};
 }
 
-// Relative to the norm of each piece of each result. The ops one after another round what is between them to 16 bits, and a scale and
-// an offset of 16 bits are a few such roundings alike for a whole channel, so that sums do not average them away.
+// `tolerance`: relative to the norm of each piece of each result. The unfused ops round their intermediates to 16 bits.
+// A 16-bit scale or offset has the same rounding error for a whole channel, which sums do not average away.
 void check_results(const Arguments& arguments, const std::vector<HostTensor>& actual,
                    const std::vector<HostTensor>& expected, double tolerance) {
   for (std::size_t i = 0; i < actual.size(); ++i) {
@@ -246,7 +246,7 @@ TEST_CASE("cudnn: no fused ways of float32, where nothing is fused, and without 
   LibraryRig rig;
   for (const OpDesc& desc : Descs(kCases[0], DType::f32).all()) CHECK(cudnn_candidates(desc, rig.options).empty());
   CHECK(cudnn_candidates(Descs(kCases[0], DType::f16).forward(false, false), rig.options).empty());
-  CHECK(cudnn.handles() == 0);  // nor is one asked for
+  CHECK(cudnn.handles() == 0);  // no handle was created either
   CHECK(cudnn_candidates(Descs(kCases[0], DType::f16).weights(), CudaOpOptions{}).empty());
 }
 
@@ -334,7 +334,7 @@ TEST_CASE("cudnn: moments from sums of squares lose digits as the mean grows, an
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn;
   LibraryRig rig;
-  // y is x: one output channel for each input channel.
+  // y equals x: an identity convolution.
   const Descs descs({{4, 8, 16, 16}, 8, {1, 1, 0}}, DType::f16);
   const NormConv2dForward desc = descs.forward(false, true);
   const auto op = cudnn_candidates(desc, rig.options).front().make(), pinned = in_order(desc);
@@ -345,7 +345,7 @@ TEST_CASE("cudnn: moments from sums of squares lose digits as the mean grows, an
     for (std::size_t i = 0; i < arguments[4].values.size(); ++i) arguments[4].values[i] = i % 9 == 0;
     const HostTensor moments = arguments.results(*op)[6], exact = arguments.results(*pinned)[6];
     CHECK(moments.values[0] == 1024);
-    // Float32 sums of 1024 values, one after another, are right to some 2^-19.
+    // A sequential float32 sum of 1024 values is accurate to about 2^-19.
     CHECK(relative_error(piece_of(moments, 1, 8), piece_of(exact, 1, 8)) <= (mean == 0 ? 1e-4 : 2e-6));
     const double loss = 2e-6 * (1 + 3 * mean * mean);  // mean^2 / variance
     CHECK(relative_error(piece_of(moments, 9, 8), piece_of(exact, 9, 8)) <= loss);

@@ -1,4 +1,4 @@
-// Convolutions through a stand-in for cuDNN that checks every descriptor it is given.
+// Convolutions through a simulated cuDNN that checks every descriptor.
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
 
 #include "cuda/simulated_gpus.h"
@@ -146,7 +146,7 @@ TEST_CASE("cudnn: engines that round, or choose another algorithm, are ways only
   CHECK(candidates(DType::f32) == std::vector{tf32, other, plain});
   CHECK(cudnn_candidates(small_forward(), rig.options).front().make()->rounds_to_tf32());
   rig.options.tf32 = false, rig.options.deterministic = true;
-  CHECK(candidates(DType::f32) == std::vector{plain});  // one, and it is pinned
+  CHECK(candidates(DType::f32) == std::vector{plain});  // a deterministic run has a single candidate
 }
 
 TEST_CASE("cudnn: plans that are refused or want too much memory are none") {

@@ -1,6 +1,6 @@
-// On a real GPU: every way that cuDNN, cuBLASLt and our kernels on tensor cores offer for the layers of both networks computes what our
-// ordinary kernels do; libraries' ways that lose NaN are printed as notes. Many cases, each of which CTest gives a process of its own: an
-// access that breaks the device hides no other's result.
+// On a real GPU: every candidate of cuDNN, cuBLASLt and our tensor-core kernels for the layers of both networks
+// computes the same as our baseline kernels. Library candidates that lose NaN are printed as notes. CTest runs each
+// case in its own process, so that an illegal access does not hide other results.
 #include <cstdio>
 
 #include "cuda/vendor/judged_candidates.h"
@@ -35,7 +35,7 @@ std::vector<OpDesc> linear(std::int64_t batch, std::int64_t features, std::int64
           LinearBackwardWeights{x, y, rows(weights), true}};
 }
 
-// Every form of a convolution with a batch normalisation beside it.
+// Every fused form of a convolution and a batch normalisation.
 std::vector<OpDesc> beside_norm(const Shape& x_shape, std::int64_t out, const Window& window, DType type) {
   const std::int64_t edge = (x_shape[2] + 2 * window.padding - window.kernel) / window.stride + 1;
   const Shape weights{out, x_shape[1], window.kernel, window.kernel};
@@ -49,7 +49,7 @@ std::vector<OpDesc> beside_norm(const Shape& x_shape, std::int64_t out, const Wi
   return descs;
 }
 
-// Each way that is there: of libraries, or on tensor cores.
+// Checks every candidate: of the libraries, or on tensor cores.
 void check_ways(const OpDesc& desc, const CudaOpOptions& options, int& compared, bool tensor_cores = false) {
   const auto pinned = std::visit([&](const auto& d) { return make(d, options); }, desc);
   std::vector<std::unique_ptr<CudaOp>> made;
@@ -126,11 +126,11 @@ void check_cudnn_beside_norm(Direction direction, DType type) {
         beside_norm({64, 64, 32, 32}, 128, {1, 2, 0}, type), beside_norm({64, 512, 4, 4}, 512, {3, 1, 1}, type)})
     for (const OpDesc& desc : descs)
       if (is_wanted(desc)) check_ways(desc, options, compared);
-  // For bfloat16 cuDNN has to compile kernels, of graphs that it may not know.
+  // For bfloat16 cuDNN compiles kernels at run time, and may not support these graphs.
   if (type == DType::f16) CHECK(compared > 0);
 }
 
-constexpr int kLeastWays = 4;  // a tile each
+constexpr int kLeastWays = 4;  // one tile each
 
 void check_tensor_cores(const Shape& x_shape, std::int64_t out, const Window& window, DType type) {
   if (no_gpu()) return;
@@ -152,7 +152,7 @@ void check_tensor_cores(const Shape& x_shape, std::int64_t out, const Window& wi
 
 }  // namespace
 
-// Names without semicolons: CMake takes those for the end of a name.
+// Test names must not contain semicolons, because CMake would split them.
 #define DP_IN_EVERY_TYPE(name, ...)        \
   TEST_CASE(name " in float32") {          \
     const Multiplied as{DType::f32};       \
@@ -189,7 +189,7 @@ DP_IN_16_BITS("cuDNN beside a batch normalisation: convolutions", check_cudnn_be
 DP_IN_16_BITS("cuDNN beside a batch normalisation: data gradients", check_cudnn_beside_norm(kData, type))
 DP_IN_16_BITS("cuDNN beside a batch normalisation: weight gradients", check_cudnn_beside_norm(kWeights, type))
 
-// Cells that stay in shared memory at three widths, cells that fill no whole tile, strides, 1x1, many channels, few.
+// Cells resident in shared memory at three widths, partial tiles, strides, 1x1, many and few channels.
 DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 32x32",
               check_tensor_cores({64, 64, 32, 32}, 64, {3, 1, 1}, type))
 DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 56x56",
@@ -206,7 +206,7 @@ DP_IN_16_BITS("own kernels on tensor cores: 1024 to 64 channels of 4x4",
               check_tensor_cores({8, 1024, 4, 4}, 64, {3, 1, 1}, type))
 DP_IN_16_BITS("own kernels on tensor cores: 512 to 512 channels of 4x4",
               check_tensor_cores({64, 512, 4, 4}, 512, {3, 1, 1}, type))
-// Small: for compute-sanitizer, too.
+// Small shapes, also for compute-sanitizer.
 DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 8x8",
               check_tensor_cores({2, 64, 8, 8}, 64, {3, 1, 1}, type))
 DP_IN_16_BITS("own kernels on tensor cores: 8 to 8 channels of 5x5",

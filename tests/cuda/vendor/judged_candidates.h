@@ -1,4 +1,4 @@
-// What a trial says of the candidates for one problem.
+// Sorts the trial results of one problem's candidates into notes and failures.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,11 @@ namespace dp::test {
 
 struct Judged {
   std::vector<std::string> failures;
-  std::vector<std::string> notes;  // expected of libraries: the tuner leaves such candidates out
+  std::vector<std::string> notes;  // expected for libraries: the tuner rejects these candidates
 };
 
-// cuDNN's fused ReLU and cuBLASLt's RELU_BIAS write 0 for NaN; our kernels may not. One candidate at least, be it the baseline, must fit.
+// cuDNN's fused ReLU and cuBLASLt's RELU_BIAS write 0 for NaN; our kernels must not. At least one candidate must fit;
+// it may be the baseline.
 inline Judged judged(std::span<kernels::cuda::CudaOp* const> ops, std::span<const kernels::cuda::TrialResult> results) {
   using kernels::cuda::Verdict;
   Judged found;

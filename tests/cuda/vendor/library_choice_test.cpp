@@ -1,4 +1,4 @@
-// Libraries among the ways that are tried: who wins, what is kept, and that a network trains with them.
+// Library candidates in the tuner: which one is chosen, what is cached, and that a network trains with them.
 #include "cuda/vendor/library_rig.h"
 
 #include <set>
@@ -43,7 +43,7 @@ LinearForward linear(bool relu = true) {
           relu};
 }
 
-// An own op that takes long, so that what a library does right always wins.
+// Our own op, slowed down so that every correct library candidate is faster.
 class Slow final : public CudaOp {
  public:
   explicit Slow(std::unique_ptr<CudaOp> op) : op_(std::move(op)) { tensors_ = op_->tensors(); }
@@ -60,7 +60,7 @@ class Slow final : public CudaOp {
   std::unique_ptr<CudaOp> op_;
 };
 
-// Of it and the ways of libraries.
+// The fastest of it and the library candidates.
 std::string fastest(Tuner& tuner, const LibraryRig& rig, const OpDesc& desc, const std::string& variant = {}) {
   std::vector<Candidate> candidates;
   auto own = std::visit([&](const auto& d) { return make(d, rig.options); }, desc);
@@ -101,7 +101,7 @@ TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run wo
   Tuner tuner("", "a GPU");
   for (const bool relu : {true, false}) {
     INFO("ReLU " << relu);
-    // cuDNN's fallback heuristics have a plain engine, too.
+    // cuDNN's fallback heuristics also return a plain engine.
     const std::string convolved = fastest(tuner, rig, convolution(relu));
     CHECK(convolved.starts_with("cudnn:"));
     if (relu) CHECK(!convolved.starts_with(way_of(CudnnEngine::loses_nan)));
@@ -126,7 +126,7 @@ TEST_CASE("library ways: one that loses NaN is a note, not a failure, an own ker
   const Judged convolved = found(convolution());
   CHECK(convolved.notes == Lines{way_of(CudnnEngine::loses_nan) + " loses NaN"});
   CHECK(convolved.failures == Lines{way_of(CudnnEngine::wrong) + " differs from the baseline"});
-  const Judged multiplied = found(linear());  // the only candidate of the library; our own kernel is fit
+  const Judged multiplied = found(linear());  // the library's only candidate; our own kernel is correct
   CHECK(multiplied.notes.size() == 1);
   CHECK(multiplied.failures.empty());
   const auto own = make(convolution(), rig.options);
@@ -172,7 +172,7 @@ TEST_CASE("library ways: TF32 may win where it is asked for, and is another prob
   LibraryRig rig;
   Tuner tuner(folder.path(), "a GPU");
   rig.options.tf32 = true;
-  // The fallback heuristics have a plain engine, too: either may be the faster one.
+  // The fallback heuristics also return a plain engine. Either one may be the faster one.
   const std::string with = fastest(tuner, rig, convolution(), " tf32");
   CHECK(with.starts_with("cudnn:"));
   rig.options.tf32 = false;
@@ -216,7 +216,7 @@ TEST_CASE("library ways: replicas train through cuDNN and cuBLASLt as through ow
     const auto tuned = step(model, options, batch);
     const Worst worst = worst_of(tuned, pinned, &origin);
     INFO(worst.name << " " << worst.error);
-    CHECK(worst.error <= 1e-4);  // sums in another order
+    CHECK(worst.error <= 1e-4);  // another order of additions
     CHECK(!cudnn.runs().empty());
     CHECK(!cublaslt.runs().empty());
     CHECK(cudnn.handles() == 0);
@@ -229,7 +229,7 @@ TEST_CASE("library ways: a graph runs them as it recorded them, and recording te
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   SimulatedCudnn cudnn({CudnnEngine::needs_workspace});
-  cudnn.refuse_wide_weight_gradients();  // a kernel of ours follows
+  cudnn.refuse_wide_weight_gradients();  // our own kernel is used for them
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::needs_workspace});
   LibraryRig rig;
   Random random(3, RandomUse::synthetic);
@@ -275,11 +275,11 @@ TEST_CASE("library ways: a graph runs them as it recorded them, and recording te
 TEST_CASE("library ways: a choice of an earlier run is run once on each device when its op is made") {
   SimulatedGpus machine(2);
   simt::simulation().delays = false;
-  simt::simulation().compute_capability = 87;  // a machine for which this process has made no choice yet
+  simt::simulation().compute_capability = 87;  // a machine without earlier choices in this process
   const SimulatedCudnn cudnn({CudnnEngine::plain});
   const OpDesc desc = convolution();
   const auto own = make(convolution(), options_of_device(0));
-  for (const int device : {0, 1})  // simulated GPUs differ in name
+  for (const int device : {0, 1})  // the simulated GPUs have different names
     TuningCache(cache_folder(), machine_of(device)).keep(problem_of(desc, *own), {way_of(CudnnEngine::plain), 5.0});
   ContextOptions options;
   options.autotune = true;
@@ -292,7 +292,7 @@ TEST_CASE("library ways: a choice of an earlier run is run once on each device w
   }
 }
 
-// Nothing is bound yet, and a library refuses null pointers.
+// No memory is bound yet, and a library rejects null pointers.
 TEST_CASE("library ways: a plan is described before the first step") {
   SimulatedGpus machine(1);
   simt::simulation().compute_capability = 86;  // as above
@@ -321,7 +321,7 @@ CudnnApi observed_cudnn;
 CublasLtApi observed_cublaslt;
 decltype(CudnnApi::destroy) destroy_cudnn;
 decltype(CublasLtApi::destroy) destroy_cublaslt;
-std::vector<int> current_at_end;  // the device that is current whenever a handle is destroyed
+std::vector<int> current_at_end;  // the current device at each destruction of a handle
 
 void note_device() { current_at_end.push_back(simt::current_device()); }
 

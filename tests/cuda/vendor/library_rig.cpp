@@ -32,7 +32,7 @@ double read_as(DType type, const std::byte* from) {
   return read<float>(from);
 }
 
-// Calls use(row-major place, place in memory) for each element.
+// Calls use(row-major index, memory offset) for each element.
 template <typename Use>
 void for_places(const TensorDesc& desc, const Use& use) {
   const cuda::Order order = cuda::order_of(desc);

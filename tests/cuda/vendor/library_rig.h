@@ -1,4 +1,4 @@
-// Runs single ways to compute a layer on a simulated GPU, with tensors of any float type, from host tensors to host tensors.
+// Runs a single candidate of a layer on a simulated GPU, from host tensors to host tensors, for any float type.
 #pragma once
 
 #include "kernels/cuda/tuning/candidates.h"
@@ -8,16 +8,16 @@
 
 namespace dp::test {
 
-// The nearest values that the type has.
+// Rounds to the nearest values of the type.
 HostTensor rounded(const HostTensor& tensor, DType type);
-// Relative to the norm: how far a right result may be from the exact one.
+// The tolerance for a result of this type, relative to the norm.
 double tolerance(DType result);
 
 class LibraryRig {
  public:
   LibraryRig() : rig_(DeviceKind::cuda) { options.libraries = std::make_shared<kernels::cuda::Libraries>(0); }
 
-  // Row-major values into the layout and type of `desc`.
+  // Copies row-major values into the layout and type of `desc`.
   DeviceTensor upload(const HostTensor& tensor, const kernels::TensorDesc& desc);
   HostTensor download(const DeviceTensor& tensor);
   DeviceTensor poisoned(const kernels::TensorDesc& desc) { return rig_.poisoned(desc); }

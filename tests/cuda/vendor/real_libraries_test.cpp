@@ -1,5 +1,5 @@
-// NVIDIA's own libraries, as far as they go without a GPU: cuDNN plans for a device that it is told of. Skipped where they are not
-// installed.
+// NVIDIA's libraries without a GPU: cuDNN plan creation for a described device is tested; execution is not. Skipped if
+// the libraries are not installed.
 #include <cstring>
 #include <set>
 
@@ -17,14 +17,14 @@ using namespace dp::test;
 
 namespace {
 
-// As cuDNN 9.8 and newer describe a device to each other.
+// The serialised device properties of cuDNN 9.8 and newer.
 constexpr char kH200[] = R"({"deviceVer":900,"multiProcessorCount":132,"warpSize":32,"maxSharedMemoryPerBlock":49152,
 "maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"maxCtasPerSM":32,
 "maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"regsPerBlock":65536,"totalGlobalMem":150754820096,"smClockRateKHz":1980000,
 "l2CacheSize":62914560,"maxBlockSize":[1024,1024,64],"memClockRateKHz":3201000,"maxGridSize":[2147483647,65535,65535],
 "supportCoopLaunch":1,"pciDeviceId":0,"isTccDriver":0,"cudaDeviceId":0,"driverVer":13000,"deviceName":"NVIDIA H200"})";
 
-// Nothing where this cuDNN knows no devices by their description.
+// Empty if this cuDNN does not support device descriptions.
 std::optional<CudnnDescriptor> h200() {
   try {
     CudnnDescriptor properties(*cudnn().api, CudnnKind::device_properties);
@@ -67,7 +67,7 @@ TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by anot
         if (is_f32) CHECK(!config->has(CudnnNote::tensor_core));
         try {
           if (CudnnPlan(target, config).workspace_bytes() <= kMostLibraryWorkspace) ++plans;
-        } catch (const CudnnRefusal&) {  // as the run would find out
+        } catch (const CudnnRefusal&) {  // rejected, as at run time
         }
       }
       CHECK(plans >= 2);
@@ -83,20 +83,20 @@ TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by anot
 
 namespace {
 
-// How many of the plans that the heuristics advise for a graph can be made.
+// Number of plans that can be created from the heuristics' configurations of a graph.
 int plans_of(const CudnnTarget& target, const CudnnNormConvolution& c) {
   int plans = 0;
   const auto graph = norm_convolution_graph(target, c);
   for (const auto& config : configs_of(target, graph, {}, kMostCudnnWays)) try {
       if (CudnnPlan(target, config).workspace_bytes() <= kMostLibraryWorkspace) ++plans;
-    } catch (const CudnnRefusal&) {  // as the run would find out
+    } catch (const CudnnRefusal&) {  // rejected, as at run time
     }
   return plans;
 }
 
 }  // namespace
 
-// The graphs themselves are not refused in either type; whether bfloat16 has engines is known only where there is a driver to compile them.
+// cuDNN accepts the graphs in both types. Whether bfloat16 has engines is unknown without a driver to compile them.
 TEST_CASE("real cuDNN has engines for float16 convolutions with a batch normalisation beside them on an H200") {
   if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
   const auto properties = h200();

@@ -16,10 +16,10 @@ using namespace dp::simt;
 
 namespace {
 
-// What CUDA stages itself when the source is pageable: read before the call returns, and no later.
+// CUDA stages pageable sources up to this size: it reads them before the call returns. Larger sources are read later.
 constexpr std::size_t kStagedAtOnce = 64 * 1024;
 
-// Why [address, address + bytes) is nothing to copy from or to; empty if it is.
+// The reason why the range is not valid for a copy; empty if it is valid.
 std::string check_range(const void* address, std::size_t bytes, const char* side) {
   if (address == nullptr) return std::string("the ") + side + " is null";
   const int owner = owner_of(address);
@@ -43,7 +43,7 @@ bool kind_fits(cudaMemcpyKind kind, int to, int from) {
   return false;
 }
 
-// Fills in the work; the error, already said, if the copy makes no sense.
+// Fills in the devices of the work. Returns an error that has been reported if the copy is invalid.
 cudaError_t prepare(CopyWork& work, const char* call, cudaMemcpyKind kind) {
   for (const std::string& problem :
        {check_range(work.to, work.bytes, "destination"), check_range(work.from, work.bytes, "source")})
@@ -55,7 +55,7 @@ cudaError_t prepare(CopyWork& work, const char* call, cudaMemcpyKind kind) {
   return cudaSuccess;
 }
 
-// Over a peer path that lies. Without peer access the copy goes over the host.
+// Whether the copy uses a corrupting peer path. Without peer access the copy is staged through the host.
 bool arrives_changed(const CopyWork& work) {
   const int to = work.to_device, from = work.from_device;
   return to >= 0 && from >= 0 && to != from && (device(from).reaches[to] || device(to).reaches[from]) &&
@@ -105,7 +105,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
   return submit(*stream, work, "cudaMemcpyPeerAsync");
 }
 
-// Done when it returns, and ordered after nothing but what the host has waited for.
+// Synchronous. Ordered only after work that the host has waited for.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const int index = current_device();
   may_block("cudaMemcpy");

@@ -16,8 +16,8 @@ struct Place {
   Stream* stream;
   std::uint64_t position;
 };
-// Where the latest record is. Threads that record and use one event must be ordered by the program: which record is meant would
-// be chance otherwise.
+// The latest record. The program must order threads that record and use the same event. Otherwise it depends on timing
+// which record is the latest.
 Place latest(Event& event) {
   announce_read(&event.token, 1);
   const QuietLock lock(event.mutex);
@@ -57,7 +57,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   announce_write(&event->token, 1);
   cudaError_t result = cudaSuccess;
   if (record_captured(*stream, *event, result)) return result;
-  // Without the lock: a stream that is full may have to record this event before it has a place.
+  // Without the lock: if the stream's queue is full, its thread may have to record this event to free a slot.
   const std::uint64_t position = stream->enqueue(RecordWork{event});
   const QuietLock lock(event->mutex);
   event->position = position;
@@ -67,7 +67,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
 
 namespace {
 
-// Counts the waits up to the one that is to be left out. A device's waits come from one thread.
+// Counts down to the wait that fault injection skips. All waits of a device come from one thread.
 bool is_left_out(const Stream& stream, const Event& event) {
   LeftOutWait& wait = simulation().left_out_wait;
   if (stream.device() != wait.device || (event.device != stream.device()) != wait.for_other_device) return false;
@@ -111,7 +111,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   const Place place = latest(*event);
   if (place.stream != nullptr) {
     if (!place.stream->reached(place.position)) return cudaErrorNotReady;
-    if (!event->timing) observe(*event);  // who measures shall not hide a wait that is missing
+    if (!event->timing) observe(*event);  // a query for timing must not hide a missing wait
   }
   return sticky_error(event->device);
 }

@@ -17,7 +17,7 @@
 namespace dp::simt {
 namespace {
 
-// Modules are loaded lazily: a kernel comes to a device when it is first launched there, or asked about.
+// Lazy loading: a device loads a kernel at its first launch or attribute query on that device.
 bool is_loaded_now(int index, const void* function) {
   const QuietLock lock(device(index).mutex);
   return device(index).loaded.insert(function).second;
@@ -27,8 +27,9 @@ bool is_loaded_now(int index, const void* function) {
 
 namespace {
 
-// Why the function cannot be launched so; empty if it can. nvcc gives a kernel no more registers than its launch bounds leave to a
-// thread, and up to 255 without bounds: a multiprocessor has them for 256 threads.
+// The reason why the function cannot be launched with this block size; empty if it can. With launch bounds, nvcc limits
+// the registers so that the block fits. Without them a thread may have 255 registers, and a multiprocessor has enough
+// for 256 threads.
 std::string check_threads(const Grid& grid, const FunctionLimits& limits) {
   constexpr unsigned kAlways = 256;
   const unsigned threads = grid.block.x * grid.block.y * grid.block.z;
@@ -94,7 +95,8 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   return cudaSuccess;
 }
 
-// Registers are nvcc's to say. Static shared memory is known from the first block that has run.
+// The number of registers is not set: only nvcc determines it. Static shared memory is known after the first block has
+// run.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   if (function == nullptr) return failed(cudaErrorInvalidValue);
   if (is_loaded_now(current_device(), function)) may_block("loading a kernel that is asked about");

@@ -13,7 +13,7 @@ using namespace dp::simt;
 
 namespace {
 
-// Whether this call is the one that was to fail.
+// Counts down to the call that fault injection makes fail.
 bool is_to_fail(int& countdown) { return countdown > 0 && --countdown == 0; }
 
 }  // namespace
@@ -31,7 +31,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   return *memory == nullptr ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 
-// As CUDA's, it waits for the device.
+// Synchronises the device, as CUDA does.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   may_block("cudaFree");
@@ -60,7 +60,8 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
 
 cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, cudaHostAllocDefault); }
 
-// It may wait for all devices of the process, which may_block() stands for; here threads may stand for processes, whose devices it may not.
+// CUDA may wait for all devices of the process. may_block() covers that. It waits only for the current device here,
+// because threads can play the part of processes, which must not wait for each other's devices.
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   may_block("cudaFreeHost");

@@ -1,4 +1,4 @@
-// What a simulated device says of itself. Only fields that CUDA 12 and 13 both have.
+// Properties of a simulated device. Sets only fields that both CUDA 12 and CUDA 13 have.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

@@ -10,7 +10,7 @@ struct ErrorName {
   const char* text;
 };
 
-// The errors that the simulation returns, in CUDA's words.
+// The errors that the simulation returns, with CUDA's texts.
 constexpr std::array kNames{
     ErrorName{cudaSuccess, "cudaSuccess", "no error"},
     ErrorName{cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},

@@ -1,4 +1,4 @@
-// A launch on its way to a stream.
+// A kernel launch before it is enqueued.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@ inline constexpr std::size_t kMaxPointers = 40;
 
 struct KernelPointer {
   const void* address;
-  std::size_t bytes;  // of the first element, at most 8
+  std::size_t bytes;  // size of the first element, at most 8
   bool written;
 };
 
@@ -33,9 +33,9 @@ struct KernelCall {
   }
 };
 
-// The arguments are copied.
+// Copies the arguments.
 cudaError_t enqueue(const KernelCall& call);
 
-bool is_device_address(const void* address);  // whether it lies in the range of a simulated device
+bool is_device_address(const void* address);  // whether it is in the address range of a simulated device
 
 }  // namespace dp::simt

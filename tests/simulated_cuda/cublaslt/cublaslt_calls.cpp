@@ -1,4 +1,4 @@
-// The functions of cuBLASLt that the backend calls.
+// The cuBLASLt functions that the backend calls.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +15,7 @@ CublasStatus wrong(const std::string& what) {
   return CublasStatus::invalid_value;
 }
 
-// With the lock, as all below.
+// The caller holds the lock, as for all functions below.
 bool exists(const void* object) {
   if (cublaslt_state().objects.count(object) > 0) return true;
   report("cuBLASLt: a descriptor is used that does not exist");
@@ -106,7 +106,7 @@ CublasStatus preference_set(CublasLtPreference* preference, CublasLtPreferenceAt
   return take(preference->alignment[static_cast<int>(name) - static_cast<int>(Name::alignment_a)], value, bytes);
 }
 
-// Whether there is a kernel for it, as the table of types in cuBLAS's pages says.
+// Whether the combination is in the table of supported types in cuBLAS's documentation.
 bool is_supported(const CublasLtMatmulDesc& desc, const CublasLtMatrix& a, const CublasLtMatrix& b,
                   const CublasLtMatrix& d) {
   if (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F)) return false;

@@ -1,4 +1,4 @@
-// What a product of the stand-in for cuBLASLt does once it runs.
+// Executes a matrix product of the simulated cuBLASLt.
 #include <chrono>
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What the stand-in for cuBLASLt remembers. One lock for all; the thread sanitizer does not see it.
+// State of the simulated cuBLASLt. One lock protects it; the thread sanitizer does not see this lock.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ struct dp::kernels::cuda::CublasLtMatmulDesc {
   CublasOperation transpose_a{}, transpose_b{};
   CublasLtEpilogue epilogue = CublasLtEpilogue::none;
   void* bias = nullptr;
-  std::int32_t bias_type = -1;  // -1: d's
+  std::int32_t bias_type = -1;  // -1: the type of d
 };
 struct dp::kernels::cuda::CublasLtMatrix {
   cudaDataType type;
@@ -63,13 +63,13 @@ ElementType element_of(std::int32_t type);  // of a cudaDataType
 std::size_t bytes_of(std::int32_t type);
 std::size_t workspace_of(CublasLtAlgorithm algorithm);
 bool reads_bias(CublasLtEpilogue epilogue);
-// Of op(a) op(b): rows, columns, and what is summed over.
+// Shape of op(a) op(b): rows, columns, and the reduced dimension of a and of b.
 struct CublasLtShape {
   std::int64_t m, n, k, k_of_b;
 };
 CublasLtShape shape_of(const CublasLtMatmulDesc& desc, const CublasLtMatrix& a, const CublasLtMatrix& b);
 
-// On the stream's thread: multiplies.
+// Multiplies, on the stream's thread.
 void run_cublaslt(const ForeignWork& work, int device, std::uint32_t operation);
 
 }  // namespace dp::simt

@@ -1,5 +1,5 @@
-// A stand-in for cuBLASLt over the simulated CUDA. It multiplies matrices on the simulated devices, as work of streams, and is stricter
-// than cuBLASLt: what its header and pages forbid is reported.
+// A stand-in for cuBLASLt on the simulated CUDA. It multiplies matrices on the simulated devices, as stream work. It is
+// stricter than cuBLASLt: it reports everything that cuBLASLt's header and documentation forbid.
 #pragma once
 
 #include <string>
@@ -9,28 +9,28 @@
 
 namespace dp::simt {
 
-// What is peculiar of an algorithm. Its id is its number here.
+// Simulated peculiarities of an algorithm. Its id is its value here.
 enum class CublasLtAlgorithm : std::int32_t {
   plain,
-  needs_workspace,  // a little, and writes all over it
-  slow,             // by 30 ms
-  wrong,            // by two per cent
-  splits,           // the sum, and adds up in place
-  fails,            // when it runs
-  loses_nan         // in ReLU
+  needs_workspace,  // needs a small workspace and overwrites all of it
+  slow,             // takes 30 ms longer
+  wrong,            // results are 2 % wrong
+  splits,           // split-K with an in-place reduction
+  fails,            // execution fails
+  loses_nan         // ReLU drops NaN
 };
 
-// Between its construction and its end cuBLASLt is there. What it has reported is among simt::take_reports().
+// cuBLASLt is available while this object exists. Its reports are in simt::take_reports().
 class SimulatedCublasLt {
  public:
-  // Those that the heuristics name, in that order.
+  // The algorithms that the heuristics return, in that order.
   explicit SimulatedCublasLt(std::vector<CublasLtAlgorithm> algorithms = {CublasLtAlgorithm::plain});
   ~SimulatedCublasLt();
   SimulatedCublasLt(const SimulatedCublasLt&) = delete;
   SimulatedCublasLt& operator=(const SimulatedCublasLt&) = delete;
 
   void refuse_devices();                  // cublasLtCreate fails from now on
-  void refuse_bias_gradients();           // the epilogue
+  void refuse_bias_gradients();           // the bias gradient epilogues
   std::vector<std::string> runs() const;  // so far: "algorithm 0, 5x3x7, epilogue 6"
   int handles() const;                    // that exist now
   int descriptors() const;

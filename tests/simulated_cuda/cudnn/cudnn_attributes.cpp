@@ -15,12 +15,12 @@ struct Rule {
   K kind;
   A name;
   T type;
-  std::int64_t least, most;  // elements
+  std::int64_t least, most;  // number of elements
   bool required = true;
-  K part = K::pointwise;  // where it is a descriptor: of this kind
+  K part = K::pointwise;  // the required kind, if the attribute is a descriptor
 };
 
-// Operations have alpha and beta as float32: what they compute is.
+// alpha and beta of operations are float32, because that is their compute type.
 constexpr Rule kRules[] = {
     {K::pointwise, A::pointwise_mode, T::pointwise_mode, 1, 1},
     {K::pointwise, A::pointwise_math_precision, T::data_type, 1, 1},
@@ -77,7 +77,7 @@ constexpr Rule kRules[] = {
     {K::operation_norm_backward, A::norm_backward_dy_factor, T::descriptor, 1, 1, true, K::tensor},
     {K::operation_norm_backward, A::norm_backward_x_factor, T::descriptor, 1, 1, true, K::tensor},
     {K::operation_norm_backward, A::norm_backward_constant, T::descriptor, 1, 1, true, K::tensor},
-    {K::operation_graph, A::graph_handle, T::handle, 1, 1},  // needed before 9.8
+    {K::operation_graph, A::graph_handle, T::handle, 1, 1},  // required before 9.8
     {K::operation_graph, A::graph_operations, T::descriptor, 1, kMany},
     {K::variant_pack, A::variant_ids, T::i64, 1, kMany},
     {K::variant_pack, A::variant_pointers, T::pointer, 1, kMany},

@@ -1,4 +1,4 @@
-// The functions of cuDNN that the backend calls.
+// The cuDNN functions that the backend calls.
 #include <algorithm>
 #include <cstring>
 
@@ -121,7 +121,7 @@ CudnnStatus set_attribute(CudnnBackendDescriptor descriptor, CudnnAttribute name
   return CudnnStatus::success;
 }
 
-// What is read: each writes at most `asked` elements and says how many there are.
+// The output arguments of cudnnBackendGetAttribute. Each function writes at most `asked` elements and sets the count.
 struct Reading {
   CudnnAttributeType type;
   std::int64_t asked;
@@ -136,7 +136,7 @@ struct Reading {
       static_cast<T*>(elements)[i] = values[i];
     return CudnnStatus::success;
   }
-  // Into descriptors that the caller has made.
+  // The caller has created the descriptors.
   CudnnStatus give_objects(CudnnKind kind, const std::vector<CudnnObject>& values) const {
     if (type != CudnnAttributeType::descriptor)
       return wrong(CudnnStatus::bad_param_attribute_type, "descriptors are read as another type");

@@ -1,4 +1,4 @@
-// What the stand-in for cuDNN demands of a descriptor before it takes it.
+// The simulated cuDNN's checks when a descriptor is finalized.
 #include <bit>
 
 #include "simulated_cuda/cudnn/cudnn_state.h"

@@ -1,4 +1,4 @@
-// What a plan of the stand-in for cuDNN does once it runs.
+// Executes a plan of the simulated cuDNN.
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@ ElementType element_of(CudnnType type) {
   return type == CudnnType::f32 ? ElementType::f32 : type == CudnnType::bf16 ? ElementType::bf16 : ElementType::f16;
 }
 
-// A tensor in memory, by its four indices.
+// A tensor in memory, indexed by four indices.
 class View {
  public:
   View(const CudnnTensor& tensor, void* data, bool to_tf32)
@@ -49,7 +49,7 @@ void for_indices(const View& view, const Use& use) {
         for (std::int64_t d = 0; d < view.size(3); ++d) use(a, b, c, d);
 }
 
-// Calls use(place in x, in w, in y) for every product of the convolution.
+// Calls use(offset in x, offset in w, offset in y) for every product of the convolution.
 template <typename Use>
 void for_products(const CudnnOperation& convolution, const View& x, const View& w, const View& y, const Use& use) {
   for_indices(y, [&](std::int64_t n, std::int64_t k, std::int64_t p, std::int64_t q) {
@@ -64,7 +64,7 @@ void for_products(const CudnnOperation& convolution, const View& x, const View& 
   });
 }
 
-// Runs the operations of a program one after another, in float32 between them.
+// Runs the operations of a program one after another, with float32 intermediates.
 class Execution {
  public:
   explicit Execution(const CudnnLaunch& launch) : launch_(launch), data_(launch.pointers) {

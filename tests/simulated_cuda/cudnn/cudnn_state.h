@@ -1,4 +1,4 @@
-// What the stand-in for cuDNN remembers. One lock for all; the thread sanitizer does not see it.
+// State of the simulated cuDNN. One lock protects it; the thread sanitizer does not see this lock.
 #pragma once
 
 #include <cstddef>
@@ -25,38 +25,38 @@ struct CudnnTensor {
   std::vector<std::int64_t> dimensions, strides;
   bool is_virtual = false;
 
-  std::size_t bytes() const;  // from its first element to behind its last
+  std::size_t bytes() const;  // from the first element to the end of the last one
 };
 
 enum class CudnnDirection { forward, backward_data, backward_filter };
 
-// One of a graph. Tensors are named by their ids.
+// An operation of a graph. Tensors are named by their ids.
 struct CudnnOperation {
   CudnnKind kind{};
-  std::map<CudnnAttribute, std::int64_t> tensors{};  // the attributes that are tensors
+  std::map<CudnnAttribute, std::int64_t> tensors{};  // the attributes that are tensors, and their ids
   CudnnPointwise mode{};                             // of a pointwise operation
-  CudnnNan nan{};                                    // likewise
-  float factor = 1;                                  // of its second input
+  CudnnNan nan{};                                    // of a pointwise operation
+  float factor = 1;                                  // multiplies its second input
   std::vector<std::int64_t> padding{}, stride{};     // of a convolution
 
   std::int64_t operator[](CudnnAttribute name) const { return tensors.at(name); }
   bool has(CudnnAttribute name) const { return tensors.count(name) > 0; }
 };
 
-// A graph that has been understood: one convolution, and what is done before and behind it.
+// A parsed graph: one convolution, and the operations before and after it.
 struct CudnnProgram {
-  std::vector<CudnnOperation> operations{};  // each behind those whose results it reads
+  std::vector<CudnnOperation> operations{};  // in an order in which each follows the producers of its inputs
   std::map<std::int64_t, CudnnTensor> tensors{};
-  std::set<std::int64_t> written{};  // of them
-  std::size_t convolution = 0;       // its place among the operations
+  std::set<std::int64_t> written{};  // ids of the tensors that the program writes
+  std::size_t convolution = 0;       // index of the convolution in `operations`
 
   CudnnDirection direction() const;
-  // The tensors of the convolution; x and y are the gradients where the direction says so.
+  // The tensors of the convolution. In a backward direction x or y is a gradient.
   const CudnnTensor& x() const;
   const CudnnTensor& w() const;
   const CudnnTensor& y() const;
   bool has(CudnnKind kind) const;
-  bool fuses_norm() const;  // something of a batch normalisation
+  bool fuses_norm() const;  // whether it contains an operation of a batch normalisation
   std::vector<const CudnnTensor*> in_memory() const;
 };
 struct CudnnConvolutionNames {
@@ -64,7 +64,7 @@ struct CudnnConvolutionNames {
 };
 CudnnConvolutionNames names_of(CudnnKind kind);
 bool is_convolution(CudnnKind kind);
-// What an operation writes.
+// The attributes of the tensors that an operation writes.
 std::vector<CudnnAttribute> written_by(const CudnnOperation& operation);
 
 struct CudnnAttributeValue {
@@ -73,13 +73,13 @@ struct CudnnAttributeValue {
   std::vector<std::byte> bytes;
 };
 
-// A descriptor. What finalize() has understood of it stands behind the attributes.
+// A descriptor. finalize() sets the fields after `attributes`.
 struct CudnnObject {
   CudnnKind kind{};
   bool finalized = false;
   std::map<CudnnAttribute, CudnnAttributeValue> attributes{};
-  std::shared_ptr<const CudnnProgram> program{};  // of a graph, and of what is made for one
-  CudnnEngine engine{};                           // of an engine, a configuration, a plan
+  std::shared_ptr<const CudnnProgram> program{};  // of a graph, and of objects made for one
+  CudnnEngine engine{};                           // of an engine, a configuration or a plan
 
   template <typename T>
   std::vector<T> values(CudnnAttribute name) const {
@@ -88,7 +88,7 @@ struct CudnnObject {
     if (!result.empty()) std::memcpy(result.data(), found->second.bytes.data(), result.size() * sizeof(T));
     return result;
   }
-  // The first one; there is one.
+  // The first value of an attribute that is set.
   template <typename T>
   T value(CudnnAttribute name) const {
     T result{};
@@ -118,19 +118,19 @@ CudnnState& cudnn_state();
 
 std::size_t bytes_of(CudnnType type);
 std::size_t workspace_of(CudnnEngine engine);
-CudnnObject* find(CudnnBackendDescriptor descriptor);  // null, and reported, where there is none
+CudnnObject* find(CudnnBackendDescriptor descriptor);  // null, and a report, if the descriptor does not exist
 
-// Checks a descriptor that is to be finalized, and understands it. With the lock.
+// Validates a descriptor and fills its derived fields. The caller holds the lock.
 CudnnStatus finalize(CudnnObject& object);
 CudnnStatus understand_graph(CudnnObject& graph);
-// Whether cuDNN 9.19 was seen to have precompiled engines for it, on an H200: docs/decisions/0024.
+// Whether cuDNN 9.19 has a precompiled engine for the program on an H200, by measurement: docs/decisions/0024.
 bool fused_as_seen(const CudnnProgram& program);
-// Reports, and says that a parameter is bad.
+// Reports `what` and returns the status for a bad parameter.
 CudnnStatus wrong_parameter(const std::string& what);
-// Whether a tensor's memory is a device's that a stream of `device` reaches, all of it; else reports.
+// Whether all of a tensor's memory is accessible from `device`. Reports it otherwise.
 bool check_memory(const CudnnTensor& tensor, const void* pointer, int device);
 
-// On the stream's thread: computes.
+// Executes the plan, on the stream's thread.
 void run_cudnn(const ForeignWork& work, int device, std::uint32_t operation);
 
 }  // namespace dp::simt
@@ -140,5 +140,5 @@ struct dp::kernels::cuda::CudnnContext {
   int device;
   cudaStream_t stream = nullptr;
   bool destroyed = false;
-  std::thread::id inside{};  // the thread that is in a call with it
+  std::thread::id inside{};  // the thread that is inside a call with this handle
 };

@@ -1,4 +1,4 @@
-// What the stand-in for cuDNN understands of a graph, and demands of it.
+// The simulated cuDNN's graph parser: which graphs it supports, and their constraints.
 #include <algorithm>
 
 #include "simulated_cuda/cudnn/cudnn_state.h"
@@ -26,7 +26,7 @@ bool same(const CudnnTensor& a, const CudnnTensor& b) {
          a.is_virtual == b.is_virtual;
 }
 
-// Both layouts have channels or columns side by side; cuDNN's engines know no others.
+// Channels-last or channels-first without gaps. cuDNN's engines support no other layout.
 bool is_packed(const CudnnTensor& tensor) {
   const auto& d = tensor.dimensions;
   const std::vector<std::int64_t> last{d[1] * d[2] * d[3], 1, d[1] * d[3], d[1]},
@@ -84,7 +84,8 @@ class Understanding {
     return program_.tensors.at(operation[name]);
   }
 
-  // What is read lies in memory, or was computed; what is written is new.
+  // An operation reads tensors in memory or results of earlier operations. It must not write a tensor that was read or
+  // written before.
   Status order(const CudnnOperation& operation) {
     const std::vector<A> results = written_by(operation);
     for (const auto& [name, id] : operation.tensors) {
@@ -248,12 +249,12 @@ bool fused_as_seen(const CudnnProgram& program) {
   if (program.direction() == CudnnDirection::backward_data && !program.has(K::operation_norm_backward)) return false;
   for (const std::int64_t channels : {program.w().dimensions[0], program.w().dimensions[1]})
     if (channels % 8 != 0) return false;
-  if (program.convolution > 0)  // scale and bias are of the type of x
+  if (program.convolution > 0)  // scale and bias must have the type of x
     for (std::size_t i = 0; i < program.convolution; ++i)
       if (program.operations[i].has(A::operation_pointwise_b) &&
           program.tensors.at(program.operations[i][A::operation_pointwise_b]).type != CudnnType::f16)
         return false;
-  // Beside the gradient itself, at stride 1 alone.
+  // A gradient of x's shape that is added to the result is supported at stride 1 only.
   const auto residuals = std::ranges::count_if(program.operations, [&](const CudnnOperation& operation) {
     return operation.has(A::operation_pointwise_b) &&
            program.tensors.at(operation[A::operation_pointwise_b]).dimensions == program.x().dimensions;

@@ -1,5 +1,6 @@
-// A stand-in for cuDNN over the simulated CUDA. It computes convolutions on the simulated devices, as work of streams, and is stricter
-// than cuDNN: what its headers and pages forbid is reported, whether cuDNN would find it or not.
+// A stand-in for cuDNN on the simulated CUDA. It computes convolutions on the simulated devices, as stream work. It is
+// stricter than cuDNN: it reports everything that cuDNN's headers and documentation forbid, even if cuDNN itself would
+// accept it.
 #pragma once
 
 #include <string>
@@ -9,37 +10,37 @@
 
 namespace dp::simt {
 
-// What is peculiar of an engine. Its number is its place here.
+// Simulated peculiarities of an engine. An engine's number is its position here.
 enum class CudnnEngine {
   plain,
-  needs_workspace,   // a little, and writes all over it
-  slow,              // by 30 ms
-  wrong,             // by two per cent
-  hungry,            // for a GiB
-  nondeterministic,  // says that it is
-  refuses,           // when a plan is made
-  tensor_core,       // float32 is rounded to TF32
-  winograd,          // says that it is
-  fails,             // when it runs
-  loses_nan,         // in ReLU, whatever it is told
-  compiles,          // says that plans compile kernels; the next ones likewise
+  needs_workspace,   // needs a small workspace and overwrites all of it
+  slow,              // takes 30 ms longer
+  wrong,             // results are 2 % wrong
+  hungry,            // needs a workspace of 1 GiB
+  nondeterministic,  // has the numerical note "nondeterministic"
+  refuses,           // plan creation fails
+  tensor_core,       // rounds float32 to TF32
+  winograd,          // has the numerical note "winograd"
+  fails,             // execution fails
+  loses_nan,         // ReLU drops NaN, whatever the NaN propagation attribute
+  compiles,          // its plans compile kernels; the next ones too
   compiles_too,
   compiles_as_well
 };
 
-// Between its construction and its end cuDNN is there. What it has reported is among simt::take_reports().
+// cuDNN is available while this object exists. Its reports are in simt::take_reports().
 class SimulatedCudnn {
  public:
-  // Those that the heuristics name, in that order; for the fallback heuristics only the plain one.
+  // The engines that the heuristics return, in that order. The fallback heuristics return only the plain one.
   explicit SimulatedCudnn(std::vector<CudnnEngine> engines = {CudnnEngine::plain});
   ~SimulatedCudnn();
   SimulatedCudnn(const SimulatedCudnn&) = delete;
   SimulatedCudnn& operator=(const SimulatedCudnn&) = delete;
 
-  void refuse_devices();                // cudnnCreate fails from now on
-  void refuse_wide_weight_gradients();  // float32 from 16 bits
-  void refuse_norm_sums();              // of a batch normalisation's backward pass
-  void fuse_as_seen();  // batch normalisation only where cuDNN 9.19 was seen to have engines for an H200
+  void refuse_devices();                  // cudnnCreate fails from now on
+  void refuse_wide_weight_gradients();    // float32 gradients of 16-bit operands
+  void refuse_norm_sums();                // the reductions of batch normalisation's backward pass
+  void fuse_as_seen();                    // fuses batch normalisation only where cuDNN 9.19 has engines on an H200
   std::vector<std::string> runs() const;  // so far: "engine 3, forward"
   int descriptors() const;                // that exist now
   int handles() const;
@@ -47,7 +48,7 @@ class SimulatedCudnn {
   int plans() const;          // made so far
 };
 
-// Its name in ways: "cudnn:eng3 k2=7".
+// Its name as an algorithm: "cudnn:eng3 k2=7".
 std::string way_of(CudnnEngine engine);
 
 }  // namespace dp::simt

@@ -21,7 +21,8 @@ std::size_t Clocks::stream_created() {
     streams_.emplace_back();
     return streams_.size() - 1;
   }
-  // A component is used again: the new stream seems to follow the one that had it, and nothing else.
+  // Reuses a component. The new stream is ordered after the previous stream of the component, but after no other
+  // stream.
   const std::size_t stream = free_.back();
   free_.pop_back();
   const std::uint32_t reached = clock_of(stream)[stream];

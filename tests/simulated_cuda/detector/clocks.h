@@ -1,6 +1,7 @@
-// Which operation comes after which, whatever happens first by chance: vector clocks with a component for each stream.
+// The happens-before order of operations: vector clocks with a component for each stream.
 //
-// The host counts as one: what one of its threads has waited for is before all that any thread enqueues later.
+// All host threads share one clock: what one of them has waited for is ordered before everything that any thread
+// enqueues later.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ class Clocks {
  public:
   std::size_t stream_created();
   void stream_destroyed(std::size_t stream);
-  std::uint32_t operation(std::size_t stream, const std::string& what);  // numbers begin at 1
+  std::uint32_t operation(std::size_t stream, const std::string& what);  // numbers start at 1
   void recorded(std::size_t stream, const void* event);
   void waits(std::size_t stream, const void* event);
   void host_waited_for_stream(std::size_t stream);
@@ -25,16 +26,16 @@ class Clocks {
   void event_destroyed(const void* event);
   void forget_operations();
 
-  // Whether `earlier` has always ended when `later`, which has not been finished, begins.
+  // Whether `earlier` always ends before `later` begins. `later` must not be finished.
   bool ordered(std::uint32_t earlier, std::uint32_t later);
-  void finished(std::uint32_t operation);  // its clock is no longer needed
+  void finished(std::uint32_t operation);  // releases its clock
   std::string what(std::uint32_t operation);
 
  private:
-  using Clock = std::vector<std::uint32_t>;  // how far each stream has come; missing components are 0
+  using Clock = std::vector<std::uint32_t>;  // progress of each stream; missing components are 0
   struct Operation {
     std::size_t stream;
-    std::uint32_t index;  // of its stream's operations
+    std::uint32_t index;  // among its stream's operations
     std::string what;
     Clock clock;
   };
@@ -43,7 +44,7 @@ class Clocks {
 
   std::mutex mutex_;
   std::vector<Clock> streams_;
-  std::vector<std::size_t> free_;  // components of streams that are gone
+  std::vector<std::size_t> free_;  // components of destroyed streams
   std::unordered_map<const void*, Clock> events_;
   std::deque<Operation> operations_;
   std::uint32_t forgotten_ = 0;

@@ -1,4 +1,5 @@
-// What one block has seen of others through __threadfence and an atomic counter: the last block to count reads what all have written.
+// The order between blocks that __threadfence and an atomic counter establish: the last block to count reads what the
+// others wrote.
 #pragma once
 
 #include <array>
@@ -15,23 +16,23 @@ struct Published {
   std::uint16_t thread;
 };
 
-// What a block that has begun and not ended has done and seen.
+// Fences and observed counters of a block that has started and not ended.
 class BlockFences {
  public:
   void fence(unsigned thread) { fenced_[thread] = true; }
   bool has_fenced(unsigned thread) const { return fenced_[thread]; }
   void see(const Published& by, const Accessed& access);
-  // Whether `later`, of this block, comes after `earlier`, of another one.
+  // Whether `later`, an access of this block, is ordered after `earlier`, an access of another block.
   bool ordered(const Accessed& earlier, const Accessed& later) const;
 
  private:
   struct Known {
     Published by;
-    std::uint32_t epoch;  // since when, in this block
+    std::uint32_t epoch;  // this block's epoch when it observed `by`
     std::uint16_t thread;
   };
   std::array<bool, 1024> fenced_{};
-  std::unordered_map<std::uint32_t, std::vector<Known>> known_;  // by block, each later than the one before
+  std::unordered_map<std::uint32_t, std::vector<Known>> known_;  // by block, each entry later than the one before
 };
 
 class Fences {

@@ -1,5 +1,5 @@
-// What the compiler calls before every access in code compiled with -fsanitize=thread. The program is not linked with the thread
-// sanitizer: these take its place.
+// The functions that the compiler calls before every access in code compiled with -fsanitize=thread. They replace the
+// thread sanitizer's runtime, which is not linked.
 #include <cstdint>
 
 #include "simulated_cuda/detector/race_detector.h"
@@ -30,13 +30,13 @@ void touch(const void* address, unsigned bytes, dp::simt::Access kind, const voi
   DP_HOOK(__tsan_volatile_write##bytes, bytes, write)         \
   DP_HOOK(__tsan_unaligned_volatile_read##bytes, bytes, read) \
   DP_HOOK(__tsan_unaligned_volatile_write##bytes, bytes, write)
-// A read and a write of one place.
+// A read and a write of the same address.
 #define DP_BOTH_HOOK(name, bytes)                              \
   void name(void* address) {                                   \
     touch(address, bytes, dp::simt::Access::read, DP_CALLER);  \
     touch(address, bytes, dp::simt::Access::write, DP_CALLER); \
   }
-// Host code beside the kernels: atomics of the C++ library, done as they are meant.
+// Atomics of the C++ library in host code: executed as they are.
 #define DP_ATOMICS(bits, type)                                                                                    \
   type __tsan_atomic##bits##_load(const volatile type* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); } \
   void __tsan_atomic##bits##_store(volatile type* at, type v, int) { __atomic_store_n(at, v, __ATOMIC_SEQ_CST); } \
@@ -64,7 +64,7 @@ void touch(const void* address, unsigned bytes, dp::simt::Access kind, const voi
 
 extern "C" {
 
-// Called before main by every file compiled so.
+// Called before main, once for each file compiled with the sanitizer.
 void __tsan_init() { dp::simt::detector = &race_detector(); }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -8,24 +8,24 @@
 namespace dp::simt {
 namespace {
 
-constexpr std::size_t kMaxFindings = 8;  // of a kind and operation
+constexpr std::size_t kMaxFindings = 8;  // per kind and operation
 
 bool is_write(Access kind) { return kind != Access::read; }
 
-// How far apart two threads are: the further, the less orders them.
+// Distance of two threads: the larger, the fewer primitives order them.
 int distance(const Accessed& a, const Accessed& b) {
   if (a.block != b.block) return 3;
   if (a.thread / kWarp != b.thread / kWarp) return 2;
   return a.thread != b.thread ? 1 : 0;
 }
 
-// threadIdx and the like.
+// threadIdx, blockIdx, blockDim and gridDim.
 bool is_thread_index(const void* address) {
   const auto away = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(&thread_index);
   return away + 128 < 256;
 }
 
-// Calls visit(address, set of bytes) for each cell that the access touches.
+// Calls visit(address, bit set of bytes) for each cell that the access touches.
 template <class Visit>
 void for_cells(const void* address, std::size_t bytes, Visit visit) {
   auto at = reinterpret_cast<std::uintptr_t>(address);
@@ -130,7 +130,7 @@ void RaceDetector::access_shared(Block& block, const void* address, unsigned byt
   });
 }
 
-// Keeps two readers as far apart as can be: whoever writes next is not both of them.
+// Keeps the two readers with the largest distance: the next writer differs from at least one of them.
 void RaceDetector::note_read(Cell& cell, const Accessed& access) {
   auto& [first, second] = cell.reads;
   if (first.by_the_same(access)) {
@@ -240,7 +240,7 @@ void RaceDetector::freed(const void* begin, std::size_t bytes) {
 
 bool RaceDetector::inside_allocation(const void* address, unsigned bytes) {
   const char* const first = static_cast<const char*>(address);
-  // Most accesses lie where one of the last few did; this needs no lock while nothing is allocated or freed.
+  // Most accesses are in a recently used extent. The cache needs no lock while nothing is allocated or freed.
   if (const unsigned changes = extent_changes_; changes != recent_changes_) {
     recent_changes_ = changes;
     recent_extents_.fill({});

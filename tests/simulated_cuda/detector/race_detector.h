@@ -1,5 +1,5 @@
-// Finds accesses that nothing orders: by threads of one kernel, and by operations on streams. One operation runs at a time, so
-// that its state needs no lock; what is found does not depend on who came first by chance.
+// Finds unordered accesses by threads of one kernel and by operations on streams. Only one operation runs at a time, so
+// the state needs no lock. The findings do not depend on timing.
 #pragma once
 
 #include <array>
@@ -54,11 +54,11 @@ class RaceDetector final : public Detector {
     const void* address;
   };
 
-  // A block that has begun and not ended; several of a grid take turns.
+  // A block that has started and not ended. Several blocks of a grid take turns.
   struct Resident {
     std::uint32_t operation = 0;
     std::uint32_t number = 0;
-    std::uint32_t run = 0;  // the life of accesses to its shared memory
+    std::uint32_t run = 0;  // the `life` of accesses to its shared memory
     BlockFences fences;
     std::vector<Cell> shared;
   };
@@ -75,21 +75,21 @@ class RaceDetector final : public Detector {
   [[noreturn]] void refuse(Block& block, const void* address, unsigned bytes, Access kind, const void* code);
 
   std::mutex extents_mutex_;
-  std::vector<Extent> extents_;  // device and pinned memory, by address
+  std::vector<Extent> extents_;  // device and pinned memory, sorted by address
   std::atomic<unsigned> extent_changes_{0};
   std::array<Extent, 4> recent_extents_{};
   unsigned recent_changes_ = 0, next_recent_ = 0;
-  std::vector<Extent> freed_extents_;  // their shadow is forgotten when the next operation begins
+  std::vector<Extent> freed_extents_;  // their shadow is cleared when the next operation begins
 
   Clocks clocks_;
   Shadow global_;
   std::deque<Resident> residents_;  // by slot
-  Resident* resident_ = nullptr;    // the block that takes its turn; null outside a kernel
+  Resident* resident_ = nullptr;    // the block that runs now; null outside a kernel
   Fences fences_;
-  std::uint32_t operation_ = 0;     // the running one
-  std::uint32_t block_run_ = 0;     // counts blocks that have run
-  std::uint32_t last_ordered_ = 0;  // an operation found to be before the running one
-  std::vector<Race> races_;         // told at the end of the operation
+  std::uint32_t operation_ = 0;     // the running operation
+  std::uint32_t block_run_ = 0;     // number of blocks that have run
+  std::uint32_t last_ordered_ = 0;  // cache: an operation that is ordered before the running one
+  std::vector<Race> races_;         // reported at the end of the operation
   std::vector<MissingWait> missing_;
 };
 

@@ -1,4 +1,4 @@
-// What the race detector says.
+// Messages of the race detector.
 #include <cstdio>
 
 #include "simulated_cuda/detector/race_detector.h"
@@ -45,7 +45,7 @@ void RaceDetector::end() {
   clocks_.finished(operation_);
 }
 
-// On a fiber, so without memory of its own.
+// Runs on a fiber, so it does not allocate.
 void RaceDetector::refuse(Block& block, const void* address, unsigned bytes, Access kind, const void* code) {
   char message[320];
   const int owner = owner_of(address);

@@ -1,4 +1,4 @@
-// What the race detector remembers of memory: for every four bytes the last write and the reads since.
+// The race detector's shadow memory: for every four bytes the last write and the reads since.
 #pragma once
 
 #include <array>
@@ -11,15 +11,15 @@
 
 namespace dp::simt {
 
-// One access. `life` is the operation, or for shared memory the block's run; 0 is no access.
+// One access. `life`: the operation, or for shared memory the run of the block; 0: no access.
 struct Accessed {
   std::uint32_t life = 0;
   std::uint32_t block = 0;
-  std::uint32_t epoch = 0;       // barriers before it
-  std::uint32_t warp_epoch = 0;  // __syncwarp before it
+  std::uint32_t epoch = 0;       // number of barriers before it
+  std::uint32_t warp_epoch = 0;  // number of __syncwarp calls before it
   std::uint16_t thread = 0;
   Access kind = Access::read;
-  std::uint8_t bytes = 0;  // a set: which of the four
+  std::uint8_t bytes = 0;  // bit set: which of the four bytes
   const void* code = nullptr;
 
   bool same_thread(const Accessed& other) const {
@@ -32,8 +32,8 @@ struct Accessed {
 
 struct Cell {
   Accessed write;
-  std::array<Accessed, 2> reads;  // by threads as far apart as there were: one of them is not the next writer
-  // Operations that read before that of `reads`, and are not before it.
+  std::array<Accessed, 2> reads;  // from the most distant threads: the next writer differs from at least one
+  // Earlier operations that read, and that are not ordered before the operation of `reads`.
   std::array<std::uint32_t, 3> readers{};
 };
 

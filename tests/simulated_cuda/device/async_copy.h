@@ -1,4 +1,4 @@
-// cp.async: copies from global to shared memory that run beside the thread until it waits for them.
+// cp.async: asynchronous copies from global to shared memory.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ DP_SIMT_UNSEEN void issue_copy(void* to, const void* from, bool pred, simt::Site
   block.async_copies().issue({to, from, bytes, !pred, block.copies_late()}, block.thread());
 }
 
-// Zeros are stored where pred is false; `from` is not read then.
+// If pred is false, stores zeros and does not read `from`.
 inline void cp_async16(void* to, const void* from, bool pred = true, DP_SIMT_CALLER) {
   issue_copy<16>(to, from, pred, DP_SIMT_SITE);
 }
@@ -29,13 +29,13 @@ inline void cp_async4(void* to, const void* from, bool pred = true, DP_SIMT_CALL
   issue_copy<4>(to, from, pred, DP_SIMT_SITE);
 }
 DP_SIMT_UNSEEN inline void cp_async_commit() { simt::running_block->async_copies().commit(); }
-// Until at most N of the committed groups are under way. Other threads see the copies after a barrier.
+// Waits until at most N committed groups are in flight. Other threads see the copies after a barrier.
 template <int N>
 DP_SIMT_UNSEEN void cp_async_wait() {
   simt::running_block->async_copies().wait(N, simt::running_block->thread());
 }
 
-// Changes nothing; a line that no array has is a mistake on a device, too.
+// No effect, but the read checks the address: prefetching an invalid address is an error on a device, too.
 DP_SIMT_UNSEEN inline void prefetch_l2(const void* line) {
   [[maybe_unused]] const volatile char byte = *static_cast<const volatile char*>(line);
 }

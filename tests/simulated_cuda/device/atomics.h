@@ -1,4 +1,4 @@
-// Atomic updates of global and shared memory; relaxed, as CUDA's are.
+// Atomic updates of global and shared memory. Relaxed, like CUDA's.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct WordOf<8> {
   using type = unsigned long long;
 };
 
-// The old value; `update` computes the new one from it.
+// Returns the old value. `update` computes the new value from it.
 template <class T, class Update>
 DP_SIMT_UNSEEN T atomic_update(T* place, Update update) {
   using Word = typename WordOf<sizeof(T)>::type;
@@ -65,7 +65,7 @@ template <class T>
 T atomicOr(T* place, std::type_identity_t<T> value) {
   return dp::simt::atomic_update(place, [=](T old) DP_SIMT_UNSEEN { return old | value; });
 }
-// Counts to `limit` and wraps around to 0.
+// Counts to `limit`, then wraps to 0.
 inline unsigned atomicInc(unsigned* place, unsigned limit) {
   return dp::simt::atomic_update(place, [=](unsigned old) DP_SIMT_UNSEEN { return old >= limit ? 0u : old + 1; });
 }

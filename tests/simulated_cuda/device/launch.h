@@ -1,4 +1,4 @@
-// Starting a kernel on a simulated stream.
+// Launches a kernel on a simulated stream.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct KernelArguments {
   }
 };
 
-// What a parameter says of the memory that the kernel touches: through a `const T*` it only reads.
+// Derives the access from the parameter's type: the kernel only reads through a `const T*`.
 template <class T>
 void add_pointers(KernelCall& call, T* pointer) {
   if constexpr (std::is_void_v<T>) {
@@ -36,7 +36,7 @@ void add_pointers(KernelCall& call, T* pointer) {
     call.add_pointer({pointer, std::min<std::size_t>(sizeof(T), 8), !std::is_const_v<T>});
   }
 }
-// A struct: pointers into device memory among its words count as read.
+// For a struct, every word that is a pointer into device memory counts as a read.
 template <class T>
 requires std::is_class_v<T>
 void add_pointers(KernelCall& call, const T& value) {
@@ -54,7 +54,7 @@ void add_pointers(KernelCall&, T) {}
 
 namespace dp::kernels::cuda {
 
-// What cudaLaunchKernel does. Copies the arguments and returns; the kernel runs in the order of the stream.
+// Like cudaLaunchKernel: copies the arguments and returns. The kernel runs in stream order.
 template <class... P, class... A>
 cudaError_t launch_kernel(const Launch& launch, void (*kernel)(P...), A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");

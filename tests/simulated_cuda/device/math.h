@@ -1,4 +1,5 @@
-// Arithmetic that the C library does not have by that name. Where the hardware approximates, this is exact to rounding.
+// CUDA's math functions that the C library does not have under that name. Hardware approximations are correctly rounded
+// here.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 using std::max;
 using std::min;
 
-// glibc declares some of these names for itself.
+// glibc declares some of these names itself.
 #define __expf dp_simt_expf
 #define __exp10f dp_simt_exp10f
 #define __logf dp_simt_logf
@@ -76,7 +77,7 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
   return static_cast<unsigned long long>(static_cast<Wide>(a) * b >> 64);
 }
 
-// Loads and stores with a hint for the caches, which are not simulated.
+// Loads and stores with cache hints. Caches are not simulated.
 template <class T>
 T __ldg(const T* place) {
   return *place;

@@ -1,5 +1,5 @@
-// ldmatrix, mma, and pairs of 16-bit floats: fragments spread over the 32 lanes as the PTX manual lays them out ("Matrix fragments for
-// mma.m16n8k16").
+// ldmatrix, mma, and pairs of 16-bit floats. Fragments are distributed over the 32 lanes as in the PTX manual ("Matrix
+// fragments for mma.m16n8k16").
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ DP_SIMT_UNSEEN void combine_mma(void* const* lanes, unsigned mask, simt::Block& 
   }
 }
 
-// d += a b, added as simulated_cuda/emulator/tensor_core.h has it: a 16x16 by rows, b 16x8 by columns.
+// d += a b, with the rounding of simulated_cuda/emulator/tensor_core.h. a: 16x16, row-major; b: 16x8, column-major.
 DP_SIMT_UNSEEN inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                                              DP_SIMT_CALLER) {
   MmaFragments fragments{d, a, b};
@@ -65,7 +65,7 @@ DP_SIMT_UNSEEN inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4
 DP_SIMT_UNSEEN inline unsigned pack_bf16(float low, float high) { return pack<BFloat16>(low, high); }
 DP_SIMT_UNSEEN inline unsigned pack_f16(float low, float high) { return pack<Float16>(low, high); }
 
-// The two float16 of a pair, the lower half first.
+// The two float16 values of a pair, the lower half first.
 DP_SIMT_UNSEEN inline float2 unpack_f16(unsigned pair) { return {low_at<Float16>(pair, 0), low_at<Float16>(pair, 1)}; }
 
 struct MatrixRows {
@@ -77,7 +77,7 @@ template <bool transposed>
 DP_SIMT_UNSEEN void combine_ldmatrix(void* const* lanes, unsigned mask, simt::Block& block, simt::Site site) {
   if (mask != simt::kFullWarp) block.fail("ldmatrix at %s:%d needs a whole warp", site.name(), site.line);
   for (unsigned matrix = 0; matrix < 4; ++matrix) {
-    std::uint16_t values[8][8];  // lanes 8 i to 8 i + 7 bring the rows of matrix i
+    std::uint16_t values[8][8];  // lanes 8 i to 8 i + 7 pass the rows of matrix i
     for (unsigned row = 0; row < 8; ++row) {
       const unsigned lane = matrix * 8 + row;
       const void* const from = static_cast<const MatrixRows*>(lanes[lane])->row;
@@ -106,7 +106,7 @@ DP_SIMT_UNSEEN void load_matrices(unsigned (&fragments)[4], const void* row, sim
   block.collective(simt::kFullWarp, &rows, &combine_ldmatrix<transposed>, site);
 }
 
-// Four 8x8 matrices of 16-bit values; each lane brings the address of a row.
+// Four 8x8 matrices of 16-bit values. Each lane passes the address of a row.
 inline void ldmatrix_x4(unsigned (&fragments)[4], const void* row, DP_SIMT_CALLER) {
   load_matrices<false>(fragments, row, DP_SIMT_SITE);
 }

@@ -1,4 +1,4 @@
-// Where code and data lie, and which thread this is.
+// Function and memory qualifiers, and the thread's indices.
 #pragma once
 
 #include "simulated_cuda/emulator/block.h"

@@ -6,7 +6,7 @@
 #include "simulated_cuda/emulator/block.h"
 #include "simulated_cuda/emulator/detector.h"
 
-// An array per block, known by the address of a variable of its own: DP_SHARED(float, tile, [16][68]);
+// An array per block, identified by the address of a static variable: DP_SHARED(float, tile, [16][68]);
 #define DP_SHARED(T, name, ...)                                 \
   using name##_shared_type = T __VA_ARGS__;                     \
   static const char name##_shared_key = 0;                      \

@@ -1,4 +1,4 @@
-// What the lanes of a warp do together.
+// Warp primitives.
 #pragma once
 
 #include "simulated_cuda/emulator/block.h"

@@ -1,5 +1,5 @@
-// What code compiled with -fsanitize=alignment calls before an access whose address is no multiple of the type's alignment. The
-// record of the access is the compilers' common one, "type mismatch, version 1".
+// The handler that code compiled with -fsanitize=alignment calls before a misaligned access. GCC and Clang share the
+// layout of the record, "type mismatch, version 1".
 #include <cstdint>
 #include <cstdio>
 
@@ -20,7 +20,7 @@ struct MisalignedAccess {
 
 }  // namespace
 
-// Weak: a program with the sanitizer's own runtime keeps that one's.
+// Weak: a program that is linked with the sanitizer's runtime uses the runtime's handler.
 extern "C" __attribute__((weak)) void __ubsan_handle_type_mismatch_v1(MisalignedAccess* access, void* address) {
   using namespace dp::simt;
   const Site site{access->file, static_cast<int>(access->line)};

@@ -15,7 +15,7 @@ void store(const AsyncCopyOrder& order) {
   }
 }
 
-// The hardware may read and write at any time from the issue to the wait, so the race detector sees both ends.
+// The hardware may copy at any time between the issue and the wait, so each copy is announced at both.
 void announce(const AsyncCopyOrder& order, unsigned thread) {
   if (detector == nullptr) return;
   if (!order.zeros) detector->access(order.from, order.bytes, Access::read, thread, nullptr);

@@ -1,4 +1,4 @@
-// The copies from global to shared memory that one thread has issued and not yet waited for.
+// The cp.async copies from global to shared memory that one thread has issued and not yet waited for.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,25 @@ namespace dp::simt {
 
 struct AsyncCopyOrder {
   void* to;
-  const void* from;  // unused where zeros are stored
+  const void* from;  // unused if `zeros` is set
   unsigned bytes;
   bool zeros;
-  bool late;  // done where it is waited for
+  bool late;  // copies at the wait, not at the issue
 };
 
 class AsyncCopies {
  public:
   void clear();
   void issue(const AsyncCopyOrder& order, unsigned thread);
-  // For the race detector: what has been issued and not waited for may be written still.
+  // For the race detector: copies without a wait may still write.
   void announce_unfinished(unsigned thread) const;
   void commit() { groups_.push_back(orders_.size()); }
-  // Completes all groups but the last `pending`.
+  // Completes all groups except the last `pending` ones.
   void wait(std::size_t pending, unsigned thread);
 
  private:
   std::vector<AsyncCopyOrder> orders_;
-  std::vector<std::size_t> groups_;  // how many orders there were at each commit
+  std::vector<std::size_t> groups_;  // number of orders at each commit
 };
 
 }  // namespace dp::simt

@@ -128,7 +128,7 @@ void Block::fiber_main() {
       block->go(stack->context, block->caller_, true);
     }
     Thread* const next = block->pick();
-    if (next->state == State::fresh) {  // goes on on this stack: no switch at all
+    if (next->state == State::fresh) {  // it starts on this stack: no switch needed
       next->stack = stack;
       next->state = State::ready;
       continue;
@@ -179,7 +179,7 @@ void Block::wait(State state, Site site) {
   self.site = site;
   resume_next(self.stack->context, false);
   self.state = State::ready;
-  // Blocks change places not only where they have passed a barrier.
+  // Blocks switch at other points than barriers, too.
   if (shares_ && order_ == ThreadOrder::random && draw() % 16 == 0) yield();
 }
 
@@ -224,7 +224,7 @@ void Block::forget_ready(unsigned thread) {
 
 // ---- failing
 
-// Nothing is unwound: the fibers are left where they stand and their stacks reclaimed.
+// No unwinding: the fibers are abandoned and their stacks reclaimed.
 void Block::fail(const char* format, ...) {
   int used = std::snprintf(message_, sizeof message_, "block %u thread %u: ", number_, current_->linear);
   va_list arguments;

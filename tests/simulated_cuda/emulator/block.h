@@ -1,6 +1,6 @@
-// Runs the threads of one block: each is a fiber that runs until it waits, at a barrier or for the other lanes of its warp. Where
-// several blocks of a grid are resident they take turns: each stops where it has passed a barrier, at fences and at atomic updates
-// of global memory.
+// Runs the threads of one block. Each thread is a fiber that runs until it waits at a barrier or for other lanes of its
+// warp. If several blocks of a grid are resident they take turns: a block yields after barriers, at fences and at
+// atomic updates of global memory.
 #pragma once
 
 #include <vector_types.h>
@@ -24,14 +24,14 @@ inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kFullWarp = ~0u;
 
 struct FiberStack {
-  // `number`: of the block's stacks. Their tops lie at different places of a page, or they would compete for a few lines of the cache.
+  // `number`: index among the block's stacks. Each stack top has another offset in its page, to avoid cache conflicts.
   explicit FiberStack(std::size_t number);
   ~FiberStack();
   FiberStack(const FiberStack&) = delete;
   FiberStack& operator=(const FiberStack&) = delete;
 
   void prepare(void (*entry)());
-  void* usable() const;  // above the page that catches an overflow
+  void* usable() const;  // above the guard page
 
   static constexpr std::size_t kBytes = (kAddressSanitizer ? 256 : 64) * 1024;
 
@@ -52,28 +52,29 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Block `number` of the grid, which other blocks share the device with or not. `slot`: which of the resident blocks it is.
+  // Starts block `number` of the grid. `slot`: its index among the resident blocks. `shares`: whether there are others.
   void start(const Grid& grid, unsigned number, unsigned slot, bool shares);
-  // Runs it until it ends or another block may take a turn. Whether it has ended.
+  // Runs the block until it ends or yields to another block. Returns whether it has ended.
   bool resume();
-  const Failure& failure() const { return failure_; }  // once it has ended
-  void abandon();                                      // it is never resumed
+  const Failure& failure() const { return failure_; }  // valid after the end
+  void abandon();                                      // the block is never resumed
 
-  // For the primitives, called on a fiber.
+  // For the primitives. Called on a fiber.
   void barrier(Site site);
-  // What the lanes of `mask` do together: each brings its arguments, and the last to arrive runs `combine` on all of them.
+  // An operation of the lanes in `mask`: each passes its arguments, and the last to arrive runs `combine` on all of
+  // them.
   using Combine = void (*)(void* const* arguments, unsigned mask, Block& block, Site site);
   void collective(unsigned mask, void* arguments, Combine combine, Site site);
   void warp_fence(unsigned mask);
-  void yield();  // other resident blocks take their turns
+  void yield();  // lets other resident blocks take their turns
   [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 2, 3)));
-  // As fail, for an address that is none, or not aligned; `code`: of the access.
+  // Like fail(), for an invalid or misaligned address. `code`: address of the access.
   [[noreturn]] void fail_address(const char* text, const void* code, cudaError_t error = cudaErrorIllegalAddress);
 
   SharedMemory& shared() { return shared_; }
   void* shared_array(const void* key, std::size_t bytes, const char* name);
   AsyncCopies& async_copies() { return current_->copies; }
-  bool copies_late();  // whether the next cp.async is done at its wait
+  bool copies_late();  // whether the next cp.async copies at its wait
   unsigned thread() const { return current_->linear; }
   unsigned number() const { return number_; }
   unsigned slot() const { return slot_; }
@@ -84,7 +85,7 @@ class Block {
   bool on_current_stack(const void* address) const {
     return address >= current_stack_->memory && address < current_stack_->memory + FiberStack::kBytes;
   }
-  bool is_stack(const void* address) const;  // whether it lies in the page below a fiber's stack
+  bool is_stack(const void* address) const;  // whether it is in the guard page below a fiber's stack
 
  private:
   enum class State : std::uint8_t { fresh, ready, in_warp_operation, at_barrier, done };
@@ -103,8 +104,8 @@ class Block {
     void* arguments[kWarp];
   };
   struct Warp {
-    unsigned ready, alive, epoch, busy;  // sets of lanes; busy: of meetings
-    Meeting meetings[kWarp];             // known by the lowest lane of their mask
+    unsigned ready, alive, epoch, busy;  // bit sets of lanes; busy: of meetings
+    Meeting meetings[kWarp];             // indexed by the lowest lane of the mask
   };
 
   static void fiber_main();
@@ -126,7 +127,7 @@ class Block {
   [[noreturn]] void diagnose();
 
   Context caller_;
-  Context abandoned_;  // of a fiber that failed; nobody comes back to it
+  Context abandoned_;  // of a fiber that failed; never resumed
   std::vector<std::unique_ptr<FiberStack>> stacks_;
   std::vector<FiberStack*> free_stacks_;
   SharedMemory shared_;
@@ -150,7 +151,7 @@ class Block {
   char message_[512];
 };
 
-// Of the running thread of the running block of this operating system's thread.
+// Of the running thread of the block that runs on this operating system thread.
 inline constinit thread_local uint3 thread_index{};
 inline constinit thread_local uint3 block_index{};
 inline constinit thread_local dim3 block_shape{};

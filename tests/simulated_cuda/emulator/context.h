@@ -1,4 +1,4 @@
-// Where a thread of execution stopped, and the step from one to another.
+// An execution context: where a thread of execution stopped, and the switch to another one.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,17 @@ namespace dp::simt {
 
 struct Context {
   void* saved = nullptr;
-  // For the address sanitizer: the stack it runs on.
+  // For the address sanitizer: the stack of the context.
   void* fake_stack = nullptr;
   const void* low = nullptr;
   std::size_t bytes = 0;
 };
 
-// Makes `context` start with entry() on the stack [low, low + bytes). entry never returns.
+// Makes `context` start with entry() on the stack [low, low + bytes). entry() must not return.
 void make_context(Context& context, void* low, std::size_t bytes, void (*entry)());
-// Keeps where the caller is in `from` and goes on in `to`.
+// Saves the caller's state in `from` and continues in `to`.
 void switch_context(Context& from, Context& to);
-// Frees what a context of an operating system's thread holds.
+// Frees the resources of the context of an operating system thread.
 void release_context(Context& context);
 
 }  // namespace dp::simt

@@ -6,7 +6,7 @@
 namespace dp::simt {
 
 void make_context(Context& context, void* low, std::size_t bytes, void (*entry)()) {
-  // The record lies at the far end of the stack it describes.
+  // The record is stored at the far end of its own stack.
   constexpr std::size_t kRecord = (sizeof(ucontext_t) + 63) / 64 * 64;
   auto* const record = static_cast<ucontext_t*>(low);
   getcontext(record);

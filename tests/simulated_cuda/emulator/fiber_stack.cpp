@@ -41,7 +41,7 @@ FiberStack* Block::take_stack() {
   return stack;
 }
 
-// After a failure: the fibers that stood on them are gone.
+// After a failure. The fibers on these stacks are abandoned.
 void Block::reclaim_stacks() {
   free_stacks_.clear();
   for (const auto& stack : stacks_) {

@@ -15,7 +15,7 @@
 namespace dp::simt {
 namespace {
 
-// Blocks are kept for the next launch: their stacks are warm. At most as many as launches have run at once.
+// Reuses blocks, whose stacks are in the cache. Holds at most as many as launches have run at once.
 class BlockPool {
  public:
   std::unique_ptr<Block> take() {
@@ -40,7 +40,7 @@ BlockPool& pool() {
   return blocks;
 }
 
-// The blocks that have begun and not ended.
+// The blocks that have started and not ended.
 class Residents {
  public:
   explicit Residents(std::size_t most) { blocks_.reserve(most); }
@@ -124,7 +124,7 @@ Failure run_grid(const Grid& grid, std::size_t& static_bytes) {
     }
     static_bytes = std::max(static_bytes, block.shared().static_bytes());
     if (!block.failure().text.empty()) return block.failure();
-    // The next block takes the place, so that blocks that never stop leave the others' memory untouched.
+    // The next block takes this slot, so that blocks that never end do not touch the memory of other blocks.
     if (next < count) {
       block.start(grid, order[next++], block.slot(), window > 1);
     } else {

@@ -1,4 +1,4 @@
-// One launch of a kernel, run to its end on the calling thread: a few of its blocks at once, in turns.
+// One kernel launch, executed synchronously on the calling thread, a few blocks at a time.
 #pragma once
 
 #include <driver_types.h>
@@ -15,20 +15,20 @@ struct Grid {
   dim3 grid;
   dim3 block;
   std::size_t shared_bytes;         // dynamic
-  std::size_t shared_limit;         // static and dynamic together
+  std::size_t shared_limit;         // static plus dynamic
   void (*call)(const void*);        // runs the kernel for the current thread
-  const void* arguments = nullptr;  // of call
+  const void* arguments = nullptr;  // of `call`
 };
 
-// Why the shape cannot be launched on the simulated device; empty if it can.
+// The reason why the shape cannot be launched on the simulated device; empty if it can.
 std::string check_shape(const Grid& grid);
 
 struct Failure {
-  std::string text;  // empty: it went well
+  std::string text;  // empty: success
   cudaError_t error = cudaErrorLaunchFailure;
-  const void* code = nullptr;  // where in the program, if known
+  const void* code = nullptr;  // code address, if known
 };
-// `static_bytes`: what its static shared arrays take at least.
+// `static_bytes`: raised to the size of the static shared arrays.
 Failure run_grid(const Grid& grid, std::size_t& static_bytes);
 
 }  // namespace dp::simt

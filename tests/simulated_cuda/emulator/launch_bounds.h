@@ -1,5 +1,5 @@
-// How __launch_bounds__ can be found again at run time: g++ puts a nop of one byte before a kernel for every 32 threads.
-// Other compilers keep nothing of them.
+// Finds __launch_bounds__ at run time: g++ puts a one-byte nop before a kernel for every 32 threads. Other compilers
+// leave no trace of the bounds.
 #pragma once
 
 namespace dp::simt {

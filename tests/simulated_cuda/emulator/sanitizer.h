@@ -1,4 +1,4 @@
-// What the address sanitizer must be told about fibers and shared memory; nothing without it.
+// Annotations of fibers and shared memory for the address sanitizer; empty without it.
 #pragma once
 
 #include <cstddef>

@@ -60,7 +60,7 @@ void* SharedMemory::add(const void* key, std::size_t bytes, const char* name) {
 const char* SharedMemory::damaged() const {
   for (std::size_t i = 0; i < count_; ++i) {
     const Array& array = arrays_[i];
-    // The sanitizer reports such a write itself, and would report this check too.
+    // The sanitizer detects these writes itself. It would report this check as an error, too.
     if (kAddressSanitizer) return nullptr;
     if (std::any_of(array.begin + array.bytes, array.begin + array.padded,
                     [](char c) { return static_cast<unsigned char>(c) != kRed; }))

@@ -1,4 +1,5 @@
-// The shared memory of one block at a time: each array between red zones, filled with NaN at the start of the block.
+// The shared memory of one block at a time. Arrays are separated by red zones, and filled with NaN when the block
+// starts.
 #pragma once
 
 #include <array>
@@ -13,29 +14,29 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // A new block, whose dynamic part has so many bytes; all parts together at most `limit`.
+  // Starts a block with `dynamic_bytes` of dynamic shared memory. All arrays together have at most `limit` bytes.
   void start(std::size_t dynamic_bytes, std::size_t limit);
   void* dynamic() const { return memory_; }
-  // The array that `key` stands for in this block; null if there is no room for it.
+  // The block's array for `key`. Null if it does not fit.
   void* array(const void* key, std::size_t bytes, const char* name);
-  // The name of an array beside which something was written in this block; null if none was.
+  // The name of an array with an overwritten red zone; null if there is none.
   const char* damaged() const;
 
   bool holds(const void* address) const { return address >= memory_ && address < memory_ + kBytes; }
-  // Whether all of it lies in one array.
+  // Whether the whole range is inside one array.
   bool inside_array(const void* address, std::size_t bytes) const {
     const char* const begin = static_cast<const char*>(address);
     for (std::size_t i = 0; i < count_; ++i)
       if (begin >= arrays_[i].begin && begin + bytes <= arrays_[i].begin + arrays_[i].bytes) return true;
     return false;
   }
-  const char* name_of(const void* address) const;  // of the array that holds it, or lies nearest below
+  const char* name_of(const void* address) const;  // the array that contains the address, or the nearest one below
   std::size_t offset_in_array(const void* address) const;
-  // How far from the start; for the shadow of the race detector.
+  // Offset from the start, for the race detector's shadow.
   std::size_t offset(const void* address) const { return static_cast<const char*>(address) - memory_; }
   std::size_t static_bytes() const { return static_bytes_; }  // of this block so far
 
-  static constexpr std::size_t kBytes = 320 * 1024;  // with red zones
+  static constexpr std::size_t kBytes = 320 * 1024;  // including red zones
   static constexpr std::size_t kStaticLimit = 48 * 1024;
 
  private:
@@ -44,7 +45,7 @@ class SharedMemory {
     const char* name = "";
     char* begin = nullptr;
     std::size_t bytes = 0;
-    std::size_t padded = 0;  // with the red zone behind it
+    std::size_t padded = 0;  // including the red zone after it
   };
   const Array* below(const void* address) const;
   void* add(const void* key, std::size_t bytes, const char* name);

@@ -1,4 +1,4 @@
-// Where in a kernel something was called.
+// The source location of a call in a kernel.
 #pragma once
 
 namespace dp::simt {
@@ -8,7 +8,7 @@ struct Site {
   int line = 0;
 
   bool operator==(const Site& other) const;
-  const char* name() const;  // of the file, without its folders
+  const char* name() const;  // file name without directories
 };
 
 }  // namespace dp::simt
@@ -17,5 +17,5 @@ struct Site {
 #define DP_SIMT_CALLER const char *caller_file = __builtin_FILE(), int caller_line = __builtin_LINE()
 #define DP_SIMT_SITE \
   ::dp::simt::Site { caller_file, caller_line }
-// The emulator's own work on behalf of a kernel is no access of the kernel's.
+// Excludes the emulator's own accesses from the race detector.
 #define DP_SIMT_UNSEEN __attribute__((no_sanitize("thread")))

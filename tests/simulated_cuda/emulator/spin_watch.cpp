@@ -18,16 +18,16 @@
 namespace dp::simt {
 namespace {
 
-// A thread that runs kernels, while it lives.
+// A thread that runs kernels, registered while this object exists.
 struct Watched {
   Watched();
   ~Watched();
 
-  std::atomic<const char*> kernel{nullptr};  // null: none
+  std::atomic<const char*> kernel{nullptr};  // null: no kernel runs
   std::atomic<int> device{0};
   const std::atomic<unsigned>* progress = &progress_of_kernel;
   clockid_t clock{};
-  // Of the watching thread.
+  // Used only by the watching thread.
   unsigned seen = 0;
   double since = 0;
 };
@@ -47,7 +47,7 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The text of what is wrong; empty if nothing is.
+// The message for a kernel without progress; empty if it makes progress.
 std::string check(Watched& thread) {
   const char* const kernel = thread.kernel;
   const unsigned progress = thread.progress->load(std::memory_order_relaxed);

@@ -1,12 +1,14 @@
-// Finds kernels that never end: threads or blocks that wait for each other by reading memory, which no scheduler promises to serve.
+// Detects kernels that never end: threads or blocks that poll memory for each other, without a scheduler that
+// guarantees progress.
 #pragma once
 
 #include <atomic>
 
 namespace dp::simt {
 
-// While this lives a kernel runs on the calling thread. One that uses simulation().spin_seconds of processor time in which none
-// of its threads returns, passes a barrier or finishes a warp operation ends the process: a line, and exit status 99.
+// Watches a kernel on the calling thread while this object exists. Progress means that a thread returns, passes a
+// barrier or finishes a warp operation. After simulation().spin_seconds of CPU time without progress the process ends
+// with a message and exit status 99.
 class SpinWatch {
  public:
   SpinWatch(const char* kernel, int device);

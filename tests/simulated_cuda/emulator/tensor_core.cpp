@@ -27,7 +27,7 @@ void exponents_of(const float* values, int count, int smallest, int* exponents) 
 
 float power_of_two(int exponent) { return std::bit_cast<float>((exponent + 127) << 23); }
 
-// Toward zero; exact but for what is smaller than float32's normal numbers.
+// Truncates. Exact except for results below float32's normal numbers.
 float cut_off(double value) {
   constexpr std::uint64_t kBehindFloat = (std::uint64_t{1} << 29) - 1;
   return static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) & ~kBehindFloat));
@@ -40,7 +40,7 @@ void add_in_order(const float (&a)[16], const float (&b)[16][8], float (&d)[8]) 
   for (int column = 0; column < 8; ++column) d[column] += sum[column];
 }
 
-// From the accumulators' exponents to the largest of all summands.
+// Raises `top` from the accumulators' exponents to the largest exponent of all summands.
 void raise(const int (&a)[16][16], const Numbers& b, int first, int count, Numbers& top) {
   for (int row = 0; row < 16; ++row) {
     int largest[8];
@@ -51,7 +51,7 @@ void raise(const int (&a)[16][16], const Numbers& b, int first, int count, Numbe
   }
 }
 
-// In units of the last bit that is kept. Each product is less than 4 times 2^top, so that 16 of them fit.
+// In units of the last kept bit. Each product is less than 4 * 2^top, so the sum of 16 products does not overflow.
 void add_products(const MmaOperands& m, int first, int count, const Result& per_unit, Numbers& sums) {
   for (int row = 0; row < 16; ++row) {
     int sum[8] = {};
@@ -69,7 +69,8 @@ struct Exponents {
   Numbers b;
 };
 
-// d += `count` products from the first on. False, and nothing done, where a summand leaves the range that is modelled.
+// d += the `count` products from `first` on. Returns false without any change if a summand is outside the modelled
+// range.
 bool add_at_once(const MmaOperands& m, const Exponents& exponents, int first, int count, int bits, Result& d) {
   Numbers top, sums;
   exponents_of(&d[0][0], 16 * 8, kNone, &top[0][0]);
@@ -93,7 +94,7 @@ bool add_at_once(const MmaOperands& m, const Exponents& exponents, int first, in
   return true;
 }
 
-// False where it is not modelled.
+// Returns false if the case is not modelled.
 bool add_as_measured(MmaOperands& m) {
   const bool hopper = simulation().compute_capability >= 90;
   const int count = hopper ? 16 : 8, bits = hopper ? 25 : 24;

@@ -1,4 +1,4 @@
-// The simulated twin of kernels/cuda/native/device_code.h: what a .cu file may use, executed on the CPU.
+// Simulated counterpart of kernels/cuda/native/device_code.h: everything that a .cu file may use, executed on the CPU.
 #pragma once
 
 #include <cuda_bf16.h>

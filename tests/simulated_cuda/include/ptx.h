@@ -1,4 +1,4 @@
-// The simulated twin of kernels/cuda/native/ptx.h: the instructions that are inline PTX there, lane by lane.
+// Simulated counterpart of kernels/cuda/native/ptx.h: the inline PTX instructions, lane by lane.
 #pragma once
 
 #include "simulated_cuda/device/async_copy.h"

@@ -1,4 +1,4 @@
-// An implicit product of matrices: 64 pixels x 64 output channels x 32 of the inner dimension at a time; four warps of 32x32.
+// Implicit GEMM. Tile: 64 pixels x 64 output channels x 32 of the inner dimension; four warps of 32x32.
 #include "device_code.h"
 #include "ptx.h"
 #include "simulated_cuda/kernels/samples.h"
@@ -10,7 +10,7 @@ namespace ptx = kernels::cuda::ptx;
 using bf16 = __nv_bfloat16;
 
 constexpr int kTile = 64, kDepth = 32;
-constexpr int kPitch = 40;  // of a row of a tile: a multiple of 16 bytes, and no bank conflicts for ldmatrix
+constexpr int kPitch = 40;  // elements per tile row: a multiple of 16 bytes without bank conflicts for ldmatrix
 
 __global__ void __launch_bounds__(128)
     convolution_kernel(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __restrict__ y, int images,

@@ -98,7 +98,7 @@ __global__ void matrices_kernel(const unsigned short* rows, unsigned* out) {
 }
 
 __global__ void mma_kernel(bool bfloat, const unsigned short* a, const unsigned short* b, float* d) {
-  DP_SHARED(uint4, rows, [48]);  // of 8 values: both halves of 16 rows of a, then of 8 columns of b
+  DP_SHARED(uint4, rows, [48]);  // 8 values each: both halves of 16 rows of a, then of 8 columns of b
   const int t = threadIdx.x;
   rows[t] = reinterpret_cast<const uint4*>(a)[t];
   if (t < 16) rows[32 + t] = reinterpret_cast<const uint4*>(b)[t];

@@ -18,7 +18,7 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-// A block has 64 channels; eight threads cover them, eight channels each.
+// A block covers 64 channels with eight threads per row, eight channels each.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) channel_sums_kernel(const bf16* __restrict__ x, float* __restrict__ sums,
                                                                 float* __restrict__ squares, int pixels, int channels) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) channel_sums_kernel(const bf16* __re
   }
 }
 
-// 64x64 of c per block, 4x4 per thread, 16 of k at a time, two buffers.
+// Tile: 64x64 of c per block, 4x4 per thread, 16 of k per step, double-buffered.
 __global__ void __launch_bounds__(256) matrix_product_kernel(const float* __restrict__ a, const float* __restrict__ b,
                                                              float* __restrict__ c, int m, int n, int k) {
   DP_SHARED(float, a_tile, [2][16][68]);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(128)
     cross_entropy_kernel(const float* __restrict__ logits, const int* __restrict__ labels, float* __restrict__ losses,
                          float* __restrict__ gradient, int rows, int classes) {
   const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (row >= rows) return;  // whole warps, and no barrier follows
+  if (row >= rows) return;  // whole warps return, and no barrier follows
   const float* const x = logits + static_cast<size_t>(row) * classes;
   float highest = -INFINITY, sum = 0;
   for (int i = lane; i < classes; i += 32) highest = fmaxf(highest, x[i]);

@@ -1,4 +1,4 @@
-// The functions of NCCL that the backend calls.
+// The NCCL functions that the backend calls.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -23,7 +23,7 @@ struct Pending {
   cudaStream_t stream;
   NcclCall call;
 };
-thread_local int depth = 0;  // of groups
+thread_local int depth = 0;  // nesting depth of groups
 thread_local std::vector<Pending> pending;
 
 std::string text_of(const std::vector<NcclCall>& calls) {
@@ -32,7 +32,7 @@ std::string text_of(const std::vector<NcclCall>& calls) {
   return text;
 }
 
-// Each time that it will run: the launch gets its number.
+// Called once per execution: assigns the launch its number.
 void* begin_launch(void* data) {
   const NcclLaunch& asked = *static_cast<const NcclLaunch*>(data);
   NcclState& state = nccl_state();
@@ -61,7 +61,7 @@ void* begin_launch(void* data) {
   return made;
 }
 
-// A graph, or one fewer.
+// Counts graphs that contain the launch.
 void held(void* data, int by) {
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);
@@ -162,8 +162,8 @@ NcclResult comm_destroy(Comm comm) {
   return NcclResult::success;
 }
 
-// Not reported as a call that may block: it ends the communicator's kernels before it frees anything. If it waits for kernels of another
-// communicator, the abort of that one ends them, and needs no launch.
+// Not reported as a blocking call: it ends the communicator's kernels before it frees anything. If it waits for kernels
+// of another communicator, that communicator's abort ends them without a launch.
 NcclResult comm_abort(Comm comm) {
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);
@@ -216,7 +216,7 @@ NcclResult receive(void* to, std::size_t count, NcclType type, int peer, Comm co
   return call(comm, stream, {NcclKind::receive, nullptr, to, count, type, peer});
 }
 
-// Of all communicators of the group at once.
+// Connects all communicators of the group at once.
 bool connect_pending() {
   std::map<Comm, std::vector<NcclCall>> calls;
   for (const Pending& one : pending) calls[one.comm].push_back(one.call);
@@ -266,7 +266,7 @@ SimulatedNccl::SimulatedNccl(std::chrono::milliseconds patience) {
 }
 
 SimulatedNccl::~SimulatedNccl() {
-  free_destroyed_graphs(/*wait=*/true);  // they hold launches of this
+  free_destroyed_graphs(/*wait=*/true);  // they refer to launches of this object
   provide_nccl({nullptr, {}, "it is not simulated here"});
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);

@@ -1,4 +1,5 @@
-// A stand-in for NCCL over the simulated CUDA. It does the work, and is stricter than NCCL: docs/internals/simulated_cuda.md has the rules.
+// A stand-in for NCCL on the simulated CUDA. It executes the collectives and is stricter than NCCL: rules in
+// docs/internals/simulated_cuda.md.
 #pragma once
 
 #include <chrono>
@@ -9,22 +10,23 @@
 
 namespace dp::simt {
 
-// Between its construction and its end NCCL is there. What it has reported is among simt::take_reports().
+// NCCL is available while this object exists. Its reports are in simt::take_reports().
 class SimulatedNccl {
  public:
-  // `patience`: after which a collective that waits is said to wait for ever, and gives up.
+  // `patience`: after this time a waiting collective is reported as a hang and gives up.
   explicit SimulatedNccl(std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~SimulatedNccl();
   SimulatedNccl(const SimulatedNccl&) = delete;
   SimulatedNccl& operator=(const SimulatedNccl&) = delete;
 
-  // What has been launched on a device, in order: "communicator 1: all_reduce of 20 float32", of graphs " in a graph" behind it.
+  // The launches on a device, in order: "communicator 1: all_reduce of 20 float32", with the suffix " in a graph" for
+  // graphs.
   std::vector<std::string> launches(int device) const;
-  // From now on the asynchronous error of the ranks on this device, whose collectives do not end.
+  // From now on the ranks on this device have this asynchronous error, and their collectives do not end.
   void break_rank(int device, kernels::cuda::NcclResult error);
-  // From now on several ranks of a process may be captured in graphs of their own, which NVIDIA's manual warns of.
+  // Permits separate graphs for the ranks of one process. NVIDIA's manual warns of them.
   static void allow_a_graph_for_each_replica();
-  int late_connections() const;  // that were made at a first use, counted for each rank
+  int late_connections() const;  // connections at a first use, summed over ranks
   int communicators() const;     // made so far
   int handles() const;           // ranks' handles that exist now
 };

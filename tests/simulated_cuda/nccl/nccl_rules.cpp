@@ -1,4 +1,5 @@
-// What NCCL's pages forbid or warn of, and what it does to the driver: collectives that spin, connections, graphs.
+// What NCCL's documentation forbids or warns of, and its interaction with the driver: spinning collectives,
+// connections, graphs.
 #include <algorithm>
 
 #include "simulated_cuda/driver_lock.h"
@@ -13,7 +14,7 @@ namespace {
 
 using kernels::cuda::NcclRank;
 
-// Which NCCL release first waits so is not the point: 2.26 and later do.
+// Limit of the simulated wait for graphs. NCCL 2.26 and later wait for them.
 constexpr std::chrono::milliseconds kLongestWaitForGraphs{2000};
 
 std::string name_of(const NcclGroup& group) { return "communicator " + std::to_string(group.number); }
@@ -33,7 +34,8 @@ std::pair<int, int> channel_of(const NcclRank& rank, const NcclCall& call) {
   return call.kind == NcclKind::send ? std::pair(rank.rank, call.other) : std::pair(call.other, rank.rank);
 }
 
-// An assumption: NCCL connects for each algorithm, which it chooses by kind and size; at which sizes it changes depends on the machine.
+// Assumption: NCCL connects for each algorithm, which it selects by kind and size. The real thresholds depend on the
+// machine.
 std::string connected_for(const NcclCall& call, int ranks) {
   const bool of_each = call.kind == NcclKind::all_gather || call.kind == NcclKind::reduce_scatter;
   const std::size_t kib =

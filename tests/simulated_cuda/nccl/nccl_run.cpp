@@ -1,4 +1,4 @@
-// What a collective of the stand-in does once it runs.
+// Executes the collectives of the simulated NCCL.
 #include <algorithm>
 #include <cstring>
 
@@ -24,12 +24,12 @@ std::vector<char> copy_of(const void* from, std::size_t bytes) {
 template <typename T>
 std::vector<char> sum_as(const std::vector<const char*>& summands, std::size_t count) {
   std::vector<T> sum(count);
-  for (const char* const summand : summands)  // the last rank first: another order than p2p's
+  for (const char* const summand : summands)  // the last rank first: not the order of p2p
     for (std::size_t i = 0; i < count; ++i) sum[i] += reinterpret_cast<const T*>(summand)[i];
   return copy_of(sum.data(), count * sizeof(T));
 }
 
-template <>  // rounded each time
+template <>  // rounds after each addition
 std::vector<char> sum_as<kernels::BFloat16>(const std::vector<const char*>& summands, std::size_t count) {
   std::vector<kernels::BFloat16> sum(count);
   for (const char* const summand : summands)
@@ -39,7 +39,7 @@ std::vector<char> sum_as<kernels::BFloat16>(const std::vector<const char*>& summ
   return copy_of(sum.data(), count * sizeof(kernels::BFloat16));
 }
 
-// Of every rank's call `i`, from element `offset` of what it gives.
+// Reduces call `i` of every rank, starting at element `offset` of its input.
 std::vector<char> sum_of(const NcclGroup::Meeting& meeting, std::size_t i, std::size_t offset) {
   const NcclCall& call = meeting.launches.front()->calls[i];
   std::vector<const char*> summands;
@@ -68,7 +68,7 @@ void collect(const NcclGroup::Meeting& meeting, std::size_t i, std::vector<Write
   }
 }
 
-// What a meeting of all ranks does to their memory. With the lock.
+// Moves the data once all ranks have arrived. The caller holds the lock.
 void move_data(const NcclGroup::Meeting& meeting) {
   unsigned devices = 0;
   for (const NcclLaunch* const launch : meeting.launches) {
@@ -80,12 +80,12 @@ void move_data(const NcclGroup::Meeting& meeting) {
   }
   const QuietAccesses quiet;
   const OpenMemory open(devices);
-  std::vector<Write> writes;  // everything is read before anything is written
+  std::vector<Write> writes;  // all reads precede all writes
   for (std::size_t i = 0; i < meeting.launches.front()->calls.size(); ++i) collect(meeting, i, writes);
   for (const Write& write : writes) std::memcpy(write.to, write.bytes.data(), write.bytes.size());
 }
 
-// The n-th send from one rank to another belongs to the n-th receive there. With the lock.
+// Matches the n-th send from one rank to another with the n-th receive. The caller holds the lock.
 void pair_up(NcclGroup& group, NcclLaunch& launch) {
   const int rank = launch.rank->rank;
   for (const NcclCall& call : launch.calls) {
@@ -123,7 +123,7 @@ std::vector<TouchedMemory> touched_by(const NcclLaunch& launch) {
   return touched;
 }
 
-// A launch that is given up finds no other half any more.
+// Removes a launch that has given up, so that it is not matched later.
 void forget(NcclGroup& group, const NcclLaunch& launch) {
   for (auto& [ranks, channel] : group.channels)
     for (auto* const halves : {&channel.sends, &channel.receives})
@@ -185,9 +185,9 @@ void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
              " waits for ever " + where + " in its call " + std::to_string(launch.number));
     };
     const auto ended = [&] { return rank.aborted || dp::simt::device(device).sticky != cudaSuccess; };
-    // False when it was for ever.
+    // Returns false on timeout.
     const auto wait = [&](const auto& ready, const char* where) {
-      constexpr std::chrono::milliseconds kLook{5};  // at the device
+      constexpr std::chrono::milliseconds kLook{5};  // poll interval of the device's state
       const auto end = std::chrono::steady_clock::now() + state.patience;
       while (std::chrono::steady_clock::now() < end)
         if (state.changed.wait_for(lock.get(), kLook, [&] { return ended() || ready(); })) return true;

@@ -1,4 +1,4 @@
-// What the stand-in for NCCL remembers. One lock for all; the thread sanitizer does not see it.
+// State of the simulated NCCL. One lock protects it; the thread sanitizer does not see this lock.
 #pragma once
 
 #include <chrono>
@@ -34,20 +34,20 @@ struct NcclCall {
   int other;  // the root or the peer; -1: none
 };
 const char* to_string(NcclKind kind);
-std::string to_string(const NcclCall& call);  // "reduce of 20 float32 to 0"
+std::string to_string(const NcclCall& call);  // "reduce of 20 float32, root 0"
 std::size_t bytes_of(NcclType type);
 bool is_between_two(NcclKind kind);
 
 struct NcclGroup;
 
-// What one rank launches at once: a call, or those of a group; collectives, or sends and receives.
+// What one rank launches at once: a single call or the calls of a group. Either collectives, or sends and receives.
 struct NcclLaunch {
   kernels::cuda::NcclRank* rank;
   std::uint64_t number;  // among the rank's collective launches
   std::vector<NcclCall> calls;
   std::uint64_t capture =
-      0;  // the number of the capture that it is part of: it runs as often as that graph is launched; 0: none
-  std::size_t met = 0;  // sends and receives that have found their other half
+      0;                // number of the capture that recorded it, and whose graph repeats it at each launch; 0: none
+  std::size_t met = 0;  // number of matched sends and receives
 };
 
 // A communicator.
@@ -55,9 +55,9 @@ struct NcclGroup {
   int number, size;
   std::vector<kernels::cuda::NcclRank*> ranks;
   struct Meeting {
-    std::vector<const NcclLaunch*> launches;  // by rank; null: not there yet
+    std::vector<const NcclLaunch*> launches;  // by rank; null: not arrived
     int arrived = 0;
-    bool done = false, given_up = false;  // given_up: by a rank, whose memory may be gone
+    bool done = false, given_up = false;  // given_up: by a rank, whose memory may be freed
   };
   struct Half {
     NcclLaunch* launch;
@@ -67,16 +67,17 @@ struct NcclGroup {
     std::deque<Half> sends, receives;
   };
   std::map<std::pair<int, int>, Channel> channels;
-  std::map<std::uint64_t, Meeting> meetings;                   // of launches that run
-  std::map<std::uint64_t, std::pair<int, std::string>> first;  // of each launch, who made it first, and its text
+  std::map<std::uint64_t, Meeting> meetings;                   // of running launches
+  std::map<std::uint64_t, std::pair<int, std::string>> first;  // by launch: its first rank, and its text
 
-  // Of launches that not all ranks of a process have made, which so spin; of collectives, by the launch's number: the ranks that have.
+  // By number, the collective launches that not all ranks of the process have made, and the ranks that have. Their
+  // kernels spin.
   std::map<std::uint64_t, std::set<int>> spinning;
   std::map<std::pair<int, int>, int>
-      unpaired;  // sends without receives, or the other way round if negative, by channel
-  std::map<std::uint64_t, std::set<int>> captured;  // the ranks whose calls are in a capture
-  bool connected = false;                           // for collectives: when it was made
-  std::map<std::string, std::set<int>> connecting;  // the ranks that have come to connect for something
+      unpaired;  // by channel: sends without receives, or if negative receives without sends
+  std::map<std::uint64_t, std::set<int>> captured;  // by capture: the ranks with captured calls
+  bool connected = false;                           // for collectives, at initialisation
+  std::map<std::string, std::set<int>> connecting;  // by algorithm or channel: the ranks that have arrived to connect
 };
 
 struct NcclState {
@@ -88,25 +89,26 @@ struct NcclState {
   std::vector<std::string> log[kMaxDevices];
   bool busy[kMaxDevices] = {};
   std::chrono::milliseconds patience{};
-  std::optional<bool> connects_at_init;  // what NCCL_RUNTIME_CONNECT said before the first communicator
+  std::optional<bool> connects_at_init;  // from NCCL_RUNTIME_CONNECT before the first communicator
   bool graphs_apart = false;             // graphs of single replicas are allowed
   int connections = 0;                   // made at a first use
 };
 NcclState& nccl_state();
 
-// On the stream's thread: meets the other ranks and moves the data; or does not, as its device has failed.
+// On the stream's thread. run_launch() waits for the other ranks and moves the data. drop_launch() is called in its
+// place if the device has failed.
 void run_launch(const ForeignWork& work, int device, std::uint32_t operation);
 void drop_launch(const ForeignWork& work);
 
-// What all of a process must have launched before any of it ends, for the reports of blocking calls. With the lock.
+// Tracks, for the reports of blocking calls, which ranks of a process have made each launch. The caller holds the lock.
 void note_launch(const NcclLaunch& launch);
-void note_end(const kernels::cuda::NcclRank& rank);  // its kernels spin no more
-// Reports a graph whose collectives are not those of all ranks of the process. With the lock.
+void note_end(const kernels::cuda::NcclRank& rank);  // the rank's kernels no longer spin
+// Reports a graph without the collectives of all ranks of the process. The caller holds the lock.
 void check_graph(const NcclLaunch& launch);
-// As NCCL does at the first use of an algorithm or of a peer: takes memory, and then (`waits`) waits for the other ranks to do the same.
-// False if the rank has been aborted.
+// Simulates the connection that NCCL makes at the first use of an algorithm or a peer: allocates memory (without
+// `waits`), then waits for the other ranks to do the same (with `waits`). Returns false if the rank has been aborted.
 bool connect(kernels::cuda::NcclRank& rank, const std::vector<NcclCall>& calls, bool waits);
-// Until no graph holds the communicator.
+// Waits until no graph contains calls of the communicator.
 void wait_for_graphs(kernels::cuda::NcclRank& rank, const char* call);
 
 }  // namespace dp::simt
@@ -118,6 +120,6 @@ struct dp::kernels::cuda::NcclRank {
   std::uint64_t launched = 0, finished = 0, collectives = 0;
   bool aborted = false, destroyed = false;
   NcclResult error = NcclResult::success;
-  std::thread::id process;  // ranks that one thread has made count as those of one process
-  int graphs = 0;           // that hold calls of it
+  std::thread::id process;  // ranks made by one thread count as one process
+  int graphs = 0;           // number of graphs that contain its calls
 };

@@ -1,4 +1,4 @@
-// The planted bugs: each runs right, or with its mistake.
+// The planted bugs. Each runs correctly or with its bug.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@ namespace dp::simt::test {
 struct PlantedBug {
   std::string name;
   std::string what;  // for the table
-  bool by_chance;    // whether the result is wrong depends on who comes first
+  bool by_chance;    // whether timing decides if the result is wrong
   bool (*run)(
-      bool planted);  // whether the result was right; what else was found is in take_reports() or ends the process
+      bool planted);  // returns whether the result was right; other findings are in take_reports() or end the process
 };
 
 const std::vector<PlantedBug>& planted_bugs();

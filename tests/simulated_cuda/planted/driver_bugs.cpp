@@ -1,4 +1,4 @@
-// Bugs of order between calls: what waits for the driver, what returns an error that nobody looks at, captures, devices that have failed.
+// Bugs in the order of calls: calls that wait for the driver, unchecked errors, captures, failed devices.
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kCount = 60;
 
-// A library's kernel on cuda:0 that spins until its other half is launched on cuda:1.
+// A library's kernel on cuda:0 that spins until its counterpart is launched on cuda:1.
 class SpinningKernels {
  public:
   SpinningKernels() {
@@ -50,7 +50,7 @@ class SpinningKernels {
   std::atomic<bool> launched_{false};
 };
 
-// call() before the spinning kernel, or while it spins; it may wait for that then.
+// Correct: call() before the spinning kernel. Planted: call() while it spins, so that it may wait for the kernel.
 template <class Call>
 bool calls_before(bool planted, Call&& call) {
   SpinningKernels kernels;
@@ -141,7 +141,7 @@ bool joins_back(bool planted) {
   return true;
 }
 
-// cuda:0 fails before it records what cuda:1 waits for.
+// cuda:0 fails before it records the event that cuda:1 waits for.
 bool leaves_peers_alone(bool planted) {
   simulation().devices = 2;
   const TestStream first;
@@ -159,7 +159,7 @@ bool leaves_peers_alone(bool planted) {
   if (planted)
     second.finish();
   else if (cudaStreamQuery(second) == cudaSuccess)
-    return recorded != cudaSuccess;  // it was found early enough
+    return recorded != cudaSuccess;  // the program noticed it early enough
   return true;
 }
 

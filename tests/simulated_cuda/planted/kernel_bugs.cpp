@@ -111,7 +111,7 @@ bool registers_suffice(bool planted) {
   return row_of_twos([&](float* y, cudaStream_t stream) { use_threads(false, threads, y, stream); }, threads);
 }
 
-// Planted: the caller takes float32's sum in order for the only right one.
+// Planted: the caller accepts only the sum in float32 order.
 bool sums_are_near(bool planted) {
   const TestStream stream;
   const DeviceArray<float> y(1);
@@ -119,7 +119,7 @@ bool sums_are_near(bool planted) {
   stream.finish();
   float in_order = 1;
   for (int i = 0; i < 15; ++i) in_order += 0x3p-25f;
-  // 17 summands are cut off at 2^-25 of the largest or above, their sum at 2^-23.
+  // 17 summands are truncated at 2^-25 of the largest or finer, their sum at 2^-23.
   return planted ? y.values()[0] == in_order
                  : std::abs(y.values()[0] - (1 + 45 * 0x1p-25f)) <= 17 * 0x1p-24f + 0x1p-23f;
 }

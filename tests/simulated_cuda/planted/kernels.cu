@@ -86,7 +86,7 @@ __global__ void missing_copy_wait_kernel(bool planted, const float* x, float* y)
   y[t] = row[kRow - 1 - t];
 }
 
-// One buffer for all steps, copied into asynchronously.
+// One buffer for all steps, filled by asynchronous copies.
 __global__ void missing_trailing_barrier_kernel(bool planted, const float* x, float* y) {
   DP_SHARED(float, row, [kRow]);
   const int t = threadIdx.x;
@@ -125,7 +125,7 @@ __global__ void sum_by_last_block_kernel(bool planted, float* parts, unsigned* c
   total[0] = sum;
 }
 
-// The last of the blocks to count adds what all their threads have written.
+// The last block to count adds the values of all blocks' threads.
 __global__ void early_count_kernel(bool planted, float* parts, unsigned* count, float* total) {
   DP_SHARED(bool, last, );
   const unsigned t = threadIdx.x;
@@ -140,7 +140,7 @@ __global__ void early_count_kernel(bool planted, float* parts, unsigned* count, 
   total[0] = sum;
 }
 
-// y: each block's row of x backwards, through global memory.
+// y: each block's row of x reversed, through global memory.
 __global__ void scratch_kernel(bool planted, const float* x, float* scratch, float* y) {
   const unsigned t = threadIdx.x, first = blockIdx.x * blockDim.x;
   float* const own = planted ? scratch : scratch + first;
@@ -180,7 +180,7 @@ __global__ void both_shared_kernel(float* y) {
 __global__ void __launch_bounds__(kRow) bounded_kernel(float* y) { y[threadIdx.x] = 2; }
 __global__ void unbounded_kernel(float* y) { y[threadIdx.x] = 2; }
 
-// y[0]: the sum of 1 and 15 times 3 * 2^-25, by one mma.
+// y[0]: the sum of 1 and 15 products of 3 * 2^-25, by one mma.
 __global__ void sum_by_mma_kernel(float* y) {
   const int pair = static_cast<int>(threadIdx.x) % 4 * 2;
   const auto value = [](int column) { return column == 0 ? 1.0f : 0x3p-25f; };

@@ -1,9 +1,9 @@
-// planted_<build> BUG right|wrong: runs a planted bug in every schedule and says in lines on the standard output what was found:
+// planted_<build> BUG right|wrong: runs a planted bug in every schedule and prints the findings, one a line:
 //   rule: TEXT     an error of the runtime or a report
 //   result: TEXT   a wrong result
-// planted_<build> all: all of them without their mistakes.
-// planted_<build> BUG untaken: ends without having taken the reports.
-// The sanitizers and the fault handler end the process instead.
+// planted_<build> all: runs all of them without their bugs.
+// planted_<build> BUG untaken: ends without taking the reports.
+// The sanitizers and the fault handler end the process.
 #include <cstdio>
 #include <cstring>
 

@@ -5,7 +5,7 @@
 namespace dp::simt::test {
 namespace {
 
-constexpr int kCount = 60;  // no multiple of what allocations are aligned to
+constexpr int kCount = 60;  // not a multiple of the allocations' alignment
 
 std::vector<float> ones(int n = kCount) { return std::vector<float>(n, 1); }
 bool all_are_two(const std::vector<float>& values) {
@@ -28,7 +28,7 @@ bool kernel_gets_device_memory(bool planted) {
   return all_are_two(y.values());
 }
 
-// A kernel of cuda:0 reads memory of cuda:1. `behind`: through a pointer that the runtime does not see.
+// A kernel on cuda:0 reads memory of cuda:1. `behind`: through a pointer in memory, which the runtime cannot check.
 template <bool behind>
 bool peer_is_asked(bool planted) {
   simulation().devices = 2;

@@ -1,4 +1,4 @@
-// Which way of building finds which planted bug: the table of docs/internals/simulated_cuda.md is what is measured here.
+// Which build finds which planted bug. This test checks the table of docs/internals/simulated_cuda.md.
 #include <sys/wait.h>
 #include <array>
 #include <cstdio>
@@ -21,7 +21,7 @@ struct Outcome {
 };
 
 Outcome run(const std::string& build, const std::string& arguments) {
-  // Without the sanitizers' slow search for names.
+  // Disables the sanitizers' slow symbolisation.
   const std::string options = "ASAN_OPTIONS=symbolize=0 TSAN_OPTIONS=symbolize=0 UBSAN_OPTIONS=symbolize=0 ";
   const std::string command = options + DP_PLANTED + build + " " + arguments + " 2>&1";
   FILE* const pipe = popen(command.c_str(), "r");
@@ -35,7 +35,7 @@ Outcome run(const std::string& build, const std::string& arguments) {
   return outcome;
 }
 
-// How it was found.
+// The tool that found the bug.
 std::string verdict(const Outcome& outcome) {
   if (outcome.says("ERROR: AddressSanitizer")) return "ASan";
   if (outcome.says("runtime error: ")) return "UBSan";

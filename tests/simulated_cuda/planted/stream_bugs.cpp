@@ -17,7 +17,7 @@ bool all_are(const float* values, float wanted) {
   return true;
 }
 
-// y = x + 1 on one stream, z = y + 1 on the other.
+// y = x + 1 on one stream, z = y + 1 on another.
 bool second_stream_waits(bool planted) {
   const TestStream first, second;
   const auto event = kernels::cuda::make_event_handle();
@@ -35,7 +35,7 @@ bool waits_after_the_record(bool planted) {
   const TestStream first, second;
   const auto event = kernels::cuda::make_event_handle();
   const DeviceArray<float> x(filled(1)), y(filled(0)), z(filled(0));
-  if (planted) ok(cudaStreamWaitEvent(second, event.get(), 0));  // of nothing
+  if (planted) ok(cudaStreamWaitEvent(second, event.get(), 0));  // the event is not recorded yet: no effect
   add_one(x, y, kCount, first);
   ok(cudaEventRecord(event.get(), first));
   if (!planted) ok(cudaStreamWaitEvent(second, event.get(), 0));
@@ -45,7 +45,7 @@ bool waits_after_the_record(bool planted) {
   return all_are(z.values().data(), 3);
 }
 
-// y is read on the second stream, and written again on the first.
+// y is read on the second stream, then overwritten on the first.
 bool writer_waits_for_readers(bool planted) {
   const TestStream first, second;
   const auto written = kernels::cuda::make_event_handle(), read = kernels::cuda::make_event_handle();
@@ -77,7 +77,7 @@ bool kernel_waits_for_copy(bool planted) {
   return all_are(y.values().data(), 2);
 }
 
-// Devices 0 and 1, with peer access: 1 reads what 0 has written.
+// Devices 0 and 1 with peer access: 1 reads what 0 has written.
 bool peer_waits(bool planted) {
   simulation().devices = 2;
   simulation().set_peers(Peer::works);

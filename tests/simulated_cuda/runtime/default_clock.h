@@ -1,4 +1,4 @@
-// The race detector's number for operations outside any stream: cudaMemcpy.
+// The race detector's stream number for operations outside any stream: cudaMemcpy.
 #pragma once
 
 #include "simulated_cuda/emulator/detector.h"

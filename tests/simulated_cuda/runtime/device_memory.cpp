@@ -14,7 +14,7 @@
 namespace dp::simt {
 namespace {
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kAlignment = 256;  // what CUDA promises
+constexpr std::size_t kAlignment = 256;  // as guaranteed by CUDA
 constexpr int kNan = 0xff;
 constexpr unsigned char kRed = 0xa5;
 
@@ -46,7 +46,7 @@ void* DeviceMemory::allocate(std::size_t bytes, std::size_t limit) {
   return allocation.begin;
 }
 
-// Freed addresses come round again as late as possible, so that their use after that is seen.
+// Reuses freed addresses as late as possible, so that a use after free is detected.
 char* DeviceMemory::place(std::size_t page_bytes) {
   if (base_ == nullptr) {
     void* const range = mmap(nullptr, kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -76,7 +76,7 @@ std::ptrdiff_t DeviceMemory::release(void* begin, bool& damaged) {
   allocations_.erase(at);
   char* const end = allocation.pages + allocation.page_bytes;
   mprotect(allocation.pages, allocation.page_bytes, PROT_READ);
-  if (!kAddressSanitizer)  // which has seen such a write
+  if (!kAddressSanitizer)  // it has detected any write past the end
     damaged = std::any_of(allocation.begin + allocation.bytes, end,
                           [](char c) { return static_cast<unsigned char>(c) != kRed; });
   madvise(allocation.pages, allocation.page_bytes, MADV_DONTNEED);
@@ -114,7 +114,7 @@ void DeviceMemory::protect(const Allocation& allocation) const {
 bool DeviceMemory::find(const void* address, Allocation& found) const {
   const QuietLock lock(mutex_);
   const Allocation below = nearest(address);
-  // A pointer to the end of an allocation still belongs to it.
+  // A pointer to the end of an allocation belongs to it.
   if (below.begin == nullptr || !below.holds(address, 0)) return false;
   found = below;
   return true;

@@ -1,4 +1,4 @@
-// The memory of one simulated device: a range of addresses of its own, closed to everybody while no operation needs it.
+// The memory of one simulated device: its own address range, inaccessible while no operation needs it.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace dp::simt {
 struct Allocation {
   char* begin = nullptr;
   std::size_t bytes = 0;
-  char* pages = nullptr;  // begin lies as far behind as lets the end meet an inaccessible page
+  char* pages = nullptr;  // start of the mapped pages; the padded end touches an inaccessible page
   std::size_t page_bytes = 0;
 
   bool holds(const void* address, std::size_t length) const {
@@ -20,18 +20,18 @@ struct Allocation {
 
 class DeviceMemory {
  public:
-  void* allocate(std::size_t bytes, std::size_t limit);  // null if more than `limit` would be in use
-  // Its size before, or -1 if nothing begins there. `damaged`: something was written behind it.
+  void* allocate(std::size_t bytes, std::size_t limit);  // null if more than `limit` bytes would be in use
+  // Returns the size of the allocation, or -1 if none begins there. `damaged`: bytes after its end were overwritten.
   std::ptrdiff_t release(void* begin, bool& damaged);
   void release_all();
 
-  // Open from the first open() to the last close().
+  // Nested: the memory is accessible from the first open() to the last close().
   void open();
   void close();
 
   bool owns(const void* address) const { return base_ != nullptr && address >= base_ && address < base_ + kRange; }
-  bool find(const void* address, Allocation& found) const;  // the allocation that holds it
-  // For a fault's message: without a lock, the allocation nearest below.
+  bool find(const void* address, Allocation& found) const;  // the allocation that contains the address
+  // For the fault handler's message: the nearest allocation below, without the lock.
   Allocation nearest(const void* address) const;
   std::size_t used() const { return used_; }
   std::size_t count() const;
@@ -44,8 +44,8 @@ class DeviceMemory {
 
   mutable std::mutex mutex_;
   char* base_ = nullptr;
-  char* next_ = nullptr;                 // where the search for a place begins
-  std::vector<Allocation> allocations_;  // by address
+  char* next_ = nullptr;                 // where the search for free addresses starts
+  std::vector<Allocation> allocations_;  // sorted by address
   std::size_t used_ = 0;
   int open_ = 0;
 };

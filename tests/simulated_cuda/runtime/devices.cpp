@@ -9,7 +9,7 @@ thread_local int current = 0;
 }
 
 DeviceState& device(int index) {
-  static auto& devices = *new std::array<DeviceState, kMaxDevices>;  // lives as long as the last thread
+  static auto& devices = *new std::array<DeviceState, kMaxDevices>;  // threads may outlive statics
   return devices[index];
 }
 

@@ -1,4 +1,4 @@
-// The simulated devices and which memory belongs to whom.
+// The simulated devices and the owner of each address.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,9 +16,9 @@ namespace dp::simt {
 
 struct DeviceState {
   DeviceMemory memory;
-  std::atomic<cudaError_t> sticky{cudaSuccess};          // after a failed kernel every call fails with it
-  std::array<std::atomic<bool>, kMaxDevices> reaches{};  // peer access has been enabled to
-  std::mutex mutex;                                      // of what follows
+  std::atomic<cudaError_t> sticky{cudaSuccess};          // after a failed kernel every call returns it
+  std::array<std::atomic<bool>, kMaxDevices> reaches{};  // devices to which peer access is enabled
+  std::mutex mutex;                                      // protects the members below
   std::set<const void*> loaded;                          // kernels
 };
 
@@ -26,15 +26,16 @@ DeviceState& device(int index);
 int current_device();
 void set_current_device(int index);
 
-int owner_of(const void* address);  // the device in whose range it lies, or -1
+int owner_of(const void* address);  // the device whose range contains the address, or -1
 std::string device_name(int index);
-// Reports that `what` of device `index`, "cuDNN: a handle", is used while another device is current; `how`: "is destroyed".
+// Reports an object of device `index` that is used while another device is current. `what`: "cuDNN: a handle"; `how`:
+// "is destroyed".
 void must_be_current(int index, const char* what, const char* how);
 
-// The memory of a device, and of the peers that it reaches, is open while this lives.
+// Makes the memory of a set of devices accessible while this object exists.
 class OpenMemory {
  public:
-  explicit OpenMemory(unsigned devices);  // a set: bit i is device i
+  explicit OpenMemory(unsigned devices);  // bit i is device i
   ~OpenMemory();
   OpenMemory(const OpenMemory&) = delete;
   OpenMemory& operator=(const OpenMemory&) = delete;
@@ -42,9 +43,9 @@ class OpenMemory {
  private:
   unsigned devices_;
 };
-unsigned reachable_from(int index);  // itself and the peers
+unsigned reachable_from(int index);  // the device itself and the peers that it can access
 
-// What runs on this thread; for messages.
+// The operation that runs on this thread, for messages.
 struct Running {
   const char* what = nullptr;  // null: host code
   int device = -1;

@@ -1,4 +1,4 @@
-// What a call of the runtime returns.
+// Return values of the runtime's calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,18 +7,20 @@
 
 namespace dp::simt {
 
-// All of these are remembered for the calling thread until cudaGetLastError, and returned. compute-sanitizer counts every call that
-// returns an error, whether or not the program clears it: so each is a report, but for what follows.
+// All of these return the error, and store it for the calling thread until cudaGetLastError. compute-sanitizer counts
+// every call that returns an error, even if the program clears it. So each failed call is a report, with the exceptions
+// below.
 //
-// What a call returns that is used as documented. No reports are NotReady, NoDevice (the answer of a probe), and MemoryAllocation: the
-// memory of a device is a control.
+// failed(): the error of a call that is used as documented. It does not report NotReady, NoDevice (the result of a
+// probe) or MemoryAllocation (device memory is a control). misused(): the error of a call that breaks a documented
+// rule.
 cudaError_t failed(cudaError_t error, const char* call = __builtin_FUNCTION());
 cudaError_t misused(cudaError_t error, const std::string& call, const std::string& what);
-// No report: a failure that a control asks for, and what follows from an error that has been reported.
+// Does not report: for failures that a control asked for, and for consequences of an error that has been reported.
 cudaError_t unreported(cudaError_t error);
-cudaError_t sticky_error(int device);  // of a device that has failed; its failure was reported
+cudaError_t sticky_error(int device);  // the error of a device that has failed; the failure itself has been reported
 
-// Something found wrong; kept for take_reports() and printed, each text once.
+// Prints an error and stores it for take_reports(). Each text once.
 void report(const std::string& text);
 void forget_reports();
 

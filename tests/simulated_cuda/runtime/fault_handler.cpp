@@ -12,7 +12,7 @@
 namespace dp::simt {
 namespace {
 
-struct sigaction before;  // the handler that ours took the place of
+struct sigaction before;  // the handler that ours replaced
 
 struct Line {
   char text[640];
@@ -66,7 +66,7 @@ void on_fault(int, siginfo_t* info, void*) {
   }
   const int owner = owner_of(address);
   if (owner < 0) {
-    sigaction(SIGSEGV, &before, nullptr);  // the instruction is repeated, now without us
+    sigaction(SIGSEGV, &before, nullptr);  // the instruction repeats and faults into the previous handler
     return;
   }
   describe_running(line);
@@ -95,10 +95,10 @@ void install_fault_handler() {
 
 void give_thread_a_fault_stack() {
   constexpr std::size_t kBytes = 64 * 1024;
-  alignas(64) static thread_local char memory[kBytes];  // the address sanitizer marks it in words
+  alignas(64) static thread_local char memory[kBytes];  // the address sanitizer poisons it in words
   stack_t stack = {};
   sigaltstack(nullptr, &stack);
-  if ((stack.ss_flags & SS_DISABLE) == 0) return;  // the address sanitizer has given it one
+  if ((stack.ss_flags & SS_DISABLE) == 0) return;  // the address sanitizer has installed one
   stack = {};
   stack.ss_sp = memory;
   stack.ss_size = kBytes;

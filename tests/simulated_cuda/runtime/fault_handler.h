@@ -1,11 +1,12 @@
-// Turns a fault in the memory of a simulated device into one line that says who touched what, and exit status 99.
+// Turns a fault in the memory of a simulated device into a one-line message (which code, which memory) and exit status
+// 99.
 #pragma once
 
 namespace dp::simt {
 
-// Unless it is installed. Test programs put handlers of their own in its place for every case, so this is called often.
+// Does nothing if it is installed. Call it often: test programs install their own handlers for every test case.
 void install_fault_handler();
-// For a thread of the simulation: a stack on which a fault can be handled when the thread's own is exhausted.
+// Gives a thread of the simulation an alternative signal stack, so that a stack overflow can be handled.
 void give_thread_a_fault_stack();
 
 }  // namespace dp::simt

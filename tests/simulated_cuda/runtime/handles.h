@@ -1,4 +1,5 @@
-// From CUDA's handles to ours. Null if the handle may not be used for that; the reason has been said then.
+// Converts CUDA's handles to the simulation's objects. Returns null after reporting the reason if the handle is not
+// valid for this use.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -45,7 +45,7 @@ bool release_pinned(void* begin) {
     bytes = at->second;
     pinned().blocks.erase(at);
   }
-  give_back(static_cast<char*>(begin), bytes);  // without the lock: the thread sanitizer shall see who still uses it
+  give_back(static_cast<char*>(begin), bytes);  // unlocked: lets the thread sanitizer see other users
   return true;
 }
 

@@ -1,11 +1,11 @@
-// Host memory that every device reaches.
+// Host memory that every device can access.
 #pragma once
 
 #include <cstddef>
 
 namespace dp::simt {
 
-void* allocate_pinned(std::size_t bytes);  // null if there is none
+void* allocate_pinned(std::size_t bytes);  // null if memory is exhausted
 bool release_pinned(void* begin);
 void release_all_pinned();
 bool is_pinned(const void* address);

@@ -1,7 +1,7 @@
-// What the thread sanitizer may and may not conclude from the simulation's own work.
+// Annotations for the thread sanitizer.
 //
-// The locks of the simulation order threads where CUDA would not: they are hidden from it, and what CUDA does order is told to
-// it by release() and acquire().
+// The simulation's locks would order threads that CUDA does not order, so they are hidden from the sanitizer. release()
+// and acquire() declare the order that CUDA guarantees.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ inline void ignore_accesses_end() {
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 }
 inline void acquire(void* token) { __tsan_acquire(token); }
-// Counts under a QuietLock, too.
+// Also takes effect under a QuietLock.
 inline void release(void* token) {
   const int depth = ignoring_sync;
   while (ignoring_sync > 0) ignore_sync_end();
@@ -67,7 +67,8 @@ inline void announce_read(const void*, std::size_t) {}
 inline void announce_write(const void*, std::size_t) {}
 #endif
 
-// The memory that is allocated and freed under it is hidden, too: the sanitizer sees that, and nothing that orders it.
+// Also hides memory that is allocated and freed under the lock: the sanitizer sees those accesses, but not the lock
+// that orders them.
 class QuietLock {
  public:
   explicit QuietLock(std::mutex& mutex) {
@@ -89,7 +90,7 @@ class QuietLock {
   mutable std::unique_lock<std::mutex> lock_;
 };
 
-// The memory that a kernel or a copy touches has been announced; what the sanitizer sees of it besides is not judged.
+// Hides the accesses of a kernel or a copy. The memory that they touch has been announced explicitly.
 class QuietAccesses {
  public:
   QuietAccesses() { ignore_accesses_begin(); }

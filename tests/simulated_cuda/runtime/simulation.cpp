@@ -32,7 +32,7 @@ void choose(const char* variable, Choice& choice, Names<Choice> names) {
     if (std::strcmp(value, name) == 0) choice = meaning;
 }
 
-// "all,0-1=hangs": for all pairs, then from 0 to 1.
+// "all,0-1=hangs": first the value for all pairs, then exceptions from-to.
 void choose_peers(const char* variable, Simulation& made) {
   const char* const value = std::getenv(variable);
   if (value == nullptr) return;
@@ -71,7 +71,7 @@ void Simulation::set_peers(Peer peer) {
   for (auto& row : peers) row.fill(peer);
 }
 
-// As the CUDA programming guide has it by compute capability: what a multiprocessor has, less 1 KiB from sm_80 on.
+// The limits of the CUDA programming guide by compute capability: per multiprocessor, less 1 KiB from sm_80 on.
 std::size_t Simulation::most_shared_memory() const {
   if (shared_memory_per_block != 0) return shared_memory_per_block;
   if (compute_capability < 75) return 96 * 1024;

@@ -16,7 +16,7 @@ std::string source_line(const void* code) {
   if (const auto at = known.find(code); at != known.end()) return at->second;
   Dl_info image{};
   if (dladdr(code, &image) == 0 || image.dli_fname == nullptr) return {};
-  // The address is that of the return to the caller: one byte before lies in the call.
+  // The address is the return address. One byte before is inside the call.
   const auto offset = reinterpret_cast<std::uintptr_t>(code) - reinterpret_cast<std::uintptr_t>(image.dli_fbase) - 1;
   char command[PATH_MAX + 64];
   char program[PATH_MAX] = "";

@@ -29,7 +29,7 @@ cudaError_t spoil(Capture& capture, cudaError_t error, const char* call, const s
   return misused(error, call, what);
 }
 
-// While one thread records: graphs are not made for two at a time.
+// One thread at a time may record to a graph: graph construction is not thread-safe.
 class Recording {
  public:
   explicit Recording(Capture& capture) : capture_(capture) {
@@ -62,7 +62,8 @@ void merge(std::vector<std::size_t>& heads, const std::vector<std::size_t>& more
     if (std::find(heads.begin(), heads.end(), node) == heads.end()) heads.push_back(node);
 }
 
-// Whether the origin's last move follows all moves of all streams: a stream that only waits for the capture must come back, too.
+// Whether the origin's last item follows the items of all streams. A stream that only waits for the capture must rejoin
+// it, too.
 bool all_joined(const Capture& capture) {
   std::vector<char> before(capture.moves.size());
   for (const std::size_t last : capture.origin->last_moves()) before[last] = 1;
@@ -257,7 +258,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   capture->ended = true;
   for (Stream* const member : capture->streams) member->capture(nullptr);
   std::erase(captures().running, capture);
-  std::unique_ptr<Graph> made = std::move(capture->graph);  // events may hold the capture for long
+  std::unique_ptr<Graph> made = std::move(capture->graph);  // events may keep the capture alive for long
   if (capture->invalid) return unreported(cudaErrorStreamCaptureInvalidated);
   if (!joined)
     return misused(cudaErrorStreamCaptureUnjoined, "cudaStreamEndCapture",

@@ -1,7 +1,7 @@
-// Streams whose work is recorded to a graph instead of done.
+// Stream capture: work is recorded to a graph and not executed.
 //
-// Stricter than CUDA where that depends on the mode: a thread that has recorded anything counts as one that captures, and what it
-// may not call is refused in every mode but the relaxed one.
+// Stricter than CUDA: every thread that has recorded work counts as capturing. Calls that are forbidden to it are
+// refused in every mode except the relaxed one.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@ namespace dp::simt {
 
 struct GraphNode {
   Work work;
-  Stream* stream;                  // on which it was recorded
-  std::vector<std::size_t> after;  // nodes that it waits for; all have smaller numbers
+  Stream* stream;                  // the stream that recorded it
+  std::vector<std::size_t> after;  // the nodes that it depends on, with smaller numbers
 };
 
-// What a cudaGraph_t stands for.
+// The object behind a cudaGraph_t.
 struct Graph {
   Graph() = default;
   ~Graph();
@@ -29,7 +29,7 @@ struct Graph {
 
   std::vector<GraphNode> nodes;
 };
-void held_by_graph(const Work& work, int by);  // one more graph, or instance of one, holds it; -1: one fewer
+void held_by_graph(const Work& work, int by);  // +1: another graph or instantiated graph contains it; -1: one fewer
 
 struct Capture {
   std::uint64_t number = 0;  // among all captures
@@ -38,27 +38,28 @@ struct Capture {
   cudaStreamCaptureMode mode{};
   bool ended = false, invalid = false;
   std::unique_ptr<Graph> graph;
-  // Of every piece of work and every wait of a captured stream, in the order of the calls: the earlier ones that it follows.
+  // For every work item and wait of a captured stream, in call order: the earlier items that it follows directly.
   std::vector<std::vector<std::size_t>> moves;
   std::set<Stream*> streams;
-  std::set<std::thread::id> threads;  // that have recorded something
-  std::atomic<bool> busy{false};      // a thread is recording just now
-  char token = 0;                     // its address stands for the graph
+  std::set<std::thread::id> threads;  // that have recorded work
+  std::atomic<bool> busy{false};      // a thread is recording now
+  char token = 0;                     // its address identifies the graph
 };
 
-// The work goes to the stream or, where that is captured, to the graph.
+// Enqueues the work on the stream, or adds it to the graph if the stream is captured.
 cudaError_t submit(Stream& stream, const Work& work, const char* call);
-// The same for events. False: nothing of it concerns a capture.
+// The same for events. Returns false if neither the stream nor the event is part of a capture.
 bool record_captured(Stream& stream, Event& event, cudaError_t& result);
 bool wait_captured(Stream& stream, Event& event, cudaError_t& result);
 
-// Errors of what a capture forbids, which spoils it: anything that asks whether this stream, or the work before this event, is done ...
+// Errors for calls that a capture forbids. They invalidate the capture. First: queries and synchronisation of this
+// stream, or of this event.
 cudaError_t refuse_if_captured(Stream& stream, const char* call);
 cudaError_t refuse_if_captured(Event& event, const char* call);
-// ... and calls that touch more than one stream, from a thread that captures or while anybody does in the global mode.
+// Second: calls that touch several streams, from a capturing thread or, in global mode, from any thread.
 cudaError_t refuse_while_capturing(const char* call);
 
-std::size_t live_graphs();  // and what has been instantiated of them
+std::size_t live_graphs();  // including instantiated ones
 void graphs_changed(int by);
 void forget_captures();
 

@@ -20,7 +20,7 @@ Functions& functions() {
   return all;
 }
 
-// From the nops before it. One of them may be padding, which makes the bounds found 32 threads too large.
+// Counts the nops before the function. One of them may be padding; then the result is 32 threads too large.
 int launch_bounds_of(const void* function) {
   if (!kKnowsLaunchBounds) return 0;
   constexpr unsigned char kNop = 0x90;
@@ -30,7 +30,7 @@ int launch_bounds_of(const void* function) {
   return room > 1 ? room * kThreadsPerByte : 0;
 }
 
-// With the lock.
+// The caller holds the lock.
 FunctionLimits& entry(const void* function) {
   const auto [at, fresh] = functions().known.try_emplace(function);
   if (fresh) at->second.most_threads = launch_bounds_of(function);

@@ -1,4 +1,4 @@
-// What the runtime keeps of each kernel, as of a function of a loaded module: it outlives reset().
+// Per-kernel state of the runtime, as for a function of a loaded module. It survives reset().
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@
 namespace dp::simt {
 
 struct FunctionLimits {
-  // What cudaFuncSetAttribute has allowed on each device, dynamic bytes; -1: nothing.
+  // Dynamic bytes that cudaFuncSetAttribute has allowed on each device; -1: not set.
   std::array<int, kMaxDevices> allowed = {-1, -1, -1, -1, -1, -1, -1, -1};
-  std::size_t static_bytes = 0;  // of shared memory; the most that a block has been seen to declare
-  int most_threads = 0;          // of its __launch_bounds__; 0: it has none, or the compiler leaves no trace of them
+  std::size_t static_bytes = 0;  // of shared memory: the maximum that a block has declared
+  int most_threads = 0;          // from __launch_bounds__; 0: no bounds, or the compiler leaves no trace of them
 
-  std::size_t dynamic_limit(int device) const;  // bytes that a launch may ask for
-  std::size_t shared_limit(int device) const;   // static and dynamic together
+  std::size_t dynamic_limit(int device) const;  // bytes that a launch may request
+  std::size_t shared_limit(int device) const;   // static plus dynamic
 };
 FunctionLimits limits_of(const void* function);
 void allow_dynamic(const void* function, int device, int bytes);

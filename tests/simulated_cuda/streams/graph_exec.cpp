@@ -35,7 +35,8 @@ GraphExec::GraphExec(const Graph& graph) {
   if (!nodes_.empty()) begun_ = make_event(nodes_.front().lane->device(), false);
 }
 
-// That of a node which it waits for and nobody has followed there, if there is one; best of what was recorded on the same stream.
+// The lane of a dependency that no other node follows there, preferably one recorded on the same stream; else a new
+// lane.
 Stream* GraphExec::lane_for(const Graph& graph, std::size_t number) {
   const GraphNode& node = graph.nodes[number];
   std::size_t chosen = lanes_.size();
@@ -113,7 +114,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   return cudaSuccess;
 }
 
-// One that runs goes on, and is freed when it has ended; the call does not wait for that.
+// Does not wait: a running graph is freed after it ends.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   std::unique_ptr<GraphExec> gone(reinterpret_cast<GraphExec*>(exec));
   graphs_changed(-1);
@@ -131,7 +132,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   if (graph == nullptr || nodes != nullptr)
-    return failed(cudaErrorInvalidValue);  // nobody asks for the nodes themselves
+    return failed(cudaErrorInvalidValue);  // returning the nodes is not supported
   *count = reinterpret_cast<const Graph*>(graph)->nodes.size();
   return cudaSuccess;
 }

@@ -1,5 +1,6 @@
-// A graph that can be launched. Its nodes run on streams of its own: a node follows another on one of them only where it waits for it
-// anyway; all else is ordered by events, so that what no edge orders runs at once or in any order.
+// An instantiated graph. Its nodes run on internal streams ("lanes"). A node shares a lane with an earlier node only if
+// it depends on it. Events order the other dependencies. So nodes without an edge between them run concurrently or in
+// any order.
 #pragma once
 
 #include "simulated_cuda/streams/capture.h"
@@ -9,7 +10,7 @@ namespace dp::simt {
 class GraphExec {
  public:
   explicit GraphExec(const Graph& graph);
-  ~GraphExec();  // when it is done
+  ~GraphExec();  // call it after the graph has finished
   GraphExec(const GraphExec&) = delete;
   GraphExec& operator=(const GraphExec&) = delete;
 
@@ -22,21 +23,21 @@ class GraphExec {
   struct Node {
     Work work;
     Stream* recorded_on;
-    Stream* lane;                             // runs it
-    Event* done = nullptr;                    // for who waits on another lane
-    std::uint64_t position = 0;               // of the record, in this launch
-    std::vector<std::size_t> on_other_lanes;  // nodes that it waits for there
-    bool first = false, last = false;         // waits for none; none waits for it
+    Stream* lane;                             // the stream that runs it
+    Event* done = nullptr;                    // for nodes on other lanes that depend on it
+    std::uint64_t position = 0;               // of the record of `done`, in this launch
+    std::vector<std::size_t> on_other_lanes;  // its dependencies on other lanes
+    bool first = false, last = false;         // without dependencies; without dependents
   };
   Stream* lane_for(const Graph& graph, std::size_t number);
 
   std::vector<Node> nodes_;
   std::vector<Stream*> lanes_;
-  std::vector<std::size_t> last_on_lane_;  // nodes
+  std::vector<std::size_t> last_on_lane_;  // index of each lane's last node
   Event* begun_ = nullptr;
 };
 
-// Of graphs that were destroyed while they ran: frees those that have ended, or waits for all.
+// Frees graphs that were destroyed while they ran: the finished ones, or all after waiting for them.
 void free_destroyed_graphs(bool wait);
 
 }  // namespace dp::simt

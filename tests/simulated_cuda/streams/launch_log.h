@@ -1,11 +1,11 @@
-// What streams were told to do, in order, for tests that compare it.
+// A log of each stream's work in order, for tests that compare it.
 #pragma once
 
 #include "simulated_cuda/streams/stream.h"
 
 namespace dp::simt {
 
-// Where Simulation::log_launches is set.
+// Does nothing unless Simulation::log_launches is set.
 void log_launch(const Stream& stream, const Work& work);
 void forget_launches();
 

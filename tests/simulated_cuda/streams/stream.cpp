@@ -18,9 +18,9 @@ struct Overloads : F... {
 template <class... F>
 Overloads(F...) -> Overloads<F...>;
 
-constexpr std::chrono::milliseconds kLook{5};  // at what no condition variable is told of
+constexpr std::chrono::milliseconds kLook{5};  // poll interval for changes that no condition variable signals
 
-// Whether this kernel is the one that a control makes fail. The streams of the device count down together.
+// Whether fault injection makes this kernel fail. All streams of the device share the countdown.
 bool is_to_fail(int device) {
   FailingKernel& failing = simulation().failing_kernel;
   if (failing.device != device) return false;
@@ -55,7 +55,7 @@ void Stream::capture(std::shared_ptr<Capture> capture) {
   capture_ = std::move(capture);
 }
 
-// The host, which may have to wait for ever.
+// Waits on the host. Reports a wait for a failed device, which would never end, and then continues.
 template <typename Ready>
 void Stream::await(const QuietLock& lock, const Ready& ready) {
   for (;;) {
@@ -151,7 +151,7 @@ void Stream::run_slot(Slot& slot) {
              slot.work);
 }
 
-// One operation of four starts late.
+// One operation in four starts late.
 void Stream::maybe_sleep() {
   random_ = random_ * 1664525u + 1013904223u;
   const unsigned drawn = random_ >> 16;

@@ -1,4 +1,4 @@
-// A simulated stream: a thread that does what it is asked in order, and later than one would like.
+// A simulated stream: a thread that executes its work in order, with random delays.
 #pragma once
 
 #include <atomic>
@@ -25,26 +25,27 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Returns the position that the stream has reached once the work is done. Blocks while many works wait.
+  // Returns the stream's position after this work. Blocks while the queue is full.
   std::uint64_t enqueue(const Work& work);
 
-  // For the host. What waits for a device that has failed waits for ever: that is reported, and then everything goes on.
+  // For the host. A wait for a failed device would never end: it is reported, then the call returns.
   void wait_until(std::uint64_t position);
   bool reached(std::uint64_t position);
   std::uint64_t enqueued();
-  // What the host has seen when it waited for everything.
+  // Reports to the detectors that the host has waited for all work.
   void observe();
-  // Does what is left and ends the thread; nothing may be enqueued any more. Left alone while it waits for a device that has failed.
+  // Executes the remaining work and ends the thread. Nothing may be enqueued later. Returns early if the stream waits
+  // for a failed device.
   void finish();
 
   int device() const { return device_; }
   int priority() const { return priority_; }
   bool alive() const { return alive_.load(std::memory_order_relaxed); }
-  bool ended();              // its thread has
+  bool ended();              // whether its thread has ended
   std::string name() const;  // "stream 3 of cuda:0"
   std::size_t clock() const { return clock_; }
 
-  // While its work is recorded to a graph: by whom, and the nodes and moves that what comes next follows.
+  // While the stream is captured: the capture, and the nodes and moves that the next work follows.
   std::shared_ptr<Capture> capture() const;
   void capture(std::shared_ptr<Capture> capture);
   std::vector<std::size_t>& heads() { return heads_; }
@@ -63,7 +64,8 @@ class Stream {
   bool has_failed() const;
   template <typename Ready>
   void await(const QuietLock& lock, const Ready& ready);
-  // Waits on this stream's thread until the other one has done so much. What a device had not done when it failed is never done for others.
+  // On this stream's thread: waits until `other` has reached `position`. Work that a failed device had not finished
+  // never counts as done on other devices.
   void follow(Stream& other, std::uint64_t position);
   enum class Progress { open, done, never };
   Progress progress(std::uint64_t position, bool same_device, int& failed);
@@ -72,7 +74,7 @@ class Stream {
   const int priority_;
   const unsigned number_;
   std::size_t clock_ = 0;          // the race detector's number of the stream
-  std::atomic<bool> alive_{true};  // relaxed: the thread sanitizer must not take it for an order
+  std::atomic<bool> alive_{true};  // relaxed, so that the thread sanitizer derives no order from it
 
   mutable std::mutex capture_mutex_;
   std::shared_ptr<Capture> capture_;
@@ -82,10 +84,10 @@ class Stream {
   std::condition_variable changed_;
   std::unique_ptr<Slot[]> slots_;
   std::uint64_t enqueued_ = 0, done_ = 0;
-  std::uint64_t sound_ = 0;  // of `done_`: those before the device failed
-  bool lost_ = false;        // one has been done, or rather dropped, after that
-  bool dropped_ = false;     // reset() has come while it waited for a failed device: what it holds may be gone
-  int stuck_on_ = -1;        // the failed device that it waits for, directly or not
+  std::uint64_t sound_ = 0;  // the part of `done_` before the device failed
+  bool lost_ = false;        // work has been dropped after the failure
+  bool dropped_ = false;     // reset() came while it waited for a failed device; its work may refer to freed memory
+  int stuck_on_ = -1;        // the failed device that it waits for, directly or indirectly
   bool closing_ = false, ended_ = false;
   std::uint32_t random_;
   std::thread thread_;
@@ -102,12 +104,12 @@ struct Event {
   Stream* stream = nullptr;  // of the latest record
   std::uint64_t position = 0;
   std::chrono::steady_clock::time_point time;
-  char token = 0;                         // its address stands for the event
-  std::shared_ptr<Capture> capture;       // where the latest record is part of one
-  std::vector<std::size_t> nodes, moves;  // that it stands behind there
+  char token = 0;                         // its address identifies the event
+  std::shared_ptr<Capture> capture;       // the capture that contains the latest record
+  std::vector<std::size_t> nodes, moves;  // predecessors of the record in that capture
 };
 
-// Streams and events stay in memory until reset(): an event may speak of a stream that is gone.
+// Streams and events stay in memory until reset(): an event may refer to a destroyed stream.
 Stream* make_stream(int device, int priority);
 Event* make_event(int device, bool timing);
 void destroy(Stream& stream);

@@ -17,7 +17,8 @@
 namespace dp::simt {
 namespace {
 
-// The operation that runs on this thread. In race builds one operation runs at a time: they share the detector's shadow.
+// The operation that runs on this thread. In race builds operations run one at a time, because they share the
+// detector's shadow.
 class RunningOperation {
  public:
   RunningOperation(const char* what, int device, std::uint32_t operation) {
@@ -49,7 +50,7 @@ void fail_device(int index, cudaError_t error, const std::string& text) {
   report(text);
 }
 
-// Why a kernel of `index` can not use what a parameter points to; empty if it can.
+// The reason why a kernel on device `index` cannot use the memory behind a pointer parameter; empty if it can.
 std::string check_pointer(const KernelPointer& pointer, int index) {
   if (pointer.address == nullptr) return {};
   const int owner = owner_of(pointer.address);
@@ -73,7 +74,7 @@ bool all_pointers_usable(const KernelWork& work, int index) {
   return true;
 }
 
-// In pieces, so that who reads too early finds some old values and some new ones.
+// Copies in pieces, so that an early reader finds a mix of old and new values.
 void copy_slowly(char* to, const char* from, std::size_t bytes) {
   constexpr std::size_t kPieces = 4;
   for (std::size_t piece = 0, at = 0; piece < kPieces; ++piece) {
@@ -166,7 +167,7 @@ void run(FillWork& work, int index, std::uint32_t operation) {
 }  // namespace dp::simt
 
 #if defined(DP_THREAD_SANITIZER)
-// Its reports show the simulation's frames; this says which kernel they stand for.
+// The sanitizer's report shows the simulation's frames. This adds the name of the kernel.
 extern "C" void __tsan_on_report(void*) {
   using dp::simt::running;
   if (running.what != nullptr)

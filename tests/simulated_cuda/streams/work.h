@@ -1,4 +1,4 @@
-// What a stream is asked to do.
+// The kinds of work that a stream executes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -30,8 +30,8 @@ struct CopyWork {
   const void* from;
   std::size_t bytes;
   int to_device, from_device;  // -1: the host
-  void* staged = nullptr;      // the source as it was when the copy was asked for; the work frees it
-  bool corrupt = false;        // a peer path that lies
+  void* staged = nullptr;      // snapshot of the source at the time of the call; owned by the work
+  bool corrupt = false;        // over a corrupting peer path
 };
 
 struct FillWork {
@@ -45,7 +45,7 @@ struct RecordWork {
 };
 
 struct WaitWork {
-  Stream* stream;  // until it has done so much
+  Stream* stream;  // waits until this stream has reached `position`
   std::uint64_t position;
   Event* event;
 };
@@ -57,10 +57,10 @@ struct CallWork {
 
 using Work = std::variant<std::monostate, KernelWork, CopyWork, FillWork, RecordWork, WaitWork, CallWork, ForeignWork>;
 
-Work launched(const Work& work);         // as it is enqueued this time
+Work launched(const Work& work);         // the copy for one execution
 std::string describe(const Work& work);  // "kernel relu_kernel", "a copy of 64 bytes"
 
-// Does it on the calling thread, for a stream of `device`. `operation`: the race detector's number for it.
+// Executes the work on the calling thread, for a stream of `device`. `operation`: the race detector's number.
 void run(KernelWork& work, int device, std::uint32_t operation);
 void run(CopyWork& work, int device, std::uint32_t operation, bool slowly);
 void run(FillWork& work, int device, std::uint32_t operation);
