@@ -18,7 +18,7 @@ std::string mpi_reason() { return loaded().reason; }
 
 std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& rendezvous) {
   Mpi* const mpi = mpi_plugin();
-  if (mpi == nullptr) throw Error(ErrorCode::usage, "communicator mpi can not be used: " + mpi_reason());
+  if (mpi == nullptr) throw Error(ErrorCode::usage, "communicator mpi cannot be used: " + mpi_reason());
   mpi->start();
   if (mpi->rank() != rendezvous.rank() || mpi->size() != rendezvous.size())
     throw Error(ErrorCode::usage, "communicator mpi knows this process as rank " + std::to_string(mpi->rank()) +

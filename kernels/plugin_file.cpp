@@ -105,7 +105,7 @@ PluginFile load_plugin_file(const std::string& file, const char* entry, const st
     std::error_code error;
     if (!fs::exists(path, error)) continue;
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return {nullptr, {}, "the " + title + " can not be loaded: " + std::string(dlerror())};
+    if (library == nullptr) return {nullptr, {}, "the " + title + " cannot be loaded: " + std::string(dlerror())};
     const auto function = reinterpret_cast<Entry>(dlsym(library, entry));
     if (function == nullptr)
       return {nullptr, {}, path.string() + " is no plugin of dp (it lacks " + std::string(entry) + ")"};

@@ -81,7 +81,7 @@ Child::Child(const std::vector<std::string>& words, const std::vector<std::strin
     throw ChildError("no pipe for " + name_ + ": " + std::strerror(errno));
   const pid_t parent = ::getpid();
   id_ = ::fork();
-  if (id_ < 0) throw ChildError("can not start " + name_ + ": " + std::strerror(errno));
+  if (id_ < 0) throw ChildError("cannot start " + name_ + ": " + std::strerror(errno));
   if (id_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);

@@ -49,8 +49,8 @@ StepOptions resolved(StepOptions options) {
   const int cores = static_cast<int>(dp::process_cores().size());
   if (options.threads == 0) options.threads = std::max(1, cores / options.replicas) * options.replicas;
   if (options.gpus.empty() && options.threads % options.replicas != 0)
-    throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) +
-                                              " can not be shared out to " + std::to_string(options.replicas) +
+    throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) + " cannot be shared out to " +
+                                              std::to_string(options.replicas) +
                                               " replicas evenly; give a multiple of --cpu");
   if (options.batch < options.replicas)
     throw dp::Error(dp::ErrorCode::usage, "-b " + std::to_string(options.batch) + " has no image for each of " +

@@ -12,7 +12,7 @@ namespace dp_train {
 struct Devices {
   std::vector<dp::Device> list;  // each repeated --replicas-per-device times
   std::string notice;            // printed when no device was named and this host has no GPU
-  std::string warning;           // printed when no device was named and the GPUs of this host can not be used
+  std::string warning;           // printed when no device was named and the GPUs of this host cannot be used
 };
 
 // Creates no CUDA context. dp::Error(usage) for invalid ids. dp::Error(device), with the reason, if GPUs are requested

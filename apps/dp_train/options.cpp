@@ -119,7 +119,7 @@ OutputFolder new_folder(const std::string& model) {
     fs::remove("runs", ignored);
   }
   throw dp::Error(dp::ErrorCode::io,
-                  "can not make the run folder '" + base + "': " + error.message() + "; name one with --output-dir");
+                  "cannot make the run folder '" + base + "': " + error.message() + "; name one with --output-dir");
 }
 
 void check_name(const std::string& name) {

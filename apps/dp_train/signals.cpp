@@ -43,7 +43,7 @@ void on_signal(int number, siginfo_t* info, void*) {
                                : "dp_train: stopping\n");
 }
 
-// Flushes stdout only if that can not block (a pipe with room takes the whole buffer). Otherwise drops the output.
+// Flushes stdout only if that cannot block (a pipe with room takes the whole buffer). Otherwise drops the output.
 [[noreturn]] void leave(int code) {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   if (::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 && ::ftrylockfile(stdout) == 0) ::fflush_unlocked(stdout);

@@ -54,7 +54,7 @@ class Programs:
                 report = json.loads(path.read_text())
                 return report, "" if has_figures(report) else reason_of(report)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                return None, f"its report can not be read: {one_line(error)}"
+                return None, f"its report cannot be read: {one_line(error)}"
 
     def ways(self, command, seconds):
         """(report of the candidates that `command` tries or None, reason of a failure). Starts with an empty tuning

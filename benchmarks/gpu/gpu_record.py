@@ -129,7 +129,7 @@ def loads(name):
 
 
 def library_variables(of_packages):
-    """The package libraries that dp can not find by itself, so that both sides of a comparison have cuDNN."""
+    """The package libraries that dp cannot find by itself, so that both sides of a comparison have cuDNN."""
     return {variable: of_packages[variable] for variable, names, _ in LIBRARIES
             if variable in of_packages and not os.environ.get(variable) and not any(loads(name) for name in names)}
 

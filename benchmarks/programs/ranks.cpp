@@ -25,7 +25,7 @@ Listener listen_on_loopback() {
   Listener made{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (made.socket < 0 || ::bind(made.socket, raw, size) != 0 || ::listen(made.socket, SOMAXCONN) != 0 ||
       ::getsockname(made.socket, raw, &size) != 0)
-    throw Error(ErrorCode::device, std::string("can not listen on 127.0.0.1: ") + std::strerror(errno));
+    throw Error(ErrorCode::device, std::string("cannot listen on 127.0.0.1: ") + std::strerror(errno));
   made.port = ntohs(address.sin_port);
   return made;
 }

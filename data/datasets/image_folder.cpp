@@ -100,7 +100,7 @@ namespace datasets {
 DatasetPair image_folder(const std::string& folder, std::int64_t side) {
   if (side < 1 || side > 4096)
     throw Error(ErrorCode::usage, "imagefolder: images of " + std::to_string(side) + "x" + std::to_string(side) +
-                                      " can not be made; give a side of 1 to 4096");
+                                      " cannot be made; give a side of 1 to 4096");
   const fs::path root = folder, train = root / "train";
   const fs::path test = is_folder(root / "val") ? root / "val" : root / "test";
   if (!is_folder(root)) throw missing(folder, "no folder " + folder);

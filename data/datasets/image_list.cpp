@@ -22,7 +22,7 @@ std::vector<std::string> names_in(const fs::path& folder, const Wanted& wanted) 
     std::string name = entries->path().filename().string();
     if (!name.starts_with('.') && wanted(*entries)) names.push_back(std::move(name));
   }
-  if (error) throw unusable(folder.string(), "can not be listed (" + error.message() + "); make it a readable folder");
+  if (error) throw unusable(folder.string(), "cannot be listed (" + error.message() + "); make it a readable folder");
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -54,11 +54,11 @@ DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t tra
                       std::uint64_t seed) {
   if (image.rank() != 3 || image.numel() == 0)
     throw Error(ErrorCode::usage, "synthetic: images of shape " + to_string(image) +
-                                      " can not be made; give channels, rows and columns, each at least 1");
+                                      " cannot be made; give channels, rows and columns, each at least 1");
   if (classes < 1 || classes > INT32_MAX || train < 0 || test < 0)
     throw Error(ErrorCode::usage, "synthetic: " + std::to_string(classes) + " classes, " + std::to_string(train) +
                                       " and " + std::to_string(test) +
-                                      " images can not be made; give 1 to 2147483647 classes and counts of 0 or more");
+                                      " images cannot be made; give 1 to 2147483647 classes and counts of 0 or more");
   return {std::make_shared<Synthetic>(image, classes, train, seed, 0),
           std::make_shared<Synthetic>(image, classes, test, seed, 1)};
 }

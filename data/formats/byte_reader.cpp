@@ -23,7 +23,7 @@ Error unreadable(const std::string& path, const std::string& what) {
 FileReader::FileReader(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a named pipe must not block. It is rejected below.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) throw unreadable(path, "can not be opened (" + reason(errno) + ")");
+  if (descriptor_ < 0) throw unreadable(path, "cannot be opened (" + reason(errno) + ")");
   struct stat status {};
   const bool known = ::fstat(descriptor_, &status) == 0;
   if (known && S_ISREG(status.st_mode)) {
@@ -41,8 +41,7 @@ std::size_t FileReader::read(std::span<std::uint8_t> out) {
   while (filled < out.size()) {
     const ssize_t got = ::read(descriptor_, out.data() + filled, out.size() - filled);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      throw unreadable(path_, "byte " + std::to_string(offset_) + " can not be read (" + reason(errno) + ")");
+    if (got < 0) throw unreadable(path_, "byte " + std::to_string(offset_) + " cannot be read (" + reason(errno) + ")");
     if (got == 0) break;
     filled += static_cast<std::size_t>(got);
     offset_ += static_cast<std::uint64_t>(got);
@@ -51,7 +50,7 @@ std::size_t FileReader::read(std::span<std::uint8_t> out) {
 }
 
 void FileReader::rewind() {
-  if (::lseek(descriptor_, 0, SEEK_SET) != 0) throw unreadable(path_, "can not be read twice (" + reason(errno) + ")");
+  if (::lseek(descriptor_, 0, SEEK_SET) != 0) throw unreadable(path_, "cannot be read twice (" + reason(errno) + ")");
   offset_ = 0;
 }
 

@@ -27,7 +27,7 @@ void decode_jpeg(const std::string& name, std::span<const std::uint8_t> bytes, R
 // PNG of every colour type, interlaced or not. Takes the upper eight of 16 bits.
 void decode_png(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
 
-// "<name>: <what>; <what to do about an image that can not be decoded>".
+// "<name>: <what>; <what to do about an image that cannot be decoded>".
 Error undecodable(const std::string& name, const std::string& what);
 // Sets the size and resizes image.pixels. Error(data) if the size is out of bounds.
 void set_size(const std::string& name, std::int64_t width, std::int64_t height, std::int64_t bytes_per_pixel,

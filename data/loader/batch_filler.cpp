@@ -20,7 +20,7 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
   rows_ = shape[1];
   columns_ = shape[2];
   if (augmentation_.padding < 0)
-    throw Error(ErrorCode::usage, "images can not be padded by " + std::to_string(augmentation_.padding) +
+    throw Error(ErrorCode::usage, "images cannot be padded by " + std::to_string(augmentation_.padding) +
                                       " pixels; let the dataset ask for 0 or more");
   const Normalization& normalization = dataset.normalization();
   const auto channels = static_cast<std::size_t>(channels_);

@@ -22,7 +22,7 @@ constexpr int kHeld = 2;                               // valid batches: the cur
 
 std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
   const auto refuse = [](const std::string& what) { throw Error(ErrorCode::usage, what); };
-  if (!dataset || dataset->size() == 0) refuse("an empty dataset can not be loaded; give one with samples");
+  if (!dataset || dataset->size() == 0) refuse("an empty dataset cannot be loaded; give one with samples");
   const std::int64_t size = dataset->size();
   if (size > INT64_C(0xffffffff))
     refuse("a dataset of " + std::to_string(size) + " samples is too large; the limit is 4294967295");
@@ -32,11 +32,11 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
     refuse("no batch of " + std::to_string(options.batch_size) + " can be made of " + std::to_string(size) +
            " samples when the last, short batch is dropped; give a smaller batch or keep the last one");
   if (options.workers < 1)
-    refuse(std::to_string(options.workers) + " loader threads can not prepare batches; give 1 or more");
+    refuse(std::to_string(options.workers) + " loader threads cannot prepare batches; give 1 or more");
   if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
     refuse("rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks) + " is impossible");
   if (options.batch_size < options.ranks)
-    refuse("a global batch of " + std::to_string(options.batch_size) + " can not be spread over " +
+    refuse("a global batch of " + std::to_string(options.batch_size) + " cannot be spread over " +
            std::to_string(options.ranks) + " ranks; give at least one sample a rank");
   if (options.kept && options.kept->images.shape() != dataset->image_shape().prepended(size))
     refuse("images of shape " + to_string(options.kept->images.shape()) + " are kept of a dataset of " +
@@ -193,7 +193,7 @@ struct Loader::State {
 
   void start(std::int64_t new_epoch, std::int64_t first_batch) {
     if (new_epoch < 0 || first_batch < 0 || first_batch > batches)
-      throw Error(ErrorCode::usage, "epoch " + std::to_string(new_epoch) + " can not start at batch " +
+      throw Error(ErrorCode::usage, "epoch " + std::to_string(new_epoch) + " cannot start at batch " +
                                         std::to_string(first_batch) + "; an epoch has the batches 0 to " +
                                         std::to_string(batches - 1));
     drain();

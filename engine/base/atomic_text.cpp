@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 [[noreturn]] void fail(const std::string& path, int error) {
   const char* const why = error == ENXIO ? "it is a pipe or socket that nobody reads" : std::strerror(error);
   throw Error(ErrorCode::io,
-              "can not write '" + path + "': " + why + "; check the path, its permissions and the free space");
+              "cannot write '" + path + "': " + why + "; check the path, its permissions and the free space");
 }
 
 // A terminal, a pipe or /dev/null is written in place.

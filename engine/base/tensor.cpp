@@ -106,7 +106,7 @@ Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
 
 Tensor Tensor::reshaped(const Shape& shape) const {
   if (shape.numel() != numel())
-    throw Error(ErrorCode::usage, "a tensor of shape " + to_string(shape_) + " can not become " + to_string(shape));
+    throw Error(ErrorCode::usage, "a tensor of shape " + to_string(shape_) + " cannot become " + to_string(shape));
   Tensor view = *this;
   view.shape_ = shape;
   return view;

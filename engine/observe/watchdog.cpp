@@ -95,7 +95,7 @@ void Watchdog::judge() {
   const double patience = std::min(options_.seconds * kEnd, kLongestEnd);
   if (call_ends_within(options_.others ? patience / 10 : patience)) return;
   std::fflush(stdout);
-  std::fprintf(stderr, "dp: error: %s; a thread that stands so can not be ended, so the process is\n", error.what());
+  std::fprintf(stderr, "dp: error: %s; a thread that stands so cannot be ended, so the process is\n", error.what());
   std::fflush(stderr);
   if (options_.last_words) options_.last_words(error);
   if (options_.others && call_ends_within(patience * 0.9)) return;

@@ -105,7 +105,7 @@ ResolvedOptions resolved(DataParallelOptions o) {
   if (o.devices.empty()) o.devices = default_devices();
   for (const Device& device : o.devices)
     if (device.kind != o.devices.front().kind)
-      refuse(fmt::format("devices of different kinds, {} and {}, can not train together", to_string(o.devices.front()),
+      refuse(fmt::format("devices of different kinds, {} and {}, cannot train together", to_string(o.devices.front()),
                          to_string(device)));
   if (o.amp != Amp::off && o.devices.front().kind == DeviceKind::cpu)
     refuse("mixed precision (--amp) is for GPUs: CPU replicas compute in float32; leave it out");
@@ -126,7 +126,7 @@ ResolvedOptions resolved(DataParallelOptions o) {
   if (o.logical_shards < 0) refuse("logical_shards must not be negative");
   if (o.logical_shards > 0) {
     if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
-      refuse(fmt::format("{} logical shards can not be spread evenly over {} replicas; take a multiple of {}",
+      refuse(fmt::format("{} logical shards cannot be spread evenly over {} replicas; take a multiple of {}",
                          o.logical_shards, o.devices.size(), o.devices.size()));
     if (o.loss == LossAt::gathered) refuse("logical shards compute their own loss: choose loss local");
     o.deterministic = true;

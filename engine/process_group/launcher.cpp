@@ -131,7 +131,7 @@ class Launcher {
     }
     ::execv(program_.c_str(), arguments);
     process_group::write_line(STDERR_FILENO,
-                              std::string("dp: can not start ") + program_.c_str() + ": " + std::strerror(errno));
+                              std::string("dp: cannot start ") + program_.c_str() + ": " + std::strerror(errno));
     ::_exit(127);
   }
 

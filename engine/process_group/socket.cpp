@@ -70,7 +70,7 @@ FileHandle listen_on(const std::string& address, int port) {
       return file;
     error = errno;
   }
-  throw Error(ErrorCode::usage, "rank 0 can not listen on " + place(address, port) + ": " + std::strerror(error) +
+  throw Error(ErrorCode::usage, "rank 0 cannot listen on " + place(address, port) + ": " + std::strerror(error) +
                                     "; choose another --master-port, or an address of this host");
 }
 

@@ -28,7 +28,7 @@ ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options) {
   const bool varies = data.train->varies() || data.test->varies();
   if (options.images_on == ImagesOn::device && varies)
     throw Error(ErrorCode::usage,
-                "this data set varies its images while it reads them, so that devices can not keep them; leave them on "
+                "this data set varies its images while it reads them, so that devices cannot keep them; leave them on "
                 "the host");
   if (options.images_on != ImagesOn::automatic) return options.images_on;
   const std::vector<Device>& devices = options.parallel.devices;

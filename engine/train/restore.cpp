@@ -36,7 +36,7 @@ std::string newest_noticed(const std::string& run, const Notice& notice) {
   const std::string found = find_checkpoint(run, &passed);
   if (found.empty() || !notice) return found;
   for (const PassedOver& one : passed)
-    notice(fmt::format("the checkpoint '{}' can not be read and is passed over ({}); '{}' is taken instead", one.folder,
+    notice(fmt::format("the checkpoint '{}' cannot be read and is passed over ({}); '{}' is taken instead", one.folder,
                        one.reason, found));
   return found;
 }

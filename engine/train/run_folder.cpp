@@ -51,16 +51,16 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
     errno = error;
     fail(what, where, remedy);
   };
-  if (const int error = made_.make_folders(path_)) refuse(error, "can not make the run folder", path_);
+  if (const int error = made_.make_folders(path_)) refuse(error, "cannot make the run folder", path_);
   lock_.emplace(path_);
   if (!lock_->held()) {
     if (lock_->error() == EWOULDBLOCK)
       throw Error(ErrorCode::usage, "another run is writing in '" + path_ + "'; wait for it, or " + remedy);
-    refuse(lock_->error(), "can not lock the run folder", path_);
+    refuse(lock_->error(), "cannot lock the run folder", path_);
   }
   const std::string checkpoints = path_ + "/checkpoints";
-  if (const int error = made_.make_folders(checkpoints)) refuse(error, "can not make", checkpoints);
-  if (::access(checkpoints.c_str(), W_OK | X_OK) != 0) refuse(errno, "can not write in", checkpoints);
+  if (const int error = made_.make_folders(checkpoints)) refuse(error, "cannot make", checkpoints);
+  if (::access(checkpoints.c_str(), W_OK | X_OK) != 0) refuse(errno, "cannot write in", checkpoints);
 }
 
 RunFolder::~RunFolder() {
@@ -100,12 +100,12 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   const std::string metrics = path_ + "/metrics.jsonl", config = path_ + "/config.toml";
   made_.note_unless_there(metrics);
   metrics_ = ::open(metrics.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-  if (metrics_ < 0) fail("can not write", metrics, "check its permissions");
+  if (metrics_ < 0) fail("cannot write", metrics, "check its permissions");
   made_.note_unless_there(config);
   write_file_atomically(config, config_toml);
   ::unlink((path_ + "/summary.json").c_str());
   const auto keep = static_cast<off_t>(continued_from ? kept_bytes(metrics, *continued_from) : 0);
-  if (::ftruncate(metrics_, keep) != 0) fail("can not trim", metrics, "check its permissions");
+  if (::ftruncate(metrics_, keep) != 0) fail("cannot trim", metrics, "check its permissions");
   ::lseek(metrics_, keep, SEEK_SET);
   made_.keep();
 }
@@ -122,7 +122,7 @@ void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
       const int saved = errno;
       if (::ftruncate(metrics_, begin) == 0) ::lseek(metrics_, begin, SEEK_SET);  // removes an incomplete line
       errno = saved;
-      fail("can not append to", path_ + "/metrics.jsonl", "free some space");
+      fail("cannot append to", path_ + "/metrics.jsonl", "free some space");
     }
     done += static_cast<std::size_t>(wrote);
   }

@@ -29,7 +29,7 @@ bool CallBoard::announce(int rank, std::uint64_t number, const CollectiveCall& c
     place = find_shared(data);
     if (place.file < 0 && call.count > 0)
       throw Error(ErrorCode::usage, "communicator " + name_ + ": a " + to_string(call) +
-                                        " with data in memory that other processes can not reach");
+                                        " with data in memory that other processes cannot reach");
   }
   mine.slots[number % kSlots] = {call, data, place};
   mine.announced.store(number + 1, std::memory_order_release);

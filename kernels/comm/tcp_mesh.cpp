@@ -189,7 +189,7 @@ class Mesh {
   // For connections that this rank opened. The address is the one that the peer published, hence a failure is an error.
   [[noreturn]] void give_up(const Opening& one, const std::string& why) const {
     const Place& place = places_[static_cast<std::size_t>(one.rank)];
-    throw Error(ErrorCode::device, "rank " + std::to_string(rendezvous_.rank()) + " can not connect to rank " +
+    throw Error(ErrorCode::device, "rank " + std::to_string(rendezvous_.rank()) + " cannot connect to rank " +
                                        std::to_string(one.rank) + " at " + place.address + " port " +
                                        std::to_string(place.port) + ": " + why);
   }

@@ -66,7 +66,7 @@ TcpListener listen_at(const std::string& address, int backlog) {
   auto* const name = reinterpret_cast<sockaddr*>(&bound);
   if (bind(listener.socket.get(), where->ai_addr, where->ai_addrlen) != 0 ||
       listen(listener.socket.get(), backlog) != 0 || getsockname(listener.socket.get(), name, &length) != 0)
-    throw Error(ErrorCode::device, "communicator tcp can not listen at " + address + " (" + describe_errno(errno) +
+    throw Error(ErrorCode::device, "communicator tcp cannot listen at " + address + " (" + describe_errno(errno) +
                                        "); is it an address of this host?");
   listener.port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                                                     : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
@@ -77,8 +77,8 @@ Descriptor connect_to(const std::string& address, int port) {
   const Addresses where = numeric(address, port);
   Descriptor socket = open_socket(*where);
   if (connect(socket.get(), where->ai_addr, where->ai_addrlen) != 0 && errno != EINPROGRESS)
-    throw Error(ErrorCode::device, "communicator tcp can not reach " + address + " port " + std::to_string(port) +
-                                       " (" + describe_errno(errno) + ")");
+    throw Error(ErrorCode::device, "communicator tcp cannot reach " + address + " port " + std::to_string(port) + " (" +
+                                       describe_errno(errno) + ")");
   return socket;
 }
 

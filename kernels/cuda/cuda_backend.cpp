@@ -31,7 +31,7 @@ class CudaBackend final : public Backend {
                                                                 std::span<Context* const> contexts) override {
     for (Context* const context : contexts)
       if (context->device().kind != DeviceKind::cuda)
-        throw Error(ErrorCode::usage, to_string(context->device()) + " can not exchange data with GPUs: it is none");
+        throw Error(ErrorCode::usage, to_string(context->device()) + " cannot exchange data with GPUs: it is none");
     if (name == "nccl") return make_nccl_communicators(contexts);
     if (name == "p2p") return make_p2p_communicators(contexts);
     throw Error(ErrorCode::usage, "GPUs exchange data through p2p or nccl, not through '" + std::string(name) + "'");
@@ -50,7 +50,7 @@ class CudaBackend final : public Backend {
     if (detours.empty()) return {"p2p", "every pair of GPUs has direct access that was checked"};
     const std::string refusal = nccl_refusal(indices);
     if (refusal.empty()) return {"nccl", "p2p would copy between " + detours};
-    return {"p2p", "nccl can not be used: " + refusal};
+    return {"p2p", "nccl cannot be used: " + refusal};
   }
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) override {
     if (name == "nccl") return join_nccl(context, rendezvous);

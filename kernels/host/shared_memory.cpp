@@ -104,7 +104,7 @@ void* PeerMemory::at(int rank, const SharedPlace& place) {
   const int error = errno;
   if (file >= 0) ::close(file);
   errno = error;
-  if (data == MAP_FAILED) refuse("the memory of rank " + std::to_string(rank) + " can not be reached; try --comm tcp");
+  if (data == MAP_FAILED) refuse("the memory of rank " + std::to_string(rank) + " cannot be reached; try --comm tcp");
   mappings_.push_back({rank, place.serial, data, place.bytes});
   return static_cast<char*>(data) + place.offset;
 }

@@ -171,7 +171,7 @@ TEST_CASE("synthetic images on the command line") {
   check_table(table);
 }
 
-TEST_CASE("places that can not be written") {
+TEST_CASE("places that cannot be written") {
   const std::vector<std::string> tiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), tiny.begin(), tiny.end());

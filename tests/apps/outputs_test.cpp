@@ -50,7 +50,7 @@ TEST_CASE("a pipe that nobody reads is refused as an output before anything is t
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
     const Outcome outcome = run_dp_train(kTiny + Words{"--output-dir", "run", option, "pipe"}, temp.path());
-    check_failed_output(outcome, "can not write 'pipe': it is a pipe or socket that nobody reads");
+    check_failed_output(outcome, "cannot write 'pipe': it is a pipe or socket that nobody reads");
     CHECK_THAT(outcome.out, !Catch::Contains("Epoch:"));
     CHECK_FALSE(std::filesystem::exists(temp / "run"));
   }

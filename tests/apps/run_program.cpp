@@ -89,7 +89,7 @@ Program::Program(const std::vector<std::string>& arguments, const std::string& f
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   out_ = ends[0];
-  if (error != 0) throw std::runtime_error("can not start " + path);
+  if (error != 0) throw std::runtime_error("cannot start " + path);
 }
 
 std::string Program::wait_for(const std::string& text) {

@@ -31,11 +31,11 @@ TEST_CASE("a file for results: a pipe that nobody reads, no name, no room") {
   for (const char* option : {"--json", "--html", "--markdown"}) {
     INFO(option);
     check_failed_output(bench(in, model + option + " pipe 2>&1 > /dev/null"),
-                        "can not write pipe: it is a pipe or socket");
+                        "cannot write pipe: it is a pipe or socket");
     check_failed_output(bench(in, model + option + " /dev/full 2>&1 > /dev/null"),
-                        "can not write /dev/full: No space left");
+                        "cannot write /dev/full: No space left");
     check_failed_output(bench(in + "ulimit -f 0; ", model + option + " file 2>&1 > /dev/null"),
-                        "can not write file: File too large");
+                        "cannot write file: File too large");
     const BenchOutcome unnamed = bench(in, model + option + " ''");
     CHECK(unnamed.code == 2);
     CHECK_THAT(unnamed.text, Catch::Contains(std::string(option) + ": it is empty; name a file"));

@@ -38,7 +38,7 @@ TEST_CASE("bad flags are exit 2 and one line that says what to do") {
   }
 }
 
-TEST_CASE("a file that can not be written is exit 7 before anything is measured") {
+TEST_CASE("a file that cannot be written is exit 7 before anything is measured") {
   const BenchOutcome outcome = run_bench("step --json /no/such/folder/x.json");
   CHECK(outcome.code == 7);
   CHECK(outcome.text.find("starting") == std::string::npos);

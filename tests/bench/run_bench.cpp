@@ -11,7 +11,7 @@ namespace dp::test {
 BenchOutcome run_shell(const std::string& command) {
   BenchOutcome outcome;
   std::FILE* const pipe = ::popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) throw std::runtime_error("can not run " + command);
+  if (pipe == nullptr) throw std::runtime_error("cannot run " + command);
   std::array<char, 4096> part{};
   while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), got);
   const int status = ::pclose(pipe);

@@ -53,7 +53,7 @@ TEST_CASE("S22: a checkpoint comes back as it was saved, again and again") {
   CHECK(run.holds("best", 3));
 }
 
-TEST_CASE("a checkpoint without momenta, and a state that JSON can not hold") {
+TEST_CASE("a checkpoint without momenta, and a state that JSON cannot hold") {
   const Run run;
   dp::Checkpoint checkpoint = checkpoint_at(1);
   checkpoint.momenta.clear();

@@ -33,12 +33,12 @@ ScratchFolder::ScratchFolder()
 void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!file.flush()) throw std::runtime_error("can not write " + path);
+  if (!file.flush()) throw std::runtime_error("cannot write " + path);
 }
 
 std::string read_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error("can not read " + path);
+  if (!file) throw std::runtime_error("cannot read " + path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -141,7 +141,7 @@ TEST_CASE("what no file may hold is not written") {
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
-TEST_CASE("a write that can not be done says where and why, and leaves what was there") {
+TEST_CASE("a write that cannot be done says where and why, and leaves what was there") {
   const ScratchFolder folder;
   const NamedTensors tensors = {{"a", Tensor(Shape{1})}};
   const auto missing = outcome_of([&] { dp::write_safetensors(folder / "no/x", tensors); });

@@ -207,14 +207,14 @@ TEST_CASE("tcp: a rank that knows another secret is refused") {
   });
   CHECK_THAT(errors[0],
              Catch::Contains("rank 0 of communicator tcp has no connection with rank 1 at 127.0.0.1 after 2 s"));
-  CHECK_THAT(errors[1], Catch::Contains("rank 1 can not connect to rank 0 at 127.0.0.1") &&
+  CHECK_THAT(errors[1], Catch::Contains("rank 1 cannot connect to rank 0 at 127.0.0.1") &&
                             Catch::Contains("closed the connection"));
 }
 
 TEST_CASE("tcp: an address that is not this host's is said") {
   JoiningWorld world(2);
   for (ThreadRendezvous& rank : world.ranks) rank.address = "192.0.2.1";
-  CHECK_THROWS_WITH(world.join(0), Catch::Contains("can not listen at 192.0.2.1"));
+  CHECK_THROWS_WITH(world.join(0), Catch::Contains("cannot listen at 192.0.2.1"));
   world.ranks[0].address = "some.name";
   CHECK_THROWS_WITH(world.join(0), Catch::Contains("name one in numbers"));
 }

@@ -117,7 +117,7 @@ TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
     check_all<double>(ranks, 3001, 1, whole_numbers<double>);
     check_parts(ranks, ranks.size() - 1);
   } catch (const Error& error) {
-    if (std::string(error.what()).find("nccl can not be used") == std::string::npos) throw;
+    if (std::string(error.what()).find("nccl cannot be used") == std::string::npos) throw;
     mark_skipped(error.what());
   }
 }

@@ -54,7 +54,7 @@ TEST_CASE("synthetic images have the shape asked for and uniform bytes, the same
   CHECK(sum / (500 * 105) == Approx(127.5).margin(2));
 }
 
-TEST_CASE("synthetic refuses shapes and counts that can not be") {
+TEST_CASE("synthetic refuses shapes and counts that cannot be") {
   for (const dp::Shape& shape : {dp::Shape{}, dp::Shape{3}, dp::Shape{1, 2}, dp::Shape{1, 0, 3}, dp::Shape{1, 1, 1, 1}})
     CHECK_THROWS_AS(dp::datasets::synthetic(shape, 2, 1, 1), dp::Error);
   const dp::Shape image{1, 2, 2};

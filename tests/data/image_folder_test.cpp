@@ -105,7 +105,7 @@ TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
   for (const int side : {-1, 0, 4097}) CHECK_THROWS_AS(dp::datasets::image_folder(path, side), dp::Error);
 }
 
-TEST_CASE("an image that can not be read is named when its turn comes, and the others still come") {
+TEST_CASE("an image that cannot be read is named when its turn comes, and the others still come") {
   const TemporaryFolder folder;
   fill(folder);
   const std::string path = folder.path(), bad = path + "/train/ape/b.JPEG";
@@ -130,7 +130,7 @@ TEST_CASE("an image that can not be read is named when its turn comes, and the o
   CHECK_THAT(said(), Catch::StartsWith(bad + ": is not a regular file"));
   const dp::DatasetPair gone = dp::datasets::image_folder(path, 32);
   fs::remove(bad);
-  CHECK_THAT(data_refusal([&] { gone.train->image(1); }), Catch::StartsWith(bad + ": can not be opened"));
+  CHECK_THAT(data_refusal([&] { gone.train->image(1); }), Catch::StartsWith(bad + ": cannot be opened"));
 }
 
 TEST_CASE("S21: random crops are keyed by seed, epoch and sample, not by threads or batches") {

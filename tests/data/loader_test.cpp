@@ -235,7 +235,7 @@ class AddressLimit {
 
 }  // namespace
 
-TEST_CASE("loader threads that can not be started: an error that says how many could, and what to do") {
+TEST_CASE("loader threads that cannot be started: an error that says how many could, and what to do") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers map memory for each thread");
 #endif

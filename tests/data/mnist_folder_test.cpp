@@ -125,7 +125,7 @@ TEST_CASE("what is no readable file is refused in its place") {
 
   replace();
   std::filesystem::create_symlink(path.filename(), path);  // a link to itself
-  CHECK_THAT(refusal(folder), Catch::Contains("can not be opened"));
+  CHECK_THAT(refusal(folder), Catch::Contains("cannot be opened"));
 
   replace();
   std::filesystem::create_symlink("nothing", path);

@@ -101,7 +101,7 @@ TEST_CASE("logical shards equal the plain computation to rounding") {
   CHECK(worst.error <= 2e-5);  // rounding of float32 weights, as for micro-batches
 }
 
-TEST_CASE("logical shards that can not be had are refused with a way out") {
+TEST_CASE("logical shards that cannot be had are refused with a way out") {
   const Model model = small_convnet();
   CHECK_THROWS_WITH(DataParallel(model, on_shards(3, 8)), Catch::Contains("multiple of 3"));
   DataParallelOptions gathered = on_shards(2, 4);

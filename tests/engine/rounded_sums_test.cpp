@@ -128,7 +128,7 @@ TEST_CASE("sums in bfloat16: a NaN of one replica is not lost, and skips or ends
     }
 }
 
-TEST_CASE("sums in bfloat16: what can not be is refused and says what to do") {
+TEST_CASE("sums in bfloat16: what cannot be is refused and says what to do") {
   const Model model = small_convnet();
   CHECK_THAT(refusal(model, rounding(on_reference())), Catch::Contains("float64") && Catch::Contains("leave"));
   DataParallelOptions options = on_cpus(2);

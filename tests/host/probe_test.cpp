@@ -96,6 +96,6 @@ TEST_CASE("a plugin is taken from DP_PLUGIN_PATH, and refused in one line when i
   CHECK_THAT(refused(DP_FOREIGN_PLUGIN),
              Catch::Contains("belongs to another build of dp") && Catch::Contains("other-hash"));
   dp::test::write_text(folder / "libdp_cuda.so", "not a library");
-  CHECK_THAT(refused(folder.path()), Catch::Contains("can not be loaded"));
+  CHECK_THAT(refused(folder.path()), Catch::Contains("cannot be loaded"));
   CHECK_THAT(refused("/no/such/folder:" + std::string(DP_FOREIGN_PLUGIN)), Catch::Contains("another build"));
 }

@@ -128,7 +128,7 @@ TEST_CASE("what is not a step is not traced, nor what lies outside the chosen on
   for (const Span& span : rest.spans) CHECK((span.step == 1 || span.step == 2));
 }
 
-TEST_CASE("a timeline that was not asked for can not be written") {
+TEST_CASE("a timeline that was not asked for cannot be written") {
   DataParallel net(small_convnet(), on_cpus(1));
   CHECK_THROWS_AS(net.write_trace("/tmp/never"), Error);
 }

@@ -182,7 +182,7 @@ TEST_CASE("ddp: gradients summed in bfloat16, the same bits over shared memory a
   CHECK(over_memory.stats.grad_norm == Approx(exact.stats.grad_norm).epsilon(0.02));
 }
 
-TEST_CASE("ddp: sums in bfloat16 that can not be are refused on every rank") {
+TEST_CASE("ddp: sums in bfloat16 that cannot be are refused on every rank") {
   const Model model = smooth_convnet();
   const auto refusals = [&](bool by_mpi) {
     return on_ranks(2, [&](const auto& world) {
@@ -233,7 +233,7 @@ TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error")
   }
 }
 
-TEST_CASE("ddp: what can not be made leaves nothing that the world's end would touch") {
+TEST_CASE("ddp: what cannot be made leaves nothing that the world's end would touch") {
   const Model model = small_convnet();
   const auto failures = on_ranks(2, [&](const auto& world) {
     DataParallelOptions options = in_world(on_cpus(1), world);

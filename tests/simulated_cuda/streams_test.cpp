@@ -179,7 +179,7 @@ TEST_CASE("launches that no device could run throw and name the kernel") {
   CHECK_THROWS_WITH(write_places(out, dim3(1, 65536), dim3(1), stream), Catch::Contains("InvalidConfiguration"));
   CHECK_THROWS_AS(reverse_in_shared(nullptr, nullptr, 100000, stream), Error);
   const auto refused = [](const std::string& kernel, const std::string& size) {
-    return kernel + " returned cudaErrorInvalidConfiguration: can not be launched with a " + size;
+    return kernel + " returned cudaErrorInvalidConfiguration: cannot be launched with a " + size;
   };
   CHECK(take_reports() == std::vector<std::string>{refused("places_kernel", "block of (0, 1, 1) threads"),
                                                    refused("places_kernel", "block of (1025, 1, 1) threads"),
@@ -214,7 +214,7 @@ TEST_CASE("shared memory beyond 48 KiB is asked for, by function and device, up 
   }
   cudaGetLastError();
   const auto refused = [](const std::string& asked, const std::string& allowed) {
-    return "dynamic_shared_kernel returned cudaErrorInvalidValue: can not be launched with " + asked +
+    return "dynamic_shared_kernel returned cudaErrorInvalidValue: cannot be launched with " + asked +
            " bytes of dynamic shared memory, 0 static ones; it may have " + allowed;
   };
   const std::string by_default = "49152 dynamic ones, and 49152 of both, until cudaFuncSetAttribute allows more on ";

@@ -34,7 +34,7 @@ class TemporaryFolder {
     std::filesystem::create_directories(std::filesystem::path(*this / name).parent_path());
     std::ofstream file(*this / name, std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    if (!file.flush()) throw std::runtime_error("can not write " + name);
+    if (!file.flush()) throw std::runtime_error("cannot write " + name);
   }
 
  private:

@@ -100,7 +100,7 @@ TEST_CASE("an exception on a replica ends the run with its place, and the folder
   CHECK(tiny_run(options).steps == 21);
 }
 
-TEST_CASE("a checkpoint that can not be written is a notice as long as another will follow") {
+TEST_CASE("a checkpoint that cannot be written is a notice as long as another will follow") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 3;
@@ -118,7 +118,7 @@ TEST_CASE("a checkpoint that can not be written is a notice as long as another w
   CHECK(summary.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
 }
 
-TEST_CASE("a last checkpoint that can not be written is an I/O error") {
+TEST_CASE("a last checkpoint that cannot be written is an I/O error") {
   const TemporaryFolder temp;
   std::unique_ptr<FullDisk> full;
   TrainerCallbacks callbacks;

@@ -297,7 +297,7 @@ TEST_CASE("another model, data set, seed or batch is refused, naming both values
                [&] { Trainer(model, dp::test::tiny_digits(), options).run(); });
 }
 
-TEST_CASE("a newest checkpoint that can not be read is named, with what is taken instead") {
+TEST_CASE("a newest checkpoint that cannot be read is named, with what is taken instead") {
   for (const char* file : {"model.safetensors", "state.json"}) {
     INFO(file);
     const TemporaryFolder temp;
@@ -315,14 +315,14 @@ TEST_CASE("a newest checkpoint that can not be read is named, with what is taken
       callbacks.on_message = [&](const std::string& text) { said.push_back(text); };
       CHECK_THROWS_WITH(tiny_run(options, callbacks), "enough");
       REQUIRE(said.size() == 2);
-      CHECK_THAT(said[0], Catch::Contains("'" + last + "' can not be read") && Catch::Contains(file) &&
+      CHECK_THAT(said[0], Catch::Contains("'" + last + "' cannot be read") && Catch::Contains(file) &&
                               Catch::Contains("'" + best + "' is taken instead"));
       CHECK_THAT(said[1], Catch::Contains("resumed from '" + best + "'"));
     }
   }
 }
 
-TEST_CASE("what can not be resumed is named") {
+TEST_CASE("what cannot be resumed is named") {
   const TemporaryFolder temp;
   const auto refused = [&](ErrorCode code, const std::string& resume, const std::string& fragment) {
     TrainerOptions options = tiny_options();

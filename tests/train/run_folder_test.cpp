@@ -77,7 +77,7 @@ TEST_CASE("an empty path writes nothing") {
   CHECK_FALSE(none.writes());
 }
 
-TEST_CASE("a folder that can not be made is an I/O error") {
+TEST_CASE("a folder that cannot be made is an I/O error") {
   const TemporaryFolder temp;
   write_text(temp / "file", "x");
   expect_error(ErrorCode::io, {temp / "file", "--output-dir"}, [&] { RunFolder folder(temp / "file"); });
@@ -147,7 +147,7 @@ TEST_CASE("a device or a pipe is written through, never replaced") {
   CHECK(std::filesystem::is_character_file("/dev/null"));
 }
 
-TEST_CASE("a place that can not be written is found ahead") {
+TEST_CASE("a place that cannot be written is found ahead") {
   const TemporaryFolder temp;
   expect_error(ErrorCode::io, {temp.path()}, [&] { dp::require_writable(temp.path()); });
   expect_error(ErrorCode::io, {"none/s.json"}, [&] { dp::require_writable(temp / "none/s.json"); });

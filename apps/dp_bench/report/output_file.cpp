@@ -28,7 +28,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::fail(int error) const {
   const std::string why = error == ENXIO ? "it is a pipe or socket that nobody reads" : std::strerror(error);
-  throw dp::Error(dp::ErrorCode::io, "can not write " + path_ + ": " + why + "; name a file in a folder with room");
+  throw dp::Error(dp::ErrorCode::io, "cannot write " + path_ + ": " + why + "; name a file in a folder with room");
 }
 
 void OutputFile::write(const std::string& text) {

@@ -7,7 +7,7 @@ namespace dp_bench {
 
 class OutputFile {
  public:
-  // Empty path: no file. The old content stays until write(). dp::Error(io) if the path can not be opened for writing,
+  // Empty path: no file. The old content stays until write(). dp::Error(io) if the path cannot be opened for writing,
   // or is a pipe without a reader.
   explicit OutputFile(std::string path);
   ~OutputFile();

@@ -17,7 +17,7 @@ namespace {
 // that uses it. That allocates memory while peers may already wait in a kernel (docs/decisions/0028).
 const NcclApi& library() {
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-  if (nccl().api == nullptr) throw Error(ErrorCode::usage, "nccl can not be used: " + nccl().reason);
+  if (nccl().api == nullptr) throw Error(ErrorCode::usage, "nccl cannot be used: " + nccl().reason);
   return *nccl().api;
 }
 
@@ -150,7 +150,7 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(std::span<Con
   std::vector<int> devices;
   for (Context* const context : contexts) devices.push_back(context->device().index);
   if (const std::string refusal = nccl_refusal(devices); !refusal.empty())
-    throw Error(ErrorCode::usage, "nccl can not be used: " + refusal + "; p2p can (--comm p2p)");
+    throw Error(ErrorCode::usage, "nccl cannot be used: " + refusal + "; p2p can (--comm p2p)");
   const NcclApi& api = library();
   const int size = static_cast<int>(contexts.size());
   NcclId id{};

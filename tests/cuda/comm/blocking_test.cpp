@@ -205,7 +205,7 @@ TEST_CASE("simulated GPUs: what comes back from a device is whole, however large
 
 // Like a broken GPU: its work never ends, and neither does dependent work on other GPUs.
 TEST_CASE(
-    "simulated GPUs: who waits for a GPU that never answers ends by the abort flag, and leaves what it can not free") {
+    "simulated GPUs: who waits for a GPU that never answers ends by the abort flag, and leaves what it cannot free") {
   SimulatedGpus machine(2);
   AbortFlag abort{false};
   std::atomic<bool> answers{false};

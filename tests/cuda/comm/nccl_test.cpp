@@ -244,7 +244,7 @@ TEST_CASE(
     const DataParallel shared(model, on_gpus(4, 2));
     CHECK(shared.options().comm == Comm::p2p);
     CHECK(shared.communicator() == "p2p; " + detour);
-    CHECK(shared.communicator_choice().reason == "nccl can not be used: replicas 0 and 2 share cuda:0");
+    CHECK(shared.communicator_choice().reason == "nccl cannot be used: replicas 0 and 2 share cuda:0");
     DataParallelOptions shards = on_gpus(2, 2);
     shards.logical_shards = 4;
     CHECK(DataParallel(model, shards).options().comm == Comm::p2p);
@@ -257,14 +257,14 @@ TEST_CASE(
       FAIL("one GPU twice");
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::usage);
-      CHECK_THAT(error.what(), Catch::Contains("nccl can not be used: replicas 0 and 1 share cuda:0"));
+      CHECK_THAT(error.what(), Catch::Contains("nccl cannot be used: replicas 0 and 1 share cuda:0"));
     }
   }
   const DataParallel without(model, on_gpus(2, 2));
   CHECK(without.communicator() == "p2p; " + detour);
-  CHECK(without.communicator_choice().reason == "nccl can not be used: it is not simulated here");
+  CHECK(without.communicator_choice().reason == "nccl cannot be used: it is not simulated here");
   CHECK_THROWS_WITH(DataParallel(model, with_nccl(2)),
-                    Catch::Contains("nccl can not be used: it is not simulated here"));
+                    Catch::Contains("nccl cannot be used: it is not simulated here"));
 }
 
 TEST_CASE("nccl: ranks that make different calls are found") {
@@ -389,7 +389,7 @@ TEST_CASE("nccl: a rank without NCCL, or with another's GPU, is told to all") {
       CHECK_THAT(failure, Catch::Contains("ranks 0 and 1 both use the one at"));
   }
   for (const std::string& failure : in_worlds({0, 1}, join))
-    CHECK_THAT(failure, Catch::Contains("rank 0: nccl can not be used: it is not simulated here"));
+    CHECK_THAT(failure, Catch::Contains("rank 0: nccl cannot be used: it is not simulated here"));
   for (const std::string& failure : in_worlds(
            {0}, [](int, Context&context, Rendezvous&world) { backend(DeviceKind::cuda).join("p2p", context, world); }))
     CHECK_THAT(failure, Catch::Contains("not through 'p2p'"));

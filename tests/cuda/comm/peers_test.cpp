@@ -117,7 +117,7 @@ TEST_CASE("peers: verdicts are read back, what is no verdict is not") {
   CHECK(find_out(3).programs == 1);
 }
 
-TEST_CASE("peers: where verdicts can not be kept, a process finds out once") {
+TEST_CASE("peers: where verdicts cannot be kept, a process finds out once") {
   SimulatedGpus machine(2);
   std::ofstream(std::string(std::getenv("XDG_CACHE_HOME")) + "/dp") << "a file where the folder would be";
   const Found first = find_out(2);

@@ -124,7 +124,7 @@ TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go 
 }
 
 TEST_CASE(
-    "simulated GPUs: where a graph can not be instantiated or uploaded steps go on eagerly, and a failed launch is an "
+    "simulated GPUs: where a graph cannot be instantiated or uploaded steps go on eagerly, and a failed launch is an "
     "error") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {

@@ -59,7 +59,7 @@ cudaError_t enqueue(const KernelCall& call) {
     return misused(cudaErrorInvalidResourceHandle, call.grid.kernel,
                    "launched on " + stream->name() + " while " + device_name(current_device()) + " is current");
   const auto refuse = [&](cudaError_t error, const std::string& problem) {
-    return misused(error, call.grid.kernel, "can not be launched with " + problem);
+    return misused(error, call.grid.kernel, "cannot be launched with " + problem);
   };
   const FunctionLimits limits = limits_of(call.function);
   if (const std::string problem = check_shape(call.grid); !problem.empty())

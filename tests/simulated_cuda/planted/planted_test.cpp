@@ -25,7 +25,7 @@ Outcome run(const std::string& build, const std::string& arguments) {
   const std::string options = "ASAN_OPTIONS=symbolize=0 TSAN_OPTIONS=symbolize=0 UBSAN_OPTIONS=symbolize=0 ";
   const std::string command = options + DP_PLANTED + build + " " + arguments + " 2>&1";
   FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) throw std::runtime_error("can not run " + command);
+  if (pipe == nullptr) throw std::runtime_error("cannot run " + command);
   Outcome outcome{0, {}};
   std::array<char, 4096> buffer;
   for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)

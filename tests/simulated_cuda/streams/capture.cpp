@@ -97,8 +97,7 @@ cudaError_t submit(Stream& stream, const Work& work, const char* call) {
   if (const auto* copy = std::get_if<CopyWork>(&work))
     for (const void* const side : {static_cast<const void*>(copy->to), copy->from})
       if (owner_of(side) < 0 && !is_pinned(side))
-        return spoil(*capture, cudaErrorStreamCaptureUnsupported, call,
-                     "a copy of pageable memory can not be captured");
+        return spoil(*capture, cudaErrorStreamCaptureUnsupported, call, "a copy of pageable memory cannot be captured");
   capture->threads.insert(std::this_thread::get_id());
   add(*capture, stream, work);
   return cudaSuccess;
