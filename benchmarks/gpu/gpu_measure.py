@@ -120,7 +120,7 @@ WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "
 
 def kind_of_way(name):
     """The table column of a candidate. The unfused parts of a fused op have a column of their own."""
-    if name.startswith("in turn: "):
+    if name.startswith("unfused: "):
         return "in_turn"
     fused = name.split(" tf32")[0].split(" widened")[0].endswith(" fused")
     if name.startswith(("cudnn:", "cublaslt:")):

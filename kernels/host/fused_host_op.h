@@ -13,14 +13,14 @@ class FusedHostOp final : public HostOp {
   FusedHostOp(const Desc& desc, const Make& make) {
     std::unique_ptr<HostOp> convolution = make(convolution_of(desc));
     tensors_ = convolution->tensors();
-    name_ = "in turn: " + convolution->implementation();
+    name_ = "unfused: " + convolution->implementation();
     steps_ = fused_steps(desc, std::move(convolution), make);
   }
   template <FusedLayer Desc, typename Make>
   FusedHostOp(const Desc& desc, const Make& make) {
     LayerSteps<HostOp> layer = layer_steps(desc, make);
     tensors_ = std::move(layer.tensors);
-    name_ = "in turn: " + layer.name;
+    name_ = "unfused: " + layer.name;
     steps_ = std::move(layer.steps);
   }
   std::size_t workspace_bytes() const override { return steps_.workspace_bytes(); }

@@ -22,8 +22,8 @@ conv2d_forward x (8)\town:mma 64x64\t14.000
 conv2d_forward x (8)\tcudnn:eng12 k2=3\t-\tloses NaN
 conv2d_forward x (8)\tcudnn:eng13\t-\tnot tried
 conv2d_forward x (8)\tcudnn:eng14\t20.000\ttimed without a graph
-norm_conv2d_forward x (8)\tin turn: own:gemm 64x64\t40.000
-norm_conv2d_forward x (8)\tin turn: own:mma 128x64\t22.500
+norm_conv2d_forward x (8)\tunfused: own:gemm 64x64\t40.000
+norm_conv2d_forward x (8)\tunfused: own:mma 128x64\t22.500
 norm_conv2d_forward x (8)\town:mma 128x64 fused\t16.000
 norm_conv2d_forward x (8)\tcudnn:eng2 fused\t15.250
 norm_conv2d_forward x (8)\tcud"""

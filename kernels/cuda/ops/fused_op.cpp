@@ -47,7 +47,7 @@ std::unique_ptr<CudaOp> unfused(const OpDesc& desc, std::unique_ptr<CudaOp> conv
   return convolution == nullptr ? nullptr : std::make_unique<FusedCudaOp>(desc, std::move(convolution), options);
 }
 
-std::string unfused_name(const std::string& convolution) { return "in turn: " + convolution; }
+std::string unfused_name(const std::string& convolution) { return "unfused: " + convolution; }
 
 std::unique_ptr<CudaOp> make(const NormConv2dForward& desc, const CudaOpOptions& options) {
   return pinned(desc, options);
