@@ -156,7 +156,7 @@ class WhatBecomesOfIt(Pretended):
         self.behave("64 crash\n128 signal\n256 torn\n512 absent\n")
         record = self.run_here("r", "--types", "fp32", "--networks", "MNIST", "--only", "step", "--batches", "64,128,256,512,1024")
         self.assertEqual([whys[:24] for whys in self.whys(record)],
-                         ["exit status 4: out of lu", "ended by signal 9", "its report cannot be re", "the reason", ""])
+                         ["exit status 4: out of lu", "ended by signal 9", "its report cannot be rea", "the reason", ""])
         self.assertEqual([bool(result["report"]) for result in record["results"]], [False, False, False, True, True])
         page = self.page("r")
         self.assertIn("| step: MNIST convnet, 28x28, batch 64, fp32 | all | exit status 4: out of luck |", page)
