@@ -11,8 +11,8 @@ int main() {
   for (const dp::Batch& batch : train.epoch(0)) {
     const dp::Tensor& logits = net.forward(batch.images);  // gathered on the master
     const dp::Loss loss = dp::cross_entropy(logits, batch.labels);
-    net.backward(loss.grad);  // scattered; gradients summed on the master
-    net.step(sgd);            // updated there, broadcast
+    net.backward(loss.grad);  // scattered; gradients reduced over the replicas
+    net.step(sgd);            // weights updated on every replica
   }
 
   for (const dp::Batch& batch : test.epoch(0)) net.evaluate(batch);
