@@ -20,7 +20,7 @@ dp::TrainerOptions trainer_options(const Arguments& arguments, const dp::models:
                                    const std::vector<dp::Device>& devices,
                                    const std::shared_ptr<dp::ProcessGroup>& group);
 
-// A warning that lists the given flags without effect on this kind of device. Empty if there are none.
+// Warns about flags that have no effect on this kind of device. Empty if every given flag has an effect.
 std::string without_effect(const Arguments& arguments, dp::DeviceKind kind);
 
 // The run's folder. Empty if the run writes none. The destructor removes folders that were created here if they are

@@ -27,8 +27,8 @@ std::vector<Violation> check_edges(const std::vector<SourceFile>& files);
 std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files);
 // 3: no include cycles.
 std::vector<Violation> check_cycles(const std::vector<SourceFile>& files);
-// 4: CUDA code is in kernels/cuda, tests/simulated_cuda and the tests' fake driver only. No #if tests for CUDA, except
-// in one header with inline PTX.
+// 4: CUDA code is in kernels/cuda, tests/simulated_cuda and the tests' fake driver only. Preprocessor conditionals on
+// CUDA are allowed in one header, which has inline PTX.
 std::vector<Violation> check_cuda(const std::vector<SourceFile>& files);
 // 5: no file has more than 400 lines.
 std::vector<Violation> check_length(const std::vector<SourceFile>& files);
