@@ -4,7 +4,13 @@
 
 namespace dp::kernels::cuda {
 
-void begin_range(const char* name) { nvtxRangePushA(name); }
+// NVTX replaces its function pointers on the first call, without synchronisation. The first call is hence made once,
+// and all others wait for it.
+void begin_range(const char* name) {
+  static const bool initialized = (nvtxInitialize(nullptr), true);
+  static_cast<void>(initialized);
+  nvtxRangePushA(name);
+}
 void end_range() { nvtxRangePop(); }
 
 }  // namespace dp::kernels::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -85,13 +86,15 @@ bool GraphExec::runs() const {
 
 namespace {
 
-std::mutex destroyed_mutex;
+std::mutex graphs_mutex;
+// Like a driver, refers to every graph: one whose handle was abandoned with a failed device is no leak.
+auto& instantiated = *new std::set<GraphExec*>;
 auto& destroyed = *new std::vector<std::unique_ptr<GraphExec>>;
 
 }  // namespace
 
 void free_destroyed_graphs(bool wait) {
-  const std::scoped_lock lock(destroyed_mutex);
+  const std::scoped_lock lock(graphs_mutex);
   std::erase_if(destroyed, [&](const auto& graph) { return wait || !graph->runs(); });
 }
 
@@ -109,8 +112,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   if (graph == nullptr) return failed(cudaErrorInvalidValue);
   if (any_stream_works()) may_block("cudaGraphInstantiate");
   if (is_to_fail(simulation().fail_instantiate)) return unreported(cudaErrorMemoryAllocation);
-  *exec = reinterpret_cast<cudaGraphExec_t>(new GraphExec(*reinterpret_cast<const Graph*>(graph)));
+  auto* const made = new GraphExec(*reinterpret_cast<const Graph*>(graph));
+  *exec = reinterpret_cast<cudaGraphExec_t>(made);
   graphs_changed(1);
+  const std::scoped_lock lock(graphs_mutex);
+  instantiated.insert(made);
   return cudaSuccess;
 }
 
@@ -118,8 +124,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   std::unique_ptr<GraphExec> gone(reinterpret_cast<GraphExec*>(exec));
   graphs_changed(-1);
+  const std::scoped_lock lock(graphs_mutex);
+  instantiated.erase(gone.get());
   if (!gone->runs()) return cudaSuccess;
-  const std::scoped_lock lock(destroyed_mutex);
   destroyed.push_back(std::move(gone));
   return cudaSuccess;
 }
