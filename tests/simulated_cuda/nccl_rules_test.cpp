@@ -240,6 +240,7 @@ TEST_CASE("nccl rules: a graph with the calls of one of several GPUs of a proces
   const SimulatedNccl nccl;
   TwoRanks ranks;
   ranks.all_reduce_both();
+  ranks.finish();  // the graph is launched on one of the two streams only
   const auto both = graph_of_both(ranks);
   for (int i = 0; i < 3; ++i) ok(cudaGraphLaunch(both.get(), ranks.stream(0)));
   ranks.finish();

@@ -75,12 +75,12 @@ TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each othe
   CHECK(bit_equal(result(4, 2, simt::Peer::works), expected));
 }
 
-// Run under the thread sanitizer, which must report it: the all-reduce does not wait for the first step's gradients.
+// Run under the thread sanitizer, which must report it: the reduction does not wait for the first step's gradients.
 TEST_CASE("simulated GPUs: a wait of the engine is left out", "[.left_out_wait]") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallel net(model, on_gpus(2, 2));
-  simt::simulation().left_out_wait = {.device = 0, .for_other_device = false, .number = 1};
+  simt::simulation().left_out_wait = {.device = 0, .for_other_device = false, .number = 3};
   for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f});
   net.take_stats();
 }
