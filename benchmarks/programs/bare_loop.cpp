@@ -23,7 +23,7 @@ kernels::ContextOptions context_options(int threads, bool fast_convolutions, Amp
 
 BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device,
                    int threads, std::uint64_t seed, std::int64_t batch, bool fast_convolutions, Amp amp)
-    : model_(model), norms_(model, 1) {
+    : model_(model), norms_(model) {
   const kernels::ContextOptions options = context_options(threads, fast_convolutions, amp);
   kernels::ContextOptions untried = options;  // the plan that chooses the layouts never runs
   untried.autotune = false;

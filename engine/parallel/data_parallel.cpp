@@ -157,12 +157,12 @@ void DataParallel::State::update_running_statistics(Replica& replica) {
   if (options.batch_norm == BatchNormMode::pooled) {
     for (int lane = 0; lane < replica.lanes(); ++lane)
       if (replica.select(lane) == nullptr)
-        for (int i = 0; i < norms.count(); ++i)
-          replica.zero_part({norms.norm(i).moments, norms.norm(i).moments_bytes()});
-    for (int i = 0; i < norms.count() && size() > 1; ++i)
-      io_of(replica).all_gather_parts(replica.at({engine::Space::moments, norms.norm(i).moments}),
-                                      norms.norm(i).moments_bytes() * static_cast<std::size_t>(replica.lanes()),
-                                      replica.compute());
+        for (const engine::Gather& moments : pooled_gathers) replica.zero_part(moments);
+    for (const engine::Gather& moments : pooled_gathers)
+      if (size() > 1)
+        io_of(replica).all_gather_parts(replica.at({engine::Space::moments, moments.offset}),
+                                        moments.part_bytes * static_cast<std::size_t>(replica.lanes()),
+                                        replica.compute());
   }
   const Plan* plan = replica.select(0);
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());

@@ -67,10 +67,10 @@ std::size_t DataParallel::State::taken(std::size_t bytes) const {
 }
 
 void DataParallel::State::require_room_for_weights(const kernels::Context& context) {
-  const auto lanes = static_cast<std::size_t>(norms.parts() / size());
+  const auto lanes = static_cast<std::size_t>(shards() / size());
   const std::size_t each = taken(table->bytes()) + taken(table->bytes() * lanes) +
                            taken(engine::Replica::low_bytes(*table, context)) + taken(buffer_bytes()) +
-                           taken(norms.moments_bytes());
+                           taken(moments_bytes());
   judge_memory(std::vector<std::size_t>(options.devices.size(), each), /*together=*/true,
                "weights, gradients and statistics", [&](std::size_t room, std::size_t) {
                  const std::size_t fit = engine::promised(room) / each;

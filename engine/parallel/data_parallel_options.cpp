@@ -36,6 +36,10 @@ int ranks_of(const DataParallelOptions& options) {
   return options.process_group ? options.process_group->size() : static_cast<int>(options.devices.size());
 }
 
+int shards_of(const DataParallelOptions& options) {
+  return options.logical_shards > 0 ? options.logical_shards : ranks_of(options);
+}
+
 std::optional<DType> activations_of(const DataParallelOptions& options) {
   if (options.amp == Amp::off) return std::nullopt;
   return options.amp == Amp::bfloat16 ? DType::bf16 : DType::f16;

@@ -49,12 +49,13 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     : model(m),
       options(std::move(resolved.options)),
       communicator_reason(std::move(resolved.communicator_reason)),
-      norms(m, options.logical_shards > 0 ? options.logical_shards : ranks_of(options)),
+      norms(m),
       pool(static_cast<int>(options.devices.size())) {
   if (options.batch_norm == BatchNormMode::sync) {
-    forward_gathers = engine::forward_gathers(norms);
-    backward_gathers = engine::backward_gathers(norms);
+    forward_gathers = engine::forward_gathers(norms, shards());
+    backward_gathers = engine::backward_gathers(norms, shards());
   }
+  if (options.batch_norm == BatchNormMode::pooled) pooled_gathers = engine::forward_gathers(norms, shards());
   if (options.process_group) attached.to(*options.process_group, pool.abort_flag());
   for (const Device device : options.devices) device_names.push_back(to_string(device));
   if (ProcessGroup* const group = options.process_group.get()) {
@@ -108,7 +109,8 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   require_room_for_weights(*contexts.front());
 
   engine::ReplicaOptions replica_options;
-  replica_options.lanes = norms.parts() / size();
+  replica_options.shards = shards();
+  replica_options.lanes = shards() / size();
   replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
   replica_options.scales_loss = scales_loss();
   run([&](int local) {
@@ -130,7 +132,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     if (options.process_group && size() > 1) {
       bucket_comm.front() = backend.join(name, *pointers.front(), options.process_group->state());
       io.push_back(backend.join(name, *pointers.front(), options.process_group->state()));
-    } else if (norms.parts() > 1) {
+    } else if (shards() > 1) {
       bucket_comm = backend.make_communicators(name, pointers);
       if (count > 1) io = backend.make_communicators(name, pointers);
     }
@@ -294,7 +296,7 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
   const auto row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
-  std::size_t exchanged = buffer_bytes() + norms.moments_bytes();  // bytes of the largest call on io
+  std::size_t exchanged = buffer_bytes() + moments_bytes();  // bytes of the largest call on io
   for (int micro = 0; micro < batch.micro_batches; ++micro) {
     const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
     if (rows == 0) continue;

@@ -34,6 +34,7 @@ struct ResolvedOptions {
 // Resolves every automatic choice except graphs. Error(usage) for impossible options.
 ResolvedOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas of all ranks
+int shards_of(const DataParallelOptions& options);                        // of a batch, over all replicas
 std::optional<DType> activations_of(const DataParallelOptions& options);  // empty without mixed precision
 std::string_view communicator_name(Comm comm);                            // the backends' name for it
 // Sizes of buckets and arenas are multiples of this number of elements. With nccl, all ranks' slices of a bucket are
@@ -115,10 +116,11 @@ struct DataParallel::State {
             options.dropout,
             options.batch_norm,
             scales_loss(),
-            training && !gathers && failpoints.empty()};
+            training && !gathers && failpoints.empty(),
+            shards()};
   }
   int lanes() const { return replicas.front()->lanes(); }
-  int shards() const { return size() * lanes(); }
+  int shards() const { return shards_of(options); }
   // The rows of a batch or micro-batch that belong to shard `lane` of a replica.
   kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int lane) const {
     if (options.process_group) return {0, batch};
@@ -185,6 +187,7 @@ struct DataParallel::State {
   void make_average();
   void restart_average();
   void update_average(engine::Replica& replica, engine::GradientSync& gradient_sync);
+  std::size_t moments_bytes() const { return norms.moments_bytes() * static_cast<std::size_t>(shards()); }
   std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type()); }
   // Error(usage) if batch normalisation would train on one value per channel, as in PyTorch.
   void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
@@ -232,6 +235,7 @@ struct DataParallel::State {
   const engine::Failpoints failpoints;
   const engine::NormTable norms;
   std::vector<engine::Gather> forward_gathers, backward_gathers;  // for training with synchronised normalisation
+  std::vector<engine::Gather> pooled_gathers;                     // for pooled running statistics
   // PlanStep::ready_from of each segment of backward, in order. Used by replicas without rows: the calls of the two
   // communicators must have the same order on every device.
   std::vector<std::vector<int>> ready_in_leg;

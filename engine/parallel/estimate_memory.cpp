@@ -17,7 +17,8 @@ class Estimate {
       : model_(model),
         options_(resolved(options).options),
         ranks_(static_cast<int>(options_.devices.size())),
-        norms_(model, options_.logical_shards > 0 ? options_.logical_shards : ranks_) {
+        norms_(model),
+        shards_(options_.logical_shards > 0 ? options_.logical_shards : ranks_) {
     kernels::ContextOptions context;
     context.threads = options_.threads_per_replica;
     context.deterministic = options_.deterministic;
@@ -49,23 +50,24 @@ class Estimate {
             options_.dropout,
             options_.batch_norm,
             scales_loss(),
-            training && options_.loss == LossAt::local};
+            training && options_.loss == LossAt::local,
+            shards_};
   }
   bool scales_loss() const { return options_.amp == Amp::float16; }
-  std::size_t lanes() const { return static_cast<std::size_t>(norms_.parts() / ranks_); }
+  std::size_t lanes() const { return static_cast<std::size_t>(shards_ / ranks_); }
 
   MemoryUse of_weights(int rank) const {
     const std::size_t element = size_of(table_->type());
     MemoryUse use;
     use.weights = table_->bytes() + engine::Replica::low_bytes(*table_, *context_);
     use.gradients = table_->bytes() * lanes();
-    if (options_.reduce_dtype == DType::bf16 && (norms_.parts() > 1 || ranks_of(options_) > 1))
+    if (options_.reduce_dtype == DType::bf16 && (shards_ > 1 || ranks_of(options_) > 1))
       use.gradients += engine::RoundedGradients::bytes(buckets_, lanes());
     for (const engine::Bucket& bucket : buckets_)
       use.momenta +=
           static_cast<std::size_t>(engine::updated_by(bucket, options_.reduce, rank, ranks_).size()) * element;
     const std::size_t buffers = static_cast<std::size_t>(norms_.buffer_size()) * element;
-    use.statistics = buffers + norms_.moments_bytes();
+    use.statistics = buffers + norms_.moments_bytes() * static_cast<std::size_t>(shards_);
     if (options_.ema_decay && rank == 0) use.average = table_->bytes() + buffers;
     use.other = sizeof(kernels::StepInputs) + sizeof(kernels::StepResults) * lanes() +
                 static_cast<std::size_t>(engine::norm_blocks(buckets_)) * sizeof(double);
@@ -82,7 +84,7 @@ class Estimate {
       if (training && rank == 0 && options_.loss == LossAt::gathered) add_gathered(rows);
       for (std::size_t lane = 0; lane < lanes(); ++lane) {
         const int shard = rank * static_cast<int>(lanes()) + static_cast<int>(lane);
-        const std::int64_t own = engine::shard_of(rows, shard, norms_.parts(), options_.split).size();
+        const std::int64_t own = engine::shard_of(rows, shard, shards_, options_.split).size();
         if (own == 0) continue;
         const Sizes sizes = sizes_of(plan_options(own, training, accumulate));
         if (sizes.bytes <= largest) continue;
@@ -123,6 +125,7 @@ class Estimate {
   DataParallelOptions options_;
   int ranks_;
   engine::NormTable norms_;
+  int shards_;
   std::unique_ptr<kernels::Context> context_;
   std::unique_ptr<engine::ParameterTable> table_;
   std::vector<engine::Bucket> buckets_;

@@ -6,7 +6,7 @@
 
 namespace dp::engine {
 
-NormTable::NormTable(const Model& model, int parts) : parts_(parts) {
+NormTable::NormTable(const Model& model) {
   constexpr std::int64_t kAlign = 16;
   const auto place = [this](std::int64_t channels) {
     const std::int64_t at = buffer_size_;
@@ -26,9 +26,9 @@ NormTable::NormTable(const Model& model, int parts) : parts_(parts) {
     norm.mean = place(norm.channels);
     norm.variance = place(norm.channels);
     norm.moments = moments_bytes_;
-    moments_bytes_ += norm.moments_bytes() * static_cast<std::size_t>(parts);
+    moments_bytes_ += norm.moments_bytes();
     norm.sums = moments_bytes_;
-    moments_bytes_ += norm.sums_bytes() * static_cast<std::size_t>(parts);
+    moments_bytes_ += norm.sums_bytes();
     norms_.push_back(std::move(norm));
   }
 }

@@ -64,6 +64,7 @@ struct PlanOptions {
   bool scales_loss = false;  // gradients are multiplied by LossScaler::scale
   // Training: one op may compute logits and loss. The logits are then valid after loss(), not after forward().
   bool joins_loss = false;
+  int shards = 1;  // of the batch, over all replicas
 };
 
 class Plan {
@@ -101,7 +102,7 @@ class Plan {
 
 // The gathers of a stage, in order. Used with synchronised batch normalisation only. They are the same for every plan,
 // because a replica without rows also takes part.
-std::vector<Gather> forward_gathers(const NormTable& norms);
-std::vector<Gather> backward_gathers(const NormTable& norms);
+std::vector<Gather> forward_gathers(const NormTable& norms, int shards);
+std::vector<Gather> backward_gathers(const NormTable& norms, int shards);
 
 }  // namespace dp::engine

@@ -59,8 +59,14 @@ class PlanBuilder {
   bool needs_gradient(int node) const { return node >= 0 && results_[index(node)].needs_gradient; }
 
   // This replica's part in the moments arena.
-  static Ref own_moments(const Norm& norm) { return {Space::moments, norm.moments, norm.moments_bytes()}; }
-  static Ref own_sums(const Norm& norm) { return {Space::moments, norm.sums, norm.sums_bytes()}; }
+  // A statistic of all shards: `offset` is the one that NormTable gives.
+  Ref all_shards(std::size_t offset) const {
+    return {Space::moments, offset * static_cast<std::size_t>(plan_.options_.shards)};
+  }
+  Ref own_moments(const Norm& norm) const {
+    return {Space::moments, all_shards(norm.moments).offset, norm.moments_bytes()};
+  }
+  Ref own_sums(const Norm& norm) const { return {Space::moments, all_shards(norm.sums).offset, norm.sums_bytes()}; }
 
   Value new_value(const kernels::TensorDesc& resolved);
   Value new_doubles(std::int64_t count);

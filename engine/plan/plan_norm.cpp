@@ -23,8 +23,9 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
       steps.back().gathers = sync;
     }
     if (sync)
-      add(steps, node.name + " statistics", context_.make_op(BatchNormMerge{norm.channels, norms_.parts(), norm.eps}),
-          {{Space::moments, norm.moments}, result.saved.where});
+      add(steps, node.name + " statistics",
+          context_.make_op(BatchNormMerge{norm.channels, plan_.options_.shards, norm.eps}),
+          {all_shards(norm.moments), result.saved.where});
   } else {
     add(steps, node.name + " statistics", context_.make_op(BatchNormRunning{norm.channels, norm.eps}),
         {mean, variance, result.saved.where});
@@ -46,11 +47,12 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
 // Uses part 0, or all parts. The replica with part 0 runs this step.
 void PlanBuilder::update_running() {
   if (norms_.count() == 0) return;
-  BatchNormTrack track{.parts = plan_.options_.norm == BatchNormMode::master ? 1 : norms_.parts()};
+  BatchNormTrack track{.parts = plan_.options_.norm == BatchNormMode::master ? 1 : plan_.options_.shards};
   for (int i = 0; i < norms_.count(); ++i) {
     const Norm& norm = norms_.norm(i);
-    track.norms.push_back({norm.channels, norm.momentum, static_cast<std::int64_t>(norm.moments / sizeof(double)),
-                           norm.mean, norm.variance});
+    track.norms.push_back({norm.channels, norm.momentum,
+                           static_cast<std::int64_t>(all_shards(norm.moments).offset / sizeof(double)), norm.mean,
+                           norm.variance});
   }
   add(plan_.running_, "running statistics", context_.make_op(track), {{Space::moments}, {Space::buffer}});
 }
@@ -103,11 +105,10 @@ void PlanBuilder::finish_norm(const Node& node, const Result& result, const Grad
   const bool addend = node.inputs.size() > 1 && needs_gradient(node.inputs[1]);
   if (needs_gradient(node.inputs[0])) {
     const Value dx = addend ? new_value(dz.value.desc) : in_place_or_new(dz);
-    const Ref all{Space::moments, norm.sums};
     add(steps, node.name + " backward",
-        context_.make_op(BatchNormBackward{result.x.desc, sync ? norms_.parts() : 1, masks}),
+        context_.make_op(BatchNormBackward{result.x.desc, sync ? plan_.options_.shards : 1, masks}),
         {dz.value.where, result.x.where, masks ? result.y.where : Ref{}, result.saved.where,
-         parameter_place(node.weight), sync ? all : own_sums(norm), dx.where});
+         parameter_place(node.weight), sync ? all_shards(norm.sums) : own_sums(norm), dx.where});
     give(node.inputs[0], dx, true);
   }
   finished(node.weight, node.bias);

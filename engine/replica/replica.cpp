@@ -49,7 +49,7 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
   set_base(Space::step_inputs, step_inputs_->data());
   if (norms.count() > 0) {
     buffers_ = allocate(static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type()), &MemoryUse::statistics);
-    moments_ = allocate(norms.moments_bytes(), &MemoryUse::statistics);
+    moments_ = allocate(norms.moments_bytes() * static_cast<std::size_t>(options.shards), &MemoryUse::statistics);
     set_base(Space::buffer, buffers_->data());
     set_base(Space::moments, moments_->data());
     const auto clear = [&](std::size_t bytes) {

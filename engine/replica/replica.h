@@ -37,7 +37,8 @@ struct Shard {
 
 struct ReplicaOptions {
   int rank = 0;
-  int lanes = 1;
+  int lanes = 1;          // shards of a batch on this replica
+  int shards = 1;         // on all replicas
   bool in_turns = false;  // shards run interleaved, so the activations of all shards are held at once
   bool scales_loss = false;
 };

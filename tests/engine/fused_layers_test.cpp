@@ -41,7 +41,7 @@ std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& op
 std::vector<std::string> steps_of(const Model& model, NormFusion mode, const PlanOptions& wanted) {
   kernels::ContextOptions options;
   options.norm_fusion = mode;
-  const NormTable norms(model, 1);
+  const NormTable norms(model);
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, options);
   const Plan layouts(model, *context, {.batch = 4}, nullptr, norms);
   const ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());

@@ -127,7 +127,7 @@ TEST_CASE("norm fusion: fused plans train to the same bits") {
 
 TEST_CASE("norm fusion: where each normalised tensor has one reader, its memory is saved") {
   const Model model = residual_net();
-  const NormTable norms(model, 1);
+  const NormTable norms(model);
   const auto plan_of = [&](NormFusion mode, bool training) {
     kernels::ContextOptions options;
     options.norm_fusion = mode;
@@ -154,7 +154,7 @@ TEST_CASE("norm fusion: where each normalised tensor has one reader, its memory 
 
 TEST_CASE("norm fusion: a normalised tensor is left out where that was measured to be faster") {
   const Model model = residual_net();
-  const NormTable norms(model, 1);
+  const NormTable norms(model);
   std::map<std::string, double> seconds{{"batch_norm_forward", 2},
                                         {"norm_conv2d_forward", 5},
                                         {"norm_conv2d_forward norm", 6},

@@ -51,7 +51,7 @@ TEST_CASE("placement: buffers that live together do not overlap, others share") 
 TEST_CASE("parameters: aligned, in forward order, and buckets cover them from the end") {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   const Model model = models::mnist_convnet();
-  const NormTable norms(model, 1);
+  const NormTable norms(model);
   const Plan layouts(model, *context, {.batch = 4}, nullptr, norms);
   const ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());
   std::int64_t end = 0;
@@ -79,7 +79,7 @@ namespace {
 
 ParameterTable table_of(const Model& model, std::int64_t granularity, bool vectors_first = false) {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
-  const NormTable norms(model, 1);
+  const NormTable norms(model);
   return {model, Plan(model, *context, {.batch = 2}, nullptr, norms).parameter_layouts(), DType::f32, granularity,
           vectors_first};
 }
@@ -185,7 +185,7 @@ TEST_CASE("parameters: vectors that lie together are a bucket of their own, the 
 TEST_CASE("a plan tells its steps, its memory and its reorders") {
   auto context = kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, {});
   const Model model = models::mnist_convnet();
-  const NormTable norms(model, 1);
+  const NormTable norms(model);
   const Plan layouts(model, *context, {.batch = 32}, nullptr, norms);
   const ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());
   const Plan training(model, *context, {.batch = 32}, &table, norms);
@@ -202,5 +202,5 @@ TEST_CASE("a plan refuses a model that does not end in class scores") {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   ModelBuilder m("open_end", Shape{1, 8, 8});
   const Model model = m.build(m.conv2d("conv", m.input(), {.out_channels = 2}));
-  CHECK_THROWS_WITH(Plan(model, *context, {}, nullptr, NormTable(model, 1)), Catch::Contains("flatten"));
+  CHECK_THROWS_WITH(Plan(model, *context, {}, nullptr, NormTable(model)), Catch::Contains("flatten"));
 }
