@@ -83,9 +83,10 @@ ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, c
   const Shape channels{in[0]};
   parameter(name + ".weight", channels, node, {InitKind::constant, 1});
   parameter(name + ".bias", channels, node, {InitKind::constant, 0});
-  model_.buffers_.push_back({name + ".running_mean", channels, DType::f32, node.index});
-  model_.buffers_.push_back({name + ".running_var", channels, DType::f32, node.index});
-  model_.buffers_.push_back({name + ".num_batches_tracked", Shape{}, DType::i64, node.index});
+  model_.buffers_.push_back({name + ".running_mean", channels, DType::f32, node.index, BufferKind::running_mean});
+  model_.buffers_.push_back({name + ".running_var", channels, DType::f32, node.index, BufferKind::running_var});
+  model_.buffers_.push_back(
+      {name + ".num_batches_tracked", Shape{}, DType::i64, node.index, BufferKind::num_batches_tracked});
   return node;
 }
 

@@ -8,14 +8,13 @@ using NamedTensor = std::pair<std::string, Tensor>;
 
 namespace {
 
-bool is_counter(const BufferSpec& buffer) { return buffer.type == DType::i64; }
+bool is_counter(const BufferSpec& buffer) { return buffer.kind == BufferKind::num_batches_tracked; }
 
 // Offset in the buffer arena, in elements.
 std::int64_t place_of(const engine::NormTable& norms, const BufferSpec& buffer) {
   for (int i = 0; i < norms.count(); ++i) {
     const engine::Norm& norm = norms.norm(i);
-    if (buffer.name == norm.name + ".running_mean") return norm.mean;
-    if (buffer.name == norm.name + ".running_var") return norm.variance;
+    if (buffer.layer == norm.layer) return buffer.kind == BufferKind::running_mean ? norm.mean : norm.variance;
   }
   throw Error(ErrorCode::usage, "no layer of the model keeps '" + buffer.name + "'");
 }

@@ -163,7 +163,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   }
   for (const BufferSpec& buffer : model.buffers()) {
     Tensor values(buffer.shape, buffer.type);
-    if (buffer.name.ends_with(".running_var"))
+    if (buffer.kind == BufferKind::running_var)
       for (float& value : values.span<float>()) value = 1;
     initial.emplace_back(buffer.name, std::move(values));
   }

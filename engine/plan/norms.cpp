@@ -19,6 +19,7 @@ NormTable::NormTable(const Model& model) {
     const auto& options = std::get<BatchNorm2d>(layer.kind);
     Norm norm;
     norm.name = layer.name;
+    norm.layer = node.layer;
     norm.channels = layer.output[0];
     norm.cells = layer.output[1] * layer.output[2];
     norm.eps = options.eps;

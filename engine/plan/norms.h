@@ -11,7 +11,8 @@
 namespace dp::engine {
 
 struct Norm {
-  std::string name;  // name of the layer
+  std::string name;  // of the layer
+  int layer = 0;     // its index in the model
   std::int64_t channels = 0;
   std::int64_t cells = 0;  // height times width
   double eps = 0, momentum = 0;

@@ -10,7 +10,7 @@
 namespace dp::engine {
 
 struct OpWork {
-  std::string kind;   // "conv2d_forward", "reorder"; "forward" for all other forward ops
+  std::string kind;   // "conv2d_forward", "reorder", "batch_norm_moments"
   std::string label;  // "layer1.0.conv1+bn"
   std::string shape;  // key of the work: equal for ops that do the same
   double flops = 0;   // a multiply-add counts as two; 0: memory traffic only

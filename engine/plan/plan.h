@@ -48,7 +48,9 @@ struct Gather {
 
 struct PlanStep {
   std::string name;  // node and op, "conv2+relu backward_data"; forward: the node alone
-  std::unique_ptr<kernels::Op> op;
+  std::string node;  // "conv2+relu"
+  kernels::OpDesc desc;
+  std::unique_ptr<kernels::Op> op;  // made from desc
   std::array<Ref, kernels::kMaxOpArgs> args{};
   int arg_count = 0;
   int ready_from = -1;   // backward: gradients of entries >= this are final; backward no longer reads their weights

@@ -31,8 +31,7 @@ PlanBuilder::Gradient PlanBuilder::sum(const Node& node, const Result& result, s
     Gradient a = total, b{value, owned};
     if (!a.owned) std::swap(a, b);
     const Value to = in_place_or_new(a);
-    add(steps, reader + " sum", context_.make_op(AddForward{result.y.desc, false}),
-        {a.value.where, b.value.where, to.where});
+    add(steps, reader, "sum", make(AddForward{result.y.desc, false}), {a.value.where, b.value.where, to.where});
     total = {to, true};
   }
   return total;
@@ -51,23 +50,23 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
   const bool folded_relu = node.relu && node.kind != NodeKind::max_pool && !result.masked;
   if (folded_relu || node.kind == NodeKind::relu) {
     const Value to = in_place_or_new(dy);
-    add(steps, node.name + (node.kind == NodeKind::relu ? " backward" : " relu_backward"),
-        context_.make_op(ReluBackward{from.desc, result.scale}), {from.where, result.y.where, to.where});
+    add(steps, node.name, node.kind == NodeKind::relu ? "backward" : "relu_backward",
+        make(ReluBackward{from.desc, result.scale}), {from.where, result.y.where, to.where});
     dy = {to, true};
   }
   switch (node.kind) {
     case NodeKind::conv:
     case NodeKind::linear: return backward_weighted(node, dy.value, result);
     case NodeKind::max_pool: {
-      auto op = context_.make_op(MaxPool2dBackward{from.desc, result.x.desc, node.window, node.dropout});
+      auto op = make(MaxPool2dBackward{from.desc, result.x.desc, node.window, node.dropout});
       const Value dx = new_value(result.x.desc);
-      add(steps, node.name + " backward", std::move(op), {from.where, result.saved.where, dx.where});
+      add(steps, node.name, "backward", std::move(op), {from.where, result.saved.where, dx.where});
       return give(node.inputs[0], dx, true);
     }
     case NodeKind::avg_pool: {
-      auto op = context_.make_op(AvgPool2dBackward{from.desc, result.x.desc, node.window, node.global});
+      auto op = make(AvgPool2dBackward{from.desc, result.x.desc, node.window, node.global});
       const Value dx = new_value(result.x.desc);
-      add(steps, node.name + " backward", std::move(op), {from.where, dx.where});
+      add(steps, node.name, "backward", std::move(op), {from.where, dx.where});
       return give(node.inputs[0], dx, true);
     }
     case NodeKind::add: {
@@ -78,7 +77,7 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
     case NodeKind::dropout: {
       if (result.joined) return give(node.inputs[0], dy.value, dy.owned);
       const Value to = in_place_or_new(dy);
-      add(steps, node.name + " backward", context_.make_op(DropoutApply{from.desc, *node.dropout}),
+      add(steps, node.name, "backward", make(DropoutApply{from.desc, *node.dropout}),
           {from.where, to.where, {Space::samples}, {Space::step_inputs}});
       return give(node.inputs[0], to, true);
     }
@@ -99,20 +98,20 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
   {
     const Node* const norm = conv ? deferred_norm(node) : nullptr;
     auto op = norm   ? fused_backward_weights(node, x, dy.desc)
-              : conv ? context_.make_op(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0})
-                     : context_.make_op(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
-    const TensorDesc wanted_x = op->tensors()[0], wanted_dy = op->tensors()[1], produced = op->tensors()[2];
+              : conv ? make(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0})
+                     : make(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
+    const TensorDesc wanted_x = op.tensors()[0], wanted_dy = op.tensors()[1], produced = op.tensors()[2];
     const Value from = as(steps, node.name + " backward_weights", result.x, wanted_x);
     const Value grad = as(steps, node.name + " backward_weights", dy, wanted_dy);
     const Value dw = gradient_target(node.weight, produced);
     Value db;
     if (node.bias >= 0) db = gradient_target(node.bias, channels_desc(node.output[0]));
     if (norm != nullptr)
-      add(steps, node.name + " backward_weights", std::move(op),
+      add(steps, node.name, "backward_weights", std::move(op),
           {from.where, results_[index(node.inputs[0])].saved.where, parameter_place(norm->weight),
            parameter_place(norm->bias), grad.where, dw.where});
     else
-      add(steps, node.name + " backward_weights", std::move(op), {from.where, grad.where, dw.where, db.where});
+      add(steps, node.name, "backward_weights", std::move(op), {from.where, grad.where, dw.where, db.where});
     store_gradient(node.name + " weight", node.weight, dw);
     if (node.bias >= 0) store_gradient(node.name + " bias", node.bias, db);
   }
@@ -120,13 +119,13 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
   if (conv && sums_gradient(node)) return backward_data_and_sums(node, dy);
   const bool fused = conv ? backward_with_mask(node, dy, result) : backward_with_pool(node, dy, result);
   if (!fused && needs_gradient(node.inputs[0])) {
-    auto op = context_.make_op(conv ? OpDesc(Conv2dBackwardData{any_dy, w, x, node.window})
-                                    : OpDesc(LinearBackwardData{any_dy, w, x}));
-    const TensorDesc wanted_dy = op->tensors()[0], wanted_w = op->tensors()[1], produced = op->tensors()[2];
+    auto op =
+        make(conv ? OpDesc(Conv2dBackwardData{any_dy, w, x, node.window}) : OpDesc(LinearBackwardData{any_dy, w, x}));
+    const TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1], produced = op.tensors()[2];
     const Value grad = as(steps, node.name + " backward_data", dy, wanted_dy);
     const Value weight = backward_weight(node, wanted_w);
     const Value dx = new_value(produced);
-    add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, dx.where});
+    add(steps, node.name, "backward_data", std::move(op), {grad.where, weight.where, dx.where});
     give(node.inputs[0], dx, true);
   }
   finished(node.weight, node.bias);
@@ -144,13 +143,13 @@ void PlanBuilder::store_gradient(const std::string& name, int entry, const Value
   const ParameterEntry& e = table_->entry(entry);
   const Ref target{Space::gradient, parameter_place(entry).offset};
   if (!plan_.options_.accumulate) {
-    add(steps, name + " gradient reorder", context_.make_op(Reorder{gradient.desc, parameter_desc(entry)}),
+    add(steps, name + " gradient", "reorder", make(Reorder{gradient.desc, parameter_desc(entry)}),
         {gradient.where, target});
     ++plan_.reorders_;
     return;
   }
   const Value summand = as(steps, name + " gradient", gradient, parameter_desc(entry));
-  add(steps, name + " accumulate", context_.make_op(Accumulate{e.count}), {summand.where, target});
+  add(steps, name, "accumulate", make(Accumulate{e.count}), {summand.where, target});
 }
 
 }  // namespace dp::engine

@@ -82,12 +82,14 @@ PlanBuilder::Value PlanBuilder::new_value(const TensorDesc& resolved) {
   return {{Space::activation, buffers_.size() - 1}, resolved};
 }
 
-PlanStep& PlanBuilder::add(Steps& steps, const std::string& name, std::unique_ptr<Op> op,
+PlanStep& PlanBuilder::add(Steps& steps, const std::string& node, const std::string& part, MadeOp made,
                            std::initializer_list<Ref> args) {
   PlanStep step;
-  step.name = name;
-  plan_.workspace_bytes_ = std::max(plan_.workspace_bytes_, op->workspace_bytes());
-  step.op = std::move(op);
+  step.name = part.empty() ? node : node + " " + part;
+  step.node = node;
+  plan_.workspace_bytes_ = std::max(plan_.workspace_bytes_, made.op->workspace_bytes());
+  step.desc = std::move(made.desc);
+  step.op = std::move(made.op);
   for (const Ref& ref : args) {
     if (ref.space == Space::activation) {
       Lifetime& life = buffers_[ref.offset];
@@ -111,7 +113,7 @@ PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, cons
     return as(steps, reader, plain, wanted);
   }
   const Value result = new_value(wanted);
-  add(steps, reader + " reorder", context_.make_op(Reorder{value.desc, wanted}), {value.where, result.where});
+  add(steps, reader, "reorder", make(Reorder{value.desc, wanted}), {value.where, result.where});
   ++plan_.reorders_;
   return result;
 }
@@ -135,29 +137,28 @@ void PlanBuilder::forward_node(const Node& node, Result& result) {
     case NodeKind::norm: return forward_norm(node, x, result);
     case NodeKind::max_pool: return forward_max_pool(node, x, result);
     case NodeKind::avg_pool: {
-      auto op = context_.make_op(AvgPool2dForward{computed(x.desc), batched(node.output), node.window, node.global});
-      result.x = as(steps, node.name, x, op->tensors()[0]);
-      result.y = new_value(op->tensors()[1]);
-      add(steps, node.name, std::move(op), {result.x.where, result.y.where});
+      auto op = make(AvgPool2dForward{computed(x.desc), batched(node.output), node.window, node.global});
+      result.x = as(steps, node.name, x, op.tensors()[0]);
+      result.y = new_value(op.tensors()[1]);
+      add(steps, node.name, "", std::move(op), {result.x.where, result.y.where});
       return;
     }
     case NodeKind::add: {
       result.x = as(steps, node.name, x, computed(x.desc));
       const Value b = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
       result.y = new_value(result.x.desc);
-      add(steps, node.name, context_.make_op(AddForward{result.x.desc, node.relu}),
-          {result.x.where, b.where, result.y.where});
+      add(steps, node.name, "", make(AddForward{result.x.desc, node.relu}), {result.x.where, b.where, result.y.where});
       return;
     }
     case NodeKind::relu:
       result.x = as(steps, node.name, x, computed(x.desc));
       result.y = new_value(result.x.desc);
-      add(steps, node.name, context_.make_op(ReluForward{result.x.desc}), {result.x.where, result.y.where});
+      add(steps, node.name, "", make(ReluForward{result.x.desc}), {result.x.where, result.y.where});
       return;
     case NodeKind::dropout:
       result.x = as(steps, node.name, x, computed(x.desc));
       result.y = new_value(result.x.desc);
-      add(steps, node.name, context_.make_op(DropoutApply{result.x.desc, *node.dropout}),
+      add(steps, node.name, "", make(DropoutApply{result.x.desc, *node.dropout}),
           {result.x.where, result.y.where, {Space::samples}, {Space::step_inputs}});
   }
 }
@@ -174,26 +175,26 @@ void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& res
                                 : Shape{node.output[0], inner});
   const OpDesc desc = conv ? OpDesc(Conv2dForward{in, w, batched(node.output), node.window, node.bias >= 0, node.relu})
                            : OpDesc(LinearForward{in, w, batched(node.output), node.bias >= 0, node.relu});
-  auto op = context_.make_op(desc);
-  const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
+  auto op = make(desc);
+  const TensorDesc wanted_x = op.tensors()[0], wanted_w = op.tensors()[1], out = op.tensors()[2];
   const Value from = as(steps, node.name, x, wanted_x);
   const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
   result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // mixed precision: cast the images once
   result.y = new_value(out);
-  add(steps, node.name, std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
+  add(steps, node.name, "", std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
 }
 
 void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const bool training = plan_.options_.training;
-  auto op = context_.make_op(
-      MaxPool2dForward{computed(x.desc), batched(node.output), node.window, node.relu, training, node.dropout});
-  result.x = as(steps, node.name, x, op->tensors()[0]);
-  result.y = new_value(op->tensors()[1]);
+  auto op =
+      make(MaxPool2dForward{computed(x.desc), batched(node.output), node.window, node.relu, training, node.dropout});
+  result.x = as(steps, node.name, x, op.tensors()[0]);
+  result.y = new_value(op.tensors()[1]);
   if (training) result.saved = new_mask(result.y);
   const Ref samples{node.dropout ? Space::samples : Space::none},
       inputs{node.dropout ? Space::step_inputs : Space::none};
-  add(steps, node.name, std::move(op), {result.x.where, result.y.where, result.saved.where, samples, inputs});
+  add(steps, node.name, "", std::move(op), {result.x.where, result.y.where, result.saved.where, samples, inputs});
 }
 
 PlanBuilder::Value PlanBuilder::new_mask(const Value& pooled) {
@@ -207,7 +208,7 @@ void PlanBuilder::cross_entropy(const Value& logits) {
   Ref grad{};
   if (plan_.options_.training) grad = new_value(logits.desc).where;
   const bool scaled = plan_.options_.training && plan_.options_.scales_loss;
-  add(plan_.loss_, "loss", context_.make_op(SoftmaxCrossEntropy{batch, logits.desc.shape.numel() / batch, scaled}),
+  add(plan_.loss_, "loss", "", make(SoftmaxCrossEntropy{batch, logits.desc.shape.numel() / batch, scaled}),
       {logits.where,
        {Space::labels},
        {Space::step_inputs},

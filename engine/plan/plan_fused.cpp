@@ -79,8 +79,8 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
   Steps& steps = plan_.forward_;
   const Result* const before = norm ? &results_[index(node.inputs[0])] : nullptr;
   const TensorDesc in = norm ? before->x.desc : x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
-  auto op = context_.make_op(fused_forward(node, in, norm != nullptr));
-  const TensorDesc wanted_x = op->tensors()[0], wanted_w = op->tensors()[1], out = op->tensors()[2];
+  auto op = make(fused_forward(node, in, norm != nullptr));
+  const TensorDesc wanted_x = op.tensors()[0], wanted_w = op.tensors()[1], out = op.tensors()[2];
   const Value from = norm ? before->x : as(steps, node.name, x, wanted_x);
   const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
   result.x = norm || (mixed() && x.desc.type != from.desc.type) ? from : x;
@@ -93,14 +93,14 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
     statistics = own_moments(own);
     if (eps_of_part(own)) stats = (results_[behind].saved = new_doubles(1 + 2 * own.channels)).where;
   }
-  add(steps, node.name, std::move(op),
+  add(steps, node.name, "", std::move(op),
       {from.where, saved, scale, bias, weight.where, result.y.where, statistics, stats});
   steps.back().gathers = moments && plan_.options_.norm == BatchNormMode::sync;
   return true;
 }
 
-std::unique_ptr<Op> PlanBuilder::fused_backward_weights(const Node& node, const TensorDesc& x, const TensorDesc& dy) {
-  return context_.make_op(NormConv2dBackwardWeights{
+PlanBuilder::MadeOp PlanBuilder::fused_backward_weights(const Node& node, const TensorDesc& x, const TensorDesc& dy) {
+  return make(NormConv2dBackwardWeights{
       x, dy, any_full({node.output[0], node.input[0], node.window.kernel, node.window.kernel}), node.window});
 }
 
@@ -115,9 +115,9 @@ void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
 
   const TensorDesc w = any({node.output[0], node.input[0], node.window.kernel, node.window.kernel});
   const bool adds = !others.empty();
-  auto op = context_.make_op(
+  auto op = make(
       NormConv2dBackwardData{any(dy.desc.shape), w, result.x.desc, node.window, before.relu, adds, result.deferred});
-  const TensorDesc wanted_dy = op->tensors()[0], wanted_w = op->tensors()[1];
+  const TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1];
   const Value grad = as(steps, name, dy, wanted_dy);
   const Value weight = backward_weight(node, wanted_w);
   Value second;
@@ -126,7 +126,7 @@ void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
   const Value dw = gradient_target(before.weight, channels), db = gradient_target(before.bias, channels);
   const Value dz = new_value(result.x.desc);
   const bool renormalizes = result.deferred;
-  add(steps, name, std::move(op),
+  add(steps, node.name, "backward_data", std::move(op),
       {grad.where, weight.where, second.where, result.x.where, before.relu && !renormalizes ? result.y.where : Ref{},
        result.saved.where, renormalizes ? parameter_place(before.weight) : Ref{},
        renormalizes ? parameter_place(before.bias) : Ref{}, own_sums(norm), dw.where, db.where, dz.where});

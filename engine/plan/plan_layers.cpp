@@ -46,8 +46,8 @@ bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& re
                                {y, batched(pool.output), pool.window, pool.relu, training, pool.dropout}};
   if (!context_.fuses(desc)) return false;
   Steps& steps = plan_.forward_;
-  auto op = context_.make_op(desc);
-  const std::vector<TensorDesc> tensors = op->tensors();
+  auto op = make(desc);
+  const std::vector<TensorDesc> tensors = op.tensors();
   const Value from = as(steps, node.name, x, tensors[0]);
   const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, tensors[1]);
   result.x = mixed() && x.desc.type != from.desc.type ? from : x;
@@ -58,7 +58,7 @@ bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& re
   pooled.y = new_value(tensors[3]);
   if (training) pooled.saved = new_mask(pooled.y);
   const bool drops = pool.dropout.has_value();
-  add(steps, node.name + "+" + pool.name, std::move(op),
+  add(steps, node.name + "+" + pool.name, "", std::move(op),
       {from.where,
        weight.where,
        parameter_place(node.bias),
@@ -78,8 +78,8 @@ bool PlanBuilder::forward_with_dropout(const Node& node, const Value& x, Result&
   const LinearDropoutForward desc{{in, w, batched(node.output), node.bias >= 0, true}, *dropout.dropout};
   if (!context_.fuses(desc)) return false;
   Steps& steps = plan_.forward_;
-  auto op = context_.make_op(desc);
-  const std::vector<TensorDesc> tensors = op->tensors();
+  auto op = make(desc);
+  const std::vector<TensorDesc> tensors = op.tensors();
   const Value from = as(steps, node.name, x, tensors[0]);
   const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, tensors[1]);
   result.x = mixed() && x.desc.type != from.desc.type ? from : x;
@@ -88,7 +88,7 @@ bool PlanBuilder::forward_with_dropout(const Node& node, const Value& x, Result&
   Result& dropped = results_[index(reader)];
   dropped.joined = true;
   dropped.x = dropped.y = result.y;
-  add(steps, node.name + "+" + dropout.name, std::move(op),
+  add(steps, node.name + "+" + dropout.name, "", std::move(op),
       {from.where, weight.where, parameter_place(node.bias), result.y.where, {Space::samples}, {Space::step_inputs}});
   return true;
 }
@@ -101,13 +101,13 @@ bool PlanBuilder::forward_with_loss(const Node& node, const Value& x, Result& re
   const LinearLoss desc{{x.desc, any({node.output[0], node.input.numel()}), logits, node.bias >= 0, node.relu},
                         {options.batch, node.output[0], options.scales_loss}};
   if (!context_.fuses(desc)) return false;
-  auto op = context_.make_op(desc);
-  const std::vector<TensorDesc> tensors = op->tensors();
+  auto op = make(desc);
+  const std::vector<TensorDesc> tensors = op.tensors();
   result.x = as(plan_.forward_, node.name, x, tensors[0]);
   const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, tensors[1]);
   result.y = new_value(tensors[2]);
   plan_.logits_grad_ = new_value(tensors[2]).where;
-  add(plan_.loss_, node.name + "+loss", std::move(op),
+  add(plan_.loss_, node.name + "+loss", "", std::move(op),
       {result.x.where,
        weight.where,
        parameter_place(node.bias),
@@ -127,12 +127,12 @@ bool PlanBuilder::backward_with_mask(const Node& node, const Value& dy, const Re
   const Conv2dReluBackwardData desc{{any(dy.desc.shape), w, result.x.desc, node.window}};
   if (results_[index(before)].scale != 1 || !context_.fuses(desc)) return false;
   Steps& steps = plan_.backward_;
-  auto op = context_.make_op(desc);
-  const std::vector<TensorDesc> tensors = op->tensors();
+  auto op = make(desc);
+  const std::vector<TensorDesc> tensors = op.tensors();
   const Value grad = as(steps, node.name + " backward_data", dy, tensors[0]);
   const Value weight = backward_weight(node, tensors[1]);
   const Value dx = new_value(tensors[2]);
-  add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, result.x.where, dx.where});
+  add(steps, node.name, "backward_data", std::move(op), {grad.where, weight.where, result.x.where, dx.where});
   results_[index(before)].masked = true;
   give(node.inputs[0], dx, true);
   return true;
@@ -149,12 +149,12 @@ bool PlanBuilder::backward_with_pool(const Node& node, const Value& dy, const Re
                                     {pooled.y.desc, pooled.x.desc, pool.window, pool.dropout}};
   if (result.x.where.offset != pooled.y.where.offset || !context_.fuses(desc)) return false;
   Steps& steps = plan_.backward_;
-  auto op = context_.make_op(desc);
-  const std::vector<TensorDesc> tensors = op->tensors();
+  auto op = make(desc);
+  const std::vector<TensorDesc> tensors = op.tensors();
   const Value grad = as(steps, node.name + " backward_data", dy, tensors[0]);
   const Value weight = backward_weight(node, tensors[1]);
   const Value dx = new_value(tensors[3]);
-  add(steps, node.name + " backward_data", std::move(op), {grad.where, weight.where, pooled.saved.where, dx.where});
+  add(steps, node.name, "backward_data", std::move(op), {grad.where, weight.where, pooled.saved.where, dx.where});
   pooled.unpooled = true;
   give(from, dx, true);
   return true;
@@ -169,15 +169,15 @@ bool PlanBuilder::backward_at_once(const Node& node, const Value& dy, const Resu
                                 results_[index(before)].scale};
   if (!context_.fuses(desc)) return false;
   Steps& steps = plan_.backward_;
-  auto op = context_.make_op(desc);
-  const std::vector<TensorDesc> tensors = op->tensors();
+  auto op = make(desc);
+  const std::vector<TensorDesc> tensors = op.tensors();
   const Value grad = as(steps, node.name + " backward", dy, tensors[1]);
   const Value weight = backward_weight(node, tensors[3]);
   const Value dw = gradient_target(node.weight, tensors[2]);
   Value db;
   if (node.bias >= 0) db = gradient_target(node.bias, channels_desc(node.output[0]));
   const Value dx = new_value(tensors[4]);
-  add(steps, node.name + " backward", std::move(op),
+  add(steps, node.name, "backward", std::move(op),
       {result.x.where, grad.where, weight.where, dw.where, db.where, dx.where});
   store_gradient(node.name + " weight", node.weight, dw);
   if (node.bias >= 0) store_gradient(node.name + " bias", node.bias, db);

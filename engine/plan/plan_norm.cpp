@@ -18,16 +18,15 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
       variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
   if (plan_.options_.training) {
     if (!taken) {
-      add(steps, node.name + " moments", context_.make_op(BatchNormMoments{result.x.desc, eps_of_part(norm)}),
+      add(steps, node.name, "moments", make(BatchNormMoments{result.x.desc, eps_of_part(norm)}),
           {result.x.where, own_moments(norm), sync ? Ref{} : result.saved.where});
       steps.back().gathers = sync;
     }
     if (sync)
-      add(steps, node.name + " statistics",
-          context_.make_op(BatchNormMerge{norm.channels, plan_.options_.shards, norm.eps}),
+      add(steps, node.name, "statistics", make(BatchNormMerge{norm.channels, plan_.options_.shards, norm.eps}),
           {all_shards(norm.moments), result.saved.where});
   } else {
-    add(steps, node.name + " statistics", context_.make_op(BatchNormRunning{norm.channels, norm.eps}),
+    add(steps, node.name, "statistics", make(BatchNormRunning{norm.channels, norm.eps}),
         {mean, variance, result.saved.where});
   }
   if (defers(node, result.x.desc)) {
@@ -39,7 +38,7 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   const bool adds = node.inputs.size() > 1;
   if (adds) addend = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
   result.y = new_value(result.x.desc);
-  add(steps, node.name, context_.make_op(BatchNormForward{result.x.desc, node.relu, adds}),
+  add(steps, node.name, "", make(BatchNormForward{result.x.desc, node.relu, adds}),
       {result.x.where, result.saved.where, parameter_place(node.weight), parameter_place(node.bias), addend.where,
        result.y.where});
 }
@@ -54,7 +53,7 @@ void PlanBuilder::update_running() {
                            static_cast<std::int64_t>(all_shards(norm.moments).offset / sizeof(double)), norm.mean,
                            norm.variance});
   }
-  add(plan_.running_, "running statistics", context_.make_op(track), {{Space::moments}, {Space::buffer}});
+  add(plan_.running_, "running", "statistics", make(track), {{Space::moments}, {Space::buffer}});
 }
 
 void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients) {
@@ -88,7 +87,7 @@ void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vec
   const TensorDesc channels = channels_desc(norm.channels);
   const Value dw = gradient_target(node.weight, channels), db = gradient_target(node.bias, channels);
   const Ref y = node.relu ? result.y.where : Ref{};
-  add(steps, name + " sums", context_.make_op(BatchNormBackwardSums{result.x.desc, node.relu}),
+  add(steps, node.name, "backward sums", make(BatchNormBackwardSums{result.x.desc, node.relu}),
       {dy.value.where, two ? second.value.where : Ref{}, result.x.where, y, result.saved.where, own_sums(norm),
        dw.where, db.where, writes ? dz.value.where : Ref{}});
   steps.back().gathers = sync;
@@ -105,8 +104,7 @@ void PlanBuilder::finish_norm(const Node& node, const Result& result, const Grad
   const bool addend = node.inputs.size() > 1 && needs_gradient(node.inputs[1]);
   if (needs_gradient(node.inputs[0])) {
     const Value dx = addend ? new_value(dz.value.desc) : in_place_or_new(dz);
-    add(steps, node.name + " backward",
-        context_.make_op(BatchNormBackward{result.x.desc, sync ? plan_.options_.shards : 1, masks}),
+    add(steps, node.name, "backward", make(BatchNormBackward{result.x.desc, sync ? plan_.options_.shards : 1, masks}),
         {dz.value.where, result.x.where, masks ? result.y.where : Ref{}, result.saved.where,
          parameter_place(node.weight), sync ? all_shards(norm.sums) : own_sums(norm), dx.where});
     give(node.inputs[0], dx, true);

@@ -84,11 +84,13 @@ struct ParameterSpec {
 
 // Entries of the model's state dict that are not trained: "bn1.running_mean", "bn1.running_var" (float) and
 // "bn1.num_batches_tracked" (int64, no dimensions).
+enum class BufferKind { running_mean, running_var, num_batches_tracked };
 struct BufferSpec {
   std::string name;
   Shape shape;
   DType type = DType::f32;
   int layer = 0;
+  BufferKind kind = BufferKind::running_mean;
 };
 
 class Model {
