@@ -78,7 +78,7 @@ Child::Child(const std::vector<std::string>& words, const std::vector<std::strin
   std::array<int, 2> in{}, out{};
   err_ = ::memfd_create("stderr", MFD_CLOEXEC);
   if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0 || err_ < 0)
-    throw ChildError("no pipe for " + name_ + ": " + std::strerror(errno));
+    throw ChildError("cannot create a pipe for " + name_ + ": " + std::strerror(errno));
   const pid_t parent = ::getpid();
   id_ = ::fork();
   if (id_ < 0) throw ChildError("cannot start " + name_ + ": " + std::strerror(errno));
@@ -123,7 +123,7 @@ void Child::end_input() {
 void Child::send(const std::string& line) {
   const std::string text = line + '\n';
   if (::write(in_, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    throw ChildError(name_ + " has ended: " + last_words());
+    throw ChildError(name_ + " ended: " + last_words());
 }
 
 bool Child::next_line(std::string& line, double timeout_seconds) {
@@ -138,7 +138,7 @@ bool Child::next_line(std::string& line, double timeout_seconds) {
       const double left = timeout_seconds - seconds_since(start);
       pollfd ready{out_, POLLIN, 0};
       if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left * 1000) + 1) == 0)
-        throw ChildError(name_ + " gave no answer for " + std::to_string(static_cast<int>(timeout_seconds)) + " s");
+        throw ChildError(name_ + " did not answer within " + std::to_string(static_cast<int>(timeout_seconds)) + " s");
     }
     std::array<char, 4096> part{};
     const ssize_t got = ::read(out_, part.data(), part.size());
@@ -150,7 +150,7 @@ bool Child::next_line(std::string& line, double timeout_seconds) {
 
 Reply Child::read(double timeout_seconds) {
   std::string line;
-  if (!next_line(line, timeout_seconds)) throw ChildError(name_ + " has ended: " + last_words());
+  if (!next_line(line, timeout_seconds)) throw ChildError(name_ + " ended: " + last_words());
   Reply reply = parse_reply(line);
   if (reply.word == "error") throw ChildError(reply.text("message"));
   return reply;
@@ -161,7 +161,7 @@ int Child::wait() {
   ::waitpid(id_, &status, 0);
   id_ = -1;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
-  throw ChildError(name_ + " has failed: " + last_words());
+  throw ChildError(name_ + " failed: " + last_words());
 }
 
 std::string Child::last_words() const {
@@ -171,7 +171,7 @@ std::string Child::last_words() const {
   const ssize_t got = ::pread(err_, text.data(), text.size(), from);
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   std::istringstream lines(text);
-  std::string last = "it said nothing";
+  std::string last = "it printed no message";
   for (std::string line; std::getline(lines, line);)
     if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
   return last;

@@ -37,7 +37,8 @@ std::vector<Setup> setups_for(const CommOptions& options) {
   for (const Setup& setup : all) keys += (keys.empty() ? "" : ", ") + setup.key;
   for (const std::string& key : options.communicators)
     if (std::none_of(all.begin(), all.end(), [&](const Setup& setup) { return setup.key == key; }))
-      throw dp::Error(dp::ErrorCode::usage, "no communicator is called '" + key + "' here; there are " + keys);
+      throw dp::Error(dp::ErrorCode::usage,
+                      "--communicators: '" + key + "' is not available here; choose from " + keys);
   std::erase_if(all, [&](const Setup& setup) {
     return std::find(options.communicators.begin(), options.communicators.end(), setup.key) ==
            options.communicators.end();
@@ -151,15 +152,14 @@ double parse_bytes(const std::string& text) {
 }
 
 Report measure_comm(const CommOptions& options, Progress progress) {
-  if (options.begin > options.end) throw dp::Error(dp::ErrorCode::usage, "-b is above -e; give the smaller size first");
+  if (options.begin > options.end)
+    throw dp::Error(dp::ErrorCode::usage, "-b is greater than -e; give the smaller size as -b");
   Report report{"comm", "", {}, {}};
   report.title = "Collectives between " +
                  (options.gpus.empty() ? std::to_string(options.ranks) + " ranks on the CPU" : "GPUs " + options.gpus);
   report.facts = {
-      {"columns",
-       "nccl-tests'; all calls are in place, out of place is not offered; time is the mean over the ranks of "
-       "calls one after another, median of " +
-           std::to_string(options.rounds) + " rounds"},
+      {"columns", "as in nccl-tests; in-place calls only; time: mean over the ranks of back-to-back calls, median of " +
+                      std::to_string(options.rounds) + " rounds"},
       {"bus", "algbw times 2(n-1)/n (all_reduce), 1 (broadcast, reduce) or (n-1)/n (the others)"}};
   for (const Setup& setup : setups_for(options)) {
     progress("measuring " + setup.title);

@@ -65,7 +65,7 @@ Report compare_report(StepOptions options, Progress progress) {
       section.rows.push_back(row);
     }
     if (one.spec.key != "one" && !gpu)
-      section.rows.push_back(absent_row(one.spec.title + kAmp, "mixed precision needs a GPU"));
+      section.rows.push_back(absent_row(one.spec.title + kAmp, "mixed precision requires a GPU"));
   }
   for (const Published& published : kPublished) {
     Row row{{std::string(published.what) + " x4", published.seconds},
@@ -75,10 +75,9 @@ Report compare_report(StepOptions options, Progress progress) {
     section.rows.push_back(row);
   }
   section.text =
-      "s/epoch: steps of an epoch times the median step. Speed-up against one device of the same kind, with the same "
-      "global batch. No loading of images is measured. "
-      "Published "
-      "figures are another machine's: they stand here for their order, not to be compared with.";
+      "s/epoch: steps per epoch times the median step. Speed-up: relative to one device of the same kind with the same "
+      "global batch. Image loading is not measured. Published figures are from another machine: compare their order, "
+      "not their values.";
   Report report{"compare", "", {}, {}};
   report.title = "ResNet18 on images of CIFAR-100's shape, global batch " + std::to_string(options.batch) + ", " +
                  (gpu ? "GPUs " + options.gpus

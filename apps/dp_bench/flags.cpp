@@ -33,38 +33,43 @@ CLI::Validator named() {
 void tell(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 void add_network(CLI::App& app, Network& network) {
-  app.add_option("--model,--arch,-a", network.model, "a network of dp_train --list-models")->capture_default_str();
-  app.add_option("--input", network.input, "shape of a sample: channels,rows,columns [by model]")
+  app.add_option("--model,--arch,-a", network.model, "network, see dp_train --list-models")->capture_default_str();
+  app.add_option("--input", network.input, "sample shape: channels,rows,columns [by model]")
       ->delimiter(',')
       ->check(whole(1, 4096));
-  app.add_option("--classes", network.classes, "[by model]")->check(whole(1, 100000));
+  app.add_option("--classes", network.classes, "number of classes [by model]")->check(whole(1, 100000));
 }
 
 void add_rounds(CLI::App& app, StepOptions& o) {
-  auto* cpu = app.add_option("--cpu", o.replicas, "N CPU replicas, and N ranks of ddp")->check(whole(1, 256));
+  auto* cpu = app.add_option("--cpu", o.replicas, "number of CPU replicas, and of ddp ranks")->check(whole(1, 256));
   cpu->capture_default_str();
-  app.add_option("--gpus", o.gpus, "ids 0,1, ranges 0-3, or all")->excludes(cpu);
-  app.add_option("--replicas-per-device", o.replicas_per_device, "GPUs: dp also with so many replicas on each")
+  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all")->excludes(cpu);
+  app.add_option("--replicas-per-device", o.replicas_per_device, "GPUs: add a dp variant with N replicas on each GPU")
       ->check(whole(1, 64))
       ->capture_default_str();
-  app.add_option("--threads", o.threads, "CPU threads of each variant in all [cores]")->check(whole(1, 1024));
-  app.add_option("--rounds", o.rounds, "every variant once in each")->check(whole(1, 100000))->capture_default_str();
-  app.add_option("--steps", o.steps, "of a variant in a round [as many as take --seconds]")->check(whole(1, 1000000));
-  app.add_option("--seconds", o.seconds, "of a variant in a round, about")
+  app.add_option("--threads", o.threads, "total CPU threads of each variant [cores]")->check(whole(1, 1024));
+  app.add_option("--rounds", o.rounds, "number of rounds; each round measures every variant once")
+      ->check(whole(1, 100000))
+      ->capture_default_str();
+  app.add_option("--steps", o.steps, "steps of each variant per round [about --seconds]")->check(whole(1, 1000000));
+  app.add_option("--seconds", o.seconds, "approximate time of each variant per round")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
-  app.add_option("--warmup", o.warmup, "steps before the first round")->check(whole(1, 100000))->capture_default_str();
-  app.add_option("--batches", o.batches, "different batches, used in turn [96 MiB of them]")->check(whole(1, 100000));
-  app.add_option("--python", o.python, "a Python that has PyTorch")->capture_default_str();
-  app.add_flag("--fast-conv", o.fast_conv, "as dp_train's");
-  app.add_option("--amp", o.amp, "GPUs: mixed precision in every variant: bf16 or fp16")
+  app.add_option("--warmup", o.warmup, "steps of each variant before the first round")
+      ->check(whole(1, 100000))
+      ->capture_default_str();
+  app.add_option("--batches", o.batches, "number of distinct batches, used cyclically [96 MiB]")
+      ->check(whole(1, 100000));
+  app.add_option("--python", o.python, "Python interpreter with PyTorch")->capture_default_str();
+  app.add_flag("--fast-conv", o.fast_conv, "allow faster convolutions with more rounding (CPU: Winograd)");
+  app.add_option("--amp", o.amp, "GPUs: mixed precision of every variant")
       ->check(CLI::IsMember({"off", "bf16", "fp16"}))
       ->capture_default_str();
   app.add_option("--images-on", o.images_on,
-                 "host: float32 batches; device: bytes kept there, cropped and flipped by every variant itself")
+                 "host: float32 batches from the host; device: device-resident bytes, augmented by each variant")
       ->check(CLI::IsMember({"host", "device"}))
       ->capture_default_str();
-  app.add_option("--timeout", o.timeout, "seconds without an answer after which a variant is given up")
+  app.add_option("--timeout", o.timeout, "abandon a variant after N seconds without an answer")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
 }
@@ -78,14 +83,15 @@ struct Commands {
 };
 
 void add_batch(CLI::App& app, std::int64_t& batch) {
-  app.add_option("-b,--batch-size", batch, "global")->check(whole(1, 1 << 20))->capture_default_str();
+  app.add_option("-b,--batch-size", batch, "global batch size")->check(whole(1, 1 << 20))->capture_default_str();
 }
 
 void add_step(CLI::App& app, StepOptions& o, Asked& asked) {
   add_network(app, o.network);
   add_batch(app, o.batch);
   add_rounds(app, o);
-  app.add_option("--variants", o.variants, "only these, by their keys: plan,dp1,dp-sharded,... [all]")->delimiter(',');
+  app.add_option("--variants", o.variants, "variants to measure, by key: plan,dp1,dp-sharded,... [all]")
+      ->delimiter(',');
   app.callback([&] {
     asked.work = [&o] {
       const StepOptions options = resolved(o);
@@ -97,36 +103,38 @@ void add_step(CLI::App& app, StepOptions& o, Asked& asked) {
 void add_ops(CLI::App& app, OpsOptions& o, Asked& asked) {
   add_network(app, o.network);
   add_batch(app, o.batch);
-  app.add_option("--threads", o.threads, "[cores]")->check(whole(1, 1024));
-  app.add_option("--gpu", o.gpu, "the id of a GPU, instead of the CPU")->check(whole(0, 1023));
-  app.add_option("--rounds", o.rounds, "")->check(whole(1, 100000))->capture_default_str();
-  app.add_option("--steps", o.steps, "in a round")->check(whole(1, 100000))->capture_default_str();
-  app.add_option("--python", o.python, "a Python that has PyTorch")->capture_default_str();
-  app.add_flag("--without-pytorch", o.without_pytorch, "");
-  app.add_option("--amp", o.amp, "GPUs: mixed precision: bf16 or fp16")
+  app.add_option("--threads", o.threads, "CPU threads [cores]")->check(whole(1, 1024));
+  app.add_option("--gpu", o.gpu, "GPU id; measures that GPU instead of the CPU")->check(whole(0, 1023));
+  app.add_option("--rounds", o.rounds, "number of rounds")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--steps", o.steps, "steps per round")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--python", o.python, "Python interpreter with PyTorch")->capture_default_str();
+  app.add_flag("--without-pytorch", o.without_pytorch, "skip the PyTorch measurements");
+  app.add_option("--amp", o.amp, "GPUs: mixed precision")
       ->check(CLI::IsMember({"off", "bf16", "fp16"}))
       ->capture_default_str();
-  app.add_flag("--fast-conv", o.fast_conv, "as dp_train's");
+  app.add_flag("--fast-conv", o.fast_conv, "allow faster convolutions with more rounding (CPU: Winograd)");
   app.callback([&] { asked.work = [&o] { return measure_ops(o, tell); }; });
 }
 
 void add_comm(CLI::App& app, Commands& c, Asked& asked) {
   CommOptions& o = c.comm;
-  app.add_option("-b,--minbytes", c.begin, "8, 64K, 128M, ...")->capture_default_str();
-  app.add_option("-e,--maxbytes", c.end, "")->capture_default_str();
-  app.add_option("-f,--stepfactor", o.factor, "between sizes")->check(CLI::Range(1.1, 1e6))->capture_default_str();
-  auto* cpu = app.add_option("--cpu", o.ranks, "ranks on the CPU")->check(whole(2, 256))->capture_default_str();
-  app.add_option("--gpus", o.gpus, "ids 0,1, ranges 0-3, or all")->excludes(cpu);
-  app.add_option("--threads", o.threads, "of each rank")->check(whole(1, 1024))->capture_default_str();
-  app.add_option("--rounds", o.rounds, "")->check(whole(1, 100000))->capture_default_str();
-  app.add_option("--seconds", o.seconds, "of a size in a round, about")
+  app.add_option("-b,--minbytes", c.begin, "smallest size: 8, 64K, 128M, ...")->capture_default_str();
+  app.add_option("-e,--maxbytes", c.end, "largest size")->capture_default_str();
+  app.add_option("-f,--stepfactor", o.factor, "factor between sizes")
+      ->check(CLI::Range(1.1, 1e6))
+      ->capture_default_str();
+  auto* cpu = app.add_option("--cpu", o.ranks, "number of CPU ranks")->check(whole(2, 256))->capture_default_str();
+  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all")->excludes(cpu);
+  app.add_option("--threads", o.threads, "threads per rank")->check(whole(1, 1024))->capture_default_str();
+  app.add_option("--rounds", o.rounds, "number of rounds")->check(whole(1, 100000))->capture_default_str();
+  app.add_option("--seconds", o.seconds, "approximate time of each size per round")
       ->check(CLI::Range(1e-4, 60.0))
       ->capture_default_str();
-  app.add_option("--collectives", o.collectives, "only these: all_reduce,broadcast,... [all]")
+  app.add_option("--collectives", o.collectives, "collectives to measure: all_reduce,broadcast,... [all]")
       ->delimiter(',')
       ->check(CLI::IsMember(collective_names()));
   app.add_option("--communicators", o.communicators,
-                 "only these: host,host-processes,tcp,mpi,p2p,nccl,nccl-processes [all]")
+                 "communicators to measure: host,host-processes,tcp,mpi,p2p,nccl,nccl-processes [all]")
       ->delimiter(',');
   app.callback([&] {
     asked.work = [&c] {
@@ -141,8 +149,8 @@ void add_scaling(CLI::App& app, ScalingOptions& o, Asked& asked) {
   add_network(app, o.step.network);
   add_batch(app, o.step.batch);
   add_rounds(app, o.step);
-  app.add_flag("!--model-only", o.measure, "measure nothing");
-  app.add_option("--modelled-batch", o.modelled_batch, "global batch of the model")
+  app.add_flag("!--model-only", o.measure, "print the model only, without measurements");
+  app.add_option("--modelled-batch", o.modelled_batch, "global batch size of the model")
       ->check(whole(8, 1 << 20))
       ->capture_default_str();
   app.callback([&] { asked.work = [&o] { return scaling_report(o, tell); }; });
@@ -162,7 +170,7 @@ void refuse_missing_values(int argc, const char* const* argv) {
     const std::string_view word = argv[i];
     if (word.starts_with("--") && word.size() > 3 && word.find('=') == word.size() - 1)
       throw dp::Error(dp::ErrorCode::usage, std::string(word.substr(0, word.size() - 1)) +
-                                                ": nothing follows the '='; dp_bench --help lists what there is");
+                                                ": no value after the '='; dp_bench --help lists the flags");
   }
 }
 
@@ -171,19 +179,22 @@ void refuse_missing_values(int argc, const char* const* argv) {
 std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
   static Commands commands;
   static Asked asked;
-  CLI::App app("dp_bench: measures training steps, ops and collectives, and models what is not there");
+  CLI::App app("dp_bench: measures training steps, ops and collectives, and models hardware that is not available");
   app.require_subcommand(1);
   app.fallthrough();
   app.set_version_flag("--version", DP_VERSION);
-  app.add_option("--json", asked.output.json, "write every figure to this file")->check(named());
-  app.add_option("--html", asked.output.html, "write a page with bars to this file")->check(named());
+  app.add_option("--json", asked.output.json, "write all results to this file, as JSON")->check(named());
+  app.add_option("--html", asked.output.html, "write a page with bar charts to this file")->check(named());
   app.add_option("--markdown", asked.output.markdown, "write the tables to this file")->check(named());
-  add_step(*app.add_subcommand("step", "one model's training step in every variant, in turns"), commands.step, asked);
-  add_ops(*app.add_subcommand("ops", "each op of a training step beside its floor and PyTorch's"), commands.ops, asked);
-  add_comm(*app.add_subcommand("comm", "every collective of every communicator, in nccl-tests' columns"), commands,
+  add_step(*app.add_subcommand("step", "training step of one model in every variant, interleaved"), commands.step,
            asked);
-  add_scaling(*app.add_subcommand("scaling", "on 1, 2, ... devices: measured here, modelled elsewhere"),
-              commands.scaling, asked);
+  add_ops(*app.add_subcommand("ops", "each op of a training step, with its lower bound and PyTorch's time"),
+          commands.ops, asked);
+  add_comm(*app.add_subcommand("comm", "every collective of every communicator, with the columns of nccl-tests"),
+           commands, asked);
+  add_scaling(
+      *app.add_subcommand("scaling", "scaling over 1, 2, ... devices: measured here, modelled for other hardware"),
+      commands.scaling, asked);
   add_compare(*app.add_subcommand("compare", "ResNet18 on CIFAR-100's shape: dp, ddp, with and without AMP"),
               commands.compare, asked);
   refuse_missing_values(argc, argv);
@@ -193,7 +204,7 @@ std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
     app.exit(asks_for_text);
     return {};
   } catch (const CLI::ParseError& error) {
-    throw dp::Error(dp::ErrorCode::usage, std::string(error.what()) + "; dp_bench --help lists what there is");
+    throw dp::Error(dp::ErrorCode::usage, std::string(error.what()) + "; dp_bench --help lists the flags");
   }
   return asked;
 }

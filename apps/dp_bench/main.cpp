@@ -52,12 +52,12 @@ int guarded(int argc, const char* const* argv) try {
   }
   OutputFile json(asked->output.json), html(asked->output.html), markdown(asked->output.markdown);
   Report report = asked->work();
-  report.facts.insert(
-      report.facts.begin(),
-      {{"command", command_line(argc, argv)},
-       {"date", today()},
-       {"dp", std::string(DP_VERSION) + ", commit " + kCommit},
-       {"processor", processor() + ", " + std::to_string(dp::process_cores().size()) + " cores to this process"}});
+  report.facts.insert(report.facts.begin(),
+                      {{"command", command_line(argc, argv)},
+                       {"date", today()},
+                       {"dp", std::string(DP_VERSION) + ", commit " + kCommit},
+                       {"processor", processor() + ", " + std::to_string(dp::process_cores().size()) +
+                                         " cores available to this process"}});
   std::fputs(to_text(report).c_str(), stdout);
   json.write(to_json(report));
   html.write(to_html(report));

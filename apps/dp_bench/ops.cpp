@@ -89,7 +89,7 @@ class Ops {
 
   void start_pytorch() {
     if (options_.without_pytorch) {
-      pytorch_note_ = "not asked for";
+      pytorch_note_ = "skipped by --without-pytorch";
       return;
     }
     std::vector<std::string> words{options_.python, find_program("pytorch_ops.py"), "--threads",
@@ -182,11 +182,10 @@ class Ops {
       section.rows.push_back(row);
     }
     section.text =
-        "Ops on equal shapes are one row. The floor is what the arithmetic and the memory traffic take at the rates of "
-        "this "
-        "machine, whichever is longer; an algorithm that multiplies less (Winograd) or a tensor in a cache can be "
-        "below it. "
-        "PyTorch: the same convolution or product alone, in the faster of both memory formats.";
+        "Ops of equal shapes share a row. Floor: the arithmetic or the memory traffic at the rates of this machine, "
+        "whichever takes longer; an algorithm with fewer multiplications (Winograd) or a tensor in a cache can be "
+        "faster. "
+        "PyTorch: the same convolution or matrix product alone, in the faster of both memory formats.";
     return section;
   }
 
@@ -210,7 +209,7 @@ class Ops {
     if (floors > 0) row.cells.insert(row.cells.end(), {floors * 1e3, all / floors});
     section.rows.push_back(row);
     if (compared > 0)
-      section.rows.push_back({{std::string("those that PyTorch has, too"), compared * 1e3, Cell(), Cell(),
+      section.rows.push_back({{std::string("ops also measured in PyTorch"), compared * 1e3, Cell(), Cell(),
                                pytorch * 1e3, pytorch / compared},
                               Kind::measured,
                               "",

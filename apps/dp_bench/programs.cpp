@@ -32,7 +32,7 @@ std::string find_program(const std::string& name) {
     if (std::filesystem::exists(folder / name, ignored)) return (folder / name).string();
     places += (places.empty() ? "" : ", ") + folder.string();
   }
-  throw dp::Error(dp::ErrorCode::usage, "the program " + name + " is in none of " + places +
+  throw dp::Error(dp::ErrorCode::usage, "program " + name + " not found in " + places +
                                             "; build it (cmake --build <build> --target " + name +
                                             ") or set DP_BENCH_PATH to its folder");
 }

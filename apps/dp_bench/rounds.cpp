@@ -104,7 +104,8 @@ class Rounds {
                                          : std::vector<std::string>{find_program("bench_step")};
     words.insert(words.end(), spec.arguments.begin(), spec.arguments.end());
     if (pytorch) {
-      if (!inputs_ready_) throw ChildError("PyTorch gets its inputs from dp; ask for one of its variants, too");
+      if (!inputs_ready_)
+        throw ChildError("PyTorch variants read their inputs from a dp variant; add one to --variants");
       words.insert(words.end(), {"--inputs", inputs_.path()});
     } else if (!inputs_ready_) {
       words.insert(words.end(), {"--save-inputs", inputs_.path()});
@@ -162,8 +163,8 @@ class Rounds {
       if (std::isnan(value)) return;
       if (std::isnan(reference)) reference = value;
       if (std::abs(value - reference) > same * std::abs(reference))
-        throw ChildError(std::string("it does not compute the same as the others: ") + field + " " + first.text(field) +
-                         " where they have " + std::to_string(reference));
+        throw ChildError(std::string("result differs from the other variants: ") + field + " " + first.text(field) +
+                         ", expected " + std::to_string(reference));
     };
     if (spec.processes == 1) agree("start_loss", start_loss_);
     if (spec.group != "pytorch" && (spec.devices == 1 || first.number("batch_norm") == 0))

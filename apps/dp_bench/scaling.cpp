@@ -39,7 +39,7 @@ Row row_of(const std::string& what, int devices, double seconds, double alone, d
 }
 
 Section measured_section(const StepResult& result) {
-  Section section{"measured", "Measured: a CPU thread for each device", "", columns(), {}, Bars{2, 3, 4, true}};
+  Section section{"measured", "Measured: one CPU thread per device", "", columns(), {}, Bars{2, 3, 4, true}};
   if (!result.options.gpus.empty()) section.title = "Measured: GPUs";
   const auto images = static_cast<double>(result.options.batch);
   const double alone = median(result.variants.front().seconds_per_step);
@@ -56,7 +56,7 @@ Section measured_section(const StepResult& result) {
     }
     section.rows.push_back(row);
   }
-  section.text = "The same global batch on more devices. dp sums sharded, ddp by all-reduce.";
+  section.text = "Same global batch for every number of devices. Reduction: sharded in dp, all-reduce in ddp.";
   return section;
 }
 
@@ -82,9 +82,10 @@ Section modelled_section(const Hardware& hardware, int batch) {
 
 Section hosts_section(const Hardware& hardware, int each) {
   // Assumptions: one or four 100 Gbit/s adapters per host, 30 us more per collective.
-  Section section{"hosts", "Several hosts of 8 x " + hardware.name + ", ddp, " + std::to_string(each) + " images a GPU",
-                  "",      columns(),
-                  {},      Bars{2, {}, {}, true}};
+  Section section{
+      "hosts", "Several hosts of 8 x " + hardware.name + ", ddp, " + std::to_string(each) + " images per GPU",
+      "",      columns(),
+      {},      Bars{2, {}, {}, true}};
   const double alone = step_seconds(hardware, 1, each, Strategy::ddp);
   for (const double network : {12.5e9, 50e9})
     for (const int hosts : {1, 2, 4, 8}) {
@@ -104,10 +105,10 @@ Section hosts_section(const Hardware& hardware, int each) {
       row.kind = Kind::modelled;
       section.rows.push_back(row);
     }
-  section.text =
-      constants_of(hardware) +
-      " Between hosts, assumed: 100 or 400 Gbit/s into and out of each, 30 us more a collective; sums in each host "
-      "first. Speed-up against one GPU with as many images as each has here.";
+  section.text = constants_of(hardware) +
+                 " Assumed between hosts: 100 or 400 Gbit/s into and out of each host, 30 us more per collective; each "
+                 "host reduces "
+                 "first. Speed-up: relative to one GPU with the same number of images per GPU.";
   return section;
 }
 

@@ -11,7 +11,7 @@ namespace dp_bench {
 class SharedFile {
  public:
   SharedFile() : file_(::memfd_create("dp_bench", MFD_CLOEXEC)) {
-    if (file_ < 0) throw dp::Error(dp::ErrorCode::io, "no file could be made in memory");
+    if (file_ < 0) throw dp::Error(dp::ErrorCode::io, "cannot create a file in memory");
   }
   ~SharedFile() { ::close(file_); }
   SharedFile(const SharedFile&) = delete;

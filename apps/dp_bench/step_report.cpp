@@ -29,12 +29,12 @@ Section variants_section(const StepResult& result) {
                      {"ms_per_step", "ms/step", 2},
                      {"ms_q1", "quartile", 2},
                      {"ms_q3", "quartile", 2},
-                     {"ms_min", "least", 2},
-                     {"ms_max", "most", 2},
+                     {"ms_min", "min", 2},
+                     {"ms_max", "max", 2},
                      {"images_per_second", "img/s", 0},
                      {"mib_per_device", "MiB/device", 0},
                      {"mb_sent", "MB sent/step", 2},
-                     {"mb_sent_by_one", "by one device", 2},
+                     {"mb_sent_by_one", "by busiest", 2},
                      {"key", "key"}};
   for (const Measured& one : result.variants) {
     Row row;
@@ -64,11 +64,10 @@ Section variants_section(const StepResult& result) {
     section.rows.push_back(row);
   }
   section.text =
-      "ms/step: median of the rounds, with quartiles, least and most. MiB/device: the peak of resident memory, the "
-      "inputs "
-      "of all steps included, by devices. MB sent/step: what theory says that devices send to each other, together and "
-      "the "
-      "busiest one; not counted.";
+      "ms/step: median of the rounds, with quartiles, minimum and maximum. MiB/device: peak resident memory per "
+      "device, "
+      "including the inputs of all steps. MB sent/step: bytes that all devices, and the busiest one, send in theory; "
+      "not measured.";
   return section;
 }
 
@@ -92,9 +91,9 @@ Section ratios_section(const StepResult& result) {
       {{"dp1"}, {"plan"}, 1 / 1.01},        {{"dp-sharded"}, {"dp1"}, 1 / 1.05}, {{"dp-sharded"}, {"ddp"}, 1},
       {{"dp-virtual"}, {"dp1"}, 1 / 1.07},  {{"dp1"}, torch, gpu ? 1.4 : 1.3},   {{"dp1"}, {"torch-compiled"}, 1.1},
       {{"dp-sharded"}, {"torch-dp"}, 1.15}, {{"dp-sharded"}, torch_ddp, 1.15},   {{"ddp"}, torch_ddp, 1.15}};
-  Section section{"ratios", "How much longer the other one takes", "", {}, {}, {}};
-  section.columns = {{"ratio_of", "times"}, {"ratio", "ratio", 3},         {"low", "from", 3},
-                     {"high", "to", 3},     {"goal", "goal: at least", 3}, {"met", "met"}};
+  Section section{"ratios", "Time ratios", "", {}, {}, {}};
+  section.columns = {{"ratio_of", "ratio of"}, {"ratio", "ratio", 3},         {"low", "from", 3},
+                     {"high", "to", 3},        {"goal", "goal: at least", 3}, {"met", "met"}};
   for (const Question& question : questions) {
     const Measured *ours = fastest(result, question.ours), *theirs = fastest(result, question.theirs);
     if (ours == nullptr || theirs == nullptr) continue;
@@ -108,9 +107,9 @@ Section ratios_section(const StepResult& result) {
     section.rows.push_back(row);
   }
   section.text =
-      "The median of the ratios round by round, and an interval that holds the true median in 95 of 100 cases. Of "
-      "several memory "
-      "formats of PyTorch the fastest counts.";
+      "Median of the ratios of each round, with its 95 % confidence interval. Of several memory formats of PyTorch, "
+      "the "
+      "fastest is used.";
   return section;
 }
 
@@ -120,17 +119,17 @@ Report step_report(const StepResult& result) {
   const StepOptions& o = result.options;
   Report report{"step", "", {}, {}};
   const std::string where =
-      o.gpus.empty() ? std::to_string(o.replicas) + " CPU replicas, " + std::to_string(o.threads) + " threads in all"
+      o.gpus.empty() ? std::to_string(o.replicas) + " CPU replicas, " + std::to_string(o.threads) + " threads in total"
                      : "GPUs " + o.gpus;
   report.title = o.network.model + " on " + shape_text(o.network.input, "x") + ", " +
                  std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.batch) + ", " + where;
-  report.facts = {{"rounds", std::to_string(o.rounds) + ", a slice of each variant in turn"},
+  report.facts = {{"rounds", std::to_string(o.rounds) + ", interleaved: one slice per variant"},
                   {"slice", o.steps ? std::to_string(o.steps) + " steps" : "about " + shown(Cell(o.seconds), 2) + " s"},
-                  {"batches", std::to_string(o.batches) + " different ones, in turn"}};
+                  {"batches", std::to_string(o.batches) + " distinct, used cyclically"}};
   report.facts.insert(report.facts.end(), result.facts.begin(), result.facts.end());
   for (const auto& [key, value] : result.facts)
     if (key == "others_cores" && std::stod(value) > kQuietCores)
-      report.facts.emplace_back("warning", "other processes used " + value + " cores: these figures are noise");
+      report.facts.emplace_back("warning", "other processes used " + value + " cores: the results are not reliable");
   report.sections.push_back(variants_section(result));
   if (Section section = ratios_section(result); !section.rows.empty()) report.sections.push_back(std::move(section));
   return report;

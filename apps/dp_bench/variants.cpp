@@ -39,8 +39,7 @@ StepOptions resolved(StepOptions options) {
   if (!options.gpus.empty()) {
     const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
     if (probe.count == 0)
-      throw dp::Error(dp::ErrorCode::device,
-                      "--gpus asks for a GPU, but none is usable: " + probe.reason + "; use --cpu N");
+      throw dp::Error(dp::ErrorCode::device, "--gpus: no usable GPU: " + probe.reason + "; use --cpu N");
     const std::vector<int> ids = dp::parse_gpu_list(options.gpus, probe.count);
     options.gpus.clear();
     for (const int id : ids) options.gpus += (options.gpus.empty() ? "" : ",") + std::to_string(id);
@@ -49,12 +48,13 @@ StepOptions resolved(StepOptions options) {
   const int cores = static_cast<int>(dp::process_cores().size());
   if (options.threads == 0) options.threads = std::max(1, cores / options.replicas) * options.replicas;
   if (options.gpus.empty() && options.threads % options.replicas != 0)
-    throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) + " cannot be shared out to " +
-                                              std::to_string(options.replicas) +
-                                              " replicas evenly; give a multiple of --cpu");
+    throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) +
+                                              " is not a multiple of the " + std::to_string(options.replicas) +
+                                              " replicas; give a multiple of --cpu");
   if (options.batch < options.replicas)
-    throw dp::Error(dp::ErrorCode::usage, "-b " + std::to_string(options.batch) + " has no image for each of " +
-                                              std::to_string(options.replicas) + " replicas; give more");
+    throw dp::Error(dp::ErrorCode::usage, "-b " + std::to_string(options.batch) + " is less than the " +
+                                              std::to_string(options.replicas) +
+                                              " replicas; give at least one image per replica");
   if (options.batches == 0)
     options.batches = static_cast<int>(
         std::clamp<std::int64_t>(kInputBytes / (4 * options.batch * numbers_per_sample(options.network)), 4, 512));
@@ -105,7 +105,7 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
     spec.arguments.insert(spec.arguments.end(), {"--variant", variant, "--memory-format", format, "--threads",
                                                  std::to_string(std::max(1, options.threads / spec.processes))});
     if (gpu) spec.arguments.insert(spec.arguments.end(), {"--gpus", first_gpus(options.gpus, devices)});
-    if (variant == "dataparallel" && !gpu) spec.absent = "nn.DataParallel needs GPUs";
+    if (variant == "dataparallel" && !gpu) spec.absent = "nn.DataParallel requires GPUs";
     all.push_back(spec);
   };
   pytorch("torch", "PyTorch", "single", 1, "contiguous");
@@ -125,7 +125,7 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
   for (const VariantSpec& spec : all) keys += (keys.empty() ? "" : ", ") + spec.key;
   for (const std::string& key : options.variants)
     if (std::none_of(all.begin(), all.end(), [&](const VariantSpec& spec) { return spec.key == key; }))
-      throw dp::Error(dp::ErrorCode::usage, "no variant is called '" + key + "' here; there are " + keys);
+      throw dp::Error(dp::ErrorCode::usage, "--variants: '" + key + "' is not available here; choose from " + keys);
   std::erase_if(all, [&](const VariantSpec& spec) {
     return std::find(options.variants.begin(), options.variants.end(), spec.key) == options.variants.end();
   });

@@ -12,7 +12,7 @@ TEST_CASE("compare: published figures are called another machine's, AMP says wha
   CHECK(dp.at("kind") == "measured");
   CHECK(dp.at("seconds_per_epoch").get<double>() == Approx(50000.0 / 2 * dp.at("ms_per_step").get<double>() / 1e3));
   CHECK(row_of(section, "what", "ddp x2").at("kind") == "measured");
-  CHECK(row_of(section, "what", "dp x2 + AMP").at("note") == "mixed precision needs a GPU");
+  CHECK(row_of(section, "what", "dp x2 + AMP").at("note") == "mixed precision requires a GPU");
   const json& published = row_of(section, "what", "DataParallel x4");
   CHECK(published.at("kind") == "published");
   CHECK(published.at("seconds_per_epoch") == 20);

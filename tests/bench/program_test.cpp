@@ -14,7 +14,7 @@ TEST_CASE("bad flags are exit 2 and one line that says what to do") {
   const std::vector<std::pair<std::string, std::string>> table{{"", "subcommand"},
                                                                {"walk", "--help"},
                                                                {"step -b 0", "'0' is not a whole number"},
-                                                               {"step -b 1 --cpu 2", "no image for each"},
+                                                               {"step -b 1 --cpu 2", "at least one image per replica"},
                                                                {"step --cpu 0", "'0' is not"},
                                                                {"step --cpu 2 --threads 3", "give a multiple"},
                                                                {"step --model vgg", "vgg"},
@@ -23,7 +23,7 @@ TEST_CASE("bad flags are exit 2 and one line that says what to do") {
                                                                {"step --rounds x", "'x' is not"},
                                                                {"step --cpu 2 --gpus 0", "excludes"},
                                                                {"comm -b 8X", "8X"},
-                                                               {"comm -b 1M -e 8", "smaller size first"},
+                                                               {"comm -b 1M -e 8", "give the smaller size as -b"},
                                                                {"comm --collectives all_to_all", "all_to_all"},
                                                                {"comm --communicators pigeon", "host-processes"},
                                                                {"ops --steps 0", "'0' is not"},
@@ -94,7 +94,7 @@ TEST_CASE("ops: both kinds of layer, with floors, and a sum") {
   CHECK(convolution.at("floor_ms") > 0);
   CHECK(row_of(section, "op", "fc1+relu linear_backward_data (9216 -> 128)").at("unit") == "GFLOP/s");
   CHECK(row_of(out.at("sections").at(0), "op", "all").at("step_ms") > convolution.at("ms"));
-  CHECK(out.at("facts").at("PyTorch") == "not asked for");
+  CHECK(out.at("facts").at("PyTorch") == "skipped by --without-pytorch");
 }
 
 TEST_CASE("comm: every collective between threads and between processes, right and with bandwidths") {

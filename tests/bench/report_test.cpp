@@ -93,7 +93,7 @@ TEST_CASE("HTML: a bar is as long as its figure, its whisker as wide as the spre
 TEST_CASE("markdown: a heading, the facts, a table for each section") {
   const std::string text = to_markdown(sample());
   CHECK(text.starts_with("# a <model>"));
-  CHECK(text.find("| what | ms | quartile | quartile | how |\n|---|---|---|---|---|\n") != std::string::npos);
+  CHECK(text.find("| what | ms | quartile | quartile | source |\n|---|---|---|---|---|\n") != std::string::npos);
   CHECK(text.find("| second | 4.00 | - | - | modelled: by \\ constants |\n") != std::string::npos);
 }
 

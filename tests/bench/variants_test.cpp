@@ -107,7 +107,7 @@ TEST_CASE("a program that is not there, that fails or that says nothing is an er
                     Catch::Contains("the reason"));
   CHECK_THROWS_WITH(Child({"/bin/sh", "-c", "printf 'error\\tmessage=out of luck\\n'"}, {}).read(5),
                     Catch::Contains("out of luck"));
-  CHECK_THROWS_WITH(Child({"/bin/sleep", "1"}, {}).read(0.05), Catch::Contains("no answer"));
+  CHECK_THROWS_WITH(Child({"/bin/sleep", "1"}, {}).read(0.05), Catch::Contains("did not answer"));
 }
 
 TEST_CASE("measured programs get no OpenMP settings but their own") {

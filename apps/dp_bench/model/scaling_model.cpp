@@ -152,14 +152,14 @@ std::string constants_of(const Hardware& h) {
   char text[700];
   std::snprintf(
       text, sizeof text,
-      "Constants: %.1f TFLOP/s and %.2f TB/s, of which kernels reach %.0f %% and %.0f %%; %.0f us at least a kernel; "
-      "ring %.0f GB/s; %.0f us a collective between eight; computing loses %.0f %% of a collective's time; plain "
-      "copies "
-      "%.0f GB/s; activations of %.0f bytes%s; %s; float32 gradients and weights in buckets of 4 MB.",
+      "Constants: %.1f TFLOP/s and %.2f TB/s, of which kernels reach %.0f %% and %.0f %%; at least %.0f us per kernel; "
+      "ring %.0f GB/s; %.0f us per collective of eight devices; compute slows by %.0f %% of a collective's time; plain "
+      "copies %.0f GB/s; activations of %.0f bytes%s; %s; float32 gradients and weights in buckets of 4 MB.",
       h.operations / 1e12, h.bytes / 1e12, 100 * h.operations_share, 100 * h.bytes_share, h.kernel_seconds * 1e6,
       h.bus / 1e9, h.call_seconds * 1e6, 100 * h.steal, h.star / 1e9, h.activation_bytes,
-      h.activation_bytes < 4 ? " (mixed precision on tensor cores, which dp has not been measured with)" : "",
-      h.fusion == Fusion::eager ? "every pass a kernel" : "normalisation, addition and ReLU one kernel each way");
+      h.activation_bytes < 4 ? " (mixed precision on tensor cores; not calibrated by measurements of dp)" : "",
+      h.fusion == Fusion::eager ? "one kernel per pass"
+                                : "one kernel per direction for normalisation, addition and ReLU");
   return text;
 }
 

@@ -27,8 +27,9 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(int error) const {
-  const std::string why = error == ENXIO ? "it is a pipe or socket that nobody reads" : std::strerror(error);
-  throw dp::Error(dp::ErrorCode::io, "cannot write " + path_ + ": " + why + "; name a file in a folder with room");
+  const std::string why = error == ENXIO ? "it is a pipe or socket without a reader" : std::strerror(error);
+  throw dp::Error(dp::ErrorCode::io,
+                  "cannot write " + path_ + ": " + why + "; choose a writable folder with free space");
 }
 
 void OutputFile::write(const std::string& text) {

@@ -90,7 +90,7 @@ std::string to_markdown(const Report& report) {
     const bool remarks = has_remarks(section);
     text += "\n## " + section.title + "\n\n|";
     for (const Column& column : section.columns) text += " " + column.title + " |";
-    text += remarks ? " how |\n|" : "\n|";
+    text += remarks ? " source |\n|" : "\n|";
     for (std::size_t i = 0; i < section.columns.size() + (remarks ? 1 : 0); ++i) text += "---|";
     for (const Row& row : section.rows) {
       text += "\n|";

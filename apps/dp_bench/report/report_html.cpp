@@ -102,7 +102,7 @@ std::string table_of(const Section& section) {
   const bool remarks = has_remarks(section);
   std::string out = "<div class=\"wide\"><table><thead><tr>";
   for (const Column& column : section.columns) out += "<th scope=\"col\">" + escaped(column.title) + "</th>";
-  out += remarks ? "<th scope=\"col\">how</th></tr></thead><tbody>\n" : "</tr></thead><tbody>\n";
+  out += remarks ? "<th scope=\"col\">source</th></tr></thead><tbody>\n" : "</tr></thead><tbody>\n";
   for (const Row& row : section.rows) {
     out += "<tr>";
     for (std::size_t i = 0; i < section.columns.size(); ++i)
@@ -130,7 +130,7 @@ std::string to_html(const Report& report) {
     out += table_of(section);
     if (!section.text.empty()) out += "<p>" + escaped(section.text) + "</p>\n";
   }
-  out += "<h2>How it was made</h2>\n<dl>\n";
+  out += "<h2>Setup</h2>\n<dl>\n";
   for (const auto& [key, value] : report.facts) out += "<dt>" + escaped(key) + "</dt><dd>" + escaped(value) + "</dd>\n";
   return out + "</dl>\n</body>\n</html>\n";
 }
