@@ -56,9 +56,9 @@ bool is_there(const fs::path& path) {
 Error missing(const Edition& edition, const std::string& folder, const std::string& what) {
   const std::string archive = edition.archive;
   return Error(ErrorCode::data, std::string(edition.name) + ": " + what +
-                                    "; get them by these two lines: `curl -LO https://www.cs.toronto.edu/~kriz/" +
-                                    archive + "` and `mkdir -p " + folder + " && tar xzf " + archive + " -C " + folder +
-                                    "`, name their folder with --data-path, or train on random images: --dataset "
+                                    "; download them with `curl -LO https://www.cs.toronto.edu/~kriz/" + archive +
+                                    "` and `mkdir -p " + folder + " && tar xzf " + archive + " -C " + folder +
+                                    "`, set --data-path to their folder, or train on random images: --dataset "
                                     "synthetic --input 3,32,32 --classes " +
                                     std::to_string(edition.classes.back()));
 }

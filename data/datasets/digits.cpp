@@ -12,7 +12,7 @@ namespace dp {
 
 std::shared_ptr<const Dataset> draw_digits(DigitsPart part, std::int64_t count, std::uint64_t seed, int threads) {
   if (count < 0)
-    throw Error(ErrorCode::usage, "digits: " + std::to_string(count) + " images cannot be drawn; ask for 0 or more");
+    throw Error(ErrorCode::usage, "digits: the number of images is " + std::to_string(count) + "; give 0 or more");
   const Shape image{1, kDigitSide, kDigitSide};
   const auto bytes = static_cast<std::size_t>(image.numel());
   std::vector<std::uint8_t> pixels(static_cast<std::size_t>(image.prepended(count).numel()));

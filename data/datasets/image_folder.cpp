@@ -85,7 +85,7 @@ bool is_folder(const fs::path& path) {
 Error missing(const std::string& folder, const std::string& what) {
   return Error(ErrorCode::data, "imagefolder: " + what + "; lay the images out as " + folder +
                                     "/train/<class>/<image>.jpg and " + folder +
-                                    "/val/<class>/<image>.jpg, name their folder with --data-path, or train on "
+                                    "/val/<class>/<image>.jpg, set --data-path to their folder, or train on "
                                     "random images: --dataset synthetic --input 3,224,224 --classes 1000");
 }
 
@@ -99,13 +99,13 @@ namespace datasets {
 
 DatasetPair image_folder(const std::string& folder, std::int64_t side) {
   if (side < 1 || side > 4096)
-    throw Error(ErrorCode::usage, "imagefolder: images of " + std::to_string(side) + "x" + std::to_string(side) +
-                                      " cannot be made; give a side of 1 to 4096");
+    throw Error(ErrorCode::usage,
+                "imagefolder: the side of the images is " + std::to_string(side) + "; give 1 to 4096");
   const fs::path root = folder, train = root / "train";
   const fs::path test = is_folder(root / "val") ? root / "val" : root / "test";
   if (!is_folder(root)) throw missing(folder, "no folder " + folder);
-  if (!is_folder(train)) throw missing(folder, folder + " lacks train/");
-  if (!is_folder(test)) throw missing(folder, folder + " lacks val/ and test/");
+  if (!is_folder(train)) throw missing(folder, folder + " has no train/");
+  if (!is_folder(test)) throw missing(folder, folder + " has neither val/ nor test/");
   ImageList train_list = list_images(train.string(), nullptr);
   ImageList test_list = list_images(test.string(), &train_list.classes);
   return {image_dataset(train.string(), std::move(train_list), side),

@@ -8,7 +8,7 @@ namespace dp {
 
 std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads) {
   if (dataset.varies())
-    throw Error(ErrorCode::usage, "a dataset that varies its images while it reads them cannot be kept as bytes");
+    throw Error(ErrorCode::usage, "a dataset that changes its images on each read cannot be stored as bytes");
   const Normalization& normalization = dataset.normalization();
   const Shape shape = dataset.image_shape();
   const auto channels = static_cast<std::size_t>(shape.rank() == 3 ? shape[0] : 0);

@@ -41,7 +41,7 @@ Error missing(const std::string& dataset, const std::string& what) {
   std::string names;
   for (const FileName& file : kFiles) names += (names.empty() ? "" : ", ") + official(file);
   return Error(ErrorCode::data, dataset + ": " + what + "; put the four files there (" + names +
-                                    ", plain or .gz), name their folder with --data-path, or train without them: "
+                                    ", plain or .gz), set --data-path to their folder, or train without them: "
                                     "--dataset digits");
 }
 

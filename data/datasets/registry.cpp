@@ -19,7 +19,7 @@ DatasetPair open(std::string_view name, const std::string& folder, std::uint64_t
   if (name == "synthetic") return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);  // MNIST's sizes
   std::string known;
   for (const std::string& each : names()) known += (known.empty() ? "" : ", ") + each;
-  throw Error(ErrorCode::usage, "no dataset is called \"" + std::string(name) + "\"; choose one of " + known);
+  throw Error(ErrorCode::usage, "dataset \"" + std::string(name) + "\" does not exist; choose one of " + known);
 }
 
 }  // namespace dp::datasets

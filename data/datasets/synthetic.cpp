@@ -53,8 +53,8 @@ namespace datasets {
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,
                       std::uint64_t seed) {
   if (image.rank() != 3 || image.numel() == 0)
-    throw Error(ErrorCode::usage, "synthetic: images of shape " + to_string(image) +
-                                      " cannot be made; give channels, rows and columns, each at least 1");
+    throw Error(ErrorCode::usage, "synthetic: the image shape is " + to_string(image) +
+                                      "; give channels, rows and columns, each at least 1");
   if (classes < 1 || classes > INT32_MAX || train < 0 || test < 0)
     throw Error(ErrorCode::usage, "synthetic: " + std::to_string(classes) + " classes, " + std::to_string(train) +
                                       " and " + std::to_string(test) +

@@ -14,8 +14,7 @@ namespace {
 std::string reason(int error) { return std::generic_category().message(error); }
 
 Error unreadable(const std::string& path, const std::string& what) {
-  return Error(ErrorCode::data,
-               path + ": " + what + "; make it a file that can be read, or train without it: --dataset digits");
+  return Error(ErrorCode::data, path + ": " + what + "; give a readable file, or train without it: --dataset digits");
 }
 
 }  // namespace
@@ -63,7 +62,7 @@ std::size_t MemoryReader::read(std::span<std::uint8_t> out) {
 
 Error damaged(const std::string& name, std::uint64_t offset, const std::string& what) {
   return Error(ErrorCode::data, name + ": byte " + std::to_string(offset) + ": " + what +
-                                    "; fetch the file again, or train without it: --dataset digits");
+                                    "; download the file again, or train without it: --dataset digits");
 }
 
 }  // namespace dp

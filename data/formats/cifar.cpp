@@ -35,7 +35,7 @@ void read_file(ByteReader& file, const CifarFormat& format, const Layout& layout
   for (std::uint64_t offset = 0; offset < layout.file_bytes; offset += record.size()) {
     const std::size_t got = file.read(record);
     if (got != record.size())
-      throw damaged(file.name(), offset + got, layout.rule + ", and it was cut here while it was read");
+      throw damaged(file.name(), offset + got, layout.rule + ", and the file was truncated here while it was read");
     for (std::size_t i = 0; i < layout.label_bytes; ++i)
       if (record[i] >= format.classes[i])
         throw damaged(file.name(), offset + i,

@@ -20,8 +20,8 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
   rows_ = shape[1];
   columns_ = shape[2];
   if (augmentation_.padding < 0)
-    throw Error(ErrorCode::usage, "images cannot be padded by " + std::to_string(augmentation_.padding) +
-                                      " pixels; let the dataset ask for 0 or more");
+    throw Error(ErrorCode::usage, "the padding of the augmentation is " + std::to_string(augmentation_.padding) +
+                                      " pixels; give 0 or more");
   const Normalization& normalization = dataset.normalization();
   const auto channels = static_cast<std::size_t>(channels_);
   if (normalization.mean.size() != channels || normalization.std.size() != channels ||
@@ -48,8 +48,8 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
     const std::int32_t label = dataset_.label(sample);
     if (label < 0 || label >= classes_)
       throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has label " + std::to_string(label) +
-                                       ", its dataset promises labels below " + std::to_string(classes_) +
-                                       "; correct the dataset");
+                                       ", but the dataset has " + std::to_string(classes_) +
+                                       " classes; correct the dataset");
     if (kept) {
       // The device makes the image from its resident bytes.
     } else if (augment_) {

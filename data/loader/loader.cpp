@@ -26,23 +26,25 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   const std::int64_t size = dataset->size();
   if (size > INT64_C(0xffffffff))
     refuse("a dataset of " + std::to_string(size) + " samples is too large; the limit is 4294967295");
-  if (options.batch_size < 1)
-    refuse("a batch size of " + std::to_string(options.batch_size) + " is impossible; give 1 or more");
+  if (options.batch_size < 1) refuse("the batch size is " + std::to_string(options.batch_size) + "; give 1 or more");
   if (options.drop_last && size < options.batch_size)
-    refuse("no batch of " + std::to_string(options.batch_size) + " can be made of " + std::to_string(size) +
-           " samples when the last, short batch is dropped; give a smaller batch or keep the last one");
+    refuse("a batch of " + std::to_string(options.batch_size) + " is larger than the " + std::to_string(size) +
+           " samples, and the incomplete last batch is dropped; use a smaller batch or keep the last one");
   if (options.workers < 1)
-    refuse(std::to_string(options.workers) + " loader threads cannot prepare batches; give 1 or more");
+    refuse("the number of loader threads is " + std::to_string(options.workers) + "; give 1 or more");
   if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
-    refuse("rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks) + " is impossible");
+    refuse("rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks) +
+           " does not exist; ranks count from 0");
   if (options.batch_size < options.ranks)
-    refuse("a global batch of " + std::to_string(options.batch_size) + " cannot be spread over " +
-           std::to_string(options.ranks) + " ranks; give at least one sample a rank");
+    refuse("a global batch of " + std::to_string(options.batch_size) + " is less than the " +
+           std::to_string(options.ranks) + " ranks; give at least one sample per rank");
   if (options.kept && options.kept->images.shape() != dataset->image_shape().prepended(size))
-    refuse("images of shape " + to_string(options.kept->images.shape()) + " are kept of a dataset of " +
-           std::to_string(size) + " of " + to_string(dataset->image_shape()) + "; take read_images() of that dataset");
+    refuse("the device-resident images have shape " + to_string(options.kept->images.shape()) +
+           ", but the dataset has " + std::to_string(size) + " of " + to_string(dataset->image_shape()) +
+           "; use read_images() of that dataset");
   if (options.slots <= kHeld)
-    refuse(std::to_string(options.slots) + " loader slots are too few; give " + std::to_string(kHeld + 1) + " or more");
+    refuse("the number of loader slots is " + std::to_string(options.slots) + "; give " + std::to_string(kHeld + 1) +
+           " or more");
   return dataset;
 }
 
@@ -103,7 +105,7 @@ struct Loader::State {
       stop();
       throw Error(ErrorCode::device, "only " + std::to_string(started) + " of " + std::to_string(options.workers) +
                                          " loader threads could be started (" + error.code().message() +
-                                         "); ask for fewer workers (-j), or raise ulimit -u and -v");
+                                         "); use fewer workers (-j), or raise ulimit -u and -v");
     }
   }
 

@@ -87,9 +87,9 @@ TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
   const auto said = [&] { return data_refusal([&] { dp::datasets::image_folder(path); }); };
   CHECK_THAT(data_refusal([&] { dp::datasets::image_folder(path + "/nowhere"); }),
              Catch::StartsWith("imagefolder: no folder " + path + "/nowhere; lay the images out as"));
-  CHECK_THAT(said(), Catch::Contains(path + " lacks train/") && Catch::Contains("--data-path"));
+  CHECK_THAT(said(), Catch::Contains(path + " has no train/") && Catch::Contains("--data-path"));
   fs::create_directory(folder / "train");
-  CHECK_THAT(said(), Catch::Contains(" lacks val/ and test/"));
+  CHECK_THAT(said(), Catch::Contains(" has neither val/ nor test/"));
   fs::create_directory(folder / "val");
   CHECK_THAT(said(), Catch::StartsWith(path + "/train: no images in it"));
   fill(folder);

@@ -147,11 +147,11 @@ TEST_CASE("impossible loaders and starts are refused") {
   };
   refuse(nullptr, {}, "empty dataset");
   refuse(std::make_shared<SmallDataset>(0), {}, "empty dataset");
-  refuse(dataset, {.batch_size = 0}, "batch size of 0");
-  refuse(dataset, {.batch_size = -1}, "batch size of -1");
-  refuse(dataset, {.batch_size = 11, .drop_last = true}, "no batch of 11");
-  refuse(dataset, {.workers = 0}, "0 loader threads");
-  refuse(dataset, {.slots = 2}, "2 loader slots");
+  refuse(dataset, {.batch_size = 0}, "the batch size is 0");
+  refuse(dataset, {.batch_size = -1}, "the batch size is -1");
+  refuse(dataset, {.batch_size = 11, .drop_last = true}, "a batch of 11 is larger");
+  refuse(dataset, {.workers = 0}, "the number of loader threads is 0");
+  refuse(dataset, {.slots = 2}, "the number of loader slots is 2");
   const auto unnormalised = std::make_shared<SmallDataset>(10, dp::Shape{3, 2, 2});
   unnormalised->normalization_.std = {1, 1};
   refuse(unnormalised, {}, "3 channels");
@@ -159,7 +159,7 @@ TEST_CASE("impossible loaders and starts are refused") {
   refuse(unnormalised, {}, "positive deviations");
   const auto shrunk = std::make_shared<SmallDataset>(10);
   shrunk->augmentation_.padding = -1;
-  refuse(shrunk, {}, "padded by -1");
+  refuse(shrunk, {}, "the padding of the augmentation is -1");
 
   Loader loader(dataset, {.batch_size = 4});
   CHECK_THROWS_WITH(loader.next(), Catch::Contains("start()"));
