@@ -22,7 +22,7 @@ const std::vector<Entry>& registry() {
        "residual, 18 layers, torchvision's names: 11.2 M parameters; 3x3 stem for images below 64 pixels",
        {.dataset = "cifar10", .lr = 0.1f, .weight_decay = 5e-4f, .schedule = "multistep", .milestones = {0.5, 0.75}},
        make_resnet18},
-      {"mlp", "one hidden layer of 128, the smallest model of one's own", {}, make_mlp},
+      {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},
   };
   return entries;
 }
@@ -33,7 +33,7 @@ const Entry& find(std::string_view name) {
     if (entry.name == name) return entry;
     names += (names.empty() ? "" : ", ") + entry.name;
   }
-  throw Error(ErrorCode::usage, "there is no model '" + std::string(name) + "'; the models are " + names);
+  throw Error(ErrorCode::usage, "model '" + std::string(name) + "' does not exist; choose one of " + names);
 }
 
 }  // namespace dp::models

@@ -10,7 +10,7 @@ namespace {
 constexpr int kMostGpus = 1024;  // larger ids are rejected on every host
 
 [[noreturn]] void no_gpu(const std::string& flag, const std::string& reason) {
-  throw dp::Error(dp::ErrorCode::device, flag + " asks for a GPU, but none is usable: " + reason + "; use --cpu N");
+  throw dp::Error(dp::ErrorCode::device, flag + ": no usable GPU: " + reason + "; use --cpu N");
 }
 
 std::vector<int> gpu_ids(const std::string& text, const dp::DeviceProbe& probe) {
@@ -26,8 +26,8 @@ std::vector<int> gpu_ids(const std::string& text, const dp::DeviceProbe& probe) 
 std::vector<int> first_gpus(int count, const dp::DeviceProbe& probe) {
   if (probe.count == 0) no_gpu("--num-gpus " + std::to_string(count), probe.reason);
   if (count > probe.count)
-    throw dp::Error(dp::ErrorCode::usage, "--num-gpus asks for " + std::to_string(count) + " GPUs, but " +
-                                              std::to_string(probe.count) + " are visible; ask for no more than these");
+    throw dp::Error(dp::ErrorCode::usage, "--num-gpus " + std::to_string(count) + ": only " +
+                                              std::to_string(probe.count) + " GPUs are visible; use a smaller number");
   std::vector<int> ids;
   for (int id = 0; id < count; ++id) ids.push_back(id);
   return ids;
@@ -39,7 +39,7 @@ Devices choose_once(const Arguments& arguments) {
   if (arguments.gpus) return {dp::gpus(gpu_ids(*arguments.gpus, probe)), ""};
   if (arguments.num_gpus) return {dp::gpus(first_gpus(*arguments.num_gpus, probe)), ""};
   const std::string no_gpu_text =
-      "No usable GPU (" + probe.reason + "): training on 2 CPU replicas; --cpu N asks for another number";
+      "No usable GPU (" + probe.reason + "): training on 2 CPU replicas; set another number with --cpu N";
   try {
     std::vector<dp::Device> list = dp::default_devices();
     const bool gpus = list.front().kind == dp::DeviceKind::cuda;

@@ -17,7 +17,7 @@ void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const s
   const ImageFormat images = image_format(a, dataset);
   const dp::Model model = entry.make(images.shape, images.classes);
   const auto replicas = dp::estimate_memory(model, options, {batch}, {std::max<std::int64_t>(batch, 128)});
-  std::printf("%s, %s, global batch %lld, MiB on each replica\n", a.model.c_str(), dataset.c_str(),
+  std::printf("%s, %s, global batch %lld, MiB per replica\n", a.model.c_str(), dataset.c_str(),
               static_cast<long long>(batch));
   std::printf("replica   weights gradients   momenta statistics   average activations workspace     other     total\n");
   for (std::size_t i = 0; i < replicas.size(); ++i) {
@@ -28,13 +28,13 @@ void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const s
   }
   const std::size_t free = dp::free_memory(options.devices.front());
   if (free == 0) {
-    std::printf("how much memory the devices have is not known\n");
+    std::printf("free memory of the devices: unknown\n");
     return;
   }
   // Replicas on one device share its free memory. A tenth stays in reserve.
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices.front());
   const std::size_t each = free / static_cast<std::size_t>(sharing) / 10 * 9;
-  std::printf("largest global batch in %.0f MiB a replica (what is free, less a tenth): %lld\n", mebibytes(each),
+  std::printf("largest global batch in %.0f MiB per replica (90 %% of the free memory): %lld\n", mebibytes(each),
               static_cast<long long>(dp::largest_batch(model, options, each)));
 }
 

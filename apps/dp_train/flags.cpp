@@ -73,13 +73,13 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--batch-size-per-gpu", a.batch_size_per_gpu, "batch size per replica, instead of -b")
       ->check(whole(1, 1 << 20))
       ->excludes(batch);
-  app.add_option("--epochs", a.epochs, "[by data set]")->check(whole(1, kBillion));
+  app.add_option("--epochs", a.epochs, "number of epochs [by data set]")->check(whole(1, kBillion));
   app.add_option("--max-steps", a.max_steps, "stop after N optimizer steps, steps before a resume included")
       ->check(whole(1, kBillion));
   app.add_option("--lr", a.lr, "learning rate [by model]")->check(real(0, 1e6));
-  app.add_option("--momentum", a.momentum, "[by model]")->check(below(0, 1));
+  app.add_option("--momentum", a.momentum, "momentum of SGD [by model]")->check(below(0, 1));
   app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "Nesterov momentum [by model]");
-  app.add_option("--weight-decay,--wd", a.weight_decay, "[by model]")->check(real(0, 1e6));
+  app.add_option("--weight-decay,--wd", a.weight_decay, "weight decay (L2) [by model]")->check(real(0, 1e6));
   app.add_option("--lr-scale", a.lr_scale, "none, or linear: multiply the rate by the number of replicas")
       ->check(CLI::IsMember({"none", "linear"}))
       ->capture_default_str();
@@ -99,13 +99,13 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--label-smoothing", a.label_smoothing, "label smoothing, in [0, 1)")
       ->check(below(0, 1))
       ->capture_default_str();
-  app.add_option("--on-nonfinite", a.on_nonfinite, "what to do with a step that has a NaN or an infinity: abort, skip")
+  app.add_option("--on-nonfinite", a.on_nonfinite, "action if the loss or a gradient is NaN or infinite: abort, skip")
       ->check(CLI::IsMember({"abort", "skip"}))
       ->capture_default_str();
   app.add_flag("--amp", a.amp, "mixed precision on GPUs: 16-bit activations and weights, float32 masters");
   app.add_option("--amp-dtype", a.amp_dtype, "type for --amp: bfloat16, or float16 with loss scaling [bfloat16]")
       ->check(CLI::IsMember({"bfloat16", "float16"}));
-  app.add_flag("--model-ema", a.model_ema, "keep a moving average of the weights and evaluate it as well");
+  app.add_flag("--model-ema", a.model_ema, "maintain a moving average of the weights and evaluate it as well");
   app.add_option("--model-ema-decay", a.model_ema_decay, "decay of the moving average per step, in [0, 1)")
       ->check(below(0, 1))
       ->capture_default_str();
@@ -113,11 +113,11 @@ void add_training(CLI::App& app, Arguments& a) {
 
 void add_parallel(CLI::App& app, Arguments& a) {
   app.option_defaults()->group("Data parallelism");
-  app.add_option("--reduce", a.reduce, "where gradients are reduced: auto, master, allreduce, sharded")
+  app.add_option("--reduce", a.reduce, "gradient reduction: auto, master, allreduce, sharded")
       ->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}))
       ->capture_default_str();
   app.add_option("--reduce-dtype", a.reduce_dtype,
-                 "type in which gradients are reduced: float32, or bfloat16 (half the bytes, rounded)")
+                 "data type of the gradient reduction: float32, or bfloat16 (half the bytes, rounded)")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
   app.add_option(
@@ -137,9 +137,11 @@ void add_parallel(CLI::App& app, Arguments& a) {
                             "whole batch), sync (statistics of the whole batch)")
                  ->check(CLI::IsMember({"master", "pooled", "sync"}))
                  ->capture_default_str();
-  app.add_flag("--sync-bn", a.sync_bn, "the same as --bn sync")->excludes(bn);
-  app.add_option("--logical-shards", a.logical_shards,
-                 "equal weights, bit for bit, on every number of replicas that divides N; implies --deterministic")
+  app.add_flag("--sync-bn", a.sync_bn, "same as --bn sync")->excludes(bn);
+  app.add_option(
+         "--logical-shards", a.logical_shards,
+         "split each batch into N shards: bit-identical weights for every number of replicas that divides N; implies "
+         "--deterministic")
       ->check(whole(1, 4096));
   app.add_option("--graphs", a.graphs,
                  "GPUs: run training steps as CUDA graphs: auto (not with nccl between several GPUs of a process), "
@@ -216,7 +218,7 @@ void refuse_missing_values(int argc, const char* const* argv) {
     const std::string_view word = argv[i];
     if (word.starts_with("--") && word.size() > 3 && word.find('=') == word.size() - 1)
       throw dp::Error(dp::ErrorCode::usage, std::string(word.substr(0, word.size() - 1)) +
-                                                ": nothing follows the '='; dp_train --help lists the flags");
+                                                ": no value after the '='; dp_train --help lists the flags");
   }
 }
 

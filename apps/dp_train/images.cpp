@@ -19,7 +19,7 @@ dp::Shape parse_input(const std::string& text) {
     const auto [next, error] = std::from_chars(at, end, sizes[i]);
     const bool ends_well = i == 2 ? next == end : next != end && *next == ',';
     if (error != std::errc() || !ends_well || sizes[i] < 1 || sizes[i] > kMostBytes)
-      usage("--input '" + text + "' is not C,H,W: channels, rows and columns from 1 on, as 3,32,32");
+      usage("--input '" + text + "' is not C,H,W: channels, rows and columns, each at least 1, such as 3,32,32");
     at = next + 1;
   }
   if (sizes[0] * sizes[1] > kMostBytes || sizes[0] * sizes[1] * sizes[2] > kMostBytes)
@@ -46,7 +46,7 @@ ImageFormat image_format(const Arguments& a, const std::string& dataset) {
   if (dataset == "digits" || dataset == "mnist" || dataset == "fashion_mnist") return {{1, 28, 28}, 10};
   std::string names;
   for (const std::string& name : dp::datasets::names()) names += (names.empty() ? "" : ", ") + name;
-  usage("no data set is called '" + dataset + "'; choose one of " + names);
+  usage("--dataset '" + dataset + "' is not a data set; choose one of " + names);
 }
 
 dp::DatasetPair open_images(const Arguments& a, const std::string& dataset) {

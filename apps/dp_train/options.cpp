@@ -49,7 +49,7 @@ void read_trace_steps(const std::string& text, dp::DataParallelOptions& parallel
     const auto count = std::from_chars(first.ptr + 1, end, parallel.trace_steps);
     if (count.ec == std::errc() && count.ptr == end && parallel.trace_first >= 0 && parallel.trace_steps > 0) return;
   }
-  usage("--trace-steps '" + text + "' is not FIRST:COUNT, as 10:10");
+  usage("--trace-steps '" + text + "' is not FIRST:COUNT, such as 10:10");
 }
 
 dp::Graphs graphs_of(const Arguments& a) {
@@ -119,7 +119,7 @@ OutputFolder new_folder(const std::string& model) {
     fs::remove("runs", ignored);
   }
   throw dp::Error(dp::ErrorCode::io,
-                  "cannot make the run folder '" + base + "': " + error.message() + "; name one with --output-dir");
+                  "cannot create the run folder '" + base + "': " + error.message() + "; choose one with --output-dir");
 }
 
 void check_name(const std::string& name) {
@@ -147,12 +147,12 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
                                    const std::vector<dp::Device>& devices,
                                    const std::shared_ptr<dp::ProcessGroup>& group) {
   if (a.evaluate && a.init.empty() && a.resume.empty())
-    usage("--evaluate needs weights; name them with --init FILE or --resume PATH");
-  if (a.init_partial && a.init.empty()) usage("--init-partial needs --init FILE");
+    usage("--evaluate requires weights; give --init FILE or --resume PATH");
+  if (a.init_partial && a.init.empty()) usage("--init-partial requires --init FILE");
   if (!a.init.empty() && !a.resume.empty() && a.resume != "auto")
     usage("--init and --resume PATH exclude each other; give one");
   if (a.resume == "auto" && !a.output_dir && !a.experiment)
-    usage("--resume auto needs the run's folder; name it with --output-dir");
+    usage("--resume auto requires the run's folder; give it with --output-dir");
   if (a.experiment) check_name(*a.experiment);
   const auto replicas = group ? static_cast<std::int64_t>(group->size()) : static_cast<std::int64_t>(devices.size());
   dp::TrainerOptions options;
@@ -181,8 +181,8 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   options.init = a.init;
   options.init_partial = a.init_partial;
   options.summary_file = a.summary;
-  if (!a.trace.empty() && a.evaluate) usage("--trace shows training steps; leave out --evaluate");
-  if (a.profile && a.evaluate) usage("--profile shows training steps; leave out --evaluate");
+  if (!a.trace.empty() && a.evaluate) usage("--trace records training steps; remove --evaluate");
+  if (a.profile && a.evaluate) usage("--profile measures training steps; remove --evaluate");
   options.trace_file = a.trace;
   options.profile = a.profile;
   options.dry_run = a.dry_run;
@@ -200,7 +200,7 @@ std::string without_effect(const Arguments& a, dp::DeviceKind kind) {
                                     {"--threads-per-replica", a.threads_per_replica > 0 && gpus}})
     if (given) flags += (flags.empty() ? "" : ", ") + std::string(flag);
   if (flags.empty()) return flags;
-  return "without effect on " + std::string(gpus ? "GPUs: " : "the CPU: ") + flags;
+  return "no effect on " + std::string(gpus ? "GPUs: " : "the CPU: ") + flags;
 }
 
 OutputFolder::~OutputFolder() {

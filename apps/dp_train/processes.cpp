@@ -17,11 +17,11 @@ void check_processes(const Arguments& a) {
   const bool several = a.nnodes > 1 || a.node_rank > 0 || a.master_addr || a.master_port != 0;
   if (a.engine == "dp" && several) usage("--nnodes, --node-rank, --master-addr and --master-port require --engine ddp");
   if (a.engine == "dp") return;
-  if (a.replicas_per_device > 1) usage("--engine ddp has one process a device: leave out --replicas-per-device");
-  if (a.estimate_memory) usage("estimate-memory knows --engine dp only; a rank takes what a replica takes");
+  if (a.replicas_per_device > 1) usage("--engine ddp runs one process per device; remove --replicas-per-device");
+  if (a.estimate_memory) usage("estimate-memory supports only --engine dp; a rank needs as much memory as a replica");
   if (a.node_rank >= a.nnodes)
-    usage("--node-rank " + std::to_string(a.node_rank) + " is not below --nnodes " + std::to_string(a.nnodes));
-  if (a.nnodes > 1 && !a.master_addr) usage("--nnodes needs --master-addr, the address of host 0");
+    usage("--node-rank " + std::to_string(a.node_rank) + " must be less than --nnodes " + std::to_string(a.nnodes));
+  if (a.nnodes > 1 && !a.master_addr) usage("--nnodes requires --master-addr, the address of host 0");
 }
 
 std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Arguments& a, const std::atomic<int>& stop) {
@@ -45,7 +45,7 @@ int start_ranks(const Arguments& a, char* const* argv, Signals& signals) {
   options.unsaved = &signals.unsaved;  // set while ranks run; the ranks decide when to stop
   if (const char* const token = std::getenv("DP_TOKEN")) options.token = token;
   if (a.nnodes > 1 && options.token.empty())
-    usage("--nnodes needs a secret that keeps strangers out; set DP_TOKEN to the same text on every host");
+    usage("--nnodes requires a shared secret; set DP_TOKEN to the same text on every host");
   signals.announces = a.node_rank != 0;  // on node 0, rank 0 announces the signal
   return dp::launch_ranks(options, argv);
 }
@@ -58,7 +58,7 @@ Devices device_of_rank(const Arguments& a, const dp::ProcessGroup& group) {
   const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(group.local_rank());
   if (at >= devices.list.size())
     usage(std::to_string(group.local_size()) + " ranks share this host, but only " +
-          std::to_string(devices.list.size()) + " GPUs are named; start as many ranks as GPUs");
+          std::to_string(devices.list.size()) + " GPUs are selected; start one rank per GPU");
   return {{devices.list[at]}, devices.notice, devices.warning};
 }
 

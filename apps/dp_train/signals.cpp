@@ -39,7 +39,7 @@ void on_signal(int number, siginfo_t* info, void*) {
   }
   signals.received.store(number);
   if (!signals.announces.load()) return;
-  print(signals.unsaved.load() ? "dp_train: stopping; training is saved first, a second signal leaves at once\n"
+  print(signals.unsaved.load() ? "dp_train: stopping after a checkpoint is written; a second signal exits at once\n"
                                : "dp_train: stopping\n");
 }
 
@@ -86,8 +86,8 @@ Signals& handle_signals() {
   try {
     std::thread(watch).detach();
   } catch (const std::system_error& error) {
-    throw dp::Error(dp::ErrorCode::device, "the thread for signals could not be started (" + error.code().message() +
-                                               "); raise ulimit -u and -v");
+    throw dp::Error(dp::ErrorCode::device,
+                    "the signal thread could not be started (" + error.code().message() + "); raise ulimit -u and -v");
   }
   return signals;
 }

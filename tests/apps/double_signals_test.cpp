@@ -79,7 +79,7 @@ TEST_CASE("signals: what a launcher forwards is no second signal, however late i
   program.wait_for("[1/4]");
   pause_ms(300);  // during the stall
   for (const pid_t rank : children_of(program.id())) ::kill(rank, SIGTERM);
-  CHECK(program.wait_for_error("stopping").find("training is saved first") != std::string::npos);
+  CHECK(program.wait_for_error("stopping").find("stopping after a checkpoint is written") != std::string::npos);
   pause_ms(1500);
   ::kill(program.id(), SIGTERM);
   const Outcome outcome = program.wait();
@@ -95,7 +95,7 @@ TEST_CASE("signals: the second of a process that was stopped or starved meanwhil
   program.wait_for("[1/4]");
   pause_ms(300);  // during the stall
   ::kill(program.id(), SIGTERM);
-  CHECK(program.wait_for_error("stopping").find("training is saved first") != std::string::npos);
+  CHECK(program.wait_for_error("stopping").find("stopping after a checkpoint is written") != std::string::npos);
   ::kill(program.id(), SIGSTOP);
   pause_ms(1500);
   ::kill(program.id(), SIGTERM);

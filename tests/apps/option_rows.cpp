@@ -78,7 +78,7 @@ std::vector<OptionRow> training_rows() {
 }
 
 std::vector<OptionRow> parallel_rows() {
-  const auto needs_gpus = [](const Ran&, const Ran& run) { says_on_stderr(run, "without effect on the CPU"); };
+  const auto needs_gpus = [](const Ran&, const Ran& run) { says_on_stderr(run, "no effect on the CPU"); };
   const auto finds_the_difference = [](const Ran&, const Ran& run) {
     CHECK_THAT(run.outcome.err, Catch::Contains("weights differ after step 3"));
   };
@@ -290,8 +290,8 @@ std::vector<AloneRow> alone_rows() {
       {"--help", {"--help"}, 0, {"Model and data:", "Exit codes"}},
       {"--version", {"--version"}, 0, {"dp_train 0"}},
       {"--list-models", {"--list-models"}, 0, {"mnist_convnet ", "resnet18 "}},
-      {"--gpus", {"--gpus", "0"}, 4, {"--gpus 0", "none is usable"}},
-      {"--num-gpus", {"--num-gpus", "2"}, 4, {"--num-gpus 2", "none is usable"}},
+      {"--gpus", {"--gpus", "0"}, 4, {"--gpus 0", "no usable GPU"}},
+      {"--num-gpus", {"--num-gpus", "2"}, 4, {"--num-gpus 2", "no usable GPU"}},
       {"--amp", {"--amp", "--cpu", "1"}, 2, {"--amp", "for GPUs"}},
       {"--amp-dtype", {"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype"}},
       {"--nnodes", two_hosts, 6, {"rank"}, {"DP_TOKEN=secret"}},

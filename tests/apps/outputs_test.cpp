@@ -41,7 +41,7 @@ TEST_CASE("names of files and folders that are empty are refused") {
     check_refused({option, ""}, option == "--input" ? "--dataset synthetic" : "");
   // After "=" the next word must not be taken as the value.
   for (const std::string option : {"--resume", "--summary", "--data-path", "--model", "--lr"})
-    check_refused({option + "="}, option + ": nothing follows the '='");
+    check_refused({option + "="}, option + ": no value after the '='");
   CHECK(std::filesystem::is_empty(temp.path()));
 }
 
@@ -112,13 +112,13 @@ TEST_CASE("options that mean nothing on the CPU are warned of, once") {
   const TemporaryFolder temp;
   const Outcome both = run_dp_train(kTiny + Words{"--dry-run", "--tf32", "--no-graphs", "--no-autotune"}, temp.path());
   CHECK(both.code == 0);
-  CHECK(both.err == "dp_train: warning: without effect on the CPU: --tf32, --no-graphs, --no-autotune\n");
+  CHECK(both.err == "dp_train: warning: no effect on the CPU: --tf32, --no-graphs, --no-autotune\n");
   CHECK(run_dp_train(kTiny + Words{"--dry-run", "--threads-per-replica", "1", "--fast-conv"}, temp.path()).err.empty());
   const Outcome ranks = run_dp_train(Words{"--engine", "ddp", "--dataset", "synthetic", "--images", "32", "--model",
                                            "mlp", "--cpu", "2", "-b", "16", "--dry-run", "--tf32"},
                                      temp.path());
   CHECK(ranks.code == 0);
-  CHECK(ranks.err == "[rank 0] dp_train: warning: without effect on the CPU: --tf32\n");
+  CHECK(ranks.err == "[rank 0] dp_train: warning: no effect on the CPU: --tf32\n");
 }
 
 TEST_CASE("a run that no machine has memory for is refused with the batch that fits") {

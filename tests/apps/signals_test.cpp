@@ -170,7 +170,7 @@ TEST_CASE("signals: a wait for data in the middle of a run ends, and what was tr
     REQUIRE(program.wait_for("0/128]").find("0/128]") != std::string::npos);
     wait_for_seconds(0.3);
     const Outcome outcome = interrupt(program, SIGTERM, ends);
-    CHECK(outcome.err.find("training is saved first") != std::string::npos);
+    CHECK(outcome.err.find("stopping after a checkpoint is written") != std::string::npos);
     REQUIRE(has_checkpoint(temp));
     CHECK(saved_step(temp) == 1);
   }
@@ -194,7 +194,7 @@ TEST_CASE("signals: a training step is finished, and the run resumed to the same
       const Outcome outcome = program.wait();
       INFO(outcome.err);
       CHECK(outcome.code == 128 + SIGTERM);
-      CHECK(outcome.err.find("stopping; training is saved first") != std::string::npos);
+      CHECK(outcome.err.find("stopping after a checkpoint is written") != std::string::npos);
       REQUIRE(has_checkpoint(temp));
       CHECK(saved_step(temp) >= (evaluating ? 4 : 3));
       CHECK(saved_step(temp) <= 5);
@@ -216,7 +216,7 @@ TEST_CASE("signals: a second one leaves at once when it is another, or comes lat
       program.wait_for("[1/4]");
       wait_for_seconds(0.5);  // during the stalled step
       ::kill(program.id(), SIGTERM);
-      CHECK(program.wait_for_error("a second signal leaves at once").find("stopping") != std::string::npos);
+      CHECK(program.wait_for_error("a second signal exits at once").find("stopping") != std::string::npos);
       wait_for_seconds(another ? 0 : 1.5);
       const int second = another ? SIGINT : SIGTERM;
       ::kill(program.id(), second);

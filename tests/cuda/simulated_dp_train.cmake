@@ -20,7 +20,7 @@ endif()
 set(ENV{DP_PLUGIN_PATH} /nowhere)
 execute_process(COMMAND ${PROGRAM} --model mlp --dry-run --quiet OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)
 string(CONCAT warning "^dp_train: warning: No usable GPU \\(no CUDA plugin was found \\(looked for /nowhere; DP_PLUGIN_PATH is set, so nothing else "
-              "is searched\\); the driver sees 4 devices\\): training on 2 CPU replicas; --cpu N asks for another number\n$")
+              "is searched\\); the driver sees 4 devices\\): training on 2 CPU replicas; set another number with --cpu N\n$")
 if(NOT status EQUAL 0 OR NOT errors MATCHES "${warning}")
   message(FATAL_ERROR "dp_train without the plugin: exit status ${status}: ${text}${errors}")
 endif()
