@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  const char* const why = error == ENXIO ? "it is a pipe or socket that nobody reads" : std::strerror(error);
+  const char* const why = error == ENXIO ? "it is a pipe or socket without a reader" : std::strerror(error);
   throw Error(ErrorCode::io,
               "cannot write '" + path + "': " + why + "; check the path, its permissions and the free space");
 }

@@ -65,13 +65,13 @@ std::vector<int> parse_gpu_list(std::string_view text, int count) {
     const std::size_t dash = part.find('-');
     const int first = parse_id(part.substr(0, dash), text, valid);
     const int last = dash == std::string_view::npos ? first : parse_id(part.substr(dash + 1), text, valid);
-    if (last < first) throw Error(ErrorCode::usage, "'" + std::string(part) + "' runs backwards; " + valid);
+    if (last < first) throw Error(ErrorCode::usage, "'" + std::string(part) + "' is a descending range; " + valid);
     if (last >= count) throw Error(ErrorCode::usage, "GPU id " + std::to_string(last) + " does not exist; " + valid);
     for (int id = first; id <= last; ++id) {
       if (std::find(ids.begin(), ids.end(), id) != ids.end())
-        throw Error(ErrorCode::usage, "GPU id " + std::to_string(id) +
-                                          " is named twice; --replicas-per-device asks for several replicas on one; " +
-                                          valid);
+        throw Error(ErrorCode::usage,
+                    "GPU id " + std::to_string(id) +
+                        " is listed twice; use --replicas-per-device for several replicas on one GPU; " + valid);
       ids.push_back(id);
     }
     begin = end + 1;

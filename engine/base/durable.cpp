@@ -18,7 +18,7 @@ namespace dp {
 
 FileWriter::FileWriter(const std::string& path)
     : path_(path), file_(file_ops().open(AT_FDCWD, path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644)) {
-  if (!file_) throw_io_errno(path_, "making it", errno);
+  if (!file_) throw_io_errno(path_, "creating it", errno);
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
@@ -44,7 +44,7 @@ PathParts split_path(const std::string& path) {
   if (end != std::string::npos) parts.name = path.substr(slash + 1, end - slash);  // npos + 1 is 0
   parts.parent = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   if (parts.name.empty() || parts.name == "." || parts.name == ".." || path.find('\0') != std::string::npos)
-    throw Error(ErrorCode::usage, "'" + printable(path) + "' does not end in the name of something to write");
+    throw Error(ErrorCode::usage, "'" + printable(path) + "' does not end in a file or folder name");
   return parts;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 std::int64_t window_output(const std::string& layer, std::int64_t size, int kernel, int stride, int padding) {
   if (kernel < 1 || stride < 1 || padding < 0)
-    fail(layer, "kernel and stride must be positive and padding not negative");
+    fail(layer, "kernel and stride must be positive; padding must not be negative");
   const std::int64_t span = size + 2 * std::int64_t{padding} - kernel;
   if (span < 0)
     fail(layer, "a window of " + std::to_string(kernel) + " does not fit an input of " + std::to_string(size) +
@@ -59,7 +59,7 @@ void ModelBuilder::parameter(const std::string& name, const Shape& shape, Node n
 
 ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const Conv2d& options) {
   const Shape in = shape_of(x, name);
-  if (in.rank() != 3) fail(name, "a convolution reads (C, H, W), not " + to_string(in));
+  if (in.rank() != 3) fail(name, "a convolution requires an input of (C, H, W), not " + to_string(in));
   if (options.out_channels < 1) fail(name, "out_channels must be positive");
   const Shape out{options.out_channels, window_output(name, in[1], options.kernel, options.stride, options.padding),
                   window_output(name, in[2], options.kernel, options.stride, options.padding)};
@@ -76,7 +76,7 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
 
 ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options) {
   const Shape in = shape_of(x, name);
-  if (in.rank() != 3) fail(name, "a batch normalisation reads (C, H, W), not " + to_string(in));
+  if (in.rank() != 3) fail(name, "batch normalisation requires an input of (C, H, W), not " + to_string(in));
   if (!(options.eps > 0)) fail(name, "eps must be positive");
   if (!(options.momentum >= 0 && options.momentum <= 1)) fail(name, "momentum must lie in [0, 1]");
   const Node node = append(name, options, {x.index}, in);
@@ -92,7 +92,8 @@ ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, c
 
 ModelBuilder::Node ModelBuilder::linear(const std::string& name, Node x, const Linear& options) {
   const Shape in = shape_of(x, name);
-  if (in.rank() != 1) fail(name, "a linear layer reads (features), not " + to_string(in) + "; flatten first");
+  if (in.rank() != 1)
+    fail(name, "a linear layer requires an input of (features), not " + to_string(in) + "; flatten first");
   if (options.out_features < 1) fail(name, "out_features must be positive");
   const Node node = append(name, options, {x.index}, Shape{options.out_features});
   const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in[0]))};
@@ -109,13 +110,13 @@ ModelBuilder::Node ModelBuilder::relu(Node x) {
 ModelBuilder::Node ModelBuilder::add(Node a, Node b) {
   const Shape in = shape_of(a, "add");
   const Shape other = shape_of(b, "add");
-  if (in != other) fail("add", "adds tensors of one shape, not " + to_string(in) + " and " + to_string(other));
-  if (a.index == b.index) fail("add", "adds two different nodes");
+  if (in != other) fail("add", "requires two tensors of one shape, not " + to_string(in) + " and " + to_string(other));
+  if (a.index == b.index) fail("add", "requires two different nodes");
   return append("", Add{}, {a.index, b.index}, in);
 }
 
 ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& options) {
-  if (options.kernel > 15) fail("max_pool2d", "the kernel is at most 15");
+  if (options.kernel > 15) fail("max_pool2d", "the kernel must be at most 15");
   return pool("max_pool2d", x, options);
 }
 
@@ -124,8 +125,8 @@ ModelBuilder::Node ModelBuilder::avg_pool2d(Node x, const AvgPool2d& options) { 
 template <typename Pool>
 ModelBuilder::Node ModelBuilder::pool(const char* layer, Node x, Pool options) {
   const Shape in = shape_of(x, layer);
-  if (in.rank() != 3) fail(layer, "reads (C, H, W), not " + to_string(in));
-  if (2 * options.padding > options.kernel) fail(layer, "padding is at most half the kernel");
+  if (in.rank() != 3) fail(layer, "requires an input of (C, H, W), not " + to_string(in));
+  if (2 * options.padding > options.kernel) fail(layer, "padding must be at most half the kernel");
   const int stride = options.stride.value_or(options.kernel);
   options.stride = stride;
   return append("", options, {x.index},
@@ -135,7 +136,7 @@ ModelBuilder::Node ModelBuilder::pool(const char* layer, Node x, Pool options) {
 
 ModelBuilder::Node ModelBuilder::global_avg_pool2d(Node x) {
   const Shape in = shape_of(x, "global_avg_pool2d");
-  if (in.rank() != 3) fail("global_avg_pool2d", "reads (C, H, W), not " + to_string(in));
+  if (in.rank() != 3) fail("global_avg_pool2d", "requires an input of (C, H, W), not " + to_string(in));
   return append("", GlobalAvgPool2d{}, {x.index}, Shape{in[0], 1, 1});
 }
 

@@ -8,7 +8,7 @@ namespace dp {
 
 std::vector<std::int64_t> split_batch(std::int64_t batch, int replicas, Split split) {
   if (batch < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
-  if (replicas < 1) throw Error(ErrorCode::usage, "a batch is split over at least one replica");
+  if (replicas < 1) throw Error(ErrorCode::usage, "at least one replica is required");
   std::vector<std::int64_t> sizes;
   for (int rank = 0; rank < replicas; ++rank) {
     const std::int64_t size = engine::shard_of(batch, rank, replicas, split).size();

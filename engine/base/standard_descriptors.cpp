@@ -27,7 +27,7 @@ void flush_stdout() {
   const std::string why = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) return;  // the reader closed its end
-  throw Error(ErrorCode::io, "stdout could not be written" + why + "; send it where there is room");
+  throw Error(ErrorCode::io, "stdout could not be written" + why + "; redirect it to a place with free space");
 }
 
 }  // namespace dp

@@ -62,7 +62,7 @@ Tensor::Tensor(const Shape& shape, DType type)
 Tensor::Tensor(const Shape& shape, DType type, std::shared_ptr<Storage> storage)
     : shape_(shape), type_(type), storage_(std::move(storage)), data_(static_cast<std::byte*>(storage_->data())) {
   if (bytes() > storage_->bytes())
-    throw Error(ErrorCode::usage, "a tensor of shape " + to_string(shape) + " does not fit its storage");
+    throw Error(ErrorCode::usage, "a tensor of shape " + to_string(shape) + " does not fit into its storage");
 }
 
 Device Tensor::device() const { return storage_ ? storage_->device() : Device{}; }
@@ -78,7 +78,8 @@ const T* Tensor::data() const {
     throw Error(ErrorCode::usage,
                 std::string("a tensor of ") + to_string(type_) + " was read as " + to_string(dtype_of<T>()));
   if (storage_ && !storage_->host_accessible())
-    throw Error(ErrorCode::usage, "a tensor on " + to_string(device()) + " was read by the host; clone() copies it");
+    throw Error(ErrorCode::usage,
+                "a tensor on " + to_string(device()) + " was read by the host; copy it with clone() first");
   return reinterpret_cast<const T*>(data_);
 }
 
@@ -96,7 +97,7 @@ template const std::int64_t* Tensor::data<std::int64_t>() const;
 Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
   if (shape_.rank() == 0 || begin < 0 || begin > end || end > shape_[0])
     throw Error(ErrorCode::usage, "rows " + std::to_string(begin) + " to " + std::to_string(end) +
-                                      " of a tensor of shape " + to_string(shape_) + " do not exist");
+                                      " are not in a tensor of shape " + to_string(shape_));
   Tensor view = *this;
   view.shape_ = shape_.with_dim(0, end - begin);
   const std::int64_t row = shape_[0] ? numel() / shape_[0] : 0;

@@ -30,7 +30,7 @@ void refuse_anything_else(const std::string& path) {
     for (const char* name : {kManifestFile, kModelFile, kOptimizerFile, kAverageFile, kStateFile})
       if (fs::exists(fs::symlink_status(path + "/" + name, ignored))) return;
   }
-  throw Error(ErrorCode::usage, printable(path) + " exists and is not a checkpoint; name another folder to save to");
+  throw Error(ErrorCode::usage, printable(path) + " exists and is not a checkpoint; choose another folder");
 }
 
 template <typename Write>
@@ -42,7 +42,7 @@ FileRecord write_file(const std::string& folder, const char* name, const Write& 
 }
 
 void write_folder(const std::string& folder, const Checkpoint& checkpoint) {
-  if (file_ops().mkdir(folder.c_str(), 0777) != 0) throw_io_errno(folder, "making the folder", errno);
+  if (file_ops().mkdir(folder.c_str(), 0777) != 0) throw_io_errno(folder, "creating the folder", errno);
   Manifest manifest;
   manifest[kModelFile] =
       write_file(folder, kModelFile, [&](FileWriter& file) { write_tensors(file, checkpoint.weights); });

@@ -43,7 +43,7 @@ FileSource open_verified(const FileHandle& folder, const std::string& path, cons
   FileSource file(folder, path, name);
   const FileRecord& record = manifest.at(name);
   if (file.size() != record.bytes)
-    throw_data(file.name(), "has " + std::to_string(file.size()) + " bytes, the manifest says " +
+    throw_data(file.name(), "has " + std::to_string(file.size()) + " bytes, but the manifest says " +
                                 std::to_string(record.bytes) + "; use another checkpoint");
   std::vector<std::byte> block(std::min<std::uint64_t>(1 << 20, file.size()));
   std::uint32_t crc = 0;
@@ -54,8 +54,8 @@ FileSource open_verified(const FileHandle& folder, const std::string& path, cons
     at += part.size();
   }
   if (crc != record.crc)
-    throw_data(file.name(), "has the checksum " + hexadecimal(crc) + ", the manifest says " + hexadecimal(record.crc) +
-                                "; use another checkpoint");
+    throw_data(file.name(), "has the checksum " + hexadecimal(crc) + ", but the manifest says " +
+                                hexadecimal(record.crc) + "; use another checkpoint");
   return file;
 }
 
@@ -77,7 +77,7 @@ Manifest read_manifest(ByteSource& source) {
   Manifest manifest;
   for (const auto& [name, record] : files->items()) {
     if (name != kAverageFile && std::find(kListed.begin(), kListed.end(), name) == kListed.end())
-      throw_data(source.name(), "lists '" + printable(name) + "', which is no file of a checkpoint");
+      throw_data(source.name(), "lists '" + printable(name) + "', which is not a checkpoint file");
     if (!record.is_object()) throw_data(source.name(), "has no size for " + name);
     manifest[name] = read_record(record, source.name(), name);
   }
@@ -88,7 +88,7 @@ Manifest read_manifest(ByteSource& source) {
 
 FileHandle open_folder(const std::string& path, Links links) {
   const int flags = O_RDONLY | O_DIRECTORY | (links == Links::refuse ? O_NOFOLLOW : 0);
-  if (path.find('\0') != std::string::npos) throw_data(path, "a path has no zero bytes");
+  if (path.find('\0') != std::string::npos) throw_data(path, "the path contains a zero byte");
   FileHandle folder(file_ops().open(AT_FDCWD, path.c_str(), flags, 0));
   if (!folder) throw_data_errno(path, "opening the checkpoint's folder", errno);
   return folder;

@@ -50,7 +50,7 @@ NamedTensors strip_module_prefix(NamedTensors tensors) {
   for (auto& [name, tensor] : tensors) {
     if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
     if (!seen.insert(name).second)
-      throw Error(ErrorCode::data, "two tensors are named '" + printable(name) + "' once 'module.' is stripped");
+      throw Error(ErrorCode::data, "two tensors are named '" + printable(name) + "' after 'module.' is stripped");
   }
   return tensors;
 }

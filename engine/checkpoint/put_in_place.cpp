@@ -54,7 +54,7 @@ std::string put_in_place(const std::string& temporary, const PathParts& target) 
   }
   if (file_ops().exchange(temporary.c_str(), path.c_str()) != 0) {
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
-      throw_io_errno(path, "exchanging it with the new", errno);
+      throw_io_errno(path, "replacing it with the new folder", errno);
     return replace_in_two(temporary, target);
   }
   try {

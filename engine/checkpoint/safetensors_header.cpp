@@ -17,15 +17,16 @@ constexpr std::size_t kLongestToken = std::size_t{1} << 20;
 
 void check_text(std::string_view json, const std::string& path) {
   if (json.empty() || json.front() != '{')
-    throw_data(path, "its header does not begin with '{'; it is no safetensors file");
+    throw_data(path, "its header does not begin with '{'; it is not a safetensors file");
   std::size_t token_begin = 0;
   for (std::size_t i = 0; i < json.size(); ++i) {
     const auto c = static_cast<unsigned char>(json[i]);
     if (c < 32 && c != '\n' && c != '\r' && c != '\t')  // the parser treats a zero byte as the end
-      throw_data(path, "its header holds the control character " + std::to_string(c) + " at byte " + std::to_string(i));
+      throw_data(path,
+                 "its header contains the control character " + std::to_string(c) + " at byte " + std::to_string(i));
     if (c == '"') token_begin = i;
     if (c == '\\') ++i;
-    if (i - token_begin > kLongestToken) throw_data(path, "its header holds more than 1 MiB in one piece");
+    if (i - token_begin > kLongestToken) throw_data(path, "its header contains a token of more than 1 MiB");
   }
 }
 
@@ -49,21 +50,21 @@ void check_layout(std::vector<TensorEntry>& tensors, std::uint64_t data_bytes, c
   for (const TensorEntry& entry : tensors) {
     const std::string tensor = "tensor '" + printable(entry.name) + "' ";
     const std::string range = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")";
-    if (entry.begin > entry.end) throw_data(path, tensor + "has data_offsets " + range + " that run backwards");
+    if (entry.begin > entry.end) throw_data(path, tensor + "has data_offsets " + range + " in descending order");
     if (entry.end > data_bytes)
       throw_data(path, tensor + "has data_offsets " + range + " beyond the " + std::to_string(data_bytes) +
-                           " bytes of data; the file was cut");
+                           " bytes of data; the file is truncated");
     const std::optional<std::uint64_t> needs = stored_bytes(entry);
     if (!needs || *needs != entry.end - entry.begin)
-      throw_data(path, tensor + "of shape " + to_string(entry.shape) + " does not fill its data_offsets " + range);
+      throw_data(path, tensor + "of shape " + to_string(entry.shape) + " does not match its data_offsets " + range);
     if (entry.begin != expected)
-      throw_data(path, tensor + "begins at byte " + std::to_string(entry.begin) + " of the data where " +
-                           std::to_string(expected) + " is due: a hole or an overlap");
+      throw_data(path, tensor + "begins at byte " + std::to_string(entry.begin) + " of the data, expected " +
+                           std::to_string(expected) + ": a gap or an overlap");
     expected = entry.end;
   }
   if (expected != data_bytes)
-    throw_data(path,
-               "has " + std::to_string(data_bytes) + " bytes of data, its tensors take " + std::to_string(expected));
+    throw_data(
+        path, "has " + std::to_string(data_bytes) + " bytes of data, but its tensors take " + std::to_string(expected));
 }
 
 bool unprintable(char32_t c) {
@@ -76,8 +77,8 @@ bool unprintable(char32_t c) {
 std::string fault_of_tensor_name(std::string_view name) {
   if (name.empty()) return "is empty";
   if (name.size() > 1024) return "is longer than 1,024 bytes";
-  if (name.find_first_of("/\\") != std::string_view::npos) return "holds a slash";
-  if (name.front() == '.' || name.find("..") != std::string_view::npos) return "begins with a dot or holds '..'";
+  if (name.find_first_of("/\\") != std::string_view::npos) return "contains a slash";
+  if (name.front() == '.' || name.find("..") != std::string_view::npos) return "begins with a dot or contains '..'";
   for (std::size_t i = 0; i < name.size(); ++i) {  // the JSON parser has validated the UTF-8
     const auto at = [&](std::size_t k) -> char32_t { return i + k < name.size() ? name[i + k] & 0x3fu : 0u; };
     const auto lead = static_cast<unsigned char>(name[i]);
@@ -85,7 +86,7 @@ std::string fault_of_tensor_name(std::string_view name) {
                        : (lead & 0xe0) == 0xc0 ? (lead & 0x1fu) << 6 | at(1)
                        : (lead & 0xf0) == 0xe0 ? (lead & 0x0fu) << 12 | at(1) << 6 | at(2)
                                                : 0xfffd;  // a continuation byte, or a character beyond U+FFFF
-    if (unprintable(c)) return "holds a control character";
+    if (unprintable(c)) return "contains a control character";
   }
   return {};
 }
@@ -101,13 +102,13 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
 
 SafetensorsHeader read_safetensors_header(ByteSource& source) {
   const std::uint64_t size = source.size();
-  if (size < 8) throw_data(source.name(), "has " + std::to_string(size) + " bytes, a safetensors file has at least 8");
+  if (size < 8) throw_data(source.name(), "has " + std::to_string(size) + " bytes; a safetensors file has at least 8");
   std::uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > std::min(kLongestHeader, size - 8))
-    throw_data(source.name(), "claims a header of " + std::to_string(length) + " bytes where at most " +
+    throw_data(source.name(), "declares a header of " + std::to_string(length) + " bytes, but at most " +
                                   std::to_string(std::min(kLongestHeader, size - 8)) +
-                                  " can be; it was cut, or is no safetensors file");
+                                  " are possible; it is truncated, or not a safetensors file");
   std::string json(length, '\0');
   source.read(8, std::as_writable_bytes(std::span(json)));
   SafetensorsHeader header = parse_safetensors_header(json, size - 8 - length, source.name());

@@ -44,7 +44,7 @@ NamedTensors read_safetensors(ByteSource& source, std::map<std::string, std::str
   const std::uint64_t available = available_memory();
   if (needed > available)
     throw_data(source.name(),
-               "needs " + std::to_string(needed) + " bytes of memory, " + std::to_string(available) + " are free");
+               "needs " + std::to_string(needed) + " bytes of memory, but " + std::to_string(available) + " are free");
   NamedTensors tensors;
   tensors.reserve(header.tensors.size());
   for (TensorEntry& entry : header.tensors) {

@@ -18,7 +18,7 @@ class SafetensorsSax final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { refuse("null"); }
   bool boolean(bool) override { refuse("true or false"); }
   bool number_integer(number_integer_t) override { refuse("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override { refuse("a number that is no 64-bit integer"); }
+  bool number_float(number_float_t, const string_t&) override { refuse("a number that is not a 64-bit integer"); }
   bool binary(binary_t&) override { refuse("binary data"); }
   bool number_unsigned(number_unsigned_t value) override;
   bool string(string_t& value) override;

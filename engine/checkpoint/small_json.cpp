@@ -20,11 +20,11 @@ nlohmann::json parse_small_json(const std::string& text, const std::string& name
 
 nlohmann::json read_small_json(ByteSource& source, std::uint64_t longest) {
   if (source.size() > longest)
-    throw_data(source.name(),
-               "has " + std::to_string(source.size()) + " bytes, at most " + std::to_string(longest) + " are expected");
+    throw_data(source.name(), "has " + std::to_string(source.size()) + " bytes, but at most " +
+                                  std::to_string(longest) + " are expected");
   std::string text(source.size(), '\0');
   source.read(0, std::as_writable_bytes(std::span(text)));
-  if (text.find('\0') != std::string::npos) throw_data(source.name(), "holds zero bytes; it is damaged");
+  if (text.find('\0') != std::string::npos) throw_data(source.name(), "contains zero bytes; it is damaged");
   return parse_small_json(text, source.name());
 }
 

@@ -25,7 +25,7 @@ class Fields {
   }
   std::uint64_t natural(const char* key) const {
     const auto& value = at(key);
-    if (!value.is_number_unsigned()) wrong(key, "a whole number from 0 on");
+    if (!value.is_number_unsigned()) wrong(key, "a whole number of at least 0");
     return value.get<std::uint64_t>();
   }
   std::int64_t count(const char* key) const {
@@ -40,7 +40,7 @@ class Fields {
   }
   float scale(const char* key) const {
     const auto value = static_cast<float>(number(key));
-    if (!std::isnormal(value) || value < 0) wrong(key, "a positive number of float32");
+    if (!std::isnormal(value) || value < 0) wrong(key, "a positive float32 number");
     return value;
   }
   std::string json_text(const char* key) const {
@@ -90,7 +90,7 @@ std::string to_json(const TrainState& state) {
   }
   const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   try {  // rejects a state that could not be read back
-    MemorySource source("the state to be saved", std::as_bytes(std::span(text)));
+    MemorySource source("the training state", std::as_bytes(std::span(text)));
     read_train_state(source);
   } catch (const Error& error) {
     throw Error(ErrorCode::usage, error.what());

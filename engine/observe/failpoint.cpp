@@ -55,7 +55,7 @@ Failpoint parse_clause(std::string_view clause) {
                       point.phase == Phase::update;
   if (point.action == FailAction::nan && !plants)
     throw Error(ErrorCode::usage,
-                fmt::format("DP_FAIL: '{}' plants nothing; nan goes with forward, backward, reduce or update", clause));
+                fmt::format("DP_FAIL: '{}' has no effect; nan applies to forward, backward, reduce or update", clause));
   for (std::size_t i = 2; i < parts.size(); ++i) {
     if (parts[i].starts_with("dev"))
       point.replica = number<int>(parts[i].substr(3), clause);
@@ -90,7 +90,7 @@ bool Failpoints::hit_slowly(Phase phase, int replica, std::int64_t step) const {
     if (point.phase != phase || (point.replica >= 0 && point.replica != replica) ||
         (point.step >= 0 && point.step != step))
       continue;
-    if (point.action == FailAction::raise) throw std::runtime_error("failure planted by DP_FAIL");
+    if (point.action == FailAction::raise) throw std::runtime_error("failure injected by DP_FAIL");
     if (point.action == FailAction::stall) std::this_thread::sleep_for(std::chrono::milliseconds(point.stall_ms));
     nan = nan || point.action == FailAction::nan;
   }

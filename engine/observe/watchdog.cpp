@@ -95,7 +95,7 @@ void Watchdog::judge() {
   const double patience = std::min(options_.seconds * kEnd, kLongestEnd);
   if (call_ends_within(options_.others ? patience / 10 : patience)) return;
   std::fflush(stdout);
-  std::fprintf(stderr, "dp: error: %s; a thread that stands so cannot be ended, so the process is\n", error.what());
+  std::fprintf(stderr, "dp: error: %s; a stalled thread cannot be stopped: aborting the process\n", error.what());
   std::fflush(stderr);
   if (options_.last_words) options_.last_words(error);
   if (options_.others && call_ends_within(patience * 0.9)) return;
@@ -107,12 +107,12 @@ std::string Watchdog::describe(const std::string& silent) const {
   for (int i = 0; i < options_.replicas; ++i) {
     const bool waits = options_.waits(i);
     if (!waits) culprits += (culprits.empty() ? "" : ", ") + options_.name(i);
-    all += (i == 0 ? "" : "; ") + options_.name(i) + (waits ? " waits in " : " stands in ") + options_.last(i);
+    all += (i == 0 ? "" : "; ") + options_.name(i) + (waits ? " is waiting in " : " is stalled in ") + options_.last(i);
   }
   if (!culprits.empty())
-    culprits += " did not move";
+    culprits += " made no progress";
   else
-    culprits = silent.empty() ? "nothing moved" : silent + " did not answer (is its process stopped?), nothing moved";
+    culprits = silent.empty() ? "no progress" : silent + " did not answer (is its process stopped?), no progress";
   return fmt::format("{} for {:g} s: {}", culprits, options_.seconds, all);
 }
 

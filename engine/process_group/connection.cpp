@@ -66,7 +66,7 @@ std::optional<Message> Connection::next(std::size_t longest) {
     return std::nullopt;
   }
   std::memcpy(&header, in_.data() + taken_, sizeof header);
-  if (header.kind > static_cast<std::uint32_t>(Kind::bye)) throw std::runtime_error("a message of no known kind");
+  if (header.kind > static_cast<std::uint32_t>(Kind::bye)) throw std::runtime_error("a message of unknown kind");
   if (header.length > longest) throw std::runtime_error("a message that is too long");
   if (in_.size() - taken_ < sizeof header + header.length) return std::nullopt;
   Message message{static_cast<Kind>(header.kind), header.number, in_.substr(taken_ + sizeof header, header.length)};
@@ -87,10 +87,10 @@ std::vector<std::string> split(const std::string& joined) {
   std::vector<std::string> parts;
   for (std::size_t at = 0; at < joined.size();) {
     std::uint32_t length = 0;
-    if (joined.size() - at < sizeof length) throw std::runtime_error("a torn list");
+    if (joined.size() - at < sizeof length) throw std::runtime_error("a truncated list");
     std::memcpy(&length, joined.data() + at, sizeof length);
     at += sizeof length;
-    if (joined.size() - at < length) throw std::runtime_error("a torn list");
+    if (joined.size() - at < length) throw std::runtime_error("a truncated list");
     parts.push_back(joined.substr(at, length));
     at += length;
   }

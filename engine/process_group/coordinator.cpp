@@ -26,7 +26,7 @@ constexpr auto kLongestLook =
 int number(const std::string& text) {
   std::size_t used = 0;
   const int value = std::stoi(text, &used);
-  if (used != text.size()) throw std::runtime_error("no number");
+  if (used != text.size()) throw std::runtime_error("not a number");
   return value;
 }
 
@@ -46,7 +46,7 @@ std::string to_text(const Hello& h) {
 
 Hello parse_hello(const std::string& text) {
   const std::vector<std::string> parts = split(text);
-  if (parts.size() != 6 || parts[0] != kProtocol) throw std::runtime_error("another protocol");
+  if (parts.size() != 6 || parts[0] != kProtocol) throw std::runtime_error("a different protocol");
   return {parts[1], number(parts[2]), number(parts[3]), parts[4], parts[5]};
 }
 
@@ -60,7 +60,7 @@ std::string to_sentence(const Failure& f) {
 
 Failure parse_failure(const std::string& text) {
   const std::vector<std::string> parts = split(text);
-  if (parts.size() != 3) throw std::runtime_error("a torn failure");
+  if (parts.size() != 3) throw std::runtime_error("a truncated failure report");
   const int code = std::clamp(number(parts[1]), static_cast<int>(ErrorCode::usage), static_cast<int>(ErrorCode::io));
   return {number(parts[0]), Error(static_cast<ErrorCode>(code), parts[2])};
 }
@@ -152,7 +152,7 @@ void Coordinator::listen_to(Guest& guest) {
 
 void Coordinator::take(Guest& guest, const Message& message) {
   if (guest.rank < 0) {
-    if (message.kind != Kind::hello) throw std::runtime_error("a guest that does not say who it is");
+    if (message.kind != Kind::hello) throw std::runtime_error("the first message is not a hello");
     return welcome(guest, message.body);
   }
   if (message.kind == Kind::bye) guest.bye = true;
@@ -198,12 +198,12 @@ void Coordinator::end_roll_call() {
 
 void Coordinator::welcome(Guest& guest, const std::string& text) {
   const Hello hello = parse_hello(text);
-  if (!same_secret(hello.token, options_.token)) return turn_away(guest, "it comes with the token of another run");
+  if (!same_secret(hello.token, options_.token)) return turn_away(guest, "its token is that of another run");
   if (hello.size != options_.size)
-    return turn_away(guest, fmt::format("it counts {} ranks, rank 0 counts {}", hello.size, options_.size));
+    return turn_away(guest, fmt::format("it was started with {} ranks, rank 0 with {}", hello.size, options_.size));
   if (hello.rank < 0 || hello.rank >= options_.size || joined_.contains(hello.rank))
-    return turn_away(guest, fmt::format("rank {} is {}", hello.rank,
-                                        joined_.contains(hello.rank) ? "there already" : "not one of the world's"));
+    return turn_away(guest, fmt::format("rank {} {}", hello.rank,
+                                        joined_.contains(hello.rank) ? "has already joined" : "does not exist"));
   guest.rank = hello.rank;
   joined_[hello.rank] = text;
   if (joined_.size() < static_cast<std::size_t>(options_.size)) return;
@@ -218,14 +218,14 @@ void Coordinator::welcome(Guest& guest, const std::string& text) {
 }
 
 void Coordinator::turn_away(Guest& guest, const std::string& why) {
-  guest.connection.send({Kind::refused, 0, "rank 0 turned this rank away: " + why});
+  guest.connection.send({Kind::refused, 0, "rank 0 rejected this rank: " + why});
   guest.gone = true;
 }
 
 void Coordinator::lose(Guest& guest) {
   guest.gone = true;
   if (guest.rank < 0 || guest.bye || failed_) return;
-  fail({guest.rank, Error(ErrorCode::device, "its process ended without saying why (was it killed?)")});
+  fail({guest.rank, Error(ErrorCode::device, "its process ended without an error message (was it killed?)")});
 }
 
 void Coordinator::check_deadlines() {
@@ -234,13 +234,13 @@ void Coordinator::check_deadlines() {
   if (failed_) return;
   if (roll_call_ && (roll_call_->silent.empty() || now_ >= roll_call_->deadline)) end_roll_call();
   if (joined_.size() < static_cast<std::size_t>(options_.size) && now_ >= join_by_)
-    return fail({Failure::kNobody, Error(ErrorCode::timeout, fmt::format("{} did not come within {:g} s",
+    return fail({Failure::kNobody, Error(ErrorCode::timeout, fmt::format("{} did not join within {:g} s",
                                                                          missing(joined_), options_.timeout_seconds))});
   for (auto& [number, round] : rounds_) {
     if (now_ < round.deadline) continue;
     if (!only_busy_ones_miss(round))
       return fail({Failure::kNobody,
-                   Error(ErrorCode::timeout, fmt::format("{} did not come to exchange {} within {:g} s",
+                   Error(ErrorCode::timeout, fmt::format("{} did not reach exchange {} within {:g} s",
                                                          missing(round.parts), number, options_.timeout_seconds))});
     put_off(round);
   }

@@ -47,9 +47,10 @@ std::optional<ProcessGroupOptions> process_group_from_environment() {
       value_of("TORCHELASTIC_RUN_ID") == "none" ? std::string_view() : value_of("TORCHELASTIC_RUN_ID");
   const bool here = options.address == "127.0.0.1" || options.address == "localhost" || options.address == "::1";
   if (options.size > 1 && !here && token.empty() && run_id.empty())
-    throw Error(ErrorCode::usage, "MASTER_ADDR is '" + options.address +
-                                      "': a world that others can reach needs a secret; set DP_TOKEN to the same text "
-                                      "for every rank");
+    throw Error(ErrorCode::usage,
+                "MASTER_ADDR is '" + options.address +
+                    "', which other hosts can reach: a shared secret is required; set DP_TOKEN to the "
+                    "same text for every rank");
   options.token = token.empty() ? run_id : token;
   if (!value_of("DP_LISTENER").empty() && options.rank == 0) options.listener = number_in("DP_LISTENER", 0, 1 << 20);
   return options;

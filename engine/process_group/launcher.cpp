@@ -30,7 +30,8 @@ struct Pipe {
   FileHandle read, write;
   Pipe() {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorCode::device, std::string("no pipe: ") + std::strerror(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw Error(ErrorCode::device, std::string("cannot create a pipe: ") + std::strerror(errno));
     read = FileHandle(ends[0]);
     write = FileHandle(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -98,7 +99,8 @@ class Launcher {
     Pipe out, error;
     const pid_t parent = ::getpid();
     const pid_t child = ::fork();
-    if (child < 0) throw Error(ErrorCode::device, std::string("no process for a rank: ") + std::strerror(errno));
+    if (child < 0)
+      throw Error(ErrorCode::device, std::string("cannot fork a process for a rank: ") + std::strerror(errno));
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
@@ -152,7 +154,7 @@ class Launcher {
       const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       const bool as_told = stop() != 0 && code == 128 + stop();
       if (killed && !by_us_ && !as_told)
-        process_group::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was ended by signal " +
+        process_group::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was terminated by signal " +
                                                      std::to_string(WTERMSIG(status)) + " (" +
                                                      ::strsignal(WTERMSIG(status)) + ")");
       if (code == 0 || by_us_) continue;

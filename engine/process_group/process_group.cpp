@@ -44,7 +44,7 @@ std::string host_identity() {
 
 ProcessGroup::State::State(const ProcessGroupOptions& o) : options(o), exceptions_(std::uncaught_exceptions()) {
   if (o.size < 1 || o.rank < 0 || o.rank >= o.size)
-    throw Error(ErrorCode::usage, fmt::format("rank {} of {} is impossible", o.rank, o.size));
+    throw Error(ErrorCode::usage, fmt::format("rank {} of {} does not exist; ranks count from 0", o.rank, o.size));
   if (o.size > 1) join();
 }
 
@@ -85,7 +85,7 @@ void ProcessGroup::State::join() {
   while (!changed_.wait_for(lock, std::chrono::duration<double>(kTry), [this] { return welcome_ || failure_; })) {
     if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
     waited += kTry;
-    if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it lets nobody in")});
+    if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it did not accept this rank")});
   }
   if (!welcome_) {  // the first call reports a failure after the welcome
     const Error error = failure_->error;
@@ -116,7 +116,7 @@ void ProcessGroup::State::leave() {
     leaving_ = true;
     if (std::uncaught_exceptions() > exceptions_ && !failure_)
       connection_->send(
-          {Kind::fail, 0, to_text(Failure{options.rank, Error(ErrorCode::device, "an exception ended its part")})});
+          {Kind::fail, 0, to_text(Failure{options.rank, Error(ErrorCode::device, "an exception ended its training")})});
     connection_->send({Kind::bye});
   }
   coordinator_.reset();  // waits for `bye` of the other ranks
@@ -127,7 +127,7 @@ void ProcessGroup::State::leave() {
 void ProcessGroup::State::read() {
   const auto lost = [this] {
     const std::scoped_lock lock(mutex_);
-    if (!leaving_) end_by({0, Error(ErrorCode::device, "its process is gone")});
+    if (!leaving_) end_by({0, Error(ErrorCode::device, "its process ended")});
   };
   while (true) {
     std::array<pollfd, 2> watched{{{connection_->descriptor(), POLLIN, 0}, {wake_.descriptor(), POLLIN, 0}}};
@@ -166,7 +166,7 @@ void ProcessGroup::State::take(const Message& message) {
     case Kind::welcome:
       for (const std::string& hello : process_group::split(message.body))
         ranks.push_back(process_group::parse_hello(hello));
-      if (ranks.size() != static_cast<std::size_t>(options.size)) throw std::runtime_error("a torn welcome");
+      if (ranks.size() != static_cast<std::size_t>(options.size)) throw std::runtime_error("a truncated welcome");
       welcome_ = true;
       break;
     case Kind::everyone: results_[message.number] = process_group::split(message.body); break;
@@ -195,7 +195,7 @@ void ProcessGroup::State::send(const Message& message) {
 
 std::uint64_t ProcessGroup::State::give(std::string_view mine) {
   if (mine.size() > process_group::kLongestPart)
-    throw Error(ErrorCode::usage, fmt::format("{} bytes are too much for an exchange", mine.size()));
+    throw Error(ErrorCode::usage, fmt::format("{} bytes exceed the limit of an exchange", mine.size()));
   const std::uint64_t number = given_++;
   const std::scoped_lock lock(mutex_);
   if (options.size == 1)
@@ -217,7 +217,7 @@ std::vector<std::string> ProcessGroup::State::wait(std::uint64_t number) {
     waited = put_off == put_off_ ? waited + 1 : 0;
     put_off = put_off_;
   }
-  if (waited >= patience) end_by({0, Error(ErrorCode::timeout, fmt::format("it says nothing for {:g} s", patience))});
+  if (waited >= patience) end_by({0, Error(ErrorCode::timeout, fmt::format("it sent nothing for {:g} s", patience))});
   if (results_.contains(number)) return std::move(results_.extract(number).mapped());
   rethrow();
 }

@@ -31,7 +31,7 @@ Addresses resolve(const std::string& address, int port, bool to_listen) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0)
-    throw Error(ErrorCode::usage, "the address '" + address + "' of rank 0 is not known: " + ::gai_strerror(error));
+    throw Error(ErrorCode::usage, "cannot resolve the address '" + address + "' of rank 0: " + ::gai_strerror(error));
   return {found, ::freeaddrinfo};
 }
 
@@ -117,7 +117,7 @@ std::string own_address(const FileHandle& connection) {
 }
 
 WakeUp::WakeUp() : file_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!file_) throw Error(ErrorCode::device, std::string("no event could be made: ") + std::strerror(errno));
+  if (!file_) throw Error(ErrorCode::device, std::string("cannot create an eventfd: ") + std::strerror(errno));
 }
 
 void WakeUp::raise() const {

@@ -19,7 +19,7 @@ void at_least(std::int64_t value, std::int64_t lowest, const char* name) {
 }
 
 void non_negative(double value, const char* name) {
-  require(std::isfinite(value) && value >= 0, fmt::format("{} is {}; it must be a number from 0 on", name, value));
+  require(std::isfinite(value) && value >= 0, fmt::format("{} is {}; it must be finite and at least 0", name, value));
 }
 
 void check_sgd(const Sgd& sgd) {
@@ -27,7 +27,7 @@ void check_sgd(const Sgd& sgd) {
   non_negative(sgd.weight_decay, "the weight decay");
   non_negative(sgd.momentum, "the momentum");
   require(sgd.momentum < 1, fmt::format("the momentum is {}; it must be below 1", sgd.momentum));
-  require(!sgd.nesterov || sgd.momentum > 0, "Nesterov's momentum needs a momentum above 0");
+  require(!sgd.nesterov || sgd.momentum > 0, "Nesterov momentum requires a momentum above 0");
 }
 
 void check_schedule(const Schedule& schedule) {
@@ -51,17 +51,18 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   at_least(options.save_every_epochs, 0, "the number of epochs between checkpoints");
   at_least(options.save_every_steps, 0, "the number of steps between checkpoints");
   at_least(options.checkpoint_hist, 0, "the number of checkpoints to keep");
-  require(!options.profile || options.parallel.trace_steps > 0, "a profile needs steps to look at: set trace_steps");
+  require(!options.profile || options.parallel.trace_steps > 0, "profile requires traced steps; set trace_steps");
   check_sgd(options.sgd);
   check_schedule(options.schedule);
-  require(data.train != nullptr && data.test != nullptr, "the trainer needs a training set and a test set");
+  require(data.train != nullptr && data.test != nullptr, "the trainer requires a training set and a test set");
   for (const auto& part : {data.train, data.test}) {
     require(part->image_shape() == model.input(),
-            fmt::format("model '{}' reads {}, but the data set's images are {}; choose another model or data set",
-                        model.name(), to_string(model.input()), to_string(part->image_shape())));
+            fmt::format(
+                "model '{}' requires images of {}, but the data set's images are {}; choose another model or data set",
+                model.name(), to_string(model.input()), to_string(part->image_shape())));
     require(model.output().rank() == 1 && model.output()[0] >= part->classes(),
-            fmt::format("model '{}' gives {}, but the data set has {} classes", model.name(), to_string(model.output()),
-                        part->classes()));
+            fmt::format("model '{}' outputs {}, but the data set has {} classes", model.name(),
+                        to_string(model.output()), part->classes()));
   }
 }
 

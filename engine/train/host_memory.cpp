@@ -119,8 +119,8 @@ void require_memory_beyond(std::size_t held, const Model& model, const DatasetPa
   const std::size_t replicas = run.of_replicas(), all = run.bytes();
   if (all <= room) return;
   throw Error(ErrorCode::device,
-              fmt::format("out of memory: a batch of {} on {} replica{} takes {}, {} of that for the replicas, but "
-                          "{} are to be had ({}); {}",
+              fmt::format("out of memory: a batch of {} on {} replica{} needs {} ({} for the replicas), but {} are "
+                          "available ({}); {}",
                           run.batch(), run.replicas(), run.replicas() == 1 ? "" : "s", engine::in_units(all),
                           engine::in_units(replicas), engine::in_units(room), host->limit, what_fits(run, room)));
 }

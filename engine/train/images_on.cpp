@@ -28,8 +28,7 @@ ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options) {
   const bool varies = data.train->varies() || data.test->varies();
   if (options.images_on == ImagesOn::device && varies)
     throw Error(ErrorCode::usage,
-                "this data set varies its images while it reads them, so that devices cannot keep them; leave them on "
-                "the host");
+                "this data set changes its images on each read, so it cannot be device-resident; use --images-on host");
   if (options.images_on != ImagesOn::automatic) return options.images_on;
   const std::vector<Device>& devices = options.parallel.devices;
   const std::size_t bytes = bytes_of(*data.train) + bytes_of(*data.test);

@@ -36,8 +36,8 @@ std::string newest_noticed(const std::string& run, const Notice& notice) {
   const std::string found = find_checkpoint(run, &passed);
   if (found.empty() || !notice) return found;
   for (const PassedOver& one : passed)
-    notice(fmt::format("the checkpoint '{}' cannot be read and is passed over ({}); '{}' is taken instead", one.folder,
-                       one.reason, found));
+    notice(
+        fmt::format("checkpoint '{}' cannot be read and is skipped ({}); using '{}'", one.folder, one.reason, found));
   return found;
 }
 
@@ -51,11 +51,9 @@ std::string newest_in(const std::string& run, const TrainerOptions& options, boo
 template <typename T>
 void require_equal(const Resumed& resumed, const char* what, const T& had, const T& wanted) {
   if (had == wanted) return;
-  throw Error(
-      ErrorCode::usage,
-      fmt::format(
-          "the checkpoint '{}' was made with {} {}, this run asks for {}; ask for {}, or start a run of its own",
-          resumed.folder, what, had, wanted, had));
+  throw Error(ErrorCode::usage,
+              fmt::format("checkpoint '{}' was made with {} {}, but this run uses {}; use {}, or start a new run",
+                          resumed.folder, what, had, wanted, had));
 }
 
 // Options that determine the samples of each step. An option that the checkpoint does not record is not compared.
@@ -114,7 +112,7 @@ NamedTensors read_weights(const std::string& path) try {
   return strip_module_prefix(read_safetensors(path));
 } catch (const Error& error) {
   if (error.code() != ErrorCode::data) throw;
-  throw Error(ErrorCode::data, std::string(error.what()) + "; name a file of weights in safetensors with --init");
+  throw Error(ErrorCode::data, std::string(error.what()) + "; give a safetensors file of weights with --init");
 }
 
 }  // namespace
@@ -124,7 +122,7 @@ std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, 
   std::string folder = options.resume;
   if (options.resume == "auto") {
     if (options.output_dir.empty())
-      throw Error(ErrorCode::usage, "resuming 'auto' needs the folder of the run; name it with --output-dir");
+      throw Error(ErrorCode::usage, "--resume auto requires the run's folder; give it with --output-dir");
     if (!exists(options.output_dir + "/checkpoints")) return std::nullopt;
     folder = newest_in(options.output_dir, options, locked, notice);
     if (folder.empty()) {
@@ -133,20 +131,20 @@ std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, 
         return std::nullopt;
       throw Error(ErrorCode::data,
                   "no checkpoint in '" + options.output_dir +
-                      "/checkpoints' can be read; name another with --resume, or start in another folder");
+                      "/checkpoints' can be read; give another with --resume, or choose another --output-dir");
     }
   } else if (exists(folder + "/checkpoints")) {
     folder = newest_in(folder, options, locked, notice);
     if (folder.empty())
       throw Error(ErrorCode::data,
-                  "the run folder '" + options.resume + "' has no checkpoint that can be read; name another");
+                  "the run folder '" + options.resume + "' has no readable checkpoint; choose another");
   } else if (!exists(folder)) {
     throw Error(ErrorCode::data,
-                "there is no checkpoint '" + folder + "' to resume from; name a checkpoint or run folder");
+                "checkpoint '" + folder + "' does not exist; give a checkpoint or run folder with --resume");
   } else if (is_folder(folder) && !exists(folder + "/manifest.json")) {
     throw Error(ErrorCode::data, "'" + folder +
-                                     "' holds neither manifest.json, as a checkpoint does, nor checkpoints/, " +
-                                     "as a run does; name a checkpoint or run folder");
+                                     "' contains neither manifest.json (a checkpoint) nor checkpoints/ (a run); " +
+                                     "give a checkpoint or run folder with --resume");
   }
   return Resumed{folder, load_checkpoint(folder)};
 }
@@ -171,7 +169,7 @@ NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::str
   for (auto& [name, tensor] : given) {
     const auto at = wanted.find(name);
     if (at == wanted.end() || at->second == nullptr) {
-      faults.push_back("'" + name + "' " + (at == wanted.end() ? "is not in the model" : "is there twice"));
+      faults.push_back("'" + name + "' " + (at == wanted.end() ? "is not in the model" : "is in the file twice"));
       continue;
     }
     const std::string why = misfit(*at->second, tensor);
@@ -186,9 +184,9 @@ NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::str
   if (faults.empty()) return taken;
   const std::string text = "'" + source + "' does not fit the model: " + shortened(faults);
   if (notice == nullptr) throw Error(ErrorCode::data, text + "; " + remedy);
-  if (taken.empty()) throw Error(ErrorCode::data, text + "; nothing in it fits");
+  if (taken.empty()) throw Error(ErrorCode::data, text + "; no tensor fits");
   if (*notice)
-    (*notice)(fmt::format("{} of {} tensors taken from '{}'; not taken: {}", taken.size(), own.size(), source,
+    (*notice)(fmt::format("{} of {} tensors loaded from '{}'; not loaded: {}", taken.size(), own.size(), source,
                           shortened(faults)));
   return taken;
 }
@@ -197,12 +195,13 @@ void require_finite(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors)
     if ((tensor.dtype() == DType::f32 && !all_finite<float>(tensor)) ||
         (tensor.dtype() == DType::f64 && !all_finite<double>(tensor)))
-      throw Error(ErrorCode::nonfinite, "tensor '" + name + "' holds NaN or Inf");
+      throw Error(ErrorCode::nonfinite, "tensor '" + name + "' contains NaN or Inf");
 }
 
 void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice) {
-  const NamedTensors taken = fitting(net.weights(), read_weights(options.init), options.init,
-                                     "--init-partial takes what fits", options.init_partial ? &notice : nullptr);
+  const NamedTensors taken =
+      fitting(net.weights(), read_weights(options.init), options.init, "--init-partial loads the tensors that fit",
+              options.init_partial ? &notice : nullptr);
   try {
     require_finite(taken);
   } catch (const Error& error) {
@@ -214,7 +213,7 @@ void init_weights(DataParallel& net, const TrainerOptions& options, const Notice
 void restore(DataParallel& net, const Resumed& resumed) {
   const NamedTensors own = net.weights();
   const Checkpoint& checkpoint = resumed.checkpoint;
-  const std::string remedy = "resume with the model that it was made with";
+  const std::string remedy = "resume with the model of the checkpoint";
   net.set_weights(fitting(own, checkpoint.weights, resumed.folder, remedy, nullptr));
   if (!checkpoint.momenta.empty())
     net.set_momenta(fitting(net.momenta(), checkpoint.momenta, resumed.folder, remedy, nullptr));

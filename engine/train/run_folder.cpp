@@ -51,7 +51,7 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
     errno = error;
     fail(what, where, remedy);
   };
-  if (const int error = made_.make_folders(path_)) refuse(error, "cannot make the run folder", path_);
+  if (const int error = made_.make_folders(path_)) refuse(error, "cannot create the run folder", path_);
   lock_.emplace(path_);
   if (!lock_->held()) {
     if (lock_->error() == EWOULDBLOCK)
@@ -59,7 +59,7 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
     refuse(lock_->error(), "cannot lock the run folder", path_);
   }
   const std::string checkpoints = path_ + "/checkpoints";
-  if (const int error = made_.make_folders(checkpoints)) refuse(error, "cannot make", checkpoints);
+  if (const int error = made_.make_folders(checkpoints)) refuse(error, "cannot create", checkpoints);
   if (::access(checkpoints.c_str(), W_OK | X_OK) != 0) refuse(errno, "cannot write in", checkpoints);
 }
 

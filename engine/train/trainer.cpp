@@ -30,10 +30,10 @@ int loader_threads(const DataParallelOptions& parallel) {
 
 void check_init(const TrainerOptions& options) {
   if (!options.init.empty() && !options.resume.empty() && options.resume != "auto")
-    throw Error(ErrorCode::usage, "both weights to start from ('" + options.init + "') and a run to resume ('" +
-                                      options.resume + "') are given; choose one");
+    throw Error(ErrorCode::usage,
+                "--init '" + options.init + "' and --resume '" + options.resume + "' exclude each other; give one");
   if (options.init_partial && options.init.empty())
-    throw Error(ErrorCode::usage, "partial initialisation needs a file of weights; name it with --init");
+    throw Error(ErrorCode::usage, "--init-partial requires --init FILE");
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ DataParallel& Trainer::net() { return state_->net; }
 
 RunSummary Trainer::run(const TrainerCallbacks& given) {
   const TrainerCallbacks callbacks = state_->leads() ? given : TrainerCallbacks{};
-  if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs once; make another");
+  if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs only once; create another");
   TrainerOptions& options = state_->options;
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/true);
   Loader train = state_->train_loader();
@@ -156,7 +156,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
     summary.checkpoint = options.init;
   } else if (leads && !options.resume.empty()) {
     throw Error(ErrorCode::data,
-                "there is no checkpoint in '" + options.output_dir + "' to evaluate; name one with --resume");
+                "there is no checkpoint in '" + options.output_dir + "' to evaluate; give one with --resume");
   }
   start_from(state_->net, options, resumed, false, notice);
   Loader test = state_->test_loader();

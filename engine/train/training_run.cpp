@@ -74,9 +74,8 @@ RunSummary TrainingRun::execute() {
     return result;
   }
   // This must be last: it ends the other ranks, and all further calls of this rank in the group.
-  group()->fail(
-      Error(ErrorCode::device,
-            fmt::format("it was interrupted while it waited for data; the run is saved at step {}", state_.step)));
+  group()->fail(Error(ErrorCode::device,
+                      fmt::format("interrupted while waiting for data; the run is saved at step {}", state_.step)));
   return result;
 }
 
@@ -131,17 +130,16 @@ void TrainingRun::begin() {
     if (had.batch_in_epoch > batches_)
       throw Error(
           ErrorCode::usage,
-          fmt::format(
-              "the checkpoint '{}' stands at batch {} of an epoch of {}; resume with the same data set and drop-last",
-              resumed->folder, had.batch_in_epoch, batches_));
+          fmt::format("checkpoint '{}' is at batch {} of an epoch of {}; resume with the same data set and --drop-last",
+                      resumed->folder, had.batch_in_epoch, batches_));
     good_checkpoint_ = resumed->folder;
     if (folder_.owns(resumed->folder)) continued_from = had.step;
     notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed->folder, had.step, had.epoch,
                        had.batch_in_epoch));
     if (had_average(*resumed) && !options_.parallel.ema_decay)
-      notice("its moving average is left behind; --model-ema goes on with it");
+      notice("its moving average is dropped; --model-ema continues it");
     if (!had_average(*resumed) && options_.parallel.ema_decay)
-      notice("it has no moving average; one starts from its weights");
+      notice("it has no moving average; a new one starts from its weights");
   }
   const Start start = start_from(net_, options_, resumed, folder_.writes(), tell);
   state_.step = start.step, state_.skipped = start.skipped;
@@ -151,7 +149,7 @@ void TrainingRun::begin() {
   if (!continued_from && folder_.has_checkpoints())
     throw Error(
         ErrorCode::usage,
-        "'" + folder_.path() + "' already holds a run; go on with --resume auto, or choose another --output-dir");
+        "'" + folder_.path() + "' already contains a run; continue with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
   prepare_batches(net_, &train_, test_);
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
@@ -212,8 +210,7 @@ void TrainingRun::judge_skipped(std::int64_t first) {
   const bool all = (whole && skipped == batches_) || ((whole || out_of_steps()) && state_.skipped == state_.step);
   // A float16 run may first lower its loss scale.
   const bool scaling = epoch_stats_.samples > 0 && epoch_stats_.loss_scale.value_or(0) >= 1;
-  if (all && !scaling)
-    throw Error(ErrorCode::nonfinite, told + ": none had a finite loss and gradient, and nothing was learned");
+  if (all && !scaling) throw Error(ErrorCode::nonfinite, told + ": no step had a finite loss and gradient");
   if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(told + ": a loss or gradient was not finite");
 }
 
@@ -341,7 +338,7 @@ void TrainingRun::write_trace() {
   if (options_.trace_file.empty()) return;
   const std::int64_t steps = net_.write_trace(options_.trace_file);
   if (steps == 0)
-    notice(fmt::format("'{}' shows no step: the run ended before step {} of it, where the timeline was to begin",
+    notice(fmt::format("'{}' contains no step: the run ended before step {}, the first of --trace-steps",
                        options_.trace_file, options_.parallel.trace_first));
 }
 
@@ -365,7 +362,7 @@ RunSummary TrainingRun::summary() const {
   summary.interrupted = interrupted_;
   if (options_.profile) summary.layers = net_.layer_times();
   if (options_.profile && summary.layers.empty())
-    notice(fmt::format("the profile shows no step: the run ended before step {} of it, where it was to begin",
+    notice(fmt::format("the profile contains no step: the run ended before step {}, the first of --trace-steps",
                        options_.parallel.trace_first));
   summary.output_dir = folder_.path();
   summary.phases = phases_;

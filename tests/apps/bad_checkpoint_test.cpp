@@ -66,19 +66,19 @@ TEST_CASE("checkpoints that cannot be read, or belong to another run") {
   }
   fs::remove_all(copy);
   fs::create_directory(copy);
-  refuses(3, {"--output-dir", "other", "--resume", copy}, {copy, "name a checkpoint or run folder"});
-  refuses(3, {"--output-dir", "other", "--init", temp / kTrainImages}, {kTrainImages, "name a file of weights"});
-  refuses(3, {"--output-dir", "other", "--init", "none"}, {"none", "name a file of weights"});
+  refuses(3, {"--output-dir", "other", "--resume", copy}, {copy, "give a checkpoint or run folder"});
+  refuses(3, {"--output-dir", "other", "--init", temp / kTrainImages}, {kTrainImages, "give a safetensors file"});
+  refuses(3, {"--output-dir", "other", "--init", "none"}, {"none", "give a safetensors file"});
   refuses(3, {"--output-dir", "other", "--resume", "none"}, {"'none'"});
   refuses(3, {"--output-dir", "other", "--resume", temp / kTrainImages}, {kTrainImages});
 
   refuses(2, {"--resume", "run", "-b", "16"}, {"global batch", "32", "16"});
   refuses(2, {"--resume", "run", "--seed", "7"}, {"seed", "42", "7"});
   refuses(2, {"--resume", "run", "--model", "mnist_convnet"}, {"model", "mlp", "mnist_convnet"});
-  refuses(2, {"--resume", "run", "--no-shuffle"}, {"no-shuffle off", "asks for on"});
-  refuses(2, {"--resume", "run", "--no-augment"}, {"no-augment off", "asks for on"});
-  refuses(2, {"--resume", "run", "--drop-last"}, {"drop-last off", "asks for on"});
-  refuses(2, {"--output-dir", "run"}, {"'run'", "already holds a run", "--resume auto"});
+  refuses(2, {"--resume", "run", "--no-shuffle"}, {"no-shuffle off", "this run uses on"});
+  refuses(2, {"--resume", "run", "--no-augment"}, {"no-augment off", "this run uses on"});
+  refuses(2, {"--resume", "run", "--drop-last"}, {"drop-last off", "this run uses on"});
+  refuses(2, {"--output-dir", "run"}, {"'run'", "already contains a run", "--resume auto"});
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST_CASE("a pipe that nobody reads is refused as an output before anything is t
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
     const Outcome outcome = run_dp_train(kTiny + Words{"--output-dir", "run", option, "pipe"}, temp.path());
-    check_failed_output(outcome, "cannot write 'pipe': it is a pipe or socket that nobody reads");
+    check_failed_output(outcome, "cannot write 'pipe': it is a pipe or socket without a reader");
     CHECK_THAT(outcome.out, !Catch::Contains("Epoch:"));
     CHECK_FALSE(std::filesystem::exists(temp / "run"));
   }
@@ -128,7 +128,7 @@ TEST_CASE("a run that no machine has memory for is refused with the batch that f
                                        temp.path());
   INFO(outcome.err);
   CHECK(outcome.code == 4);
-  CHECK_THAT(outcome.err, Catch::Contains("out of memory: a batch of 1048576 on 2 replicas takes") &&
+  CHECK_THAT(outcome.err, Catch::Contains("out of memory: a batch of 1048576 on 2 replicas needs") &&
                               Catch::Contains("; a batch of "));
   CHECK(outcome.peak_bytes < (std::size_t{1} << 30));
   CHECK(std::filesystem::is_empty(temp.path()));

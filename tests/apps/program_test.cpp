@@ -96,7 +96,7 @@ TEST_CASE("sums in bfloat16 are said where the reduction is, and kept in config.
   const Outcome one = run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1",
                                     "--max-steps", "1", "--dry-run", "--reduce-dtype", "bfloat16"},
                                    temp.path());
-  CHECK_THAT(one.out, Catch::Contains("reduce master (nothing to sum)"));
+  CHECK_THAT(one.out, Catch::Contains("reduce master (nothing to reduce)"));
 }
 
 TEST_CASE("estimate-memory tells each replica's memory and the largest batch, and makes nothing") {

@@ -82,7 +82,7 @@ TEST_CASE("F11: a checkpoint that lacks a file, or has another, is refused") {
   const ScratchFolder scratch;
   dp::save_checkpoint(scratch / "last", checkpoint_at(1));
   CHECK_THAT(outcome_of([&] { dp::load_checkpoint(scratch / std::string("last\0x", 6)); }).text,
-             Catch::Contains("a path has no zero bytes"));
+             Catch::Contains("the path contains a zero byte"));
   expect_refusal("Not a directory", [](const std::string& folder) {
     fs::remove_all(folder);
     write_bytes(folder, "");
@@ -137,7 +137,7 @@ TEST_CASE("F11: a wrong byte of a moving average, or beyond the first MiB of a f
     INFO(name);
     const std::string whole = read_bytes(folder + "/" + name);
     forge(folder, name, "no tensors");
-    CHECK_THAT(outcome_of([&] { dp::load_checkpoint(folder); }).text, Catch::Contains("no safetensors file"));
+    CHECK_THAT(outcome_of([&] { dp::load_checkpoint(folder); }).text, Catch::Contains("not a safetensors file"));
     CHECK(dp::find_checkpoint(scratch.path()).empty());
     forge(folder, name, whole);
   }
@@ -151,7 +151,7 @@ TEST_CASE("F11: hostile manifests") {
   const auto whole = [](const std::string& message, const std::string& text) {
     expect_refusal(message, [&](const std::string& folder) { write_bytes(folder + "/manifest.json", text); });
   };
-  edit("lists '../../etc/passwd', which is no file", "\"state.json\"", "\"../../etc/passwd\"");
+  edit("lists '../../etc/passwd', which is not a checkpoint file", "\"state.json\"", "\"../../etc/passwd\"");
   edit("lists '\\x1b[2J'", "\"state.json\"", "\"\\u001b[2J\"");
   edit("does not list model.safetensors", "model.safetensors", "state.json");
   edit("is not of the format", "dp-checkpoint-1", "dp-checkpoint-2");
@@ -188,7 +188,7 @@ TEST_CASE("a state that could not be read again is not saved") {
     CHECK(is_checkpoint_at(dp::load_checkpoint(folder), 1));
   };
   refused("'step' is not below 2^53", [](dp::TrainState& state) { state.step = std::int64_t{1} << 53; });
-  refused("'step' is not a whole number from 0 on", [](dp::TrainState& state) { state.step = -1; });
+  refused("'step' is not a whole number of at least 0", [](dp::TrainState& state) { state.step = -1; });
   refused("'config': is not valid JSON", [](dp::TrainState& state) { state.config = "nonsense"; });
   CHECK(count_hidden(scratch.path()) == 0);
 }
@@ -202,8 +202,8 @@ TEST_CASE("F11: hostile states under a right checksum") {
       forge(folder, "state.json", text.replace(at, from.size(), to));
     });
   };
-  edit("'step' is not a whole number from 0 on", "\"step\": 1", "\"step\": -1");
-  edit("'step' is not a whole number from 0 on", "\"step\": 1", "\"step\": 1.5");
+  edit("'step' is not a whole number of at least 0", "\"step\": 1", "\"step\": -1");
+  edit("'step' is not a whole number of at least 0", "\"step\": 1", "\"step\": 1.5");
   for (const char* large : {"9007199254740992", "9223372036854775807", "9223372036854775808"})
     for (const char* count : {"step", "skipped", "epoch", "batch_in_epoch", "global_batch"}) {
       const std::string key = std::string("\"") + count + "\": ";
@@ -218,9 +218,9 @@ TEST_CASE("F11: hostile states under a right checksum") {
   edit("'model' is not a string", "\"mlp\"", "7");
   edit("'best_top1' is not a number", "\"best_top1\": ", "\"best_top1\": null, \"was\": ");
   const std::string more = "\"loss_scale_steps\": 1, \"step\": 1";
-  edit("'loss_scale' is not a positive number of float32", "\"step\": 1", "\"loss_scale\": 0, " + more);
-  edit("'loss_scale' is not a positive number of float32", "\"step\": 1", "\"loss_scale\": 1e300, " + more);
-  edit("'loss_scale' is not a positive number of float32", "\"step\": 1", "\"loss_scale\": -2, " + more);
+  edit("'loss_scale' is not a positive float32 number", "\"step\": 1", "\"loss_scale\": 0, " + more);
+  edit("'loss_scale' is not a positive float32 number", "\"step\": 1", "\"loss_scale\": 1e300, " + more);
+  edit("'loss_scale' is not a positive float32 number", "\"step\": 1", "\"loss_scale\": -2, " + more);
   edit("'loss_scale' is not a number", "\"step\": 1", "\"loss_scale\": \"8\", " + more);
   edit("has no 'loss_scale_steps'", "\"step\": 1", "\"loss_scale\": 8, \"step\": 1");
   edit("'loss_scale_steps' is not below 2^32", "\"step\": 1",

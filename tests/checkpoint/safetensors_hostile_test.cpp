@@ -145,8 +145,8 @@ TEST_CASE("F11: a header longer than any may be is refused unread, however large
     const MemoryPeak peak;
     const Outcome outcome = outcome_of([&] { dp::read_safetensors(folder / "sparse"); });
     CHECK(outcome.code == 3);
-    CHECK_THAT(outcome.text, Catch::Contains("claims a header of " + std::to_string(length) +
-                                             " bytes where at most 100000000 can be"));
+    CHECK_THAT(outcome.text, Catch::Contains("declares a header of " + std::to_string(length) +
+                                             " bytes, but at most 100000000 are possible"));
     CHECK(peak.bytes() < (1 << 20));
   }
 }

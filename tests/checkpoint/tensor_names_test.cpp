@@ -56,7 +56,9 @@ TEST_CASE("F12: every control character is refused within a tensor's name, and n
                static_cast<char>(0x80 | (c & 63))};
     const bool control =
         c < 0x20 || (c >= 0x7f && c <= 0x9f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
-    const std::string wanted = c == '/' || c == '\\' ? "holds a slash" : control ? "holds a control character" : "";
+    const std::string wanted = c == '/' || c == '\\' ? "contains a slash"
+                               : control             ? "contains a control character"
+                                                     : "";
     if (dp::fault_of_tensor_name(name + "b") != wanted) FAIL("U+" << std::hex << c);
   }
 }

@@ -95,5 +95,6 @@ TEST_CASE("dp_train --profile prints a row for each layer, and what all take tog
                                       "--max-steps", "2", "--output-dir", "early", "--profile"},
                                      temp.path());
   CHECK(early.code == 0);
-  CHECK((early.out + early.err).find("the profile shows no step: the run ended before step 10") != std::string::npos);
+  CHECK((early.out + early.err).find("the profile contains no step: the run ended before step 10") !=
+        std::string::npos);
 }

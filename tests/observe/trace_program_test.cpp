@@ -71,7 +71,8 @@ TEST_CASE("trace: --trace that comes too late says so, and what is no range of s
   late.erase(std::find(late.begin(), late.end(), "--quiet"));
   const Outcome outcome = run_dp_train(late, temp.path());
   CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.out + outcome.err, Catch::Contains("'trace.json' shows no step: the run ended before step 100"));
+  CHECK_THAT(outcome.out + outcome.err,
+             Catch::Contains("'trace.json' contains no step: the run ended before step 100"));
   CHECK(read_timeline(read_text(temp / "trace.json")).spans.empty());
   for (const char* bad : {"", "3", "3:", ":3", "3:0", "-1:2", "3:4x", "x:4"}) {
     std::vector<std::string> wrong = run_of({});

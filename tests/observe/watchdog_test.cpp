@@ -64,10 +64,11 @@ void check_stall(int replicas) {
   }
   CHECK(code == ErrorCode::timeout);
   const std::string name = "replica " + std::to_string(last) + " (cpu)";
-  CHECK_THAT(text, Catch::StartsWith(name + " did not move for 6 s: "));
-  CHECK_THAT(text, Catch::Contains(name + " stands in backward of step 1, last layer 'loss'"));
+  CHECK_THAT(text, Catch::StartsWith(name + " made no progress for 6 s: "));
+  CHECK_THAT(text, Catch::Contains(name + " is stalled in backward of step 1, last layer 'loss'"));
   if (replicas == 2)
-    CHECK_THAT(text, Catch::Contains("replica 0 (cpu) waits in reduce of bucket 0 of step 1, last layer 'conv1+relu"));
+    CHECK_THAT(text,
+               Catch::Contains("replica 0 (cpu) is waiting in reduce of bucket 0 of step 1, last layer 'conv1+relu"));
   CHECK_THROWS_WITH(train(net, 1), text);
 }
 
@@ -121,7 +122,7 @@ TEST_CASE("a rank that waits in vain ends its call itself") {
   CHECK(scene.abort);
   watchdog.end();
   REQUIRE(watchdog.verdict());
-  CHECK(std::string(watchdog.verdict()->what()) == "nothing moved for 4 s: it waits in nothing");
+  CHECK(std::string(watchdog.verdict()->what()) == "no progress for 4 s: it is waiting in nothing");
 }
 
 TEST_CASE("of ranks that all wait, those that do not answer are to blame") {
@@ -135,7 +136,7 @@ TEST_CASE("of ranks that all wait, those that do not answer are to blame") {
   watchdog.end();
   REQUIRE(watchdog.verdict());
   CHECK(std::string(watchdog.verdict()->what()) ==
-        "rank 3 did not answer (is its process stopped?), nothing moved for 4 s: it waits in nothing");
+        "rank 3 did not answer (is its process stopped?), no progress for 4 s: it is waiting in nothing");
 }
 
 TEST_CASE("every move starts the time anew") {

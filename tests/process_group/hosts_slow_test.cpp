@@ -93,7 +93,7 @@ TEST_CASE("hosts: without the run's token nobody gets in") {
                        Words{ip_program(), "netns", "exec", hosts.name(host)});
   const Outcome first = nodes[0].wait(), second = nodes[1].wait();
   CHECK(first.code == 6);
-  CHECK(first.err.find("rank 1 of 2 did not come") != std::string::npos);
+  CHECK(first.err.find("rank 1 of 2 did not join") != std::string::npos);
   CHECK(second.code == 2);
-  CHECK(second.err.find("token of another run") != std::string::npos);
+  CHECK(second.err.find("that of another run") != std::string::npos);
 }

@@ -105,7 +105,7 @@ TEST_CASE("world: a missing rank is named when the time is over, by those who ca
   first = refusal(meeting.options(0, 4, 1.0));
   other.join();
   CHECK(in_time(begin, 2));
-  for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not come within 1 s"));
+  for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not join within 1 s"));
 }
 
 TEST_CASE("world: a rank that does not come to an exchange is named") {
@@ -118,7 +118,7 @@ TEST_CASE("world: a rank that does not come to an exchange is named") {
           std::this_thread::sleep_for(std::chrono::milliseconds(5000));
       },
       /*timeout=*/3);
-  CHECK(contains(failures[0].text, "rank 1 of 3 did not come to exchange"));
+  CHECK(contains(failures[0].text, "rank 1 of 3 did not reach exchange"));
   CHECK(failures[2].code == ErrorCode::timeout);
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
       },
       /*timeout=*/2);
   CHECK(exchanged);
-  CHECK(contains(failures[1].text, "rank 0 of 3 did not come to exchange 1 within"));
+  CHECK(contains(failures[1].text, "rank 0 of 3 did not reach exchange 1 within"));
 }
 
 TEST_CASE("world: the time that a rank was busy is no part of its time for an exchange") {
@@ -285,7 +285,7 @@ TEST_CASE("world: an exception that ends a rank ends the world") {
     heard = error.what();
   }
   other.join();
-  CHECK(contains(heard, "rank 1 failed: an exception ended its part"));
+  CHECK(contains(heard, "rank 1 failed: an exception ended its training"));
 }
 
 TEST_CASE("world: who comes with another token, another size, or a rank that is taken is turned away") {
@@ -296,10 +296,10 @@ TEST_CASE("world: who comes with another token, another size, or a rank that is 
   for (const char* token : {"", "t", "the secre", "the secreT", "the secret ", "the secret the secret"}) {
     INFO(token);
     stranger.token = token;
-    CHECK(contains(refusal(stranger), "token of another run"));
+    CHECK(contains(refusal(stranger), "that of another run"));
   }
-  CHECK(contains(refusal(meeting.options(1, 3)), "counts 3 ranks, rank 0 counts 2"));
-  CHECK(contains(refused_directly(meeting, 0, 2), "rank 0 is there already"));
+  CHECK(contains(refusal(meeting.options(1, 3)), "started with 3 ranks, rank 0 with 2"));
+  CHECK(contains(refused_directly(meeting, 0, 2), "rank 0 has already joined"));
   second_error = refusal(meeting.options(1, 2));
   first.join();
   CHECK(first_error.empty());

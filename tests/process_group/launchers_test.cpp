@@ -113,7 +113,7 @@ TEST_CASE("launchers: a rank that does not come is named after the timeout") {
     const Outcome outcome = program->wait();
     INFO(outcome.err);
     CHECK(outcome.code == 6);
-    CHECK(has(outcome.err, "rank 1 of 3 did not come within 2 s"));
+    CHECK(has(outcome.err, "rank 1 of 3 did not join within 2 s"));
   }
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("launchers: ranks started with different options, or with another toke
     const Outcome stranger = pair({}, token);
     INFO("token '" << token << "': " << stranger.err);
     CHECK(stranger.code == 2);
-    CHECK(has(stranger.err, "token of another run"));
+    CHECK(has(stranger.err, "that of another run"));
   }
 }
 

@@ -85,8 +85,8 @@ TEST_CASE("a rank whose process is stopped is named, and all end") {
     // that wait for rank 0.
     const std::string name = "rank " + std::to_string(stopped);
     CHECK((outcome.err.find(name + " did not answer (is its process stopped?)") != std::string::npos ||
-           outcome.err.find(name + " of 3 did not come to exchange") != std::string::npos ||
-           outcome.err.find(name + " failed: it says nothing") != std::string::npos));
+           outcome.err.find(name + " of 3 did not reach exchange") != std::string::npos ||
+           outcome.err.find(name + " failed: it sent nothing") != std::string::npos));
     CHECK(all_gone(run.folder / "run", 1));
   }
 }

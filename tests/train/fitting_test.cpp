@@ -47,13 +47,14 @@ TEST_CASE("S23: partial loading takes what fits and reports the rest") {
   CHECK(said.find("'a.weight' is (2, 4), not (2, 3)") != std::string::npos);
   given.clear();
   given.emplace_back("c", Tensor(Shape{2}));
-  expect_error(ErrorCode::data, {"nothing in it fits"}, [&] { dp::fitting(own(), given, "f", "", &notice); });
+  expect_error(ErrorCode::data, {"no tensor fits"}, [&] { dp::fitting(own(), given, "f", "", &notice); });
 }
 
 TEST_CASE("a name given twice is refused") {
   NamedTensors given = own();
   given.push_back(given[0]);
-  expect_error(ErrorCode::data, {"'a.weight' is there twice"}, [&] { dp::fitting(own(), given, "f", "", nullptr); });
+  expect_error(ErrorCode::data, {"'a.weight' is in the file twice"},
+               [&] { dp::fitting(own(), given, "f", "", nullptr); });
 }
 
 TEST_CASE("a long list of faults is cut") {

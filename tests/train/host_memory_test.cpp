@@ -118,7 +118,7 @@ TEST_CASE("a trainer asks before it makes batches, and once more beside what its
   system.set_available(64'000);
   Trainer trainer(narrow_net(), tiny_digits(), options_of(290, 2));
   system.set_available(1'000);
-  expect_error(ErrorCode::device, {"a batch of 290 on 2 replicas takes", "of that for the replicas", "fits"},
+  expect_error(ErrorCode::device, {"a batch of 290 on 2 replicas needs", " for the replicas)", "fits"},
                [&] { trainer.run(); });
   Trainer other = [&] {
     system.set_available(64'000);

@@ -133,7 +133,7 @@ TEST_CASE("one folder holds one run") {
   };
   tiny_run(tiny_options(temp.path()), callbacks);
   CHECK(tried == 1);
-  expect_error(ErrorCode::usage, {temp.path(), "already holds a run", "--resume auto"},
+  expect_error(ErrorCode::usage, {temp.path(), "already contains a run", "--resume auto"},
                [&] { tiny_run(tiny_options(temp.path())); });
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("options that can never work are refused at once") {
   refused({"step size"}, [](TrainerOptions& o) { o.schedule.step_size = 0; });
   refused({"milestones", "ascend"}, [](TrainerOptions& o) { o.schedule.milestones = {2, 1}; });
   refused({"print frequency"}, [](TrainerOptions& o) { o.print_freq = -1; });
-  refused({"choose one"}, [](TrainerOptions& o) { o.init = "a", o.resume = "b"; });
+  refused({"give one"}, [](TrainerOptions& o) { o.init = "a", o.resume = "b"; });
   refused({"--init"}, [](TrainerOptions& o) { o.init_partial = true; });
   expect_error(ErrorCode::usage, {"(1, 28, 28)", "(3, 8, 8)"}, [] {
     Trainer(models::mlp({.input = {3, 8, 8}}), dp::test::tiny_digits(), tiny_options());

@@ -49,7 +49,7 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
                      name_of(chosen.reduce),
                      chosen.reduce_dtype == DType::f32 ? ""
                      : replicas * lanes > 1            ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
-                                                       : " (nothing to sum)",
+                                                       : " (nothing to reduce)",
                      name_of(chosen.loss), name_of(chosen.split), name_of(chosen.batch_norm), chosen.seed,
                      chosen.deterministic ? ", deterministic" : "",
                      chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name_of(chosen.amp)),
@@ -90,8 +90,9 @@ std::string layer_table(const std::string& device, const std::vector<LayerTime>&
     return fmt::format("{:>10.3f} {:>6.1f} {:>10} {:>7}  {:<36} {}\n", 1e3 * seconds,
                        all > 0 ? 100 * seconds / all : 0.0, least, ratio, printable(name), printable(implementation));
   };
-  std::string out = fmt::format("A step of replica 0 ({}), by the median of the traced steps\n", printable(device));
-  out += fmt::format("{:>10} {:>6} {:>10} {:>7}  {:<36} {}\n", "ms", "%", "floor ms", "x floor", "layer", "by");
+  std::string out = fmt::format("Time per layer of replica 0 ({}), median of the traced steps\n", printable(device));
+  out += fmt::format("{:>10} {:>6} {:>10} {:>7}  {:<36} {}\n", "ms", "%", "floor ms", "x floor", "layer",
+                     "implementation");
   for (const LayerTime& layer : layers)
     out += row(layer.seconds, layer.floor_seconds, layer.name, layer.implementation);
   return out + row(all, floors, "all", "");
@@ -116,7 +117,7 @@ std::string summary_text(const RunSummary& summary) {
   if (summary.interrupted)
     out += summary.output_dir.empty()
                ? "Interrupted\n"
-               : fmt::format("Interrupted; go on with --resume {}\n", printable(summary.output_dir));
+               : fmt::format("Interrupted; continue with --resume {}\n", printable(summary.output_dir));
   return out;
 }
 

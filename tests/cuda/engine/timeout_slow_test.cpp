@@ -14,7 +14,7 @@ TEST_CASE("simulated GPUs: a replica that does not move within the timeout is na
   options.timeout_seconds = 20;
   setenv("DP_FAIL", "stall:backward:dev1:step1:25500ms", 1);
   ErrorCode code{};
-  CHECK_THAT(failure_of(options, code), Catch::Contains("replica 1 (cuda:1) did not move for 20 s"));
+  CHECK_THAT(failure_of(options, code), Catch::Contains("replica 1 (cuda:1) made no progress for 20 s"));
   unsetenv("DP_FAIL");
   CHECK(code == ErrorCode::timeout);
   check_nothing_left();
