@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "dp/error.h"
+#include "kernels/cuda/runtime/check.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -26,8 +27,11 @@ std::string NcclLink::text_of(NcclResult result) const {
   return text;
 }
 
+// If the device has failed, its error is the cause; NCCL's result only says that a CUDA call failed.
 void NcclLink::fail(const char* what, NcclResult result) {
-  throw Error(ErrorCode::device, "NCCL on " + to_string(device_) + ": " + what + " failed: " + text_of(result));
+  std::string text = "NCCL on " + to_string(device_) + ": " + what + " failed: " + text_of(result);
+  if (const cudaError_t error = cudaPeekAtLastError(); error != cudaSuccess) text += "; the device: " + describe(error);
+  throw Error(ErrorCode::device, text);
 }
 
 void NcclLink::throw_end() {

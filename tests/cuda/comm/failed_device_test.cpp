@@ -1,4 +1,5 @@
 // A GPU fails in a step. Dependent work on other GPUs never ends, but the run ends with an error.
+#include "cuda/comm/ranks.h"
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
@@ -70,4 +71,22 @@ TEST_CASE("simulated GPUs: of four GPUs one that fails in a graph ends the run o
 TEST_CASE("simulated GPUs: a GPU that fails ends the run over nccl with its error, though others wait for it") {
   for (const int gpus : {2, 4}) check_ends(gpus, Comm::nccl, Graphs::automatic, gpus - 1, 7);
   check_ends(2, Comm::nccl, Graphs::never, 0, 1);
+}
+
+TEST_CASE("nccl: a call on a device that has failed reports the device's error") {
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl;
+  Ranks ranks({0, 1}, "nccl");
+  const auto fail_and_reduce = [](int rank, kernels::Context& context, kernels::Communicator& communicator) {
+    if (rank != 0) return;
+    const auto stream = context.make_stream();
+    OnDevice<float> data(context, *stream, {1, 2});
+    simt::simulation().failing_kernel = {.device = 0, .number = 1};
+    void* const args[] = {data.data(), data.data()};
+    context.make_op(kernels::Accumulate{1})->run(*stream, args, nullptr);
+    CHECK_THROWS_WITH(stream->synchronize(), Catch::Contains("cudaErrorIllegalAddress"));
+    communicator.all_reduce(data.data(), 2, DType::f32, *stream);
+  };
+  CHECK_THROWS_WITH(ranks.run(fail_and_reduce),
+                    Catch::Contains("NCCL on cuda:0") && Catch::Contains("cudaErrorIllegalAddress"));
 }
