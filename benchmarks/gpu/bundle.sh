@@ -1,11 +1,13 @@
-# shellcheck shell=bash disable=SC2154  # build_packages, started_in: of dev
-# ./dev bundle: what the build and the tests need, as a folder for a host without network and root. Sourced by dev.
+# shellcheck shell=bash disable=SC2154  # build_packages, started_in: from dev
+# ./dev bundle: everything that the build and the tests need, in a folder for a host without network and root. Sourced
+# by dev.
 
-# Every host with a compiler has these.
+# Packages that every host with a compiler has.
 bundle_assumed='^(libc6|libc6-dev|libgcc-s1|libstdc\+\+6|libgomp1|debconf.*|cdebconf|dpkg|procps|perl.*|python3.*|install-info|media-types)$'
 bundle_limit_mib=57
 
-# bundle_packages <package>...: these and what they depend on, without what is assumed. Of alternatives the first.
+# bundle_packages <package>...: these packages and their dependencies, without those in bundle_assumed. Uses the first of
+# several alternatives.
 bundle_packages() {
   local -A needs=() seen=()
   local queue=("$@") package found
@@ -17,13 +19,13 @@ bundle_packages() {
     queue=("${queue[@]:1}")
     [[ -n ${seen[$package]:-} || $package =~ $bundle_assumed ]] && continue
     seen[$package]=1
-    # shellcheck disable=SC2206  # names, without blanks
+    # shellcheck disable=SC2206  # names without spaces
     queue+=(${needs[$package]:-})
   done
   printf '%s\n' "${!seen[@]}" | sort
 }
 
-# Reads build_packages; cmake is left out unless asked for, ccache always.
+# bundle_wanted <0|1>: the names in build_packages, without g++ and ccache; with cmake if the argument is 1.
 bundle_wanted() {
   local entry package
   for entry in "${build_packages[@]}"; do
@@ -36,7 +38,7 @@ bundle_wanted() {
   done
 }
 
-# Folders of the system end up in one prefix; what points to places outside points into it.
+# Moves the system's folders below prefix/usr. Absolute links then point into the prefix.
 bundle_relocate() {
   local prefix=$1 folder link target arch_folder arch_headers
   arch_folder=$prefix/usr/lib/$(gcc -print-multiarch)
@@ -47,7 +49,7 @@ bundle_relocate() {
       rm -rf "${prefix:?}/$folder"
     fi
   done
-  # Headers that a system compiler would find by itself.
+  # A compiler searches this folder by default only in /usr.
   arch_headers=$prefix/usr/include/$(gcc -print-multiarch)
   if [[ -d $arch_headers ]]; then
     cp -a "$arch_headers/." "$prefix/usr/include/"
@@ -77,7 +79,7 @@ bundle_prune() {
   rm -rf "$prefix"/usr/share/{doc,man,info,locale,lintian,bash-completion,vim,emacs,bug,perl5,zsh,aclocal,doc-base,libthai,examples,elpa-src} \
     "$prefix"/usr/share/cmake-*/Help "${prefix:?}"/{etc,var,run} "$prefix"/usr/share/cmake-*/include "$prefix"/usr/sbin "$prefix"/usr/games
   rm -f "$prefix"/usr/bin/{cpack,openssl,c_rehash,pngfix,png-fix-itxt} "$prefix"/usr/include/CL/*.hpp
-  # Static libraries where there is a shared one.
+  # Static libraries that also exist as shared ones.
   while read -r archive; do
     if [[ -e ${archive%.a}.so ]]; then rm -f "$archive"; fi
   done < <(find "$prefix/usr/lib" -name '*.a')
@@ -97,21 +99,22 @@ unset dp_bundle dp_arch
 TEXT
 }
 
-# bundle_binaries [FILE] [--build DIR]: with --build what DIR has; nothing is built.
+# bundle_binaries [FILE] [--build DIR]: packs the programs. With --build it packs those in DIR and builds nothing.
 bundle_binaries() {
   local file=build/binaries.tar.xz folder=build/binaries built=0
   while (($#)); do
     case $1 in
       --build) [[ $# -ge 2 ]] || fail "--build needs a folder"; folder=$2; built=1; shift ;;
-      -*) fail "bundle --binaries knows --build, not '$1'" ;;
+      -*) fail "bundle --binaries accepts --build, not '$1'" ;;
       *) file=$1; [[ $file == /* ]] || file=$started_in/$file ;;
     esac
     shift
   done
   if ((built == 0)); then
     deps
-    # Programs find the libraries that are packed with them wherever they are unpacked. DT_RPATH, for it counts for libraries of libraries, too.
-    # shellcheck disable=SC2016  # $ORIGIN is the loader's
+    # Programs find the libraries that are packed with them in any folder. DT_RPATH, because it also applies to the
+    # dependencies of libraries.
+    # shellcheck disable=SC2016  # the loader expands $ORIGIN
     step cmake --preset release -B $folder -DDP_NATIVE=OFF -DDP_CUDA=ON -DDP_CUDA_ARCHITECTURES=90 -DCMAKE_BUILD_RPATH='$ORIGIN/../../lib;$ORIGIN/../lib' \
       -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags --log-level=WARNING
     step cmake --build $folder -j "$(jobs)" --target dp_train dp_cuda dp_peer_probe dp_bench bench_step bench_ops bench_comm test_gpu test_real_libraries \
@@ -130,7 +133,7 @@ bundle() {
   while (($#)); do
     case $1 in
       --cmake) with_cmake=1 ;;
-      -*) fail "bundle knows --cmake and, first, --binaries, not '$1'" ;;
+      -*) fail "bundle accepts --cmake, or --binaries as its first argument, not '$1'" ;;
       *) prefix=$1 ;;
     esac
     shift
@@ -138,12 +141,12 @@ bundle() {
   [[ -n $prefix ]] || fail "bundle needs a folder:   ./dev bundle DIR"
   [[ $prefix == /* ]] || prefix=$started_in/$prefix
   [[ ! -e $prefix || -z $(ls -A "$prefix") ]] || fail "$prefix is not empty; give a new folder"
-  command -v apt-get >/dev/null || fail "bundle takes Debian packages, and there is no apt-get here"
+  command -v apt-get >/dev/null || fail "bundle uses Debian packages, but apt-get was not found"
   mkdir -p "$prefix"
   prefix=$(cd "$prefix" && pwd)
   mapfile -t wanted < <(bundle_wanted "$with_cmake")
   mapfile -t packages < <(bundle_packages "${wanted[@]}")
-  ((${#packages[@]} >= ${#wanted[@]})) || fail "apt knows no packages; as root: apt-get update"
+  ((${#packages[@]} >= ${#wanted[@]})) || fail "apt lists no packages; as root: apt-get update"
   downloads=$(mktemp -d)
   trap 'rm -rf "$downloads"' RETURN
   say "downloading ${#packages[@]} packages: ${packages[*]}"

@@ -1,6 +1,6 @@
 """Prebuilt programs in one file: packs them, and checks whether they fit a host.
 
-    python3 benchmarks/gpu/carried.py BUILD FILE.tar.xz      packs what BUILD has (./dev bundle --binaries builds it first)
+    python3 benchmarks/gpu/carried.py BUILD FILE.tar.xz    packs the programs in BUILD (after ./dev bundle --binaries)
 """
 import hashlib
 import json

@@ -44,9 +44,9 @@ def configure(parts, root, folder, gpus):
             status, output = parts.command(
                 part, ["cmake", "--preset", "release", "-B", folder, "-DDP_CUDA=ON", "-DDP_BUILD_TESTS=ON",
                        f"-DDP_TEST_TIMEOUT={CASE_SECONDS}", f"-DDP_CUDA_ARCHITECTURES={architectures}"], 120, root)
-        if status == 0 and "CUDA backend is left out" in output:
-            return parts.verdict(part, False, "CMake found no CUDA toolkit that fits: CUDACXX, PATH or /usr/local/cuda/bin must have "
-                                 "the nvcc of CUDA 12.4 or newer")
+        if status == 0 and "CUDA backend is not built" in output:
+            return parts.verdict(part, False, "CMake found no suitable CUDA toolkit: CUDACXX, PATH or /usr/local/cuda/bin must have "
+                                 "nvcc of CUDA 12.4 or newer")
         parts.verdict(part, status == 0, f"for sm_{architectures}" if status == 0 else f"exit status {status}")
 
     return parts.run("configuring", check, always=True)
@@ -70,10 +70,10 @@ def build(parts, root, folder):
     def has_essentials(part):
         # Builds again instead of looking for files: those may be from an older tree.
         status, _ = parts.command(part, ["cmake", "--build", folder, "-j", CORES, "--target", *ESSENTIAL], 60, root)
-        parts.verdict(part, status == 0, "the other parts run with what there is" if status == 0 else
+        parts.verdict(part, status == 0, "the other parts run with the programs that exist" if status == 0 else
                       f"not all of {', '.join(ESSENTIAL)} could be built: nothing to run")
 
-    return parts.run("build for the GPU parts", check, always=True) or parts.run("what is needed at least", has_essentials, always=True)
+    return parts.run("build for the GPU parts", check, always=True) or parts.run("essential programs", has_essentials, always=True)
 
 
 def build_the_rest(parts, root, folder):
@@ -115,8 +115,8 @@ def op_bits(parts, build):
         part.failed_tests = sorted(different)
         ops = sorted({op for op, _ in simulated})
         part.notes = [f"compared: {', '.join(ops)}",
-                      "not compared bit by bit: softmax_cross_entropy, batch_norm (functions and contractions that each side "
-                      "rounds in its own way); the tests compare them with the reference"]
+                      "not compared bit by bit: softmax_cross_entropy, batch_norm (functions and contractions that round "
+                      "differently on the two sides); the tests compare them with the reference"]
         detail = f"{len(simulated)} results of {len(ops)} ops, {len(different)} differ"
         parts.verdict(part, status == 0 and real_status == 0 and len(simulated) > 0 and not different, detail)
 

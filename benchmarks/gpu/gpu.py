@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Everything that is to be known of one GPU host: training steps of both networks at many batch sizes, beside the bare plan, virtual replicas,
-PyTorch and compiled PyTorch; the ways to compute each op; what each layer takes; collectives. It starts `dp_bench` of the build tree and writes
-OUT.json and OUT.md anew whenever something was measured, so that a run that is stopped leaves what it had. What it had need not be measured again:
+"""Measures a GPU host: training steps of both networks at many batch sizes, compared with the bare plan, virtual
+replicas, PyTorch and compiled PyTorch; the candidates for each op; the time of each layer; collectives. Starts
+`dp_bench` of the build tree. Rewrites OUT.json and OUT.md after each measurement, so that a stopped run keeps its
+results. Later runs can reuse them:
 
-    ./dev bench gpu --quick --out first                                      # the sizes that the goals name; below 10 minutes
-    ./dev bench gpu --limit 540 --with first.json --out second               # goes on with the others; again and again
-    python3 benchmarks/gpu/gpu.py --with a.json b.json --limit 0 --out all       # puts records together, measures nothing
-    ./dev bench gpu --list                                                   # what would be run
+    ./dev bench gpu --quick --out first                                 # the batch sizes of the goals; below 10 minutes
+    ./dev bench gpu --limit 540 --with first.json --out second          # continues with the others; repeat as needed
+    python3 benchmarks/gpu/gpu.py --with a.json b.json --limit 0 --out all      # merges records, measures nothing
+    ./dev bench gpu --list                                              # prints the commands
 """
 
 import argparse
@@ -26,7 +27,7 @@ SECTIONS = ["step", "virtual", "ways", "layers", "comm"]
 SIZES = [64, 128, 256, 512, 1024]
 # name, model, input shape, classes, batch sizes of the goals
 NETWORKS = [(CIFAR, "resnet18", "3,32,32", 100, [512]), (IMAGENET, "resnet18", "3,224,224", 1000, [256]), (MNIST, "mnist_convnet", "1,28,28", 10, [64, 1024])]
-TINY = ("MLP, 8x8", "mlp", "1,8,8", 10, [8])  # chosen only by its full name; to try this program out, like --cpu
+TINY = ("MLP, 8x8", "mlp", "1,8,8", 10, [8])  # chosen only by its full name, to test this program, like --cpu
 QUICK = {"types": "bf16", "limit": 540, "each": 300}
 FULL = {"types": "bf16,fp16,fp32", "limit": 21600, "each": 900}
 LEAST_SECONDS = 20  # no case starts with less time left: GPU programs take longer to start
@@ -34,26 +35,27 @@ LEAST_SECONDS = 20  # no case starts with less time left: GPU programs take long
 
 def arguments(argv=None):
     parser = argparse.ArgumentParser(prog="./dev bench gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", default="all", help="as dp_train's [all]; the first one for what needs one")
-    parser.add_argument("--cpu", type=int, default=0, metavar="N", help="N CPU replicas instead: to try this program out")
+    parser.add_argument("--gpus", default="all", help="as for dp_train [all]; measurements on one GPU use the first")
+    parser.add_argument("--cpu", type=int, default=0, metavar="N", help="N CPU replicas instead, to test this program")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas [%(default)s]")
-    parser.add_argument("--quick", action="store_true", help="the batch sizes that the goals name, in bf16, compiled PyTorch for ResNet18 on CIFAR alone")
-    parser.add_argument("--types", help="of activations [bf16,fp16,fp32; --quick: bf16]")
-    parser.add_argument("--batches", type=lambda text: [int(word) for word in text.split(",")], help="batch sizes instead")
-    parser.add_argument("--networks", default="", help="only those whose name has this in it")
-    parser.add_argument("--variants", help="of dp_bench step [plan,dp1,torch-cl,torch-compiled]")
+    parser.add_argument("--quick", action="store_true", help="only the batch sizes of the goals, in bf16; compiled PyTorch only for ResNet18 on CIFAR")
+    parser.add_argument("--types", help="types of the activations [bf16,fp16,fp32; --quick: bf16]")
+    parser.add_argument("--batches", type=lambda text: [int(word) for word in text.split(",")], help="batch sizes, instead of the usual ones")
+    parser.add_argument("--networks", default="", help="only networks whose name contains this text")
+    parser.add_argument("--variants", help="variants of dp_bench step [plan,dp1,torch-cl,torch-compiled]")
     parser.add_argument("--virtual", type=int, default=4, help="replicas on one device [%(default)s]")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.5, help="approximate time of each variant per round [%(default)s]")
-    parser.add_argument("--limit", type=float, help="seconds in all; what does not begin in time is not run [21600; --quick: 540]")
-    parser.add_argument("--each", type=float, help="seconds of one case; a variant that takes over half of them to answer, or all but 90, is given up [900; --quick: 300]")
+    parser.add_argument("--seconds", type=float, default=0.5, help="approximate seconds of each variant per round [%(default)s]")
+    parser.add_argument("--limit", type=float, help="seconds for all cases; later cases are not started [21600; --quick: 540]")
+    parser.add_argument("--each", type=float, help="seconds of one case; a variant is stopped if its answer takes more than half of them and all but 90 "
+                             "[900; --quick: 300]")
     parser.add_argument("--with", dest="earlier", nargs="+", type=pathlib.Path, default=[], metavar="JSON",
-                        help="records of the same commit and GPUs; what they measured is taken from them")
-    parser.add_argument("--python", default="python3", help="Python interpreter with PyTorch")
-    parser.add_argument("--build", type=pathlib.Path, default=gpu_record.ROOT / "build" / "bench", help="where dp_bench and dp_train were built [%(default)s]")
-    parser.add_argument("--commit", metavar="HASH", help="what the record says was measured [git's]")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-benchmarks"), help="OUT.json and OUT.md are written")
-    parser.add_argument("--list", action="store_true", help="print the commands and leave")
+                        help="records of the same commit and GPUs; their results are reused")
+    parser.add_argument("--python", default="python3", help="a Python with PyTorch [%(default)s]")
+    parser.add_argument("--build", type=pathlib.Path, default=gpu_record.ROOT / "build" / "bench", help="the build folder of dp_bench and dp_train [%(default)s]")
+    parser.add_argument("--commit", metavar="HASH", help="the measured commit, for the record [git's]")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-benchmarks"), help="write OUT.json and OUT.md [%(default)s]")
+    parser.add_argument("--list", action="store_true", help="print the commands and exit")
     options = parser.parse_args(argv)
     for name, value in (QUICK if options.quick else FULL).items():
         if getattr(options, name) is None:
@@ -62,7 +64,7 @@ def arguments(argv=None):
     options.types = ["fp32"] if options.cpu else options.types.split(",")
     unknown = set(options.only) - set(SECTIONS) | set(options.types) - {"bf16", "fp16", "fp32"}
     if unknown:
-        parser.error(f"not known: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     if options.each < LEAST_SECONDS:
         parser.error(f"--each {options.each:g}: no case ends in less than {LEAST_SECONDS} seconds")
     options.gpus = ids_of(options.gpus)
@@ -177,7 +179,7 @@ def earlier_of(paths):
 def must_agree(facts, others, path):
     for key in sorted({"commit", "driver", *(key for key in {**facts, **others} if key.startswith("GPU "))}):
         if facts.get(key) != others.get(key):
-            sys.exit(f"gpu: {path} is of another {key}: {others.get(key)}, not {facts.get(key)}; one record is of one commit on one host")
+            sys.exit(f"gpu: {path} has another {key}: {others.get(key)}, not {facts.get(key)}; a record has one commit and one host")
 
 
 class Run:
@@ -187,7 +189,7 @@ class Run:
         facts, self.record["environment"], runs, earlier = earlier_of(options.earlier)
         self.variables = {}
         if options.limit > 0:
-            must_agree(facts or self.record["facts"], self.record["facts"], "what is measured here")
+            must_agree(facts or self.record["facts"], self.record["facts"], "this host")
             self.look_around()
         elif facts:
             self.record["facts"] = facts
@@ -195,7 +197,7 @@ class Run:
         self.record["runs"] = [*runs, self.run]
         cases = {}
         for section, about, command in cases_of(options):
-            result = {"section": section, "about": about, "command": " ".join(command), "report": None, "why": "the run ended before its turn", "more": {}}
+            result = {"section": section, "about": about, "command": " ".join(command), "report": None, "why": "the run ended before this case", "more": {}}
             cases[key_of(result)] = (result, command)
         self.todo = [(result, command) for key, (result, command) in cases.items() if not has_figures(earlier.get(key, result)["report"])]
         results = {key: earlier.get(key, result) for key, (result, _) in cases.items()}
@@ -208,7 +210,7 @@ class Run:
         self.variables = gpu_record.library_variables(libraries)
         self.record["facts"].update({**facts, **self.variables})
         env = [self.options.build / "apps/dp_train/dp_train", "env"]
-        self.record["environment"] = gpu_record.said(env, 120) or "dp_train env said nothing"
+        self.record["environment"] = gpu_record.said(env, 120) or "dp_train env printed nothing"
 
     def save(self):
         self.run["seconds"] = time.monotonic() - self.begin
@@ -229,7 +231,7 @@ class Run:
                 continue
             print(f"== {what(result)}, after {time.monotonic() - self.begin:.0f} s", file=sys.stderr, flush=True)
             self.put(result)
-            result["why"] = "the run ended while it was measured"
+            result["why"] = "the run ended during this case"
             self.save()
             try:
                 result.update(measured(programs, result, command, min(left, self.options.each)))
@@ -253,7 +255,7 @@ def main():
     run.measure_all()
     results = run.record["results"]
     if not any(has_figures(result["report"]) for result in results):
-        sys.exit("gpu: nothing could be measured; " + (results[0]["why"] if results else "nothing was asked for"))
+        sys.exit("gpu: nothing could be measured; " + (results[0]["why"] if results else "no case was selected"))
     print(f"{options.out}.md")
 
 

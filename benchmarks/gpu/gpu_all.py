@@ -1,5 +1,6 @@
-"""./dev gpu-all: all that a short visit to a GPU host can give, the most telling first, in calls of less than ten minutes.
-./dev gpu-check: builds there and runs the tests, without the measurements. docs/guide/gpu_check.md."""
+"""./dev gpu-all: measures and tests during a short visit to a GPU host, the most informative parts first, in calls of
+less than ten minutes. ./dev gpu-check: builds there and runs the tests, without the measurements. See
+docs/guide/gpu_check.md."""
 import argparse
 import datetime
 import functools
@@ -38,15 +39,15 @@ def started_in():
 
 def arguments(argv):
     parser = argparse.ArgumentParser(prog="./dev gpu-all", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="what ./dev gpu-check does: build, tests, no measurements")
-    parser.add_argument("--out", metavar="DIR", help="where the report goes, in at most eight files [$OUT, or build/gpu]")
-    parser.add_argument("--continue", dest="earlier", metavar="DIR", nargs="?", const="", help="go on from what an earlier call left in DIR [--out]")
-    parser.add_argument("--limit", "--seconds", type=float, default=TOTAL_SECONDS, help="seconds of this call [%(default)s]; what does not fit is left for --continue")
-    parser.add_argument("--binaries", metavar="FILE", help=f"programs made by ./dev bundle --binaries [{CARRIED.relative_to(ROOT)}]; none: build here")
-    parser.add_argument("--bundle", metavar="DIR", help="libraries to build with, made by ./dev bundle")
-    parser.add_argument("--commit", metavar="HASH", help="what the report says was tested [git's]")
-    parser.add_argument("--dry", action="store_true", help="networks and batches for simulated GPUs: to try this program out")
-    parser.add_argument("--python", default=sys.executable, help="one that has PyTorch [the one that runs this]")
+    parser.add_argument("--check", action="store_true", help="run as ./dev gpu-check: build, tests, no measurements")
+    parser.add_argument("--out", metavar="DIR", help="folder of the report, at most eight files [$OUT, or build/gpu]")
+    parser.add_argument("--continue", dest="earlier", metavar="DIR", nargs="?", const="", help="continue an earlier call, from its files in DIR [--out]")
+    parser.add_argument("--limit", "--seconds", type=float, default=TOTAL_SECONDS, help="seconds of this call [%(default)s]; the rest is for --continue")
+    parser.add_argument("--binaries", metavar="FILE", help=f"prebuilt programs, made by ./dev bundle --binaries [{CARRIED.relative_to(ROOT)}]; none: build here")
+    parser.add_argument("--bundle", metavar="DIR", help="libraries for the build, made by ./dev bundle")
+    parser.add_argument("--commit", metavar="HASH", help="the tested commit, for the report [git's]")
+    parser.add_argument("--dry", action="store_true", help="small networks and batches for simulated GPUs, to test this program")
+    parser.add_argument("--python", default=sys.executable, help="a Python with PyTorch [the one that runs this]")
     options = parser.parse_args(argv)
     if options.binaries is not None:
         options.binaries = started_in() / options.binaries
@@ -114,10 +115,10 @@ class Call:
             record = json.loads((folder / "report.json").read_text())
             parts = record["parts"]
         except (OSError, ValueError, KeyError) as error:
-            sys.exit(f"gpu-all: {folder} has no report to go on from ({type(error).__name__}: {error})")
+            sys.exit(f"gpu-all: {folder} has no report to continue from ({type(error).__name__}: {error})")
         for key in ("title", "commit", "gpus"):
             if record[key] != self.facts[key]:
-                sys.exit(f"gpu-all: {folder} is of another {key.rstrip('s')}: {record[key]}, not {self.facts[key]}; begin anew, without --continue")
+                sys.exit(f"gpu-all: {folder} has another {key.rstrip('s')}: {record[key]}, not {self.facts[key]}; start again without --continue")
         self.facts["environment"], self.before = record["environment"], record["seconds"]
         for name, target in (("logs.tar.gz", self.logs.parent), ("kept.tar.gz", self.work)):
             if (folder / name).is_file():
@@ -154,10 +155,10 @@ class Call:
                 self.build, self.is_built_here = programs, False
                 # Their run paths contain the build folder, which may exist here with another plugin.
                 self.parts.environment["DP_PLUGIN_PATH"] = str(programs / "apps/dp_train")
-                self.facts["programs"] = f"brought along, of commit {manifest['commit']}, for sm_{', sm_'.join(manifest['architectures'])}"
+                self.facts["programs"] = f"prebuilt, of commit {manifest['commit']}, for sm_{', sm_'.join(manifest['architectures'])}"
             self.parts.verdict(part, True, f"used, of commit {manifest['commit']}" if programs else f"not used: {why}")
 
-        self.parts.run("programs brought along", check, always=True)
+        self.parts.run("prebuilt programs", check, always=True)
         return not self.is_built_here
 
     def build_here(self):
@@ -242,7 +243,7 @@ def main(argv=None):
     call.save(finished=not left)
     print(f"== {call.out / 'report.md'}: {report.verdict_of(call.facts)}, {call.facts['seconds']} s")
     if left:
-        print(f"== left: {'; '.join(left)}\n== go on with --continue {call.out}")
+        print(f"== left: {'; '.join(left)}\n== continue with --continue {call.out}")
     return 0 if call.facts["nothing_failed"] else 1
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""First measurements on a GPU that nobody has measured yet, by PyTorch alone: what copies, graphs and events cost, and how fast cuDNN's
-convolutions are on the shapes of the MNIST convnet and of ResNet18 with both stems. They say what there is to gain before anything of ours has
-run. OUT.json and OUT.md are written anew after each figure.
+"""First measurements on a new GPU, with PyTorch only: the cost of copies, graphs and events, and the speed of cuDNN's
+convolutions on the shapes of the MNIST convnet and of ResNet18 with both stems. They show the possible gain before any
+of our code has run. Rewrites OUT.json and OUT.md after each figure.
 
-    ./dev bench gpu_first --out benchmarks/results/first-h200-2026-11        # nothing is built for it; below 10 minutes
+    ./dev bench gpu_first --out benchmarks/results/first-h200-2026-11        # needs no build; below 10 minutes
 """
 
 import argparse
@@ -37,17 +37,17 @@ PASSES = ("forward", "data", "weights")
 
 def arguments(argv=None):
     parser = argparse.ArgumentParser(prog="./dev bench gpu_first", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=lambda text: [int(word) for word in text.split(",")], default=[256, 1024], help="[256,1024]")
-    parser.add_argument("--types", default="bf16,fp16", help="[%(default)s]")
-    parser.add_argument("--networks", default="", help="only those whose name has this in it")
-    parser.add_argument("--limit", type=float, default=540, help="seconds in all; what does not begin in time is not run [%(default)s]")
-    parser.add_argument("--commit", metavar="HASH", help="what the record says was measured [git's]")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-first"), help="OUT.json and OUT.md are written")
-    parser.add_argument("--list", action="store_true", help="print the shapes and leave")
+    parser.add_argument("--batches", type=lambda text: [int(word) for word in text.split(",")], default=[256, 1024], help="batch sizes [256,1024]")
+    parser.add_argument("--types", default="bf16,fp16", help="types of the activations [%(default)s]")
+    parser.add_argument("--networks", default="", help="only networks whose name contains this text")
+    parser.add_argument("--limit", type=float, default=540, help="seconds for all measurements; later ones are not started [%(default)s]")
+    parser.add_argument("--commit", metavar="HASH", help="the measured commit, for the record [git's]")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-first"), help="write OUT.json and OUT.md [%(default)s]")
+    parser.add_argument("--list", action="store_true", help="print the shapes and exit")
     options = parser.parse_args(argv)
     options.types = options.types.split(",")
     if unknown := set(options.types) - {"bf16", "fp16"}:
-        parser.error(f"not known: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     return options
 
 
@@ -237,8 +237,8 @@ def page(record):
     lines = ["# First measurements", "", f"`{record['command']}`, {record['date']}, {record['seconds']:.0f} s", "", *gpu_record.fact_lines(record["facts"])]
     costs_rows = [[row["what"], f"{row['value']:.2f}" if "value" in row else f"not measured: {row['why']}"] for row in record["costs"]]
     lines += gpu_record.table(["what", "measured"], costs_rows)
-    lines += ["## Convolutions", "", f"us (TFLOP/s), channels last; medians of {ROUNDS} rounds, as nodes of a graph, data in turn beyond the cache. A network's first layer "
-              "needs no data gradient.", ""]
+    lines += ["## Convolutions", "", f"us (TFLOP/s), channels last; medians of {ROUNDS} rounds, as nodes of a graph, on alternating data that exceeds the cache. A network's "
+              "first layer needs no data gradient.", ""]
     rows = []
     for row in record["convolutions"]:
         cells = [f"{row[name + '_us']:.1f} ({row[name + '_tflops']:.0f})" if name + "_us" in row else "-" for name in PASSES]
@@ -254,7 +254,7 @@ def torch_with_gpu():
     except (ImportError, OSError) as error:
         sys.exit(f"gpu_first: PyTorch is not installed for {sys.executable} ({gpu_record.one_line(error)})")
     if not torch.cuda.is_available():
-        sys.exit("gpu_first: PyTorch sees no GPU")
+        sys.exit("gpu_first: PyTorch finds no GPU")
     torch.set_grad_enabled(False)
     torch.backends.cudnn.benchmark = True
     return torch
@@ -276,8 +276,8 @@ def main():
                             "cuDNN plans tried for each": getattr(torch.backends.cudnn, "benchmark_limit", None) or "all"})
     record["costs"], record["convolutions"] = [], rows
     for row in rows:
-        row["why"] = "the run ended before its turn"
-    work = [(cost, measure) for what, measure in costs(torch) for cost in [{"what": what, "why": "the run ended before its turn"}]]
+        row["why"] = "the run ended before this measurement"
+    work = [(cost, measure) for what, measure in costs(torch) for cost in [{"what": what, "why": "the run ended before this measurement"}]]
     record["costs"] = [cost for cost, _ in work]
 
     def save():
@@ -289,7 +289,7 @@ def main():
             row["why"] = "no time was left"
             return
         print(f"== {row.get('what') or ' '.join(str(row[key]) for key in ('network', 'batch', 'type', 'shape'))}", file=sys.stderr, flush=True)
-        row["why"] = "the run ended while it was measured"
+        row["why"] = "the run ended during this measurement"
         try:
             measure(row)
             row["why"] = ""
@@ -307,7 +307,7 @@ def main():
         torch.cuda.empty_cache()
     save()
     if all(row["why"] for row in [*record["costs"], *rows]):
-        sys.exit(f"gpu_first: nothing could be measured; {rows[0]['why'] if rows else 'nothing was asked for'}")
+        sys.exit(f"gpu_first: nothing could be measured; {rows[0]['why'] if rows else 'no measurement was selected'}")
     print(f"{options.out}.md")
 
 

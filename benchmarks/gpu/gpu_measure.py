@@ -63,7 +63,7 @@ class Programs:
             log = pathlib.Path(folder, "log")
             why = self.run(command, seconds, DP_TUNING_LOG=str(log), XDG_CACHE_HOME=folder)
             report = ways_report(log.read_text(errors="replace")) if log.is_file() else None
-            return (report, why) if has_figures(report) else (None, why or "nothing was tried out")
+            return (report, why) if has_figures(report) else (None, why or "no candidate was timed")
 
 
 def reason_of(report):
@@ -114,7 +114,7 @@ def answer_seconds(seconds):
 # ---- candidates
 
 
-WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "parts in turn", "own_fused": "own, fused",
+WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "unfused", "own_fused": "own, fused",
         "library_fused": "library, fused"}
 
 
@@ -151,4 +151,4 @@ def ways_report(log):
         rows.append({"kind": "measured", "problem": problem, **{kind: kinds.get(kind, (None,))[0] for kind in WAYS}, "refused": failed.get(problem, 0),
                      "fastest": chosen[1]})
     columns = {"problem": "problem", **{kind: f"{title}, us" for kind, title in WAYS.items()}, "refused": "refused", "fastest": "fastest"}
-    return {"facts": {}, "sections": [{"key": "ways", "title": "Ways to compute each op", "columns": columns, "rows": rows}]}
+    return {"facts": {}, "sections": [{"key": "ways", "title": "Candidates for each op", "columns": columns, "rows": rows}]}

@@ -73,7 +73,7 @@ def begun(program, arguments, commit=None):
     """A new record of a program, without figures."""
     facts = {"commit": commit_of(commit), **driver_facts(), "CUDA toolkit": toolkit(), "host": f"{platform.platform()}, {os.cpu_count()} cores"}
     if facts["commit"] == "unknown":
-        print(f"{program}: no commit is known here; --commit HASH says what is measured", file=sys.stderr)
+        print(f"{program}: the commit is unknown; name it with --commit HASH", file=sys.stderr)
     return {"program": f"{program}.py", "schema": 2, "command": shlex.join(["./dev", "bench", program, *arguments]),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "facts": facts}
 

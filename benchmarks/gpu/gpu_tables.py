@@ -201,22 +201,22 @@ def page(record):
     if record.get("environment"):
         lines += ["```", record["environment"], "```", ""]
     if noisy_rows(results):
-        lines += ["## Noise: these do not count", "", *table(["what", "why"], noisy_rows(results))]
+        lines += ["## Too noisy: not used", "", *table(["what", "why"], noisy_rows(results))]
     if of["step"]:
         lines += ["## Goals", "", *table(["what", "pass", "strong", "moonshot", "measured"], goal_rows(results))]
-        lines += ["## Training steps", "", "Medians of the rounds, all variants in turn, the augmented images made on the device by all. Ratios: the median round by "
-                  "round, with the interval that holds it in 95 of 100 cases.", ""]
+        lines += ["## Training steps", "", "Medians of the rounds; the variants alternate, and all make the augmented images on the device. Ratios: the median over "
+                  "the rounds, with its 95 % interval.", ""]
         lines += table(["network", "batch", "type", "bare plan ms", "dp ms", "img/s", "s/epoch", "PyTorch ms", "compiled ms", "PyTorch / dp", "compiled / dp"],
                        step_rows(of["step"]))
         if alone_rows(of["step"]):
-            lines += ["These were measured in a run of their own, beside `dp1`, since memory or time did not do for all variants at once; their ratios are "
-                      "of that run:", "",
+            lines += ["These were measured in a separate run with `dp1`, because memory or time did not suffice for all variants at once; their ratios "
+                      "are from that run:", "",
                       *table(["what", "variant"], alone_rows(of["step"]))]
-        lines += ["## The engine beside the bare plan", "", *table(["network", "batch", "type", "plan / dp (at least 0.990)"], engine_rows(of["step"]))]
+        lines += ["## The engine compared with the bare plan", "", *table(["network", "batch", "type", "plan / dp (at least 0.990)"], engine_rows(of["step"]))]
     if of["virtual"]:
         lines += ["## Replicas on one device, the same global batch", "",
                   *table(["network", "batch", "type", "replicas", "one / several (at least 0.935)"], virtual_rows(of["virtual"]))]
-    for name, title in (("ways", "Ways to compute each op"), ("layers", "Layers")):
+    for name, title in (("ways", "Candidates for each op"), ("layers", "Layers")):
         lines += ["## " + title, ""] if of[name] else []
         lines += [line for result in of[name] for line in layer_lines(result)]
     lines += ["## Collectives", ""] if of["comm"] else []

@@ -19,7 +19,7 @@ def probe(library="libcuda.so.1"):
     if (error := driver.cuDeviceGetCount(ctypes.byref(count))) != 0:
         return f"the NVIDIA driver does not list its devices (error {error}); a GPU is needed"
     if count.value == 0:
-        return "the NVIDIA driver sees no device; a GPU is needed"
+        return "the NVIDIA driver reports no device; a GPU is needed"
     return [gpu(driver, index) for index in range(count.value)]
 
 

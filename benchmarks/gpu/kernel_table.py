@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What the CUDA kernels take of a multiprocessor, and how long the layers of both networks would take at best.
+"""Registers and shared memory of the CUDA kernels, and modelled times of the layers of both networks.
 
     python3 benchmarks/gpu/kernel_table.py                     writes benchmarks/results/cuda-kernels.md
-    python3 benchmarks/gpu/kernel_table.py --arch sm_75 --check   only looks for spills; exit status 1 when there are any
+    python3 benchmarks/gpu/kernel_table.py --arch sm_75 --check   only looks for register spills; exit status 1 if any
 
-Nothing is run on a GPU: registers and memory are the compiler's figures, times are modelled from the constants below.
+Nothing runs on a GPU: the compiler reports registers and memory, and times are modelled from the constants below.
 """
 
 import argparse
@@ -294,11 +294,11 @@ def choice_table(batch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arch", default="sm_90", help="compiled for (sm_90)")
+    parser.add_argument("--arch", default="sm_90", help="GPU architecture [%(default)s]")
     parser.add_argument("--nvcc", default="nvcc")
-    parser.add_argument("--check", action="store_true", help="write nothing, only look for spills")
+    parser.add_argument("--check", action="store_true", help="only look for register spills, write nothing")
     parser.add_argument("--output", default=os.path.join(ROOT, "benchmarks", "results", "cuda-kernels.md"))
-    parser.add_argument("--choices", type=int, metavar="BATCH", help="only print which kernel each layer gets")
+    parser.add_argument("--choices", type=int, metavar="BATCH", help="only print the kernel of each layer at this batch size")
     args = parser.parse_args()
     if args.choices:
         print("\n".join(choice_table(args.choices)))
@@ -316,12 +316,12 @@ def main():
                  f"shared memory are those of nvcc {release} for {args.arch}, times are modelled.", "",
                  f"Constants: {FLOPS / 1e12:.0f} TFLOP/s in float32 and {BANDWIDTH / 1e12:.1f} TB/s (H200), "
                  f"{MULTIPROCESSORS} multiprocessors. *Floor*: the larger of arithmetic and of input, weights and output "
-                 "moved once. *Modelled*: besides, tiles are filled up, the multiprocessor with the most blocks counts, "
-                 "partial sums of a split product are written and read. Left out: how near a block comes to the peak "
-                 "(shared memory, latency), launches; the thin kernels are taken at their floor. So it bounds from below and "
-                 "shows where tiles fit badly. *128x64 x 4*: tiles of 128x64, the sum in 4 ranges. *Between the layers*: "
-                 "the passes of one step whose time is memory's; the bytes are those that each kernel reads and writes, once "
-                 "each. Small merges of statistics are left out.", "",
+                 "moved once. *Modelled*: partial tiles count as full, the multiprocessor with the most blocks determines the time, and "
+                 "partial sums of a split product are written and read. Not modelled: a block's distance from the peak "
+                 "(shared memory, latency) and launches; the thin kernels have their floor. So it is a lower bound and "
+                 "shows where tiles fit badly. *128x64 x 4*: tiles of 128x64, the reduction in 4 ranges. *Between the layers*: "
+                 "the passes of one step that are bound by memory; the bytes that each kernel reads and writes, once "
+                 "each. Small merges of statistics are not included.", "",
                  "## Kernels", "", "| file | kernel | registers | shared bytes | spilled bytes |", "|---|---|---|---|---|"]
         lines += [f"| {k['file']} | `{k['name']}` | {k['registers']} | {k['shared']} | {k['spills']} |" for k in kernels]
         lines.append("")

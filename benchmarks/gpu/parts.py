@@ -35,7 +35,7 @@ class Part:
         self.name = name
         # "interrupted" while it runs; finally passed, failed, timed out, skipped, not run or interrupted
         self.result = "not run"
-        self.detail = "its turn had not come"  # one line
+        self.detail = "not started"  # one line
         self.seconds = 0.0
         self.commands = []
         self.output_tail = ""    # of the last command; kept for the report when the part did not pass
@@ -110,22 +110,22 @@ class Parts:
             part.detail = f"{max(0, left):.0f} s were left, {needs} are needed: --continue runs it"
             self.written()
             return False
-        part.result, part.detail = "interrupted", "it had not ended when this was written"
+        part.result, part.detail = "interrupted", "it was running when this was written"
         self.written()
         say(f"== {name}")
         try:
             check(part)
             if part.result == "interrupted":
-                part.result, part.detail = "failed", "it came to no verdict"
+                part.result, part.detail = "failed", "the check gave no result"
         except subprocess.TimeoutExpired as expired:
             part.result, part.detail = "timed out", f"stopped after {expired.timeout:.0f} s"
         except CutShort:
-            part.result, part.detail = "interrupted", "the time of this call was over: --continue runs it again"
+            part.result, part.detail = "interrupted", "this call ran out of time: --continue repeats it"
         except Exception as error:  # a part must not stop the others
             part.result, part.detail = "failed", f"{type(error).__name__}: {error}"
         finally:
             if self.stopped:
-                part.result, part.detail = "interrupted", "the call was told to end"
+                part.result, part.detail = "interrupted", "the call was stopped"
             part.seconds = round(time.monotonic() - begin, 1)
             self.written()
         say(f"== {name}: {part.result}{', ' if part.detail else ''}{part.detail}, {part.seconds} s")

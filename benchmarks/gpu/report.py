@@ -36,7 +36,7 @@ def replace(file, content):
 
 def verdict_of(facts):
     if not facts["finished"]:
-        return "Not finished: what follows is what there is so far"
+        return "Not finished: these are the results so far"
     if facts["passed"]:
         return "Everything passed"
     return "Nothing failed, but not everything could be run" if facts["nothing_failed"] else "Not everything passed"
@@ -69,5 +69,5 @@ def readable(facts, records):
         lines += ["", "```", *record["commands"], ""]
         lines += [*telling, "[...]"] if telling else []
         lines += [*tail, "```"]
-    lines += ["", "## On what", "", "```", facts["environment"].strip(), "```", ""]
+    lines += ["", "## Environment", "", "```", facts["environment"].strip(), "```", ""]
     return "\n".join(lines)

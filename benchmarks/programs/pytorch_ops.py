@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Convolutions and linear layers in PyTorch, one by one, on the CPU or a GPU: what bench_ops.cpp's are compared with. A server:
-its first input lines name the ops, `op <conv2d_forward|conv2d_backward_data|...> N C H W O kernel stride padding`, then `go`; `run <rounds>`
-is answered with the median seconds of each, of the faster of both memory formats. On a GPU cuDNN chooses its algorithms by their times.
+"""Times single convolutions and linear layers in PyTorch, on the CPU or a GPU, for comparison with bench_ops.cpp. A server:
+the first input lines name the ops, `op <conv2d_forward|conv2d_backward_data|...> N C H W O kernel stride padding`, then
+`go`. The answer to `run <rounds>` is the median seconds of each op, in the faster of both memory formats. On a GPU
+cuDNN chooses algorithms by measured time.
 """
 
 import argparse

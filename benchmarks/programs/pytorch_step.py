@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Seconds per training step in PyTorch: the same server as bench_step.cpp, for the same networks, in one variant: `single`,
-`dataparallel` (nn.DataParallel, GPUs alone) or `ddp` (DistributedDataParallel: a process for each rank, told by RANK, WORLD_SIZE and
-the file DP_BENCH_RENDEZVOUS, where the ranks find each other). benchmarks/README.md has the protocol.
+"""Measures seconds per training step in PyTorch. The same server as bench_step.cpp, for the same networks, in one variant:
+`single`, `dataparallel` (nn.DataParallel, GPUs only) or `ddp` (DistributedDataParallel: one process per rank, with RANK,
+WORLD_SIZE, and the file DP_BENCH_RENDEZVOUS for the rendezvous). benchmarks/README.md has the protocol.
 """
 
 import argparse
@@ -227,25 +227,25 @@ def wrap(model, options, gpus, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", required=True, help="the file that bench_step --save-inputs wrote")
+    parser.add_argument("--inputs", required=True, help="file written by bench_step --save-inputs")
     parser.add_argument("--variant", default="single", choices=["single", "dataparallel", "ddp"])
     parser.add_argument("--memory-format", default="contiguous", choices=["contiguous", "channels_last"])
     parser.add_argument("--model", default="mnist_convnet")
-    parser.add_argument("--input", default="1,28,28", help="shape of a sample")
+    parser.add_argument("--input", default="1,28,28", help="shape of a sample [%(default)s]")
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=64, help="global")
+    parser.add_argument("--batch", type=int, default=64, help="global batch size [%(default)s]")
     parser.add_argument("--batches", type=int, default=192)
-    parser.add_argument("--threads", type=int, default=2, help="of this process")
-    parser.add_argument("--gpus", default="", help="ids; empty: the CPU")
-    parser.add_argument("--images-on", default="host", choices=["host", "device"], help="device: bytes, augmented there")
-    parser.add_argument("--amp", default="off", choices=["off", "bf16", "fp16"], help="on GPUs")
-    parser.add_argument("--compile", action="store_true", help="torch.compile(max-autotune)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of this process [%(default)s]")
+    parser.add_argument("--gpus", default="", help="GPU ids; empty: the CPU")
+    parser.add_argument("--images-on", default="host", choices=["host", "device"], help="device: resident bytes, augmented there [%(default)s]")
+    parser.add_argument("--amp", default="off", choices=["off", "bf16", "fp16"], help="mixed precision, on GPUs [%(default)s]")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile(max-autotune)")
     options = parser.parse_args()
     if options.model not in MODELS:
-        say("absent", reason=f"pytorch_step.py does not write {options.model} down in PyTorch")
+        say("absent", reason=f"pytorch_step.py has no PyTorch model for {options.model}")
         return
     if options.variant == "dataparallel" and not options.gpus:
-        say("absent", reason="nn.DataParallel runs on GPUs alone")
+        say("absent", reason="nn.DataParallel needs GPUs")
         return
     torch.set_num_threads(options.threads)
     torch.manual_seed(42)

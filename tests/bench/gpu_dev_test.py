@@ -1,5 +1,5 @@
-"""./dev bench: what a script only says, and what PyTorch measures alone, waits for no build; the rest is built for the GPUs that are there. The cmake
-here only says what it was asked. Argument: the source folder."""
+"""Tests ./dev bench. A script that only prints something, or measures PyTorch only, needs no build. Everything else is
+built for the GPUs of this host. A fake cmake records its arguments. Argument: the source folder."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ class Bench(unittest.TestCase):
         self.folder.cleanup()
 
     def bench(self, *words):
-        """(status, output, what cmake was asked)"""
+        """(status, output, the arguments of cmake)"""
         (self.home / "asked").write_text("")
         environment = {**os.environ, "PATH": f"{self.home}:{os.environ['PATH']}", "DP_SKIP_DEPS": "1", "PYTHONDONTWRITEBYTECODE": "1",
                        "PYTHONPATH": str(pathlib.Path(__file__).resolve().parent / "fake_torch"), "FAKE_TORCH": "no-gpu"}
@@ -41,7 +41,7 @@ class Bench(unittest.TestCase):
     def test_pytorch_alone_needs_no_build(self):
         status, output, asked = self.bench("gpu_first", "--out", str(self.home / "out"))
         self.assertEqual((status, asked), (1, ""))
-        self.assertIn("PyTorch sees no GPU", output)
+        self.assertIn("PyTorch finds no GPU", output)
 
     def test_what_measures_ours_is_built_for_the_gpus_that_are_there(self):
         for words in (("gpu", "--quick"), ("dp_bench", "--help"), ()):

@@ -1,5 +1,5 @@
-"""benchmarks/gpu/gpu_first.py over a PyTorch that pretends (fake_torch); what gpu_record.py says of a host; how pytorch_step.py and pytorch_ops.py fail.
-No GPU, no PyTorch. Argument: the source folder."""
+"""Tests benchmarks/gpu/gpu_first.py with a fake PyTorch (fake_torch), the facts that gpu_record.py records of a host, and
+failures of pytorch_step.py and pytorch_ops.py. No GPU, no PyTorch. Argument: the source folder."""
 
 import json
 import os
@@ -20,7 +20,7 @@ import gpu_record  # noqa: E402
 
 
 def run(script, *words, fake=None, path=FAKE):
-    """(status, output, errors) of a script with the fake PyTorch, or with none."""
+    """(status, output, errors) of a script with the fake PyTorch, or without PyTorch."""
     environment = {**os.environ, "FAKE_TORCH": fake or "", "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, SOURCE / "benchmarks" / script, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, check=False, env=environment, timeout=120)
@@ -41,7 +41,7 @@ class First(unittest.TestCase):
         return json.loads((self.home / "first.json").read_text()), (self.home / "first.md").read_text()
 
     def test_both_networks_with_both_stems_are_what_is_measured(self):
-        """By their forward passes in GFLOP, less the linear layers: 1.111, 3.628 and 0.0240 an image."""
+        """Compares the forward passes in GFLOP an image, without the linear layers: 1.111, 3.628 and 0.0240."""
         gigaflops = [sum(2e-9 * ((size + 2 * padding - kernel) // stride + 1) ** 2 * out * channels * kernel ** 2 * times
                          for channels, size, out, kernel, stride, padding, times in shapes) for shapes in gpu_first.NETWORKS.values()]
         for found, whole, linear in zip(gigaflops, (1.111, 3.628, 0.0240), (512 * 100, 512 * 1000, 9216 * 128 + 128 * 10)):
@@ -81,7 +81,7 @@ class First(unittest.TestCase):
         self.assertEqual({row["geometry"][2] for row in failed}, {512})
         self.assertEqual(len(failed), 6)
         self.assertIn("OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB", page)
-        self.assertIn("| ResNet18, 3x3 stem, 32x32 | 256 | bf16 | - | - | - |", page)  # no sum of what is not complete
+        self.assertIn("| ResNet18, 3x3 stem, 32x32 | 256 | bf16 | - | - | - |", page)  # no sum if a figure is missing
         self.assertEqual([row["what"][:17] for row in record["costs"] if row["why"]], ["an external event"] * 2)
 
     def test_a_broken_gpu_leaves_a_record_that_says_so(self):
@@ -162,7 +162,7 @@ class MeasuredPrograms(unittest.TestCase):
             self.assertIn("libcudart.so.13: cannot open", said)
 
     def test_what_fails_later_is_an_error_in_one_line(self):
-        """PyTorch's last line is often advice; dp_bench shows the last line, unless it is told."""
+        """PyTorch's last line is often advice. dp_bench shows the last line unless a program reports the reason."""
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "torch").mkdir()
             (pathlib.Path(folder) / "torch/__init__.py").write_text(

@@ -1,5 +1,5 @@
-"""benchmarks/gpu/gpu.py over a dp_bench that pretends: what is asked, what becomes of a crash, a hang, a kill, too little memory, and of records put
-together. No GPU, no PyTorch, no build. Argument: the source folder."""
+"""Tests benchmarks/gpu/gpu.py with a fake dp_bench: its commands, crashes, hangs, kills, too little memory, and merged
+records. No GPU, no PyTorch, no build. Argument: the source folder."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ import gpu_measure  # noqa: E402
 import gpu_record  # noqa: E402
 import gpu_tables  # noqa: E402
 
-# Beside it lies `behaviour`: lines of a word that a command has and what it then does.
+# A fake dp_bench. The file `behaviour` beside it has lines of a word and the action of commands with that word.
 PRETENDER = """#!{python}
 import json, os, pathlib, sys, time
 here, words = pathlib.Path(sys.argv[0]).parent, sys.argv[1:]
@@ -56,7 +56,7 @@ if words[0] == "step":
         {{"kind": "measured", "ratio_of": a.upper() + " / " + b.upper(), "ratio": ms[a] / ms[b], "low": 0.9, "high": 2.0}} for a, b in pairs]}})
 else:
     log = os.environ.get("DP_TUNING_LOG")
-    if log and os.environ["XDG_CACHE_HOME"] == os.path.dirname(log):  # a choice of an earlier run would be a trial less
+    if log and os.environ["XDG_CACHE_HOME"] == os.path.dirname(log):  # a cached choice would skip a trial
         pathlib.Path(log).write_text("a problem\\town:mma 64x64\\t3.5\\n")
     sections.append({{"key": "ops", "title": "t", "columns": {{"op": "op", "ms": "ms"}}, "rows": [{{"kind": "measured", "op": "conv1", "ms": 0.25}}]}})
 if act == "late":
@@ -226,7 +226,7 @@ class WhatBecomesOfIt(Pretended):
         self.assertIn("no table", self.page("s"))
 
     def stopped(self, how):
-        """The record, and the status, of a run that is ended in its second case."""
+        """The record and the exit status of a run that is stopped during its second case."""
         self.behave("128 hang\n")
         command = [sys.executable, "-B", SOURCE / "benchmarks/gpu/gpu.py", *self.words("r", "--types", "bf16", "--networks", "MNIST", "--only", "step", "--batches", "64,128,256")]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -246,7 +246,7 @@ class WhatBecomesOfIt(Pretended):
         for how, status in ((signal.SIGKILL, -9), (signal.SIGTERM, 143)):
             record, ended = self.stopped(how)
             self.assertEqual(ended, status)
-            self.assertEqual(self.whys(record), ["", "the run ended while it was measured", "the run ended before its turn"])
+            self.assertEqual(self.whys(record), ["", "the run ended during this case", "the run ended before this case"])
             self.assertTrue(gpu_tables.has_figures(record["results"][0]["report"]))
             (self.programs / "pid").unlink()
 

@@ -1,5 +1,5 @@
-"""benchmarks/gpu/gpu.py, tried out on the CPU with the real dp_bench: that its commands run, that its tables hold what was measured, and that what can
-not be measured says why. Arguments: the source folder, the build folder."""
+"""Tests benchmarks/gpu/gpu.py on the CPU with the real dp_bench: its commands run, its tables have the measured values,
+and missing values have a reason. Arguments: the source folder, the build folder."""
 
 import json
 import pathlib
@@ -30,7 +30,7 @@ norm_conv2d_forward x (8)\tcud"""
 
 
 def check_ways():
-    """A log of trials becomes a row for each problem, with the fastest way of each kind."""
+    """A log of trials gives a row for each problem, with the fastest candidate of each kind."""
     sys.path.insert(0, str(SOURCE / "benchmarks/gpu"))
     import gpu_measure  # noqa: PLC0415
     import gpu_tables  # noqa: PLC0415
@@ -45,7 +45,7 @@ def check_ways():
     assert any("22.500" in line and "cudnn:eng2 fused" in line for line in lines), lines
     assert any("not finished" in line for line in lines), lines
     torn = gpu_measure.ways_report("a problem\town:gemm 64x64\t30.5\na problem\town:mma 64x64\t3")["sections"][0]["rows"][0]
-    assert (torn["own"], torn["own_tensor"]) == (30.5, None), torn  # 3 may have been the begin of 31.2
+    assert (torn["own"], torn["own_tensor"]) == (30.5, None), torn  # 3 may be the beginning of 31.2
 
 
 def main():
@@ -57,7 +57,7 @@ def main():
         assert done.returncode == 0, done.stderr
         record, page = json.loads(out.with_suffix(".json").read_text()), out.with_suffix(".md").read_text()
         assert [result["section"] for result in record["results"]] == ["step", "ways", "layers"], record
-        assert [result["why"] for result in record["results"]] == ["", "nothing was tried out", ""], record  # ways need a GPU
+        assert [result["why"] for result in record["results"]] == ["", "no candidate was timed", ""], record  # candidates need a GPU
         row = next(line for line in page.splitlines() if line.startswith("| MNIST convnet, 28x28 | 8 | fp32"))
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         plan, own, images = float(cells[3]), float(cells[4]), float(cells[5].replace(",", ""))
@@ -66,7 +66,7 @@ def main():
         layers = page[page.index("## Layers"):]
         assert "conv2d_backward_weights" in layers and "linear_forward" in layers, page
         assert "plan / dp (at least 0.990)" in page, page
-        assert "- PyTorch: none: " in page and "| ways: MNIST convnet, 28x28, batch 8, fp32 | all | nothing was tried out |" in page, page
+        assert "- PyTorch: none: " in page and "| ways: MNIST convnet, 28x28, batch 8, fp32 | all | no candidate was timed |" in page, page
         failed = run(pathlib.Path(folder, "none"), "--cpu", "1", "--batches", "0", "--networks", "MNIST", "--only", "step")
         assert failed.returncode != 0 and "nothing could be measured" in failed.stderr, failed.stderr
         listed = run(pathlib.Path(folder, "list"), "--list")

@@ -6,10 +6,10 @@ set(ENV{DP_SIMULATED_GPUS} 2)
 
 run(text env)
 if(NOT text MATCHES "cuda:1" OR NOT text MATCHES "plugin +${FOLDER}/libdp_cuda.so")
-  message(FATAL_ERROR "dp_train env does not see the simulated GPUs: ${text}")
+  message(FATAL_ERROR "dp_train env does not list the simulated GPUs: ${text}")
 endif()
 if(NOT text MATCHES "cuDNN +none: /nonexistent was not found\ncuBLASLt +none: /nonexistent was not found\n")
-  message(FATAL_ERROR "dp_train env does not tell why there are no libraries: ${text}")
+  message(FATAL_ERROR "dp_train env does not report why there are no libraries: ${text}")
 endif()
 # Without the data set: the error says how to get it, and how to run without it.
 execute_process(COMMAND ${PROGRAM} --gpus 0,1 --model resnet18 --data-path /nowhere OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the last lines of ./dev test say of a run of ctest. Sourced by dev.
+# The summary of a ctest run in the last lines of ./dev test. Sourced by dev.
 
-# test_summary <preset> <what ctest printed> <its LastTest.log>: the slowest tests, what did not run and why, all in all.
+# test_summary <preset> <ctest's output> <its LastTest.log>: the slowest tests, which tests did not run and why, totals.
 test_summary() {
   local preset=$1 printed=$2 last=$3
   [[ -e $last ]] && awk -F ': ' '/^[0-9]+\/[0-9]+ Testing: / { name = substr($0, index($0, ": ") + 2) }
@@ -13,8 +13,8 @@ test_summary() {
   sed -n '/^The following tests FAILED:/,/^Errors while/s/^[[:space:]]*\([0-9]* - .*\)/\1/p' "$printed" | sed "s/^/$preset: failed: /"
 }
 
-# skip_reasons <what ctest printed> <its LastTest.log>: a line for each reason, "3: no chromium is installed". A test's reason is the last
-# line of its output that begins with "skipped: ".
+# skip_reasons <ctest's output> <its LastTest.log>: a line for each reason, "3: no chromium is installed". A test's reason
+# is the last line of its output that begins with "skipped: ".
 skip_reasons() {
   awk '
     FNR == 1 { ++file }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./dev test: its last lines over a small project, where what was skipped is counted by reason; and --data.
+# Tests ./dev test: its summary for a small project, which counts skipped tests by reason; and --data.
 set -euo pipefail
 source=$1
 # shellcheck source=tests/dev/summary.sh
@@ -38,7 +38,7 @@ expect 'small: failed: [0-9]+ - small: fails \(Failed\)'
 if grep -q 'not me' <<<"$summary"; then printf 'a test that passed counts as skipped:\n%s\n' "$summary"; exit 1; fi
 [[ $(test_summary none "$folder/none" "$folder/none" 2>/dev/null) == *'none: no test ran, '* ]]
 
-# --data: a folder beside the caller, without which nothing is built.
+# --data: a folder relative to the caller's. If it is missing, nothing is built.
 mkdir -p "$folder/bin" "$folder/data/mnist" "$folder/empty"
 printf '#!/bin/sh\necho "cmake sees $DP_TEST_DATA"\nexit 9\n' >"$folder/bin/cmake"
 chmod +x "$folder/bin/cmake"

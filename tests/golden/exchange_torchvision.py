@@ -1,4 +1,4 @@
-"""Exchanges ResNet18's weights with torchvision. Exit status 4: there is no torchvision."""
+"""Exchanges ResNet18's weights with torchvision. Exit status 4: torchvision is not installed."""
 
 import pathlib
 import sys
@@ -17,7 +17,7 @@ CLASSES = 30
 
 
 def save(path, tensors):
-    """By the package of the format's authors, where it is installed."""
+    """Uses the safetensors package if it is installed."""
     try:
         from safetensors.torch import save_file
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
@@ -41,7 +41,7 @@ def model_with(state=None):
 
 
 def write_state(folder):
-    """A state dict after two training forwards, images, and what it predicts for them."""
+    """A state dict after two training forwards, images, and its predictions for them."""
     torch.manual_seed(1)
     model = model_with()
     with torch.no_grad():
@@ -55,7 +55,7 @@ def write_state(folder):
 
 
 def check_state(folder):
-    """Takes the engine's state strictly and predicts what the engine predicted."""
+    """Loads the engine's state strictly and compares the predictions with the engine's."""
     state = load(folder / "state.safetensors")
     model = model_with(state).eval()
     for name, tensor in model.state_dict().items():

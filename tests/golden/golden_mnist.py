@@ -1,4 +1,4 @@
-"""The first steps of mnist_convnet in PyTorch: float64, with float32's own error beside it."""
+"""The first steps of mnist_convnet in PyTorch: in float64, and the error of float32."""
 
 import math
 
@@ -11,7 +11,7 @@ from philox import Random
 SEED = 42
 BATCH = 60
 STEPS = 6
-WHOLE = 20000     # larger tensors are stored at PICKED places
+WHOLE = 20000     # of larger tensors only PICKED elements are stored
 PICKED = 4096
 LR, MOMENTUM, WEIGHT_DECAY, SMOOTHING = (float(np.float32(value)) for value in (0.01, 0.9, 5e-4, 0.1))
 
@@ -37,7 +37,7 @@ def bound_of(model, name):
 
 
 def initial_weights():
-    """What dp::DataParallel draws from options.seed, checked against the bounds of PyTorch's reset_parameters."""
+    """The weights that dp::DataParallel draws from options.seed. Checks the bounds of PyTorch's reset_parameters."""
     torch.manual_seed(0)
     model, weights = MnistConvnet(), {}
     for index, (name, parameter) in enumerate(model.named_parameters()):
@@ -57,7 +57,7 @@ def batch_of(step):
 
 
 def run(dtype, steps, smoothing):
-    """Weights before and after, the loss of every step, the gradients of the last one."""
+    """Weights before and after, the loss of each step, the gradients of the last step."""
     model = MnistConvnet().to(dtype)
     model.load_state_dict(initial_weights())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
@@ -75,7 +75,7 @@ def run(dtype, steps, smoothing):
 
 
 def stored(prefix, name, values):
-    """`values` whole, or at places that the reader finds beside them."""
+    """All of `values`, or some elements together with their indices."""
     flat = values.reshape(-1)
     if flat.size < WHOLE:
         return {f"{prefix}.{name}": values}

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 generator = np.random.default_rng(20240611)
 STEPS = 3
-KINK = 1e-3  # no input of a ReLU is closer to zero
+KINK = 1e-3  # least distance of a ReLU's input from zero
 
 
 def uniform(*shape, low=-1, high=1):
@@ -27,7 +27,7 @@ def gradients(y, dy, **variables):
 
 
 def batch_norm(shape, eps=1e-5, momentum=0.1, offset=0):
-    """Three training steps on three batches, the gradients of the last; then an evaluation of its input."""
+    """Three training steps on three batches, and the gradients of the last step. Then an evaluation of its input."""
     channels = shape[1]
     x = (uniform(STEPS, *shape) + np.float32(offset)).astype(np.float32)
     weight, bias, dy = uniform(channels, low=0.5, high=2), uniform(channels), uniform(*shape)
@@ -60,7 +60,7 @@ def norm_add_relu(shape):
 
 
 def avg_pool2d(shape, kernel=0, stride=1, padding=0):
-    """Over the whole image without a kernel."""
+    """Without a kernel size: over the whole image."""
     x = uniform(*shape)
     xt = variable(x)
     y = F.avg_pool2d(xt, kernel, stride, padding) if kernel else F.adaptive_avg_pool2d(xt, 1)
@@ -76,7 +76,7 @@ def add(shape):
 
 
 def conv2d(shape, out, kernel, stride):
-    """Without a bias, as residual networks have them."""
+    """Convolutions without a bias, as in residual networks."""
     x, w = uniform(*shape), uniform(out, shape[1], kernel, kernel)
     xt, wt = variable(x), variable(w)
     y = F.conv2d(xt, wt, stride=stride, padding=kernel // 2)
@@ -104,7 +104,7 @@ class Block(torch.nn.Module):
 
 
 def block(shape, out, stride):
-    """Two training steps on two batches, the gradients of the second; then a prediction of its input."""
+    """Two training steps on two batches, and the gradients of the second. Then a prediction for its input."""
     while True:
         torch.manual_seed(int(generator.integers(1 << 30)))
         model = Block(shape[1], out, stride)

@@ -1,4 +1,4 @@
-"""ResNet18 in PyTorch, torchvision's: one training forward and backward in float64, then a prediction."""
+"""torchvision's ResNet18: one training forward and backward in float64, then a prediction."""
 
 import numpy as np
 import torch
@@ -8,20 +8,20 @@ import torchvision
 from philox import Random
 
 SEED = 42
-WHOLE = 80         # larger tensors of gradients are stored as PRODUCTS with vectors of random signs
+WHOLE = 80         # larger gradients are stored as PRODUCTS dot products with vectors of random signs
 PRODUCTS = 32
-SIGNS = 777        # the key of their stream
+SIGNS = 777        # random key of these vectors
 TRACKED = 5        # num_batches_tracked before the step
 
-# name: stem, ReLUs, classes, image size, batch, the number of the batch. For "kinkless", see search().
+# name: stem, ReLUs, classes, image size, batch size, number of the batch. For "kinkless", see search().
 CASES = {
     "cifar": ("cifar", True, 10, 32, 8, 0),
     "smooth": ("cifar", False, 10, 16, 7, 0),  # see all_cases()
     "imagenet": ("imagenet", True, 20, 64, 4, 1),
     "kinkless": ("cifar", True, 10, 8, 8, 75),
 }
-WITH_RUNNING = ("cifar", "imagenet")  # their running statistics are stored
-MARGIN = 2e-5                         # of "kinkless"
+WITH_RUNNING = ("cifar", "imagenet")  # cases whose running statistics are stored
+MARGIN = 2e-5                         # distance from a kink, of "kinkless"
 
 
 def network(stem, relu, classes):
@@ -37,7 +37,7 @@ def network(stem, relu, classes):
 
 
 def bounds(name, tensor):
-    """Of a uniform distribution: for weights, one of torchvision's variance; for the rest, one that hides nothing."""
+    """Bounds of a uniform distribution: for weights with torchvision's variance, for other tensors such that errors show."""
     if tensor.dim() == 4:
         bound = np.float32(np.sqrt(6.0 / (tensor.shape[0] * tensor[0, 0].numel())))
         return -bound, bound
@@ -48,7 +48,7 @@ def bounds(name, tensor):
 
 
 def drawn_state(model):
-    """A state dict in float32, tensor by tensor in torchvision's order."""
+    """A state dict in float32, with the tensors in torchvision's order."""
     state = {}
     for index, (name, tensor) in enumerate(model.state_dict().items()):
         if name.endswith("num_batches_tracked"):
@@ -66,7 +66,7 @@ def batch_of(number, batch, size, classes):
 
 
 class Result:
-    """What the engine is compared with."""
+    """The values with which the engine is compared."""
 
     def __init__(self, case, dtype):
         stem, relu, classes, size, batch, number = case
@@ -113,10 +113,10 @@ def margin(model, images):
 def search(batches=range(300)):
     """Finds the number of the batch of "kinkless", and its margin.
 
-    A float32 activation of this network is about 1e-6 of its tensor's root mean square away from the float64 one. Where a
-    ReLU's input is closer to zero than that, its derivative is 0 on one side and 1 on the other. Eight images of 8x8 make
-    278,528 such inputs, the smallest of which is expected at 4e-6; the largest smallest of 300 batches is several
-    times that, out of reach of rounding. So the batch is chosen by its inputs alone, not by how gradients come out.
+    A float32 activation of this network differs from the float64 one by about 1e-6 of its tensor's root mean square. If
+    a ReLU's input is closer to zero than that, its derivative may be 0 in one type and 1 in the other. Eight images of
+    8x8 have 278,528 such inputs. The expected smallest one is 4e-6. The largest minimum of 300 batches is several times
+    that, so rounding cannot cross zero. The batch is chosen by its inputs only, not by its gradients.
     """
     stem, relu, classes, size, batch, _ = CASES["kinkless"]
     model = network(stem, relu, classes)
@@ -131,7 +131,7 @@ words = np.empty(0, np.uint64)
 
 
 def products(flat):
-    """With PRODUCTS vectors of random signs: bit k of the i-th word of a stream gives element i of vector k."""
+    """Dot products with PRODUCTS vectors of random signs: bit k of the i-th random word is element i of vector k."""
     global words
     if len(words) < flat.size:
         words = Random(SEED, "synthetic", SIGNS).next(flat.size)
@@ -141,7 +141,7 @@ def products(flat):
 
 
 def stored(name, values):
-    """Whole, or as products. The root mean square of the products of a difference estimates the difference's norm."""
+    """The whole tensor, or its products. The root mean square of a difference's products estimates the difference's norm."""
     if values.size <= WHOLE or ".gradient." not in name:
         return {name: values}
     flat = values.reshape(-1)
@@ -157,7 +157,7 @@ def initial_spread():
 
 
 def worst(exact, single, kind):
-    """PyTorch's own float32: the largest relative error among the tensors of a kind."""
+    """The error of PyTorch's float32: the largest relative error among the tensors of a kind."""
     errors = {
         name: np.linalg.norm(single[name] - exact[name]) / np.linalg.norm(exact[name])
         for name in exact
@@ -168,9 +168,10 @@ def worst(exact, single, kind):
 
 
 def all_cases():
-    """The images of "smooth" are small because of its biases. Before a convolution and a normalisation, without a ReLU, a
-    bias matters at the border of the image alone: where that is a small part, its gradient is what is left of sums that cancel.
-    At 32x32 PyTorch's own float32 is 5e-5 of such a gradient's norm away, at 16x16 8e-6."""
+    """The images of "smooth" are small because of its biases. Without a ReLU, a bias before a convolution and a
+    normalisation matters only at the border of the image. If the border is a small part, the bias gradient is the
+    remainder of sums that cancel. The error of PyTorch's float32 is 5e-5 of such a gradient's norm at 32x32, and 8e-6
+    at 16x16."""
     tensors = initial_spread()
     for case, settings in CASES.items():
         exact, single = Result(settings, torch.float64).tensors, Result(settings, torch.float32).tensors
@@ -180,5 +181,5 @@ def all_cases():
         for kind in ("logits", "running", "gradient", "predictions"):
             print(case, kind, "float32 of PyTorch:", *worst(exact, single, kind))
     kept, number = search([CASES["kinkless"][-1]])
-    assert kept > MARGIN, f"batch {number} of 'kinkless' comes within {kept} of a kink: search() finds a better one"
+    assert kept > MARGIN, f"batch {number} of 'kinkless' is within {kept} of a kink; find a better one with search()"
     return tensors | {"kinkless.margin": np.array([kept])}

@@ -1,4 +1,4 @@
-"""dp::Random (engine/include/dp/random.h) in NumPy, so that both sides draw the same numbers."""
+"""dp::Random (engine/include/dp/random.h) in NumPy: draws the same numbers."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ SHIFT = np.uint64(32)
 
 
 def philox4x32(counter, key0, key1):
-    """Ten rounds over arrays of counters; uint64 arrays that hold 32-bit words."""
+    """Ten rounds over arrays of counters. The uint64 arrays have 32-bit words."""
     c0, c1, c2, c3 = counter
     for _ in range(10):
         a = np.uint64(0xD2511F53) * c0
@@ -45,7 +45,7 @@ class Random:
         return (np.float64(bound) * (2 * unit - 1)).astype(np.float32)
 
     def between(self, low, high, count):
-        """uniform(low, high) in float32, rounded once; the bounds are float32 numbers."""
+        """uniform(low, high) in float32, rounded once. The bounds are float32 numbers."""
         unit = (self.next(count) >> np.uint64(8)).astype(np.float64) * 2.0**-24
         return (np.float64(low) + (np.float64(high) - np.float64(low)) * unit).astype(np.float32)
 

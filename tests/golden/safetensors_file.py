@@ -1,4 +1,4 @@
-"""Writes and reads safetensors files: u64 length, JSON header padded with spaces, the bytes."""
+"""Writes and reads safetensors files: u64 length, JSON header padded with spaces, data."""
 
 import json
 import struct

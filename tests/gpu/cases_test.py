@@ -1,4 +1,4 @@
-"""Test programs as parts, over ones that pretend."""
+"""Tests parts that run test programs, with fake programs."""
 import pathlib
 import re
 import sys
@@ -13,7 +13,7 @@ from parts import SETTLED, Parts
 
 class Cases(Pretended):
     def program(self, script, names="fine, a name\nanother"):
-        """A Catch2 program with these cases; `script` runs one, whose name is $1."""
+        """A fake Catch2 program with these cases. `script` runs the case named $1."""
         self.pretend("tests/cuda/test_gpu", f'if [ "$1" = --list-test-names-only ]; then printf "{names}\n"; exit 1; fi\n' + script)
 
     def run_cases(self, what=cases.gpu_tests):

@@ -1,5 +1,6 @@
-"""gpu-all with the real dp_train and dp_bench on a simulated GPU, and a stand-in for PyTorch: the command lines are right, the report is true, and
-a second call repeats nothing. Test programs pretend to pass: they are tests of their own. Arguments: the source folder, the build folder."""
+"""Tests gpu-all with the real dp_train and dp_bench on a simulated GPU, and a stand-in for PyTorch: the command lines
+work, the report is correct, and a second call repeats nothing. The test programs are fakes that pass; they are tested
+elsewhere. Arguments: the source folder, the build folder."""
 import json
 import os
 import pathlib
@@ -69,14 +70,14 @@ def main():
         parts = {part["name"]: part for part in report["parts"]}
         assert status == 0, output + (home / "a/report.md").read_text()
         assert report["finished"] and report["passed"] and "simulated GPU 0" in report["gpus"], report
-        assert "cuda:0" in report["environment"] and "brought along" in report["programs"], report
+        assert "cuda:0" in report["environment"] and "prebuilt" in report["programs"], report
         for kind, theirs in (("bf16, beside eager", "torch-cl"), ("fp16, beside eager", "torch-cl"), ("bf16, beside compiled", "torch-compiled")):
             part = parts[f"steps, {kind} PyTorch"]
             assert f"; {theirs} " in part["detail"] and "times as long" in part["detail"], part
         assert "candidates tried" in parts["resnet18: bfloat16, tuned, 50 steps"]["detail"], parts
         assert "| MLP, 8x8 | 8 | fp16 |" in (home / "a/measured.md").read_text()
         status, output = call("--out", "b", "--continue", "a")
-        assert status == 0 and output.count(" in an earlier call") == len(parts) - 1, output  # but for the programs, which are unpacked again
+        assert status == 0 and output.count(" in an earlier call") == len(parts) - 1, output  # except the programs, which are unpacked again
 
 
 main()

@@ -1,4 +1,5 @@
-"""Whole calls of gpu_all.py that end early: killed at each part, stopped, out of time, or left by one of their programs; and the calls after them."""
+"""Tests whole calls of gpu_all.py that end early (killed at each part, stopped, out of time, a program that dies), and the
+calls that follow."""
 import signal
 import time
 
@@ -49,7 +50,7 @@ class Ends(OnHost):
         self.assertEqual(set(self.host.results(out).values()), {"passed"})
         asked = self.host.asked()
         self.assertEqual([line.split()[0] for line in asked.splitlines() if "nvidia-smi" not in line], ["dp_train", "dp_bench"], asked)
-        self.assertIn("dp_train env", asked)  # benchmarks/gpu/gpu.py asks, for its record
+        self.assertIn("dp_train env", asked)  # gpu.py runs this command for its record
         self.assertIn("torch-compiled", asked)
         kept = self.host.kept(out)
         self.assertEqual(sum("--amp --max-steps 50" in line and "512" in line for line in kept["cache/dp/tuning-1"].splitlines()), 1)

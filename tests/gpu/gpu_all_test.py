@@ -1,4 +1,4 @@
-"""Whole calls of gpu_all.py on a host that pretends: their order, limits, and what --continue makes of them."""
+"""Tests whole calls of gpu_all.py on a fake host: the order of the parts, limits, and --continue."""
 import json
 import pathlib
 import re
@@ -13,8 +13,8 @@ import carried
 import gpus
 from pretended_host import Host
 
-# Parts in their order, each with words that its first command has, and no command of an earlier part that passed.
-PARTS = [("programs brought along", ""), ("dp_train env", "dp_train env"), ("resnet18: bfloat16, tuned, 50 steps", "--amp --max-steps 50"),
+# Parts in order, each with words of its first command that no command of an earlier passed part has.
+PARTS = [("prebuilt programs", ""), ("dp_train env", "dp_train env"), ("resnet18: bfloat16, tuned, 50 steps", "--amp --max-steps 50"),
          ("steps, bf16, beside eager PyTorch", "--amp bf16"), ("steps, fp16, beside eager PyTorch", "--amp fp16"),
          ("libraries and tensor cores", "test_real_libraries"), ("GPU tests", "test_gpu"), ("ops and golden figures", "test_ops"),
          ("mnist_convnet: 1, 2, 4 replicas on one GPU", "--gpus 0 --quiet --summary"), ("resnet18: 1, 2, 4 replicas on one GPU", "--bn sync"),
@@ -37,7 +37,7 @@ class OnHost(unittest.TestCase):
         self.folder.cleanup()
 
     def check_files(self, out):
-        """What a host brings back: few files, none large, with plain names."""
+        """The returned files: few, none large, with plain names."""
         files = list((self.host.home / out).iterdir())
         self.assertLessEqual(len(files), 8)
         for file in files:
@@ -51,8 +51,8 @@ class Calls(OnHost):
         self.assertEqual(status, 0, output)
         record = self.host.record("a")
         self.assertEqual([part["name"] for part in record["parts"]], NAMES)
-        self.assertEqual((record["finished"], record["passed"], record["programs"]), (True, True, "brought along, of commit c0ffee, for sm_90"))
-        self.assertIn("/carried/binaries/apps/dp_train\n", record["environment"])  # its plugin, not one of a build folder
+        self.assertEqual((record["finished"], record["passed"], record["programs"]), (True, True, "prebuilt, of commit c0ffee, for sm_90"))
+        self.assertIn("/carried/binaries/apps/dp_train\n", record["environment"])  # its own plugin, not one of a build folder
         began = re.findall(r"^== ([^:\n]+(?:: [^:\n]+)?)$", output, re.MULTILINE)
         order = [name for name in began if name in NAMES]
         self.assertEqual(order[:7], NAMES[:7])
@@ -81,7 +81,7 @@ class Calls(OnHost):
         for part in record["parts"]:
             if part["name"] in left:
                 self.assertRegex(part["detail"], r"^\d+ s were left, (60|300) are needed: --continue runs it$")
-        self.assertIn(f"go on with --continue {self.host.home}/a", output)
+        self.assertIn(f"continue with --continue {self.host.home}/a", output)
         self.host.behave("")
         self.assertEqual(self.host.call("--out", "a", "--continue")[0], 0)
         self.assertNotIn("test_gpu a case", self.host.asked())
@@ -112,9 +112,9 @@ class Calls(OnHost):
         self.assertEqual(self.host.call("--out", "a", "--limit", "58")[0], 1)
         status, output = self.host.call("--commit", "other", "--out", "b", "--continue", "a")
         self.assertNotEqual(status, 0)
-        self.assertIn("a is of another commit: abc, not other", output)
+        self.assertIn("a has another commit: abc, not other", output)
         status, output = self.host.call("--out", "b", "--continue", "nothing")
-        self.assertIn("nothing has no report to go on from", output)
+        self.assertIn("nothing has no report to continue from", output)
 
     def test_programs_that_do_not_fit_are_built_here_and_the_report_says_why(self):
         (self.host.build / "CMakeCache.txt").write_text("DP_NATIVE:BOOL=OFF\nDP_CUDA_ARCHITECTURES:STRING=80\n")
@@ -124,7 +124,7 @@ class Calls(OnHost):
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 1, output)
         parts = {part["name"]: part for part in self.host.record("a")["parts"]}
-        self.assertEqual(parts["programs brought along"]["detail"], "not used: they are for sm_80, H100 is sm_90")
+        self.assertEqual(parts["prebuilt programs"]["detail"], "not used: they are for sm_80, H100 is sm_90")
         self.assertEqual((parts["configuring"]["result"], parts["GPU tests"]["result"]), ("failed", "not run"))
 
 
@@ -138,7 +138,7 @@ echo '<testsuite><testcase name="a" status="run"/></testsuite>' >"$2"
 
 
 class Check(unittest.TestCase):
-    """gpu-check, over a cmake and a ctest that pretend."""
+    """gpu-check, with a fake cmake and ctest."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -197,7 +197,7 @@ class Binaries(unittest.TestCase):
             host.patch = "gpu_all.Call.run_all = lambda self: None"
             carried.pack(host.build, host.started_in / "programs.tar.xz", "c0ffee", preset=0)
             status, output = host.call("--out", "a", "--binaries", "programs.tar.xz")
-            self.assertEqual((status, host.record("elsewhere/a")["programs"]), (0, "brought along, of commit c0ffee, for sm_90"), output)
+            self.assertEqual((status, host.record("elsewhere/a")["programs"]), (0, "prebuilt, of commit c0ffee, for sm_90"), output)
             status, output = host.call("--binaries", "nothing.tar.xz")
             self.assertEqual(status, 2, output)
             self.assertIn(f"--binaries: there is no file {host.started_in}/nothing.tar.xz", output)

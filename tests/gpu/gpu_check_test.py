@@ -1,4 +1,5 @@
-"""The logic of single parts of gpu-all and gpu-check, over programs that pretend. gpu_all_test.py and gpu_all_ends_test.py have whole calls."""
+"""Tests single parts of gpu-all and gpu-check with fake programs. gpu_all_test.py and gpu_all_ends_test.py test whole
+calls."""
 import fnmatch
 import json
 import os
@@ -301,7 +302,7 @@ class GpuCheck(Pretended):
         self.assertEqual(self.sanitized("echo killed"), {"failed"})
 
     def nccl(self, number=704, library="libnccl.so.2", errors=1, tests="All tests passed (3 assertions in 1 test case)"):
-        """Two formats of a frame: of older and of newer versions of the tool."""
+        """Two formats of a stack frame: older and newer versions of the tool."""
         for frame in (f"Host Frame:ncclCommInitAll [0x3b392]\n=========                in /lib/{library}", f"    Host Frame: ncclCommInitAll [0x3b392] in {library}"):
             yield (f"========= COMPUTE-SANITIZER\n========= Program hit cudaError (error {number}) due to \"a reason\" on CUDA API call to cudaFunction.\n"
                    f"=========     Saved host backtrace up to driver entry point at error\n=========     Host Frame: [0x2d1e3a] in libcuda.so.1\n"
@@ -361,7 +362,7 @@ class GpuCheck(Pretended):
         self.assertIn("Not finished", seen[0])
         self.assertIn("| first | passed |", seen[0])
         self.assertEqual(seen[1], "hello\n")
-        self.assertEqual((self.parts.done[1].result, self.parts.done[1].detail), ("failed", "it came to no verdict"))
+        self.assertEqual((self.parts.done[1].result, self.parts.done[1].detail), ("failed", "the check gave no result"))
 
     def test_of_a_long_log_the_begin_and_the_end_are_packed(self):
         (self.build / "logs/long.log").write_bytes(b"begin" + b"x" * (3 << 20) + b"end")

@@ -1,5 +1,5 @@
-"""A GPU host for tests of whole calls of gpu_all.py: its GPU, the programs brought along, PyTorch. All of them pretend. What they are told to do is in
-`behaviour`, lines of what a command does if it has these words; what was asked of them is in `asked`."""
+"""A fake GPU host for tests of whole calls of gpu_all.py: GPU, prebuilt programs and PyTorch are fakes. Each line of the
+file `behaviour` has an action and the words of the command that it applies to. The file `asked` records all commands."""
 import json
 import os
 import pathlib
@@ -23,7 +23,7 @@ gpu_all.ROOT, gpu_all.CARRIED = home, home / "binaries.tar.xz"
 sys.exit(gpu_all.main(sys.argv[1:]))
 """
 
-# Before each of the programs.
+# The beginning of each fake program.
 BEGIN = """#!/bin/sh
 home={home}
 for word in "$@"; do [ "$word" != --help ] || exit 0; done
@@ -69,7 +69,7 @@ class Host:
         self.home = pathlib.Path(home)
         self.build = self.home / build
         self.started_in = self.home
-        self.patch = ""  # Python, run in a call before its main()
+        self.patch = ""  # Python code that a call runs before main()
         self.behave("")
         (self.home / "bench.py").write_text(BENCH)
         special = {"dp_train": DP_TRAIN, "dp_bench": DP_BENCH, "op_bits": OP_BITS, "op_bits_simulated": OP_BITS}

@@ -1,5 +1,5 @@
-"""Stands in for PyTorch where it is not installed, for the mlp alone: it answers dp_bench as benchmarks/programs/pytorch_step.py does, with the right first loss
-and times of its own. Plain Python."""
+"""A stand-in for PyTorch, for the mlp only. Answers dp_bench as benchmarks/programs/pytorch_step.py does, with the correct
+first loss and invented times. Plain Python."""
 import argparse
 import array
 import math
@@ -16,7 +16,7 @@ def product(x, weights, biases):
 
 
 def first_loss(path, pixels, classes, batch, batches):
-    """The mean cross-entropy of the first batch, by the weights, bytes and labels of the file."""
+    """The mean cross-entropy of the first batch, from the weights, bytes and labels of the file."""
     with open(path, "rb") as file:
         sizes = (HIDDEN * pixels, HIDDEN, classes * HIDDEN, classes)
         w1, b1, w2, b2 = (array.array("f", file.read(4 * size)) for size in sizes)
@@ -39,7 +39,7 @@ def main():
         parser.add_argument(name, type=int)
     options, _ = parser.parse_known_args()
     if options.model != "mlp" or options.images_on != "device":
-        print("absent\treason=the stand-in has the mlp alone, with its images on the device")
+        print("absent\treason=the stand-in has only the mlp, with its images on the device")
         return
     pixels = math.prod(int(size) for size in options.input.split(","))
     loss = first_loss(options.inputs, pixels, options.classes, options.batch, options.batches)

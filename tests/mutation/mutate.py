@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants small bugs, one at a time, and says which the fast tests notice (docs/internals/testing.md)."""
+"""Plants small bugs, one at a time, and reports which ones the fast tests detect (docs/internals/testing.md)."""
 import argparse
 import concurrent.futures
 import os
@@ -30,12 +30,12 @@ def say(line):
 def options(words):
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__)
     parser.add_argument("paths", nargs="*", help=f"files or folders of product code [{' '.join(FOLDERS)}]")
-    parser.add_argument("--sample", type=int, default=50, metavar="N", help="mutants, on N lines drawn of all [50]")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="what is drawn follows from it and the text of the lines [1]")
-    parser.add_argument("--continue", dest="go_on", action="store_true", help="go on where an earlier call with the same sample was ended")
-    parser.add_argument("--survivors", action="store_true", help="only those that survived in the last call with the same sample")
+    parser.add_argument("--sample", type=int, default=50, metavar="N", help="number of mutants, each on another randomly drawn line [50]")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the sample, which also depends on the text of the lines [1]")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="continue an earlier call with the same sample")
+    parser.add_argument("--survivors", action="store_true", help="only mutants that survived in the last call with the same sample")
     parser.add_argument("--list", action="store_true", help="print the sample, build nothing")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="test programs, or compilations, at a time [cores]")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="number of concurrent test programs or compilations [cores]")
     return parser.parse_args(words)
 
 
@@ -46,7 +46,7 @@ def product_texts(root, paths):
     wanted = [path.rstrip("/") for path in paths]
     for path in wanted:
         if not any(inside(name, path) for name in texts):
-            raise Failed(f"there is no source in '{path}'")
+            raise Failed(f"{path}: no source file")
     included = includers(texts)
     return {path: text for path, text in texts.items() if any(inside(path, folder) for folder in wanted)
             and (path.endswith(".cpp") or 0 < len(included[path]) <= MOST_INCLUDERS)}, included
@@ -122,12 +122,12 @@ class Mutation:
                 return KILLED, f"{case.name}: {result.outcome}", len(cases)
 
     def passes_without(self, case):
-        """Whether a test passes on the unchanged tree. A test that fails is left out from then on."""
+        """Whether a test passes on the unchanged tree. A test that fails is excluded from then on."""
         if case.name not in self.trusted:
             result = self.runner.run([case], 5 * case.seconds + 60)
             (self.trusted if not result.failed else self.broken).add(case.name)
             if result.failed:
-                say(f"left out, it fails without a mutant: {case.name}")
+                say(f"excluded, it fails without a mutant: {case.name}")
         return case.name in self.trusted
 
 
@@ -208,4 +208,4 @@ if __name__ == "__main__":
     except (Failed, ValueError) as error:
         sys.exit(f"dev mutate: {error}")
     except KeyboardInterrupt:
-        sys.exit("dev mutate: ended; --continue goes on")
+        sys.exit("dev mutate: stopped; --continue continues")

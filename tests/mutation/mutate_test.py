@@ -119,7 +119,7 @@ class WholeCalls(unittest.TestCase):
         self.assertEqual((records["return x - 3;"]["why"], records["return x + 5;"]["why"]), ("1 tests pass", "no fast test reaches it"))
         self.assertIn("toy: inner", records["return x / 7;"]["why"])
         self.assertRegex(printed, r"engine +4 +3 +1 +1 +1 +57\.1")
-        self.assertIn("left out, it fails without a mutant: toy: crash", printed)
+        self.assertIn("excluded, it fails without a mutant: toy: crash", printed)
         for path, text in FILES.items():
             self.assertEqual((self.root / path).read_text(), text)
             self.assertEqual((self.root / "build/mutation/tree" / path).read_text(), text)
@@ -128,7 +128,7 @@ class WholeCalls(unittest.TestCase):
         self.assertNotIn("of 10,", printed)
         records, printed = self.call(chosen, "--survivors")
         self.assertEqual(printed.count(" of 10, survived"), 3)
-        self.assertNotIn("which lines", printed)  # nothing changed, so reach.py runs no tests
+        self.assertNotIn("finding the lines", printed)  # nothing changed, so reach.py runs no tests
 
     def test_a_call_that_was_killed_leaves_nothing_behind(self):
         sandbox = Sandbox(self.root, 2)

@@ -70,7 +70,7 @@ class Reach:
             hashes[case.name] = hashes.get(case.name) or str(digest(*case.command, file_hash(program) if pathlib.Path(program).is_file() else ""))
         todo = [case for case in cases if self.tests.get(case.name, {}).get("hash") != hashes[case.name]]
         if todo:
-            say(f"which lines {len(todo)} of {len(cases)} tests reach")
+            say(f"finding the lines that {len(todo)} of {len(cases)} tests reach")
             outputs = self.report_blocks(say)
             try:
                 blocks = {output: self.blocks_of(sandbox.build / output) for output in outputs}
@@ -95,7 +95,7 @@ class Reach:
                 if old.exists() and (not new.exists() or new.stat().st_mtime < old.stat().st_mtime):
                     wanted.append(path)
                     break
-        say(f"compiling {len(wanted)} sources so that they report")
+        say(f"compiling {len(wanted)} instrumented sources")
         with concurrent.futures.ThreadPoolExecutor(sandbox.jobs) as pool:
             level = {path: "-O1 " if path.startswith(SLOW_LOOPS) else "-O0 " for path in wanted}
             if None in pool.map(lambda path: sandbox.compile(path, self.objects, level[path] + FLAGS), wanted):
@@ -105,7 +105,7 @@ class Reach:
         objects = {str(path.relative_to(self.objects)): path for path in self.objects.rglob("*.o") if path != runtime}
         outputs = sandbox.link(objects, str(runtime))
         if outputs is None:
-            raise Failed("product code that reports does not link")
+            raise Failed("instrumented product code does not link")
         return [output for output in outputs if not output.endswith(".a")]
 
     def blocks_of(self, module):

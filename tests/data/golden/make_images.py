@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws small images into tests/fuzz/image_corpus, has Pillow and torchvision decode, resize and crop them, and writes
-what comes out to images.safetensors.
+"""Draws small images into tests/fuzz/image_corpus. Decodes, resizes and crops them with Pillow and torchvision, and
+writes the results to images.safetensors.
 
 usage: make_images.py     (needs Debian's python3-torchvision, and python3-pil)
 
-For every image: `<name>.rgb` (H,W,3) decoded; `<name>.eval` (3,S,S), Resize and
-CenterCrop; `<name>.crop<k>` (3,S,S), resized_crop of `<name>.box<k>` (left, top, width, height).
+Per image: `<name>.rgb` (H,W,3), decoded; `<name>.eval` (3,S,S), Resize and CenterCrop; `<name>.crop<k>` (3,S,S),
+resized_crop of `<name>.box<k>` (left, top, width, height).
 """
 import io
 import pathlib
@@ -26,7 +26,7 @@ BILINEAR = InterpolationMode.BILINEAR
 
 
 def draw(width, height, seed):
-    """Slopes, rings, an edge and a little noise: (height, width, 4) bytes, the last one alpha."""
+    """An image of gradients, rings, an edge and a little noise: (height, width, 4) bytes, alpha last."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     noise = np.random.default_rng(seed).integers(0, 24, (height, width, 4))
     rings = 100 + 100 * np.sin(((x - width / 3) ** 2 + (y - height / 2) ** 2) / 40)
