@@ -19,7 +19,7 @@ Backend& backend(DeviceKind kind) {
     case DeviceKind::cuda: break;
   }
   if (Backend* const plugin = cuda_plugin()) return *plugin;
-  throw Error(ErrorCode::device, "no GPU can be used: " + probe_cuda().reason);
+  throw Error(ErrorCode::device, "no usable GPU: " + probe_cuda().reason);
 }
 
 }  // namespace kernels

@@ -12,7 +12,7 @@ class CaptureTurn {
  public:
   // Thrown by a wait for another thread after give_up().
   struct GivenUp : std::runtime_error {
-    GivenUp() : std::runtime_error("another replica's recording failed") {}
+    GivenUp() : std::runtime_error("another replica's graph capture failed") {}
   };
 
   void take() { mutex_.lock(); }

@@ -23,12 +23,12 @@ void check_activations(const OpDesc& desc, LowPrecision low, std::initializer_li
   if (low != LowPrecision::allowed || !is_low(type)) return check_types(desc, tensors);
   for (const TensorDesc* tensor : tensors)
     if (tensor->type != type)
-      refuse(desc, std::string("activations and weights are of one type, not ") + to_string(type) + " and " +
+      refuse(desc, std::string("activations and weights must have one type, not ") + to_string(type) + " and " +
                        to_string(tensor->type));
 }
 
 void check_low(const OpDesc& desc, LowPrecision low, bool asked) {
-  if (asked && low != LowPrecision::allowed) refuse(desc, "this device has no mixed precision");
+  if (asked && low != LowPrecision::allowed) refuse(desc, "this device does not support mixed precision");
 }
 
 std::int64_t window_output(std::int64_t in, const Window& w) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; }
@@ -43,9 +43,11 @@ bool window_fits(const Shape& in, const Shape& out, const Window& w) {
 void check_conv(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y,
                 const Window& window) {
   const Shape &xs = x.shape, &ws = w.shape, &ys = y.shape;
-  if (xs.rank() != 4 || ws.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
-  if (ws[1] != xs[1] || ws[0] != ys[1]) refuse(desc, "the channels of the weights are not those of input and output");
-  if (ws[2] != window.kernel || ws[3] != window.kernel) refuse(desc, "the weights are not of the window's size");
+  if (xs.rank() != 4 || ws.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor must have four dimensions");
+  if (ws[1] != xs[1] || ws[0] != ys[1])
+    refuse(desc, "the channels of the weights differ from those of input and output");
+  if (ws[2] != window.kernel || ws[3] != window.kernel)
+    refuse(desc, "the size of the weights differs from that of the window");
   if (xs[0] != ys[0]) refuse(desc, "input and output have different batches");
   if (!window_fits(xs, ys, window)) refuse(desc, "the output does not fit the input and the window");
 }
@@ -53,10 +55,10 @@ void check_conv(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, co
 void check_linear(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y) {
   const Shape &xs = x.shape, &ws = w.shape, &ys = y.shape;
   if ((xs.rank() != 2 && xs.rank() != 4) || ws.rank() != 2 || ys.rank() != 2)
-    refuse(desc, "the input has two or four dimensions, weights and output have two");
+    refuse(desc, "the input must have two or four dimensions, weights and output two");
   if (xs[0] != ys[0]) refuse(desc, "input and output have different batches");
   if (ws[0] != ys[1] || ws[1] != xs.without_first().numel())
-    refuse(desc, "the features of the weights are not those of input and output");
+    refuse(desc, "the features of the weights differ from those of input and output");
 }
 
 void check_dropout(const OpDesc& desc, const DropoutSpec& dropout) {
@@ -67,31 +69,31 @@ void check_dropout(const OpDesc& desc, const DropoutSpec& dropout) {
 void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w,
                 const std::optional<DropoutSpec>& dropout) {
   const Shape &xs = x.shape, &ys = y.shape;
-  if (xs.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor has four dimensions");
+  if (xs.rank() != 4 || ys.rank() != 4) refuse(desc, "every tensor must have four dimensions");
   if (xs[0] != ys[0] || xs[1] != ys[1]) refuse(desc, "batch and channels of input and output differ");
   if (w.kernel > 15 || 2 * w.padding > w.kernel)
-    refuse(desc, "the window is at most 15, its padding at most half of it");
+    refuse(desc, "the window must be at most 15, and its padding at most half of it");
   if (!window_fits(xs, ys, w)) refuse(desc, "the output does not fit the input and the window");
   if (dropout) check_dropout(desc, *dropout);
 }
 
 void check_avg_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w, bool global) {
   if (!global) return check_pool(desc, x, y, w, std::nullopt);
-  if (x.shape.rank() != 4 || y.shape.rank() != 4) refuse(desc, "every tensor has four dimensions");
+  if (x.shape.rank() != 4 || y.shape.rank() != 4) refuse(desc, "every tensor must have four dimensions");
   if (x.shape[2] < 1 || x.shape[3] < 1) refuse(desc, "the images are empty");
   if (y.shape != Shape{x.shape[0], x.shape[1], 1, 1})
-    refuse(desc, "the output of a global pool has one cell for each sample and channel");
+    refuse(desc, "the output of a global pool must have one cell per sample and channel");
 }
 
 void check_norm(const OpDesc& desc, const TensorDesc& x) {
-  if (x.shape.rank() != 4) refuse(desc, "the tensor has four dimensions");
+  if (x.shape.rank() != 4) refuse(desc, "the tensor must have four dimensions");
   if (x.shape[1] < 1) refuse(desc, "there must be at least one channel");
 }
 
 void check_channels(const OpDesc& desc, std::int64_t channels, int parts, double eps) {
   if (channels < 1) refuse(desc, "there must be at least one channel, not " + std::to_string(channels));
   if (parts < 1) refuse(desc, "there must be at least one part, not " + std::to_string(parts));
-  if (!(eps >= 0)) refuse(desc, "eps must not be negative, as " + std::to_string(eps) + " is");
+  if (!(eps >= 0)) refuse(desc, "eps must not be negative, but is " + std::to_string(eps));
 }
 
 void check_count(const OpDesc& desc, std::int64_t count) {
@@ -171,13 +173,13 @@ struct Check {
   void operator()(const NormConv2dForward& d) const {
     of_one_type({&d.x, &d.w, &d.y});
     check_conv(desc, d.x, d.w, d.y, d.window);
-    if (d.eps && !d.moments) refuse(desc, "there are no stats without moments");
+    if (d.eps && !d.moments) refuse(desc, "stats require moments");
     check_channels(desc, d.y.shape[1], 1, d.eps.value_or(0));
   }
   void operator()(const NormConv2dBackwardData& d) const {
     of_one_type({&d.dx, &d.w, &d.dy});
     check_conv(desc, d.dx, d.w, d.dy, d.window);
-    if (d.renormalize && !d.relu) refuse(desc, "only a ReLU needs what is normalised again");
+    if (d.renormalize && !d.relu) refuse(desc, "renormalisation requires a ReLU");
   }
   void operator()(const NormConv2dBackwardWeights& d) const {
     of_one_type({&d.x, &d.dy});
@@ -191,29 +193,31 @@ struct Check {
   void operator()(const Conv2dPoolForward& d) const {
     (*this)(d.conv);
     (*this)(d.pool);
-    if (d.conv.y.shape != d.pool.x.shape) refuse(desc, "the pool reads another shape than the convolution writes");
+    if (d.conv.y.shape != d.pool.x.shape)
+      refuse(desc, "the pool's input shape differs from the convolution's output shape");
   }
   void operator()(const Conv2dReluBackwardData& d) const { (*this)(d.data); }
   void operator()(const LinearPoolBackwardData& d) const {
     (*this)(d.data);
     (*this)(d.pool);
-    if (d.data.dx.shape != d.pool.dy.shape) refuse(desc, "the layer reads another shape than the pool writes");
+    if (d.data.dx.shape != d.pool.dy.shape)
+      refuse(desc, "the layer's input shape differs from the pool's output shape");
   }
   void operator()(const LinearReluBackward& d) const {
     (*this)(d.weights);
     (*this)(d.data);
     if (d.weights.x.shape != d.data.dx.shape || d.weights.dw.shape != d.data.w.shape)
-      refuse(desc, "the two gradients are not those of one layer");
+      refuse(desc, "the two gradients belong to different layers");
   }
   void operator()(const LinearLoss& d) const {
     (*this)(d.linear);
     (*this)(d.loss);
     if (d.linear.y.shape != Shape{d.loss.batch, d.loss.classes})
-      refuse(desc, "the loss reads other logits than the layer writes");
+      refuse(desc, "the loss's logits differ from the layer's output");
   }
   void operator()(const DropoutApply& d) const {
     of_one_type({&d.x});
-    if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor has two or four dimensions");
+    if (d.x.shape.rank() != 2 && d.x.shape.rank() != 4) refuse(desc, "the tensor must have two or four dimensions");
     check_dropout(desc, d.dropout);
   }
   void operator()(const SoftmaxCrossEntropy& d) const {
@@ -231,7 +235,7 @@ struct Check {
       const DType other = (t == &d.src ? d.dst : d.src).type;
       if (converts || (is_low(t->type) && reads_low(other, t->type))) continue;
       refuse(desc, std::string("cannot convert ") + to_string(d.src.type) + " to " + to_string(d.dst.type) +
-                       " on this device; go by float32");
+                       " on this device; convert to float32 first");
     }
   }
   void operator()(const Fill&) const {}
@@ -244,7 +248,7 @@ struct Check {
     check_count(desc, d.count);
     check_low(desc, low, d.copy.has_value());
     if (d.copy && !is_low(*d.copy))
-      refuse(desc, std::string("the copy of the weights is bfloat16 or float16, not ") + to_string(*d.copy));
+      refuse(desc, std::string("the copy of the weights must be bfloat16 or float16, not ") + to_string(*d.copy));
   }
   void operator()(const GradNormPartials& d) const { check_count(desc, d.count); }
   void operator()(const GradNormFinish& d) const {
@@ -253,7 +257,7 @@ struct Check {
   }
   void operator()(const GatherImages& d) const {
     check_types(desc, {&d.x});
-    if (d.x.shape.rank() != 4) refuse(desc, "the tensor has four dimensions");
+    if (d.x.shape.rank() != 4) refuse(desc, "the tensor must have four dimensions");
   }
 
  private:

@@ -64,8 +64,8 @@ std::string cuda_text() {
 
 std::string describe_environment() {
   std::string text = line("system", system_name());
-  text +=
-      line("processor", processor() + ", " + std::to_string(kernels::usable_cores().size()) + " cores to this process");
+  text += line("processor", processor() + ", " + std::to_string(kernels::usable_cores().size()) +
+                                " cores available to this process");
   text += line("compiler", __VERSION__);
   text += kernels::backend(DeviceKind::cpu).describe();
   text += cuda_text();

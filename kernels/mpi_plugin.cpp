@@ -21,10 +21,10 @@ std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& rendezvous) {
   if (mpi == nullptr) throw Error(ErrorCode::usage, "communicator mpi cannot be used: " + mpi_reason());
   mpi->start();
   if (mpi->rank() != rendezvous.rank() || mpi->size() != rendezvous.size())
-    throw Error(ErrorCode::usage, "communicator mpi knows this process as rank " + std::to_string(mpi->rank()) +
-                                      " of " + std::to_string(mpi->size()) + ", which is rank " +
+    throw Error(ErrorCode::usage, "communicator mpi: the MPI rank of this process is " + std::to_string(mpi->rank()) +
+                                      " of " + std::to_string(mpi->size()) + ", but its rank is " +
                                       std::to_string(rendezvous.rank()) + " of " + std::to_string(rendezvous.size()) +
-                                      "; start the ranks by mpirun, or choose another communicator");
+                                      "; start the ranks with mpirun, or use another communicator");
   return mpi->make_wire(kMostMpiElements);
 }
 

@@ -40,11 +40,11 @@ DeviceProbe ask_driver(const char* driver_library) {
   // of a step are loaded before the step (kernels/cuda/runtime/launch.h).
   ::setenv("CUDA_MODULE_LOADING", "LAZY", 0);
   int error = init(0);
-  if (error != 0) return {0, "the NVIDIA driver does not start: cuInit gives " + describe(library, error)};
+  if (error != 0) return {0, "the NVIDIA driver cannot be initialised: cuInit returned " + describe(library, error)};
   int count = 0;
   error = device_count(&count);
-  if (error != 0) return {0, "the NVIDIA driver does not list its devices: " + describe(library, error)};
-  if (count == 0) return {0, "the NVIDIA driver sees no device"};
+  if (error != 0) return {0, "the NVIDIA driver cannot list its devices: " + describe(library, error)};
+  if (count == 0) return {0, "the NVIDIA driver reports no device"};
   return {count, {}};
 }
 
@@ -65,7 +65,7 @@ DeviceProbe probe_cuda(const char* driver_library) {
   const DeviceProbe driver = ask_driver(driver_library);
   if (driver.count == 0) return driver;
   if (loaded_plugin().backend == nullptr)
-    return {0, loaded_plugin().reason + "; the driver sees " + std::to_string(driver.count) +
+    return {0, loaded_plugin().reason + "; the driver reports " + std::to_string(driver.count) +
                    (driver.count == 1 ? " device" : " devices")};
   return loaded_plugin().backend->probe();
 }

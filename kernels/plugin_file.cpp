@@ -108,7 +108,7 @@ PluginFile load_plugin_file(const std::string& file, const char* entry, const st
     if (library == nullptr) return {nullptr, {}, "the " + title + " cannot be loaded: " + std::string(dlerror())};
     const auto function = reinterpret_cast<Entry>(dlsym(library, entry));
     if (function == nullptr)
-      return {nullptr, {}, path.string() + " is no plugin of dp (it lacks " + std::string(entry) + ")"};
+      return {nullptr, {}, path.string() + " is not a plugin of dp (it lacks " + std::string(entry) + ")"};
     const char* own_abi = "";
     void* const interface = function(abi_hash(), &own_abi);
     if (interface == nullptr)
@@ -118,8 +118,8 @@ PluginFile load_plugin_file(const std::string& file, const char* entry, const st
                   abi_hash() + ")"};
     return {interface, path.string(), {}};
   }
-  const std::string remedy =
-      overridden() ? "; DP_PLUGIN_PATH is set, so nothing else is searched)" : "; DP_PLUGIN_PATH names other places)";
+  const std::string remedy = overridden() ? "; DP_PLUGIN_PATH is set, so nothing else is searched)"
+                                          : "; set DP_PLUGIN_PATH to search other folders)";
   return {nullptr, {}, "no " + title + " was found (looked for " + listed(files) + remedy};
 }
 

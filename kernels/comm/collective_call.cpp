@@ -14,7 +14,7 @@ std::string to_string(const CollectiveCall& call) {
   text += by_bytes ? " bytes" : std::string(" ") + dp::to_string(call.type) + " elements";
   const bool rooted = parts || call.kind == Collective::broadcast || call.kind == Collective::reduce;
   if (rooted) text += " with root " + std::to_string(call.root);
-  if (call.summands != 1) text += ", " + std::to_string(call.summands) + " summands a rank";
+  if (call.summands != 1) text += ", " + std::to_string(call.summands) + " summands per rank";
   return text;
 }
 
@@ -24,7 +24,7 @@ void require_same_call(const std::string& name, std::uint64_t number, int rank, 
   CollectiveCall same_sizes = theirs;
   same_sizes.parts_hash = mine.parts_hash;
   throw Error(ErrorCode::usage, "communicator " + name + ", call " + std::to_string(number) + ": rank " +
-                                    std::to_string(rank) + " makes " + to_string(mine) + ", rank " +
+                                    std::to_string(rank) + " calls " + to_string(mine) + ", rank " +
                                     std::to_string(other) + " makes " + to_string(theirs) +
                                     (mine == same_sizes ? " in parts of other sizes" : "") +
                                     "; every rank must make the same calls in the same order");

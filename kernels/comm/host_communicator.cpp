@@ -155,14 +155,14 @@ void HostCommunicator::enqueue(const CollectiveCall& call, void* data, void* par
 std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::string_view name,
                                                                    std::span<Context* const> contexts) {
   if (name != "host")
-    throw Error(ErrorCode::usage, "replicas on the host have the communicator host, not '" + std::string(name) + "'");
+    throw Error(ErrorCode::usage, "CPU replicas require communicator host, not '" + std::string(name) + "'");
   const auto board = std::make_shared<CallBoard>("host", static_cast<int>(contexts.size()));
   std::vector<std::unique_ptr<Communicator>> handles;
   for (Context* const context : contexts) {
     const auto* host = dynamic_cast<const HostContext*>(context);
     if (host == nullptr)
       throw Error(ErrorCode::usage,
-                  "communicator host takes replicas on the host only, not " + to_string(context->device()));
+                  "communicator host supports only CPU replicas, not " + to_string(context->device()));
     handles.push_back(
         std::make_unique<HostCommunicator>(board, static_cast<int>(handles.size()), host->options().threads));
   }

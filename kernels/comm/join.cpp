@@ -18,9 +18,9 @@ namespace {
 // it. After that it works as between threads.
 std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, Rendezvous& rendezvous) {
   if (!rendezvous.one_host())
-    throw Error(ErrorCode::usage, "communicator host joins the processes of one host only; choose tcp");
+    throw Error(ErrorCode::usage, "communicator host connects only processes of one host; use tcp");
   if (!context.options().peer_processes)
-    throw Error(ErrorCode::usage, "communicator host needs a context whose memory other processes can reach");
+    throw Error(ErrorCode::usage, "communicator host requires a context with shared memory");
   std::shared_ptr<Buffer> lines;
   if (rendezvous.rank() == 0) lines = allocate_shared(CallBoard::lines_bytes(rendezvous.size()));
   const SharedPlace own = lines ? find_shared(lines->data()) : SharedPlace{};
@@ -61,7 +61,7 @@ std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& con
     return std::make_unique<WireCommunicator>(make_tcp_wire(rendezvous, host->options().abort), *host);
   if (name == "mpi" && host != nullptr) return std::make_unique<WireCommunicator>(make_mpi_wire(rendezvous), *host);
   throw Error(ErrorCode::usage,
-              "communicator '" + std::string(name) + "' does not join processes on " + to_string(context.device()));
+              "communicator '" + std::string(name) + "' cannot connect processes on " + to_string(context.device()));
 }
 
 }  // namespace dp::kernels

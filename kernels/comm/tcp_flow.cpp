@@ -149,7 +149,7 @@ void TcpFlow::received(int peer, std::size_t bytes) {
       throw Error(ErrorCode::device, "communicator " + name_ + ": rank " + std::to_string(peer) + " is at call " +
                                          std::to_string(their.number) + ", rank " + std::to_string(rank_) +
                                          " at call " + std::to_string(job_->number) +
-                                         "; do all ranks run one program?");
+                                         "; do all ranks run the same program?");
     require_same_call(name_, job_->number, rank_, job_->call, peer, call);
   }
   if (sums_) sum_arrived();

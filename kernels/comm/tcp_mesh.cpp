@@ -87,8 +87,9 @@ class Mesh {
       Place place;
       std::istringstream text(all[rank]);
       if (!(text >> place.address >> place.port >> place.secret) || place.secret.size() != kSecret)
-        throw Error(ErrorCode::device, "rank " + std::to_string(rank) + " did not tell communicator tcp where it is (" +
-                                           std::to_string(all[rank].size()) + " bytes); do all ranks run one program?");
+        throw Error(ErrorCode::device, "rank " + std::to_string(rank) + " sent no valid address to communicator tcp (" +
+                                           std::to_string(all[rank].size()) +
+                                           " bytes); do all ranks run the same program?");
       places_.push_back(std::move(place));
     }
   }
@@ -108,8 +109,8 @@ class Mesh {
                 places_[static_cast<std::size_t>(rank)].address;
     std::ostringstream seconds;
     seconds << rendezvous_.timeout_seconds();
-    return "rank " + std::to_string(rendezvous_.rank()) + " of communicator tcp has no connection with rank " + text +
-           " after " + seconds.str() + " s; is the way between them closed by a firewall?";
+    return "rank " + std::to_string(rendezvous_.rank()) + " of communicator tcp has no connection to rank " + text +
+           " after " + seconds.str() + " s; does a firewall block it?";
   }
 
   void wait() {
@@ -196,7 +197,7 @@ class Mesh {
   bool we_connected(const Opening& one) const { return one.speaks() && one.rank < rendezvous_.rank(); }
 
   void refuse(Opening& one) const {
-    if (we_connected(one)) give_up(one, "what answers there is not that rank");
+    if (we_connected(one)) give_up(one, "another program answers there");
     one.closed = true;
   }
   void lose(Opening& one, const Moved& moved) const {

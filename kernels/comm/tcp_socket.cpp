@@ -26,16 +26,16 @@ Addresses numeric(const std::string& address, int port) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0)
-    throw Error(ErrorCode::device, "'" + address + "' is no address that ranks can meet at (" + gai_strerror(error) +
-                                       "); name one in numbers");
+    throw Error(ErrorCode::device, "'" + address + "' is not an address that ranks can connect to (" +
+                                       gai_strerror(error) + "); give a numeric address");
   return {found, &freeaddrinfo};
 }
 
 Descriptor open_socket(const addrinfo& address) {
   Descriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket)
-    throw Error(ErrorCode::device,
-                "no socket for communicator tcp (" + describe_errno(errno) + "); raise ulimit -n when it is the limit");
+    throw Error(ErrorCode::device, "cannot create a socket for communicator tcp (" + describe_errno(errno) +
+                                       "); if that is the limit, raise ulimit -n");
   return socket;
 }
 
@@ -101,7 +101,7 @@ Moved try_receive(const Descriptor& socket, std::span<char> bytes) {
 std::string random_secret() {
   unsigned char bytes[16];
   if (getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes))
-    throw Error(ErrorCode::device, "the system gives no random numbers (" + describe_errno(errno) + ")");
+    throw Error(ErrorCode::device, "cannot read random numbers (" + describe_errno(errno) + ")");
   std::string text;
   for (const unsigned char byte : bytes)
     for (const int digit : {byte >> 4, byte & 15}) text += "0123456789abcdef"[digit];

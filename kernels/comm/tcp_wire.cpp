@@ -30,7 +30,8 @@ class TcpWire final : public Wire {
         sockets_(connect_all(rendezvous, abort)),
         flow_("tcp", rank_, size_),
         polled_(static_cast<std::size_t>(size_) + 1) {
-    if (!bell_) throw Error(ErrorCode::device, "no eventfd for communicator tcp (" + describe_errno(errno) + ")");
+    if (!bell_)
+      throw Error(ErrorCode::device, "cannot create an eventfd for communicator tcp (" + describe_errno(errno) + ")");
   }
 
   int rank() const override { return rank_; }
@@ -143,10 +144,10 @@ class TcpWire final : public Wire {
         if (!more.over) flow_.received(other, more.bytes);
       }
     }
-    throw Error(ErrorCode::device, "communicator tcp, rank " + std::to_string(rank_) + ": the connection with rank " +
-                                       std::to_string(peer) + " is gone (" +
+    throw Error(ErrorCode::device, "communicator tcp, rank " + std::to_string(rank_) +
+                                       ": lost the connection to rank " + std::to_string(peer) + " (" +
                                        (moved.error == 0 ? "closed by that rank" : describe_errno(moved.error)) +
-                                       "); what happened to that rank is in its own output");
+                                       "); see the output of that rank");
   }
 
   const Descriptor& socket(int peer) const { return sockets_[static_cast<std::size_t>(peer)]; }

@@ -36,7 +36,7 @@ class CpuBackend final : public HostBackend {
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
     if (options.activations)
       throw Error(ErrorCode::usage, std::string("mixed precision in ") + to_string(*options.activations) +
-                                        " is for GPUs: CPU replicas compute in float32; leave it off");
+                                        " requires GPUs: CPU replicas compute in float32; turn it off");
     return std::make_unique<CpuContext>(device, options);
   }
 };

@@ -25,7 +25,7 @@ const char* short_name(DType type) {
 
 std::string name_of(const DnnlDesc& md) {
   const dnnl_compat::Blocking b = dnnl_compat::blocking_of(md);
-  if (!b.known) throw Error(ErrorCode::usage, "oneDNN chose an opaque memory format, which a layout cannot name");
+  if (!b.known) throw Error(ErrorCode::usage, "oneDNN chose an opaque memory format, which a layout cannot describe");
   const std::size_t rank = b.dims.size();
   std::vector<std::int64_t> outer = b.padded;
   std::int64_t inner = 1;
@@ -108,7 +108,7 @@ ActivationView view_of(const TensorDesc& tensor) {
   const dnnl_compat::Blocking b = dnnl_compat::blocking_of(desc_of(tensor.layout));
   const auto refuse = [&]() -> ActivationView {
     throw Error(ErrorCode::usage,
-                "layout " + tensor.layout.name + " is not one of activations: use nchw, nhwc or blocked channels");
+                "layout " + tensor.layout.name + " is not an activation layout; use nchw, nhwc or blocked channels");
   };
   ActivationView v;
   v.n = b.dims[0];

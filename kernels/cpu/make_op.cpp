@@ -54,7 +54,7 @@ std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& opti
     return std::visit([&](const auto& d) { return make(d, used); }, desc);
   } catch (const dnnl::error& error) {
     throw Error(ErrorCode::usage,
-                std::string(name_of(desc)) + " cannot be made for" + shapes_of(desc) + ": oneDNN says " + error.what());
+                std::string(name_of(desc)) + " cannot be created for" + shapes_of(desc) + ": oneDNN: " + error.what());
   }
 }
 

@@ -52,8 +52,8 @@ class ReorderOp : public HostOp {
     same_order_ = make_layout(from, DType::f32) == make_layout(to, DType::f32);
     if (!same_order_ && (size_of(src_) == 2 || size_of(dst_) == 2))
       throw Error(ErrorCode::usage, std::string("reorder: ") + to_string(src_) + " to " + to_string(dst_) +
-                                        " keeps the order on CPUs, which is not that of " + tensors_[0].layout.name +
-                                        " and " + tensors_[1].layout.name + "; go by float32");
+                                        " cannot change the layout on CPUs, from " + tensors_[0].layout.name + " to " +
+                                        tensors_[1].layout.name + "; convert to float32 first");
     if (same_order_) {
       elements_ = static_cast<std::int64_t>(tensors_[0].layout.bytes / size_of(src_));
       return;
@@ -96,7 +96,7 @@ class ReorderOp : public HostOp {
   static void require_plain(const DnnlDesc& md, const DnnlDesc& plain, const TensorDesc& tensor) {
     if (!(make_layout(md, DType::f32) == make_layout(plain, DType::f32)))
       throw Error(ErrorCode::usage,
-                  "reorder: float64 must be row-major when the order changes, not " + tensor.layout.name);
+                  "reorder: float64 must be row-major if the layout changes, not " + tensor.layout.name);
   }
   // Padding is zero on both sides, hence it is copied like the rest.
   void copy(const void* src, void* dst) const {

@@ -51,19 +51,20 @@ std::string variant_of(const CudaOpOptions& options) {
 CudaOpOptions options_of_device(int device) {
   bind_device(device);
   CudaOpOptions options;
-  options.multiprocessors = attribute(device, cudaDevAttrMultiProcessorCount, "asking for the multiprocessors");
+  options.multiprocessors = attribute(device, cudaDevAttrMultiProcessorCount, "reading the number of multiprocessors");
   options.compute_capability =
-      10 * attribute(device, cudaDevAttrComputeCapabilityMajor, "asking for the compute capability") +
-      attribute(device, cudaDevAttrComputeCapabilityMinor, "asking for the compute capability");
+      10 * attribute(device, cudaDevAttrComputeCapabilityMajor, "reading the compute capability") +
+      attribute(device, cudaDevAttrComputeCapabilityMinor, "reading the compute capability");
   options.compute_capability = std::min(options.compute_capability, compiled_capability());
   options.shared_memory = static_cast<std::size_t>(
-      attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for the shared memory"));
+      attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin, "reading the shared memory size"));
   return options;
 }
 
 CudaContext::CudaContext(Device device, const ContextOptions& options) : device_(device), options_(options) {
   if (const DType type = activation_type(); type != DType::f32 && type != DType::bf16 && type != DType::f16)
-    throw Error(ErrorCode::usage, std::string("activations are float32, bfloat16 or float16, not ") + to_string(type));
+    throw Error(ErrorCode::usage,
+                std::string("activations must be float32, bfloat16 or float16, not ") + to_string(type));
   bind_thread();
   op_options_ = options_of_device(device.index);
   op_options_.deterministic = options.deterministic;

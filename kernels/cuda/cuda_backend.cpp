@@ -19,7 +19,8 @@ class CudaBackend final : public Backend {
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0) return {count, {}};
     cudaGetLastError();
-    return {0, "the CUDA runtime sees no device: " + cuda::describe(error == cudaSuccess ? cudaErrorNoDevice : error)};
+    return {0,
+            "the CUDA runtime reports no device: " + cuda::describe(error == cudaSuccess ? cudaErrorNoDevice : error)};
   }
 
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {
@@ -31,10 +32,11 @@ class CudaBackend final : public Backend {
                                                                 std::span<Context* const> contexts) override {
     for (Context* const context : contexts)
       if (context->device().kind != DeviceKind::cuda)
-        throw Error(ErrorCode::usage, to_string(context->device()) + " cannot exchange data with GPUs: it is none");
+        throw Error(ErrorCode::usage,
+                    to_string(context->device()) + " cannot exchange data with GPUs: it is not a GPU");
     if (name == "nccl") return make_nccl_communicators(contexts);
     if (name == "p2p") return make_p2p_communicators(contexts);
-    throw Error(ErrorCode::usage, "GPUs exchange data through p2p or nccl, not through '" + std::string(name) + "'");
+    throw Error(ErrorCode::usage, "GPUs require communicator p2p or nccl, not '" + std::string(name) + "'");
   }
 
   std::string describe() const override { return describe_devices(probe().count); }
@@ -42,12 +44,12 @@ class CudaBackend final : public Backend {
   // NCCL with several GPUs in one process can deadlock inside a graph. p2p cannot. If p2p would copy through the host,
   // the default is NCCL with eager steps (docs/decisions/0027).
   CommunicatorChoice default_communicator(std::span<const Device> devices, bool fixed_order) const override {
-    if (devices.size() < 2) return {"p2p", "one replica exchanges nothing"};
-    if (fixed_order) return {"p2p", "logical shards are summed in one order, which nccl does not promise"};
+    if (devices.size() < 2) return {"p2p", "one replica needs no communication"};
+    if (fixed_order) return {"p2p", "logical shards require a fixed summation order, which nccl does not guarantee"};
     std::vector<int> indices;
     for (const Device& device : devices) require_device(device), indices.push_back(device.index);
     const std::string detours = describe_detours(indices, peer_paths(indices));
-    if (detours.empty()) return {"p2p", "every pair of GPUs has direct access that was checked"};
+    if (detours.empty()) return {"p2p", "every pair of GPUs has verified direct access"};
     const std::string refusal = nccl_refusal(indices);
     if (refusal.empty()) return {"nccl", "p2p would copy between " + detours};
     return {"p2p", "nccl cannot be used: " + refusal};
@@ -55,7 +57,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) override {
     if (name == "nccl") return join_nccl(context, rendezvous);
     throw Error(ErrorCode::usage,
-                "GPUs of several processes exchange data through nccl, not through '" + std::string(name) + "'");
+                "GPUs of several processes require communicator nccl, not '" + std::string(name) + "'");
   }
   CommunicatorChoice default_communicator(const Rendezvous&) const override {
     return {"nccl", "each rank is a process with one GPU"};
@@ -71,7 +73,7 @@ class CudaBackend final : public Backend {
   std::size_t free_memory(Device device) const override {
     std::size_t free = 0, total = 0;
     bind_device(device.index);
-    check(cudaMemGetInfo(&free, &total), "asking for free memory");
+    check(cudaMemGetInfo(&free, &total), "reading the free memory");
     return free;
   }
 

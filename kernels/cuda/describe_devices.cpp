@@ -16,9 +16,9 @@ std::string release(int version) { return std::to_string(version / 1000) + "." +
 
 std::string describe_device(int device) {
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device), "asking what a device is");
+  check(cudaGetDeviceProperties(&properties, device), "reading device properties");
   char bus[32] = "";
-  check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "asking for a bus id");
+  check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "reading the bus id");
   return std::string(properties.name) + ", compute capability " + std::to_string(properties.major) + "." +
          std::to_string(properties.minor) + ", " + std::to_string(properties.multiProcessorCount) +
          " multiprocessors, " + std::to_string(properties.totalGlobalMem >> 20) + " MiB, bus " + bus;
@@ -28,8 +28,8 @@ std::string describe_device(int device) {
 
 std::string describe_devices(int count) {
   int driver = 0, runtime = 0;
-  check(cudaDriverGetVersion(&driver), "asking for the driver's version");
-  check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
+  check(cudaDriverGetVersion(&driver), "reading the driver version");
+  check(cudaRuntimeGetVersion(&runtime), "reading the runtime version");
   std::string text =
       "CUDA        runtime " + release(runtime) + ", driver for " + release(driver) + "\n" + describe_libraries();
   std::vector<int> devices(static_cast<std::size_t>(count));

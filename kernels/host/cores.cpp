@@ -66,8 +66,8 @@ std::vector<int> find_usable_cores() {
 [[noreturn]] void refuse(int core) {
   std::string usable;
   for (const int one : usable_cores()) usable += (usable.empty() ? "" : ",") + std::to_string(one);
-  throw Error(ErrorCode::device,
-              "cannot run a thread on core " + std::to_string(core) + "; the cores of this process are " + usable);
+  throw Error(ErrorCode::device, "cannot run a thread on core " + std::to_string(core) +
+                                     "; the cores available to this process are " + usable);
 }
 
 bool pin(int core) { return Mask(std::span(&core, 1)).apply(); }

@@ -15,7 +15,7 @@ class HostBackend : public Backend {
     return make_host_communicators(name, contexts);
   }
   CommunicatorChoice default_communicator(std::span<const Device>, bool) const override {
-    return {"host", "the replicas of one process share the host's memory"};
+    return {"host", "all replicas are in one process and share its memory"};
   }
   std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) override {
     return join_from_host(name, context, rendezvous);

@@ -36,7 +36,7 @@ void start_team(int members) {
   } catch (const std::system_error& error) {
     refused = "only " + std::to_string(trial.size() + 1) + " of the " + std::to_string(members) +
               " threads of a replica could be started (" + error.code().message() +
-              "); ask for fewer threads or replicas, or raise ulimit -u and -v";
+              "); use fewer threads or replicas, or raise ulimit -u and -v";
   } catch (const Error& error) {
     refused = error.what();
   }
@@ -59,7 +59,7 @@ HostContext::HostContext(Device device, const ContextOptions& options)
   if (options.threads < 1) throw Error(ErrorCode::usage, "a replica needs at least one thread");
   if (!options.cores.empty() && options.cores.size() != static_cast<std::size_t>(options.threads))
     throw Error(ErrorCode::usage, "a replica of " + std::to_string(options.threads) + " threads cannot be pinned to " +
-                                      std::to_string(options.cores.size()) + " cores; name one core per thread");
+                                      std::to_string(options.cores.size()) + " cores; give one core per thread");
 }
 
 void HostContext::bind_thread() {

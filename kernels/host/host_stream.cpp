@@ -93,8 +93,8 @@ void HostStream::download(void* dst, const void* src, std::size_t bytes) {
 
 void HostStream::upload(void* dst, const void* src, std::size_t bytes) {
   if (bytes > kMaxUploadBytes)
-    throw Error(ErrorCode::usage, "an upload of " + std::to_string(bytes) + " bytes is longer than " +
-                                      std::to_string(kMaxUploadBytes) + "; use copy");
+    throw Error(ErrorCode::usage, "an upload of " + std::to_string(bytes) + " bytes exceeds the limit of " +
+                                      std::to_string(kMaxUploadBytes) + "; use a copy instead");
   UploadCall call;
   call.dst = dst;
   call.bytes = bytes;

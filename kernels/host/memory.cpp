@@ -38,7 +38,7 @@ class HostBuffer final : public Buffer {
 };
 
 [[noreturn]] void refuse(std::size_t asked, std::size_t free) {
-  throw Error(ErrorCode::device, "out of memory: asked " + std::to_string(asked) + " bytes, " +
+  throw Error(ErrorCode::device, "out of memory: " + std::to_string(asked) + " bytes requested, " +
                                      (free > 0 ? std::to_string(free) : std::string("an unknown number of")) +
                                      " free; use a smaller batch or fewer replicas");
 }
@@ -82,9 +82,9 @@ void require_address_space(std::size_t bytes) {
   const std::size_t free = free_address_space();
   const std::size_t reserve = kAddressReserve + stacks_in_reserve.load();
   if (free >= reserve && free - reserve >= bytes) return;
-  throw Error(ErrorCode::device, "out of address space: asked " + std::to_string(bytes) + " bytes, " +
-                                     std::to_string(free) + " are left, " + std::to_string(reserve) +
-                                     " of them in reserve; raise ulimit -v and -d, or use fewer replicas or threads");
+  throw Error(ErrorCode::device, "out of address space: " + std::to_string(bytes) + " bytes requested, " +
+                                     std::to_string(free) + " free, of which " + std::to_string(reserve) +
+                                     " are reserved; raise ulimit -v and -d, or use fewer replicas or threads");
 }
 
 StackReserve::StackReserve(int threads) : bytes_(static_cast<std::size_t>(threads) * stack_bytes()) {

@@ -33,10 +33,10 @@ class SharedBuffer final : public Buffer {
   explicit SharedBuffer(std::size_t bytes) : bytes_(bytes), mapped_(std::max<std::size_t>(bytes, 1)) {
     require_address_space(mapped_);
     if (const std::size_t free = free_host_memory(); free > 0 && mapped_ > free)
-      throw Error(ErrorCode::device, "out of memory: asked " + std::to_string(bytes) + " bytes, " +
+      throw Error(ErrorCode::device, "out of memory: " + std::to_string(bytes) + " bytes requested, " +
                                          std::to_string(free) + " free; use a smaller batch or fewer replicas");
     file_ = ::memfd_create("dp", MFD_CLOEXEC);
-    if (file_ < 0) refuse("no shared memory could be made");
+    if (file_ < 0) refuse("cannot create shared memory");
     if (::ftruncate(file_, static_cast<off_t>(mapped_)) == 0)
       data_ = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_, 0);
     if (data_ == MAP_FAILED) {
@@ -44,10 +44,9 @@ class SharedBuffer final : public Buffer {
       ::close(file_);
       errno = error;
       if (error == EFBIG)
-        throw Error(ErrorCode::io,
-                    "shared memory of " + std::to_string(bytes) +
-                        " bytes is beyond the limit of a file's size; raise ulimit -f, or take --comm tcp");
-      refuse("out of shared memory: asked " + std::to_string(bytes) + " bytes");
+        throw Error(ErrorCode::io, "shared memory of " + std::to_string(bytes) +
+                                       " bytes exceeds the file size limit; raise ulimit -f, or use --comm tcp");
+      refuse("out of shared memory: " + std::to_string(bytes) + " bytes requested");
     }
     const std::scoped_lock lock(regions_mutex);
     regions.push_back({static_cast<const char*>(data_), {file_, ++allocations, mapped_, 0}});
@@ -104,7 +103,7 @@ void* PeerMemory::at(int rank, const SharedPlace& place) {
   const int error = errno;
   if (file >= 0) ::close(file);
   errno = error;
-  if (data == MAP_FAILED) refuse("the memory of rank " + std::to_string(rank) + " cannot be reached; try --comm tcp");
+  if (data == MAP_FAILED) refuse("the memory of rank " + std::to_string(rank) + " cannot be mapped; use --comm tcp");
   mappings_.push_back({rank, place.serial, data, place.bytes});
   return static_cast<char*>(data) + place.offset;
 }

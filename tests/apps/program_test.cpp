@@ -55,10 +55,10 @@ TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says s
   CHECK(summary["devices"].size() == 2);
   CHECK(summary["steps"] == 1);
   CHECK(summary["communicator"] == "host");
-  CHECK(summary["communicator_reason"] == "the replicas of one process share the host's memory");
+  CHECK(summary["communicator_reason"] == "all replicas are in one process and share its memory");
   CHECK(summary["graphs"] == "none");
   CHECK(summary["graphs_reason"] == "only GPUs have CUDA graphs");
-  CHECK_THAT(run.out, Catch::Contains("comm host: the replicas of one process share the host's memory\n"
+  CHECK_THAT(run.out, Catch::Contains("comm host: all replicas are in one process and share its memory\n"
                                       "graphs none: only GPUs have CUDA graphs\n"));
   CHECK(fs::exists(temp / summary["checkpoint"].get<std::string>()));
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "checkpoints/best"})

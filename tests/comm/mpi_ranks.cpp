@@ -66,7 +66,7 @@ std::string bfloat16(Communicator& comm, BareContext& context) {
     stream->synchronize();
   } catch (const Error& error) {
     const std::string text = error.what();
-    return error.code() == ErrorCode::usage && text.find("not bfloat16; take tcp or host") != std::string::npos
+    return error.code() == ErrorCode::usage && text.find("not bfloat16; use tcp or host") != std::string::npos
                ? ""
                : "told: " + text;
   }
@@ -147,7 +147,7 @@ int run(const std::string& what) {
         join_from_host("mpi", context, another);
         wrong = "a world that is not mpirun's was joined";
       } catch (const Error& error) {
-        if (std::strstr(error.what(), "start the ranks by mpirun") == nullptr) wrong = error.what();
+        if (std::strstr(error.what(), "start the ranks with mpirun") == nullptr) wrong = error.what();
       }
     }
     if (what == "die" && mpi->rank() == 1) _exit(9);

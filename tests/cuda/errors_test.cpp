@@ -40,7 +40,7 @@ TEST_CASE(
     ++failed;
     INFO("allocation " << k);
     CHECK(code == ErrorCode::device);
-    CHECK_THAT(text, Catch::Contains("out of memory on cuda:") && Catch::Contains("bytes asked"));
+    CHECK_THAT(text, Catch::Contains("out of memory on cuda:") && Catch::Contains("bytes requested"));
   }
   CHECK(failed > 10);
 }

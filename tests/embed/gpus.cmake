@@ -51,7 +51,7 @@ place_plugin()
 run(0 ${replicas})
 file(REMOVE ${place}/libdp_cuda.so)
 set(places "${place}/libdp_cuda.so, ${WORK}/build/libdp_cuda.so, ${WORK}/lib/dp/libdp_cuda.so")
-run(4 "no usable GPU: no CUDA plugin was found \\(looked for ${places}; DP_PLUGIN_PATH names other places\\); the driver sees 4 devices; to train on the CPU, pass cpus\\(N\\) as devices\n")
+run(4 "no usable GPU: no CUDA plugin was found \\(looked for ${places}; set DP_PLUGIN_PATH to search other folders\\); the driver reports 4 devices; to train on the CPU, pass cpus\\(N\\) as devices\n")
 run(0 ${replicas} ${CMAKE_COMMAND} -E env DP_PLUGIN_PATH=${SIMULATED})
 place_plugin()
 run(4 ".*no CUDA plugin was found \\(looked for /nowhere; DP_PLUGIN_PATH is set, so nothing else is searched\\).*"

@@ -26,12 +26,12 @@ TEST_CASE("the probe for CUDA says why there is none") {
   CHECK(probe_cuda("libdp_no_such_driver.so.1").reason == "no NVIDIA driver (libdp_no_such_driver.so.1 not found)");
   CHECK_THAT(probe_cuda("libz.so.1").reason, Catch::Contains("is not an NVIDIA driver"));
   CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_NO_DEVICE).reason,
-             Catch::Contains("cuInit gives error 100 (no CUDA-capable device is detected)"));
-  CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_BROKEN).reason, Catch::EndsWith("cuInit gives error 999"));
-  CHECK(probe_cuda(DP_FAKE_DRIVER_EMPTY).reason == "the NVIDIA driver sees no device");
+             Catch::Contains("cuInit returned error 100 (no CUDA-capable device is detected)"));
+  CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_BROKEN).reason, Catch::EndsWith("cuInit returned error 999"));
+  CHECK(probe_cuda(DP_FAKE_DRIVER_EMPTY).reason == "the NVIDIA driver reports no device");
   CHECK_THAT(probe_cuda(DP_FAKE_DRIVER_TWO).reason, Catch::Contains("no CUDA plugin was found") &&
                                                         Catch::Contains("/no/such/folder") &&
-                                                        Catch::EndsWith("the driver sees 2 devices"));
+                                                        Catch::EndsWith("the driver reports 2 devices"));
   for (const char* library : {"libdp_no_such_driver.so.1", DP_FAKE_DRIVER_BROKEN, DP_FAKE_DRIVER_TWO})
     CHECK(probe_cuda(library).count == 0);
 }
@@ -60,7 +60,7 @@ TEST_CASE("a plugin is sought in the run path of what holds this code, beside th
   CHECK(std::string(text) == "no sought plugin was found (looked for /recorded/folder" + file + ", /another" + file +
                                  ", " + folder(holder, 1) + file + ", " + folder(holder, 2) + "/lib/dp" + file + ", " +
                                  folder(program, 1) + file + ", " + folder(program, 2) + "/lib/dp" + file +
-                                 "; DP_PLUGIN_PATH names other places)");
+                                 "; set DP_PLUGIN_PATH to search other folders)");
   const PluginPath named("/named");
   seek(text, sizeof text);
   CHECK_THAT(text, Catch::EndsWith("(looked for /named; DP_PLUGIN_PATH is set, so nothing else is searched)"));
@@ -92,7 +92,7 @@ TEST_CASE("a plugin is taken from DP_PLUGIN_PATH, and refused in one line when i
     return plugin.reason;
   };
   CHECK_THAT(refused(folder.path()), Catch::Contains("no CUDA plugin was found"));
-  CHECK_THAT(refused(DP_FAKE_DRIVER_TWO), Catch::Contains("is no plugin of dp"));
+  CHECK_THAT(refused(DP_FAKE_DRIVER_TWO), Catch::Contains("is not a plugin of dp"));
   CHECK_THAT(refused(DP_FOREIGN_PLUGIN),
              Catch::Contains("belongs to another build of dp") && Catch::Contains("other-hash"));
   dp::test::write_text(folder / "libdp_cuda.so", "not a library");

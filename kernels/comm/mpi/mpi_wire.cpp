@@ -48,8 +48,7 @@ class MpiWire final : public Wire {
   void run(const WireJob& job, const Halt& halt) override {
     compare(job, halt);
     if (is_sum(job.call.kind) && job.call.type == DType::bf16)
-      throw Error(ErrorCode::usage,
-                  "communicator mpi sums float32 and float64, not bfloat16; take tcp or host for that");
+      throw Error(ErrorCode::usage, "communicator mpi supports float32 and float64, not bfloat16; use tcp or host");
     job_ = &job;
     type_ = type_of(job.call.type);
     element_ = size_of(job.call.type);

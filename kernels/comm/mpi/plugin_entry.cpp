@@ -22,15 +22,17 @@ class MpiLibrary final : public Mpi {
 
   void start() override {
     if (finished_)
-      throw Error(ErrorCode::usage, "MPI was finished in this process and does not start twice; start another process");
+      throw Error(ErrorCode::usage,
+                  "MPI was finalized in this process and cannot be initialized again; start a new process");
     if (started_) return;
     int granted = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &granted), "MPI_Init_thread");
     started_ = true;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (granted < MPI_THREAD_MULTIPLE)
-      throw Error(ErrorCode::usage, version() + " lets one thread call it at a time (level " + std::to_string(granted) +
-                                        "), communicators need several (MPI_THREAD_MULTIPLE); use a library that was "
+      throw Error(ErrorCode::usage, version() + " does not support calls from several threads (level " +
+                                        std::to_string(granted) +
+                                        "), but communicators require MPI_THREAD_MULTIPLE; use a library that was "
                                         "built with it, or another communicator");
   }
   bool started() const override { return started_ && !finished_; }
@@ -41,7 +43,7 @@ class MpiLibrary final : public Mpi {
   std::string broadcast(std::string_view from_rank_0) override {
     if (rank() == 0 && from_rank_0.size() > kMostText)
       throw Error(ErrorCode::usage, "a text of " + std::to_string(from_rank_0.size()) +
-                                        " bytes is too long to be handed out; at most 65536");
+                                        " bytes is too long for a broadcast; the limit is 65536");
     int length = static_cast<int>(from_rank_0.size());
     check(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD), "MPI_Bcast");
     std::string text(from_rank_0);

@@ -21,8 +21,8 @@ ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
 PoolPlanes planes_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
   const ActivationView x = view_beside(large, pooled), y = view_beside(pooled, large);
   if (x.c != y.c || x.block != y.block || x.blocks != y.blocks)
-    throw Error(ErrorCode::usage, "max_pool2d reads and writes in the same kind of layout, not " + large.layout.name +
-                                      " and " + pooled.layout.name);
+    throw Error(ErrorCode::usage, "max_pool2d requires the same kind of layout for input and output, not " +
+                                      large.layout.name + " and " + pooled.layout.name);
   return {x.h, x.w, y.h, y.w, x.block, window};
 }
 

@@ -41,7 +41,7 @@ NcclLibrary load() {
       find(library, "ncclGroupEnd", api.group_end, missing);
   std::string ignored;
   find(library, "ncclGetLastError", api.get_last_error, ignored);
-  if (!complete) return {nullptr, {}, file + " is no NCCL that can be used (it lacks " + missing + ")"};
+  if (!complete) return {nullptr, {}, file + " is not a usable NCCL library (it lacks " + missing + ")"};
   int version = 0;
   if (api.get_version(&version) != NcclResult::success || version < kOldest)
     return {nullptr, {}, file + " is NCCL " + nccl_release(api) + ", older than 2.10"};

@@ -14,7 +14,7 @@ NcclType nccl_type(DType type) {
   if (type == DType::f32) return NcclType::f32;
   if (type == DType::f64) return NcclType::f64;
   if (type == DType::bf16) return NcclType::bf16;
-  throw Error(ErrorCode::usage, std::string("nccl carries float32, float64 and bfloat16, not ") + to_string(type));
+  throw Error(ErrorCode::usage, std::string("nccl supports float32, float64 and bfloat16, not ") + to_string(type));
 }
 
 std::byte* at(void* data, std::int64_t element, DType type) {
@@ -71,7 +71,7 @@ void NcclCommunicator::enqueue_group(const char* what, Stream& stream, const Cal
 
 void NcclCommunicator::set_summands(int summands, std::int64_t stride) {
   if (summands < 1 || summands > kMostSummands)
-    throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands can be added on GPUs, not " +
+    throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands are supported on GPUs, not " +
                                       std::to_string(summands));
   summands_ = summands;
   stride_ = stride;

@@ -61,7 +61,7 @@ void NcclLink::poll() {
   const NcclResult asked = api_.comm_get_async_error(comm_, &error);
   if (asked != NcclResult::success) error = asked;
   if (error != NcclResult::success && error != NcclResult::in_progress)
-    end("NCCL on " + to_string(device_) + " was ended by an error: " + text_of(error));
+    end("NCCL on " + to_string(device_) + " failed asynchronously: " + text_of(error));
 }
 
 NcclWatch::NcclWatch(std::vector<std::unique_ptr<NcclLink>> links)

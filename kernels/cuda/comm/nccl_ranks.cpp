@@ -45,7 +45,7 @@ void put(std::array<char, Size>& field, const std::string& text) {
 std::string gpu_of(const CudaContext& context) {
   char host[64] = "", bus[32] = "";
   gethostname(host, sizeof host - 1);
-  check(cudaDeviceGetPCIBusId(bus, sizeof bus, context.device().index), "asking for a bus id");
+  check(cudaDeviceGetPCIBusId(bus, sizeof bus, context.device().index), "reading the bus id");
   return std::string(host) + " " + bus;
 }
 
@@ -68,8 +68,8 @@ void check_introductions(const std::vector<Introduction>& all) {
       throw Error(ErrorCode::usage, "rank " + std::to_string(rank) + ": " + all[rank].problem.data());
     for (std::size_t other = 0; other < rank; ++other)
       if (all[rank].gpu == all[other].gpu)
-        throw Error(ErrorCode::usage, "nccl wants a GPU for each rank: ranks " + std::to_string(other) + " and " +
-                                          std::to_string(rank) + " both use the one at " + all[rank].gpu.data());
+        throw Error(ErrorCode::usage, "nccl requires one GPU per rank: ranks " + std::to_string(other) + " and " +
+                                          std::to_string(rank) + " both use the GPU at " + all[rank].gpu.data());
   }
 }
 
@@ -150,20 +150,20 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(std::span<Con
   std::vector<int> devices;
   for (Context* const context : contexts) devices.push_back(context->device().index);
   if (const std::string refusal = nccl_refusal(devices); !refusal.empty())
-    throw Error(ErrorCode::usage, "nccl cannot be used: " + refusal + "; p2p can (--comm p2p)");
+    throw Error(ErrorCode::usage, "nccl cannot be used: " + refusal + "; use --comm p2p");
   const NcclApi& api = library();
   const int size = static_cast<int>(contexts.size());
   NcclId id{};
   check_nccl(api, api.get_unique_id(&id), "starting");
   std::vector<NcclComm> comms(contexts.size());
-  check_nccl(api, api.group_start(), "making communicators");
+  check_nccl(api, api.group_start(), "creating communicators");
   NcclResult first = NcclResult::success;
   for (int rank = 0; rank < size && first == NcclResult::success; ++rank) {
     bind_device(devices[static_cast<std::size_t>(rank)]);
     first = api.comm_init_rank(&comms[static_cast<std::size_t>(rank)], size, id, rank);
   }
   const NcclResult last = api.group_end();
-  check_nccl(api, first != NcclResult::success ? first : last, "making communicators");
+  check_nccl(api, first != NcclResult::success ? first : last, "creating communicators");
 
   std::vector<std::unique_ptr<NcclLink>> links;
   for (std::size_t rank = 0; rank < contexts.size(); ++rank)
@@ -184,7 +184,7 @@ std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& rendezvous
   std::vector<Introduction> all;
   for (const std::string& told : rendezvous.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
     if (told.size() != sizeof(Introduction))
-      throw Error(ErrorCode::usage, "the ranks are not of one build: their introductions to NCCL differ in size");
+      throw Error(ErrorCode::usage, "the ranks run different builds: their NCCL messages differ in size");
     std::memcpy(&all.emplace_back(), told.data(), sizeof(Introduction));
   }
   check_introductions(all);

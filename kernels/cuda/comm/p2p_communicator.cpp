@@ -49,7 +49,7 @@ P2pCommunicator::P2pCommunicator(std::shared_ptr<PostBoard> board, CudaContext& 
 
 void P2pCommunicator::set_summands(int summands, std::int64_t stride) {
   if (summands < 1 || summands * size() > kMostSummands)
-    throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands can be added on GPUs, not " +
+    throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands are supported on GPUs, not " +
                                       std::to_string(summands * size()));
   summands_ = summands;
   stride_ = stride;

@@ -143,7 +143,7 @@ void probe(const std::string& program, std::vector<DevicePair> pairs, const Sett
 
 std::string bus_id(int device) {
   char text[32] = "";
-  check(cudaDeviceGetPCIBusId(text, sizeof text, device), "asking for a bus id");
+  check(cudaDeviceGetPCIBusId(text, sizeof text, device), "reading the bus id");
   return text;
 }
 

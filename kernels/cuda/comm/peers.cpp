@@ -13,7 +13,7 @@ namespace {
 
 bool offered(int reader, int owner) {
   int can = 0;
-  check(cudaDeviceCanAccessPeer(&can, reader, owner), "asking for peer access");
+  check(cudaDeviceCanAccessPeer(&can, reader, owner), "querying peer access");
   return can != 0;
 }
 

@@ -13,7 +13,7 @@ constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
 int count(std::int64_t value, const char* what) {
   if (value > kMost)
     throw Error(ErrorCode::usage, std::string("a layer with ") + std::to_string(value) + " " + what +
-                                      " is too large for the CUDA backend; take a smaller batch");
+                                      " is too large for the CUDA backend; use a smaller batch");
   return static_cast<int>(value);
 }
 

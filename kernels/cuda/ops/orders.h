@@ -21,8 +21,8 @@ inline TensorDesc in_order_of(const TensorDesc& model, const TensorDesc& tensor)
 inline bool both_channels_last(const TensorDesc& a, const TensorDesc& b) {
   if (is_channels_last(a) && is_channels_last(b)) return true;
   if (order_of(a).channels_last || order_of(b).channels_last)
-    throw Error(ErrorCode::usage,
-                "a pool reads and writes in the same order, not " + a.layout.name + " and " + b.layout.name);
+    throw Error(ErrorCode::usage, "a pool requires one memory layout for input and output, not " + a.layout.name +
+                                      " and " + b.layout.name);
   return false;
 }
 
@@ -32,7 +32,7 @@ inline unsigned index_count(const TensorDesc& tensor) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 32) - (std::int64_t{1} << 20);
   const std::int64_t count = tensor.shape.numel();
   if (count > kMost)
-    throw Error(ErrorCode::usage, "a tensor " + to_string(tensor.shape) + " has more elements than this op counts, " +
+    throw Error(ErrorCode::usage, "a tensor " + to_string(tensor.shape) + " has more elements than this op supports, " +
                                       std::to_string(kMost) + "; use smaller micro-batches");
   return static_cast<unsigned>(count);
 }

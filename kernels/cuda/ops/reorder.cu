@@ -81,8 +81,8 @@ class ReorderOp final : public CudaOp {
     from_channels_last_ = src.channels_last;
     same_ = src.channels_last == dst.channels_last;
     if (same_ && src.channels_last && (src.channels != dst.channels || src.pixels != dst.pixels))
-      throw Error(ErrorCode::usage, "reorder: cannot bring " + tensors_[0].layout.name + " into the order " +
-                                        tensors_[1].layout.name + "; go by the plain order");
+      throw Error(ErrorCode::usage, "reorder: cannot convert " + tensors_[0].layout.name + " to " +
+                                        tensors_[1].layout.name + "; convert to the plain layout first");
   }
   std::string implementation() const override { return same_ ? "own:copy" : "own:transpose"; }
 

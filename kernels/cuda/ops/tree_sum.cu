@@ -148,7 +148,7 @@ template <typename T>
 void enqueue_any(const std::vector<const void*>& summands, void* out, std::int64_t count, cudaStream_t stream) {
   if (enqueue_usual<T>(summands, out, count, stream)) return;
   if (summands.size() > kMostSummands)
-    throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands can be added, not " +
+    throw Error(ErrorCode::usage, "at most " + std::to_string(kMostSummands) + " summands are supported, not " +
                                       std::to_string(summands.size()));
   Summands<T, kMostSummands> all{};
   for (std::size_t i = 0; i < summands.size(); ++i) all.of[i] = static_cast<const T*>(summands[i]);
@@ -164,7 +164,7 @@ void tree_sum(const std::vector<const void*>& summands, void* out, std::int64_t 
   if (type == DType::f32) return enqueue_any<float>(summands, out, count, stream);
   if (type == DType::f64) return enqueue_any<double>(summands, out, count, stream);
   if (type == DType::bf16) return enqueue_any<BFloat16>(summands, out, count, stream);
-  throw Error(ErrorCode::usage, std::string("sums are of float32, float64 and bfloat16, not ") + to_string(type));
+  throw Error(ErrorCode::usage, std::string("sums support float32, float64 and bfloat16, not ") + to_string(type));
 }
 
 void load_tree_sums(int summands) {

@@ -13,7 +13,7 @@ __global__ void any_kernel() {}
 int compiled_capability() {
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&any_kernel)),
-        "asking what a kernel was compiled for");
+        "reading the compiled architecture of a kernel");
   return attributes.ptxVersion;
 }
 

@@ -19,7 +19,7 @@ constexpr Generation kGenerations[] = {{75, 64, 512},   {80, 64, 1024},   {86, 1
 
 double attribute(cudaDeviceAttr which, int device) {
   int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "asking for a device's attribute");
+  check(cudaDeviceGetAttribute(&value, which, device), "reading a device attribute");
   return value;
 }
 

@@ -13,9 +13,9 @@ void GraphList::drop() {
 }
 
 CudaGraph::CudaGraph(GraphHandle graph, const Guards& guards, GraphList& list) : guards_(guards), list_(list) {
-  check(cudaGraphGetNodes(graph.get(), nullptr, &nodes_), "counting a graph's nodes");
+  check(cudaGraphGetNodes(graph.get(), nullptr, &nodes_), "counting the nodes of a graph");
   cudaGraphExec_t exec = nullptr;
-  check(cudaGraphInstantiate(&exec, graph.get(), 0), "making a graph ready");
+  check(cudaGraphInstantiate(&exec, graph.get(), 0), "instantiating a graph");
   exec_ = GraphExecHandle(exec);
   const std::scoped_lock lock(list_.mutex_);
   list_.graphs_.push_back(this);
@@ -47,7 +47,7 @@ void CudaGraph::use(const char* what, const Call& call) {
 }
 
 void CudaGraph::upload(const CudaStream& stream) {
-  use("bringing a graph to the device", [&](cudaGraphExec_t exec) { return cudaGraphUpload(exec, stream.native()); });
+  use("uploading a graph", [&](cudaGraphExec_t exec) { return cudaGraphUpload(exec, stream.native()); });
 }
 
 void CudaGraph::launch(Stream& stream) {

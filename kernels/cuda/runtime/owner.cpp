@@ -10,7 +10,7 @@ namespace {
 
 EventHandle event_handle(unsigned flags) {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, flags), "making an event");
+  check(cudaEventCreateWithFlags(&event, flags), "creating an event");
   return EventHandle(event);
 }
 
@@ -18,15 +18,15 @@ EventHandle event_handle(unsigned flags) {
 
 StreamHandle make_stream_handle() {
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   return StreamHandle(stream);
 }
 
 StreamHandle make_urgent_stream_handle() {
   int lowest = 0, highest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "reading the stream priorities");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "making a stream");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "creating a stream");
   return StreamHandle(stream);
 }
 
@@ -41,7 +41,7 @@ DeviceMemory device_memory(std::size_t bytes) {
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     throw Error(ErrorCode::device, "out of memory on " + current_device() + ": " + std::to_string(bytes) +
-                                       " bytes asked, " + std::to_string(free) + " free");
+                                       " bytes requested, " + std::to_string(free) + " free");
   }
   check(error, "allocating memory");
   return DeviceMemory(memory);

@@ -17,7 +17,7 @@ namespace {
 
 cudaPointerAttributes attributes_of(const void* pointer) {
   cudaPointerAttributes attributes{};
-  check(cudaPointerGetAttributes(&attributes, pointer), "asking what a pointer is");
+  check(cudaPointerGetAttributes(&attributes, pointer), "reading pointer attributes");
   return attributes;
 }
 
@@ -31,8 +31,8 @@ cudaEvent_t handle_of(Event& event) { return static_cast<CudaEvent&>(event).hand
 
 void bind_device(int device) {
   int current = -1;
-  check(cudaGetDevice(&current), "asking for the current device");
-  if (current != device) check(cudaSetDevice(device), "choosing a device");
+  check(cudaGetDevice(&current), "reading the current device");
+  if (current != device) check(cudaSetDevice(device), "setting the device");
 }
 
 CudaStream::CudaStream(int device, StreamUse use, Staging& staging, StreamList& siblings, const Guards& guards,

@@ -15,7 +15,7 @@ inline void check_on_16_bytes(std::initializer_list<const void*> tensors) {
   if (KernelLoading::active()) return;
   for (const void* const tensor : tensors)
     if (reinterpret_cast<std::uintptr_t>(tensor) % 16 != 0)
-      throw Error(ErrorCode::usage, "a tensor of a convolution on tensor cores does not lie at a multiple of 16 bytes");
+      throw Error(ErrorCode::usage, "a tensor of a convolution on tensor cores is not aligned to 16 bytes");
 }
 
 }  // namespace dp::kernels::cuda

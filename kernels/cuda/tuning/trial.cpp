@@ -172,7 +172,7 @@ bool succeeds(const std::string& what, const Use& use) {
     cudaGetLastError();
     if (cudaDeviceSynchronize() == cudaSuccess) return false;
     throw BrokenDevice(ErrorCode::device,
-                       "trying " + what + " broke the device: " + error.what() + "; leave it out with --no-autotune");
+                       "trial of " + what + " broke the device: " + error.what() + "; use --no-autotune");
   }
 }
 
@@ -307,7 +307,7 @@ std::vector<TrialResult> try_ops(const std::vector<TrialArgument>& arguments, st
   std::set<std::size_t, std::greater<>> sizes(workspaces.begin(), workspaces.end());
   for (const std::size_t workspace : sizes) {
     if (workspace < workspaces.front()) break;
-    if (succeeds("ways to compute an op", [&] { try_with(workspace); })) break;
+    if (succeeds("the candidates of an op", [&] { try_with(workspace); })) break;
     std::ranges::fill(results, TrialResult{});
   }
   return results;

@@ -14,8 +14,8 @@ constexpr std::size_t kBeyondCache = 2;  // in multiples of the cache size
 
 std::size_t bytes_of_cache() {
   int device = 0, bytes = 0;
-  check(cudaGetDevice(&device), "asking for the current device");
-  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "asking for the size of the L2 cache");
+  check(cudaGetDevice(&device), "reading the current device");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "reading the L2 cache size");
   return static_cast<std::size_t>(std::max(bytes, 0));
 }
 

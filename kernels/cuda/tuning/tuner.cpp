@@ -42,7 +42,7 @@ std::optional<double> tuning_limit() {
   char* end = nullptr;
   const double limit = std::strtod(text, &end);
   if (*end != '\0' || !(limit >= 0))
-    throw Error(ErrorCode::usage, std::string("DP_TUNING_SECONDS is '") + text + "'; it takes a number of seconds");
+    throw Error(ErrorCode::usage, std::string("DP_TUNING_SECONDS is '") + text + "'; give a number of seconds");
   return limit;
 }
 
@@ -190,10 +190,10 @@ double Tuner::seconds() const {
 
 std::string machine_of(int device) {
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device), "asking what a device is");
+  check(cudaGetDeviceProperties(&properties, device), "reading device properties");
   int driver = 0, runtime = 0;
-  check(cudaDriverGetVersion(&driver), "asking for the driver's version");
-  check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
+  check(cudaDriverGetVersion(&driver), "reading the driver version");
+  check(cudaRuntimeGetVersion(&runtime), "reading the runtime version");
   return std::string(properties.name) + "; sm_" + std::to_string(properties.major) + std::to_string(properties.minor) +
          "; " + std::to_string(properties.multiProcessorCount) + " multiprocessors; driver " + std::to_string(driver) +
          "; runtime " + std::to_string(runtime) + "; " + library_versions() +

@@ -33,7 +33,7 @@ CublasLtLibrary load() {
   library.find("cublasLtMatmulAlgoConfigGetAttribute", api.get_config);
   library.find("cublasLtMatmul", api.matmul);
   if (library.missing() != nullptr)
-    return {nullptr, {}, library.file() + " is no cuBLASLt that can be used (it lacks " + library.missing() + ")"};
+    return {nullptr, {}, library.file() + " is not a usable cuBLASLt library (it lacks " + library.missing() + ")"};
   if (api.get_version() < kOldest)
     return {nullptr, {}, library.file() + " is cuBLASLt " + cublaslt_release(api) + ", older than 12"};
   return {&api, library.file(), {}};

@@ -131,11 +131,11 @@ class CublasLtLinearOp final : public CudaOp {
   [[noreturn]] void fail(const std::string& why) const {
     cudaGetLastError();
     throw Error(ErrorCode::device, std::string("cuBLASLt failed in ") + problem_.name + " (" + name_ + ") on " +
-                                       current_device() + ": " + why + "; DP_CUBLASLT_LIBRARY=none leaves it out");
+                                       current_device() + ": " + why + "; set DP_CUBLASLT_LIBRARY=none to disable it");
   }
   void check_alignment(const CublasLtOperand& operand, const void* pointer) const {
     if (reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(operand.alignment) != 0)
-      fail("a tensor does not lie on a multiple of " + std::to_string(operand.alignment) + " bytes");
+      fail("a tensor is not aligned to " + std::to_string(operand.alignment) + " bytes");
   }
 
   const Problem problem_;

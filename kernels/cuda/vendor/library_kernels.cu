@@ -41,8 +41,8 @@ void enqueue_cast(cudaStream_t stream, const void* from, DType from_type, void* 
   if (from_type == DType::f32 && to_type == DType::f16) return cast<float, Float16>(stream, from, to, count);
   if (from_type == DType::bf16 && to_type == DType::f32) return cast<BFloat16, float>(stream, from, to, count);
   if (from_type == DType::f16 && to_type == DType::f32) return cast<Float16, float>(stream, from, to, count);
-  throw Error(ErrorCode::usage, std::string("a library's op is not cast from ") + to_string(from_type) + " to " +
-                                    to_string(to_type) + "; ask for float32 beside a 16-bit type");
+  throw Error(ErrorCode::usage, std::string("cannot cast a tensor of a library op from ") + to_string(from_type) +
+                                    " to " + to_string(to_type) + "; one of the types must be float32");
 }
 
 struct BiasSums::Kernels {

@@ -222,7 +222,7 @@ TEST_CASE("nccl: auto is p2p where every pair of GPUs is direct") {
     CHECK(net.communicator() == "p2p");
     CHECK(net.communicator_choice().what == "p2p");
     CHECK(net.communicator_choice().reason ==
-          (replicas == 1 ? "one replica exchanges nothing" : "every pair of GPUs has direct access that was checked"));
+          (replicas == 1 ? "one replica needs no communication" : "every pair of GPUs has verified direct access"));
     CHECK(net.graphs_choice().what == (replicas == 1 ? "one per replica" : "one of all replicas"));
   }
   CHECK(nccl.communicators() == 0);
@@ -357,7 +357,7 @@ TEST_CASE("nccl: an asynchronous error ends the run with NCCL's text") {
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::device);
-    CHECK_THAT(error.what(), Catch::Contains("NCCL on cuda:1 was ended by an error: remote process exited") &&
+    CHECK_THAT(error.what(), Catch::Contains("NCCL on cuda:1 failed asynchronously: remote process exited") &&
                                  Catch::Contains("planted"));
   }
 }
@@ -386,11 +386,11 @@ TEST_CASE("nccl: a rank without NCCL, or with another's GPU, is told to all") {
   {
     const SimulatedNccl nccl;
     for (const std::string& failure : in_worlds({1, 1}, join))
-      CHECK_THAT(failure, Catch::Contains("ranks 0 and 1 both use the one at"));
+      CHECK_THAT(failure, Catch::Contains("ranks 0 and 1 both use the GPU at"));
   }
   for (const std::string& failure : in_worlds({0, 1}, join))
     CHECK_THAT(failure, Catch::Contains("rank 0: nccl cannot be used: it is not simulated here"));
   for (const std::string& failure : in_worlds(
            {0}, [](int, Context&context, Rendezvous&world) { backend(DeviceKind::cuda).join("p2p", context, world); }))
-    CHECK_THAT(failure, Catch::Contains("not through 'p2p'"));
+    CHECK_THAT(failure, Catch::Contains("require communicator nccl, not 'p2p'"));
 }

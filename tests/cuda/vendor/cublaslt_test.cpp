@@ -194,11 +194,11 @@ TEST_CASE("cublaslt: a failure at run time says what failed where, and how to go
     CHECK(error.code() == ErrorCode::device);
     CHECK_THAT(error.what(), Catch::StartsWith("cuBLASLt failed in linear_forward (cublaslt:5 ") &&
                                  Catch::EndsWith(") on cuda:0: the function failed to launch on the GPU; "
-                                                 "DP_CUBLASLT_LIBRARY=none leaves it out"));
+                                                 "set DP_CUBLASLT_LIBRARY=none to disable it"));
   }
   CHECK_THROWS_WITH(
       rig.run(*candidates[1].make(), {x.data(), static_cast<std::byte*>(w.data()) + 4, b.data(), y.data()}),
-      Catch::Contains("does not lie on a multiple of 16 bytes"));
+      Catch::Contains("is not aligned to 16 bytes"));
 }
 
 TEST_CASE("cublaslt: a handle that is destroyed while another device is current is reported") {

@@ -215,11 +215,11 @@ TEST_CASE("cudnn: a failure at run time says what failed where, and how to go on
     CHECK(error.code() == ErrorCode::device);
     CHECK(error.what() ==
           std::string("cuDNN failed in conv2d_forward (cudnn:eng9 k2=7) on cuda:0: CUDNN_STATUS_EXECUTION_FAILED "
-                      "(planted); DP_CUDNN_LIBRARY=none leaves cuDNN out"));
+                      "(planted); set DP_CUDNN_LIBRARY=none to disable cuDNN"));
   }
   CHECK_THROWS_WITH(
       rig.run(*candidates[1].make(), {static_cast<std::byte*>(x.data()) + 4, w.data(), nullptr, y.data()}),
-      Catch::Contains("does not lie on a multiple of 16 bytes"));
+      Catch::Contains("is not aligned to 16 bytes"));
 }
 
 TEST_CASE("cudnn: a handle that is used or destroyed while another device is current is reported") {

@@ -25,7 +25,7 @@ CudnnLibrary load() {
   library.find("cudnnBackendGetAttribute", api.get_attribute);
   library.find("cudnnBackendExecute", api.execute);
   if (library.missing() != nullptr)
-    return {nullptr, {}, library.file() + " is no cuDNN 9 (it lacks " + library.missing() + ")"};
+    return {nullptr, {}, library.file() + " is not cuDNN 9 (it lacks " + library.missing() + ")"};
   if (api.get_version() / 10000 != 9)
     return {nullptr, {}, library.file() + " is cuDNN " + cudnn_release(api) + ", not 9"};
   return {&api, library.file(), {}};

@@ -17,7 +17,7 @@ void expect(const CudnnApi& api, CudnnStatus status, const char* what) {
 }
 
 CudnnDescriptor::CudnnDescriptor(const CudnnApi& api, CudnnKind kind) : api_(&api) {
-  expect(api, api.create_descriptor(kind, &descriptor_), "making a descriptor");
+  expect(api, api.create_descriptor(kind, &descriptor_), "creating a descriptor");
 }
 
 void CudnnDescriptor::finalize() { expect(*api_, api_->finalize(descriptor_), "finalizing a descriptor"); }

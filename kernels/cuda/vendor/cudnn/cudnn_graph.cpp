@@ -59,7 +59,7 @@ CudnnType cudnn_type(DType type) {
     case DType::f32: return CudnnType::f32;
     case DType::bf16: return CudnnType::bf16;
     case DType::f16: return CudnnType::f16;
-    default: throw CudnnRefusal(std::string("no convolution of ") + to_string(type));
+    default: throw CudnnRefusal(std::string("convolutions are not supported in ") + to_string(type));
   }
 }
 

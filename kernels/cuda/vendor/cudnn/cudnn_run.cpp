@@ -46,7 +46,7 @@ CudnnBackendDescriptor CudnnRun::pack_of(const CudnnPointers& pointers) {
 void CudnnRun::fail(const std::string& why) const {
   cudaGetLastError();
   throw Error(ErrorCode::device, std::string("cuDNN failed in ") + op_ + " (" + candidate_ + ") on " +
-                                     current_device() + ": " + why + "; DP_CUDNN_LIBRARY=none leaves cuDNN out");
+                                     current_device() + ": " + why + "; set DP_CUDNN_LIBRARY=none to disable cuDNN");
 }
 
 void CudnnRun::expect_run(CudnnStatus status) const {
@@ -56,7 +56,7 @@ void CudnnRun::expect_run(CudnnStatus status) const {
 void CudnnRun::check_alignment(const TensorDesc& tensor, const void* pointer) const {
   const auto alignment = static_cast<std::uintptr_t>(sample_alignment(tensor));
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0)
-    fail("a tensor does not lie on a multiple of " + std::to_string(alignment) + " bytes");
+    fail("a tensor is not aligned to " + std::to_string(alignment) + " bytes");
 }
 
 }  // namespace dp::kernels::cuda
