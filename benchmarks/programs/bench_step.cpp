@@ -233,7 +233,7 @@ int main(int argc, char** argv) {
   app.add_option("--input", options.input, "Shape of a sample")->delimiter(',')->capture_default_str();
   app.add_option("--classes", options.classes)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--batch", options.batch, "Images per step")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--batches", options.batches, "Different batches, used in turn")
+  app.add_option("--batches", options.batches, "Number of distinct batches, used cyclically")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--cpu", options.cpu, "Replicas on the CPU")->check(CLI::PositiveNumber)->capture_default_str();
@@ -244,7 +244,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--reduce", options.reduce)->check(CLI::IsMember({"auto", "master", "allreduce", "sharded"}));
   app.add_option("--images-on", options.images_on,
-                 "host: a batch brings float32 images; device: it names images kept as bytes")
+                 "host: float32 batches from the host; device: indices of device-resident bytes")
       ->check(CLI::IsMember({"host", "device"}));
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
