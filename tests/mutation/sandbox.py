@@ -9,7 +9,7 @@ import subprocess
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Test folders that do not test mutated code: simulated CUDA, and programs outside the tree.
-LEFT_OUT = {"cuda", "simt", "embed", "gpu", "mutation"}
+LEFT_OUT = {"cuda", "simulated_cuda", "embed", "gpu", "mutation"}
 
 
 class Failed(Exception):

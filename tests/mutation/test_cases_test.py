@@ -5,6 +5,7 @@ import tempfile
 import time
 import unittest
 
+import sandbox
 import test_cases
 from test_cases import Case, Runner, cases_of, chunks, ordered
 
@@ -32,6 +33,10 @@ class Lists(Pretended):
         answer = {"tests": [test("a"), test("b", "slow"), test("c", "simt"), test("d", "sanitize"), test("e", folder="/src/tests/gpu"),
                             {"name": "test_cuda_NOT_BUILT", "properties": []}]}
         self.assertEqual([case.name for case in cases_of(answer)], ["a", "d"])
+
+    def test_the_folders_left_out_are_there(self):
+        for folder in sandbox.LEFT_OUT:
+            self.assertTrue((sandbox.HERE.parent / folder).is_dir(), folder)
 
     def test_the_concepts_tests_come_first_then_the_cheapest(self):
         cases = [self.case("a: far", seconds=2), self.case("b: near", seconds=1), self.case("c: a Plan is kept", seconds=5)]
