@@ -105,15 +105,15 @@ std::unique_ptr<Event> CudaContext::make_event() {
 std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   bind_thread();
   check_shapes(desc, LowPrecision::allowed);
-  std::unique_ptr<CudaOp> pinned = pinned_op(desc);
+  std::unique_ptr<CudaOp> baseline = baseline_op(desc);
   Tuner::Choice choice;
   if (!tries()) {
-    choice.op = untried(desc, std::move(pinned), op_options_);
-  } else if (!has_ways(desc)) {
-    choice.op = std::move(pinned);
+    choice.op = untried(desc, std::move(baseline), op_options_);
+  } else if (!has_candidates(desc)) {
+    choice.op = std::move(baseline);
   } else {
     ++count_;
-    choice = choose(desc, std::move(pinned));
+    choice = choose(desc, std::move(baseline));
     ++count_;
   }
   load(desc, *choice.op, choice.ran);
@@ -129,26 +129,27 @@ void CudaContext::load(const OpDesc& desc, CudaOp& op, bool ran) const {
     run_once(trial_arguments(desc), op);
 }
 
-std::unique_ptr<CudaOp> CudaContext::pinned_op(const OpDesc& desc) const {
+std::unique_ptr<CudaOp> CudaContext::baseline_op(const OpDesc& desc) const {
   return std::visit([&](const auto& op) { return make(op, op_options_); }, desc);
 }
 
-Tuner::Choice CudaContext::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned) {
-  Tuner::Others others{own_candidates(desc, *pinned, op_options_),
-                       [&, problem = problem_of(desc, *pinned)] { return more_candidates(problem, desc); },
-                       [&] { return untried(desc, pinned_op(desc), op_options_); }};
-  return tuner().choose(desc, std::move(pinned), others, variant_of(op_options_));
+Tuner::Choice CudaContext::choose(const OpDesc& desc, std::unique_ptr<CudaOp> baseline) {
+  Tuner::Others others{own_candidates(desc, *baseline, op_options_),
+                       [&, problem = problem_of(desc, *baseline)] { return more_candidates(problem, desc); },
+                       [&] { return untried(desc, baseline_op(desc), op_options_); }};
+  return tuner().choose(desc, std::move(baseline), others, variant_of(op_options_));
 }
 
 // Library candidates, cached per problem. For a fused op also the unfused op with the chosen convolution.
 std::vector<Candidate> CudaContext::more_candidates(const std::string& problem, const OpDesc& desc) {
-  auto known = library_ways_.find(problem);
-  if (known == library_ways_.end()) known = library_ways_.emplace(problem, library_candidates(desc, op_options_)).first;
+  auto known = library_candidates_.find(problem);
+  if (known == library_candidates_.end())
+    known = library_candidates_.emplace(problem, library_candidates(desc, op_options_)).first;
   std::vector<Candidate> candidates = known->second;
   if (const auto convolution = inner_convolution(desc)) {
-    auto pinned = pinned_op(*convolution);
-    const std::string ordinary = pinned->implementation();
-    auto chosen = std::make_shared<std::unique_ptr<CudaOp>>(choose(*convolution, std::move(pinned)).op);
+    auto baseline = baseline_op(*convolution);
+    const std::string ordinary = baseline->implementation();
+    auto chosen = std::make_shared<std::unique_ptr<CudaOp>>(choose(*convolution, std::move(baseline)).op);
     if (const std::string name = (*chosen)->implementation(); name != ordinary)
       candidates.push_back({unfused_name(name), [=, this] { return unfused(desc, std::move(*chosen), op_options_); }});
   }
@@ -169,9 +170,9 @@ std::optional<double> CudaContext::seconds_of(const OpDesc& desc) {
   if (!tries() || trial_arguments(desc).empty()) return {};
   bind_thread();
   check_shapes(desc, LowPrecision::allowed);
-  std::unique_ptr<CudaOp> pinned = pinned_op(desc);
-  std::optional<double> microseconds = tuner().known_microseconds(desc, *pinned, variant_of(op_options_));
-  if (!microseconds) microseconds = choose(desc, std::move(pinned)).microseconds;
+  std::unique_ptr<CudaOp> baseline = baseline_op(desc);
+  std::optional<double> microseconds = tuner().known_microseconds(desc, *baseline, variant_of(op_options_));
+  if (!microseconds) microseconds = choose(desc, std::move(baseline)).microseconds;
   if (!microseconds) return {};
   return *microseconds * 1e-6;
 }

@@ -66,9 +66,9 @@ class CudaContext final : public Context {
  private:
   bool tries() const { return options_.autotune && !options_.deterministic; }
   Tuner& tuner();
-  std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) const;
+  std::unique_ptr<CudaOp> baseline_op(const OpDesc& desc) const;
   void load(const OpDesc& desc, CudaOp& op, bool ran) const;
-  Tuner::Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned);
+  Tuner::Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> baseline);
   std::vector<Candidate> more_candidates(const std::string& problem, const OpDesc& desc);
   void resume();
 
@@ -84,7 +84,7 @@ class CudaContext final : public Context {
   CollectiveOrder collective_order_;
   Tuner* tuner_ = nullptr;  // of this kind of device; null until first used
   // Library candidates by problem. Asking the libraries takes tens of milliseconds.
-  std::map<std::string, std::vector<Candidate>> library_ways_;
+  std::map<std::string, std::vector<Candidate>> library_candidates_;
   std::atomic<std::uint64_t> count_{0};  // incremented before and after each choice: trials take a while
 };
 

@@ -11,10 +11,10 @@ namespace {
 // Cost model of an H200. The unit is one multiply-add of one multiprocessor, which does 2.5e11 per second. Other
 // devices use the same model, so results are the same; only speed may suffer.
 constexpr std::int64_t kMultiprocessors = 132;
-constexpr std::int64_t kStepsToStart = 4;        // per block, before its first product and after its last
-constexpr std::int64_t kStep = 16;               // elements of k per step, as in gemm_tile.h
-constexpr std::int64_t kSecondKernel = 500'000;  // 2 us: extra cost of a split
-constexpr std::int64_t kLeastDepth = 128;        // minimum elements of k per split
+constexpr std::int64_t kStepsToStart = 4;     // per block, before its first product and after its last
+constexpr std::int64_t kStep = 16;            // elements of k per step, as in gemm_tile.h
+constexpr std::int64_t kSplitCost = 500'000;  // 2 us: extra cost of a split
+constexpr std::int64_t kLeastDepth = 128;     // minimum elements of k per split
 constexpr std::int64_t kMostSplits = 512;
 constexpr std::int64_t kMostPartials = 1 << 24;  // floats of workspace
 
@@ -43,7 +43,7 @@ std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits)
   const std::int64_t speed = tile.speed * busy(std::min(each, tile.blocks) * tile.warps);
   const std::int64_t product = each * tile.rows * tile.cols * steps * kStep * 10'000 / speed;
   // Writing and reading one float costs as much as half a multiply-add of one multiprocessor.
-  return product + (splits > 1 ? kSecondKernel + shape.results * splits / 2 : 0);
+  return product + (splits > 1 ? kSplitCost + shape.results * splits / 2 : 0);
 }
 
 std::int64_t most_splits(const GemmShape& shape) {

@@ -37,7 +37,7 @@ class FusedCudaOp final : public CudaOp {
 };
 
 template <FusedConvolution Desc>
-std::unique_ptr<CudaOp> pinned(const Desc& desc, const CudaOpOptions& options) {
+std::unique_ptr<CudaOp> baseline(const Desc& desc, const CudaOpOptions& options) {
   return unfused(desc, make(convolution_of(desc), options), options);
 }
 
@@ -50,13 +50,13 @@ std::unique_ptr<CudaOp> unfused(const OpDesc& desc, std::unique_ptr<CudaOp> conv
 std::string unfused_name(const std::string& convolution) { return "unfused: " + convolution; }
 
 std::unique_ptr<CudaOp> make(const NormConv2dForward& desc, const CudaOpOptions& options) {
-  return pinned(desc, options);
+  return baseline(desc, options);
 }
 std::unique_ptr<CudaOp> make(const NormConv2dBackwardData& desc, const CudaOpOptions& options) {
-  return pinned(desc, options);
+  return baseline(desc, options);
 }
 std::unique_ptr<CudaOp> make(const NormConv2dBackwardWeights& desc, const CudaOpOptions& options) {
-  return pinned(desc, options);
+  return baseline(desc, options);
 }
 
 }  // namespace dp::kernels::cuda

@@ -13,7 +13,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kLeastCapability = 80;
-constexpr std::size_t kWays = 8;  // most candidates of an op
+constexpr std::size_t kMaxCandidates = 8;  // most candidates of an op
 
 bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
 
@@ -51,7 +51,7 @@ template <typename Desc>
 std::vector<Candidate> candidates(const Desc& desc, const GemmShape& shape, const MmaLimits& limits,
                                   const CudaOpOptions& options, std::string (*name)(const MmaChoice&) = mma_name) {
   std::vector<Candidate> all;
-  for (const MmaChoice& choice : mma_choices(shape, limits, kWays))
+  for (const MmaChoice& choice : mma_choices(shape, limits, kMaxCandidates))
     all.push_back(
         {name(choice), [desc, choice, count = options.multiprocessors] { return make_mma(desc, choice, count); }});
   return all;

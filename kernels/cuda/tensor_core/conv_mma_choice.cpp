@@ -11,11 +11,11 @@ namespace {
 // Cost model of an H200, like that in gemm_choice.cpp. The unit is one multiply-add of one multiprocessor's tensor
 // cores with mma.sync. The assumed rate is 1.9e12 per second, about 60 % of wgmma. Nothing was measured.
 constexpr std::int64_t kMultiprocessors = 132;
-constexpr std::int64_t kByte = 45;                 // a byte read from the L2 cache, at 5.5e12 bytes per second
-constexpr std::int64_t kStepsToStart = 6;          // per block, before its first product and after its last
-constexpr std::int64_t kPartial = 4;               // one float written and read
-constexpr std::int64_t kSecondKernel = 3'800'000;  // 2 us
-constexpr std::int64_t kLeastDepth = 256;          // minimum elements of k per split
+constexpr std::int64_t kByte = 45;              // a byte read from the L2 cache, at 5.5e12 bytes per second
+constexpr std::int64_t kStepsToStart = 6;       // per block, before its first product and after its last
+constexpr std::int64_t kPartial = 4;            // one float written and read
+constexpr std::int64_t kSplitCost = 3'800'000;  // 2 us
+constexpr std::int64_t kLeastDepth = 256;       // minimum elements of k per split
 constexpr std::int64_t kMostSplits = 512;
 constexpr std::int64_t kMostPartials = 1 << 24;  // floats of workspace
 
@@ -50,7 +50,7 @@ std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits)
   const std::int64_t traffic = resident ? 0 : (tile.rows + tile.cols) * 2 * kByte;
   const std::int64_t product =
       each * steps * tile.step * std::max(arithmetic, traffic) + (resident ? kResidentStart : 0);
-  return product + (splits > 1 ? kSecondKernel + shape.results * splits * kPartial : 0);
+  return product + (splits > 1 ? kSplitCost + shape.results * splits * kPartial : 0);
 }
 
 std::int64_t most_splits(const GemmShape& shape, bool splittable) {

@@ -19,9 +19,9 @@ void append(std::vector<Candidate>& candidates, std::vector<Candidate> more) {
 
 }  // namespace
 
-std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
+std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
   std::vector<Candidate> candidates = mma_candidates(desc, options);
-  for (const GemmChoice& choice : pinned.alternatives()) {
+  for (const GemmChoice& choice : baseline.alternatives()) {
     CudaOpOptions with = options;
     with.gemm = choice;
     candidates.push_back(
@@ -36,8 +36,8 @@ std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOption
   return candidates;
 }
 
-std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options) {
-  std::vector<Candidate> candidates = own_candidates(desc, pinned, options);
+std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
+  std::vector<Candidate> candidates = own_candidates(desc, baseline, options);
   append(candidates, library_candidates(desc, options));
   return candidates;
 }

@@ -15,13 +15,12 @@ struct Candidate {
   std::function<std::unique_ptr<CudaOp>()> make;  // null or Error: not available on this device
 };
 
-// The order is the same in every run, the most promising first. All ops use the tensors that `pinned`, the baseline,
-// resolved.
-std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
+// The order is the same in every run, the most promising first. All ops use the tensors that `baseline` resolved.
+std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
 // Asking the libraries takes tens of milliseconds.
 std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOptions& options);
 // Own and library candidates.
-std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& pinned, const CudaOpOptions& options);
+std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
 
 // The op to use without trials: the first tensor-core candidate (conv_mma.h), otherwise `ordinary`, which make()
 // created. In trials `ordinary` stays the baseline, with which candidates are compared.

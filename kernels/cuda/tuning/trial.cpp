@@ -242,7 +242,7 @@ std::vector<TrialArgument> trial_arguments(const OpDesc& desc) {
       desc);
 }
 
-bool has_ways(const OpDesc& desc) {
+bool has_candidates(const OpDesc& desc) {
   return !std::holds_alternative<BatchNormForward>(desc) && !trial_arguments(desc).empty();
 }
 

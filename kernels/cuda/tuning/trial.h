@@ -23,7 +23,7 @@ struct TrialArgument {
 // The arguments of an op that can be tried; empty for other ops.
 std::vector<TrialArgument> trial_arguments(const OpDesc& desc);
 // Whether the op has several candidates.
-bool has_ways(const OpDesc& desc);
+bool has_candidates(const OpDesc& desc);
 
 inline constexpr double kUnfit = 1e30;
 

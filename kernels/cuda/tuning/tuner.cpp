@@ -87,23 +87,23 @@ Tuner::Known Tuner::look_up(const std::string& problem) {
   return {cache_.find(problem), hopeless_.contains(problem), note == notes_.end() ? std::string() : note->second};
 }
 
-Tuner::Choice Tuner::untried(const std::string& problem, std::unique_ptr<CudaOp> pinned, const Others& others,
+Tuner::Choice Tuner::untried(const std::string& problem, std::unique_ptr<CudaOp> baseline, const Others& others,
                              double limit) {
   auto op = others.untried ? others.untried() : nullptr;
-  if (op == nullptr) op = std::move(pinned);
+  if (op == nullptr) op = std::move(baseline);
   const std::scoped_lock lock(mutex_);
   if (notes_.emplace(problem, "not tried: " + over(limit)).second)
     log_untried(problem, op->implementation(), over(limit));
   return {std::move(op), {}, notes_[problem]};
 }
 
-Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const Others& others,
+Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> baseline, const Others& others,
                             const std::string& variant) {
-  const std::string problem = problem_of(desc, *pinned) + variant;
+  const std::string problem = problem_of(desc, *baseline) + variant;
   const std::optional<double> limit = tuning_limit();
   const auto nothing_tried = [&]() -> Choice {
     auto op = others.untried ? others.untried() : nullptr;
-    return {op ? std::move(op) : std::move(pinned)};
+    return {op ? std::move(op) : std::move(baseline)};
   };
   const auto remembered = [&](const Known& known, const std::vector<Candidate>& candidates) -> Choice {
     for (const Candidate& candidate : candidates)
@@ -117,23 +117,23 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
     const Known known = look_up(problem);
     if (known.hopeless) return nothing_tried();
     if (!known.choice) return {};
-    if (known.choice->candidate == pinned->implementation())
-      return {std::move(pinned), known.choice->microseconds, known.note};
+    if (known.choice->candidate == baseline->implementation())
+      return {std::move(baseline), known.choice->microseconds, known.note};
     if (Choice choice = remembered(known, others.known); choice.op) return choice;
     if (!asked && others.more) more = others.more(), asked = true;
     return remembered(known, more);
   };
   if (Choice choice = known_choice(); choice.op) return choice;
-  if (limit && spent_ >= *limit) return untried(problem, std::move(pinned), others, *limit);
+  if (limit && spent_ >= *limit) return untried(problem, std::move(baseline), others, *limit);
   if (!asked && others.more) more = others.more(), asked = true;
   const std::scoped_lock lock(trying_);
   if (Choice choice = known_choice(); choice.op) return choice;  // another replica has tried it meanwhile
   const double before = spent_, begin = seconds();
   const auto out_of_time = [&] { return limit && before + seconds() - begin >= *limit; };
-  if (out_of_time()) return untried(problem, std::move(pinned), others, *limit);
+  if (out_of_time()) return untried(problem, std::move(baseline), others, *limit);
 
   std::vector<std::unique_ptr<CudaOp>> all;
-  all.push_back(std::move(pinned));
+  all.push_back(std::move(baseline));
   std::size_t offered = 1;
   for (const std::vector<Candidate>* const candidates :
        {&others.known, static_cast<const std::vector<Candidate>*>(&more)})
@@ -151,7 +151,7 @@ Tuner::Choice Tuner::choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, 
   const auto least = std::ranges::min_element(results, {}, &TrialResult::microseconds);
   const std::scoped_lock keeping(mutex_);
   if (least->microseconds >= kUnfit) {
-    pinned = std::move(all.front());
+    baseline = std::move(all.front());
     hopeless_.insert(problem);
     return nothing_tried();
   }
@@ -172,9 +172,10 @@ std::unique_ptr<Op> as_op(Tuner::Choice choice) {
   return std::make_unique<TunedOp>(std::move(choice));
 }
 
-std::optional<double> Tuner::known_microseconds(const OpDesc& desc, const CudaOp& pinned, const std::string& variant) {
+std::optional<double> Tuner::known_microseconds(const OpDesc& desc, const CudaOp& baseline,
+                                                const std::string& variant) {
   const std::scoped_lock lock(mutex_);
-  const auto known = cache_.find(problem_of(desc, pinned) + variant);
+  const auto known = cache_.find(problem_of(desc, baseline) + variant);
   if (!known) return {};
   return known->microseconds;
 }

@@ -33,7 +33,7 @@ class Tuner {
   struct Others {
     std::vector<Candidate> known{};                  // searched before more() is called
     std::function<std::vector<Candidate>()> more{};  // may be empty; may call this tuner for other problems
-    // Makes the op to use instead of `pinned` if nothing could be tried; may be empty.
+    // Makes the op to use instead of `baseline` if nothing could be tried; may be empty.
     std::function<std::unique_ptr<CudaOp>()> untried{};
   };
   struct Choice {
@@ -42,15 +42,15 @@ class Tuner {
     std::string note{};                    // what was left out because of the time limit
     bool ran = false;                      // the op has just run on this device
   };
-  // Returns `pinned`, the baseline, or a candidate, for the calling thread's current device. Trials allocate and free
+  // Returns `baseline` or a candidate, for the calling thread's current device. Trials allocate and free
   // memory of the device. Candidates that fail, or differ from the baseline by more than rounding, are rejected.
   // `variant` is part of the key: it names options that allow more candidates. When the trials have used up
   // DP_TUNING_SECONDS, the current trial ends with its best candidate so far. Later problems use the untried op.
   // Neither choice is written to disk.
-  Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> pinned, const Others& others,
+  Choice choose(const OpDesc& desc, std::unique_ptr<CudaOp> baseline, const Others& others,
                 const std::string& variant = {});
   // The time of the op chosen for the problem, in this run or an earlier one.
-  std::optional<double> known_microseconds(const OpDesc& desc, const CudaOp& pinned, const std::string& variant = {});
+  std::optional<double> known_microseconds(const OpDesc& desc, const CudaOp& baseline, const std::string& variant = {});
 
  protected:
   // As try_ops(); the first op is the baseline.
@@ -65,7 +65,7 @@ class Tuner {
     std::string note;
   };
   Known look_up(const std::string& problem);
-  Choice untried(const std::string& problem, std::unique_ptr<CudaOp> pinned, const Others& others, double limit);
+  Choice untried(const std::string& problem, std::unique_ptr<CudaOp> baseline, const Others& others, double limit);
 
   std::mutex trying_, mutex_;  // mutex_ guards the members below
   TuningCache cache_;

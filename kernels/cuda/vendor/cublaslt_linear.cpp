@@ -23,7 +23,7 @@ struct Problem {
   bool own_bias_gradient = false;  // our kernel computes it
   bool narrow_bias = false;        // the bias is rounded to y's type first
   TensorDesc dy;                   // for own_bias_gradient
-  std::size_t places = kMostCublasLtWays;
+  std::size_t places = kMaxCublasLtCandidates;
 };
 
 CublasLtOperand operand(const TensorDesc& tensor, bool batched) {
@@ -73,7 +73,7 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
     product.transpose_b = true;
     problem.a = 0, problem.b = 1, problem.d = 2, problem.bias = 3, problem.dy = t.y;
     if (!d->bias) return {problem};
-    problem.places = kMostCublasLtWays / 2;
+    problem.places = kMaxCublasLtCandidates / 2;
     Problem fused = problem;
     fused.bias_in_epilogue = true, fused.product.epilogue = CublasLtEpilogue::bias_gradient_b;
     problem.own_bias_gradient = true;

@@ -66,7 +66,7 @@ class Spoiled final : public CudaOp {
   std::size_t argument_, byte_;
 };
 
-std::unique_ptr<CudaOp> pinned_op(const OpDesc& desc) {
+std::unique_ptr<CudaOp> baseline_op(const OpDesc& desc) {
   return std::visit([](const auto& d) { return make(d, on_device()); }, desc);
 }
 
@@ -85,22 +85,22 @@ TEST_CASE("simulated GPUs: fused plans train to the same bits") {
     }
 }
 
-TEST_CASE("tuner: all ways of fused ops agree, and a wrong statistic does not") {
+TEST_CASE("tuner: all candidates of fused ops agree, and a wrong statistic does not") {
   SimulatedGpus machine(1);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   for (const OpDesc& desc : fused_ops()) {
     const std::vector<TrialArgument> arguments = trial_arguments(desc);
-    const auto pinned = pinned_op(desc);
-    INFO(problem_of(desc, *pinned));
+    const auto baseline = baseline_op(desc);
+    INFO(problem_of(desc, *baseline));
     std::vector<std::unique_ptr<CudaOp>> all;
-    all.push_back(pinned_op(desc));
+    all.push_back(baseline_op(desc));
     const OpDesc convolution = *inner_convolution(desc);
-    std::vector<Candidate> inner = own_candidates(convolution, *pinned_op(convolution), on_device());
+    std::vector<Candidate> inner = own_candidates(convolution, *baseline_op(convolution), on_device());
     for (const Candidate& candidate : inner) {
       all.push_back(unfused(desc, candidate.make(), on_device()));
       CHECK(all.back()->implementation() == unfused_name(candidate.name));
     }
-    for (const Candidate& candidate : other_candidates(desc, *pinned, on_device())) {
+    for (const Candidate& candidate : other_candidates(desc, *baseline, on_device())) {
       all.push_back(candidate.make());
       CHECK(all.back()->implementation() == candidate.name);
     }
@@ -111,7 +111,7 @@ TEST_CASE("tuner: all ways of fused ops agree, and a wrong statistic does not") 
       if (!arguments[i].written) continue;
       for (const std::size_t piece :
            arguments[i].pieces.empty() ? std::vector{arguments[i].elements} : arguments[i].pieces) {
-        all.push_back(std::make_unique<Spoiled>(pinned_op(desc), i, element * size_of(arguments[i].type),
+        all.push_back(std::make_unique<Spoiled>(baseline_op(desc), i, element * size_of(arguments[i].type),
                                                 std::min<std::size_t>(piece * size_of(arguments[i].type), 64)));
         element += piece;
       }

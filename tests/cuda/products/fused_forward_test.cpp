@@ -256,9 +256,11 @@ TEST_CASE("fused forward: what is not a number stays so") {
 TEST_CASE("fused forward: offered where the plain one is") {
   const CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
   NormConv2dForward d = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
-  const auto plain_ways = [&] { return mma_candidates(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, options); };
+  const auto plain_candidates = [&] {
+    return mma_candidates(Conv2dForward{d.x, d.w, d.y, d.window, false, false}, options);
+  };
   d.norm = d.moments = true;
-  const std::vector<Candidate> candidates = mma_candidates(d, options), plain_ones = plain_ways();
+  const std::vector<Candidate> candidates = mma_candidates(d, options), plain_ones = plain_candidates();
   REQUIRE(candidates.size() == plain_ones.size());
   CHECK(candidates.front().name == "own:mma resident fused");
   for (std::size_t i = 0; i < candidates.size(); ++i) {

@@ -56,9 +56,9 @@ class FakeTimes final : public Tuner {
   FakeTimes(const std::string& folder, const std::string& machine, std::function<double(std::size_t)> time)
       : Tuner(folder, machine), time_(std::move(time)) {}
   std::string choose(const Conv2dForward& desc = small_convolution()) {
-    auto pinned = make(desc, CudaOpOptions{});
-    const std::vector<Candidate> others = other_candidates(desc, *pinned, {});
-    return as_op(Tuner::choose(desc, std::move(pinned), {others, {}, {}}))->implementation();
+    auto baseline = make(desc, CudaOpOptions{});
+    const std::vector<Candidate> others = other_candidates(desc, *baseline, {});
+    return as_op(Tuner::choose(desc, std::move(baseline), {others, {}, {}}))->implementation();
   }
   int tries = 0;
   double seconds_a_candidate = 0;
@@ -82,10 +82,10 @@ class FakeTimes final : public Tuner {
 
 double third_is_best(std::size_t i) { return i == 2 ? 12.34 : 20.0; }
 
-std::string pinned_name() { return make(small_convolution(), CudaOpOptions{})->implementation(); }
+std::string baseline_name() { return make(small_convolution(), CudaOpOptions{})->implementation(); }
 std::string name_of_alternative(std::size_t i) {
-  const auto pinned = make(small_convolution(), CudaOpOptions{});
-  return make_with(small_convolution(), pinned->alternatives().at(i - 1))->implementation();
+  const auto baseline = make(small_convolution(), CudaOpOptions{});
+  return make_with(small_convolution(), baseline->alternatives().at(i - 1))->implementation();
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ TEST_CASE("tuner: code that was compiled for an older device has no tensor cores
   CHECK(options_of_device(0).compute_capability == 86);
 }
 
-TEST_CASE("tuner: a log has what every way took, and which were out") {
+TEST_CASE("tuner: the log has the time of every candidate, and which were rejected") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
   const std::string file = folder / "new/log";
@@ -129,7 +129,7 @@ TEST_CASE("tuner: a log has what every way took, and which were out") {
   FakeTimes("", "a GPU", third_is_best).choose();  // not logged
   const std::string problem = problem_of(small_convolution(), *make(small_convolution(), CudaOpOptions{})) + "\t";
   const std::string text = read_text(file);
-  CHECK(text.starts_with(problem + pinned_name() + "\t3.000\n" + problem + name_of_alternative(1) +
+  CHECK(text.starts_with(problem + baseline_name() + "\t3.000\n" + problem + name_of_alternative(1) +
                          "\t-\tdiffers from the baseline\n" + problem + name_of_alternative(2) + "\t5.000\n"));
   const auto candidates = make(small_convolution(), CudaOpOptions{})->alternatives().size() + 1;
   CHECK(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) == candidates);
@@ -178,7 +178,7 @@ TEST_CASE("tuner: DP_TUNING_SECONDS that is no number of seconds is refused, 0 t
     CHECK_THROWS_AS(tuner.choose(), Error);
   }
   const Variable none("DP_TUNING_SECONDS", "0");
-  CHECK(tuner.choose() == pinned_name() + ", not tried: the 0 s of DP_TUNING_SECONDS are over");
+  CHECK(tuner.choose() == baseline_name() + ", not tried: the 0 s of DP_TUNING_SECONDS are over");
   CHECK(tuner.tries == 0);
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("tuner: choices made by times of eager launches are those of another m
   CHECK(!TuningCache(folder.path(), now).find("a problem"));
 }
 
-TEST_CASE("tuner: a remembered way that there is no more is tried again, and what fits nowhere is pinned") {
+TEST_CASE("tuner: a remembered candidate that no longer exists is chosen anew; if none fits, the baseline is used") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
   const Conv2dForward desc = small_convolution();
@@ -200,10 +200,10 @@ TEST_CASE("tuner: a remembered way that there is no more is tried again, and wha
   tuner.choose();
   CHECK(tuner.tries == 1);
   FakeTimes none("", "a GPU", [](std::size_t) { return kUnfit; });
-  CHECK(none.choose() == pinned_name());
+  CHECK(none.choose() == baseline_name());
 }
 
-TEST_CASE("tuner: alternatives differ from each other and from what is pinned") {
+TEST_CASE("tuner: alternatives differ from each other and from the baseline") {
   for (const GemmShape shape : {GemmShape{162, 40, 72, 1, 6480}, GemmShape{576, 64, 524288, 1, 36864},
                                 GemmShape{131072, 64, 576, 1, 8388608}}) {
     const GemmChoice chosen = cuda::choose(shape);
@@ -216,7 +216,7 @@ TEST_CASE("tuner: alternatives differ from each other and from what is pinned") 
   CHECK(alternatives({}, 7).empty());
 }
 
-TEST_CASE("tuner: every way that is tried computes the same, another result is never taken") {
+TEST_CASE("tuner: every candidate computes the same; one with another result is never chosen") {
   SimulatedGpus machine(1);
   CudaContext context({DeviceKind::cuda, 0}, {});
   context.bind_thread();
@@ -228,10 +228,10 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
     std::visit(
         [&](const auto& d) {
           Tuner tuner("", "a GPU");
-          auto pinned = make(d, CudaOpOptions{});
-          const std::vector<Candidate> others = other_candidates(desc, *pinned, {});
+          auto baseline = make(d, CudaOpOptions{});
+          const std::vector<Candidate> others = other_candidates(desc, *baseline, {});
           for (const Candidate& candidate : others) CHECK(candidate.make()->implementation() == candidate.name);
-          const auto op = as_op(tuner.choose(desc, std::move(pinned), {others, {}, {}}));
+          const auto op = as_op(tuner.choose(desc, std::move(baseline), {others, {}, {}}));
           INFO(op->implementation());
           CHECK(op->implementation().ends_with(" us"));  // a candidate was timed and agreed
         },
@@ -247,7 +247,7 @@ TEST_CASE("tuner: every way that is tried computes the same, another result is n
   Tuner tuner("", "a GPU");
   CHECK(as_op(tuner.choose(desc, make(desc, CudaOpOptions{}), {wrong, {}, {}}))
             ->implementation()
-            .starts_with(pinned_name() + ", "));
+            .starts_with(baseline_name() + ", "));
 }
 
 TEST_CASE("tuner: replicas train with the same choices, deterministic runs without any") {
@@ -255,12 +255,12 @@ TEST_CASE("tuner: replicas train with the same choices, deterministic runs witho
   const Model model = narrow_convnet();
   DataParallelOptions options = on_gpus(2, 2);
   const Batch batch = random_batch(model, 8);
-  const auto pinned = step(model, options, batch);
+  const auto baseline = step(model, options, batch);
   DataParallel before(model, options);
   options.autotune = true;
   const auto tuned = step(model, options, batch);
   const auto origin = before.weights();
-  const Worst worst = worst_of(tuned, pinned, &origin);
+  const Worst worst = worst_of(tuned, baseline, &origin);
   INFO(worst.name << " " << worst.error);
   CHECK(worst.error <= 1e-4);  // another order of additions
   CHECK(DataParallel(model, options).describe_plan(8).find(" us") != std::string::npos);

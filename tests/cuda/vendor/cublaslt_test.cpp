@@ -54,7 +54,8 @@ Endings endings(const std::vector<Candidate>& candidates) {
   return result;
 }
 
-void check_case(LibraryRig& rig, const Case& c, DType type, const Endings& forward_ways, const Endings& weight_ways) {
+void check_case(LibraryRig& rig, const Case& c, DType type, const Endings& forward_endings,
+                const Endings& weight_endings) {
   INFO("x " << to_string(c.x) << " out " << c.out << " " << to_string(type) << " bias " << c.bias << " relu "
             << c.relu);
   Random random(8, RandomUse::synthetic);
@@ -69,7 +70,7 @@ void check_case(LibraryRig& rig, const Case& c, DType type, const Endings& forwa
                      at_dy = rig.upload(dy, d.forward.y), at_b = rig.upload(b, vector);
   const auto forward = cublaslt_candidates(d.forward, rig.options), data = cublaslt_candidates(d.data, rig.options),
              weights = cublaslt_candidates(d.weights, rig.options);
-  CHECK(endings(forward) == forward_ways);
+  CHECK(endings(forward) == forward_endings);
   for (const Candidate& candidate : forward) {
     const auto op = candidate.make();
     CHECK(op->implementation() == candidate.name);
@@ -84,7 +85,7 @@ void check_case(LibraryRig& rig, const Case& c, DType type, const Endings& forwa
     rig.run(*op, {at_dy.data(), at_w.data(), dx.data()});
     CHECK(relative_error(rig.download(dx), expected.dx) <= tolerance(type));
   }
-  CHECK(endings(weights) == weight_ways);
+  CHECK(endings(weights) == weight_endings);
   for (const Candidate& candidate : weights) {
     const auto op = candidate.make();
     const DeviceTensor dw = rig.poisoned(op->tensors()[2]), db = rig.poisoned(vector);
@@ -138,7 +139,7 @@ TEST_CASE("cublaslt: bias and ReLU are one call with the product") {
 }
 
 TEST_CASE(
-    "cublaslt: no ways where features lie in another order than in the weights, without the library, without a "
+    "cublaslt: no candidates where features lie in another order than in the weights, without the library, without a "
     "device") {
   SimulatedGpus machine(1);
   {

@@ -13,9 +13,9 @@ using namespace dp;
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
 using namespace dp::test;
+using simt::candidate_of;
 using simt::CudnnEngine;
 using simt::SimulatedCudnn;
-using simt::way_of;
 
 namespace {
 
@@ -160,7 +160,7 @@ std::vector<std::string> names(const std::vector<Candidate>& candidates) {
 
 }  // namespace
 
-TEST_CASE("cudnn: fused ways of every form and both 16-bit types agree with the ops one after another") {
+TEST_CASE("cudnn: fused candidates of every form and both 16-bit types agree with the ops one after another") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   LibraryRig rig;
@@ -169,8 +169,8 @@ TEST_CASE("cudnn: fused ways of every form and both 16-bit types agree with the 
       for (const OpDesc& desc : Descs(c, type).all()) {
         INFO(name_of(desc) << " " << to_string(type) << " x " << to_string(c.x) << " stride " << c.window.stride);
         Arguments arguments(rig, desc);
-        const auto pinned = in_order(desc);
-        const std::vector<HostTensor> expected = arguments.results(*pinned);
+        const auto baseline = in_order(desc);
+        const std::vector<HostTensor> expected = arguments.results(*baseline);
         const std::vector<Candidate> candidates = cudnn_candidates(desc, rig.options);
         CHECK(candidates.size() == 2);
         for (const Candidate& candidate : candidates) {
@@ -179,18 +179,18 @@ TEST_CASE("cudnn: fused ways of every form and both 16-bit types agree with the 
           const auto op = candidate.make();
           REQUIRE(op);
           CHECK(op->implementation() == candidate.name);
-          for (std::size_t i = 0; i < 3; ++i) CHECK(op->tensors()[i].layout.name == pinned->tensors()[i].layout.name);
+          for (std::size_t i = 0; i < 3; ++i) CHECK(op->tensors()[i].layout.name == baseline->tensors()[i].layout.name);
           check_results(arguments, arguments.results(*op), expected, 2 * tolerance(type));
         }
       }
 }
 
-TEST_CASE("cudnn: fused ways are those that cuDNN 9.19 was seen to have") {
+TEST_CASE("cudnn: fused candidates are those that cuDNN 9.19 was seen to have") {
   SimulatedGpus machine(1);
   SimulatedCudnn cudnn;
   cudnn.fuse_as_seen(), cudnn.refuse_wide_weight_gradients();
   LibraryRig rig;
-  const std::string plain = way_of(CudnnEngine::plain) + " fused";
+  const std::string plain = candidate_of(CudnnEngine::plain) + " fused";
   const Descs low(kCases[0], DType::f16), strided(kCases[1], DType::f16);
   const auto candidates = [&](const OpDesc& desc) { return names(cudnn_candidates(desc, rig.options)); };
   for (const OpDesc& desc : Descs(kCases[0], DType::bf16).all()) CHECK(candidates(desc).empty());
@@ -236,7 +236,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("cudnn: no fused ways of float32, where nothing is fused, and without the library") {
+TEST_CASE("cudnn: no fused candidates of float32, where nothing is fused, and without the library") {
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
@@ -256,11 +256,11 @@ TEST_CASE("cudnn: a fused engine that is wrong is found out, one that is right i
   LibraryRig rig;
   for (const OpDesc& desc : Descs(kCases[0], DType::f16).all()) {
     INFO(name_of(desc));
-    const auto pinned = in_order(desc);
+    const auto baseline = in_order(desc);
     const std::vector<Candidate> candidates = cudnn_candidates(desc, rig.options);
     REQUIRE(candidates.size() == 2);
     const auto right = candidates[0].make(), wrong = candidates[1].make();
-    CudaOp* const ops[] = {pinned.get(), right.get(), wrong.get()};
+    CudaOp* const ops[] = {baseline.get(), right.get(), wrong.get()};
     const std::vector<TrialResult> results = try_ops(trial_arguments(desc), ops);
     CHECK(results[1].verdict == Verdict::fit);
     CHECK(results[2].verdict == Verdict::differs);
@@ -337,13 +337,13 @@ TEST_CASE("cudnn: moments from sums of squares lose digits as the mean grows, an
   // y equals x: an identity convolution.
   const Descs descs({{4, 8, 16, 16}, 8, {1, 1, 0}}, DType::f16);
   const NormConv2dForward desc = descs.forward(false, true);
-  const auto op = cudnn_candidates(desc, rig.options).front().make(), pinned = in_order(desc);
+  const auto op = cudnn_candidates(desc, rig.options).front().make(), baseline = in_order(desc);
   for (const double mean : {0.0, 10.0, 100.0, 1000.0}) {
     INFO("mean " << mean);
     Arguments arguments(rig, desc);
     for (double& value : arguments[0].values) value += mean;
     for (std::size_t i = 0; i < arguments[4].values.size(); ++i) arguments[4].values[i] = i % 9 == 0;
-    const HostTensor moments = arguments.results(*op)[6], exact = arguments.results(*pinned)[6];
+    const HostTensor moments = arguments.results(*op)[6], exact = arguments.results(*baseline)[6];
     CHECK(moments.values[0] == 1024);
     // A sequential float32 sum of 1024 values is accurate to about 2^-19.
     CHECK(relative_error(piece_of(moments, 1, 8), piece_of(exact, 1, 8)) <= (mean == 0 ? 1e-4 : 2e-6));

@@ -13,9 +13,9 @@ using namespace dp;
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
 using namespace dp::test;
+using simt::candidate_of;
 using simt::CudnnEngine;
 using simt::SimulatedCudnn;
-using simt::way_of;
 
 namespace {
 
@@ -51,7 +51,8 @@ struct Directions {
 
 Conv2dForward small_forward(DType type = DType::f32) { return Directions({{2, 8, 6, 6}, 12, {3, 1, 1}}, type).forward; }
 
-void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected_ways, const std::string& ending = {}) {
+void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected_candidates,
+                const std::string& ending = {}) {
   INFO("x " << to_string(c.x) << " out " << c.out << " stride " << c.window.stride << " " << to_string(type));
   Random random(7, RandomUse::synthetic);
   const Directions d(c, type);
@@ -65,7 +66,7 @@ void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected
                      at_dy = rig.upload(dy, d.forward.y), at_b = rig.upload(b, vector);
   const auto candidates = [&](const OpDesc& desc) {
     auto found = cudnn_candidates(desc, rig.options);
-    CHECK(found.size() == expected_ways);
+    CHECK(found.size() == expected_candidates);
     return found;
   };
   for (const Candidate& candidate : candidates(d.forward)) {
@@ -130,16 +131,16 @@ TEST_CASE("cudnn: where no engine writes float32 from 16 bits the weight gradien
   }
 }
 
-TEST_CASE("cudnn: engines that round, or choose another algorithm, are ways only where that is allowed") {
+TEST_CASE("cudnn: engines that round, or choose another algorithm, are candidates only where that is allowed") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn(
       {CudnnEngine::tensor_core, CudnnEngine::winograd, CudnnEngine::nondeterministic, CudnnEngine::plain});
   LibraryRig rig;
-  const std::string plain = way_of(CudnnEngine::plain), tf32 = way_of(CudnnEngine::tensor_core) + " tf32",
-                    winograd = way_of(CudnnEngine::winograd), other = way_of(CudnnEngine::nondeterministic);
+  const std::string plain = candidate_of(CudnnEngine::plain), tf32 = candidate_of(CudnnEngine::tensor_core) + " tf32",
+                    winograd = candidate_of(CudnnEngine::winograd), other = candidate_of(CudnnEngine::nondeterministic);
   const auto candidates = [&](DType type) { return names(cudnn_candidates(small_forward(type), rig.options)); };
   CHECK(candidates(DType::f32) == std::vector{other, plain});
-  CHECK(candidates(DType::bf16) == std::vector{way_of(CudnnEngine::tensor_core), other, plain});
+  CHECK(candidates(DType::bf16) == std::vector{candidate_of(CudnnEngine::tensor_core), other, plain});
   rig.options.fast_convolutions = true;
   CHECK(candidates(DType::f32) == std::vector{winograd, other, plain});
   rig.options.fast_convolutions = false, rig.options.tf32 = true;
@@ -160,7 +161,7 @@ TEST_CASE("cudnn: plans that are refused or want too much memory are none") {
   CHECK(candidates[2].make() != nullptr);
 }
 
-TEST_CASE("cudnn: no ways without the library, with a device that it refuses, without libraries, for other ops") {
+TEST_CASE("cudnn: no candidates without the library, with a device that it refuses, without libraries, for other ops") {
   SimulatedGpus machine(1);
   {
     LibraryRig rig;

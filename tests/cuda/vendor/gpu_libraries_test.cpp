@@ -50,18 +50,18 @@ std::vector<OpDesc> beside_norm(const Shape& x_shape, std::int64_t out, const Wi
 }
 
 // Checks every candidate: of the libraries, or on tensor cores.
-void check_ways(const OpDesc& desc, const CudaOpOptions& options, int& compared, bool tensor_cores = false) {
-  const auto pinned = std::visit([&](const auto& d) { return make(d, options); }, desc);
+void check_candidates(const OpDesc& desc, const CudaOpOptions& options, int& compared, bool tensor_cores = false) {
+  const auto baseline = std::visit([&](const auto& d) { return make(d, options); }, desc);
   std::vector<std::unique_ptr<CudaOp>> made;
-  std::vector<CudaOp*> ops{pinned.get()};
-  for (const Candidate& candidate : other_candidates(desc, *pinned, options))
+  std::vector<CudaOp*> ops{baseline.get()};
+  for (const Candidate& candidate : other_candidates(desc, *baseline, options))
     if (tensor_cores ? candidate.name.starts_with("own:mma") : candidate.name.find("own:") == std::string::npos)
       if (auto op = candidate.make()) ops.push_back(made.emplace_back(std::move(op)).get());
   const dp::test::Judged found = dp::test::judged(ops, try_ops(trial_arguments(desc), ops));
-  INFO(problem_of(desc, *pinned));
+  INFO(problem_of(desc, *baseline));
   CHECK(found.failures == std::vector<std::string>{});
   for (const std::string& note : found.notes)
-    std::printf("note: %s: %s\n", problem_of(desc, *pinned).c_str(), note.c_str());
+    std::printf("note: %s: %s\n", problem_of(desc, *baseline).c_str(), note.c_str());
   compared += static_cast<int>(made.size());
 }
 
@@ -96,7 +96,7 @@ void check_cudnn(Direction direction, const Multiplied& as) {
                             convolution({64, 512, 4, 4}, 512, {3, 1, 1}, false, as.type),
                             convolution({64, 32, 26, 26}, 64, {3, 1, 0}, true, as.type),
                             convolution({5, 7, 9, 9}, 13, {3, 2, 1}, true, as.type)})
-    check_ways(descs[direction], options, compared);
+    check_candidates(descs[direction], options, compared);
   CHECK(compared > 0);
 }
 
@@ -107,7 +107,7 @@ void check_cublaslt(const Multiplied& as) {
   int compared = 0;
   for (const auto& descs :
        {linear(64, 9216, 128, true, as.type), linear(64, 512, 10, false, as.type), linear(3, 257, 33, true, as.type)})
-    for (const OpDesc& desc : descs) check_ways(desc, options, compared);
+    for (const OpDesc& desc : descs) check_candidates(desc, options, compared);
   CHECK(compared > 0);
 }
 
@@ -125,12 +125,12 @@ void check_cudnn_beside_norm(Direction direction, DType type) {
        {beside_norm({64, 64, 32, 32}, 64, {3, 1, 1}, type), beside_norm({64, 64, 32, 32}, 128, {3, 2, 1}, type),
         beside_norm({64, 64, 32, 32}, 128, {1, 2, 0}, type), beside_norm({64, 512, 4, 4}, 512, {3, 1, 1}, type)})
     for (const OpDesc& desc : descs)
-      if (is_wanted(desc)) check_ways(desc, options, compared);
+      if (is_wanted(desc)) check_candidates(desc, options, compared);
   // For bfloat16 cuDNN compiles kernels at run time, and may not support these graphs.
   if (type == DType::f16) CHECK(compared > 0);
 }
 
-constexpr int kLeastWays = 4;  // one tile each
+constexpr int kMinCandidates = 4;  // one tile each
 
 void check_tensor_cores(const Shape& x_shape, std::int64_t out, const Window& window, DType type) {
   if (no_gpu()) return;
@@ -144,9 +144,9 @@ void check_tensor_cores(const Shape& x_shape, std::int64_t out, const Window& wi
   descs.emplace_back(Conv2dBackwardWeights{x, y, last(w.shape), window, true});
   for (const OpDesc& desc : descs) {
     int compared = 0;
-    check_ways(desc, options, compared, /*tensor_cores=*/true);
+    check_candidates(desc, options, compared, /*tensor_cores=*/true);
     INFO(name_of(desc));
-    CHECK(compared >= kLeastWays);
+    CHECK(compared >= kMinCandidates);
   }
 }
 

@@ -22,11 +22,11 @@ using namespace dp;
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
 using namespace dp::test;
+using simt::candidate_of;
 using simt::CublasLtAlgorithm;
 using simt::CudnnEngine;
 using simt::SimulatedCublasLt;
 using simt::SimulatedCudnn;
-using simt::way_of;
 
 namespace {
 
@@ -48,7 +48,7 @@ class Slow final : public CudaOp {
  public:
   explicit Slow(std::unique_ptr<CudaOp> op) : op_(std::move(op)) { tensors_ = op_->tensors(); }
   std::size_t workspace_bytes() const override { return op_->workspace_bytes(); }
-  std::string implementation() const override { return "pinned"; }
+  std::string implementation() const override { return "baseline"; }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
@@ -72,27 +72,27 @@ std::string fastest(Tuner& tuner, const LibraryRig& rig, const OpDesc& desc, con
 
 }  // namespace
 
-TEST_CASE("library ways: a wrong engine never wins, nor one that is slow, fails, is refused or too large") {
+TEST_CASE("library candidates: a wrong engine never wins, nor one that is slow, fails, is refused or too large") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const SimulatedCudnn cudnn({CudnnEngine::wrong, CudnnEngine::slow, CudnnEngine::fails, CudnnEngine::refuses,
                               CudnnEngine::hungry, CudnnEngine::plain});
   LibraryRig rig;
   Tuner tuner("", "a GPU");
-  CHECK(fastest(tuner, rig, convolution()).starts_with(way_of(CudnnEngine::plain) + ", "));
+  CHECK(fastest(tuner, rig, convolution()).starts_with(candidate_of(CudnnEngine::plain) + ", "));
 }
 
-TEST_CASE("library ways: where all others are wrong or slow the pinned one stays") {
+TEST_CASE("library candidates: where all others are wrong or slow the baseline stays") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::wrong, CublasLtAlgorithm::slow, CublasLtAlgorithm::fails});
   LibraryRig rig;
   Tuner tuner("", "a GPU");
-  CHECK(fastest(tuner, rig, linear()).starts_with("pinned, "));
+  CHECK(fastest(tuner, rig, linear()).starts_with("baseline, "));
   CHECK(!cublaslt.runs().empty());
 }
 
-TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run would go on") {
+TEST_CASE("library candidates: none wins that takes NaN for 0 in ReLU: a broken run would go on") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const SimulatedCudnn cudnn({CudnnEngine::loses_nan});
@@ -104,12 +104,12 @@ TEST_CASE("library ways: none wins that takes NaN for 0 in ReLU: a broken run wo
     // cuDNN's fallback heuristics also return a plain engine.
     const std::string convolved = fastest(tuner, rig, convolution(relu));
     CHECK(convolved.starts_with("cudnn:"));
-    if (relu) CHECK(!convolved.starts_with(way_of(CudnnEngine::loses_nan)));
+    if (relu) CHECK(!convolved.starts_with(candidate_of(CudnnEngine::loses_nan)));
     CHECK(fastest(tuner, rig, linear(relu)).starts_with("cublaslt:") == !relu);
   }
 }
 
-TEST_CASE("library ways: one that loses NaN is a note, not a failure, an own kernel that does is a failure") {
+TEST_CASE("library candidates: one that loses NaN is a note, not a failure, an own kernel that does is a failure") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::loses_nan, CudnnEngine::wrong, CudnnEngine::plain});
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::loses_nan});
@@ -124,8 +124,8 @@ TEST_CASE("library ways: one that loses NaN is a note, not a failure, an own ker
   };
   using Lines = std::vector<std::string>;
   const Judged convolved = found(convolution());
-  CHECK(convolved.notes == Lines{way_of(CudnnEngine::loses_nan) + " loses NaN"});
-  CHECK(convolved.failures == Lines{way_of(CudnnEngine::wrong) + " differs from the baseline"});
+  CHECK(convolved.notes == Lines{candidate_of(CudnnEngine::loses_nan) + " loses NaN"});
+  CHECK(convolved.failures == Lines{candidate_of(CudnnEngine::wrong) + " differs from the baseline"});
   const Judged multiplied = found(linear());  // the library's only candidate; our own kernel is correct
   CHECK(multiplied.notes.size() == 1);
   CHECK(multiplied.failures.empty());
@@ -138,18 +138,18 @@ TEST_CASE("library ways: one that loses NaN is a note, not a failure, an own ker
         Lines{name + " not tried", name + " not tried", "no candidate is fit"});
 }
 
-TEST_CASE("library ways: of cuDNN's engines that compile kernels two are taken for a problem") {
+TEST_CASE("library candidates: of cuDNN's engines that compile kernels two are taken for a problem") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn(
       {CudnnEngine::compiles, CudnnEngine::compiles_too, CudnnEngine::compiles_as_well, CudnnEngine::plain});
   LibraryRig rig;
   std::vector<std::string> names;
   for (const Candidate& candidate : cudnn_candidates(convolution(), rig.options)) names.push_back(candidate.name);
-  CHECK(names ==
-        std::vector{way_of(CudnnEngine::compiles), way_of(CudnnEngine::compiles_too), way_of(CudnnEngine::plain)});
+  CHECK(names == std::vector{candidate_of(CudnnEngine::compiles), candidate_of(CudnnEngine::compiles_too),
+                             candidate_of(CudnnEngine::plain)});
 }
 
-TEST_CASE("library ways: the machine that choices are kept for has the versions of its libraries") {
+TEST_CASE("library candidates: the machine that choices are kept for has the versions of its libraries") {
   SimulatedGpus machine(1);
   std::set<std::string> machines{machine_of(0)};
   {
@@ -164,7 +164,7 @@ TEST_CASE("library ways: the machine that choices are kept for has the versions 
   CHECK(machines.size() == 4);
 }
 
-TEST_CASE("library ways: TF32 may win where it is asked for, and is another problem then") {
+TEST_CASE("library candidates: TF32 may win where it is asked for, and is another problem then") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const TemporaryFolder folder;
@@ -176,12 +176,12 @@ TEST_CASE("library ways: TF32 may win where it is asked for, and is another prob
   const std::string with = fastest(tuner, rig, convolution(), " tf32");
   CHECK(with.starts_with("cudnn:"));
   rig.options.tf32 = false;
-  CHECK(fastest(tuner, rig, convolution()).starts_with(way_of(CudnnEngine::plain) + ", "));
+  CHECK(fastest(tuner, rig, convolution()).starts_with(candidate_of(CudnnEngine::plain) + ", "));
   rig.options.tf32 = true;
   CHECK(fastest(tuner, rig, convolution(), " tf32") == with);
 }
 
-TEST_CASE("library ways: what is kept is found again by name, and no other plan is made for it") {
+TEST_CASE("library candidates: what is kept is found again by name, and no other plan is made for it") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const TemporaryFolder folder;
@@ -191,7 +191,7 @@ TEST_CASE("library ways: what is kept is found again by name, and no other plan 
     LibraryRig rig;
     Tuner tuner(folder.path(), "a GPU");
     chosen = fastest(tuner, rig, convolution());
-    CHECK(chosen.starts_with(way_of(CudnnEngine::plain)));
+    CHECK(chosen.starts_with(candidate_of(CudnnEngine::plain)));
     CHECK(cudnn.plans() == 2);
   }
   const SimulatedCudnn cudnn({CudnnEngine::slow, CudnnEngine::plain});
@@ -202,19 +202,20 @@ TEST_CASE("library ways: what is kept is found again by name, and no other plan 
   CHECK(cudnn.runs().empty());
 }
 
-TEST_CASE("library ways: replicas train through cuDNN and cuBLASLt as through own kernels, and without them again") {
+TEST_CASE(
+    "library candidates: replicas train through cuDNN and cuBLASLt as through own kernels, and without them again") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallelOptions options = on_gpus(2, 2);
   const Batch batch = random_batch(model, 8);
-  const auto pinned = step(model, options, batch);
+  const auto baseline = step(model, options, batch);
   const auto origin = DataParallel(model, options).weights();
   options.autotune = true;
   {
     const SimulatedCudnn cudnn;
     const SimulatedCublasLt cublaslt;
     const auto tuned = step(model, options, batch);
-    const Worst worst = worst_of(tuned, pinned, &origin);
+    const Worst worst = worst_of(tuned, baseline, &origin);
     INFO(worst.name << " " << worst.error);
     CHECK(worst.error <= 1e-4);  // another order of additions
     CHECK(!cudnn.runs().empty());
@@ -225,7 +226,7 @@ TEST_CASE("library ways: replicas train through cuDNN and cuBLASLt as through ow
   CHECK(DataParallel(model, options).describe_plan(8).find("cudnn:") == std::string::npos);
 }
 
-TEST_CASE("library ways: a graph runs them as it recorded them, and recording tells the library nothing new") {
+TEST_CASE("library candidates: a graph runs them as it recorded them, and recording tells the library nothing new") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   SimulatedCudnn cudnn({CudnnEngine::needs_workspace});
@@ -272,7 +273,7 @@ TEST_CASE("library ways: a graph runs them as it recorded them, and recording te
   }
 }
 
-TEST_CASE("library ways: a choice of an earlier run is run once on each device when its op is made") {
+TEST_CASE("library candidates: a choice of an earlier run is run once on each device when its op is made") {
   SimulatedGpus machine(2);
   simt::simulation().delays = false;
   simt::simulation().compute_capability = 87;  // a machine without earlier choices in this process
@@ -280,20 +281,21 @@ TEST_CASE("library ways: a choice of an earlier run is run once on each device w
   const OpDesc desc = convolution();
   const auto own = make(convolution(), options_of_device(0));
   for (const int device : {0, 1})  // the simulated GPUs have different names
-    TuningCache(cache_folder(), machine_of(device)).keep(problem_of(desc, *own), {way_of(CudnnEngine::plain), 5.0});
+    TuningCache(cache_folder(), machine_of(device))
+        .keep(problem_of(desc, *own), {candidate_of(CudnnEngine::plain), 5.0});
   ContextOptions options;
   options.autotune = true;
   for (const int device : {0, 1}) {
     const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, device}, options);
     const std::string chosen = context->make_op(desc)->implementation();
     INFO(chosen);
-    CHECK(chosen.starts_with(way_of(CudnnEngine::plain)));
+    CHECK(chosen.starts_with(candidate_of(CudnnEngine::plain)));
     CHECK(cudnn.runs().size() == static_cast<std::size_t>(device + 1));
   }
 }
 
 // No memory is bound yet, and a library rejects null pointers.
-TEST_CASE("library ways: a plan is described before the first step") {
+TEST_CASE("library candidates: a plan is described before the first step") {
   SimulatedGpus machine(1);
   simt::simulation().compute_capability = 86;  // as above
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});
@@ -327,7 +329,7 @@ void note_device() { current_at_end.push_back(simt::current_device()); }
 
 }  // namespace
 
-TEST_CASE("library ways: handles are destroyed while their own device is current") {
+TEST_CASE("library candidates: handles are destroyed while their own device is current") {
   SimulatedGpus machine(3);
   const SimulatedCudnn cudnn({CudnnEngine::plain});
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::plain});

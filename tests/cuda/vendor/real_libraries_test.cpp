@@ -58,7 +58,7 @@ TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by anot
       INFO(name_of(desc) << " " << to_string(type));
       const bool is_f32 = type == DType::f32;
       const auto graph = convolution_graph(target, *cudnn_convolution(desc));
-      const auto configs = configs_of(target, graph, {.is_f32 = is_f32}, kMostCudnnWays);
+      const auto configs = configs_of(target, graph, {.is_f32 = is_f32}, kMaxCudnnCandidates);
       std::set<std::string> names;
       int plans = 0;
       for (const auto& config : configs) {
@@ -71,10 +71,11 @@ TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by anot
         }
       }
       CHECK(plans >= 2);
-      for (const auto& config : configs_of(target, graph, {.deterministic = true, .is_f32 = is_f32}, kMostCudnnWays))
+      for (const auto& config :
+           configs_of(target, graph, {.deterministic = true, .is_f32 = is_f32}, kMaxCudnnCandidates))
         CHECK(!config->has(CudnnNote::nondeterministic));
       if (is_f32) {
-        const auto with = configs_of(target, graph, {.tf32 = true, .is_f32 = true}, kMostCudnnWays);
+        const auto with = configs_of(target, graph, {.tf32 = true, .is_f32 = true}, kMaxCudnnCandidates);
         CHECK(std::any_of(with.begin(), with.end(),
                           [](const auto& config) { return config->has(CudnnNote::tensor_core); }));
       }
@@ -87,7 +88,7 @@ namespace {
 int plans_of(const CudnnTarget& target, const CudnnNormConvolution& c) {
   int plans = 0;
   const auto graph = norm_convolution_graph(target, c);
-  for (const auto& config : configs_of(target, graph, {}, kMostCudnnWays)) try {
+  for (const auto& config : configs_of(target, graph, {}, kMaxCudnnCandidates)) try {
       if (CudnnPlan(target, config).workspace_bytes() <= kMostLibraryWorkspace) ++plans;
     } catch (const CudnnRefusal&) {  // rejected, as at run time
     }

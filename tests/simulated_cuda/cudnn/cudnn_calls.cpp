@@ -319,7 +319,7 @@ int SimulatedCudnn::plans() const {
   return cudnn_state().plans;
 }
 
-std::string way_of(CudnnEngine engine) {
+std::string candidate_of(CudnnEngine engine) {
   return "cudnn:eng" + std::to_string(static_cast<int>(engine)) + " k2=" + std::to_string(kKnobValue);
 }
 

@@ -49,6 +49,6 @@ class SimulatedCudnn {
 };
 
 // Its name as an algorithm: "cudnn:eng3 k2=7".
-std::string way_of(CudnnEngine engine);
+std::string candidate_of(CudnnEngine engine);
 
 }  // namespace dp::simt

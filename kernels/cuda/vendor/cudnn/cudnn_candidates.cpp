@@ -8,7 +8,7 @@ std::vector<Candidate> candidates_of_graph(
   const CudnnTarget target{cudnn().api, options.libraries->cudnn_handle()};
   const CudnnRules rules{options.deterministic, options.tf32, options.fast_convolutions, op.is_f32};
   std::vector<Candidate> candidates;
-  for (const auto& config : configs_of(target, graph(target), rules, options.deterministic ? 1 : kMostCudnnWays)) {
+  for (const auto& config : configs_of(target, graph(target), rules, options.deterministic ? 1 : kMaxCudnnCandidates)) {
     const bool tf32 = op.is_f32 && config->has(CudnnNote::tensor_core);
     const std::string candidate = "cudnn:" + config->name() + (tf32 ? " tf32" : "") + op.ending;
     candidates.push_back({candidate, [=, name = op.name, libraries = options.libraries]() -> std::unique_ptr<CudaOp> {

@@ -7,7 +7,7 @@
 namespace dp::kernels::cuda {
 
 // The limit per graph; with options.deterministic it is one.
-inline constexpr std::size_t kMostCudnnWays = 8;
+inline constexpr std::size_t kMaxCudnnCandidates = 8;
 
 struct CudnnCandidateOp {
   const char* name;    // name of the op

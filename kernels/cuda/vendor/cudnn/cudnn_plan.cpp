@@ -70,7 +70,7 @@ std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& ta
       try {
         auto config = std::make_shared<const CudnnConfig>(graph, std::move(descriptor));
         if (!config->allowed(rules) || known(config->name())) continue;
-        if (config->compiles() && compiled++ >= kMostCompiledCudnnWays) continue;
+        if (config->compiles() && compiled++ >= kMaxCompiledCudnnCandidates) continue;
         configs.push_back(std::move(config));
       } catch (const CudnnRefusal&) {  // skip a configuration that cannot be read
       }

@@ -34,10 +34,10 @@ class CudnnConfig {
   bool compiles_ = false;
 };
 
-inline constexpr int kMostCompiledCudnnWays = 2;
+inline constexpr int kMaxCompiledCudnnCandidates = 2;
 
-// Distinct configurations, the fastest first by the heuristics. At most `most`, and at most kMostCompiledCudnnWays that
-// compile kernels.
+// Distinct configurations, the fastest first by the heuristics. At most `most`, and at most kMaxCompiledCudnnCandidates
+// that compile kernels.
 std::vector<std::shared_ptr<const CudnnConfig>> configs_of(const CudnnTarget& target,
                                                            const std::shared_ptr<const CudnnGraph>& graph,
                                                            const CudnnRules& rules, std::size_t most);
