@@ -18,7 +18,7 @@ constexpr std::size_t kLongestHello = 4096;
 constexpr std::ptrdiff_t kMostStrangers = 64;
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr int kTick = 100;  // milliseconds; poll timeout
-constexpr auto kToldWithin = std::chrono::seconds(2);
+constexpr auto kReportTime = std::chrono::seconds(2);
 constexpr auto kAnswerWithin = std::chrono::milliseconds(500);
 constexpr auto kLongestLook =
     std::chrono::seconds(1);  // longest time that counts between two polls; a longer gap is a suspension
@@ -198,12 +198,12 @@ void Coordinator::end_roll_call() {
 
 void Coordinator::welcome(Guest& guest, const std::string& text) {
   const Hello hello = parse_hello(text);
-  if (!same_secret(hello.token, options_.token)) return turn_away(guest, "its token is that of another run");
+  if (!same_secret(hello.token, options_.token)) return reject(guest, "its token is that of another run");
   if (hello.size != options_.size)
-    return turn_away(guest, fmt::format("it was started with {} ranks, rank 0 with {}", hello.size, options_.size));
+    return reject(guest, fmt::format("it was started with {} ranks, rank 0 with {}", hello.size, options_.size));
   if (hello.rank < 0 || hello.rank >= options_.size || joined_.contains(hello.rank))
-    return turn_away(guest, fmt::format("rank {} {}", hello.rank,
-                                        joined_.contains(hello.rank) ? "has already joined" : "does not exist"));
+    return reject(guest, fmt::format("rank {} {}", hello.rank,
+                                     joined_.contains(hello.rank) ? "has already joined" : "does not exist"));
   guest.rank = hello.rank;
   joined_[hello.rank] = text;
   if (joined_.size() < static_cast<std::size_t>(options_.size)) return;
@@ -217,7 +217,7 @@ void Coordinator::welcome(Guest& guest, const std::string& text) {
   listener_.close();  // no further ranks are expected
 }
 
-void Coordinator::turn_away(Guest& guest, const std::string& why) {
+void Coordinator::reject(Guest& guest, const std::string& why) {
   guest.connection.send({Kind::refused, 0, "rank 0 rejected this rank: " + why});
   guest.gone = true;
 }
@@ -275,7 +275,7 @@ std::string Coordinator::missing(const std::map<int, std::string>& there) const 
 
 void Coordinator::fail(const Failure& failure) {
   failed_ = true;
-  end_by_ = std::min(end_by_, now_ + kToldWithin);
+  end_by_ = std::min(end_by_, now_ + kReportTime);
   tell_all({Kind::fail, 0, to_text(failure)});
 }
 

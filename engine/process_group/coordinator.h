@@ -71,7 +71,7 @@ class Coordinator {
   void end_roll_call();
   void look_at_clock();
   void welcome(Guest& guest, const std::string& hello);
-  void turn_away(Guest& guest, const std::string& why);
+  void reject(Guest& guest, const std::string& why);
   void lose(Guest& guest);
   void check_deadlines();
   bool only_busy_ones_miss(const Round& round) const;

@@ -76,7 +76,7 @@ class Launcher {
       pass_on_output(kTick);
       reap();
       if (running() == 0) break;
-      if (stop() != 0 && !std::exchange(told_, true)) kill_all(stop());
+      if (stop() != 0 && !std::exchange(forwarded_, true)) kill_all(stop());
       if (failed_at_ && process_group::Clock::now() - *failed_at_ > kEndWithin) kill_all(SIGKILL);
     }
     pass_on_output(0);
@@ -152,13 +152,13 @@ class Launcher {
       process.running = false;
       const bool killed = WIFSIGNALED(status);
       const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      const bool as_told = stop() != 0 && code == 128 + stop();
-      if (killed && !by_us_ && !as_told)
+      const bool stopped_by_signal = stop() != 0 && code == 128 + stop();
+      if (killed && !by_us_ && !stopped_by_signal)
         process_group::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was terminated by signal " +
                                                      std::to_string(WTERMSIG(status)) + " (" +
                                                      ::strsignal(WTERMSIG(status)) + ")");
       if (code == 0 || by_us_) continue;
-      if (as_told) {
+      if (stopped_by_signal) {
         if (!failed_at_) code_ = code;
         continue;
       }
@@ -190,8 +190,8 @@ class Launcher {
   std::vector<Output> outputs_;
   std::optional<process_group::Clock::time_point> failed_at_;
   int code_ = 0;
-  bool told_ = false;   // the stop signal was forwarded
-  bool by_us_ = false;  // we sent SIGKILL
+  bool forwarded_ = false;  // the stop signal was forwarded
+  bool by_us_ = false;      // we sent SIGKILL
 };
 
 }  // namespace

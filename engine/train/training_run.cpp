@@ -205,13 +205,13 @@ void TrainingRun::train_epoch() {
 void TrainingRun::judge_skipped(std::int64_t first) {
   const std::int64_t skipped = epoch_stats_.skipped, trained = state_.batch_in_epoch - first;
   if (skipped == 0 || trained == 0) return;
-  const std::string told = fmt::format("{} of {} steps of epoch {} were skipped", skipped, trained, state_.epoch);
+  const std::string message = fmt::format("{} of {} steps of epoch {} were skipped", skipped, trained, state_.epoch);
   const bool whole = state_.batch_in_epoch == batches_;
   const bool all = (whole && skipped == batches_) || ((whole || out_of_steps()) && state_.skipped == state_.step);
   // A float16 run may first lower its loss scale.
   const bool scaling = epoch_stats_.samples > 0 && epoch_stats_.loss_scale.value_or(0) >= 1;
-  if (all && !scaling) throw Error(ErrorCode::nonfinite, told + ": no step had a finite loss and gradient");
-  if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(told + ": a loss or gradient was not finite");
+  if (all && !scaling) throw Error(ErrorCode::nonfinite, message + ": no step had a finite loss and gradient");
+  if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(message + ": a loss or gradient was not finite");
 }
 
 // The loader returned no batch. With several ranks, the others may have begun the step already; they cannot finish it

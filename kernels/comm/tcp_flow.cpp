@@ -8,7 +8,7 @@
 namespace dp::kernels {
 
 TcpFlow::TcpFlow(std::string name, int rank, int size)
-    : name_(std::move(name)), rank_(rank), size_(size), lanes_(static_cast<std::size_t>(size)) {}
+    : name_(std::move(name)), rank_(rank), size_(size), transfers_(static_cast<std::size_t>(size)) {}
 
 void TcpFlow::begin(const WireJob& job) {
   const CollectiveCall& call = job.call;
@@ -41,17 +41,17 @@ void TcpFlow::begin(const WireJob& job) {
 }
 
 void TcpFlow::plan(int peer) {
-  Lane& one = lane(peer);
+  Transfer& one = transfer(peer);
   one.out = one.in = 0;
   one.out_first = one.in_first = 0;
   plan_first(peer);
-  one.out_bytes = kHeader + one.out_first + (wants_second(rank_, peer) ? bytes_of(own_) : 0);
+  one.out_bytes = kHeader + one.out_first + (has_second(rank_, peer) ? bytes_of(own_) : 0);
   const Range theirs = owned_by(job_->call, peer, size_);
-  one.in_bytes = kHeader + one.in_first + (wants_second(peer, rank_) ? bytes_of(theirs) : 0);
+  one.in_bytes = kHeader + one.in_first + (has_second(peer, rank_) ? bytes_of(theirs) : 0);
 }
 
 void TcpFlow::plan_first(int peer) {
-  Lane& one = lane(peer);
+  Transfer& one = transfer(peer);
   const int root = job_->call.root;
   const Range theirs = owned_by(job_->call, peer, size_);
   switch (job_->call.kind) {
@@ -85,7 +85,7 @@ void TcpFlow::plan_first(int peer) {
   }
 }
 
-bool TcpFlow::wants_second(int from, int to) const {
+bool TcpFlow::has_second(int from, int to) const {
   const int root = job_->call.root;
   switch (job_->call.kind) {
     case Collective::all_reduce:
@@ -104,7 +104,7 @@ std::size_t TcpFlow::part_offset(int rank) const {
 }
 
 std::span<const char> TcpFlow::to_send(int peer) {
-  const Lane& one = lane(peer);
+  const Transfer& one = transfer(peer);
   if (one.out < kHeader) return {reinterpret_cast<const char*>(&header_) + one.out, kHeader - one.out};
   const std::size_t first = one.out - kHeader;
   if (first < one.out_first)
@@ -116,7 +116,7 @@ std::span<const char> TcpFlow::to_send(int peer) {
 }
 
 std::span<char> TcpFlow::to_receive(int peer) {
-  Lane& one = lane(peer);
+  Transfer& one = transfer(peer);
   if (one.in < kHeader) return {reinterpret_cast<char*>(&one.theirs) + one.in, kHeader - one.in};
   const std::size_t first = one.in - kHeader;
   if (first < one.in_first)
@@ -127,14 +127,14 @@ std::span<char> TcpFlow::to_receive(int peer) {
 }
 
 void TcpFlow::sent(int peer, std::size_t bytes) {
-  Lane& one = lane(peer);
+  Transfer& one = transfer(peer);
   if (one.out >= kHeader) bytes_sent_ += static_cast<std::int64_t>(bytes);
   one.out += bytes;
   if (sums_) sum_arrived();  // sending may free room for another result piece
 }
 
 void TcpFlow::received(int peer, std::size_t bytes) {
-  Lane& one = lane(peer);
+  Transfer& one = transfer(peer);
   const bool knew = one.in >= kHeader;
   one.in += bytes;
   if (!knew && one.in >= kHeader) {
@@ -176,14 +176,14 @@ std::span<char> TcpFlow::window_room(int peer, std::size_t done) {
   const std::size_t piece = done / (kPiece * summands_);
   if (piece >= summed_ + kWindow) return {};
   const std::size_t within = done - piece * kPiece * summands_;
-  return {lane(peer).window.data() + (piece % kWindow) * kPiece * summands_ + within,
+  return {transfer(peer).window.data() + (piece % kWindow) * kPiece * summands_ + within,
           piece_bytes(piece) * summands_ - within};
 }
 
 std::size_t TcpFlow::piece_bytes(std::size_t piece) const { return std::min(kPiece, bytes_of(own_) - piece * kPiece); }
 
 std::size_t TcpFlow::pieces_from(int peer) const {
-  const Lane& one = lane(peer);
+  const Transfer& one = transfer(peer);
   if (one.in < kHeader) return 0;
   const std::size_t arrived = std::min(one.in - kHeader, one.in_first);
   return arrived == one.in_first ? pieces_ : arrived / (kPiece * summands_);
@@ -195,7 +195,7 @@ void TcpFlow::sum_arrived() {
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_) complete = std::min(complete, pieces_from(peer));
   if (results_in_ring()) {
-    const Lane& root = lane(job_->call.root);
+    const Transfer& root = transfer(job_->call.root);
     const std::size_t before = kHeader + root.out_first, gone = root.out > before ? (root.out - before) / kPiece : 0;
     complete = std::min(complete, gone + kWindow);
   }
@@ -213,7 +213,7 @@ void TcpFlow::sum_piece(std::size_t piece) {
     for (std::size_t i = 0; i < summands_; ++i) {
       char* const here = at(own_.begin + static_cast<std::int64_t>(i) * job_->stride) + piece * kPiece;
       parts_[static_cast<std::size_t>(rank) * summands_ + i] =
-          rank == rank_ ? here : lane(rank).window.data() + (piece % kWindow) * kPiece * summands_ + i * length;
+          rank == rank_ ? here : transfer(rank).window.data() + (piece % kWindow) * kPiece * summands_ + i * length;
     }
   void* out = results_in_ring() ? results_.data() + (piece % kWindow) * kPiece : at(own_.begin) + piece * kPiece;
   tree_sum<T>(parts_, std::span<void* const>(&out, 1), {0, static_cast<std::int64_t>(length / sizeof(T))}, 1);
@@ -223,7 +223,7 @@ std::size_t TcpFlow::second_ready() const {
   if (sums_) return std::min(summed_ * kPiece, bytes_of(own_));
   const int root = job_->call.root;
   if (job_->call.kind != Collective::broadcast || rank_ == root) return bytes_of(own_);
-  const Lane& source = lane(root);
+  const Transfer& source = transfer(root);
   return source.in < kHeader ? 0 : std::min(source.in - kHeader, source.in_first);
 }
 

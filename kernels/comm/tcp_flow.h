@@ -32,10 +32,10 @@ class TcpFlow {
   // Error(usage) if the peer makes a different call, Error(device) if it is at another call number.
   void received(int peer, std::size_t bytes);
 
-  bool sends_more(int peer) const { return lane(peer).out < lane(peer).out_bytes; }
-  bool expects_more(int peer) const { return lane(peer).in < lane(peer).in_bytes; }
-  bool knows_call_of(int peer) const { return lane(peer).in >= kHeader; }
-  bool told_call_to(int peer) const { return lane(peer).out >= kHeader; }
+  bool sends_more(int peer) const { return transfer(peer).out < transfer(peer).out_bytes; }
+  bool expects_more(int peer) const { return transfer(peer).in < transfer(peer).in_bytes; }
+  bool received_call_of(int peer) const { return transfer(peer).in >= kHeader; }
+  bool sent_call_to(int peer) const { return transfer(peer).out >= kHeader; }
   bool done() const;
   std::int64_t bytes_sent() const { return bytes_sent_; }  // in all calls, without headers
 
@@ -52,7 +52,7 @@ class TcpFlow {
   static constexpr std::size_t kPiece = 64 * 1024;  // bytes of one summand
   static constexpr std::size_t kWindow = 8;         // pieces that a rank may send ahead of the slowest rank
 
-  struct Lane {  // transfers with one rank, in bytes; out, in, out_bytes and in_bytes include the header
+  struct Transfer {  // transfers with one rank, in bytes; out, in, out_bytes and in_bytes include the header
     std::size_t out = 0, out_bytes = 0, out_first = 0;
     std::size_t in = 0, in_bytes = 0, in_first = 0;
     char* out_begin = nullptr;  // data of phase 1; unused in reductions
@@ -60,15 +60,15 @@ class TcpFlow {
     Header theirs{};
     std::vector<char> window;  // reductions: the rank's pieces until they are added
   };
-  Lane& lane(int rank) { return lanes_[static_cast<std::size_t>(rank)]; }
-  const Lane& lane(int rank) const { return lanes_[static_cast<std::size_t>(rank)]; }
+  Transfer& transfer(int rank) { return transfers_[static_cast<std::size_t>(rank)]; }
+  const Transfer& transfer(int rank) const { return transfers_[static_cast<std::size_t>(rank)]; }
 
   char* at(std::int64_t element) const { return static_cast<char*>(job_->data) + element * element_; }
   std::size_t bytes_of(const Range& range) const { return static_cast<std::size_t>(range.size() * element_); }
   std::size_t part_offset(int rank) const;
   void plan(int peer);
   void plan_first(int peer);
-  bool wants_second(int from, int to) const;  // whether `from` sends its slice to `to` in phase 2
+  bool has_second(int from, int to) const;  // whether `from` sends its slice to `to` in phase 2
 
   std::span<const char> send_values(int peer, std::size_t done);
   std::span<char> window_room(int peer, std::size_t done);
@@ -85,7 +85,7 @@ class TcpFlow {
 
   const std::string name_;
   const int rank_, size_;
-  std::vector<Lane> lanes_;
+  std::vector<Transfer> transfers_;
   const WireJob* job_ = nullptr;
   bool sums_ = false;
   std::int64_t element_ = 1;  // size in bytes

@@ -121,7 +121,7 @@ class TcpWire final : public Wire {
     const auto deadline = Clock::now() + kLastWords;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      while (!flow_.told_call_to(peer) && Clock::now() < deadline && !halt.asked()) {
+      while (!flow_.sent_call_to(peer) && Clock::now() < deadline && !halt.asked()) {
         const Moved moved = try_send(socket(peer), flow_.to_send(peer));
         if (moved.over) break;
         flow_.sent(peer, moved.bytes);
@@ -139,7 +139,7 @@ class TcpWire final : public Wire {
     for (const auto until = Clock::now() + kCause; Clock::now() < until; poll(&bell, 1, kLook)) {
       if (halt.asked()) throw Aborted();
       for (int other = 0; other < size_; ++other) {
-        if (other == rank_ || flow_.knows_call_of(other)) continue;
+        if (other == rank_ || flow_.received_call_of(other)) continue;
         const Moved more = try_receive(socket(other), flow_.to_receive(other));
         if (!more.over) flow_.received(other, more.bytes);
       }

@@ -85,7 +85,7 @@ TEST_CASE("the time of training is that of training alone") {
 }
 
 TEST_CASE("reports come every so many steps and after an epoch's last, each with the steps since the one before") {
-  const auto batches_told = [](int print_freq) {
+  const auto reported_batches = [](int print_freq) {
     TrainerOptions options = tiny_options();
     options.epochs = 2;
     options.print_freq = print_freq;
@@ -101,10 +101,10 @@ TEST_CASE("reports come every so many steps and after an epoch's last, each with
     CHECK(samples == 2 * 300);
     return batches;
   };
-  CHECK(batches_told(0) == std::vector<std::int64_t>{6, 6});
-  CHECK(batches_told(3) == std::vector<std::int64_t>{0, 3, 6, 0, 3, 6});
-  CHECK(batches_told(4) == std::vector<std::int64_t>{0, 4, 6, 0, 4, 6});
-  CHECK(batches_told(50) == std::vector<std::int64_t>{0, 6, 0, 6});
+  CHECK(reported_batches(0) == std::vector<std::int64_t>{6, 6});
+  CHECK(reported_batches(3) == std::vector<std::int64_t>{0, 3, 6, 0, 3, 6});
+  CHECK(reported_batches(4) == std::vector<std::int64_t>{0, 4, 6, 0, 4, 6});
+  CHECK(reported_batches(50) == std::vector<std::int64_t>{0, 6, 0, 6});
 }
 
 TEST_CASE("checkpoints come every so many epochs or steps, and always at the end") {

@@ -25,12 +25,13 @@ std::string eval_line(const Stats& stats) {
 std::string start_table(const DataParallel& net, const TrainerOptions& options) {
   const DataParallelOptions& chosen = net.options();
   const int replicas = net.size();
-  const int lanes = std::max(1, chosen.logical_shards / replicas);
-  const auto shards = split_batch(options.batch_size, replicas * lanes, chosen.split);
+  const int shards_each = std::max(1, chosen.logical_shards / replicas);
+  const auto shards = split_batch(options.batch_size, replicas * shards_each, chosen.split);
   const auto rows = [&](int replica) {
     if (chosen.process_group) return (options.batch_size + replicas - 1 - replica) / replicas;
     std::int64_t sum = 0;
-    for (int shard = replica * lanes; shard < std::min((replica + 1) * lanes, static_cast<int>(shards.size())); ++shard)
+    for (int shard = replica * shards_each;
+         shard < std::min((replica + 1) * shards_each, static_cast<int>(shards.size())); ++shard)
       sum += shards[static_cast<std::size_t>(shard)];
     return sum;
   };
@@ -48,7 +49,7 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
   out += fmt::format("global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
                      name_of(chosen.reduce),
                      chosen.reduce_dtype == DType::f32 ? ""
-                     : replicas * lanes > 1            ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
+                     : replicas * shards_each > 1      ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
                                                        : " (nothing to reduce)",
                      name_of(chosen.loss), name_of(chosen.split), name_of(chosen.batch_norm), chosen.seed,
                      chosen.deterministic ? ", deterministic" : "",

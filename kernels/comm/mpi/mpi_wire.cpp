@@ -72,13 +72,13 @@ class MpiWire final : public Wire {
   }
 
  private:
-  struct Told {  // sent as raw bytes, but compared by members, hence padding bytes do not matter
+  struct AnnouncedCall {  // sent as raw bytes, but compared by members, hence padding bytes do not matter
     std::uint64_t number = 0;
     CollectiveCall call;
   };
 
   void compare(const WireJob& job, const Halt& halt) {
-    Told mine;
+    AnnouncedCall mine;
     mine.number = job.number;
     mine.call = job.call;
     check(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, calls_.data(), sizeof mine, MPI_BYTE, ranks_, &next_request()),
@@ -184,7 +184,7 @@ class MpiWire final : public Wire {
   const std::int64_t most_;
   MPI_Comm ranks_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 0;
-  std::vector<Told> calls_;
+  std::vector<AnnouncedCall> calls_;
   std::vector<MPI_Request> requests_;  // not empty between calls if the last call was halted
   const WireJob* job_ = nullptr;
   MPI_Datatype type_ = MPI_BYTE;

@@ -182,10 +182,10 @@ std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& rendezvous
   own.bind_thread();
   const Introduction mine = introduce(own, rendezvous.rank());
   std::vector<Introduction> all;
-  for (const std::string& told : rendezvous.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
-    if (told.size() != sizeof(Introduction))
+  for (const std::string& text : rendezvous.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+    if (text.size() != sizeof(Introduction))
       throw Error(ErrorCode::usage, "the ranks run different builds: their NCCL messages differ in size");
-    std::memcpy(&all.emplace_back(), told.data(), sizeof(Introduction));
+    std::memcpy(&all.emplace_back(), text.data(), sizeof(Introduction));
   }
   check_introductions(all);
   const NcclApi& api = library();

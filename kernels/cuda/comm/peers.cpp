@@ -85,13 +85,13 @@ std::vector<std::vector<PeerPath>> connect(const std::vector<int>& devices) {
 
 std::string describe_detours(const std::vector<int>& devices, const std::vector<std::vector<PeerPath>>& paths) {
   std::string text;
-  std::vector<std::pair<int, int>> told;
+  std::vector<std::pair<int, int>> described;
   for (std::size_t reader = 0; reader < devices.size(); ++reader)
     for (std::size_t owner = 0; owner < devices.size(); ++owner) {
       if (reads(paths[reader][owner])) continue;
       const std::pair<int, int> pair = std::minmax(devices[reader], devices[owner]);
-      if (std::find(told.begin(), told.end(), pair) != told.end()) continue;
-      told.push_back(pair);
+      if (std::find(described.begin(), described.end(), pair) != described.end()) continue;
+      described.push_back(pair);
       text += (text.empty() ? "" : ", ") + ("cuda:" + std::to_string(pair.first)) +
               " and cuda:" + std::to_string(pair.second) + " through the host (" + to_string(paths[reader][owner]) +
               ")";
