@@ -62,10 +62,10 @@ void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   replica_->upload_inputs(inputs_);
   ++inputs_.step;
 
-  const bool kept = batch.kept.set != nullptr;
+  const bool resident = batch.resident.set != nullptr;
   replica_->bind(0, plan_,
-                 {kept ? nullptr : batch.images.data<float>(), batch.labels.data<std::int32_t>(),
-                  batch.samples.data<std::int64_t>(), batch.size(), kept ? &batch.kept : nullptr});
+                 {resident ? nullptr : batch.images.data<float>(), batch.labels.data<std::int32_t>(),
+                  batch.samples.data<std::int64_t>(), batch.size(), resident ? &batch.resident : nullptr});
   replica_->make_images();
 }
 

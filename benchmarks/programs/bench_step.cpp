@@ -107,7 +107,7 @@ class Engine final : public Variant {
   std::string reduce() const override { return name_of(net_->options().reduce); }
   std::optional<double> start_loss(const dp::Batch& batch) override {
     dp::Batch plain = batch;
-    plain.kept.augment = false;
+    plain.resident.augment = false;
     net_->evaluate(plain);
     return net_->take_stats().loss();
   }
@@ -165,7 +165,7 @@ class Server {
       variant_ = std::make_unique<Bare>(model_, options, devices_.front());
     else
       variant_ = std::make_unique<Engine>(model_, options, devices_, rows.size());
-    const auto make = options.images_on == "device" ? kept_batches : random_batches;
+    const auto make = options.images_on == "device" ? resident_batches : random_batches;
     batches_ = make(model_, options.batch, options.batches, options.seed, rows);
     if (!options.save_inputs.empty()) save_inputs(options.save_inputs, variant_->weights(), batches_);
     start_loss_ = variant_->start_loss(batches_.front());

@@ -32,7 +32,7 @@ std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int co
   return batches;
 }
 
-std::vector<Batch> kept_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows) {
+std::vector<Batch> resident_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows) {
   Random random(seed, RandomUse::synthetic);
   const auto classes = static_cast<std::uint32_t>(model.output().numel());
   const auto channels = static_cast<std::size_t>(model.input()[0]);
@@ -66,8 +66,8 @@ void save_inputs(const std::filesystem::path& path, const std::vector<std::pair<
     file.write(static_cast<const char*>(tensor.raw()), static_cast<std::streamsize>(tensor.bytes()));
   };
   for (const auto& [name, tensor] : weights) write(tensor);
-  if (batches.front().kept.set)
-    write(batches.front().kept.set->images);
+  if (batches.front().resident.set)
+    write(batches.front().resident.set->images);
   else
     for (const Batch& batch : batches) write(batch.images);
   for (const Batch& batch : batches) write(batch.labels);

@@ -19,7 +19,7 @@ struct Range {
 std::vector<Batch> random_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows);
 
 // The same with images from one device-resident set of random bytes. Training pads them by 4, crops and flips.
-std::vector<Batch> kept_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows);
+std::vector<Batch> resident_batches(const Model& model, std::int64_t batch, int count, std::uint64_t seed, Range rows);
 
 // Writes raw values in host byte order: the weights in the model's parameter order (float32), the images of all batches
 // (float32, or the bytes of the device-resident set), then the labels of all batches (int32).

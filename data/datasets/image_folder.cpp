@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
-constexpr std::size_t kKeptBytes = std::size_t{32} << 20;  // larger buffers are freed after each image
+constexpr std::size_t kMaxBufferBytes = std::size_t{32} << 20;  // larger buffers are freed after each image
 
 // Reusable buffers of one thread.
 struct Workplace {
@@ -24,7 +24,7 @@ struct Workplace {
 
   void shrink() {
     for (auto* buffer : {&file, &image.pixels})
-      if (buffer->capacity() > kKeptBytes) std::vector<std::uint8_t>().swap(*buffer);
+      if (buffer->capacity() > kMaxBufferBytes) std::vector<std::uint8_t>().swap(*buffer);
   }
 };
 

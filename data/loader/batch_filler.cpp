@@ -36,11 +36,11 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
 
 void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
                        std::span<std::uint8_t> scratch, const std::atomic<bool>& cancelled) const {
-  const bool kept = batch.kept.set != nullptr;
-  batch.kept.augment = augment_;
-  batch.kept.seed = seed_;
-  batch.kept.epoch = static_cast<std::uint64_t>(epoch);
-  float* out = kept ? nullptr : batch.images.data<float>();
+  const bool resident = batch.resident.set != nullptr;
+  batch.resident.augment = augment_;
+  batch.resident.seed = seed_;
+  batch.resident.epoch = static_cast<std::uint64_t>(epoch);
+  float* out = resident ? nullptr : batch.images.data<float>();
   auto* labels = batch.labels.data<std::int32_t>();
   auto* indices = batch.samples.data<std::int64_t>();
   for (const std::int64_t sample : samples) {
@@ -50,7 +50,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
       throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has label " + std::to_string(label) +
                                        ", but the dataset has " + std::to_string(classes_) +
                                        " classes; correct the dataset");
-    if (kept) {
+    if (resident) {
       // The device makes the image from its resident bytes.
     } else if (augment_) {
       Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample));
@@ -60,7 +60,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
       dataset_.read(sample, scratch, nullptr);
       copy_image(scratch.data(), out);
     }
-    if (!kept) out += scratch.size();
+    if (!resident) out += scratch.size();
     *labels++ = label;
     *indices++ = sample;
   }

@@ -38,8 +38,8 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   if (options.batch_size < options.ranks)
     refuse("a global batch of " + std::to_string(options.batch_size) + " is less than the " +
            std::to_string(options.ranks) + " ranks; give at least one sample per rank");
-  if (options.kept && options.kept->images.shape() != dataset->image_shape().prepended(size))
-    refuse("the device-resident images have shape " + to_string(options.kept->images.shape()) +
+  if (options.resident && options.resident->images.shape() != dataset->image_shape().prepended(size))
+    refuse("the device-resident images have shape " + to_string(options.resident->images.shape()) +
            ", but the dataset has " + std::to_string(size) + " of " + to_string(dataset->image_shape()) +
            "; use read_images() of that dataset");
   if (options.slots <= kHeld)
@@ -48,17 +48,17 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   return dataset;
 }
 
-Batch make_batch(const Shape& image, std::int64_t size, const std::shared_ptr<const ImageSet>& kept) {
-  Batch batch{kept ? Tensor() : Tensor(image.prepended(size)), Tensor(Shape{size}, DType::i32),
+Batch make_batch(const Shape& image, std::int64_t size, const std::shared_ptr<const ImageSet>& resident) {
+  Batch batch{resident ? Tensor() : Tensor(image.prepended(size)), Tensor(Shape{size}, DType::i32),
               Tensor(Shape{size}, DType::i64)};
-  batch.kept.set = kept;
+  batch.resident.set = resident;
   return batch;
 }
 
 Batch first_rows(const Batch& batch, std::int64_t size) {
-  Batch first{batch.kept.set ? Tensor() : batch.images.rows(0, size), batch.labels.rows(0, size),
+  Batch first{batch.resident.set ? Tensor() : batch.images.rows(0, size), batch.labels.rows(0, size),
               batch.samples.rows(0, size)};
-  first.kept = batch.kept;
+  first.resident = batch.resident;
   return first;
 }
 
@@ -91,7 +91,7 @@ struct Loader::State {
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(options.slots, batches));
     slots.resize(std::max<std::size_t>(count, kHeld + 1));
     for (Slot& slot : slots) {
-      slot.full = make_batch(dataset->image_shape(), share(batch_rows, options), options.kept);
+      slot.full = make_batch(dataset->image_shape(), share(batch_rows, options), options.resident);
       slot.last = first_rows(slot.full, share(last_rows, options));
       if (options.ranks > 1) slot.full.global = batch_rows, slot.last.global = last_rows;
     }
@@ -280,7 +280,9 @@ std::vector<std::int64_t> Loader::batch_sizes() const {
 
 const Dataset& Loader::dataset() const { return *state_->dataset; }
 
-DeviceImages Loader::kept() const { return {state_->options.kept, state_->options.augment, state_->options.seed}; }
+DeviceImages Loader::resident() const {
+  return {state_->options.resident, state_->options.augment, state_->options.seed};
+}
 
 std::vector<std::int64_t> Loader::order(std::int64_t epoch) const {
   std::vector<std::int64_t> order(state_->order.size());

@@ -25,7 +25,7 @@ namespace {
 void check_batch(const Batch& batch, const Model& model) {
   if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
   const std::int64_t images = batch.size();
-  const Shape& shape = batch.kept.set ? batch.kept.set->images.shape() : batch.images.shape();
+  const Shape& shape = batch.resident.set ? batch.resident.set->images.shape() : batch.images.shape();
   check_images(shape, model);
   const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
   if (rows(batch.labels) != images)
@@ -33,7 +33,7 @@ void check_batch(const Batch& batch, const Model& model) {
   if (!batch.samples.empty() && rows(batch.samples) != images)
     throw Error(ErrorCode::usage,
                 fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
-  if (!batch.kept.set || images == 0) return;
+  if (!batch.resident.set || images == 0) return;
   for (const std::int64_t sample : batch.samples.span<std::int64_t>())
     if (sample < 0 || sample >= shape[0])
       throw Error(ErrorCode::usage, fmt::format("a batch of sample {} of a set of {}", sample, shape[0]));
@@ -54,9 +54,9 @@ void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
   s.number_rows(batch.size());
   s.forward_rows = 0;
   if (s.begun) s.end_step();
-  s.reserve(s.training_batch(batch.size(), batch.kept));
+  s.reserve(s.training_batch(batch.size(), batch.resident));
   s.reserve_momenta(sgd);
-  s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.kept.set != nullptr},
+  s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.resident.set != nullptr},
                        s.options.grad_accum_steps, s.step_is_eager());
   s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) { s.train(replica, gradient_sync, batch, sgd); });
   s.graphs->end_step();
@@ -271,8 +271,8 @@ void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
   check_batch(batch, s.model);
   s.forward_rows = 0;
-  s.reserve(State::evaluated_batch(batch.size(), batch.kept));
-  s.graphs->evaluated(batch.global_size(), batch.kept.set != nullptr);
+  s.reserve(State::evaluated_batch(batch.size(), batch.resident));
+  s.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
   s.broadcast_buffers();
   s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
     gradient_sync.wait_for_weights();

@@ -281,8 +281,8 @@ void DataParallel::State::number_rows(std::int64_t rows) {
 engine::Shard DataParallel::State::shard_of(const Batch& batch, kernels::Range rows) const {
   engine::Shard shard;
   shard.rows = rows.size();
-  if (batch.kept.set)
-    shard.kept = &batch.kept;
+  if (batch.resident.set)
+    shard.kept = &batch.resident;
   else
     shard.images = batch.images.data<float>() + rows.begin * model.input().numel();
   if (!batch.labels.empty()) shard.labels = batch.labels.data<std::int32_t>() + rows.begin;

@@ -42,9 +42,9 @@ class Run {
 
   // Bytes of the image batches that both loaders fill; 0 with device-resident data sets.
   std::size_t of_loaders() const {
-    const bool kept =
+    const bool resident =
         options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic && !on_host_);
-    if (kept) return 0;
+    if (resident) return 0;
     return slots(*data_.test, eval_rows()) + (training_ ? slots(*data_.train, options_.batch_size) : 0);
   }
 

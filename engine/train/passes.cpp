@@ -26,7 +26,7 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
 
 void prepare_batches(DataParallel& net, const Loader* train, const Loader& test) {
   net.prepare(train ? train->batch_sizes() : std::vector<std::int64_t>{}, test.batch_sizes(),
-              train ? train->kept() : DeviceImages{}, test.kept());
+              train ? train->resident() : DeviceImages{}, test.resident());
 }
 
 std::int64_t eval_batch_size(const TrainerOptions& options) { return std::max<std::int64_t>(options.batch_size, 128); }

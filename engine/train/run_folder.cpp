@@ -29,16 +29,16 @@ namespace fs = std::filesystem;
 
 // Bytes of the leading complete lines that parse and belong to steps up to `step`. A killed run may leave later or
 // incomplete lines.
-std::size_t kept_bytes(const std::string& path, std::int64_t step) {
+std::size_t bytes_up_to(const std::string& path, std::int64_t step) {
   std::ifstream in(path, std::ios::binary);
-  std::size_t kept = 0;
-  for (std::string line; std::getline(in, line) && !in.eof(); kept += line.size() + 1) {
+  std::size_t bytes = 0;
+  for (std::string line; std::getline(in, line) && !in.eof(); bytes += line.size() + 1) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) break;
     const auto at = record.find("step");
     if (at == record.end() || !at->is_number_integer() || at->get<std::int64_t>() > step) break;
   }
-  return kept;
+  return bytes;
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   made_.note_unless_there(config);
   write_file_atomically(config, config_toml);
   ::unlink((path_ + "/summary.json").c_str());
-  const auto keep = static_cast<off_t>(continued_from ? kept_bytes(metrics, *continued_from) : 0);
+  const auto keep = static_cast<off_t>(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
   if (::ftruncate(metrics_, keep) != 0) fail("cannot trim", metrics, "check its permissions");
   ::lseek(metrics_, keep, SEEK_SET);
   made_.keep();

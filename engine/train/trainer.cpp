@@ -70,7 +70,7 @@ struct Trainer::State {
     return loader;
   }
 
-  std::shared_ptr<const ImageSet> kept(const Dataset& part) const {
+  std::shared_ptr<const ImageSet> resident(const Dataset& part) const {
     return options.images_on == ImagesOn::device ? read_images(part, options.workers) : nullptr;
   }
 
@@ -88,7 +88,7 @@ struct Trainer::State {
     if (!options.parallel.process_group) loader.stop = stop();
     loader.batch_size = eval_batch_size(options);
     loader.shuffle = false;
-    loader.kept = kept(*data.test);
+    loader.resident = resident(*data.test);
     return Loader(data.test, loader);
   }
 
@@ -100,7 +100,7 @@ struct Trainer::State {
     loader.drop_last = options.drop_last;
     loader.pad = true;
     loader.stop = stop();
-    loader.kept = kept(*data.train);
+    loader.resident = resident(*data.train);
     return Loader(data.train, loader);
   }
 };

@@ -10,19 +10,19 @@ using namespace dp::test;
 
 TEST_CASE("S21: batches that the devices make of images they keep give the same bits") {
   const Model model = small_convnet(/*dropout=*/true);
-  for (const int replicas : {1, 2, 3}) check_kept_images(model, on_cpus(replicas));
+  for (const int replicas : {1, 2, 3}) check_resident_images(model, on_cpus(replicas));
   DataParallelOptions options = on_cpus(2);
   options.grad_accum_steps = 3;
-  check_kept_images(model, options);
+  check_resident_images(model, options);
   options.grad_accum_steps = 1;
   options.loss = LossAt::gathered;
-  check_kept_images(model, options);
+  check_resident_images(model, options);
   options.loss = LossAt::local;
   options.logical_shards = 4;
-  check_kept_images(model, options);
+  check_resident_images(model, options);
 }
 
-TEST_CASE("a batch of kept images has no pixels, but labels, samples and the key of its epoch") {
+TEST_CASE("a batch of device-resident images has no pixels, but labels, samples and the key of its epoch") {
   const auto data = std::make_shared<RandomImages>(Shape{1, 5, 4}, 3, 7);
   const auto set = read_images(*data);
   REQUIRE(set->images.shape() == Shape{7, 1, 5, 4});
@@ -30,21 +30,21 @@ TEST_CASE("a batch of kept images has no pixels, but labels, samples and the key
     const auto image = data->image(i);
     CHECK(std::equal(image.begin(), image.end(), set->images.data<std::uint8_t>() + 20 * i));
   }
-  Loader loader(data, {.batch_size = 3, .augment = true, .seed = 6, .kept = set});
+  Loader loader(data, {.batch_size = 3, .augment = true, .seed = 6, .resident = set});
   std::int64_t samples = 0;
   for (const Batch& batch : loader.epoch(4)) {
     CHECK(batch.images.empty());
-    CHECK(batch.kept.set == set);
-    CHECK(batch.kept.augment);
-    CHECK(batch.kept.seed == 6);
-    CHECK(batch.kept.epoch == 4);
+    CHECK(batch.resident.set == set);
+    CHECK(batch.resident.augment);
+    CHECK(batch.resident.seed == 6);
+    CHECK(batch.resident.epoch == 4);
     for (std::int64_t i = 0; i < batch.size(); ++i, ++samples)
       CHECK(batch.labels.data<std::int32_t>()[i] == data->label(batch.samples.data<std::int64_t>()[i]));
   }
   CHECK(samples == 7);
 }
 
-TEST_CASE("images are not kept where that would not be the same") {
+TEST_CASE("images are not device-resident where results would differ") {
   class Varying final : public Dataset {
    public:
     std::int64_t size() const override { return 2; }
@@ -60,19 +60,20 @@ TEST_CASE("images are not kept where that would not be the same") {
   CHECK_THROWS_WITH(read_images(Varying()), Catch::Contains("changes its images"));
   const auto data = std::make_shared<RandomImages>(Shape{1, 5, 4}, 3, 7);
   const auto other = read_images(RandomImages(Shape{1, 5, 4}, 3, 8));
-  CHECK_THROWS_WITH(Loader(data, {.batch_size = 3, .kept = other}), Catch::Contains("read_images() of that dataset"));
+  CHECK_THROWS_WITH(Loader(data, {.batch_size = 3, .resident = other}),
+                    Catch::Contains("read_images() of that dataset"));
   DataParallel net(small_convnet(), on_cpus(1));
   Batch wrong;
   wrong.samples = Tensor(Shape{1}, DType::i64);
   wrong.labels = Tensor(Shape{1}, DType::i32);
-  wrong.kept.set = other;
+  wrong.resident.set = other;
   CHECK_THROWS_WITH(net.train_step(wrong, {}), Catch::Contains("do not fit model"));
   const Model model = small_convnet();
   DataParallel reference(model, on_reference());
   Batch batch;
   batch.samples = Tensor(Shape{2}, DType::i64);
   batch.labels = Tensor(Shape{2}, DType::i32);
-  batch.kept.set = read_images(RandomImages(model.input(), 7, 4));
+  batch.resident.set = read_images(RandomImages(model.input(), 7, 4));
   CHECK_THROWS_WITH(reference.train_step(batch, {}), Catch::Contains("does not make its own images"));
   batch.samples.data<std::int64_t>()[1] = 4;
   CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("sample 4 of a set of 4"));
@@ -80,19 +81,19 @@ TEST_CASE("images are not kept where that would not be the same") {
   CHECK_THROWS_WITH(net.prepare({1}, {}, {.set = other}, {}), Catch::Contains("do not fit model"));
   CHECK_THROWS_WITH(net.prepare({}, {1}, {}, {.set = other}), Catch::Contains("do not fit model"));
   for (const bool padded : {true, false}) {
-    auto wrong_set = std::make_shared<ImageSet>(*batch.kept.set);
+    auto wrong_set = std::make_shared<ImageSet>(*batch.resident.set);
     if (padded)
       wrong_set->augmentation.padding = -1;
     else
       wrong_set->normalization.std.back() = 0;
     Batch of_it = batch;
-    of_it.kept.set = wrong_set;
+    of_it.resident.set = wrong_set;
     CHECK_THROWS_WITH(DataParallel(model, on_cpus(1)).train_step(of_it, {}),
                       Catch::Contains("padded by 0 or more pixels"));
   }
-  auto floats = std::make_shared<ImageSet>(*batch.kept.set);
+  auto floats = std::make_shared<ImageSet>(*batch.resident.set);
   floats->images = Tensor(floats->images.shape());
-  batch.kept.set = floats;
+  batch.resident.set = floats;
   CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("bytes"));
 }
 

@@ -42,12 +42,12 @@ struct Trained {
 inline Trained train_two_epochs(const Model& model, const DataParallelOptions& options, bool keep) {
   const auto data = std::make_shared<RandomImages>(model.input(), model.output()[0], 21);
   LoaderOptions loading{.batch_size = 8, .augment = true, .seed = 9, .workers = 2};
-  if (keep) loading.kept = read_images(*data, 3);
+  if (keep) loading.resident = read_images(*data, 3);
   Loader train(data, loading);
   loading.shuffle = loading.augment = false;
   Loader test(data, loading);
   DataParallel net(model, options);
-  net.prepare(train.batch_sizes(), test.batch_sizes(), train.kept(), test.kept());
+  net.prepare(train.batch_sizes(), test.batch_sizes(), train.resident(), test.resident());
   for (const std::int64_t epoch : {0, 1})
     for (const Batch& batch : train.epoch(epoch)) {
       REQUIRE(batch.images.empty() == keep);
@@ -61,13 +61,13 @@ inline Trained train_two_epochs(const Model& model, const DataParallelOptions& o
   return trained;
 }
 
-inline void check_kept_images(const Model& model, const DataParallelOptions& options) {
-  const Trained brought = train_two_epochs(model, options, false), kept = train_two_epochs(model, options, true);
-  CHECK(bit_equal(brought.weights, kept.weights));
-  CHECK(brought.training.loss_sum == kept.training.loss_sum);
-  CHECK(brought.test.loss_sum == kept.test.loss_sum);
-  CHECK(brought.test.samples == 21);
-  CHECK(kept.test.samples == 21);
+inline void check_resident_images(const Model& model, const DataParallelOptions& options) {
+  const Trained uploaded = train_two_epochs(model, options, false), resident = train_two_epochs(model, options, true);
+  CHECK(bit_equal(uploaded.weights, resident.weights));
+  CHECK(uploaded.training.loss_sum == resident.training.loss_sum);
+  CHECK(uploaded.test.loss_sum == resident.test.loss_sum);
+  CHECK(uploaded.test.samples == 21);
+  CHECK(resident.test.samples == 21);
 }
 
 }  // namespace dp::test

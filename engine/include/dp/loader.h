@@ -25,10 +25,10 @@ struct Batch {
   Tensor labels;            // (B) int32
   Tensor samples;           // (B) int64: indices in the dataset; part of dropout's random key
   std::int64_t global = 0;  // samples of all ranks' parts; 0: this is the whole batch
-  DeviceImages kept{};      // device-resident set whose rows `samples` selects
+  DeviceImages resident{};  // device-resident set whose rows `samples` selects
 
   std::int64_t size() const {
-    const Tensor& rows = kept.set ? samples : images;
+    const Tensor& rows = resident.set ? samples : images;
     return rows.empty() ? 0 : rows.shape()[0];
   }
   std::int64_t global_size() const { return global ? global : size(); }
@@ -49,7 +49,7 @@ struct LoaderOptions {
   bool pad = false;
   // The image set, from read_images(), of devices that compute their images; batches then contain no pixels. Null:
   // batches contain images.
-  std::shared_ptr<const ImageSet> kept{};
+  std::shared_ptr<const ImageSet> resident{};
   // Called every 50 ms while next() waits, on the calling thread. Once it returns true, next() returns null and no more
   // batches are prepared. Empty: next() waits without a limit.
   std::function<bool()> stop{};
@@ -72,7 +72,7 @@ class Loader {
   std::int64_t batches_per_epoch() const;
   std::vector<std::int64_t> batch_sizes() const;  // the sizes that occur, of this rank's parts
   const Dataset& dataset() const;
-  DeviceImages kept() const;  // of the batches, without the epoch
+  DeviceImages resident() const;  // of the batches, without the epoch
   // Sample indices in the order of `epoch`.
   std::vector<std::int64_t> order(std::int64_t epoch) const;
 

@@ -83,7 +83,7 @@ TEST_CASE("blocking calls: none with a device-resident data set, checked replica
     Batch batch = random_batch(model, rows, seed);
     batch.images = {};
     for (std::int64_t& sample : batch.samples.span<std::int64_t>()) sample %= 20;
-    batch.kept = {.set = set, .augment = true, .seed = 7, .epoch = seed};
+    batch.resident = {.set = set, .augment = true, .seed = 7, .epoch = seed};
     return batch;
   };
   for (const Case& one : kMore)

@@ -22,11 +22,11 @@ std::vector<std::shared_ptr<const ImageSet>> two_sets(const Model& model) {
 }
 
 // Varies the set, the epoch, the seed and the augmentation from step to step.
-Batch kept_batch(const Model& model, const std::vector<std::shared_ptr<const ImageSet>>& sets, std::uint64_t i) {
+Batch resident_batch(const Model& model, const std::vector<std::shared_ptr<const ImageSet>>& sets, std::uint64_t i) {
   Batch batch = random_batch(model, 8, i);
   batch.images = {};
   for (std::int64_t& sample : batch.samples.span<std::int64_t>()) sample = (sample + static_cast<int>(i)) % 20;
-  batch.kept = {.set = sets[i % 2], .augment = i % 3 != 0, .seed = 7 + i / 4, .epoch = i / 2};
+  batch.resident = {.set = sets[i % 2], .augment = i % 3 != 0, .seed = 7 + i / 4, .epoch = i / 2};
   return batch;
 }
 
@@ -53,7 +53,7 @@ TEST_CASE(
         options.graphs = graphs ? Graphs::always : Graphs::never;
         auto net = std::make_unique<DataParallel>(model, options);
         for (std::uint64_t i = 0; i < 12; ++i)
-          net->train_step(keeps ? kept_batch(model, sets, i) : random_batch(model, 8, i),
+          net->train_step(keeps ? resident_batch(model, sets, i) : random_batch(model, 8, i),
                           {.lr = 0.05f, .momentum = 0.9f});
         return net;
       };
@@ -63,7 +63,7 @@ TEST_CASE(
       CHECK(nodes_of(graphs->describe_steps()) ==
             nodes_of(brought->describe_steps()) + std::max(shards, gpus));  // one for each shard
       CHECK_THAT(graphs->describe_steps(), !Catch::Contains(","));          // one kind of step
-      const auto batch_of = [&](std::uint64_t i) { return kept_batch(model, sets, i); };
+      const auto batch_of = [&](std::uint64_t i) { return resident_batch(model, sets, i); };
       const auto told = launches_of_steps(model, options, true, batch_of);
       CHECK(told == launches_of_steps(model, options, false, batch_of));
       int made = 0;
@@ -73,15 +73,15 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("simulated GPUs: batches made of kept images give the same bits") {
+TEST_CASE("simulated GPUs: batches of device-resident images give the same bits") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
     SimulatedGpus machine(gpus);
-    check_kept_images(model, on_gpus(2 * gpus - 1, gpus));
+    check_resident_images(model, on_gpus(2 * gpus - 1, gpus));
   }
 }
 
-TEST_CASE("simulated GPUs: images are kept where nobody says otherwise, and count as memory") {
+TEST_CASE("simulated GPUs: images are device-resident by default, and count as memory") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   const DatasetPair data{std::make_shared<RandomImages>(model.input(), model.output()[0], 20),
