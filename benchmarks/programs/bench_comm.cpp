@@ -40,18 +40,18 @@ class Peers {
 
 class Threads final : public Peers {
  public:
-  explicit Threads(int ranks) : values_(static_cast<std::size_t>(ranks)), meeting_(ranks) {}
+  explicit Threads(int ranks) : values_(static_cast<std::size_t>(ranks)), barrier_(ranks) {}
   std::vector<double> share(int rank, double value) override {
     values_[static_cast<std::size_t>(rank)] = value;
-    meeting_.arrive_and_wait();
+    barrier_.arrive_and_wait();
     const std::vector<double> all = values_;
-    meeting_.arrive_and_wait();
+    barrier_.arrive_and_wait();
     return all;
   }
 
  private:
   std::vector<double> values_;
-  std::barrier<> meeting_;
+  std::barrier<> barrier_;
 };
 
 class Processes final : public Peers {

@@ -68,7 +68,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                          images_on, dataset_name, output_dir, save_every_epochs, save_every_steps, checkpoint_hist,
                          resume, init, init_partial, summary_file, trace_file, profile, dry_run, print_freq, stop,
                          unsaved] = dp::TrainerOptions{};
-  [[maybe_unused]] auto [devices, world, reduce, reduce_dtype, comm, loss, split, bucket_bytes, threads_per_replica,
+  [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, bucket_bytes, threads_per_replica,
                          pin_threads, seed, deterministic, fast_convolutions, tf32, autotune, graphs, logical_shards,
                          batch_norm, amp, loss_scale, dropout, label_smoothing, grad_accum_steps, clip_grad_norm,
                          on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first, trace_steps] =

@@ -30,11 +30,11 @@ using namespace dp::kernels;
 using namespace dp::test;
 
 TEST_CASE("tcp: nothing is allocated after the first calls") {
-  JoiningWorld world(3);
-  world.run([&](int rank) {
+  JoiningRankGroup group(3);
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto comm = world.join(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto comm = group.join(rank);
+    const auto stream = group.contexts[me]->make_stream();
     std::vector<float> data(400000), whole(900);
     const std::vector<std::size_t> parts{100, 0, 700};
     const auto calls = [&](std::int64_t count) {

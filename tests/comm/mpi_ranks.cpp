@@ -132,8 +132,8 @@ int run(const std::string& what) {
     AbortFlag abort{false};
     options.abort = &abort;
     BareContext context(options);
-    MpiRendezvous world(mpi->rank(), mpi->size());
-    const auto comm = join_from_host("mpi", context, world);
+    MpiRendezvous rendezvous(mpi->rank(), mpi->size());
+    const auto comm = join_from_host("mpi", context, rendezvous);
     if (what == "conform") wrong = conform(*comm, context);
     if (what == "differ") wrong = differ(*comm, context);
     if (what == "bfloat16") wrong = bfloat16(*comm, context);

@@ -26,13 +26,13 @@ int threads_of_process() {
 // Rank r makes calls[r]. Returns each rank's error, or an empty string.
 using CallOf = std::function<void(Communicator&, float*, Stream&)>;
 std::vector<std::string> errors_of(const std::vector<CallOf>& calls) {
-  JoiningWorld world(static_cast<int>(calls.size()));
+  JoiningRankGroup group(static_cast<int>(calls.size()));
   std::vector<std::string> errors(calls.size());
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
     std::vector<float> data(300000);
-    const auto comm = world.join(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto comm = group.join(rank);
+    const auto stream = group.contexts[me]->make_stream();
     try {
       comm->all_reduce(data.data(), 10, DType::f32, *stream);
       calls[me](*comm, data.data(), *stream);
@@ -93,14 +93,14 @@ TEST_CASE("tcp: of five ranks with one that differs every one names it") {
 }
 
 TEST_CASE("tcp: a rank that disappears in a call is named") {
-  JoiningWorld world(3);
+  JoiningRankGroup group(3);
   std::vector<std::string> errors(3);
   const auto start = std::chrono::steady_clock::now();
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
     std::vector<float> data(3000000);
-    auto comm = world.join(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    auto comm = group.join(rank);
+    const auto stream = group.contexts[me]->make_stream();
     try {
       comm->all_reduce(data.data(), 1, DType::f32, *stream);
       stream->synchronize();
@@ -127,14 +127,14 @@ TEST_CASE("tcp: an abort ends every rank that waits for one that never comes, an
   for (const int size : {2, 4}) {
     ContextOptions options;
     options.threaded_streams = threaded;
-    JoiningWorld world(size, options);
+    JoiningRankGroup group(size, options);
     std::atomic<int> aborted{0};
     const auto start = std::chrono::steady_clock::now();
-    CHECK_THROWS_WITH(world.run([&](int rank) {
+    CHECK_THROWS_WITH(group.run([&](int rank) {
       const auto me = static_cast<std::size_t>(rank);
-      const auto comm = world.join(rank);
+      const auto comm = group.join(rank);
       std::vector<float> data(2000000, 1);  // destroyed before the handle
-      const auto stream = world.contexts[me]->make_stream();
+      const auto stream = group.contexts[me]->make_stream();
       comm->all_reduce(data.data(), 2000, DType::f32, *stream);
       stream->synchronize();
       if (rank == size - 1) {
@@ -158,17 +158,17 @@ TEST_CASE("tcp: an abort ends every rank that waits for one that never comes, an
 TEST_CASE("tcp: handles leave no thread behind") {
   const int before = threads_of_process();
   for (int i = 0; i < 5; ++i) {
-    JoiningWorld world(3);
-    world.run([&](int rank) { world.join(rank); });
+    JoiningRankGroup group(3);
+    group.run([&](int rank) { group.join(rank); });
   }
   CHECK(threads_of_process() == before);
 }
 
 TEST_CASE("tcp: strangers are not counted") {
-  JoiningWorld world(3);
+  JoiningRankGroup group(3);
   std::vector<int> strangers;
   std::mutex mutex;
-  for (ThreadRendezvous& rank : world.ranks)
+  for (ThreadRendezvous& rank : group.ranks)
     rank.seen = [&](const std::vector<std::string>& places) {
       const std::lock_guard lock(mutex);
       for (const std::string& place : places) {
@@ -181,10 +181,10 @@ TEST_CASE("tcp: strangers are not counted") {
       }
     };
   std::vector<double> sums(3);
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto comm = world.join(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto comm = group.join(rank);
+    const auto stream = group.contexts[me]->make_stream();
     sums[me] = rank;
     comm->all_reduce(&sums[me], 1, DType::f64, *stream);
     stream->synchronize();
@@ -194,13 +194,13 @@ TEST_CASE("tcp: strangers are not counted") {
 }
 
 TEST_CASE("tcp: a rank that knows another secret is refused") {
-  JoiningWorld world(2);
-  for (ThreadRendezvous& rank : world.ranks) rank.timeout = 2;
-  world.ranks[1].seen = [](std::vector<std::string>& places) { places[0].back() ^= 1; };
+  JoiningRankGroup group(2);
+  for (ThreadRendezvous& rank : group.ranks) rank.timeout = 2;
+  group.ranks[1].seen = [](std::vector<std::string>& places) { places[0].back() ^= 1; };
   std::vector<std::string> errors(2);
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     try {
-      world.join(rank);
+      group.join(rank);
     } catch (const Error& error) {
       errors[static_cast<std::size_t>(rank)] = error.what();
     }
@@ -212,14 +212,14 @@ TEST_CASE("tcp: a rank that knows another secret is refused") {
 }
 
 TEST_CASE("tcp: an address that is not this host's is said") {
-  JoiningWorld world(2);
-  for (ThreadRendezvous& rank : world.ranks) rank.address = "192.0.2.1";
-  CHECK_THROWS_WITH(world.join(0), Catch::Contains("cannot listen at 192.0.2.1"));
-  world.ranks[0].address = "some.name";
-  CHECK_THROWS_WITH(world.join(0), Catch::Contains("give a numeric address"));
+  JoiningRankGroup group(2);
+  for (ThreadRendezvous& rank : group.ranks) rank.address = "192.0.2.1";
+  CHECK_THROWS_WITH(group.join(0), Catch::Contains("cannot listen at 192.0.2.1"));
+  group.ranks[0].address = "some.name";
+  CHECK_THROWS_WITH(group.join(0), Catch::Contains("give a numeric address"));
 }
 
 TEST_CASE("a communicator that joins no processes is refused by name") {
-  JoiningWorld world(2);
-  CHECK_THROWS_WITH(world.join(0, "p2p"), Catch::Contains("'p2p' cannot connect processes"));
+  JoiningRankGroup group(2);
+  CHECK_THROWS_WITH(group.join(0, "p2p"), Catch::Contains("'p2p' cannot connect processes"));
 }

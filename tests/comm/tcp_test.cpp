@@ -16,12 +16,12 @@ ContextOptions mode(bool threaded) {
 }
 
 template <typename Body>
-std::vector<std::string> on_all(JoiningWorld& world, Body body) {
-  std::vector<std::string> wrong(world.contexts.size());
-  world.run([&](int rank) {
+std::vector<std::string> on_all(JoiningRankGroup& group, Body body) {
+  std::vector<std::string> wrong(group.contexts.size());
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto comm = world.join(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto comm = group.join(rank);
+    const auto stream = group.contexts[me]->make_stream();
     wrong[me] = body(*comm, *stream);
   });
   return wrong;
@@ -31,14 +31,14 @@ std::vector<std::string> on_all(JoiningWorld& world, Body body) {
 
 TEST_CASE("tcp: every collective gives the tree's bits") {
   const int size = GENERATE(1, 2, 3, 5);
-  JoiningWorld world(size);
-  CHECK(on_all(world, [](Communicator& comm, Stream& stream) { return check_everything(comm, stream, Sums::tree); }) ==
+  JoiningRankGroup group(size);
+  CHECK(on_all(group, [](Communicator& comm, Stream& stream) { return check_everything(comm, stream, Sums::tree); }) ==
         std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
 TEST_CASE("tcp: on streams that run late") {
-  JoiningWorld world(3, mode(true));
-  CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
+  JoiningRankGroup group(3, mode(true));
+  CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
           return check_collectives<float>(comm, stream, 100001, Sums::tree) + check_parts(comm, stream, 1);
         }) == std::vector<std::string>(3));
 }
@@ -49,21 +49,21 @@ TEST_CASE("tcp: over IPv6") {
   } catch (const Error&) {
     DP_SKIP("this host has no IPv6");
   }
-  JoiningWorld world(2);
-  for (ThreadRendezvous& rank : world.ranks) rank.address = "::1";
-  CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
+  JoiningRankGroup group(2);
+  for (ThreadRendezvous& rank : group.ranks) rank.address = "::1";
+  CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
           return check_collectives<float>(comm, stream, 5000, Sums::tree);
         }) == std::vector<std::string>(2));
 }
 
 TEST_CASE("host in threads does the same") {
   const int size = GENERATE(1, 2, 3, 5);
-  World world(size);
-  auto handles = world.communicators();
-  std::vector<std::string> wrong(world.contexts.size());
-  world.run([&](int rank) {
+  RankGroup group(size);
+  auto handles = group.communicators();
+  std::vector<std::string> wrong(group.contexts.size());
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto stream = group.contexts[me]->make_stream();
     wrong[me] = check_everything(*handles[me], *stream, Sums::tree);
   });
   CHECK(wrong == std::vector<std::string>(static_cast<std::size_t>(size)));
@@ -71,8 +71,8 @@ TEST_CASE("host in threads does the same") {
 
 TEST_CASE("tcp: memory may be written as soon as the call has passed") {
   const bool threaded = GENERATE(false, true);
-  JoiningWorld world(3, mode(threaded));
-  CHECK(on_all(world, [](Communicator& comm, Stream& stream) {
+  JoiningRankGroup group(3, mode(threaded));
+  CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
           std::vector<float> data(5000);
           int wrong = 0;
           LambdaOp refill([&] { std::fill(data.begin(), data.end(), static_cast<float>(comm.rank() + 1)); });
@@ -95,18 +95,18 @@ TEST_CASE("tcp: memory may be written as soon as the call has passed") {
 }
 
 TEST_CASE("tcp: a call goes on while another stream of the replica works") {
-  JoiningWorld world(2);
+  JoiningRankGroup group(2);
   std::vector<double> sums(2);
   std::vector<int> looks(2);
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto comm = world.join(rank);
-    const auto stream = world.contexts[me]->make_stream(), other = world.contexts[me]->make_stream();
+    const auto comm = group.join(rank);
+    const auto stream = group.contexts[me]->make_stream(), other = group.contexts[me]->make_stream();
     std::vector<float> data(4000000, 1);
     comm->all_reduce(data.data(), 4000000, DType::f32, *stream);
     // The replica's thread sleeps on the other stream. It polls in between, but does no communication work.
     LambdaOp sleep([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
-    while (!world.contexts[me]->idle() && looks[me] < 100) {
+    while (!group.contexts[me]->idle() && looks[me] < 100) {
       sleep.run(*other, {}, nullptr);
       ++looks[me];
     }
@@ -118,12 +118,12 @@ TEST_CASE("tcp: a call goes on while another stream of the replica works") {
 }
 
 TEST_CASE("tcp: two handles on two streams do not disturb each other") {
-  JoiningWorld world(4);
+  JoiningRankGroup group(4);
   std::vector<int> wrong(4, 0);
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    BareContext& context = *world.contexts[me];
-    const auto gradients = world.join(rank), losses = world.join(rank);
+    BareContext& context = *group.contexts[me];
+    const auto gradients = group.join(rank), losses = group.join(rank);
     const auto compute = context.make_stream(), communication = context.make_stream();
     const auto ready = context.make_event(), reduced = context.make_event();
     std::vector<double> gradient(3000), loss(1);

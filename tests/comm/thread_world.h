@@ -12,9 +12,9 @@
 
 namespace dp::test {
 
-class Meeting {
+class ExchangeBoard {
  public:
-  explicit Meeting(int size) : given_(static_cast<std::size_t>(size)) {}
+  explicit ExchangeBoard(int size) : given_(static_cast<std::size_t>(size)) {}
 
   std::vector<std::string> exchange(int rank, std::string_view mine) {
     std::unique_lock lock(mutex_);
@@ -40,7 +40,7 @@ class Meeting {
 
 class ThreadRendezvous final : public kernels::Rendezvous {
  public:
-  ThreadRendezvous(Meeting& meeting, int rank, int size) : meeting_(meeting), rank_(rank), size_(size) {}
+  ThreadRendezvous(ExchangeBoard& board, int rank, int size) : board_(board), rank_(rank), size_(size) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -50,7 +50,7 @@ class ThreadRendezvous final : public kernels::Rendezvous {
   std::string own_address() const override { return address; }
   double timeout_seconds() const override { return timeout; }
   std::vector<std::string> exchange(std::string_view mine) override {
-    auto all = meeting_.exchange(rank_, mine);
+    auto all = board_.exchange(rank_, mine);
     if (seen) seen(all);
     return all;
   }
@@ -60,15 +60,15 @@ class ThreadRendezvous final : public kernels::Rendezvous {
   std::function<void(std::vector<std::string>&)> seen;  // inspects or modifies what this rank receives
 
  private:
-  Meeting& meeting_;
+  ExchangeBoard& board_;
   const int rank_, size_;
 };
 
 // Calls body(rank, context, join) on a thread per rank. join(name) returns the rank's communicator.
-class JoiningWorld : public World {
+class JoiningRankGroup : public RankGroup {
  public:
-  explicit JoiningWorld(int size, kernels::ContextOptions options = {}) : World(size, options), meeting_(size) {
-    for (int rank = 0; rank < size; ++rank) ranks.push_back(ThreadRendezvous(meeting_, rank, size));
+  explicit JoiningRankGroup(int size, kernels::ContextOptions options = {}) : RankGroup(size, options), board_(size) {
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(ThreadRendezvous(board_, rank, size));
   }
   std::unique_ptr<kernels::Communicator> join(int rank, std::string_view name = "tcp") {
     const auto me = static_cast<std::size_t>(rank);
@@ -78,7 +78,7 @@ class JoiningWorld : public World {
   std::vector<ThreadRendezvous> ranks;
 
  private:
-  Meeting meeting_;
+  ExchangeBoard board_;
 };
 
 }  // namespace dp::test

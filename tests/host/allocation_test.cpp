@@ -39,14 +39,14 @@ using namespace dp::kernels;
 TEST_CASE("steps allocate nothing after the first") {
   ContextOptions options;
   options.threaded_streams = GENERATE(false, true);
-  test::World world(2, options);
-  auto handles = world.communicators();
+  test::RankGroup group(2, options);
+  auto handles = group.communicators();
   std::atomic<long> during{0};
   std::atomic<int> warm{0}, done{0};
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto compute = world.contexts[me]->make_stream(), comm = world.contexts[me]->make_stream();
-    const auto ready = world.contexts[me]->make_event(), reduced = world.contexts[me]->make_event();
+    const auto compute = group.contexts[me]->make_stream(), comm = group.contexts[me]->make_stream();
+    const auto ready = group.contexts[me]->make_event(), reduced = group.contexts[me]->make_event();
     std::vector<float> data(4000), whole(8000);
     const std::size_t parts[] = {16000, 16000};
     test::LambdaOp op([&] { data[0] += 1; });
@@ -63,19 +63,19 @@ TEST_CASE("steps allocate nothing after the first") {
       comm->record(*reduced);
       compute->wait(*reduced);
       op.run(*compute, {}, nullptr);
-      world.contexts[me]->flush();
+      group.contexts[me]->flush();
       compute->synchronize();
     };
     step(0);
-    const auto meet = [&](std::atomic<int>& count) {
+    const auto synchronise = [&](std::atomic<int>& count) {
       ++count;
       while (count < 2) std::this_thread::yield();
     };
-    meet(warm);
+    synchronise(warm);
     const long before = allocations;
     for (int i = 1; i < 20; ++i) step(i);
     during += allocations - before;
-    meet(done);
+    synchronise(done);
   });
   CHECK(during == 0);
 }

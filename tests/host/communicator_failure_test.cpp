@@ -17,13 +17,13 @@ ContextOptions mode(bool threaded) {
 // The error when two ranks make these two calls.
 template <typename First, typename Second>
 std::string mismatch(bool threaded, First first, Second second) {
-  World world(2, mode(threaded));
-  auto handles = world.communicators();
+  RankGroup group(2, mode(threaded));
+  auto handles = group.communicators();
   std::vector<float> memory[2] = {std::vector<float>(100), std::vector<float>(100)};
   try {
-    world.run([&](int rank) {
+    group.run([&](int rank) {
       const auto me = static_cast<std::size_t>(rank);
-      const auto stream = world.contexts[me]->make_stream();
+      const auto stream = group.contexts[me]->make_stream();
       handles[me]->all_reduce(memory[me].data(), 10, DType::f32, *stream);
       if (rank == 0)
         first(*handles[me], memory[me].data(), *stream);
@@ -70,9 +70,9 @@ TEST_CASE("ranks that make different calls are told which") {
 }
 
 TEST_CASE("calls that can never work are refused at once") {
-  World world(2);
-  auto handles = world.communicators();
-  const auto stream = world.contexts[0]->make_stream();
+  RankGroup group(2);
+  auto handles = group.communicators();
+  const auto stream = group.contexts[0]->make_stream();
   float data[4] = {};
   const std::size_t sizes[] = {1, 2, 3};
   CHECK_THROWS_AS(handles[0]->broadcast(data, 4, DType::f32, 2, *stream), Error);
@@ -80,21 +80,21 @@ TEST_CASE("calls that can never work are refused at once") {
   CHECK_THROWS_AS(handles[0]->all_reduce(data, 4, DType::i32, *stream), Error);
   CHECK_THROWS_AS(handles[0]->all_reduce(data, -1, DType::f32, *stream), Error);
   CHECK_THROWS_AS(handles[0]->gather(data, data, sizes, 0, *stream), Error);
-  Context* const contexts[] = {world.contexts[0].get()};
+  Context* const contexts[] = {group.contexts[0].get()};
   CHECK_THROWS_AS(make_host_communicators("nccl", contexts), Error);
 }
 
 TEST_CASE("an abort ends every rank that waits for one that never comes") {
   const bool threaded = GENERATE(false, true);
   for (const int size : {2, 4, 8}) {
-    World world(size, mode(threaded));
-    auto handles = world.communicators();
+    RankGroup group(size, mode(threaded));
+    auto handles = group.communicators();
     std::atomic<int> aborted{0};
     std::vector<std::vector<float>> memory(static_cast<std::size_t>(size), std::vector<float>(2000, 1));
     const auto start = std::chrono::steady_clock::now();
-    CHECK_THROWS_WITH(world.run([&](int rank) {
+    CHECK_THROWS_WITH(group.run([&](int rank) {
       const auto me = static_cast<std::size_t>(rank);
-      const auto stream = world.contexts[me]->make_stream();
+      const auto stream = group.contexts[me]->make_stream();
       float* const data = memory[me].data();  // outlives the ranks' threads
       handles[me]->all_reduce(data, 2000, DType::f32, *stream);
       if (rank == size - 1) {
@@ -116,12 +116,12 @@ TEST_CASE("an abort ends every rank that waits for one that never comes") {
 }
 
 TEST_CASE("10,000 small all_reduces over four ranks") {
-  World world(4);
-  auto handles = world.communicators();
+  RankGroup group(4);
+  auto handles = group.communicators();
   std::vector<int> wrong(4, 0);
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto stream = group.contexts[me]->make_stream();
     double data[3];
     for (int i = 0; i < 10000; ++i) {
       for (double& x : data) x = i + rank;
@@ -129,7 +129,7 @@ TEST_CASE("10,000 small all_reduces over four ranks") {
       if (i % 2 == 0)
         stream->synchronize();
       else
-        world.contexts[me]->flush();
+        group.contexts[me]->flush();
       wrong[me] += data[0] != 4 * i + 6 || data[2] != data[0];
     }
   });

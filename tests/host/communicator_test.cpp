@@ -12,19 +12,19 @@ namespace {
 
 // Runs every collective on one handle in sequence. Adds each wrong result of a rank to `wrong`.
 template <typename T>
-void check_all(World& world, std::int64_t count) {
-  const int size = static_cast<int>(world.contexts.size());
+void check_all(RankGroup& group, std::int64_t count) {
+  const int size = static_cast<int>(group.contexts.size());
   const int root = size / 2;
-  auto handles = world.communicators();
+  auto handles = group.communicators();
   std::vector<std::vector<T>> input;
   for (int rank = 0; rank < size; ++rank) input.push_back(summand_values<T>(rank, count));
   std::vector<T> sum(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = tree_of(input, i, 0, size);
 
   std::vector<std::string> wrong(static_cast<std::size_t>(size));
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto stream = group.contexts[me]->make_stream();
     Communicator& comm = *handles[me];
     std::vector<T> broadcast = input[me], reduced = input[me], all_reduced = input[me], scattered = input[me];
     comm.broadcast(broadcast.data(), count, kTypeOf<T>, root, *stream);
@@ -54,19 +54,19 @@ void check_all(World& world, std::int64_t count) {
 }
 
 // Gathers parts of very different sizes, some empty, to `root` and scatters them back.
-void check_parts(World& world, int root) {
-  const int size = static_cast<int>(world.contexts.size());
+void check_parts(RankGroup& group, int root) {
+  const int size = static_cast<int>(group.contexts.size());
   std::vector<std::size_t> bytes;
   std::vector<char> all;
   for (int rank = 0; rank < size; ++rank) {
     bytes.push_back(rank % 3 == 1 ? 0 : static_cast<std::size_t>(1 + rank * 1237));
     all.insert(all.end(), bytes.back(), static_cast<char>('a' + rank));
   }
-  auto handles = world.communicators();
+  auto handles = group.communicators();
   std::vector<std::vector<char>> whole(static_cast<std::size_t>(size)), back(static_cast<std::size_t>(size));
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto stream = group.contexts[me]->make_stream();
     const std::vector<char> part(bytes[me], static_cast<char>('a' + rank));
     if (rank == root) whole[me].resize(all.size());
     back[me].resize(bytes[me]);
@@ -93,18 +93,18 @@ TEST_CASE("every collective gives the tree's bits on every number of ranks") {
   const bool threaded = GENERATE(false, true);
   const int size = GENERATE(1, 2, 3, 4, 5, 8);
   for (const std::int64_t count : {0, 1, 7, 1023, 1024, 1025, 100000}) {
-    World world(size, mode(threaded));
-    check_all<float>(world, count);
-    check_all<double>(world, count);
-    check_all<BFloat16>(world, count);
+    RankGroup group(size, mode(threaded));
+    check_all<float>(group, count);
+    check_all<double>(group, count);
+    check_all<BFloat16>(group, count);
   }
 }
 
 TEST_CASE("large and odd numbers of ranks sum in the tree's order too") {
   for (const int size : {6, 7, 11, 16}) {
-    World world(size);
-    check_all<float>(world, 3000);
-    check_all<BFloat16>(world, 3000);
+    RankGroup group(size);
+    check_all<float>(group, 3000);
+    check_all<BFloat16>(group, 3000);
   }
 }
 
@@ -114,25 +114,25 @@ TEST_CASE("OpenMP threads that share a sum change no bit") {
 #endif
   ContextOptions options;
   options.threads = 2;
-  World world(3, options);
-  check_all<float>(world, 100001);
+  RankGroup group(3, options);
+  check_all<float>(group, 100001);
 }
 
 TEST_CASE("gather and scatter move parts of different sizes") {
   const bool threaded = GENERATE(false, true);
   for (const int size : {1, 2, 3, 4, 5, 8}) {
-    World world(size, mode(threaded));
-    for (int root = 0; root < size; root += 3) check_parts(world, root);
+    RankGroup group(size, mode(threaded));
+    for (int root = 0; root < size; root += 3) check_parts(group, root);
   }
 }
 
 TEST_CASE("a gather leaves the root's part alone when it is in its place") {
-  World world(2);
-  auto handles = world.communicators();
+  RankGroup group(2);
+  auto handles = group.communicators();
   std::vector<char> whole(6, 'r');
   const std::vector<std::size_t> bytes = {4, 2};
-  world.run([&](int rank) {
-    const auto stream = world.contexts[static_cast<std::size_t>(rank)]->make_stream();
+  group.run([&](int rank) {
+    const auto stream = group.contexts[static_cast<std::size_t>(rank)]->make_stream();
     handles[static_cast<std::size_t>(rank)]->gather(rank == 0 ? whole.data() : "xy", whole.data(), bytes, 0, *stream);
     stream->synchronize();
   });
@@ -141,12 +141,12 @@ TEST_CASE("a gather leaves the root's part alone when it is in its place") {
 
 TEST_CASE("memory may be written as soon as the call has passed") {
   const bool threaded = GENERATE(false, true);
-  World world(3, mode(threaded));
-  auto handles = world.communicators();
+  RankGroup group(3, mode(threaded));
+  auto handles = group.communicators();
   std::vector<int> wrong(3, 0);
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    const auto stream = world.contexts[me]->make_stream();
+    const auto stream = group.contexts[me]->make_stream();
     std::vector<float> data(5000);
     LambdaOp refill([&] { std::fill(data.begin(), data.end(), static_cast<float>(rank + 1)); });
     LambdaOp check_broadcast([&] { wrong[me] += data[0] != 2 || data[4999] != 2; });
@@ -169,12 +169,12 @@ TEST_CASE("memory may be written as soon as the call has passed") {
 
 TEST_CASE("two sets of handles on two streams do not disturb each other") {
   const bool threaded = GENERATE(false, true);
-  World world(4, mode(threaded));
-  auto gradients = world.communicators(), losses = world.communicators();
+  RankGroup group(4, mode(threaded));
+  auto gradients = group.communicators(), losses = group.communicators();
   std::vector<int> wrong(4, 0);
-  world.run([&](int rank) {
+  group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
-    BareContext& context = *world.contexts[me];
+    BareContext& context = *group.contexts[me];
     const auto compute = context.make_stream(), comm = context.make_stream();
     const auto ready = context.make_event(), reduced = context.make_event();
     std::vector<double> gradient(3000), loss(1);

@@ -63,9 +63,9 @@ class Later {
 
 // N ranks with a context each. run() calls `body(rank)` on a thread per rank. The first exception raises the abort flag
 // for all ranks; run() rethrows it after all threads have ended.
-class World {
+class RankGroup {
  public:
-  explicit World(int size, kernels::ContextOptions options = {}) {
+  explicit RankGroup(int size, kernels::ContextOptions options = {}) {
     options.abort = &abort;
     for (int rank = 0; rank < size; ++rank) {
       options.delay_seed += 1;

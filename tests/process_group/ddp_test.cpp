@@ -33,10 +33,10 @@ Batch part_of(const Batch& batch, int rank, int ranks) {
   return part;
 }
 
-DataParallelOptions in_world(const DataParallelOptions& options, const std::shared_ptr<ProcessGroup>& world) {
+DataParallelOptions in_group(const DataParallelOptions& options, const std::shared_ptr<ProcessGroup>& group) {
   DataParallelOptions own = options;
   own.devices = {options.devices.front()};
-  own.process_group = world;
+  own.process_group = group;
   return own;
 }
 
@@ -57,15 +57,15 @@ Trained train_dp(const Model& model, const DataParallelOptions& options, std::in
 
 Trained train_ddp(const Model& model, const DataParallelOptions& options, int ranks, std::int64_t rows, int steps) {
   Trained trained;
-  all_ranks(ranks, [&](const auto& world) {
-    DataParallel net(model, in_world(options, world));
+  all_ranks(ranks, [&](const auto& group) {
+    DataParallel net(model, in_group(options, group));
     DP_HOLDS(net.size() == ranks);
     for (int step = 0; step < steps; ++step)
-      net.train_step(part_of(random_batch(model, rows, static_cast<std::uint64_t>(step)), world->rank(), ranks), kSgd);
+      net.train_step(part_of(random_batch(model, rows, static_cast<std::uint64_t>(step)), group->rank(), ranks), kSgd);
     DP_HOLDS(net.replicas_identical());
-    net.evaluate(part_of(random_batch(model, rows, 99), world->rank(), ranks));
+    net.evaluate(part_of(random_batch(model, rows, 99), group->rank(), ranks));
     const Stats stats = net.take_stats();
-    if (world->leads()) trained = {net.weights(), net.momenta(), stats};
+    if (group->leads()) trained = {net.weights(), net.momenta(), stats};
   });
   return trained;
 }
@@ -131,10 +131,10 @@ TEST_CASE("ddp: the modes of batch normalisation keep statistics of the shards t
     DataParallel dp(model, replicas);
     dp.train_step(sorted, kSgd);
     State ddp;
-    all_ranks(2, [&](const auto& world) {
-      DataParallel net(model, in_world(options, world));
-      net.train_step(part_of(batch, world->rank(), 2), kSgd);
-      if (world->leads()) ddp = net.weights();
+    all_ranks(2, [&](const auto& group) {
+      DataParallel net(model, in_group(options, group));
+      net.train_step(part_of(batch, group->rank(), 2), kSgd);
+      if (group->leads()) ddp = net.weights();
     });
     INFO("mode " << static_cast<int>(mode));
     CHECK(bit_equal(ddp, dp.weights()));  // same shards, same reduction tree
@@ -185,10 +185,10 @@ TEST_CASE("ddp: gradients summed in bfloat16, the same bits over shared memory a
 TEST_CASE("ddp: sums in bfloat16 that cannot be are refused on every rank") {
   const Model model = smooth_convnet();
   const auto refusals = [&](bool by_mpi) {
-    return on_ranks(2, [&](const auto& world) {
-      DataParallelOptions options = in_world(on_cpus(1), world);
+    return on_ranks(2, [&](const auto& group) {
+      DataParallelOptions options = in_group(on_cpus(1), group);
       options.comm = by_mpi ? Comm::mpi : Comm::host;
-      if (by_mpi || world->leads()) options.reduce_dtype = DType::bf16;
+      if (by_mpi || group->leads()) options.reduce_dtype = DType::bf16;
       DataParallel(model, options);
     });
   };
@@ -205,11 +205,11 @@ TEST_CASE("ddp: what rank 0 sets, every rank has") {
   DataParallelOptions options = on_cpus(1);
   options.ema_decay = 0.5;
   const Trained other = train_dp(model, options, 12, 3);
-  all_ranks(3, [&](const auto& world) {
-    DataParallel net(model, in_world(options, world));
-    net.set_weights(world->leads() ? other.weights : State{});
-    net.set_momenta(world->leads() ? other.momenta : State{});
-    net.train_step(part_of(random_batch(model, 12, 7), world->rank(), 3), kSgd);
+  all_ranks(3, [&](const auto& group) {
+    DataParallel net(model, in_group(options, group));
+    net.set_weights(group->leads() ? other.weights : State{});
+    net.set_momenta(group->leads() ? other.momenta : State{});
+    net.train_step(part_of(random_batch(model, 12, 7), group->rank(), 3), kSgd);
     DP_HOLDS(net.replicas_identical());
     DP_HOLDS(net.average_weights().size() == other.weights.size());
     DP_HOLDS(net.replicas_identical());
@@ -220,9 +220,9 @@ TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error")
   const Model model = small_convnet();
   for (const std::string& phase : std::vector<std::string>{"forward", "backward", "reduce", "update"}) {
     const FailEnvironment fail("throw:" + phase + ":dev1:step1");
-    const auto failures = on_ranks(3, [&](const auto& world) {
-      DataParallel net(model, in_world(on_cpus(1), world));
-      for (int step = 0; step < 4; ++step) net.train_step(part_of(random_batch(model, 12), world->rank(), 3), kSgd);
+    const auto failures = on_ranks(3, [&](const auto& group) {
+      DataParallel net(model, in_group(on_cpus(1), group));
+      for (int step = 0; step < 4; ++step) net.train_step(part_of(random_batch(model, 12), group->rank(), 3), kSgd);
     });
     for (int rank = 0; rank < 3; ++rank) {
       const RankFailure& failure = failures[static_cast<std::size_t>(rank)];
@@ -233,11 +233,11 @@ TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error")
   }
 }
 
-TEST_CASE("ddp: what cannot be made leaves nothing that the world's end would touch") {
+TEST_CASE("ddp: what cannot be made leaves nothing that the end of the group would touch") {
   const Model model = small_convnet();
-  const auto failures = on_ranks(2, [&](const auto& world) {
-    DataParallelOptions options = in_world(on_cpus(1), world);
-    options.comm = world->leads() ? Comm::p2p : Comm::tcp;  // refused after the abort flag was created
+  const auto failures = on_ranks(2, [&](const auto& group) {
+    DataParallelOptions options = in_group(on_cpus(1), group);
+    options.comm = group->leads() ? Comm::p2p : Comm::tcp;  // refused after the abort flag was created
     DataParallel net(model, options);
   });
   for (const RankFailure& failure : failures) CHECK(failure.failed);
@@ -246,7 +246,7 @@ TEST_CASE("ddp: what cannot be made leaves nothing that the world's end would to
 TEST_CASE("ddp: options that belong to one process are refused") {
   const Model model = small_convnet();
   const auto refused = [&](const std::function<void(DataParallelOptions&)>& change, const std::string& why) {
-    DataParallelOptions options = in_world(on_cpus(1), ProcessGroup::join({}));
+    DataParallelOptions options = in_group(on_cpus(1), ProcessGroup::join({}));
     change(options);
     CHECK_THROWS_WITH(DataParallel(model, options), Catch::Matchers::Contains(why));
   };
@@ -254,7 +254,7 @@ TEST_CASE("ddp: options that belong to one process are refused") {
   refused([](auto& o) { o.reduce = Reduce::sharded; }, "all_reduce");
   refused([](auto& o) { o.loss = LossAt::gathered; }, "loss local");
   refused([](auto& o) { o.logical_shards = 4; }, "one process");
-  DataParallel net(model, in_world(on_cpus(1), ProcessGroup::join({})));
+  DataParallel net(model, in_group(on_cpus(1), ProcessGroup::join({})));
   CHECK_THROWS_WITH(net.forward(random_batch(model, 4).images), Catch::Matchers::Contains("train_step"));
 }
 
@@ -276,19 +276,19 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
   std::mutex mutex;
   bool leads = true;
   std::vector<std::int64_t> evaluated;
-  const auto failures = on_ranks(3, [&](const auto& world) {
+  const auto failures = on_ranks(3, [&](const auto& group) {
     TrainerOptions own = options;
-    own.parallel.process_group = world;
-    if (!world->leads()) own.output_dir = "/nowhere/at/all";  // only rank 0 writes
+    own.parallel.process_group = group;
+    if (!group->leads()) own.output_dir = "/nowhere/at/all";  // only rank 0 writes
     Trainer trainer(ten, data, own);
     TrainerCallbacks callbacks;
     callbacks.on_eval = [&](const EvalReport& report) {
       const std::scoped_lock lock(mutex);
-      leads = leads && world->leads();
+      leads = leads && group->leads();
       evaluated.push_back(report.stats.samples);
     };
     const RunSummary mine = trainer.run(callbacks);
-    if (world->leads()) summary = mine;
+    if (group->leads()) summary = mine;
   });
   CHECK(leads);
   CHECK(evaluated == std::vector<std::int64_t>{37, 37});
@@ -308,13 +308,13 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
   CHECK(dp.steps == 3 * 5);
   CHECK(dp.engine == "dp");
   std::int64_t steps = 0;
-  all_ranks(2, [&](const auto& world) {
+  all_ranks(2, [&](const auto& group) {
     TrainerOptions more = options;
     more.epochs = 4;
     more.resume = "auto";
-    more.parallel.process_group = world;
+    more.parallel.process_group = group;
     const RunSummary mine = Trainer(ten, data, more).run();
-    if (world->leads()) steps = mine.steps;
+    if (group->leads()) steps = mine.steps;
   });
   CHECK(steps == 4 * 5);
 }
@@ -328,24 +328,24 @@ TEST_CASE("ddp: a stop asked of one rank stops all at the same step, with a chec
   const DatasetPair data{std::make_shared<SmallDataset>(64), std::make_shared<SmallDataset>(16)};
   std::vector<std::int64_t> steps(3, -1);
   std::atomic<int> stop{0};
-  all_ranks(3, [&](const auto& world) {
+  all_ranks(3, [&](const auto& group) {
     TrainerOptions options;
     options.epochs = 1000;
     options.batch_size = 8;
     options.parallel = on_cpus(1);
-    options.parallel.process_group = world;
+    options.parallel.process_group = group;
     options.workers = 1;
     options.print_freq = 1;
     options.output_dir = folder.path() + "/run";
     const std::atomic<int> never{0};
-    options.stop = world->rank() == 2 ? &stop : &never;
+    options.stop = group->rank() == 2 ? &stop : &never;
     TrainerCallbacks callbacks;
     callbacks.on_step = [&](const StepReport& report) {
       if (report.step == 11) stop.store(2);
     };
     const RunSummary summary = Trainer(model, data, options).run(callbacks);
     DP_HOLDS(summary.interrupted);
-    steps[static_cast<std::size_t>(world->rank())] = summary.steps;
+    steps[static_cast<std::size_t>(group->rank())] = summary.steps;
   });
   CHECK(steps[0] >= 11);
   CHECK(steps[0] <= 14);

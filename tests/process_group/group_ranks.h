@@ -27,7 +27,7 @@ struct RankFailure {
 };
 
 // A free port of this host, and the listener for rank 0 on it.
-struct Meeting {
+struct GroupAddress {
   FileHandle listener = process_group::listen_on("127.0.0.1", 0);
   int port = process_group::port_of(listener);
 
@@ -47,19 +47,19 @@ struct Meeting {
 inline std::vector<RankFailure> on_ranks(int size,
                                          const std::function<void(const std::shared_ptr<ProcessGroup>&)>& work,
                                          double timeout = 30) {
-  Meeting meeting;
+  GroupAddress address;
   std::vector<RankFailure> failures(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
-    const ProcessGroupOptions options = meeting.options(rank, size, timeout);
+    const ProcessGroupOptions options = address.options(rank, size, timeout);
     threads.emplace_back([&, options, rank] {
       RankFailure& failure = failures[static_cast<std::size_t>(rank)];
       try {
-        const auto world = ProcessGroup::join(options);
+        const auto group = ProcessGroup::join(options);
         try {
-          work(world);
+          work(group);
         } catch (const Error& error) {
-          world->fail(error);
+          group->fail(error);
           throw;
         }
       } catch (const Error& error) {

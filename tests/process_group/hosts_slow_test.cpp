@@ -43,7 +43,7 @@ std::string ip_program() {
 
 }  // namespace
 
-TEST_CASE("hosts: ranks on two hosts train one network, and only rank 0's host hears of the world") {
+TEST_CASE("hosts: ranks on two hosts train one network, and only rank 0's host listens") {
   const TwoHosts hosts;
   if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
   const TemporaryFolder folder;

@@ -33,9 +33,9 @@ std::string refusal(const ProcessGroupOptions& options) {
 }
 
 // Rank 0's answer to a connection that claims this rank.
-std::string refused_directly(const Meeting& meeting, int rank, int size) {
+std::string refused_directly(const GroupAddress& address, int rank, int size) {
   process_group::Connection connection(
-      process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+      process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
   connection.send(
       {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", rank, size, "", ""})});
   while (connection.read(4096))
@@ -46,24 +46,24 @@ std::string refused_directly(const Meeting& meeting, int rank, int size) {
 
 }  // namespace
 
-TEST_CASE("world: ranks exchange texts, in rank order, as often as they like") {
+TEST_CASE("process group: ranks exchange texts, in rank order, as often as they like") {
   for (const int size : {1, 2, 5}) {
-    all_ranks(size, [&](const auto& world) {
-      DP_HOLDS(world->size() == size);
-      DP_HOLDS(world->one_host());
-      DP_HOLDS(world->local_size() == size);
-      DP_HOLDS(world->local_rank() == world->rank());
+    all_ranks(size, [&](const auto& group) {
+      DP_HOLDS(group->size() == size);
+      DP_HOLDS(group->one_host());
+      DP_HOLDS(group->local_size() == size);
+      DP_HOLDS(group->local_rank() == group->rank());
       for (int round = 0; round < 50; ++round) {
-        const auto all = world->exchange(std::to_string(100 * round + world->rank()));
+        const auto all = group->exchange(std::to_string(100 * round + group->rank()));
         DP_HOLDS(all.size() == static_cast<std::size_t>(size));
         for (int rank = 0; rank < size; ++rank)
           DP_HOLDS(all[static_cast<std::size_t>(rank)] == std::to_string(100 * round + rank));
       }
-      const std::string large(60000, static_cast<char>('a' + world->rank()));
-      DP_HOLDS(world->from_first(large) == std::string(60000, 'a'));
+      const std::string large(60000, static_cast<char>('a' + group->rank()));
+      DP_HOLDS(group->from_first(large) == std::string(60000, 'a'));
       bool refused = false;
       try {
-        world->exchange(std::string(70000, 'x'));
+        group->exchange(std::string(70000, 'x'));
       } catch (const Error&) {
         refused = true;
       }
@@ -72,21 +72,21 @@ TEST_CASE("world: ranks exchange texts, in rank order, as often as they like") {
   }
 }
 
-TEST_CASE("world: a wish is heard by all at the same question") {
-  all_ranks(3, [](const auto& world) {
+TEST_CASE("process group: a wish is heard by all at the same question") {
+  all_ranks(3, [](const auto& group) {
     std::vector<bool> answers;
     for (int question = 0; question < 6; ++question)
-      answers.push_back(world->agree(world->rank() == 2 && question == 3));
+      answers.push_back(group->agree(group->rank() == 2 && question == 3));
     const std::vector<bool> expected{false, false, false, false, true, false};
     DP_HOLDS(answers == expected);
   });
 }
 
-TEST_CASE("world: one rank's failure ends every rank's waits with its code and its name") {
-  const auto failures = on_ranks(4, [](const auto& world) {
-    world->exchange("");
-    if (world->rank() == 2) throw Error(ErrorCode::nonfinite, "the loss is not finite");
-    world->exchange("never complete");
+TEST_CASE("process group: one rank's failure ends every rank's waits with its code and its name") {
+  const auto failures = on_ranks(4, [](const auto& group) {
+    group->exchange("");
+    if (group->rank() == 2) throw Error(ErrorCode::nonfinite, "the loss is not finite");
+    group->exchange("never complete");
   });
   for (int rank = 0; rank < 4; ++rank) {
     const RankFailure& failure = failures[static_cast<std::size_t>(rank)];
@@ -97,23 +97,23 @@ TEST_CASE("world: one rank's failure ends every rank's waits with its code and i
   }
 }
 
-TEST_CASE("world: a missing rank is named when the time is over, by those who came") {
-  Meeting meeting;
+TEST_CASE("process group: a missing rank is named when the time is over, by those who came") {
+  GroupAddress address;
   const auto begin = std::chrono::steady_clock::now();
   std::string first, third;
-  std::thread other([&] { third = refusal(meeting.options(2, 4, 1.0)); });
-  first = refusal(meeting.options(0, 4, 1.0));
+  std::thread other([&] { third = refusal(address.options(2, 4, 1.0)); });
+  first = refusal(address.options(0, 4, 1.0));
   other.join();
   CHECK(in_time(begin, 2));
   for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not join within 1 s"));
 }
 
-TEST_CASE("world: a rank that does not come to an exchange is named") {
+TEST_CASE("process group: a rank that does not come to an exchange is named") {
   const auto failures = on_ranks(
       3,
-      [](const auto& world) {
-        if (world->rank() != 1)
-          world->exchange("");
+      [](const auto& group) {
+        if (group->rank() != 1)
+          group->exchange("");
         else
           std::this_thread::sleep_for(std::chrono::milliseconds(5000));
       },
@@ -122,16 +122,16 @@ TEST_CASE("world: a rank that does not come to an exchange is named") {
   CHECK(failures[2].code == ErrorCode::timeout);
 }
 
-TEST_CASE("world: ranks whose processes do not answer are known to the others") {
-  Meeting meeting;
+TEST_CASE("process group: ranks whose processes do not answer are known to the others") {
+  GroupAddress address;
   std::vector<std::shared_ptr<ProcessGroup>> ranks(3);
   std::vector<std::thread> joining;
   for (const int rank : {0, 1, 3})
     joining.emplace_back([&, rank] {
-      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = ProcessGroup::join(meeting.options(rank, 4, 10));
+      ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = ProcessGroup::join(address.options(rank, 4, 10));
     });
   process_group::Connection mute(
-      process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+      process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
   mute.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 2, 4, "", ""})});
   for (std::thread& thread : joining) thread.join();
   const auto begin = std::chrono::steady_clock::now();
@@ -148,20 +148,20 @@ TEST_CASE("world: ranks whose processes do not answer are known to the others") 
   while (!ranks.empty()) ranks.pop_back();  // rank 0's destructor waits for the other ranks
 }
 
-TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until it is no longer busy") {
+TEST_CASE("process group: a rank that is busy is waited for, beyond the timeout, until it is no longer busy") {
   std::atomic<bool> exchanged{false};
   const auto failures = on_ranks(
       3,
-      [&](const auto& world) {
-        if (world->rank() == 0) {
-          world->busy(true);
+      [&](const auto& group) {
+        if (group->rank() == 0) {
+          group->busy(true);
           std::this_thread::sleep_for(std::chrono::milliseconds(4000));
-          world->busy(false);
+          group->busy(false);
         }
-        world->exchange("");
-        if (world->rank() == 2) exchanged = true;
-        if (world->rank() != 0)
-          world->exchange("");  // rank 0 does not join this exchange
+        group->exchange("");
+        if (group->rank() == 2) exchanged = true;
+        if (group->rank() != 0)
+          group->exchange("");  // rank 0 does not join this exchange
         else
           std::this_thread::sleep_for(std::chrono::milliseconds(5000));
       },
@@ -170,19 +170,19 @@ TEST_CASE("world: a rank that is busy is waited for, beyond the timeout, until i
   CHECK(contains(failures[1].text, "rank 0 of 3 did not reach exchange 1 within"));
 }
 
-TEST_CASE("world: the time that a rank was busy is no part of its time for an exchange") {
+TEST_CASE("process group: the time that a rank was busy is no part of its time for an exchange") {
   // The timeout is four seconds. Rank 0 stops being busy before (3 s) or after (4.5 s) the first four seconds.
   const auto exchange_while_busy = [](double busy) {
     return on_ranks(
         2,
-        [busy](const auto& world) {
-          if (world->rank() == 0) {
-            world->busy(true);
+        [busy](const auto& group) {
+          if (group->rank() == 0) {
+            group->busy(true);
             std::this_thread::sleep_for(std::chrono::duration<double>(busy));
-            world->busy(false);
+            group->busy(false);
             std::this_thread::sleep_for(std::chrono::seconds(2));
           }
-          world->exchange("");
+          group->exchange("");
         },
         /*timeout=*/4);
   };
@@ -197,12 +197,12 @@ TEST_CASE("world: the time that a rank was busy is no part of its time for an ex
     }
 }
 
-TEST_CASE("world: ranks that wait for a busy one are told once in a timeout") {
-  Meeting meeting;
+TEST_CASE("process group: ranks that wait for a busy one are told once in a timeout") {
+  GroupAddress address;
   std::shared_ptr<ProcessGroup> first;
-  std::thread joining([&] { first = ProcessGroup::join(meeting.options(0, 2, 1)); });
+  std::thread joining([&] { first = ProcessGroup::join(address.options(0, 2, 1)); });
   process_group::Connection second(
-      process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+      process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
   second.send(
       {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 1, 2, "", ""})});
   joining.join();
@@ -221,18 +221,18 @@ TEST_CASE("world: ranks that wait for a busy one are told once in a timeout") {
   second.send({process_group::Kind::bye});
 }
 
-TEST_CASE("world: strangers that hang up at once cost nothing") {
-  Meeting meeting;
+TEST_CASE("process group: strangers that hang up at once cost nothing") {
+  GroupAddress address;
   std::shared_ptr<ProcessGroup> first;
-  std::thread joining([&] { first = ProcessGroup::join(meeting.options(0, 2)); });
+  std::thread joining([&] { first = ProcessGroup::join(address.options(0, 2)); });
   for (int i = 0; i < 100; ++i) {  // more than the limit of pending connections
     process_group::Connection stranger(
-        process_group::connect_to("127.0.0.1", meeting.port, process_group::Clock::now() + std::chrono::seconds(5)));
+        process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
     stranger.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"wrong", 1, 2, "", ""})});
     const linger at_once{1, 0};
     ::setsockopt(stranger.descriptor(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   }
-  auto other = ProcessGroup::join(meeting.options(1, 2, 5));
+  auto other = ProcessGroup::join(address.options(1, 2, 5));
   joining.join();
   std::thread answering([&] { first->exchange(""); });
   other->exchange("");
@@ -251,36 +251,36 @@ TEST_CASE("world: strangers that hang up at once cost nothing") {
   leaving.join();
 }
 
-TEST_CASE("world: a rank that knocks before a crowd of strangers is let in") {
-  Meeting meeting;
+TEST_CASE("process group: a rank that knocks before a crowd of strangers is let in") {
+  GroupAddress address;
   const auto soon = process_group::Clock::now() + std::chrono::seconds(20);
-  process_group::Connection rank(process_group::connect_to("127.0.0.1", meeting.port, soon));
+  process_group::Connection rank(process_group::connect_to("127.0.0.1", address.port, soon));
   rank.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 1, 2, "", ""})});
   std::vector<process_group::Connection> silent, wrong;
   for (int i = 0; i < 50; ++i) {
-    silent.emplace_back(process_group::connect_to("127.0.0.1", meeting.port, soon));
-    wrong.emplace_back(process_group::connect_to("127.0.0.1", meeting.port, soon));
+    silent.emplace_back(process_group::connect_to("127.0.0.1", address.port, soon));
+    wrong.emplace_back(process_group::connect_to("127.0.0.1", address.port, soon));
     wrong.back().send(
         {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"wrong", 1, 2, "", ""})});
   }
-  const auto first = ProcessGroup::join(meeting.options(0, 2));  // accepts connections for the first time
+  const auto first = ProcessGroup::join(address.options(0, 2));  // accepts connections for the first time
   CHECK(first->size() == 2);
   rank.send({process_group::Kind::bye});
 }
 
-TEST_CASE("world: an exception that ends a rank ends the world") {
-  Meeting meeting;
+TEST_CASE("process group: an exception that ends a rank ends the group") {
+  GroupAddress address;
   std::string heard;
   std::thread other([&] {
     try {
-      const auto world = ProcessGroup::join(meeting.options(1, 2));
+      const auto group = ProcessGroup::join(address.options(1, 2));
       throw std::runtime_error("not one of ours");
     } catch (const std::runtime_error&) {
     }
   });
   try {
-    const auto world = ProcessGroup::join(meeting.options(0, 2));
-    world->exchange("");
+    const auto group = ProcessGroup::join(address.options(0, 2));
+    group->exchange("");
   } catch (const Error& error) {
     heard = error.what();
   }
@@ -288,25 +288,25 @@ TEST_CASE("world: an exception that ends a rank ends the world") {
   CHECK(contains(heard, "rank 1 failed: an exception ended its training"));
 }
 
-TEST_CASE("world: who comes with another token, another size, or a rank that is taken is turned away") {
-  Meeting meeting;
+TEST_CASE("process group: who comes with another token, another size, or a rank that is taken is rejected") {
+  GroupAddress address;
   std::string first_error, second_error;
-  std::thread first([&] { first_error = refusal(meeting.options(0, 2)); });
-  ProcessGroupOptions stranger = meeting.options(1, 2);
+  std::thread first([&] { first_error = refusal(address.options(0, 2)); });
+  ProcessGroupOptions stranger = address.options(1, 2);
   for (const char* token : {"", "t", "the secre", "the secreT", "the secret ", "the secret the secret"}) {
     INFO(token);
     stranger.token = token;
     CHECK(contains(refusal(stranger), "that of another run"));
   }
-  CHECK(contains(refusal(meeting.options(1, 3)), "started with 3 ranks, rank 0 with 2"));
-  CHECK(contains(refused_directly(meeting, 0, 2), "rank 0 has already joined"));
-  second_error = refusal(meeting.options(1, 2));
+  CHECK(contains(refusal(address.options(1, 3)), "started with 3 ranks, rank 0 with 2"));
+  CHECK(contains(refused_directly(address, 0, 2), "rank 0 has already joined"));
+  second_error = refusal(address.options(1, 2));
   first.join();
   CHECK(first_error.empty());
   CHECK(second_error.empty());
 }
 
-TEST_CASE("world: tokens that are drawn have 32 hexadecimal digits, and no two are the same") {
+TEST_CASE("process group: tokens that are drawn have 32 hexadecimal digits, and no two are the same") {
   std::set<std::string> drawn;
   for (int i = 0; i < 100; ++i) drawn.insert(process_group::drawn_token());
   CHECK(drawn.size() == 100);
@@ -317,32 +317,32 @@ TEST_CASE("world: tokens that are drawn have 32 hexadecimal digits, and no two a
   }
 }
 
-TEST_CASE("world: nonsense on its port does no harm") {
-  Meeting meeting;
+TEST_CASE("process group: nonsense on its port does no harm") {
+  GroupAddress address;
   std::vector<std::string> heard;
   std::thread first([&] {
-    const auto world = ProcessGroup::join(meeting.options(0, 2));
-    heard = world->exchange("a");
+    const auto group = ProcessGroup::join(address.options(0, 2));
+    heard = group->exchange("a");
   });
   const auto deadline = process_group::Clock::now() + std::chrono::seconds(5);
   std::vector<FileHandle> strangers;
   for (const std::string& text : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100000, '\xff'), std::string()}) {
-    strangers.push_back(process_group::connect_to("127.0.0.1", meeting.port, deadline));
+    strangers.push_back(process_group::connect_to("127.0.0.1", address.port, deadline));
     ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  process_group::Connection torn(process_group::connect_to("127.0.0.1", meeting.port, deadline));
+  process_group::Connection torn(process_group::connect_to("127.0.0.1", address.port, deadline));
   torn.send({process_group::Kind::hello, 0, process_group::join({"dp-world-2", "the secret", "one", "2", "", ""})});
   std::vector<std::string> here;
   {
-    const auto world = ProcessGroup::join(meeting.options(1, 2));
-    here = world->exchange("b");
+    const auto group = ProcessGroup::join(address.options(1, 2));
+    here = group->exchange("b");
   }
   first.join();
   CHECK(here == std::vector<std::string>{"a", "b"});
   CHECK(heard == here);
 }
 
-TEST_CASE("world: the environment of torchrun is read, and what is wrong in it is named") {
+TEST_CASE("process group: the environment of torchrun is read, and what is wrong in it is named") {
   const auto with = [](std::vector<std::pair<const char*, const char*>> variables) {
     for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DP_TOKEN", "DP_LISTENER",
                              "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"})

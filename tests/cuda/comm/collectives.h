@@ -60,7 +60,7 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
 
     OnDevice<T> broadcast(context, *stream, input), reduced(context, *stream, input), all(context, *stream, input),
         slices(context, *stream, input), gathered(context, *stream, input);
-    ranks.meet();
+    ranks.synchronise();
     comm.broadcast(broadcast.data(), count, kTypeOf<T>, root, *stream);
     comm.reduce(reduced.data(), count, kTypeOf<T>, root, *stream);
     comm.all_reduce(all.data(), count, kTypeOf<T>, *stream);
@@ -68,7 +68,7 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
     comm.reduce_scatter(gathered.data(), count, kTypeOf<T>, *stream);
     comm.all_gather(gathered.data(), count, kTypeOf<T>, *stream);  // directly after it
     stream->synchronize();
-    ranks.meet();
+    ranks.synchronise();
     expect(broadcast.content(), summands[static_cast<std::size_t>(root * lanes)], "broadcast");
     expect(reduced.content(), rank == root ? sum : own, "reduce");
     expect(all.content(), sum, "all_reduce");
@@ -103,12 +103,12 @@ inline void check_parts(Ranks& ranks, int root) {
     std::fill_n(own_part.begin() + rank * 24, 24, static_cast<char>('A' + rank));
     OnDevice<char> parts(context, *stream, own_part);
     comm.reserve(all.size());
-    ranks.meet();
+    ranks.synchronise();
     comm.gather(part.data(), whole.data(), bytes, root, *stream);
     comm.scatter(whole.data(), back.data(), bytes, root, *stream);
     comm.all_gather_parts(parts.data(), 24, *stream);
     stream->synchronize();
-    ranks.meet();
+    ranks.synchronise();
     right[me] = (rank != root || whole.content() == all) && back.content() == mine && parts.content() == equal;
   });
   INFO("root " << root << ", " << ranks.name());

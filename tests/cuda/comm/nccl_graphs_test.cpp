@@ -124,7 +124,7 @@ TEST_CASE("nccl: two communicators in one graph, and every device the same colle
 }
 
 // Batches as dealt by the loaders of two ranks: the first rank gets the odd row.
-TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
+TEST_CASE("nccl: ranks of a process group run their steps as graphs, all or none") {
   const Model model = narrow_convnet();
   for (const int fail : {0, 9}) {
     SimulatedGpus machine(2);
@@ -132,15 +132,15 @@ TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
     const simt::SimulatedNccl nccl;
     const auto train = [&](bool graphs, std::string& steps) {
       std::vector<NamedTensor> weights;
-      all_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
+      all_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
         DataParallelOptions options = with_nccl(1, Reduce::all_reduce);
-        options.devices = gpus({world->rank()});
-        options.process_group = world;
+        options.devices = gpus({group->rank()});
+        options.process_group = group;
         options.graphs = graphs ? Graphs::automatic : Graphs::never;
         DataParallel net(model, options);
         std::uint64_t number = 0;
         const auto part = [&](std::int64_t global) {
-          Batch batch = random_batch(model, (global + 1 - world->rank()) / 2, 2 * ++number + world->rank());
+          Batch batch = random_batch(model, (global + 1 - group->rank()) / 2, 2 * ++number + group->rank());
           batch.global = global;
           return batch;
         };
@@ -152,7 +152,7 @@ TEST_CASE("nccl: ranks of a world run their steps as graphs, all or none") {
         net.take_stats();
         DP_HOLDS(net.replicas_identical());
         const auto own = net.weights();
-        if (world->leads()) weights = own, steps = net.describe_steps();
+        if (group->leads()) weights = own, steps = net.describe_steps();
       });
       return weights;
     };

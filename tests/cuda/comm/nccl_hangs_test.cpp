@@ -76,10 +76,10 @@ void check_ranks(Hang hang, double seconds) {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl(std::chrono::seconds(60));
   const HangingNccl hanging(hang);
-  const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
+  const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     DataParallelOptions options = watched(1, seconds);
-    options.devices = gpus({world->rank()});
-    options.process_group = world;
+    options.devices = gpus({group->rank()});
+    options.process_group = group;
     const DataParallel net(narrow_convnet(), options);
   });
   for (const RankFailure& failure : failures) {

@@ -73,9 +73,9 @@ class SharedTable {
   int present_ = 0, rounds_ = 0;
 };
 
-class TableWorld final : public Rendezvous {
+class TableRendezvous final : public Rendezvous {
  public:
-  TableWorld(SharedTable& table, int rank) : table_(table), rank_(rank) {}
+  TableRendezvous(SharedTable& table, int rank) : table_(table), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return table_.size(); }
   int local_rank() const override { return rank_; }
@@ -92,16 +92,16 @@ class TableWorld final : public Rendezvous {
 
 // Runs body(rank, context, process group) on a thread per device. Returns the texts of the exceptions.
 template <typename Body>
-std::vector<std::string> in_worlds(const std::vector<int>& devices, const Body& body) {
+std::vector<std::string> on_processes(const std::vector<int>& devices, const Body& body) {
   SharedTable table(static_cast<int>(devices.size()));
   std::vector<std::string> failures(devices.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < devices.size(); ++rank)
     threads.emplace_back([&, rank] {
       try {
-        TableWorld world(table, static_cast<int>(rank));
+        TableRendezvous rendezvous(table, static_cast<int>(rank));
         const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, devices[rank]}, {});
-        body(static_cast<int>(rank), *context, world);
+        body(static_cast<int>(rank), *context, rendezvous);
       } catch (const std::exception& error) {
         failures[rank] = error.what();
       }
@@ -139,7 +139,7 @@ TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at
   ranks.run([&](int, Context& context, Communicator& comm) {
     const auto stream = context.make_stream();
     OnDevice<float> data(context, *stream, std::vector<float>(4 * kNormBlock));
-    ranks.meet();  // allocations may wait for devices
+    ranks.synchronise();  // allocations may wait for devices
     for (const std::int64_t count : {4 * kNormBlock, kNormBlock + 5}) {
       comm.reduce_scatter(data.data(), count, DType::f32, *stream);
       comm.all_gather(data.data(), count, DType::f32, *stream);
@@ -276,7 +276,7 @@ TEST_CASE("nccl: ranks that make different calls are found") {
       const auto stream = context.make_stream();
       OnDevice<float> data(context, *stream, std::vector<float>(100));
       comm.reserve(100 * sizeof(float));
-      ranks.meet();  // allocations may wait for devices
+      ranks.synchronise();  // allocations may wait for devices
       comm.all_reduce(data.data(), 100, DType::f32, *stream);
       comm.all_reduce(data.data(), rank == 0 ? 20 : 21, DType::f32, *stream);
       comm.broadcast(data.data(), 10, DType::f32, rank, *stream);
@@ -302,7 +302,7 @@ TEST_CASE("nccl: communicators in different orders on two devices wait for each 
     ranks.run([&](int rank, Context& context, Communicator& comm) {
       const auto stream = context.make_stream(), other = context.make_stream();
       OnDevice<float> data(context, *stream, std::vector<float>(10)), more(context, *other, std::vector<float>(10));
-      ranks.meet();  // allocations, and the frees below, may wait for devices
+      ranks.synchronise();  // allocations, and the frees below, may wait for devices
       for (const int turn : {rank, 1 - rank})
         if (turn == 0)
           comm.all_reduce(data.data(), 10, DType::f32, *stream);
@@ -310,7 +310,7 @@ TEST_CASE("nccl: communicators in different orders on two devices wait for each 
           second[static_cast<std::size_t>(rank)]->all_reduce(more.data(), 10, DType::f32, *other);
       stream->synchronize();
       other->synchronize();
-      ranks.meet();
+      ranks.synchronise();
     });
     CHECK(nccl.launches(0) != nccl.launches(1));
   }
@@ -362,35 +362,37 @@ TEST_CASE("nccl: an asynchronous error ends the run with NCCL's text") {
   }
 }
 
-TEST_CASE("nccl: ranks of several processes meet by what their world exchanges") {
+TEST_CASE("nccl: ranks of several processes connect by what their rendezvous exchanges") {
   SimulatedGpus machine(3);
   const SimulatedNccl nccl;
-  const std::vector<std::string> failures = in_worlds({2, 0, 1}, [](int rank, Context& context, Rendezvous& world) {
-    const auto comm = backend(DeviceKind::cuda).join("nccl", context, world);
-    if (comm->rank() != rank || comm->size() != 3) throw std::runtime_error("wrong rank");
-    const auto stream = context.make_stream();
-    OnDevice<float> data(context, *stream, {1.0f + static_cast<float>(rank), 10});
-    comm->all_reduce(data.data(), 2, DType::f32, *stream);
-    if (data.content() != std::vector<float>{6, 30}) throw std::runtime_error("wrong sum");
-  });
+  const std::vector<std::string> failures =
+      on_processes({2, 0, 1}, [](int rank, Context& context, Rendezvous& rendezvous) {
+        const auto comm = backend(DeviceKind::cuda).join("nccl", context, rendezvous);
+        if (comm->rank() != rank || comm->size() != 3) throw std::runtime_error("wrong rank");
+        const auto stream = context.make_stream();
+        OnDevice<float> data(context, *stream, {1.0f + static_cast<float>(rank), 10});
+        comm->all_reduce(data.data(), 2, DType::f32, *stream);
+        if (data.content() != std::vector<float>{6, 30}) throw std::runtime_error("wrong sum");
+      });
   CHECK(failures == std::vector<std::string>(3));
   SharedTable table(1);
-  CHECK(backend(DeviceKind::cuda).default_communicator(TableWorld(table, 0)).name == "nccl");
+  CHECK(backend(DeviceKind::cuda).default_communicator(TableRendezvous(table, 0)).name == "nccl");
 }
 
 TEST_CASE("nccl: a rank without NCCL, or with another's GPU, is told to all") {
   SimulatedGpus machine(2);
-  const auto join = [](int, Context& context, Rendezvous& world) {
-    backend(DeviceKind::cuda).join("nccl", context, world);
+  const auto join = [](int, Context& context, Rendezvous& rendezvous) {
+    backend(DeviceKind::cuda).join("nccl", context, rendezvous);
   };
   {
     const SimulatedNccl nccl;
-    for (const std::string& failure : in_worlds({1, 1}, join))
+    for (const std::string& failure : on_processes({1, 1}, join))
       CHECK_THAT(failure, Catch::Contains("ranks 0 and 1 both use the GPU at"));
   }
-  for (const std::string& failure : in_worlds({0, 1}, join))
+  for (const std::string& failure : on_processes({0, 1}, join))
     CHECK_THAT(failure, Catch::Contains("rank 0: nccl cannot be used: it is not simulated here"));
-  for (const std::string& failure : in_worlds(
-           {0}, [](int, Context&context, Rendezvous&world) { backend(DeviceKind::cuda).join("p2p", context, world); }))
+  for (const std::string& failure : on_processes({0}, [](int, Context&context, Rendezvous&rendezvous) {
+         backend(DeviceKind::cuda).join("p2p", context, rendezvous);
+       }))
     CHECK_THAT(failure, Catch::Contains("require communicator nccl, not 'p2p'"));
 }

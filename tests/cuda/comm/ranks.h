@@ -31,11 +31,11 @@ class Ranks {
   // A barrier for the bodies of run(): returns when all ranks have called it or ended. Allocations, frees and copies of
   // pageable memory may wait for other ranks' devices. So a rank must not make them while another rank runs a
   // collective that it has not called yet.
-  void meet() { meeting_->arrive_and_wait(); }
+  void synchronise() { barrier_->arrive_and_wait(); }
   // Runs body(rank, context, communicator) on every rank. Rethrows the first exception.
   template <typename Body>
   void run(const Body& body) {
-    meeting_ = std::make_unique<std::barrier<>>(size());
+    barrier_ = std::make_unique<std::barrier<>>(size());
     std::vector<std::thread> threads;
     std::vector<std::exception_ptr> failures(contexts_.size());
     for (int rank = 0; rank < size(); ++rank)
@@ -48,7 +48,7 @@ class Ranks {
           failures[me] = std::current_exception();
           abort_ = true;
         }
-        meeting_->arrive_and_drop();
+        barrier_->arrive_and_drop();
       });
     for (std::thread& thread : threads) thread.join();
     for (const std::exception_ptr& failure : failures)
@@ -57,7 +57,7 @@ class Ranks {
 
  private:
   kernels::AbortFlag abort_{false};
-  std::unique_ptr<std::barrier<>> meeting_;
+  std::unique_ptr<std::barrier<>> barrier_;
   std::vector<std::unique_ptr<kernels::Context>> contexts_;
   std::vector<std::unique_ptr<kernels::Communicator>> handles_;
 };

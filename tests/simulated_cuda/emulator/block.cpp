@@ -97,7 +97,7 @@ void Block::start_threads(dim3 block) {
     Warp& warp = warps_[w];
     warp.alive = lanes_of(w);
     warp.ready = warp.busy = warp.epoch = 0;
-    for (Meeting& meeting : warp.meetings) meeting.arrived = 0;
+    for (WarpCollective& pending : warp.collectives) pending.arrived = 0;
     wake(w, warp.alive);
   }
 }
@@ -297,25 +297,25 @@ void Block::collective(unsigned mask, void* arguments, Combine combine, Site sit
   if ((mask & ~warp.alive) != 0) fail("the warp mask at %s:%d names lanes that have returned", site.name(), site.line);
   const unsigned first = std::countr_zero(mask);
   for (unsigned others = warp.busy & ~(1u << first); others != 0; others &= others - 1)
-    if ((warp.meetings[std::countr_zero(others)].mask & mask) != 0)
+    if ((warp.collectives[std::countr_zero(others)].mask & mask) != 0)
       fail("the warp mask at %s:%d overlaps one that other lanes wait with", site.name(), site.line);
-  Meeting& meeting = warp.meetings[first];
-  if (meeting.arrived == 0) {
-    meeting.mask = mask;
-    meeting.combine = combine;
-    meeting.site = site;
+  WarpCollective& pending = warp.collectives[first];
+  if (pending.arrived == 0) {
+    pending.mask = mask;
+    pending.combine = combine;
+    pending.site = site;
     warp.busy |= 1u << first;
-  } else if (meeting.mask != mask || meeting.combine != combine || !(meeting.site == site)) {
+  } else if (pending.mask != mask || pending.combine != combine || !(pending.site == site)) {
     fail("lanes of one mask in different warp operations or with different masks: %s:%d and %s:%d", site.name(),
-         site.line, meeting.site.name(), meeting.site.line);
+         site.line, pending.site.name(), pending.site.line);
   }
-  meeting.arguments[lane] = arguments;
-  meeting.arrived |= 1u << lane;
-  if (meeting.arrived == mask) {
-    meeting.arrived = 0;
+  pending.arguments[lane] = arguments;
+  pending.arrived |= 1u << lane;
+  if (pending.arrived == mask) {
+    pending.arrived = 0;
     kernel_progress();
     warp.busy &= ~(1u << first);
-    combine(meeting.arguments, mask, *this, site);
+    combine(pending.arguments, mask, *this, site);
     wake(number, mask & ~(1u << lane));
   } else {
     wait(State::in_warp_operation, site);

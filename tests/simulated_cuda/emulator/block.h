@@ -97,15 +97,15 @@ class Block {
     Site site;
     AsyncCopies copies;
   };
-  struct Meeting {
+  struct WarpCollective {
     unsigned mask, arrived;
     Combine combine;
     Site site;
     void* arguments[kWarp];
   };
   struct Warp {
-    unsigned ready, alive, epoch, busy;  // bit sets of lanes; busy: of meetings
-    Meeting meetings[kWarp];             // indexed by the lowest lane of the mask
+    unsigned ready, alive, epoch, busy;  // bit sets of lanes; busy: of collectives
+    WarpCollective collectives[kWarp];   // indexed by the lowest lane of the mask
   };
 
   static void fiber_main();

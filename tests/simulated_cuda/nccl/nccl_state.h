@@ -54,7 +54,7 @@ struct NcclLaunch {
 struct NcclGroup {
   int number, size;
   std::vector<kernels::cuda::NcclRank*> ranks;
-  struct Meeting {
+  struct RunningLaunch {
     std::vector<const NcclLaunch*> launches;  // by rank; null: not arrived
     int arrived = 0;
     bool done = false, given_up = false;  // given_up: by a rank, whose memory may be freed
@@ -67,7 +67,7 @@ struct NcclGroup {
     std::deque<Half> sends, receives;
   };
   std::map<std::pair<int, int>, Channel> channels;
-  std::map<std::uint64_t, Meeting> meetings;                   // of running launches
+  std::map<std::uint64_t, RunningLaunch> running_launches;     // by launch number
   std::map<std::uint64_t, std::pair<int, std::string>> first;  // by launch: its first rank, and its text
 
   // By number, the collective launches that not all ranks of the process have made, and the ranks that have. Their
