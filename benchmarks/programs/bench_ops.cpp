@@ -155,7 +155,7 @@ class Lab {
     loop_.replica().compute().synchronize();
     start = Clock::now();
     for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
-      loop_.replica().run_leg(*stage, /*first=*/true, after);
+      loop_.replica().run_segment(*stage, /*first=*/true, after);
     loop_.update();
     stop(update_case_);
   }

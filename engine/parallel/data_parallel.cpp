@@ -17,7 +17,6 @@ using engine::GradientSync;
 using engine::Phase;
 using engine::Plan;
 using engine::Replica;
-using engine::Shard;
 using kernels::Range;
 
 namespace {
@@ -88,17 +87,17 @@ void DataParallel::State::train(Replica& replica, GradientSync& gradient_sync, c
 void DataParallel::State::train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows,
                                             int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
-  const int together = replica.lanes_together();
+  const int together = replica.shards_together();
   replica.make_images();
-  for (int first = 0; first < replica.lanes(); first += together) {
-    const Lanes lanes{first, first + together};
-    forward(replica, lanes, /*training=*/true);
+  for (int first = 0; first < replica.local_shards(); first += together) {
+    const ShardRange shards{first, first + together};
+    forward(replica, shards, /*training=*/true);
     if (options.loss == LossAt::gathered)
       gathered_loss(replica, rows);
     else
-      local_loss(replica, lanes);
+      local_loss(replica, shards);
     check_finite(replica);  // before the reduction spreads a NaN to all replicas
-    backward(replica, gradient_sync, lanes, accumulate, last);
+    backward(replica, gradient_sync, shards, accumulate, last);
   }
   if (!last) return;
   replica.enter(Phase::update);
@@ -111,92 +110,94 @@ void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range ro
                                   bool gathers) {
   replica.enter(Phase::scatter);
   failpoints.hit(Phase::scatter, replica.rank(), step);
-  for (int lane = 0; lane < replica.lanes(); ++lane) {
-    const Range own = rows_of(rows.size(), replica, lane);
+  for (int shard = 0; shard < replica.local_shards(); ++shard) {
+    const Range own = rows_of(rows.size(), replica, shard);
     const Plan* plan =
         own.size() > 0 ? &replica.plan(plan_options(own.size(), training, accumulate, gathers)) : nullptr;
-    replica.bind(lane, plan, shard_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
+    replica.bind(shard, plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
   }
 }
 
 // Runs one stage of the plans of some shards. The stage is split into segments at each statistic that needs all shards.
-// An all-gather between replicas ends each segment but the last. after(lane, step) runs after each step of a plan.
-// idle(leg) runs in segment `leg` on a replica without rows, before the segment's all-gather.
+// An all-gather between replicas ends each segment but the last. after(shard, step) runs after each step of a plan.
+// idle(segment) runs in segment `segment` on a replica without rows, before the segment's all-gather.
 template <typename After, typename Idle>
-void DataParallel::State::run_stage(Replica& replica, Lanes lanes,
+void DataParallel::State::run_stage(Replica& replica, ShardRange shards,
                                     const std::vector<engine::PlanStep>& (Plan::*stage)() const,
                                     const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle) {
-  for (std::size_t leg = 0; leg <= gathers.size(); ++leg) {
-    for (int lane = lanes.begin; lane < lanes.end; ++lane) {
-      if (const Plan* plan = replica.select(lane))
-        replica.run_leg((plan->*stage)(), leg == 0, [&](const engine::PlanStep& s) { after(lane, s); });
-      else if (leg < gathers.size())
-        replica.zero_part(gathers[leg]);
+  for (std::size_t segment = 0; segment <= gathers.size(); ++segment) {
+    for (int shard = shards.begin; shard < shards.end; ++shard) {
+      if (const Plan* plan = replica.select(shard))
+        replica.run_segment((plan->*stage)(), segment == 0, [&](const engine::PlanStep& s) { after(shard, s); });
+      else if (segment < gathers.size())
+        replica.zero_part(gathers[segment]);
     }
-    if (replica.plan_of(0) == nullptr) idle(leg);
-    if (leg == gathers.size() || size() == 1) continue;
-    const std::size_t own = gathers[leg].part_bytes * static_cast<std::size_t>(replica.lanes());
-    io_of(replica).all_gather_parts(replica.at({engine::Space::moments, gathers[leg].offset}), own, replica.compute());
+    if (replica.plan_of(0) == nullptr) idle(segment);
+    if (segment == gathers.size() || size() == 1) continue;
+    const std::size_t own = gathers[segment].part_bytes * static_cast<std::size_t>(replica.local_shards());
+    io_of(replica).all_gather_parts(replica.at({engine::Space::moments, gathers[segment].offset}), own,
+                                    replica.compute());
   }
 }
 
-void DataParallel::State::forward(Replica& replica, Lanes lanes, bool training) {
+void DataParallel::State::forward(Replica& replica, ShardRange shards, bool training) {
   replica.enter(Phase::forward);
   const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
   static const std::vector<engine::Gather> none;
   run_stage(
-      replica, lanes, &Plan::forward, training ? forward_gathers : none, [](int, const engine::PlanStep&) {},
+      replica, shards, &Plan::forward, training ? forward_gathers : none, [](int, const engine::PlanStep&) {},
       [](std::size_t) {});
-  if (training && lanes.end == replica.lanes()) update_running_statistics(replica);
-  if (const Plan* plan = replica.select(lanes.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
+  if (training && shards.end == replica.local_shards()) update_running_statistics(replica);
+  if (const Plan* plan = replica.select(shards.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
 }
 
 // Updates the master's running statistics, from its first shard or from all shards (options.batch_norm).
 void DataParallel::State::update_running_statistics(Replica& replica) {
   if (norms.count() == 0) return;
   if (options.batch_norm == BatchNormMode::pooled) {
-    for (int lane = 0; lane < replica.lanes(); ++lane)
-      if (replica.select(lane) == nullptr)
+    for (int shard = 0; shard < replica.local_shards(); ++shard)
+      if (replica.select(shard) == nullptr)
         for (const engine::Gather& moments : pooled_gathers) replica.zero_part(moments);
     for (const engine::Gather& moments : pooled_gathers)
       if (size() > 1)
         io_of(replica).all_gather_parts(replica.at({engine::Space::moments, moments.offset}),
-                                        moments.part_bytes * static_cast<std::size_t>(replica.lanes()),
+                                        moments.part_bytes * static_cast<std::size_t>(replica.local_shards()),
                                         replica.compute());
   }
   const Plan* plan = replica.select(0);
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
 }
 
-void DataParallel::State::local_loss(Replica& replica, Lanes lanes) {
+void DataParallel::State::local_loss(Replica& replica, ShardRange shards) {
   replica.enter(Phase::loss);
-  for (int lane = lanes.begin; lane < lanes.end; ++lane)
-    if (const Plan* plan = replica.select(lane)) replica.run(plan->loss());
+  for (int shard = shards.begin; shard < shards.end; ++shard)
+    if (const Plan* plan = replica.select(shard)) replica.run(plan->loss());
 }
 
 // Reports each bucket as ready as soon as the gradients of all shards are complete.
-void DataParallel::State::backward(Replica& replica, GradientSync& gradient_sync, Lanes lanes, bool accumulate,
+void DataParallel::State::backward(Replica& replica, GradientSync& gradient_sync, ShardRange shards, bool accumulate,
                                    bool last) {
   replica.enter(Phase::backward);
-  if (const Plan* plan = replica.select(lanes.begin);
+  if (const Plan* plan = replica.select(shards.begin);
       failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
     plant_nan(replica, plan->logits_grad());
   int working = 0;
-  for (int lane = 0; lane < replica.lanes(); ++lane) working += replica.plan_of(lane) != nullptr;
+  for (int shard = 0; shard < replica.local_shards(); ++shard) working += replica.plan_of(shard) != nullptr;
   // Shards without rows are last. Their gradients must be zero before the last shard with rows reports buckets as
   // ready.
-  for (int lane = working; lane < replica.lanes() && lanes.begin == 0 && !accumulate; ++lane)
-    replica.zero_gradients(lane);
+  for (int shard = working; shard < replica.local_shards() && shards.begin == 0 && !accumulate; ++shard)
+    replica.zero_gradients(shard);
   run_stage(
-      replica, lanes, &Plan::backward, backward_gathers,
-      [&](int lane, const engine::PlanStep& s) {
-        if (last && lane + 1 == working && s.ready_from >= 0) gradient_sync.entries_ready(s.ready_from);
+      replica, shards, &Plan::backward, backward_gathers,
+      [&](int shard, const engine::PlanStep& s) {
+        if (last && shard + 1 == working && s.ready_from >= 0) gradient_sync.entries_ready(s.ready_from);
       },
-      [&](std::size_t leg) {
-        for (std::size_t i = 0; last && leg < ready_in_leg.size() && i < ready_in_leg[leg].size(); ++i)
-          gradient_sync.entries_ready(ready_in_leg[leg][i]);
+      [&](std::size_t segment) {
+        for (std::size_t i = 0; last && segment < ready_in_segment.size() && i < ready_in_segment[segment].size(); ++i)
+          gradient_sync.entries_ready(ready_in_segment[segment][i]);
       });
-  if (last && lanes.end == replica.lanes()) gradient_sync.entries_ready(0);  // remaining buckets; without rows, all
+  if (last && shards.end == replica.local_shards())
+    gradient_sync.entries_ready(0);  // remaining buckets; without rows, all
 }
 
 void DataParallel::State::upload_labels(Replica& replica, const Batch& batch, Range rows) {
@@ -253,7 +254,7 @@ void DataParallel::State::check_finite(Replica& replica) {
   if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle())
     return;
   std::int64_t samples = 0;
-  for (int lane = 0; lane < replica.lanes(); ++lane) samples += replica.results()[lane].nonfinite;
+  for (int shard = 0; shard < replica.local_shards(); ++shard) samples += replica.results()[shard].nonfinite;
   if (samples == 0 && replica.results()->grad_nonfinite == 0) return;
   replica.enter(samples ? Phase::loss : Phase::update);
   throw Error(ErrorCode::nonfinite, samples ? fmt::format("the loss of {} samples is not finite", samples)
@@ -279,11 +280,11 @@ void DataParallel::evaluate(const Batch& batch) {
     replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
     s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
     replica.make_images();
-    const int together = replica.lanes_together();
-    for (int first = 0; first < replica.lanes(); first += together) {
-      const State::Lanes lanes{first, first + together};
-      s.forward(replica, lanes, /*training=*/false);
-      s.local_loss(replica, lanes);
+    const int together = replica.shards_together();
+    for (int first = 0; first < replica.local_shards(); first += together) {
+      const State::ShardRange shards{first, first + together};
+      s.forward(replica, shards, /*training=*/false);
+      s.local_loss(replica, shards);
     }
     replica.context().flush();
     replica.throttle();

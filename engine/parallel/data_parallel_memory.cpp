@@ -67,8 +67,8 @@ std::size_t DataParallel::State::taken(std::size_t bytes) const {
 }
 
 void DataParallel::State::require_room_for_weights(const kernels::Context& context) {
-  const auto lanes = static_cast<std::size_t>(shards() / size());
-  const std::size_t each = taken(table->bytes()) + taken(table->bytes() * lanes) +
+  const auto local = static_cast<std::size_t>(shards() / size());
+  const std::size_t each = taken(table->bytes()) + taken(table->bytes() * local) +
                            taken(engine::Replica::low_bytes(*table, context)) + taken(buffer_bytes()) +
                            taken(moments_bytes());
   judge_memory(std::vector<std::size_t>(options.devices.size(), each), /*together=*/true,
@@ -83,8 +83,8 @@ std::size_t DataParallel::State::missing_for(engine::Replica& replica, const std
   for (const Placed& batch : batches)
     for (int micro = 0; micro < batch.micro_batches; ++micro) {
       const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
-      for (int lane = 0; lane < replica.lanes(); ++lane)
-        if (const std::int64_t own = rows_of(rows, replica, lane).size(); own > 0)
+      for (int shard = 0; shard < replica.local_shards(); ++shard)
+        if (const std::int64_t own = rows_of(rows, replica, shard).size(); own > 0)
           most = std::max(most, replica.arena_bytes_for(
                                     replica.planned(plan_options(own, batch.training, micro > 0, batch.gathers))));
     }

@@ -14,7 +14,7 @@ Stats DataParallel::take_stats() {
     auto& result = results[s.local(replica)];
     result = replica.take_results();
     std::int64_t bad_samples = 0;
-    for (const kernels::StepResults& lane : result) bad_samples += lane.nonfinite;
+    for (const kernels::StepResults& shard : result) bad_samples += shard.nonfinite;
     if (s.options.on_nonfinite == OnNonfinite::abort && (bad_samples != 0 || result.front().grad_nonfinite != 0)) {
       replica.enter(bad_samples ? engine::Phase::loss : engine::Phase::update);
       throw Error(ErrorCode::nonfinite, "a loss or gradient of this step or one since the last report is not finite");

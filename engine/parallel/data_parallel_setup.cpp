@@ -98,11 +98,11 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
                             norms);
     table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type(),
                                                      bucket_granularity(options), vectors_first(options));
-    ready_in_leg.resize(backward_gathers.empty() ? 0 : 1);
+    ready_in_segment.resize(backward_gathers.empty() ? 0 : 1);
     for (const engine::PlanStep& piece : plan.backward()) {
-      if (ready_in_leg.empty()) break;
-      if (piece.ready_from >= 0) ready_in_leg.back().push_back(piece.ready_from);
-      if (piece.gathers) ready_in_leg.emplace_back();
+      if (ready_in_segment.empty()) break;
+      if (piece.ready_from >= 0) ready_in_segment.back().push_back(piece.ready_from);
+      if (piece.gathers) ready_in_segment.emplace_back();
     }
   });
   if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
@@ -110,8 +110,8 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
 
   engine::ReplicaOptions replica_options;
   replica_options.shards = shards();
-  replica_options.lanes = shards() / size();
-  replica_options.in_turns = !forward_gathers.empty() && replica_options.lanes > 1;
+  replica_options.local_shards = shards() / size();
+  replica_options.in_turns = !forward_gathers.empty() && replica_options.local_shards > 1;
   replica_options.scales_loss = scales_loss();
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
@@ -278,16 +278,16 @@ void DataParallel::State::number_rows(std::int64_t rows) {
   for (auto next = static_cast<std::int64_t>(row_numbers.size()); next < rows; ++next) row_numbers.push_back(next);
 }
 
-engine::Shard DataParallel::State::shard_of(const Batch& batch, kernels::Range rows) const {
-  engine::Shard shard;
-  shard.rows = rows.size();
+engine::ShardInput DataParallel::State::input_of(const Batch& batch, kernels::Range rows) const {
+  engine::ShardInput input;
+  input.rows = rows.size();
   if (batch.resident.set)
-    shard.kept = &batch.resident;
+    input.kept = &batch.resident;
   else
-    shard.images = batch.images.data<float>() + rows.begin * model.input().numel();
-  if (!batch.labels.empty()) shard.labels = batch.labels.data<std::int32_t>() + rows.begin;
-  shard.samples = (batch.samples.empty() ? row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
-  return shard;
+    input.images = batch.images.data<float>() + rows.begin * model.input().numel();
+  if (!batch.labels.empty()) input.labels = batch.labels.data<std::int32_t>() + rows.begin;
+  input.samples = (batch.samples.empty() ? row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
+  return input;
 }
 
 DataParallel::DataParallel(const Model& model, const DataParallelOptions& options)
@@ -300,8 +300,8 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
   for (int micro = 0; micro < batch.micro_batches; ++micro) {
     const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
     if (rows == 0) continue;
-    for (int lane = 0; lane < replica.lanes(); ++lane) {
-      const kernels::Range own = rows_of(rows, replica, lane);
+    for (int shard = 0; shard < replica.local_shards(); ++shard) {
+      const kernels::Range own = rows_of(rows, replica, shard);
       if (own.size() == 0) continue;
       replica.plan(plan_options(own.size(), batch.training, micro > 0, batch.gathers));
       if (batch.set) replica.keep({batch.set, batch.augment}, own.size());

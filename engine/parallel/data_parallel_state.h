@@ -119,12 +119,12 @@ struct DataParallel::State {
             training && !gathers && failpoints.empty(),
             shards()};
   }
-  int lanes() const { return replicas.front()->lanes(); }
+  int local_shards() const { return replicas.front()->local_shards(); }
   int shards() const { return shards_of(options); }
-  // The rows of a batch or micro-batch that belong to shard `lane` of a replica.
-  kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int lane) const {
+  // The rows of a batch or micro-batch that belong to shard `shard` of a replica.
+  kernels::Range rows_of(std::int64_t batch, const engine::Replica& replica, int shard) const {
     if (options.process_group) return {0, batch};
-    return engine::shard_of(batch, replica.rank() * lanes() + lane, shards(), options.split);
+    return engine::shard_of(batch, replica.rank() * local_shards() + shard, shards(), options.split);
   }
   // A kind of batch. Plans and memory are prepared once per kind.
   struct Placed {
@@ -173,16 +173,17 @@ struct DataParallel::State {
   // Splits `rows` of the batch over all shards.
   void scatter(engine::Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate,
                bool gathers);
-  struct Lanes {
+  struct ShardRange {
     int begin = 0, end = 1;
   };
-  void forward(engine::Replica& replica, Lanes lanes, bool training);
-  void local_loss(engine::Replica& replica, Lanes lanes);
+  void forward(engine::Replica& replica, ShardRange shards, bool training);
+  void local_loss(engine::Replica& replica, ShardRange shards);
   void upload_labels(engine::Replica& replica, const Batch& batch,
                      kernels::Range rows);  // for gathered_loss()
   void gathered_loss(engine::Replica& replica, std::int64_t rows);
   void gather_logits(engine::Replica& replica, std::int64_t rows);
-  void backward(engine::Replica& replica, engine::GradientSync& gradient_sync, Lanes lanes, bool accumulate, bool last);
+  void backward(engine::Replica& replica, engine::GradientSync& gradient_sync, ShardRange shards, bool accumulate,
+                bool last);
   void update_running_statistics(engine::Replica& replica);
   void make_average();
   void restart_average();
@@ -196,7 +197,7 @@ struct DataParallel::State {
   template <typename T>
   std::vector<T> of_all_ranks(const T& mine) const;
   template <typename After, typename Idle>
-  void run_stage(engine::Replica& replica, Lanes lanes,
+  void run_stage(engine::Replica& replica, ShardRange shards,
                  const std::vector<engine::PlanStep>& (engine::Plan::*stage)() const,
                  const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle);
   void set_loss_scale(const LossScale& scale);
@@ -210,7 +211,7 @@ struct DataParallel::State {
   const Tensor& forward_all(const Tensor& images, bool training);
   void reserve_gather(std::int64_t rows);  // on the master
   kernels::Op& gathered_loss_op(std::int64_t rows);
-  engine::Shard shard_of(const Batch& batch, kernels::Range rows) const;
+  engine::ShardInput input_of(const Batch& batch, kernels::Range rows) const;
   void number_rows(std::int64_t rows);  // extends row_numbers to at least `rows` entries
   void end_step() { ++step, begun = false; }
 
@@ -238,7 +239,7 @@ struct DataParallel::State {
   std::vector<engine::Gather> pooled_gathers;                     // for pooled running statistics
   // PlanStep::ready_from of each segment of backward, in order. Used by replicas without rows: the calls of the two
   // communicators must have the same order on every device.
-  std::vector<std::vector<int>> ready_in_leg;
+  std::vector<std::vector<int>> ready_in_segment;
   engine::WorkerPool pool;
   class Attached {  // attaches the pool's abort flag to the process group; the destructor detaches it
    public:

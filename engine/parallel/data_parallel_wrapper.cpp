@@ -72,7 +72,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
                                       model.name() + "', which reads " + to_string(model.input()) + " per sample");
   if (options.process_group)
     throw Error(ErrorCode::usage, "with a process group only train_step and evaluate are available");
-  if (lanes() > 1)
+  if (local_shards() > 1)
     throw Error(
         ErrorCode::usage,
         "with several logical shards on a replica there are train_step and evaluate only; for the steps one by one "
@@ -91,7 +91,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
     gradient_sync.wait_for_weights();
     replica.upload_inputs(step_inputs(rows, {}));
     scatter(replica, batch, {0, rows}, training, /*accumulate=*/false, /*gathers=*/true);
-    forward(replica, Lanes{}, training);
+    forward(replica, ShardRange{}, training);
     gather_logits(replica, rows);
     if (replica.rank() == 0) offset = replica.plan_of(0)->logits().offset;
     replica.context().flush();
@@ -134,7 +134,7 @@ void DataParallel::backward(const Tensor& logits_grad) {
       const Tensor part = logits_grad.rows(own.begin, own.end);
       replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());
     }
-    s.backward(replica, gradient_sync, State::Lanes{}, /*accumulate=*/false, /*last=*/true);
+    s.backward(replica, gradient_sync, State::ShardRange{}, /*accumulate=*/false, /*last=*/true);
     replica.context().flush();
     gradient_sync.synchronize();
     replica.compute().synchronize();

@@ -54,22 +54,22 @@ class Estimate {
             shards_};
   }
   bool scales_loss() const { return options_.amp == Amp::float16; }
-  std::size_t lanes() const { return static_cast<std::size_t>(shards_ / ranks_); }
+  std::size_t local_shards() const { return static_cast<std::size_t>(shards_ / ranks_); }
 
   MemoryUse of_weights(int rank) const {
     const std::size_t element = size_of(table_->type());
     MemoryUse use;
     use.weights = table_->bytes() + engine::Replica::low_bytes(*table_, *context_);
-    use.gradients = table_->bytes() * lanes();
+    use.gradients = table_->bytes() * local_shards();
     if (options_.reduce_dtype == DType::bf16 && (shards_ > 1 || ranks_of(options_) > 1))
-      use.gradients += engine::RoundedGradients::bytes(buckets_, lanes());
+      use.gradients += engine::RoundedGradients::bytes(buckets_, local_shards());
     for (const engine::Bucket& bucket : buckets_)
       use.momenta +=
           static_cast<std::size_t>(engine::updated_by(bucket, options_.reduce, rank, ranks_).size()) * element;
     const std::size_t buffers = static_cast<std::size_t>(norms_.buffer_size()) * element;
     use.statistics = buffers + norms_.moments_bytes() * static_cast<std::size_t>(shards_);
     if (options_.ema_decay && rank == 0) use.average = table_->bytes() + buffers;
-    use.other = sizeof(kernels::StepInputs) + sizeof(kernels::StepResults) * lanes() +
+    use.other = sizeof(kernels::StepInputs) + sizeof(kernels::StepResults) * local_shards() +
                 static_cast<std::size_t>(engine::norm_blocks(buckets_)) * sizeof(double);
     if (scales_loss()) use.other += sizeof(kernels::LossScaler);
     return use;
@@ -78,12 +78,12 @@ class Estimate {
   // Processes the batches in the same order as DataParallel::prepare() and Replica::reserve().
   void add_rows(MemoryUse& use, int rank, const std::vector<std::int64_t>& train,
                 const std::vector<std::int64_t>& eval) {
-    const std::size_t copies = options_.batch_norm == BatchNormMode::sync && norms_.count() > 0 ? lanes() : 1;
+    const std::size_t copies = options_.batch_norm == BatchNormMode::sync && norms_.count() > 0 ? local_shards() : 1;
     std::size_t largest = 0;
     const auto place = [&](std::int64_t rows, bool training, bool accumulate) {
       if (training && rank == 0 && options_.loss == LossAt::gathered) add_gathered(rows);
-      for (std::size_t lane = 0; lane < lanes(); ++lane) {
-        const int shard = rank * static_cast<int>(lanes()) + static_cast<int>(lane);
+      for (std::size_t local = 0; local < local_shards(); ++local) {
+        const int shard = rank * static_cast<int>(local_shards()) + static_cast<int>(local);
         const std::int64_t own = engine::shard_of(rows, shard, shards_, options_.split).size();
         if (own == 0) continue;
         const Sizes sizes = sizes_of(plan_options(own, training, accumulate));

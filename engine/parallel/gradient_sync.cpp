@@ -51,7 +51,7 @@ GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> commu
     comm_ = context.make_stream(StreamUse::communication);
     comm_->label(replica.label_of(Phase::broadcast));
     if (reduce_dtype == DType::bf16) rounded_.emplace(replica, buckets_);
-    communicator_->set_summands(replica.lanes(), rounded_ ? rounded_->stride() : replica.table().size());
+    communicator_->set_summands(replica.local_shards(), rounded_ ? rounded_->stride() : replica.table().size());
     std::int64_t largest = 0;
     for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.range.size());
     communicator_->reserve(static_cast<std::size_t>(largest) * element_);

@@ -26,16 +26,16 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       table_(table),
       norms_(norms),
       options_(options),
-      lanes_(static_cast<std::size_t>(options.lanes)),
+      shards_(static_cast<std::size_t>(options.local_shards)),
       compute_(context_->make_stream()),
       kept_(*context_, *compute_) {
-  const auto lanes = static_cast<std::size_t>(options.lanes);
+  const auto shards = static_cast<std::size_t>(options.local_shards);
   compute_->label(kUntimed);
   if (!context_->host_accessible()) feed_.emplace(*context_, *compute_), feed_->label(kUntimed);
   values_ = allocate(table.bytes(), &MemoryUse::weights);
-  gradients_ = allocate(table.bytes() * lanes, &MemoryUse::gradients);
+  gradients_ = allocate(table.bytes() * shards, &MemoryUse::gradients);
   step_inputs_ = allocate(sizeof(kernels::StepInputs), &MemoryUse::other);
-  step_results_ = allocate(sizeof(kernels::StepResults) * lanes, &MemoryUse::other);
+  step_results_ = allocate(sizeof(kernels::StepResults) * shards, &MemoryUse::other);
   set_base(Space::value, values_->data());
   if (mixed()) {
     low_values_ = allocate(low_bytes(table, *context_), &MemoryUse::weights);
@@ -60,7 +60,7 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
   clear_gradients_ = context_->make_op(kernels::Fill{table.bytes()});
   for (auto& event : consumed_) event = context_->make_event();
   const kernels::StepResults empty{};
-  for (std::size_t lane = 0; lane < lanes; ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
+  for (std::size_t shard = 0; shard < shards; ++shard) compute_->upload(results() + shard, &empty, sizeof empty);
   select(0);
 }
 
@@ -114,36 +114,36 @@ const Plan& Replica::planned(const PlanOptions& options) {
 }
 
 std::size_t Replica::arena_bytes_for(const Plan& plan) const {
-  return activation_bytes(plan) * static_cast<std::size_t>(lanes_together());
+  return activation_bytes(plan) * static_cast<std::size_t>(shards_together());
 }
 
 void Replica::reserve(const Plan& plan) {
-  const auto lanes = static_cast<std::size_t>(options_.lanes);
+  const auto shards = static_cast<std::size_t>(options_.local_shards);
   const std::size_t needed = activation_bytes(plan);
   if (arena_ == nullptr || activation_bytes_ < needed) {
     compute_->synchronize();
     held_.activations = held_.workspace = 0;
     arena_.reset();
     arena_ = allocate(arena_bytes_for(plan), &MemoryUse::activations);
-    held_.workspace = plan.workspace_bytes() * static_cast<std::size_t>(lanes_together());
+    held_.workspace = plan.workspace_bytes() * static_cast<std::size_t>(shards_together());
     held_.activations -= held_.workspace;
     activation_bytes_ = needed;
-    select(lane_);
+    select(selected_);
   }
   if (!feed_) return;
   const std::int64_t rows = plan.options().batch;
   const std::size_t before = feed_->held();
-  feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * lanes);
+  feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * shards);
   held_.other += feed_->held() - before;
   allocations_ += feed_->held() != before;
 }
 
 // Pointers that are null in the shard stay null.
-InputFeed::Parts Replica::parts_of(const Shard& shard) const {
-  const auto rows = static_cast<std::size_t>(shard.rows);
-  return {{{shard.images, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float)},
-           {shard.labels, rows * sizeof(std::int32_t)},
-           {shard.samples, rows * sizeof(std::int64_t)}}};
+InputFeed::Parts Replica::parts_of(const ShardInput& input) const {
+  const auto rows = static_cast<std::size_t>(input.rows);
+  return {{{input.images, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float)},
+           {input.labels, rows * sizeof(std::int32_t)},
+           {input.samples, rows * sizeof(std::int64_t)}}};
 }
 
 void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes) {
@@ -155,7 +155,7 @@ void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t byt
 
 void Replica::keep(const DeviceImages& images, std::int64_t rows) {
   held_.other += kept_.keep(images, rows);
-  at_least(images_, static_cast<std::size_t>(rows * options_.lanes * model_.input().numel()) * sizeof(float));
+  at_least(images_, static_cast<std::size_t>(rows * options_.local_shards * model_.input().numel()) * sizeof(float));
 }
 
 void Replica::reserve_copies(std::int64_t rows, bool kept) {
@@ -166,43 +166,43 @@ void Replica::reserve_copies(std::int64_t rows, bool kept) {
 }
 
 void Replica::make_images() {
-  for (const Lane& lane : lanes_)
-    if (lane.made > 0)
-      kept_.gather(reinterpret_cast<const std::int64_t*>(lane.inputs[2]), lane.made,
-                   reinterpret_cast<float*>(lane.inputs[0]));
+  for (const ShardState& shard : shards_)
+    if (shard.made > 0)
+      kept_.gather(reinterpret_cast<const std::int64_t*>(shard.inputs[2]), shard.made,
+                   reinterpret_cast<float*>(shard.inputs[0]));
 }
 
-void Replica::bind(int lane, const Plan* plan, const Shard& shard) {
-  if (lane == 0) {
+void Replica::bind(int shard, const Plan* plan, const ShardInput& input) {
+  if (shard == 0) {
     rows_bound_ = 0;
     if (feed_) feed_->begin();
   }
-  Lane& bound = lanes_[static_cast<std::size_t>(lane)];
+  ShardState& bound = shards_[static_cast<std::size_t>(shard)];
   bound.plan = plan;
   bound.made = 0;
   if (plan != nullptr) {
-    const InputFeed::Parts parts = parts_of(shard);
+    const InputFeed::Parts parts = parts_of(input);
     if (feed_)
       bound.inputs = feed_->upload(parts);
     else
       for (std::size_t i = 0; i < parts.size(); ++i)
         bound.inputs[i] = static_cast<std::byte*>(const_cast<void*>(parts[i].from));  // ops only read it
-    if (shard.kept) {
-      keep(*shard.kept, shard.rows);
-      kept_.choose(*shard.kept);
+    if (input.kept) {
+      keep(*input.kept, input.rows);
+      kept_.choose(*input.kept);
       bound.inputs[0] = static_cast<std::byte*>(images_->data()) +
                         static_cast<std::size_t>(rows_bound_ * model_.input().numel()) * sizeof(float);
-      bound.made = shard.rows;
+      bound.made = input.rows;
     }
-    rows_bound_ += shard.rows;
+    rows_bound_ += input.rows;
   }
-  select(lane);
+  select(shard);
 }
 
-const Plan* Replica::select(int lane) {
-  lane_ = lane;
-  const auto l = static_cast<std::size_t>(lane);
-  const Lane& selected = lanes_[l];
+const Plan* Replica::select(int shard) {
+  selected_ = shard;
+  const auto l = static_cast<std::size_t>(shard);
+  const ShardState& selected = shards_[l];
   set_base(Space::input, selected.inputs[0]);
   set_base(Space::labels, selected.inputs[1]);
   set_base(Space::samples, selected.inputs[2]);
@@ -223,7 +223,7 @@ std::string Replica::describe(const Plan& plan) {
     if (feed_ && base_[static_cast<std::size_t>(space)] == nullptr) set_base(space, feed_->place());
   const std::string text =
       plan.describe([this](const PlanStep& step) { return context_->kernels_of(*compute_, [&] { enqueue(step); }); });
-  select(lane_);
+  select(selected_);
   return text;
 }
 
@@ -247,8 +247,8 @@ void Replica::enqueue(const PlanStep& step) {
   }
 }
 
-void Replica::zero_gradients(int lane) {
-  void* const args[] = {gradients() + static_cast<std::size_t>(lane) * table_.bytes()};
+void Replica::zero_gradients(int shard) {
+  void* const args[] = {gradients() + static_cast<std::size_t>(shard) * table_.bytes()};
   clear_gradients_->run(*compute_, args, nullptr);
 }
 
@@ -300,10 +300,11 @@ void Replica::end_timing() {
 }
 
 std::vector<kernels::StepResults> Replica::take_results() {
-  std::vector<kernels::StepResults> copies(lanes_.size());
+  std::vector<kernels::StepResults> copies(shards_.size());
   compute_->download(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
   const kernels::StepResults empty{};
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) compute_->upload(results() + lane, &empty, sizeof empty);
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard)
+    compute_->upload(results() + shard, &empty, sizeof empty);
   return copies;
 }
 

@@ -1,6 +1,6 @@
 // A model on one device, with its streams, memory and plans. Used only by its worker thread.
 //
-// A replica processes one or more shards of a minibatch, each in a `Lane` with its own rows, plan and gradients. Shards
+// A replica processes one or more shards of a minibatch, each with its own rows, plan and gradients (ShardState). Shards
 // run forward and backward one after another. If their statistics are merged during a stage, they run interleaved,
 // segment by segment.
 #pragma once
@@ -27,7 +27,7 @@
 namespace dp::engine {
 
 // The rows of one shard of a minibatch. The host memory must stay valid until the step after next begins.
-struct Shard {
+struct ShardInput {
   const float* images = nullptr;         // (rows, ...) row-major; null if the device makes them from `kept`
   const std::int32_t* labels = nullptr;  // null for a forward pass without loss
   const std::int64_t* samples = nullptr;
@@ -37,7 +37,7 @@ struct Shard {
 
 struct ReplicaOptions {
   int rank = 0;
-  int lanes = 1;          // shards of a batch on this replica
+  int local_shards = 1;   // shards of a batch on this replica
   int shards = 1;         // on all replicas
   bool in_turns = false;  // shards run interleaved, so the activations of all shards are held at once
   bool scales_loss = false;
@@ -49,9 +49,9 @@ class Replica {
           const NormTable& norms, const ReplicaOptions& options);
 
   int rank() const { return options_.rank; }
-  int lanes() const { return options_.lanes; }
+  int local_shards() const { return options_.local_shards; }
   // Number of shards that run a step together. Their activations are held at the same time.
-  int lanes_together() const { return options_.in_turns ? options_.lanes : 1; }
+  int shards_together() const { return options_.in_turns ? options_.local_shards : 1; }
   kernels::Context& context() { return *context_; }
   const kernels::Context& context() const { return *context_; }
   kernels::Stream& compute() { return *compute_; }
@@ -68,17 +68,17 @@ class Replica {
   // Reserves staging memory for the upload of a shard of `rows` rows. `kept`: the device makes the images, so they are
   // not uploaded.
   void reserve_copies(std::int64_t rows, bool kept);
-  // Sets the input of shard `lane` and selects it. Uploads it if the device cannot read host memory. A null plan: the
+  // Sets the input of a shard and selects it. Uploads it if the device cannot read host memory. A null plan: the
   // shard has no rows. Bind shards in ascending order from 0.
-  void bind(int lane, const Plan* plan, const Shard& shard);
+  void bind(int shard, const Plan* plan, const ShardInput& input);
   // Enqueues the gather of images for every shard with a device-resident data set. Call after bind() and before the
   // steps. The enqueued work is equal in all steps of a kind, so a graph can capture it.
   void make_images();
   // Selects the shard whose memory at() and run() use. Returns its plan; null if it has no rows.
-  const Plan* select(int lane);
+  const Plan* select(int shard);
   // Describes a plan of this replica, with the kernels of each step if the device has graphs. Call between steps.
   std::string describe(const Plan& plan);
-  const Plan* plan_of(int lane) const { return lanes_[static_cast<std::size_t>(lane)].plan; }
+  const Plan* plan_of(int shard) const { return shards_[static_cast<std::size_t>(shard)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
 
   // Enqueues steps on the compute stream.
@@ -88,8 +88,8 @@ class Replica {
   // Enqueues the selected shard's next segment of a stage: up to and including the next step that gathers, or to the
   // end. Calls after(step) after each step.
   template <typename After>
-  void run_leg(const std::vector<PlanStep>& steps, bool first, After&& after) {
-    std::size_t& next = lanes_[static_cast<std::size_t>(lane_)].next;
+  void run_segment(const std::vector<PlanStep>& steps, bool first, After&& after) {
+    std::size_t& next = shards_[static_cast<std::size_t>(selected_)].next;
     if (first) next = 0;
     while (next < steps.size()) {
       const PlanStep& step = steps[next++];
@@ -120,7 +120,7 @@ class Replica {
   kernels::StepInputs* inputs() { return reinterpret_cast<kernels::StepInputs*>(at({Space::step_inputs})); }
   kernels::StepResults* results() { return static_cast<kernels::StepResults*>(step_results_->data()); }  // of shard 0
   const std::shared_ptr<kernels::Buffer>& arena() const { return arena_; }
-  void zero_gradients(int lane);
+  void zero_gradients(int shard);
   // Zeroes the selected shard's part of the statistics, because the shard has no rows.
   void zero_part(const Gather& gather);
 
@@ -182,7 +182,7 @@ class Replica {
  private:
   static constexpr std::size_t kUntimed = kernels::kLabels - 1;  // no phase has this number
   static constexpr std::size_t kGraph = kernels::kLabels - 2;
-  struct Lane {
+  struct ShardState {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
     std::int64_t made = 0;               // rows that make_images() gathers
@@ -191,21 +191,21 @@ class Replica {
 
   void enqueue(const PlanStep& step);
   void name_phase(const char* name);  // profiler range; null ends it
-  int part() const { return options_.rank * options_.lanes + lane_; }
+  int part() const { return options_.rank * options_.local_shards + selected_; }
   void reserve(const Plan& plan);
   void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes);
   void set_base(Space space, void* pointer) {
     base_[static_cast<std::size_t>(space)] = static_cast<std::byte*>(pointer);
   }
-  InputFeed::Parts parts_of(const Shard& shard) const;
+  InputFeed::Parts parts_of(const ShardInput& input) const;
 
   const Model& model_;
   const std::unique_ptr<kernels::Context> context_;
   const ParameterTable& table_;
   const NormTable& norms_;
   const ReplicaOptions options_;
-  int lane_ = 0;
-  std::vector<Lane> lanes_;
+  int selected_ = 0;
+  std::vector<ShardState> shards_;
   std::int64_t rows_bound_ = 0;       // of the shards bound so far in this minibatch
   std::size_t activation_bytes_ = 0;  // of one shard, including workspace
   std::unique_ptr<kernels::Stream> compute_;

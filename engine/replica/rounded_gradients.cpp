@@ -20,14 +20,15 @@ std::int64_t stride_of(const std::vector<Bucket>& buckets) {
 
 }  // namespace
 
-std::size_t RoundedGradients::bytes(const std::vector<Bucket>& buckets, std::size_t lanes) {
-  return static_cast<std::size_t>(stride_of(buckets)) * lanes * sizeof(BFloat16);
+std::size_t RoundedGradients::bytes(const std::vector<Bucket>& buckets, std::size_t shards) {
+  return static_cast<std::size_t>(stride_of(buckets)) * shards * sizeof(BFloat16);
 }
 
 RoundedGradients::RoundedGradients(Replica& replica, const std::vector<Bucket>& buckets)
     : replica_(replica),
       stride_(stride_of(buckets)),
-      buffer_(replica.allocate(bytes(buckets, static_cast<std::size_t>(replica.lanes())), &MemoryUse::gradients)) {}
+      buffer_(
+          replica.allocate(bytes(buckets, static_cast<std::size_t>(replica.local_shards())), &MemoryUse::gradients)) {}
 
 void RoundedGradients::add_bucket(Range range, Range own) {
   Context& context = replica_.context();
@@ -44,9 +45,9 @@ void RoundedGradients::add_bucket(Range range, Range own) {
 void RoundedGradients::round(std::size_t bucket, Stream& stream) {
   const Ops& ops = buckets_[bucket];
   const std::int64_t arena = replica_.table().size();
-  for (int lane = 0; lane < replica_.lanes(); ++lane) {
-    void* const args[] = {reinterpret_cast<float*>(replica_.gradients()) + lane * arena + ops.range.begin,
-                          static_cast<BFloat16*>(data()) + lane * stride_};
+  for (int shard = 0; shard < replica_.local_shards(); ++shard) {
+    void* const args[] = {reinterpret_cast<float*>(replica_.gradients()) + shard * arena + ops.range.begin,
+                          static_cast<BFloat16*>(data()) + shard * stride_};
     ops.round->run(stream, args, nullptr);
   }
 }

@@ -14,7 +14,7 @@ class RoundedGradients {
  public:
   // Allocates memory for the largest bucket of every shard. Buckets reuse it in stream order.
   RoundedGradients(Replica& replica, const std::vector<Bucket>& buckets);
-  static std::size_t bytes(const std::vector<Bucket>& buckets, std::size_t lanes);
+  static std::size_t bytes(const std::vector<Bucket>& buckets, std::size_t shards);
 
   // Call in bucket order. `own`: the part of `range` whose reduced gradient this replica needs.
   void add_bucket(kernels::Range range, kernels::Range own);
