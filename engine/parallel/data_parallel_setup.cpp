@@ -282,7 +282,7 @@ engine::ShardInput DataParallel::State::input_of(const Batch& batch, kernels::Ra
   engine::ShardInput input;
   input.rows = rows.size();
   if (batch.resident.set)
-    input.kept = &batch.resident;
+    input.resident = &batch.resident;
   else
     input.images = batch.images.data<float>() + rows.begin * model.input().numel();
   if (!batch.labels.empty()) input.labels = batch.labels.data<std::int32_t>() + rows.begin;
@@ -304,7 +304,7 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
       const kernels::Range own = rows_of(rows, replica, shard);
       if (own.size() == 0) continue;
       replica.plan(plan_options(own.size(), batch.training, micro > 0, batch.gathers));
-      if (batch.set) replica.keep({batch.set, batch.augment}, own.size());
+      if (batch.set) replica.upload_images({batch.set, batch.augment}, own.size());
       replica.reserve_copies(own.size(), batch.set != nullptr);
       replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(own.size()) * row : 0);
     }

@@ -135,11 +135,11 @@ struct DataParallel::State {
     bool augment = false;
     auto operator<=>(const Placed&) const = default;
   };
-  Placed training_batch(std::int64_t rows, const DeviceImages& kept) const {
-    return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, kept.set, kept.augment};
+  Placed training_batch(std::int64_t rows, const DeviceImages& resident) const {
+    return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, resident.set, resident.augment};
   }
-  static Placed evaluated_batch(std::int64_t rows, const DeviceImages& kept) {
-    return {rows, false, false, 1, kept.set, kept.augment};
+  static Placed evaluated_batch(std::int64_t rows, const DeviceImages& resident) {
+    return {rows, false, false, 1, resident.set, resident.augment};
   }
   void place(engine::Replica& replica, const Placed& batch);
   // Call it before allocating. Error(device) with the bytes needed, the bytes free and what would fit, if a device has
@@ -283,7 +283,7 @@ struct DataParallel::State {
   std::int64_t batches_tracked = 0;  // training forwards included in the running statistics
   bool buffers_behind = false;       // only the master's running statistics are up to date
   std::int64_t forward_rows = 0;     // of the last forward(); 0: backward() is not allowed
-  Tensor kept_images;                // of the last forward() or predict(); backward() reads them
+  Tensor forward_images;             // of the last forward() or predict(); backward() reads them
   Tensor logits;
   std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys for batches without samples
 

@@ -80,7 +80,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   const std::int64_t rows = images.shape()[0];
   if (training) require_two_values(rows, rows, /*micro_batches=*/1);
   Batch batch;
-  batch.images = kept_images = images;
+  batch.images = forward_images = images;
   number_rows(rows);
   forward_rows = 0;
   if (training && begun) end_step();

@@ -87,7 +87,7 @@ StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::st
 
 // With several ranks, a kind is identified by its global batch size: local sizes may differ between ranks.
 bool StepGraphs::is(const StepKind& kind, const StepKind& other) const {
-  return kind.momentum == other.momentum && kind.kept == other.kept &&
+  return kind.momentum == other.momentum && kind.resident == other.resident &&
          (members_.all_ranks ? kind.global == other.global : kind.rows == other.rows);
 }
 
@@ -96,8 +96,8 @@ bool StepGraphs::agreed(bool well) {
   return members_.all_ranks ? members_.all_ranks(here) : here;
 }
 
-void StepGraphs::evaluated(std::int64_t global_batch, bool kept) {
-  if (members_.all_ranks && refusal_.empty() && evaluated_.emplace(global_batch, kept).second) ++events_;
+void StepGraphs::evaluated(std::int64_t global_batch, bool resident) {
+  if (members_.all_ranks && refusal_.empty() && evaluated_.emplace(global_batch, resident).second) ++events_;
 }
 
 std::uint64_t StepGraphs::allocations() const {

@@ -27,7 +27,7 @@ struct StepKind {
   std::int64_t rows = 0;    // of the batch, in this process
   std::int64_t global = 0;  // of the batch, in all processes
   bool momentum = false;
-  bool kept = false;  // images are made on the device from a device-resident data set
+  bool resident = false;  // images are made on the device from a device-resident data set
 };
 
 class StepGraphs {
@@ -50,7 +50,7 @@ class StepGraphs {
   void end_step();
   // With several ranks, all ranks must make the same choice between capture, launch and eager execution. These calls
   // count events that may move memory on any rank.
-  void evaluated(std::int64_t global_batch, bool kept);
+  void evaluated(std::int64_t global_batch, bool resident);
   void prepared() { ++events_; }
 
   // Call it on each replica's worker. Runs, captures or launches work(), which enqueues part `part` of the step. work()

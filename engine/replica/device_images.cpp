@@ -12,8 +12,9 @@ constexpr std::size_t kPiece = 4 << 20;  // bytes per copy; bounds the pinned st
 
 }  // namespace
 
-const DeviceImageSets::Kept* DeviceImageSets::find(const ImageSet* set) const {
-  const auto found = std::find_if(sets_.begin(), sets_.end(), [&](const Kept& kept) { return kept.set.get() == set; });
+const DeviceImageSets::ResidentSet* DeviceImageSets::find(const ImageSet* set) const {
+  const auto found =
+      std::find_if(sets_.begin(), sets_.end(), [&](const ResidentSet& resident) { return resident.set.get() == set; });
   return found == sets_.end() ? nullptr : &*found;
 }
 
@@ -23,7 +24,7 @@ kernels::Op* DeviceImageSets::gather_of(std::int64_t rows) const {
   return nullptr;
 }
 
-std::size_t DeviceImageSets::keep(const DeviceImages& images, std::int64_t rows) {
+std::size_t DeviceImageSets::upload(const DeviceImages& images, std::int64_t rows) {
   std::size_t taken = 0;
   const auto allocate = [&](std::size_t bytes) {
     taken += bytes;
@@ -38,12 +39,13 @@ std::size_t DeviceImageSets::keep(const DeviceImages& images, std::int64_t rows)
     if (set.images.dtype() != DType::u8 || set.normalization.mean.size() != channels ||
         set.normalization.std.size() != channels)
       throw Error(ErrorCode::usage,
-                  "kept images are bytes, with a mean and a deviation for each channel: take read_images()");
+                  "device-resident images are bytes, with a mean and a deviation for each channel: take read_images()");
     const auto& deviations = set.normalization.std;
     if (set.augmentation.padding < 0 || set.augmentation.padding > std::numeric_limits<std::int32_t>::max() ||
         !std::all_of(deviations.begin(), deviations.end(), [](float value) { return value > 0; }))
-      throw Error(ErrorCode::usage, "kept images are padded by 0 or more pixels and divided by deviations above 0");
-    Kept fresh{images.set, nullptr, nullptr};
+      throw Error(ErrorCode::usage,
+                  "device-resident images are padded by 0 or more pixels and divided by deviations above 0");
+    ResidentSet fresh{images.set, nullptr, nullptr};
     std::vector<float> statistics = set.normalization.mean;
     statistics.insert(statistics.end(), set.normalization.std.begin(), set.normalization.std.end());
     fresh.statistics = allocate(statistics.size() * sizeof(float));
@@ -70,11 +72,11 @@ std::size_t DeviceImageSets::keep(const DeviceImages& images, std::int64_t rows)
 }
 
 void DeviceImageSets::choose(const DeviceImages& images) {
-  const Kept& kept = *find(images.set.get());
-  const ImageSet& set = *kept.set;
-  const void* const bytes = kept.bytes ? kept.bytes->data() : set.images.raw();
+  const ResidentSet& resident = *find(images.set.get());
+  const ImageSet& set = *resident.set;
+  const void* const bytes = resident.bytes ? resident.bytes->data() : set.images.raw();
   kernels::GatherInputs inputs{.images = static_cast<const std::uint8_t*>(bytes),
-                               .statistics = static_cast<const float*>(kept.statistics->data())};
+                               .statistics = static_cast<const float*>(resident.statistics->data())};
   if (images.augment) {
     inputs.seed = images.seed;
     inputs.epoch = images.epoch;

@@ -20,26 +20,26 @@ class DeviceImageSets {
   // Uploads the image set and creates the op for batches of `rows` rows, unless already done. Host-accessible devices
   // read the images in place. Returns the bytes newly allocated on the device. Error(usage) if the device does not
   // compute in float32, if the images are not uint8, or if normalization or padding is invalid.
-  std::size_t keep(const DeviceImages& images, std::int64_t rows);
-  // Selects the images and the augmentation key for later batches, in stream order. Requires keep() with the same
+  std::size_t upload(const DeviceImages& images, std::int64_t rows);
+  // Selects the images and the augmentation key for later batches, in stream order. Requires upload() with the same
   // images.
   void choose(const DeviceImages& images);
   // Enqueues the gather of a batch from the selected images. The enqueued work does not depend on the selection, so a
   // captured graph can replay it. `samples` and `x`, (rows,C,H,W) float32 in row-major order, are device memory.
-  // Requires keep() with the same number of rows.
+  // Requires upload() with the same number of rows.
   void gather(const std::int64_t* samples, std::int64_t rows, float* x);
 
  private:
-  struct Kept {
+  struct ResidentSet {
     std::shared_ptr<const ImageSet> set;  // shared ownership: find() compares addresses, which must stay unique
     std::unique_ptr<kernels::Buffer> bytes, statistics;
   };
-  const Kept* find(const ImageSet* set) const;
+  const ResidentSet* find(const ImageSet* set) const;
   kernels::Op* gather_of(std::int64_t rows) const;
 
   kernels::Context& context_;
   kernels::Stream& stream_;
-  std::vector<Kept> sets_;
+  std::vector<ResidentSet> sets_;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>>
       gathers_;  // by rows; all image sets have the model's image shape
   std::unique_ptr<kernels::Buffer> inputs_;

@@ -28,7 +28,7 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       options_(options),
       shards_(static_cast<std::size_t>(options.local_shards)),
       compute_(context_->make_stream()),
-      kept_(*context_, *compute_) {
+      image_sets_(*context_, *compute_) {
   const auto shards = static_cast<std::size_t>(options.local_shards);
   compute_->label(kUntimed);
   if (!context_->host_accessible()) feed_.emplace(*context_, *compute_), feed_->label(kUntimed);
@@ -153,23 +153,23 @@ void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t byt
   buffer = allocate(bytes, &MemoryUse::other);
 }
 
-void Replica::keep(const DeviceImages& images, std::int64_t rows) {
-  held_.other += kept_.keep(images, rows);
+void Replica::upload_images(const DeviceImages& images, std::int64_t rows) {
+  held_.other += image_sets_.upload(images, rows);
   at_least(images_, static_cast<std::size_t>(rows * options_.local_shards * model_.input().numel()) * sizeof(float));
 }
 
-void Replica::reserve_copies(std::int64_t rows, bool kept) {
+void Replica::reserve_copies(std::int64_t rows, bool resident) {
   const InputFeed::Parts parts = parts_of({.rows = rows});
   std::size_t largest = 0;
-  for (std::size_t i = kept ? 1 : 0; i < parts.size(); ++i) largest = std::max(largest, parts[i].bytes);
+  for (std::size_t i = resident ? 1 : 0; i < parts.size(); ++i) largest = std::max(largest, parts[i].bytes);
   if (feed_) context_->reserve_copies(largest);
 }
 
 void Replica::make_images() {
   for (const ShardState& shard : shards_)
     if (shard.made > 0)
-      kept_.gather(reinterpret_cast<const std::int64_t*>(shard.inputs[2]), shard.made,
-                   reinterpret_cast<float*>(shard.inputs[0]));
+      image_sets_.gather(reinterpret_cast<const std::int64_t*>(shard.inputs[2]), shard.made,
+                         reinterpret_cast<float*>(shard.inputs[0]));
 }
 
 void Replica::bind(int shard, const Plan* plan, const ShardInput& input) {
@@ -187,9 +187,9 @@ void Replica::bind(int shard, const Plan* plan, const ShardInput& input) {
     else
       for (std::size_t i = 0; i < parts.size(); ++i)
         bound.inputs[i] = static_cast<std::byte*>(const_cast<void*>(parts[i].from));  // ops only read it
-    if (input.kept) {
-      keep(*input.kept, input.rows);
-      kept_.choose(*input.kept);
+    if (input.resident) {
+      upload_images(*input.resident, input.rows);
+      image_sets_.choose(*input.resident);
       bound.inputs[0] = static_cast<std::byte*>(images_->data()) +
                         static_cast<std::size_t>(rows_bound_ * model_.input().numel()) * sizeof(float);
       bound.made = input.rows;

@@ -28,11 +28,11 @@ namespace dp::engine {
 
 // The rows of one shard of a minibatch. The host memory must stay valid until the step after next begins.
 struct ShardInput {
-  const float* images = nullptr;         // (rows, ...) row-major; null if the device makes them from `kept`
+  const float* images = nullptr;         // (rows, ...) row-major; null if the device makes them from `resident`
   const std::int32_t* labels = nullptr;  // null for a forward pass without loss
   const std::int64_t* samples = nullptr;
   std::int64_t rows = 0;
-  const DeviceImages* kept = nullptr;  // device-resident data set that `samples` index; null: none
+  const DeviceImages* resident = nullptr;  // device-resident data set that `samples` index; null: none
 };
 
 struct ReplicaOptions {
@@ -64,10 +64,10 @@ class Replica {
   const Plan& planned(const PlanOptions& options);
   std::size_t arena_bytes_for(const Plan& plan) const;  // for all shards that run together
   // Uploads the data set and allocates what a shard of `rows` rows needs, unless already done.
-  void keep(const DeviceImages& images, std::int64_t rows);
-  // Reserves staging memory for the upload of a shard of `rows` rows. `kept`: the device makes the images, so they are
-  // not uploaded.
-  void reserve_copies(std::int64_t rows, bool kept);
+  void upload_images(const DeviceImages& images, std::int64_t rows);
+  // Reserves staging memory for the upload of a shard of `rows` rows. `resident`: the device makes the images, so they
+  // are not uploaded.
+  void reserve_copies(std::int64_t rows, bool resident);
   // Sets the input of a shard and selects it. Uploads it if the device cannot read host memory. A null plan: the
   // shard has no rows. Bind shards in ascending order from 0.
   void bind(int shard, const Plan* plan, const ShardInput& input);
@@ -216,8 +216,8 @@ class Replica {
       arena_;  // activations and workspace of the largest plan; returned logits share ownership
   std::byte* workspace_ = nullptr;
   std::optional<InputFeed> feed_;            // set if the device cannot read host memory
-  DeviceImageSets kept_;                     // device-resident data sets
-  std::unique_ptr<kernels::Buffer> images_;  // images gathered from kept_
+  DeviceImageSets image_sets_;               // device-resident data sets
+  std::unique_ptr<kernels::Buffer> images_;  // images gathered from image_sets_
   std::vector<std::unique_ptr<Plan>> plans_;
   std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // recorded at the end of the last two steps
   unsigned turn_ = 0;
