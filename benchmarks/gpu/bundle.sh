@@ -6,8 +6,8 @@
 bundle_assumed='^(libc6|libc6-dev|libgcc-s1|libstdc\+\+6|libgomp1|debconf.*|cdebconf|dpkg|procps|perl.*|python3.*|install-info|media-types)$'
 bundle_limit_mib=57
 
-# bundle_packages <package>...: these packages and their dependencies, without those in bundle_assumed. Uses the first of
-# several alternatives.
+# bundle_packages <package>...: these packages and their dependencies, without those in bundle_assumed. Uses the first
+# of several alternatives.
 bundle_packages() {
   local -A needs=() seen=()
   local queue=("$@") package found

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares the peak resident memory of dp_train and of PyTorch, training ResNet18 on CIFAR-sized images. Each runs in its
-own process, with the same batch size and number of steps, and with the images in memory. dp_train evaluates at the end,
-PyTorch does not. The libraries' own pages count on both sides."""
+"""Compares the peak resident memory of dp_train and of PyTorch, training ResNet18 on CIFAR-sized images. Each runs in
+its own process, with the same batch size and number of steps, and with the images in memory. dp_train evaluates at the
+end, PyTorch does not. The libraries' own pages count on both sides."""
 
 import argparse
 import json

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Times single convolutions and linear layers in PyTorch, on the CPU or a GPU, for comparison with bench_ops.cpp. A server:
-the first input lines name the ops, `op <conv2d_forward|conv2d_backward_data|...> N C H W O kernel stride padding`, then
-`go`. The answer to `run <rounds>` is the median seconds of each op, in the faster of both memory formats. On a GPU
-cuDNN chooses algorithms by measured time.
+"""Times single convolutions and linear layers in PyTorch, on the CPU or a GPU, for comparison with bench_ops.cpp. A
+server: the first input lines name the ops, `op <conv2d_forward|conv2d_backward_data|...> N C H W O kernel stride
+padding`, then `go`. The answer to `run <rounds>` is the median seconds of each op, in the faster of both memory
+formats. On a GPU cuDNN chooses algorithms by measured time.
 """
 
 import argparse

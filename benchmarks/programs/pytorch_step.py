@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures seconds per training step in PyTorch. The same server as bench_step.cpp, for the same networks, in one variant:
-`single`, `dataparallel` (nn.DataParallel, GPUs only) or `ddp` (DistributedDataParallel: one process per rank, with RANK,
-WORLD_SIZE, and the file DP_BENCH_RENDEZVOUS for the rendezvous). benchmarks/README.md has the protocol.
+"""Measures seconds per training step in PyTorch. The same server as bench_step.cpp, for the same networks, in one
+variant: `single`, `dataparallel` (nn.DataParallel, GPUs only) or `ddp` (DistributedDataParallel: one process per rank,
+with RANK, WORLD_SIZE, and the file DP_BENCH_RENDEZVOUS for the rendezvous). benchmarks/README.md has the protocol.
 """
 
 import argparse

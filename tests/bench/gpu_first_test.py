@@ -1,5 +1,5 @@
-"""Tests benchmarks/gpu/gpu_first.py with a fake PyTorch (fake_torch), the facts that gpu_record.py records of a host, and
-failures of pytorch_step.py and pytorch_ops.py. No GPU, no PyTorch. Argument: the source folder."""
+"""Tests benchmarks/gpu/gpu_first.py with a fake PyTorch (fake_torch), the facts that gpu_record.py records of a host,
+and failures of pytorch_step.py and pytorch_ops.py. No GPU, no PyTorch. Argument: the source folder."""
 
 import json
 import os
@@ -62,7 +62,8 @@ class First(unittest.TestCase):
         self.assertAlmostEqual(row["weights_us"], 20)
         self.assertAlmostEqual(row["data_tflops"], 2 * 256 * 64 * 64 * 9 * 32 * 32 / 20e-6 * 1e-12)
         self.assertIn("| ResNet18, 3x3 stem, 32x32 | 256 | bf16 | 64x32x32 to 64, 3x3, stride 1, padding 1 | 4 | 10.0 (1933) | 20.0 (966) | 20.0 (966) |", page)
-        self.assertIn("| ResNet18, 7x7 stem, 224x224 | 256 | bf16 | 0.200 | 0.380 | 0.400 |", page)  # 20 convolutions, one of them the first
+        # 20 convolutions, one of them the first
+        self.assertIn("| ResNet18, 7x7 stem, 224x224 | 256 | bf16 | 0.200 | 0.380 | 0.400 |", page)
         self.assertIn("| MNIST convnet, 28x28 | 256 | bf16 | 1x28x28 to 32, 3x3, stride 1, padding 0 | 1 | 10.0", page)
 
     def test_the_record_says_what_was_measured_where_with_what(self):

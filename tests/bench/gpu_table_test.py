@@ -57,7 +57,8 @@ def main():
         assert done.returncode == 0, done.stderr
         record, page = json.loads(out.with_suffix(".json").read_text()), out.with_suffix(".md").read_text()
         assert [result["section"] for result in record["results"]] == ["step", "ways", "layers"], record
-        assert [result["why"] for result in record["results"]] == ["", "no candidate was timed", ""], record  # candidates need a GPU
+        # Candidates need a GPU.
+        assert [result["why"] for result in record["results"]] == ["", "no candidate was timed", ""], record
         row = next(line for line in page.splitlines() if line.startswith("| MNIST convnet, 28x28 | 8 | fp32"))
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         plan, own, images = float(cells[3]), float(cells[4]), float(cells[5].replace(",", ""))
@@ -72,7 +73,8 @@ def main():
         listed = run(pathlib.Path(folder, "list"), "--list")
         assert listed.returncode == 0 and listed.stdout.count("dp_bench step") > 20, listed.stdout
         sections = [line.split(":")[0] for line in listed.stdout.splitlines()]
-        assert max(i for i, name in enumerate(sections) if name == "virtual") < 20 < len(sections), sections  # before other types' steps
+        # The virtual replicas come before the steps of other types.
+        assert max(i for i, name in enumerate(sections) if name == "virtual") < 20 < len(sections), sections
         assert not pathlib.Path(folder, "list.json").exists()
         assert run(pathlib.Path(folder, "bad"), "--only", "speed").returncode == 2
 

@@ -13,8 +13,8 @@ test_summary() {
   sed -n '/^The following tests FAILED:/,/^Errors while/s/^[[:space:]]*\([0-9]* - .*\)/\1/p' "$printed" | sed "s/^/$preset: failed: /"
 }
 
-# skip_reasons <ctest's output> <its LastTest.log>: a line for each reason, "3: no chromium is installed". A test's reason
-# is the last line of its output that begins with "skipped: ".
+# skip_reasons <ctest's output> <its LastTest.log>: a line for each reason, "3: no chromium is installed". A test's
+# reason is the last line of its output that begins with "skipped: ".
 skip_reasons() {
   awk '
     FNR == 1 { ++file }

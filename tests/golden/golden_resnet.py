@@ -37,7 +37,7 @@ def network(stem, relu, classes):
 
 
 def bounds(name, tensor):
-    """Bounds of a uniform distribution: for weights with torchvision's variance, for other tensors such that errors show."""
+    """Bounds of a uniform distribution: for weights with torchvision's variance, else wide enough to show errors."""
     if tensor.dim() == 4:
         bound = np.float32(np.sqrt(6.0 / (tensor.shape[0] * tensor[0, 0].numel())))
         return -bound, bound
@@ -141,7 +141,7 @@ def products(flat):
 
 
 def stored(name, values):
-    """The whole tensor, or its products. The root mean square of a difference's products estimates the difference's norm."""
+    """The whole tensor, or its products. The root mean square of a difference's products estimates its norm."""
     if values.size <= WHOLE or ".gradient." not in name:
         return {name: values}
     flat = values.reshape(-1)

@@ -77,7 +77,8 @@ def main():
         assert "candidates tried" in parts["resnet18: bfloat16, tuned, 50 steps"]["detail"], parts
         assert "| MLP, 8x8 | 8 | fp16 |" in (home / "a/measured.md").read_text()
         status, output = call("--out", "b", "--continue", "a")
-        assert status == 0 and output.count(" in an earlier call") == len(parts) - 1, output  # except the programs, which are unpacked again
+        # All parts except the programs, which are unpacked again.
+        assert status == 0 and output.count(" in an earlier call") == len(parts) - 1, output
 
 
 main()

@@ -1,5 +1,5 @@
-"""Tests whole calls of gpu_all.py that end early (killed at each part, stopped, out of time, a program that dies), and the
-calls that follow."""
+"""Tests whole calls of gpu_all.py that end early (killed at each part, stopped, out of time, a program that dies), and
+the calls that follow."""
 import signal
 import time
 

@@ -52,7 +52,8 @@ class Calls(OnHost):
         record = self.host.record("a")
         self.assertEqual([part["name"] for part in record["parts"]], NAMES)
         self.assertEqual((record["finished"], record["passed"], record["programs"]), (True, True, "prebuilt, of commit c0ffee, for sm_90"))
-        self.assertIn("/carried/binaries/apps/dp_train\n", record["environment"])  # its own plugin, not one of a build folder
+        # Its own plugin, not one of a build folder.
+        self.assertIn("/carried/binaries/apps/dp_train\n", record["environment"])
         began = re.findall(r"^== ([^:\n]+(?:: [^:\n]+)?)$", output, re.MULTILINE)
         order = [name for name in began if name in NAMES]
         self.assertEqual(order[:7], NAMES[:7])

@@ -1,5 +1,6 @@
-"""A fake GPU host for tests of whole calls of gpu_all.py: GPU, prebuilt programs and PyTorch are fakes. Each line of the
-file `behaviour` has an action and the words of the command that it applies to. The file `asked` records all commands."""
+"""A fake GPU host for tests of whole calls of gpu_all.py: GPU, prebuilt programs and PyTorch are fakes. Each line of
+the file `behaviour` has an action and the words of the command that it applies to. The file `asked` records all
+commands."""
 import json
 import os
 import pathlib

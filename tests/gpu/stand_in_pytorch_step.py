@@ -1,5 +1,5 @@
-"""A stand-in for PyTorch, for the mlp only. Answers dp_bench as benchmarks/programs/pytorch_step.py does, with the correct
-first loss and invented times. Plain Python."""
+"""A stand-in for PyTorch, for the mlp only. Answers dp_bench as benchmarks/programs/pytorch_step.py does, with the
+correct first loss and invented times. Plain Python."""
 import argparse
 import array
 import math

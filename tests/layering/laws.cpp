@@ -12,6 +12,7 @@ namespace {
 constexpr std::array kOurFolders{"dp/", "engine/", "kernels/", "data/", "models/", "apps/", "benchmarks/"};
 constexpr int kMaxLines = 400;
 constexpr int kMaxSources = 30;
+constexpr std::size_t kMaxColumns = 120;
 
 using Folders = std::vector<std::string>;
 
@@ -203,6 +204,17 @@ std::vector<Violation> check_length(const std::vector<SourceFile>& files) {
     if (file.lines.size() > kMaxLines)
       found.push_back({file.path, std::to_string(file.lines.size()) + " lines; one of more than " +
                                       std::to_string(kMaxLines) + " is two concepts"});
+  return found;
+}
+
+std::vector<Violation> check_comments(const std::vector<SourceFile>& files) {
+  std::vector<Violation> found;
+  for (const SourceFile& file : files)
+    for (std::size_t i = 0; i < file.comment_ends.size(); ++i)
+      if (file.comment_ends[i] > kMaxColumns)
+        found.push_back(at(file, static_cast<int>(i) + 1,
+                           "a comment of " + std::to_string(file.comment_ends[i]) + " columns; wrap it at " +
+                               std::to_string(kMaxColumns)));
   return found;
 }
 

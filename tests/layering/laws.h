@@ -32,6 +32,8 @@ std::vector<Violation> check_cycles(const std::vector<SourceFile>& files);
 std::vector<Violation> check_cuda(const std::vector<SourceFile>& files);
 // 5: no file has more than 400 lines.
 std::vector<Violation> check_length(const std::vector<SourceFile>& files);
+// 5: no comment extends beyond column 120. Code may.
+std::vector<Violation> check_comments(const std::vector<SourceFile>& files);
 // 5: no folder directly contains more than 30 source files.
 std::vector<Violation> check_rooms(const std::vector<SourceFile>& files);
 

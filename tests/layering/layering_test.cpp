@@ -160,6 +160,31 @@ TEST_CASE("law 5: no file is longer than 400 lines") {
         Where{"engine/a.cpp", "tests/CMakeLists.txt"});
 }
 
+TEST_CASE("law 5: no comment is wider than 120 columns") {
+  check_tree(dp::test::check_comments);
+  const auto x = [](int count) { return std::string(static_cast<std::size_t>(count), 'x'); };
+  std::string mu;  // 117 characters of two bytes
+  for (int i = 0; i < 117; ++i) mu += "\u00b5";
+  CHECK(found(dp::test::check_comments,
+              {{"dev", "echo ${#list[@]} \"# " + x(120) + "\"\n# " + x(118) + "\n"},
+               {"engine/a.cpp",
+                "// " + x(117) + "\n// " + mu + "\nauto s = \"// " + x(120) + "\";\nint " + x(120) + ";\n"},
+               {"engine/b.cpp", "/* why */ int " + x(120) + ";\n"},
+               {"tests/CMakeLists.txt", "set(s \"# " + x(120) + "\")\nset(" + x(120) + ")\n"},
+               {"tests/a.py", "s = '''\n" + x(121) + "\n# " + x(121) + "'''\nt = '# " + x(120) + "'\n"},
+               {"tests/equivalents.txt", x(121) + "\n"}})
+            .empty());
+  CHECK(found(dp::test::check_comments, {{"dev", "run \"$x\"  # " + x(120) + "\n"},
+                                         {"engine/a.cpp", "int a;\n// " + x(118) + "\n"},
+                                         {"engine/b.h", "/* why\n" + x(121) + "\n*/\n"},
+                                         {"kernels/k.cu", "int " + x(100) + ";  // " + x(20) + "\n"},
+                                         {"tests/CMakeLists.txt", "set(s \"it's\")\n# " + x(119) + "\n"},
+                                         {"tests/a.py", "def f():\n    \"\"\"" + x(120) + "\n" + x(121) +
+                                                            "\n    \"\"\"\n    return '#'  # " + x(110) + "\n"}}) ==
+        Where{"dev:1", "engine/a.cpp:2", "engine/b.h:2", "kernels/k.cu:1", "tests/CMakeLists.txt:2", "tests/a.py:2",
+              "tests/a.py:3", "tests/a.py:5"});
+}
+
 TEST_CASE("law 5: no folder holds more than 30 sources") {
   check_tree(dp::test::check_rooms);
   std::map<std::string, std::string> tree{{"engine/CMakeLists.txt", ""}, {"engine/plan/a.h", ""}};

@@ -12,7 +12,8 @@ namespace dp::test {
 namespace {
 
 constexpr std::array kFolders{"engine", "kernels", "models", "data", "apps", "tests", "benchmarks"};
-constexpr std::array kExtensions{".h", ".cpp", ".cu", ".cuh", ".cmake", ".py", ".txt"};
+constexpr std::array kRootFiles{"CMakeLists.txt", "dev"};
+constexpr std::array kExtensions{".h", ".cpp", ".cu", ".cuh", ".cmake", ".py", ".sh", ".txt"};
 
 bool is_cxx(const std::string& path) {
   return path.ends_with(".h") || path.ends_with(".cpp") || path.ends_with(".cu") || path.ends_with(".cuh");
@@ -70,14 +71,72 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
+// Columns of UTF-8 text.
+std::size_t columns(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+// For C++: `uncommented` has spaces in place of comments.
+std::vector<std::size_t> slash_comment_ends(const std::vector<std::string>& lines,
+                                            const std::vector<std::string>& uncommented) {
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    std::size_t end = lines[i].size();
+    while (end > 0 && lines[i][end - 1] == uncommented[i][end - 1]) --end;
+    ends.push_back(columns(std::string_view(lines[i]).substr(0, end)));
+  }
+  return ends;
+}
+
+// For Python, CMake and shell. A comment's # is first in its line or follows a space. Strings end with their line,
+// except Python's triple-quoted ones. Of these, docstrings are the ones that begin their line.
+std::vector<std::size_t> hash_comment_ends(const std::string& path, const std::vector<std::string>& lines) {
+  const bool python = path.ends_with(".py");
+  const bool cmake = path.ends_with(".cmake") || path.ends_with("CMakeLists.txt");
+  const std::string_view quotes = cmake ? "\"" : "\"'";
+  std::vector<std::size_t> ends;
+  std::string triple;  // the quotes of the open triple-quoted string
+  bool docstring = false;
+  for (const std::string& line : lines) {
+    std::size_t end = 0;
+    for (std::size_t i = 0; i < line.size();) {
+      if (!triple.empty()) {
+        const std::size_t close = line.find(triple, i);
+        i = close == std::string::npos ? line.size() : close + triple.size();
+        if (docstring) end = i;
+        if (close != std::string::npos) triple.clear();
+      } else if (python && (line.compare(i, 3, "\"\"\"") == 0 || line.compare(i, 3, "'''") == 0)) {
+        triple = line.substr(i, 3);
+        docstring = line.find_first_not_of(' ') == i;
+        i += triple.size();
+      } else if (quotes.find(line[i]) != std::string_view::npos) {
+        const char quote = line[i++];
+        while (i < line.size() && line[i] != quote) i += line[i] == '\\' ? 2 : 1;
+        ++i;
+      } else if (line[i] == '#' && (i == 0 || line[i - 1] == ' ')) {
+        end = i = line.size();
+      } else {
+        ++i;
+      }
+    }
+    ends.push_back(columns(std::string_view(line).substr(0, end)));
+  }
+  return ends;
+}
+
 }  // namespace
 
 SourceFile parse_source(std::string path, const std::string& text) {
   static const std::regex include(R"re(^\s*#\s*include\s*([<"])([^>"]+)[>"])re");
-  SourceFile file{.path = std::move(path), .lines = split_lines(text), .code = {}, .includes = {}};
-  if (!is_cxx(file.path)) return file;
+  SourceFile file{.path = std::move(path), .lines = split_lines(text), .code = {}, .includes = {}, .comment_ends = {}};
+  if (!is_cxx(file.path)) {
+    file.comment_ends = hash_comment_ends(file.path, file.lines);
+    return file;
+  }
   file.code = split_lines(without(text, true));
   const std::vector<std::string> uncommented = split_lines(without(text, false));
+  file.comment_ends = slash_comment_ends(file.lines, uncommented);
   for (std::size_t i = 0; i < uncommented.size(); ++i) {
     std::smatch match;
     if (std::regex_search(uncommented[i], match, include) && file.code[i].find('#') != std::string::npos)
@@ -88,16 +147,21 @@ SourceFile parse_source(std::string path, const std::string& text) {
 
 std::vector<SourceFile> read_tree(const std::filesystem::path& root) {
   std::vector<SourceFile> files;
+  const auto add = [&](const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (!in) throw std::runtime_error("cannot read " + path.string());
+    files.push_back(parse_source(path.lexically_relative(root).generic_string(), text));
+  };
+  for (const char* file : kRootFiles)
+    if (std::filesystem::exists(root / file)) add(root / file);
   for (const char* folder : kFolders) {
     if (!std::filesystem::exists(root / folder)) continue;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension().string();
       if (!entry.is_regular_file() || std::find(kExtensions.begin(), kExtensions.end(), extension) == kExtensions.end())
         continue;
-      std::ifstream in(entry.path(), std::ios::binary);
-      const std::string text{std::istreambuf_iterator<char>(in), {}};
-      if (!in) throw std::runtime_error("cannot read " + entry.path().string());
-      files.push_back(parse_source(entry.path().lexically_relative(root).generic_string(), text));
+      add(entry.path());
     }
   }
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });

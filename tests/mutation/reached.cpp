@@ -1,5 +1,6 @@
-// Linked into everything that is compiled with -fsanitize-coverage=trace-pc: marks each block that runs in the file of $DP_REACHED that has
-// this program's or library's name. The file is shared memory, so what a killed process reached is kept. No file: nothing is marked.
+// Linked into everything that is compiled with -fsanitize-coverage=trace-pc. Marks each block that runs, in the file
+// with the name of this program or library in the folder $DP_REACHED. The file is shared memory, so marks survive the
+// death of the process. Without the file nothing is marked.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -37,7 +37,7 @@ class DataParallel {
   // Training-mode forward of float32 host images (B, C, H, W), with new dropout masks on each call. Returns the logits
   // (B, classes), gathered on the master and valid until the next call.
   const Tensor& forward(const Tensor& images);
-  // Takes d(loss)/d(logits), shaped as forward()'s result. Reduces the gradient as options().reduce says: a slice on each
+  // Takes d(loss)/d(logits), shaped as forward()'s result. Reduces the gradient by options().reduce: a slice on each
   // replica (sharded), the whole on the master (master) or on every replica (all_reduce).
   // forward() and backward() throw Error(usage) with float16: its loss is scaled on the devices.
   void backward(const Tensor& logits_grad);

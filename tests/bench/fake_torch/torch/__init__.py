@@ -1,7 +1,7 @@
-"""The part of PyTorch that gpu_first.py calls, on a fake device. Each call advances its clock by a fixed time: 10 us for a
-convolution, 20 us for one of its backward passes, 3 us for any other kernel, 1 ns for 100 bytes copied, 5 us more for a
-launch outside a graph. FAKE_TORCH selects a failure: "old" (no external events), "memory" (no memory for 512 channels),
-"broken" (every convolution), "libraries" (the import), "no-gpu"."""
+"""The part of PyTorch that gpu_first.py calls, on a fake device. Each call advances its clock by a fixed time: 10 us
+for a convolution, 20 us for one of its backward passes, 3 us for any other kernel, 1 ns for 100 bytes copied, 5 us more
+for a launch outside a graph. FAKE_TORCH selects a failure: "old" (no external events), "memory" (no memory for 512
+channels), "broken" (every convolution), "libraries" (the import), "no-gpu"."""
 
 import os
 import types
