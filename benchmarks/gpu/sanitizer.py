@@ -10,15 +10,15 @@ from checks import program
 # Op tests that run every kernel of the networks' ops, with small tensors, in float32 and 16 bits.
 OPS = [
     "accumulate adds*", "an addition adds*", "average pools are means*", "convolutions at the edges*",
-    "dropout drops*", "fill writes*", "gradients may be written over*", "images gathered on a device are*", "in evaluation a max-pool*",
+    "dropout drops*", "fill writes*", "gradients may be written over*", "images gathered on a device have*", "in evaluation a max-pool*",
     "linear layers agree*", "merging skips*", "mixed precision: batch*", "mixed precision: convolutions*", "mixed precision: linear*",
     "mixed precision: the update*", "softmax cross-entropy agrees*", "the first of equal maxima*", "the norm is that*",
-    "the SGD update agrees*", "the statistics of two or three parts*", "running values normalise*", "Reorder into*", "ReLU keeps*",
+    "the SGD update agrees*", "the statistics of two or three parts*", "evaluation normalises*", "Reorder into*", "ReLU keeps*",
     "one op updates the running values*",
     # All of fused_layers_test.cpp.
     "a linear layer with its dropout*", "a convolution with its pool*", "a NaN passes a convolution with its pool*",
     "a linear layer with the loss*", "a data gradient with ReLU's mask*", "a linear layer's data gradient with the pool's*",
-    "the gradients of a linear layer at once*",
+    "the fused gradients of a linear layer*",
 ]
 # Kernels that only autotuning selects, with a batch normalisation.
 TENSOR_CORES = ["own kernels on tensor cores: 64 to 64 channels of 8x8*", "own kernels on tensor cores: 8 to 8 channels of 5x5*"]

@@ -30,7 +30,7 @@ std::size_t size_of_folder(const std::string& folder) {
   return bytes;
 }
 
-TEST_CASE("checkpoints that cannot be read, or belong to another run") {
+TEST_CASE("resuming rejects unreadable checkpoints and those of another run") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Outcome good = run_dp_train(tiny({"--output-dir", "run"}), temp.path());

@@ -22,7 +22,7 @@ void with_file(const std::string& name, const std::string& bytes, std::vector<st
                   temp.path());
 }
 
-TEST_CASE("missing data") {
+TEST_CASE("missing data files are reported with the remedy") {
   const TemporaryFolder temp;
   check_bad_input({{"--dataset", "mnist"}, 3, {"datasets", "--data-path"}}, temp.path());
   check_bad_input({{"--dataset", "mnist", "--data-path", "none"}, 3, {"none", "no such folder"}}, temp.path());
@@ -48,7 +48,7 @@ TEST_CASE("missing data") {
   check_bad_input({{"--dataset", "mnist", "--data-path", "."}, 3, {}}, temp.path());
 }
 
-TEST_CASE("truncated data") {
+TEST_CASE("truncated data files are rejected") {
   const std::string images = idx_images(64), labels = idx_labels(64);
   for (const std::size_t size : {0, 1, 4, 15, 16, 17}) with_file(kTrainImages, images.substr(0, size), {});
   with_file(kTrainImages, images.substr(0, images.size() - 1), {"expected 50192 bytes"});
@@ -57,7 +57,7 @@ TEST_CASE("truncated data") {
   with_file(kTrainImages, images + "x", {"more follow"});
 }
 
-TEST_CASE("corrupt data") {
+TEST_CASE("corrupt data files are rejected") {
   const std::string body(64 * 784, 'x');
   const auto header = [](std::uint32_t magic, std::uint32_t n, std::uint32_t rows, std::uint32_t columns) {
     return big_endian(magic) + big_endian(n) + big_endian(rows) + big_endian(columns);
@@ -78,7 +78,7 @@ TEST_CASE("corrupt data") {
   with_file(kTrainLabels, labels, {"255"});
 }
 
-TEST_CASE("packed data that is cut short or corrupt") {
+TEST_CASE("truncated and corrupt gzip files are rejected") {
   const std::string packed = gzip(idx_images(64));
   with_file(kTrainImages, packed.substr(0, 9), {}, ".gz");
   with_file(kTrainImages, packed.substr(0, packed.size() / 2), {"end too early"}, ".gz");

@@ -18,7 +18,7 @@ void check_table(const std::vector<BadInput>& table) {
   for (const BadInput& input : table) check_bad_input(input, temp.path());
 }
 
-TEST_CASE("numbers on the command line") {
+TEST_CASE("invalid numbers on the command line are rejected") {
   check_table({
       {{"--batch-size", "0"}, 2, {"--batch-size", "'0'", "1 to 1048576"}},
       {{"--batch-size", "-5"}, 2, {"--batch-size", "'-5'"}},
@@ -68,7 +68,7 @@ TEST_CASE("numbers on the command line") {
   });
 }
 
-TEST_CASE("devices on the command line") {
+TEST_CASE("invalid devices on the command line are rejected") {
   check_table({
       {{"--cpu", "0"}, 2, {"--cpu", "1 to 256"}},
       {{"--cpu", "-2"}, 2, {"--cpu"}},
@@ -94,7 +94,7 @@ TEST_CASE("devices on the command line") {
   });
 }
 
-TEST_CASE("names on the command line, and flags that contradict each other") {
+TEST_CASE("unknown names and contradictory flags are rejected") {
   check_table({
       {{"--model", "vgg"}, 2, {"'vgg'", "mnist_convnet"}},
       {{"--dataset", "imagenet"}, 2, {"imagenet", "digits"}},
@@ -144,7 +144,7 @@ TEST_CASE("names on the command line, and flags that contradict each other") {
   });
 }
 
-TEST_CASE("synthetic images on the command line") {
+TEST_CASE("invalid shapes and counts of synthetic images are rejected") {
   const auto synthetic = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"--dataset", "synthetic", "--cpu", "1", "--model", "mlp"});
     return more;
@@ -171,7 +171,7 @@ TEST_CASE("synthetic images on the command line") {
   check_table(table);
 }
 
-TEST_CASE("places that cannot be written") {
+TEST_CASE("output paths that cannot be written are rejected") {
   const std::vector<std::string> tiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), tiny.begin(), tiny.end());

@@ -55,7 +55,7 @@ class WeightsTable {
   TemporaryFolder temp_;
 };
 
-TEST_CASE("weights that are no safetensors file") {
+TEST_CASE("initial weights that are not in safetensors format are rejected") {
   WeightsTable table;
   table.refuses_path(table.temp() / "none", {});
   table.refuses_path(table.temp().path(), {});
@@ -74,7 +74,7 @@ TEST_CASE("weights that are no safetensors file") {
   table.refuses(std::string("PK\3\4") + std::string(500, 'p'));  // a zip file, as torch.save writes it
 }
 
-TEST_CASE("weights whose header lies") {
+TEST_CASE("initial weights whose safetensors header contradicts the file are rejected") {
   WeightsTable table;
   table.refuses(file_of("{" + entry("a", "[2]", 0, 16) + "}", 16));  // too long for its shape
   table.refuses(file_of("{" + entry("a", "[4]", 0, 16) + "}", 8));   // past the end
@@ -96,7 +96,7 @@ TEST_CASE("weights whose header lies") {
   table.refuses(file_of(many + "}", 0));
 }
 
-TEST_CASE("weights of another model") {
+TEST_CASE("initial weights of another model are rejected") {
   WeightsTable table;
   const std::string path = table.temp() / "w.safetensors";
   const auto weights = dp::DataParallel(dp::models::mlp(), {.devices = dp::cpus(1)}).weights();

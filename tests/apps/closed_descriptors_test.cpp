@@ -114,5 +114,5 @@ void check_runs(const Words& engine) {
 
 }  // namespace
 
-TEST_CASE("closed standard descriptors: no byte in a wrong file, one process") { check_runs(kDp); }
-TEST_CASE("closed standard descriptors: no byte in a wrong file, ranks") { check_runs(kDdp); }
+TEST_CASE("closed standard descriptors: one process writes no byte into a wrong file") { check_runs(kDp); }
+TEST_CASE("closed standard descriptors: ranks write no byte into a wrong file") { check_runs(kDdp); }

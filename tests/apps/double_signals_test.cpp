@@ -67,12 +67,20 @@ void check_checkpoints(const Words& engine, int number) {
 
 }  // namespace
 
-TEST_CASE("signals: SIGTERM twice within a second leaves a checkpoint every time") { check_checkpoints(kDp, SIGTERM); }
-TEST_CASE("signals: SIGINT twice within a second leaves a checkpoint every time") { check_checkpoints(kDp, SIGINT); }
-TEST_CASE("signals: SIGTERM twice to ranks leaves a checkpoint every time") { check_checkpoints(kDdp, SIGTERM); }
-TEST_CASE("signals: SIGINT twice to ranks leaves a checkpoint every time") { check_checkpoints(kDdp, SIGINT); }
+TEST_CASE("signals: SIGTERM sent twice within a second counts once and leaves a checkpoint") {
+  check_checkpoints(kDp, SIGTERM);
+}
+TEST_CASE("signals: SIGINT sent twice within a second counts once and leaves a checkpoint") {
+  check_checkpoints(kDp, SIGINT);
+}
+TEST_CASE("signals: SIGTERM sent twice to ranks counts once and leaves a checkpoint") {
+  check_checkpoints(kDdp, SIGTERM);
+}
+TEST_CASE("signals: SIGINT sent twice to ranks counts once and leaves a checkpoint") {
+  check_checkpoints(kDdp, SIGINT);
+}
 
-TEST_CASE("signals: what a launcher forwards is no second signal, however late it comes") {
+TEST_CASE("signals: a signal that the launcher forwards does not count as the second, however late it arrives") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   Program program(endless(kDdp), temp.path(), {"DP_FAIL=stall:backward:dev0:step2:4000ms"});
@@ -88,7 +96,7 @@ TEST_CASE("signals: what a launcher forwards is no second signal, however late i
   REQUIRE(std::filesystem::exists(temp / "run/checkpoints/last/manifest.json"));
 }
 
-TEST_CASE("signals: the second of a process that was stopped or starved meanwhile counts from its own time") {
+TEST_CASE("signals: time in which the process is stopped does not count between two equal signals") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   Program program(endless(kDp), temp.path(), {"DP_FAIL=stall:backward:dev0:step2:3000ms"});

@@ -55,7 +55,7 @@ TEST_CASE("a failed start leaves no folder and no file behind") {
   leaves_nothing(temp.path(), 3, {"--init", "weights"});
 }
 
-TEST_CASE("a failed resume leaves the run as it was, and its lock file with it") {
+TEST_CASE("a failed resume leaves the run folder unchanged") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   std::vector<std::string> arguments = kTiny;

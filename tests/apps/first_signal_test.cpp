@@ -162,7 +162,9 @@ TEST_CASE("first signal: every command and phase ends within two seconds") {
 }
 #else
 TEST_CASE("first signal: commands end within two seconds") { check_all("commands", commands()); }
-TEST_CASE("first signal: ranks that do not meet end within two seconds") { check_all("rendezvous", rendezvous()); }
+TEST_CASE("first signal: ranks that wait for each other end within two seconds") {
+  check_all("rendezvous", rendezvous());
+}
 TEST_CASE("first signal: every phase of dp ends within two seconds") { check_all("dp", phases(kDp)); }
 TEST_CASE("first signal: every phase of ddp ends within two seconds") { check_all("ddp", phases(kDdp)); }
 #endif

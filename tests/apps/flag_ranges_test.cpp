@@ -52,7 +52,7 @@ const std::vector<Range> kRanges{
 
 }  // namespace
 
-TEST_CASE("every number on the command line is accepted up to both ends of its range, and refused beyond") {
+TEST_CASE("every number on the command line is accepted at both ends of its range and rejected beyond") {
   const dp::test::TemporaryFolder temp;
   for (const Range& range : kRanges) {
     // --list-models parses and checks the numbers, but trains nothing.

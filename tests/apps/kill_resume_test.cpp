@@ -109,11 +109,10 @@ void check_killed_runs(const Setting& setting, int kills) {
 
 }  // namespace
 
-TEST_CASE("killed at twenty moments and resumed on another number of replicas, runs end with the same bits") {
+TEST_CASE("runs killed at twenty moments and resumed on other numbers of replicas end with the same bits") {
   check_killed_runs({"mnist_convnet", 120, {"--model-ema", "--model-ema-decay", "0.9"}}, 20);
 }
 
-TEST_CASE(
-    "killed and resumed on another number of replicas, ResNet18 with synchronised statistics ends with the same bits") {
+TEST_CASE("ResNet18 with synchronised statistics ends with the same bits after kills and resumes") {
   check_killed_runs({"resnet18", 8, {"--bn", "sync", "--model-ema", "--model-ema-decay", "0.9"}}, 4);
 }

@@ -18,26 +18,34 @@ std::vector<Row> part(const std::vector<Row>& rows, std::size_t number, std::siz
   return {at(number), at(number + 1)};
 }
 
-TEST_CASE("options of training change what they say, first half") { check_rows(part(training_rows(), 0, 2)); }
-TEST_CASE("options of training change what they say, second half") { check_rows(part(training_rows(), 1, 2)); }
-TEST_CASE("options of data parallelism change what they say, part 1 of 4") { check_rows(part(parallel_rows(), 0, 4)); }
-TEST_CASE("options of data parallelism change what they say, part 2 of 4") { check_rows(part(parallel_rows(), 1, 4)); }
-TEST_CASE("options of data parallelism change what they say, part 3 of 4") { check_rows(part(parallel_rows(), 2, 4)); }
-TEST_CASE("options of data parallelism change what they say, part 4 of 4") { check_rows(part(parallel_rows(), 3, 4)); }
-TEST_CASE("options of data change what they say") { check_rows(part(data_rows(), 0, 2)); }
-TEST_CASE("options of order and randomness change what they say") { check_rows(part(data_rows(), 1, 2)); }
-TEST_CASE("options of the run change what they say, first half") { check_rows(part(run_rows(), 0, 2)); }
-TEST_CASE("options of the run change what they say, second half") { check_rows(part(run_rows(), 1, 2)); }
+TEST_CASE("each training option changes what it names, first half") { check_rows(part(training_rows(), 0, 2)); }
+TEST_CASE("each training option changes what it names, second half") { check_rows(part(training_rows(), 1, 2)); }
+TEST_CASE("each option of data parallelism changes what it names, part 1 of 4") {
+  check_rows(part(parallel_rows(), 0, 4));
+}
+TEST_CASE("each option of data parallelism changes what it names, part 2 of 4") {
+  check_rows(part(parallel_rows(), 1, 4));
+}
+TEST_CASE("each option of data parallelism changes what it names, part 3 of 4") {
+  check_rows(part(parallel_rows(), 2, 4));
+}
+TEST_CASE("each option of data parallelism changes what it names, part 4 of 4") {
+  check_rows(part(parallel_rows(), 3, 4));
+}
+TEST_CASE("each data option changes what it names") { check_rows(part(data_rows(), 0, 2)); }
+TEST_CASE("each option of order and randomness changes what it names") { check_rows(part(data_rows(), 1, 2)); }
+TEST_CASE("each option of the run changes what it names, first half") { check_rows(part(run_rows(), 0, 2)); }
+TEST_CASE("each option of the run changes what it names, second half") { check_rows(part(run_rows(), 1, 2)); }
 
-TEST_CASE("options that end the program early, or need GPUs or hosts, are read, first half") {
+TEST_CASE("options that end the program early or need GPUs or hosts are parsed, first half") {
   for (const AloneRow& row : part(alone_rows(), 0, 2)) check_alone(row);
 }
 
-TEST_CASE("options that end the program early, or need GPUs or hosts, are read, second half") {
+TEST_CASE("options that end the program early or need GPUs or hosts are parsed, second half") {
   for (const AloneRow& row : part(alone_rows(), 1, 2)) check_alone(row);
 }
 
-TEST_CASE("without progress no line is rewritten on a terminal") {
+TEST_CASE("with --no-progress no line is rewritten on a terminal") {
   CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/a", "-p", "1"}), Catch::Contains("\x1b[K"));
   CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/b", "-p", "1", "--no-progress"}), !Catch::Contains("\x1b[K"));
 }
@@ -50,7 +58,7 @@ std::set<std::string> options_tested() {
   return names;
 }
 
-TEST_CASE("every option and subcommand of dp_train stands in the table of options") {
+TEST_CASE("every option and subcommand of dp_train is in the table of options") {
   const TemporaryFolder temp;
   std::istringstream help(run_dp_train({"--help"}, temp.path()).out);
   const std::regex long_name("^  (?:-[^-,]+,)?(--[a-z0-9-]+)"), word("^  ([a-z][a-z-]*) ");
@@ -63,7 +71,7 @@ TEST_CASE("every option and subcommand of dp_train stands in the table of option
 }
 
 // The structured bindings fail to compile if a member is added. Add it here, with the option that sets it.
-TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table, or named") {
+TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table or listed") {
   [[maybe_unused]] auto [epochs, max_steps, batch_size, sgd, schedule, parallel, shuffle, augment, drop_last, workers,
                          images_on, dataset_name, output_dir, save_every_epochs, save_every_steps, checkpoint_hist,
                          resume, init, init_partial, summary_file, trace_file, profile, dry_run, print_freq, stop,

@@ -26,7 +26,7 @@ void check_failed_output(const Outcome& outcome, const std::string& fragment) {
   CHECK_THAT(outcome.err, Catch::Contains("dp_train: error: ") && Catch::Contains(fragment));
 }
 
-TEST_CASE("names of files and folders that are empty are refused") {
+TEST_CASE("empty names of files and folders are rejected") {
   const TemporaryFolder temp;
   const auto check_refused = [&](const Words& words, const std::string& fragment) {
     const Outcome outcome = run_dp_train(words + Words{"--dry-run"}, temp.path());
@@ -45,7 +45,7 @@ TEST_CASE("names of files and folders that are empty are refused") {
   CHECK(std::filesystem::is_empty(temp.path()));
 }
 
-TEST_CASE("a pipe that nobody reads is refused as an output before anything is trained") {
+TEST_CASE("a pipe without a reader is rejected as an output before training starts") {
   const TemporaryFolder temp;
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
@@ -62,7 +62,7 @@ TEST_CASE("a pipe that nobody reads is refused as an output before anything is t
   check_failed_output(run_dp_train(kTiny + Words{"--output-dir", "odd"}, temp.path()), "odd/config.toml");
 }
 
-TEST_CASE("a pipe with a reader gets the whole summary and timeline") {
+TEST_CASE("a pipe with a reader receives the whole summary and timeline") {
   const TemporaryFolder temp;
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
@@ -81,7 +81,7 @@ TEST_CASE("a pipe with a reader gets the whole summary and timeline") {
   CHECK_THAT(printed.out, Catch::Contains("\"weights_sha256\""));
 }
 
-TEST_CASE("what only prints ends with status 7 where its output has no room") {
+TEST_CASE("commands that only print end with exit code 7 if stdout is full") {
   const TemporaryFolder temp;
   for (const Words& words :
        {Words{"--help"}, Words{"--version"}, Words{"--list-models"}, Words{"env"}, Words{"estimate-memory", "--help"},
@@ -95,7 +95,7 @@ TEST_CASE("what only prints ends with status 7 where its output has no room") {
   CHECK_THAT(trained.err, Catch::Contains("dp_train: warning: stdout could not be written"));
 }
 
-TEST_CASE("a limit of a file's size is an error that names the file") {
+TEST_CASE("exceeding the file-size limit is an error that names the file") {
   const TemporaryFolder temp;
   const std::string limited = "ulimit -f 8 && exec \"$@\"";
   check_failed_output(in_shell(limited, kTiny + Words{"--output-dir", "run"}, temp.path()), "run/checkpoints/");
@@ -108,7 +108,7 @@ TEST_CASE("a limit of a file's size is an error that names the file") {
   check_failed_output(in_shell("ulimit -f 1 && exec \"$@\" > file", {"--help"}, temp.path()), "stdout");
 }
 
-TEST_CASE("options that mean nothing on the CPU are warned of, once") {
+TEST_CASE("options without effect on the CPU cause one warning") {
   const TemporaryFolder temp;
   const Outcome both = run_dp_train(kTiny + Words{"--dry-run", "--tf32", "--no-graphs", "--no-autotune"}, temp.path());
   CHECK(both.code == 0);
@@ -121,7 +121,7 @@ TEST_CASE("options that mean nothing on the CPU are warned of, once") {
   CHECK(ranks.err == "[rank 0] dp_train: warning: no effect on the CPU: --tf32\n");
 }
 
-TEST_CASE("a run that no machine has memory for is refused with the batch that fits") {
+TEST_CASE("a run that exceeds the machine's memory is rejected with the batch size that fits") {
   const TemporaryFolder temp;
   const Outcome outcome = run_dp_train({"--dataset", "synthetic", "--input", "3,64,64", "--images", "1048576",
                                         "--model", "resnet18", "--cpu", "2", "-b", "1048576", "--output-dir", "run"},

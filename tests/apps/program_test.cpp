@@ -24,7 +24,7 @@ std::vector<std::string> tiny(std::vector<std::string> more) {
   return more;
 }
 
-TEST_CASE("help, version and the list of models") {
+TEST_CASE("help, version and the list of models are printed") {
   const TemporaryFolder temp;
   const Outcome help = run_dp_train({"--help"}, temp.path());
   CHECK(help.code == 0);
@@ -39,7 +39,7 @@ TEST_CASE("help, version and the list of models") {
   CHECK(fs::is_empty(temp.path()));
 }
 
-TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says so") {
+TEST_CASE("without a GPU and a device flag two CPU replicas train, and the output names them") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Outcome run =
@@ -65,7 +65,7 @@ TEST_CASE("without a GPU or a device flag, two CPU replicas train, and it says s
     CHECK(fs::exists(fs::path(temp / summary["checkpoint"].get<std::string>()).parent_path().parent_path() / name));
 }
 
-TEST_CASE("graphs may be turned off by either flag, and are kept in config.toml") {
+TEST_CASE("graphs are turned off by --no-graphs or --graphs never, and config.toml records it") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   for (const std::vector<std::string>& flags :
@@ -77,7 +77,7 @@ TEST_CASE("graphs may be turned off by either flag, and are kept in config.toml"
   }
 }
 
-TEST_CASE("sums in bfloat16 are said where the reduction is, and kept in config.toml") {
+TEST_CASE("a bfloat16 reduction is printed in the plan and recorded in config.toml") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const auto run = [&](std::vector<std::string> flags) {
@@ -99,7 +99,7 @@ TEST_CASE("sums in bfloat16 are said where the reduction is, and kept in config.
   CHECK_THAT(one.out, Catch::Contains("reduce master (nothing to reduce)"));
 }
 
-TEST_CASE("estimate-memory tells each replica's memory and the largest batch, and makes nothing") {
+TEST_CASE("estimate-memory prints each replica's memory and the largest batch, and writes nothing") {
   const TemporaryFolder temp;
   const Outcome run = run_dp_train({"estimate-memory", "--model", "resnet18", "--cpu", "2", "-b", "8"}, temp.path());
   INFO(run.err);
@@ -124,7 +124,7 @@ TEST_CASE("estimate-memory tells each replica's memory and the largest batch, an
   CHECK(activations("3,64,64") < activations("3,63,63"));
 }
 
-TEST_CASE("synthetic images have the shape and number asked for, and train") {
+TEST_CASE("synthetic images have the requested shape and number") {
   const TemporaryFolder temp;
   const Outcome run =
       run_dp_train({"--dataset", "synthetic", "--input", "3,9,7", "--classes", "5", "--images", "61", "--model", "mlp",
@@ -139,7 +139,7 @@ TEST_CASE("synthetic images have the shape and number asked for, and train") {
   CHECK(summary["top5"] == 100.0);  // there are five classes
 }
 
-TEST_CASE("a moving average is evaluated and saved, and the latest checkpoints stay") {
+TEST_CASE("the moving average is evaluated and saved, and --checkpoint-hist keeps the latest checkpoints") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const Outcome run = run_dp_train(tiny({"--epochs", "4", "--model-ema", "--model-ema-decay", "0.5",
@@ -157,7 +157,7 @@ TEST_CASE("a moving average is evaluated and saved, and the latest checkpoints s
   CHECK(evaluated.code == 0);
 }
 
-TEST_CASE("quiet prints the summary alone, the plan is printed on request, a dry run leaves nothing") {
+TEST_CASE("quiet prints the summary alone, --print-plan prints the plan, and --dry-run writes nothing") {
   const TemporaryFolder temp, data;
   write_tiny_mnist(data.path());
   const auto with_data = [&](const std::vector<std::string>& more) {
@@ -204,7 +204,7 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
 
 // A single replica computes on the main thread, in code that moves the stack pointer. A signal handler there would
 // overwrite the heap.
-TEST_CASE("an interrupt at any moment of a single replica harms nothing") {
+TEST_CASE("an interrupt at any moment of a run on one replica leaves a usable run") {
   for (int i = 0; i < 12; ++i) {
     const TemporaryFolder temp;
     Program program({"--cpu", "1", "--dataset", "synthetic", "--model", "mlp", "--epochs", "1000000", "--lr", "0", "-p",
@@ -241,7 +241,7 @@ TEST_CASE("NaN ends the program with its own exit code") {
   CHECK(outcome.err.find("run/checkpoints/last") != std::string::npos);
 }
 
-TEST_CASE("a program that skips every step ends with the exit code of NaN, one that skips some says how many") {
+TEST_CASE("a run that skips every step ends with the exit code of NaN, and a run that skips some reports how many") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const auto skipping = [&](const char* run, const char* failpoint) {
@@ -257,7 +257,7 @@ TEST_CASE("a program that skips every step ends with the exit code of NaN, one t
   CHECK(nlohmann::json::parse(read_text(temp / "some/summary.json"))["skipped_steps"] == 1);
 }
 
-TEST_CASE("evaluating says the same as the run's end") {
+TEST_CASE("evaluating a run gives the same result as its end") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   REQUIRE(run_dp_train(tiny({"--output-dir", "run", "--summary", "a.json"}), temp.path()).code == 0);

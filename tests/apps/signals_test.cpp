@@ -87,7 +87,7 @@ const Words kSlowImages{"--dataset", "imagefolder",  "--data-path",  ".",  "--mo
 
 }  // namespace
 
-TEST_CASE("signals: subcommands and plans end, even where nobody reads what they print") {
+TEST_CASE("signals: subcommands and --print-plan end, even if nobody reads their output") {
   Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
@@ -109,7 +109,7 @@ TEST_CASE("signals: subcommands and plans end, even where nobody reads what they
   }
 }
 
-TEST_CASE("signals: planning ends, and so does a plan that is printed") {
+TEST_CASE("signals: planning ends, with and without --print-plan") {
   Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
@@ -141,7 +141,7 @@ TEST_CASE("signals: an evaluation ends in the middle of a batch") {
     }
 }
 
-TEST_CASE("signals: a wait for the first batch ends, and no checkpoint is made of it") {
+TEST_CASE("signals: a wait for the first batch ends without a checkpoint") {
   Ends ends;
   const TemporaryFolder temp;
   write_slow_images(temp.path());
@@ -157,7 +157,7 @@ TEST_CASE("signals: a wait for the first batch ends, and no checkpoint is made o
 
 // With -b 8 the first batch is ready at once, and the second takes seconds. Without momentum the checkpoint has 43 MiB,
 // half the usual size.
-TEST_CASE("signals: a wait for data in the middle of a run ends, and what was trained is saved") {
+TEST_CASE("signals: a wait for data in the middle of a run ends with a checkpoint of the finished steps") {
   Ends ends;
   const TemporaryFolder temp;
   write_slow_images(temp.path());
@@ -176,7 +176,7 @@ TEST_CASE("signals: a wait for data in the middle of a run ends, and what was tr
   }
 }
 
-TEST_CASE("signals: a training step is finished, and the run resumed to the same bits") {
+TEST_CASE("signals: a training step is finished, and the resumed run reaches the same bits") {
   for (const Words& engine : {kDp, kDdp})
     for (const char* stall :
          {"stall:backward:dev0:step2:1500ms", "stall:forward:dev0:step4:1500ms"}) {  // step 4 is an evaluation
@@ -205,7 +205,7 @@ TEST_CASE("signals: a training step is finished, and the run resumed to the same
     }
 }
 
-TEST_CASE("signals: a second one leaves at once when it is another, or comes later") {
+TEST_CASE("signals: a second signal ends the program at once if it is another one or comes later") {
   for (const Words& engine : {kDp, kDdp})
     for (const bool another : {true, false}) {
       INFO(engine.front() << (another ? ": another" : ": later"));

@@ -36,15 +36,15 @@ int check_fewer_and_fewer(const Words& engine) {
 }  // namespace
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-TEST_CASE("threads that cannot be started are exit 4") {
+TEST_CASE("threads that cannot be started end the program with exit code 4") {
   DP_SKIP("the sanitizers' runtimes start threads, and must be loaded first");
 }
 #else
-TEST_CASE("threads that cannot be started are exit 4, in one process") {
+TEST_CASE("threads that cannot be started end one process with exit code 4") {
   CHECK(check_fewer_and_fewer({"--cpu", "2", "--threads-per-replica", "2"}) >= 5);
 }
 
-TEST_CASE("threads that cannot be started are exit 4, in the launcher and its ranks") {
+TEST_CASE("threads that cannot be started end the launcher and its ranks with exit code 4") {
   CHECK(check_fewer_and_fewer({"--engine", "ddp", "--cpu", "2"}) >= 4);
 }
 #endif

@@ -50,12 +50,12 @@ void the_nearest_is_taken(float largest) {
 
 }  // namespace
 
-TEST_CASE("every bfloat16 and every float16 becomes itself again") {
+TEST_CASE("every bfloat16 and float16 value survives a conversion to float32 and back") {
   every_value_comes_back<BFloat16>();
   every_value_comes_back<Float16>();
 }
 
-TEST_CASE("a float32 becomes the nearest bfloat16 or float16, of two as near the even one") {
+TEST_CASE("a float32 is rounded to the nearest bfloat16 or float16, ties to even") {
   the_nearest_is_taken<BFloat16>(3.3895314e38f);
   the_nearest_is_taken<Float16>(65504.f);
   CHECK(to_float(from_float<BFloat16>(1.00390625f)) == 1.f);        // a tie, rounded down to even
@@ -67,7 +67,7 @@ TEST_CASE("a float32 becomes the nearest bfloat16 or float16, of two as near the
   CHECK(to_float(from_float<Float16>(0x1.ffep-15f)) == 0x1p-14f);  // up to the smallest normal
 }
 
-TEST_CASE("what is too large for bfloat16 or float16 becomes infinite, and NaN stays NaN") {
+TEST_CASE("values beyond the range of bfloat16 or float16 become infinite, and NaN stays NaN") {
   CHECK(to_float(from_float<Float16>(65519.f)) == 65504.f);
   CHECK(to_float(from_float<Float16>(65520.f)) == kInfinity);
   CHECK(to_float(from_float<Float16>(-1e30f)) == -kInfinity);

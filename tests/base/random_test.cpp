@@ -13,14 +13,14 @@ TEST_CASE("philox4x32-10 gives the published known answers") {
         dp::PhiloxWords{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("below is uniform and stays below") {
+TEST_CASE("Random::below is uniform and stays below its bound") {
   dp::Random random(1, dp::RandomUse::shuffle, 7);
   std::vector<int> counts(10);
   for (int i = 0; i < 100000; ++i) ++counts.at(random.below(10));
   for (const int count : counts) CHECK(std::abs(count - 10000) < 500);
 }
 
-TEST_CASE("streams of different keys differ, of equal keys agree") {
+TEST_CASE("streams of different keys differ, and streams of equal keys agree") {
   dp::Random a(1, dp::RandomUse::init, 0), b(1, dp::RandomUse::init, 0), c(1, dp::RandomUse::init, 1),
       d(2, dp::RandomUse::init, 0), e(1, dp::RandomUse::augment, 0);
   const auto first = a.next();

@@ -7,7 +7,7 @@
 #include "dp/tensor.h"
 #include "support/catch.h"
 
-TEST_CASE("a shape counts, prints and refuses nonsense") {
+TEST_CASE("a shape counts its elements, prints itself and rejects invalid sizes") {
   CHECK(dp::Shape{2, 3, 4}.numel() == 24);
   CHECK(dp::Shape{}.numel() == 1);
   CHECK(to_string(dp::Shape{64, 1}) == "(64, 1)");
@@ -15,7 +15,7 @@ TEST_CASE("a shape counts, prints and refuses nonsense") {
   CHECK_THROWS_AS((dp::Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}), dp::Error);
 }
 
-TEST_CASE("S16: GPU lists are parsed, and refused with the valid ids") {
+TEST_CASE("GPU lists are parsed, and invalid ones are rejected with the valid ids") {
   CHECK(dp::parse_gpu_list("0,2", 4) == std::vector<int>{0, 2});
   CHECK(dp::parse_gpu_list("1-3", 4) == std::vector<int>{1, 2, 3});
   CHECK(dp::parse_gpu_list("all", 2) == std::vector<int>{0, 1});
@@ -37,13 +37,13 @@ TEST_CASE("mnist_convnet has PyTorch's parameters") {
   CHECK(model.parameters()[4].shape == dp::Shape{128, 9216});
 }
 
-TEST_CASE("a builder refuses layers that do not fit, naming them") {
+TEST_CASE("a model builder rejects layers whose shapes do not fit, by name") {
   dp::ModelBuilder m("bad", dp::Shape{1, 4, 4});
   CHECK_THROWS_WITH(m.conv2d("big", m.input(), {.out_channels = 2, .kernel = 9}), Catch::Contains("big"));
   CHECK_THROWS_WITH(m.linear("fc", m.input(), {.out_features = 2}), Catch::Contains("flatten"));
 }
 
-TEST_CASE("a pool's stride is its kernel unless it is given, as in PyTorch") {
+TEST_CASE("a pool's default stride is its kernel size, as in PyTorch") {
   for (const auto& [kernel, stride, size] : std::vector<std::tuple<int, int, std::int64_t>>{
            {3, 0, 4}, {2, 0, 6}, {4, 0, 3}, {3, 1, 10}, {3, 2, 5}, {2, 2, 6}}) {
     INFO("kernel " << kernel << ", stride " << stride);

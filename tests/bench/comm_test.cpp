@@ -5,7 +5,7 @@
 
 using namespace dp_bench;
 
-TEST_CASE("sizes are read as nccl-tests do") {
+TEST_CASE("sizes are parsed as in nccl-tests") {
   CHECK(parse_bytes("8") == 8);
   CHECK(parse_bytes("64K") == 65536);
   CHECK(parse_bytes("128M") == 134217728);
@@ -16,7 +16,7 @@ TEST_CASE("sizes are read as nccl-tests do") {
   }
 }
 
-TEST_CASE("the bus's bandwidth is the algorithm's times nccl-tests' factor") {
+TEST_CASE("the bus bandwidth is the algorithm bandwidth times the factor of nccl-tests") {
   CHECK(bus_factor("all_reduce", 4) == 1.5);
   CHECK(bus_factor("reduce_scatter", 4) == 0.75);
   CHECK(bus_factor("all_gather", 4) == 0.75);

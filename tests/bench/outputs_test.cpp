@@ -16,7 +16,7 @@ void check_failed_output(const BenchOutcome& outcome, const std::string& fragmen
   CHECK_THAT(outcome.text, Catch::StartsWith("dp_bench: error: ") && Catch::Contains(fragment));
 }
 
-TEST_CASE("figures and help that have no room on stdout end with status 7") {
+TEST_CASE("dp_bench ends with exit code 7 if stdout is full") {
   for (const char* arguments : {"--help", "--version", "step --help", "scaling --model-only --model mlp"}) {
     INFO(arguments);
     check_failed_output(bench("", std::string(arguments) + " 2>&1 > /dev/full"), "stdout could not be written");
@@ -24,7 +24,7 @@ TEST_CASE("figures and help that have no room on stdout end with status 7") {
   }
 }
 
-TEST_CASE("a file for results: a pipe that nobody reads, no name, no room") {
+TEST_CASE("result files reject a pipe without a reader, an empty name and a full disk") {
   const TemporaryFolder folder;
   const std::string in = "cd " + folder.path() + " && mkfifo -m 600 pipe 2> /dev/null; ",
                     model = "scaling --model-only --model mlp ";

@@ -71,7 +71,7 @@ json look(const std::string& program, const std::string& page, int width, bool d
 
 }  // namespace
 
-TEST_CASE("the page in a browser: nothing cut, contrasts that can be read, on a phone and a desk, light and dark") {
+TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on phone and desktop, light and dark") {
   const std::string program = browser();
   if (program.empty()) DP_SKIP("no chromium is installed");
   struct Shown {

@@ -31,7 +31,7 @@ bool becomes(const Condition& condition) {
 
 }  // namespace
 
-TEST_CASE("closed standard descriptors are /dev/null in dp_bench, and the programs that it starts have their pipes") {
+TEST_CASE("closed standard descriptors are /dev/null in dp_bench, and its child processes have their pipes") {
   const TemporaryFolder folder;
   Program program({}, folder.path(), {},
                   {"/bin/sh", "-c", "exec " DP_BENCH_PATH " step --seconds 30 <&- >&- 2>&-", "sh"});
@@ -51,7 +51,7 @@ TEST_CASE("closed standard descriptors are /dev/null in dp_bench, and the progra
   CHECK(program.wait().signal == SIGTERM);
 }
 
-TEST_CASE("closed standard descriptors: dp_bench and the programs that it starts measure as usual") {
+TEST_CASE("closed standard descriptors: dp_bench and its child processes measure as usual") {
   const TemporaryFolder folder;
   for (const char* closed : {"<&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
     const std::string file = folder / "out.json";
@@ -69,7 +69,7 @@ TEST_CASE("closed standard descriptors: dp_bench and the programs that it starts
   }
 }
 
-TEST_CASE("first signal: every subcommand of dp_bench ends within two seconds, with the programs that it started") {
+TEST_CASE("first signal: every subcommand of dp_bench ends within two seconds with its child processes") {
   const TemporaryFolder folder;
   double slowest = 0;
   const std::vector<std::string> commands{"step --seconds 30", "ops --steps 10000", "comm --seconds 30",

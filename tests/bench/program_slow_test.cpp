@@ -5,7 +5,7 @@
 using namespace dp::test;
 using nlohmann::json;
 
-TEST_CASE("compare: published figures are called another machine's, AMP says what it lacks") {
+TEST_CASE("compare: published figures are marked as another machine's, and the AMP row states what it lacks") {
   const json out = run_for_json("compare -b 2 --batches 2 --rounds 1 --steps 1 --warmup 1");
   const json& section = out.at("sections").at(0);
   const json& dp = row_of(section, "what", "dp x2");
@@ -19,7 +19,7 @@ TEST_CASE("compare: published figures are called another machine's, AMP says wha
   CHECK(published.at("note").get<std::string>().find("another machine") != std::string::npos);
 }
 
-TEST_CASE("PyTorch, where it is: the same loss from the same weights, alone, as ranks, and op by op") {
+TEST_CASE("dp_bench and PyTorch reach the same loss from the same weights, alone, as ranks, and op by op") {
   std::string python;
   for (const char* one : {"python3", "/usr/bin/python3"})
     if (python.empty() && run_shell(std::string(one) + " -c 'import torch'").code == 0) python = one;

@@ -10,7 +10,7 @@
 using namespace dp::test;
 using nlohmann::json;
 
-TEST_CASE("bad flags are exit 2 and one line that says what to do") {
+TEST_CASE("invalid flags end with exit code 2 and one line that states the remedy") {
   const std::vector<std::pair<std::string, std::string>> table{{"", "subcommand"},
                                                                {"walk", "--help"},
                                                                {"step -b 0", "'0' is not a whole number"},
@@ -38,18 +38,18 @@ TEST_CASE("bad flags are exit 2 and one line that says what to do") {
   }
 }
 
-TEST_CASE("a file that cannot be written is exit 7 before anything is measured") {
+TEST_CASE("an output file that cannot be written ends with exit code 7 before anything is measured") {
   const BenchOutcome outcome = run_bench("step --json /no/such/folder/x.json");
   CHECK(outcome.code == 7);
   CHECK(outcome.text.find("starting") == std::string::npos);
 }
 
-TEST_CASE("a GPU that is not there is exit 4") {
+TEST_CASE("a GPU that does not exist ends with exit code 4") {
   if (dp::probe_devices(dp::DeviceKind::cuda).count > 0) DP_SKIP("there is a GPU");
   CHECK(run_bench("step --gpus 0").code == 4);
 }
 
-TEST_CASE("step: progress names every variant that starts and every round with its times") {
+TEST_CASE("step: progress names every variant at its start and every round with its times") {
   const BenchOutcome outcome =
       run_bench("step --model mlp -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1 --variants dp1,plan");
   INFO(outcome.text);
@@ -59,7 +59,7 @@ TEST_CASE("step: progress names every variant that starts and every round with i
     CHECK(outcome.text.find(line) != std::string::npos);
 }
 
-TEST_CASE("step: every variant of ours in two rounds, a page, and PyTorch's absence said") {
+TEST_CASE("step: every variant of dp runs in two rounds and writes a page, and missing PyTorch is reported") {
 #if defined(__SANITIZE_THREAD__)
   DP_SKIP("OpenMP is not instrumented, and one replica of two threads has a team");
 #endif
@@ -83,7 +83,7 @@ TEST_CASE("step: every variant of ours in two rounds, a page, and PyTorch's abse
   CHECK(out.at("facts").at("command").get<std::string>().starts_with("dp_bench step -b 8"));
 }
 
-TEST_CASE("ops: both kinds of layer, with floors, and a sum") {
+TEST_CASE("ops: both kinds of layer have times, floors and a sum") {
   const json out = run_for_json("ops -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch");
   const json& section = out.at("sections").at(1);
   const json& convolution = row_of(section, "op", "conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)");
@@ -97,7 +97,7 @@ TEST_CASE("ops: both kinds of layer, with floors, and a sum") {
   CHECK(out.at("facts").at("PyTorch") == "skipped by --without-pytorch");
 }
 
-TEST_CASE("comm: every collective between threads and between processes, right and with bandwidths") {
+TEST_CASE("comm: every collective between threads and between processes is correct and has bandwidths") {
   const json out =
       run_for_json("comm -b 8 -e 64K -f 8192 --rounds 2 --seconds 0.001 --communicators host,host-processes,tcp");
   REQUIRE(out.at("sections").size() == 3);
@@ -116,7 +116,7 @@ TEST_CASE("comm: every collective between threads and between processes, right a
   }
 }
 
-TEST_CASE("scaling: the model marks every row and prints its constants") {
+TEST_CASE("scaling: --model-only marks every row as modelled and prints the constants") {
   const json out = run_for_json("scaling --model-only");
   int rows = 0;
   for (const json& section : out.at("sections")) {
@@ -131,7 +131,7 @@ TEST_CASE("scaling: the model marks every row and prints its constants") {
   CHECK(sharded.at("ms_per_step").get<double>() == Approx(1.69).margin(0.005));  // from dp_model.out
 }
 
-TEST_CASE("scaling: what is here is measured") {
+TEST_CASE("scaling: rows of this machine are measured") {
   const json out = run_for_json("scaling -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1");
   const json& section = out.at("sections").at(0);
   CHECK(section.at("key") == "measured");

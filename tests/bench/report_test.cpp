@@ -45,7 +45,7 @@ std::string first_fault(const std::string& page) {
 
 }  // namespace
 
-TEST_CASE("JSON: kinds, typed cells by key, samples, notes, and no NaN") {
+TEST_CASE("JSON has kinds, typed cells by key, samples and notes, and no NaN") {
   const auto json = nlohmann::json::parse(to_json(sample()));
   CHECK(json.at("program") == "dp_bench");
   CHECK(json.at("schema") == 1);
@@ -66,7 +66,7 @@ TEST_CASE("JSON: kinds, typed cells by key, samples, notes, and no NaN") {
   CHECK(rows.at(3).at("ms").is_null());
 }
 
-TEST_CASE("HTML: well-formed, alone, for phones and dark mode, no script") {
+TEST_CASE("HTML is well-formed, needs no other file and no script, and fits phones and dark mode") {
   const std::string page = to_html(sample());
   CHECK(first_fault(page) == "");
   CHECK(first_fault("<p><b></p>") == "closes p");
@@ -81,7 +81,7 @@ TEST_CASE("HTML: well-formed, alone, for phones and dark mode, no script") {
   }
 }
 
-TEST_CASE("HTML: a bar is as long as its figure, its whisker as wide as the spread") {
+TEST_CASE("HTML: a bar is as long as its figure, and its whisker as wide as the spread") {
   const std::string page = to_html(sample());
   CHECK(page.find("<rect class=\"measured\" x=\"0\" y=\"3\" width=\"500.0\"") != std::string::npos);
   CHECK(page.find("<rect class=\"modelled\" x=\"0\" y=\"3\" width=\"1000.0\"") != std::string::npos);
@@ -90,14 +90,14 @@ TEST_CASE("HTML: a bar is as long as its figure, its whisker as wide as the spre
   CHECK(page.find("<span>not run: needs a GPU</span>") != std::string::npos);  // in place of its bar
 }
 
-TEST_CASE("markdown: a heading, the facts, a table for each section") {
+TEST_CASE("markdown has a heading, the facts and a table for each section") {
   const std::string text = to_markdown(sample());
   CHECK(text.starts_with("# a <model>"));
   CHECK(text.find("| what | ms | quartile | quartile | source |\n|---|---|---|---|---|\n") != std::string::npos);
   CHECK(text.find("| second | 4.00 | - | - | modelled: by \\ constants |\n") != std::string::npos);
 }
 
-TEST_CASE("text: columns in line, what was not measured says so in its row") {
+TEST_CASE("text has aligned columns, and rows without a measurement give the reason") {
   const std::string text = to_text(sample());
   CHECK(text.find("first <b>  2.00      1.50      2.50  measured\n") != std::string::npos);
   CHECK(text.find("second     4.00         -         -  modelled: by \\ constants\n") != std::string::npos);

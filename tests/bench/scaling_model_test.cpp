@@ -70,7 +70,7 @@ TEST_CASE("the scaling model gives the reference's figures") {
   CHECK(compared == 5 * (4 * 3 + 2));
 }
 
-TEST_CASE("several hosts cost what the network between them does") {
+TEST_CASE("several hosts cost the time of the network between them") {
   const Hardware& hardware = known_hardware().front();
   const double one = step_seconds(hardware, 8, 256, Strategy::ddp),
                again = step_seconds(hardware, 8, 256, Strategy::ddp, {1, 1e9, 1});

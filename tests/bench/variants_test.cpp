@@ -30,7 +30,7 @@ double number(const Row& row, std::size_t column) { return std::get<double>(row.
 
 }  // namespace
 
-TEST_CASE("variants: every way to sum, the engine alone, the rival, and PyTorch's") {
+TEST_CASE("variants cover every reduction, the bare plan, the multi-process engine and PyTorch") {
   StepOptions options;
   CHECK(keys_of(options) == std::vector<std::string>{"plan", "dp1", "dp-sharded", "dp-master", "dp-allreduce", "ddp",
                                                      "torch", "torch-cl", "torch-dp", "torch-ddp", "torch-ddp-cl"});
@@ -42,7 +42,7 @@ TEST_CASE("variants: every way to sum, the engine alone, the rival, and PyTorch'
   CHECK_THROWS_AS(keys_of(options), dp::Error);
 }
 
-TEST_CASE("all variants share out the same threads") {
+TEST_CASE("all variants share the same number of threads") {
   StepOptions options;
   options.replicas = 2;
   options.threads = 4;
@@ -59,7 +59,7 @@ TEST_CASE("all variants share out the same threads") {
   CHECK(resolved(options).threads % 3 == 0);
 }
 
-TEST_CASE("bytes that devices send: twice all but one share of the gradient, whoever updates") {
+TEST_CASE("devices send twice all but one share of the gradient in every reduction") {
   CHECK(bytes_sent(100, 1) == 0);
   CHECK(bytes_sent(100, 4) == 600);
   CHECK(bytes_sent_by_one(100, 4, "allreduce") == 150);
@@ -67,7 +67,7 @@ TEST_CASE("bytes that devices send: twice all but one share of the gradient, who
   CHECK(bytes_sent_by_one(100, 4, "master") == 300);
 }
 
-TEST_CASE("the report: medians, quartiles, ratios round by round, and why a row is missing") {
+TEST_CASE("the report has medians, quartiles, ratios by round, and the reason for each missing row") {
   StepResult result;
   result.options = resolved(StepOptions{});
   result.options.batch = 64;
@@ -101,7 +101,7 @@ TEST_CASE("a measured program's line is a word and fields") {
   CHECK(std::isnan(reply.number("empty")));
 }
 
-TEST_CASE("a program that is not there, that fails or that says nothing is an error with its last words") {
+TEST_CASE("a program that is missing, fails or stays silent is an error with its last output") {
   CHECK_THROWS_WITH(Child({"/no/such/program"}, {}).read(5), Catch::Contains("No such file"));
   CHECK_THROWS_WITH(Child({"/bin/sh", "-c", "echo a >&2; echo the reason >&2; exit 3"}, {}).read(5),
                     Catch::Contains("the reason"));
@@ -110,7 +110,7 @@ TEST_CASE("a program that is not there, that fails or that says nothing is an er
   CHECK_THROWS_WITH(Child({"/bin/sleep", "1"}, {}).read(0.05), Catch::Contains("did not answer"));
 }
 
-TEST_CASE("measured programs get no OpenMP settings but their own") {
+TEST_CASE("measured programs receive no OpenMP settings but their own") {
   ::setenv("OMP_PLACES", "sockets", 1);
   Child child({"/bin/sh", "-c", "printf 'ready\\tplaces=%s\\tthreads=%s\\n' \"$OMP_PLACES\" \"$OMP_NUM_THREADS\""},
               {"OMP_NUM_THREADS=3"});

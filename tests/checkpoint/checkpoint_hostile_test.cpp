@@ -56,7 +56,7 @@ void forge(const std::string& folder, const std::string& name, const std::string
 
 }  // namespace
 
-TEST_CASE("F11: a checkpoint that lacks a file, or has another, is refused") {
+TEST_CASE("a checkpoint with a missing, truncated or linked file is rejected") {
   for (const std::string name : {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}) {
     expect_refusal(name + ": opening it failed", [&](const std::string& folder) { fs::remove(folder + "/" + name); });
     expect_refusal(name, [&](const std::string& folder) { fs::resize_file(folder + "/" + name, 20); });
@@ -89,7 +89,7 @@ TEST_CASE("F11: a checkpoint that lacks a file, or has another, is refused") {
   });
 }
 
-TEST_CASE("F11: any wrong byte of a checkpoint's files is found") {
+TEST_CASE("any wrong byte of a checkpoint's files is detected") {
   const ScratchFolder scratch;
   const std::string folder = scratch / "last";
   dp::save_checkpoint(folder, checkpoint_at(1));
@@ -106,7 +106,7 @@ TEST_CASE("F11: any wrong byte of a checkpoint's files is found") {
   CHECK(is_checkpoint_at(dp::load_checkpoint(folder), 1));
 }
 
-TEST_CASE("F11: a wrong byte of a moving average, or beyond the first MiB of a file, is found") {
+TEST_CASE("a wrong byte of a moving average, or beyond the first MiB of a file, is detected") {
   UnsyncedOps unsynced;
   const ScopedFileOps scope(unsynced);
   const ScratchFolder scratch;
@@ -144,7 +144,7 @@ TEST_CASE("F11: a wrong byte of a moving average, or beyond the first MiB of a f
   CHECK(dp::find_checkpoint(scratch.path()) == folder);
 }
 
-TEST_CASE("F11: hostile manifests") {
+TEST_CASE("hostile manifests are rejected") {
   const auto edit = [](const std::string& message, const std::string& from, const std::string& to) {
     expect_refusal(message, [&](const std::string& folder) { replace(folder + "/manifest.json", from, to); });
   };
@@ -175,7 +175,7 @@ TEST_CASE("F11: hostile manifests") {
   whole("is not valid JSON", "{\"format\":1e999}");
 }
 
-TEST_CASE("a state that could not be read again is not saved") {
+TEST_CASE("a state that could not be read back is not saved") {
   const ScratchFolder scratch;
   const std::string folder = scratch / "last";
   dp::save_checkpoint(folder, checkpoint_at(1));
@@ -193,7 +193,7 @@ TEST_CASE("a state that could not be read again is not saved") {
   CHECK(count_hidden(scratch.path()) == 0);
 }
 
-TEST_CASE("F11: hostile states under a right checksum") {
+TEST_CASE("hostile states with a valid checksum are rejected") {
   const auto edit = [](const std::string& message, const std::string& from, const std::string& to) {
     expect_refusal(message, [&](const std::string& folder) {
       std::string text = read_bytes(folder + "/state.json");

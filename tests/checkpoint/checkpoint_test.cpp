@@ -38,7 +38,7 @@ std::string leftover(const std::string& base, const std::string& tag, pid_t owne
 
 }  // namespace
 
-TEST_CASE("S22: a checkpoint comes back as it was saved, again and again") {
+TEST_CASE("a checkpoint is loaded as it was saved, again and again") {
   const Run run;
   for (const std::int64_t step : {7, 8, 1000000007}) {
     run.save("last", step);
@@ -53,7 +53,7 @@ TEST_CASE("S22: a checkpoint comes back as it was saved, again and again") {
   CHECK(run.holds("best", 3));
 }
 
-TEST_CASE("a checkpoint without momenta, and a state that JSON cannot hold") {
+TEST_CASE("a checkpoint may lack momenta and hold a state that JSON cannot represent") {
   const Run run;
   dp::Checkpoint checkpoint = checkpoint_at(1);
   checkpoint.momenta.clear();
@@ -68,7 +68,7 @@ TEST_CASE("a checkpoint without momenta, and a state that JSON cannot hold") {
   CHECK(loaded.state.config.empty());
 }
 
-TEST_CASE("a checkpoint keeps the scale of the loss, bit for bit, where there is one") {
+TEST_CASE("a checkpoint stores the loss scale bit for bit, if there is one") {
   const Run run;
   dp::Checkpoint checkpoint = checkpoint_at(1);
   dp::save_checkpoint(run.folder + "/last", checkpoint);
@@ -83,7 +83,7 @@ TEST_CASE("a checkpoint keeps the scale of the loss, bit for bit, where there is
   }
 }
 
-TEST_CASE("the newest checkpoint is found, last winning a tie") {
+TEST_CASE("the newest checkpoint is found, and `last` wins a tie") {
   const Run run;
   CHECK(run.found().empty());
   CHECK(dp::find_checkpoint(run.scratch / "none").empty());
@@ -118,7 +118,7 @@ TEST_CASE("an unreadable checkpoint is passed over, never removed") {
   CHECK(run.holds("last", 10));
 }
 
-TEST_CASE("what is passed over is reported, with the reason, where it may have been newer") {
+TEST_CASE("a passed-over checkpoint that may be newer is reported with the reason") {
   const Run run;
   run.save("step-3", 3);
   run.save("best", 5);
@@ -144,7 +144,7 @@ TEST_CASE("what is passed over is reported, with the reason, where it may have b
   CHECK(passed.empty());  // a leftover is not a checkpoint
 }
 
-TEST_CASE("a link in the place of a checkpoint is loaded when it is named, and never found") {
+TEST_CASE("a symbolic link to a checkpoint is loaded by its name and never found by a search") {
   const Run run;
   dp::save_checkpoint(run.scratch / "elsewhere", checkpoint_at(9));
   fs::create_directory_symlink(run.scratch / "elsewhere", run.folder + "/last");
@@ -154,7 +154,7 @@ TEST_CASE("a link in the place of a checkpoint is loaded when it is named, and n
   CHECK(run.found() == "best");
 }
 
-TEST_CASE("S24: what a killed save left is finished when whole and newer, else removed") {
+TEST_CASE("the remains of a killed save are completed if whole and newer, and removed otherwise") {
   const pid_t dead = dead_process();
   for (const pid_t owner : {dead, ::getpid()}) {
     const Run run;
@@ -180,7 +180,7 @@ TEST_CASE("S24: what a killed save left is finished when whole and newer, else r
   }
 }
 
-TEST_CASE("S24: what a killed save left of the same step is the older one, and goes") {
+TEST_CASE("the remains of a killed save of the same step are older and are removed") {
   const Run run;
   dp::Checkpoint checkpoint = checkpoint_at(5);
   checkpoint.state.config = R"({"run": "older"})";
@@ -192,7 +192,7 @@ TEST_CASE("S24: what a killed save left of the same step is the older one, and g
   CHECK(count_hidden(run.folder) == 0);
 }
 
-TEST_CASE("S24: what a living process may still be writing is left alone") {
+TEST_CASE("files that a living process may still be writing are left alone") {
   const Run run;
   run.save("last", 5);
   const std::string name = run.folder + "/" + leftover("last", "tmp", ::getppid());
@@ -205,7 +205,7 @@ TEST_CASE("S24: what a living process may still be writing is left alone") {
   CHECK(run.find() == name);
 }
 
-TEST_CASE("S24: a readable leftover of an unreadable checkpoint is used where it lies") {
+TEST_CASE("a readable remainder is loaded in place if its checkpoint is unreadable") {
   const Run run;
   run.save("last", 5);
   const std::string name = run.folder + "/" + leftover("last", "tmp", ::getpid());
@@ -217,7 +217,7 @@ TEST_CASE("S24: a readable leftover of an unreadable checkpoint is used where it
   CHECK(fs::exists(run.folder + "/last/model.safetensors"));
 }
 
-TEST_CASE("leftovers of other things are left alone") {
+TEST_CASE("remains of other programs are left alone") {
   const Run run;
   run.save("last", 5);
   const std::string dead = std::to_string(dead_process());

@@ -22,7 +22,7 @@ TEST_CASE("crc32c gives the known answers") {
   }
 }
 
-TEST_CASE("crc32c is the same in pieces, and by table and by instruction") {
+TEST_CASE("crc32c is the same in pieces, by table and by instruction") {
   dp::Random random(3, dp::RandomUse::synthetic);
   std::vector<std::byte> data(300);
   for (std::byte& b : data) b = static_cast<std::byte>(random.next());

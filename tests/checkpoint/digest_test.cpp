@@ -7,7 +7,7 @@ TEST_CASE("the digest of no weights is that of no bytes") {
 }
 
 // python3: sha256(b"b\0int64\0()\0" + (7).to_bytes(8, "little") + b"w\0float32\0(2, 1)\0" + struct.pack("<2f", 1, -2))
-TEST_CASE("the digest is over name, type, shape and bytes in order of name") {
+TEST_CASE("the digest covers name, type, shape and bytes in order of name") {
   const float values[] = {1, -2};
   dp::Tensor scalar(dp::Shape{}, dp::DType::i64);
   scalar.data<std::int64_t>()[0] = 7;
@@ -19,7 +19,7 @@ TEST_CASE("the digest is over name, type, shape and bytes in order of name") {
   CHECK(dp::weights_sha256({{"w", tensors[0].second.reshaped({1, 2})}, tensors[1]}) != digest);
 }
 
-TEST_CASE("S22: 'module.' is stripped from the front of names, and nowhere else") {
+TEST_CASE("the prefix 'module.' is stripped from the front of names and nowhere else") {
   const dp::Tensor t(dp::Shape{1});
   const dp::NamedTensors stripped =
       dp::strip_module_prefix({{"module.fc.weight", t}, {"fc.bias", t}, {"a.module.b", t}, {"modules.c", t}});

@@ -26,7 +26,7 @@ class StuckOps final : public dp::FileOps {
 
 }  // namespace
 
-TEST_CASE("a new file is made under a free name only, and no link is followed") {
+TEST_CASE("a new file never replaces another and follows no link") {
   const ScratchFolder folder;
   write_bytes(folder / "file", "precious");
   fs::create_symlink(folder / "file", folder / "link");
@@ -40,7 +40,7 @@ TEST_CASE("a new file is made under a free name only, and no link is followed") 
   CHECK_FALSE(fs::exists(folder / "elsewhere"));
 }
 
-TEST_CASE("a temporary name is beside its target, and free") {
+TEST_CASE("a temporary name lies beside its target and is unused") {
   const ScratchFolder folder;
   const dp::PathParts target = dp::split_path(folder / "last");
   const auto number_of = [&](const std::string& path) {
@@ -55,7 +55,7 @@ TEST_CASE("a temporary name is beside its target, and free") {
   CHECK(number_of(dp::temporary_sibling(target, "tmp")) == first + 3);
 }
 
-TEST_CASE("F9: a write that writes nothing is an I/O error, not an endless loop") {
+TEST_CASE("a write that writes nothing is an I/O error, not an endless loop") {
   const ScratchFolder folder;
   StuckOps ops;
   const ScopedFileOps scope(ops);

@@ -116,18 +116,18 @@ int fail_each_call_of_a_save(bool old_exists, int error, bool persistent, bool e
 
 }  // namespace
 
-TEST_CASE("F9: when any call of a save fails, the old checkpoint stays and nothing is left over") {
+TEST_CASE("if any call of a save fails, the old checkpoint remains and no temporary file is left") {
   for (const int error : {ENOSPC, EIO})
     for (const bool old_exists : {true, false})
       for (const bool persistent : {true, false}) fail_each_call_of_a_save(old_exists, error, persistent, true);
 }
 
-TEST_CASE("F9: the same where the file system knows no exchange") {
+TEST_CASE("if any call of a save fails, the old checkpoint remains on file systems without atomic exchange") {
   const int calls = fail_each_call_of_a_save(true, EIO, false, false);
   CHECK(calls > fail_each_call_of_a_save(true, ENOSPC, true, true));  // two renames replace an exchange
 }
 
-TEST_CASE("F9: when any call of writing one file fails, the old file stays and nothing is left over") {
+TEST_CASE("if any call of writing one file fails, the old file remains and no temporary file is left") {
   const dp::NamedTensors before = checkpoint_at(1).weights, after = checkpoint_at(2).weights;
   int refused = 0;
   for (int at = 0;; ++at) {
@@ -152,7 +152,7 @@ TEST_CASE("F9: when any call of writing one file fails, the old file stays and n
   CHECK(refused >= 8);
 }
 
-TEST_CASE("F9: when any call of a load fails, it is refused") {
+TEST_CASE("if any call of a load fails, the load is an error") {
   const ScratchFolder run;
   dp::save_checkpoint(run / "last", checkpoint_at(1));
   int refused = 0;

@@ -6,7 +6,7 @@
 
 using namespace dp::test;
 
-TEST_CASE("F20: of all 256 bytes, printable ASCII stays and the rest is escaped") {
+TEST_CASE("printable ASCII stays, and every other byte is escaped") {
   constexpr char kHex[] = "0123456789abcdef";
   for (int byte = 0; byte < 256; ++byte) {
     const std::string text(1, static_cast<char>(byte));
@@ -15,7 +15,7 @@ TEST_CASE("F20: of all 256 bytes, printable ASCII stays and the rest is escaped"
   }
 }
 
-TEST_CASE("F20: a long text is cut") {
+TEST_CASE("a long text is cut") {
   const std::string longest(80, 'n');
   CHECK(dp::printable(longest) == longest);
   CHECK(dp::printable(longest + "n") == longest + "...");
@@ -25,7 +25,7 @@ TEST_CASE("F20: a long text is cut") {
   CHECK(dp::printable("").empty());
 }
 
-TEST_CASE("F20: a path in a message is escaped, and keeps its length up to the longest there is") {
+TEST_CASE("a path in a message is escaped and not cut below the longest possible path") {
   const std::string rest(200, 'p'), path = "/data/\x1b[2J\n" + rest, shown = "/data/\\x1b[2J\\x0a" + rest;
   CHECK(outcome_of([&] { dp::throw_data(path, "is bad"); }).text == shown + ": is bad");
   const Outcome data = outcome_of([&] { dp::throw_data_errno(path, "reading", 2); });

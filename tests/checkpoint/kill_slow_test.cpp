@@ -1,10 +1,10 @@
 #include "checkpoint/kill_during_save.h"
 #include "support/catch.h"
 
-TEST_CASE("S24, F7: a kill at any moment of a save leaves a readable checkpoint, 1,000 times") {
+TEST_CASE("a kill at any moment of a save leaves a readable checkpoint, 1,000 times") {
   dp::test::kill_during_save(1000, true);
 }
 
-TEST_CASE("S24, F7: the same 1,000 times where the file system knows no exchange") {
+TEST_CASE("a kill during a save leaves a readable checkpoint without atomic exchange, 1,000 times") {
   dp::test::kill_during_save(1000, false);
 }

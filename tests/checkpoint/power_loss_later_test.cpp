@@ -102,15 +102,17 @@ void lose_power_after_a_kill(bool old_exists, bool exchanges) {
 
 }  // namespace
 
-TEST_CASE("F8: a killed save that the next start finishes survives a power loss") {
-  lose_power_after_a_kill(true, true);
+TEST_CASE("a killed save that the next start completes survives a power loss") { lose_power_after_a_kill(true, true); }
+
+TEST_CASE("a killed save completed without atomic exchange survives a power loss") {
+  lose_power_after_a_kill(true, false);
 }
 
-TEST_CASE("F8: so it does where the file system knows no exchange") { lose_power_after_a_kill(true, false); }
+TEST_CASE("a killed first save that the next start completes survives a power loss") {
+  lose_power_after_a_kill(false, true);
+}
 
-TEST_CASE("F8: so does a killed first save") { lose_power_after_a_kill(false, true); }
-
-TEST_CASE("F8: checkpoints set aside stay aside after a power loss, and nothing newer comes back") {
+TEST_CASE("checkpoints set aside stay aside after a power loss, and nothing newer reappears") {
   UnsyncedOps unsynced;
   const ScopedFileOps outer(unsynced);
   const ScratchFolder run;
@@ -131,7 +133,7 @@ TEST_CASE("F8: checkpoints set aside stay aside after a power loss, and nothing 
   lose_power(disk, "checkpoints", [&](const ScratchFolder& after) { CHECK(newest_step(after.path()) == 5); });
 }
 
-TEST_CASE("F8: a replaced file is the old or the new after a power loss at any call, and the new once it is written") {
+TEST_CASE("after a power loss at any call a replaced file is the old or the new one") {
   UnsyncedOps unsynced;
   const ScopedFileOps outer(unsynced);
   for (const bool old_exists : {true, false})

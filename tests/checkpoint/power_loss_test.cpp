@@ -56,18 +56,20 @@ void lose_power_at_each_call(bool old_exists, bool exchanges) {
 
 }  // namespace
 
-TEST_CASE("F8: after a power loss at any call the old or the new checkpoint is readable") {
+TEST_CASE("after a power loss at any call the old or the new checkpoint is readable") {
   lose_power_at_each_call(true, true);
 }
 
-TEST_CASE("F8: the same where the file system knows no exchange") { lose_power_at_each_call(true, false); }
+TEST_CASE("after a power loss the old or the new checkpoint is readable without atomic exchange") {
+  lose_power_at_each_call(true, false);
+}
 
-TEST_CASE("F8: after a power loss in the first save there is no checkpoint, or a whole one") {
+TEST_CASE("after a power loss in the first save there is no checkpoint or a whole one") {
   lose_power_at_each_call(false, true);
 }
 
 // The model must be able to lose data: a save without fsync loses it.
-TEST_CASE("F8: the lossy disk loses what was not synced") {
+TEST_CASE("the lossy disk loses everything that was not synced") {
   const ScratchFolder root, after;
   LossyDisk disk(root.path(), 1000, true);
   dp::FileOps& ops = disk;

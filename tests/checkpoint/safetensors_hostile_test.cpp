@@ -41,7 +41,7 @@ std::string small_file() {
 
 }  // namespace
 
-TEST_CASE("F11: a hostile file is refused for its fault, in little memory") {
+TEST_CASE("a hostile safetensors file is rejected for its fault, in little memory") {
   const ScratchFolder folder;
   const auto corpus = hostile_safetensors();
   CHECK(corpus.size() >= 40);
@@ -58,7 +58,7 @@ TEST_CASE("F11: a hostile file is refused for its fault, in little memory") {
   }
 }
 
-TEST_CASE("F11: good files take no more than twice their size") {
+TEST_CASE("good safetensors files take at most twice their size") {
   const ScratchFolder folder;
   const auto peak_of = [&](const std::string& bytes) {
     write_bytes(folder / "f", bytes);
@@ -80,7 +80,7 @@ TEST_CASE("F11: good files take no more than twice their size") {
   CHECK(peak_of(metadata) <= 2 * metadata.size() + (8 << 20));
 }
 
-TEST_CASE("F11: a file cut at any byte is refused") {
+TEST_CASE("a safetensors file cut at any byte is rejected") {
   const std::string whole = small_file();
   CHECK(read_bytes_of(whole).text.empty());
   for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -90,7 +90,7 @@ TEST_CASE("F11: a file cut at any byte is refused") {
   CHECK(read_bytes_of(whole + '\0').code == 3);
 }
 
-TEST_CASE("F11: a file with a wrong byte is refused or read, never worse") {
+TEST_CASE("a safetensors file with a wrong byte is rejected or read, never worse") {
   const std::string whole = small_file();
   int refused = 0;
   for (std::size_t at = 0; at < whole.size() - 10; ++at)
@@ -105,7 +105,7 @@ TEST_CASE("F11: a file with a wrong byte is refused or read, never worse") {
   CHECK(refused > 1000);  // most of them
 }
 
-TEST_CASE("F11: what is no regular file is refused at once") {
+TEST_CASE("a path that is not a regular file is rejected at once") {
   const ScratchFolder folder;
   const auto refusal = [](const std::string& path) { return outcome_of([&] { dp::read_safetensors(path); }); };
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
@@ -135,7 +135,7 @@ TEST_CASE("F11: what is no regular file is refused at once") {
   }
 }
 
-TEST_CASE("F11: a header longer than any may be is refused unread, however large the file") {
+TEST_CASE("a header longer than the limit is rejected unread, however large the file") {
   const ScratchFolder folder;
   for (const std::uint64_t length : {std::uint64_t{100'000'001}, std::uint64_t{1} << 30}) {
     std::string begin(8, '\0');
@@ -151,7 +151,7 @@ TEST_CASE("F11: a header longer than any may be is refused unread, however large
   }
 }
 
-TEST_CASE("F11: a file larger than memory is refused before anything is taken from it") {
+TEST_CASE("a file larger than memory is rejected before anything is allocated") {
   const ScratchFolder folder;
   const std::string size = std::to_string(std::uint64_t{1} << 42);  // 4 TiB, a sparse file
   const std::string head =

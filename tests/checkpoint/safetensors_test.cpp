@@ -44,7 +44,7 @@ Tensor read_halves(const std::string& dtype, const std::vector<std::uint16_t>& b
 
 }  // namespace
 
-TEST_CASE("S22: a written file has the bytes that the format prescribes") {
+TEST_CASE("a written safetensors file has the bytes that the format prescribes") {
   const float weights[] = {1, 2};
   Tensor steps(Shape{}, DType::i64), flags(Shape{3}, DType::u8);
   steps.data<std::int64_t>()[0] = 5;
@@ -66,7 +66,7 @@ TEST_CASE("S22: a written file has the bytes that the format prescribes") {
   CHECK(count_hidden(folder.path()) == 0);
 }
 
-TEST_CASE("a file is read as another program may write it") {
+TEST_CASE("safetensors files written by other programs are read") {
   const ScratchFolder folder;
   write_bytes(folder / "f", safetensors_bytes("{ \"b\" : {\"data_offsets\":[4,8], \"shape\":[1],\"dtype\":\"I32\"},\n"
                                               "\"\\u0061\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[0,4]},"
@@ -102,7 +102,7 @@ TEST_CASE("every type and shape survives a round trip") {
   CHECK(read_back({}).empty());
 }
 
-TEST_CASE("the weights of mnist_convnet keep PyTorch's names and shapes") {
+TEST_CASE("the weights of mnist_convnet have PyTorch's names and shapes") {
   const NamedTensors tensors = {{"conv1.weight", Tensor({32, 1, 3, 3})}, {"fc1.weight", Tensor({128, 9216})}};
   const NamedTensors read = read_back(tensors);
   CHECK(same(read.at(0), tensors[0]));
@@ -125,7 +125,7 @@ TEST_CASE("16-bit floats are read as float32") {
   CHECK(brain.data<float>()[3] == INFINITY);
 }
 
-TEST_CASE("what no file may hold is not written") {
+TEST_CASE("tensors that the format cannot hold are not written") {
   const ScratchFolder folder;
   const Tensor t(Shape{1});
   const auto written = [&](const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {}) {
@@ -141,7 +141,7 @@ TEST_CASE("what no file may hold is not written") {
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
-TEST_CASE("a write that cannot be done says where and why, and leaves what was there") {
+TEST_CASE("a failed write names the file and the reason, and leaves the old file") {
   const ScratchFolder folder;
   const NamedTensors tensors = {{"a", Tensor(Shape{1})}};
   const auto missing = outcome_of([&] { dp::write_safetensors(folder / "no/x", tensors); });

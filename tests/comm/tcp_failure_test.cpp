@@ -72,7 +72,7 @@ int connect_as_stranger(const std::string& place) {
 
 }  // namespace
 
-TEST_CASE("tcp: ranks that make different calls are told which") {
+TEST_CASE("tcp: ranks that make different calls fail with both calls named") {
   const auto both = [](const CallOf& first, const CallOf& second, const std::string& what) {
     for (const std::string& error : errors_of({first, second}))
       CHECK_THAT(error, Catch::StartsWith("2 communicator tcp, call 1: rank") && Catch::Contains(what));
@@ -85,7 +85,7 @@ TEST_CASE("tcp: ranks that make different calls are told which") {
   CHECK(errors_of({gather(8, 12), gather(8, 12)}) == std::vector<std::string>(2));
 }
 
-TEST_CASE("tcp: of five ranks with one that differs every one names it") {
+TEST_CASE("tcp: every rank names the one of five that makes another call") {
   std::vector<CallOf> calls(5, all_reduce(300000, DType::f32));
   calls[3] = reduce(2);
   for (const std::string& error : errors_of(calls))
@@ -122,7 +122,7 @@ TEST_CASE("tcp: a rank that disappears in a call is named") {
   CHECK(in_time(start, 1));
 }
 
-TEST_CASE("tcp: an abort ends every rank that waits for one that never comes, and leaves its memory alone") {
+TEST_CASE("tcp: an abort ends every rank that waits for a missing one, and their memory stays untouched") {
   const bool threaded = GENERATE(false, true);
   for (const int size : {2, 4}) {
     ContextOptions options;
@@ -164,7 +164,7 @@ TEST_CASE("tcp: handles leave no thread behind") {
   CHECK(threads_of_process() == before);
 }
 
-TEST_CASE("tcp: strangers are not counted") {
+TEST_CASE("tcp: connections from outside the run do not count as ranks") {
   JoiningRankGroup group(3);
   std::vector<int> strangers;
   std::mutex mutex;
@@ -193,7 +193,7 @@ TEST_CASE("tcp: strangers are not counted") {
   CHECK(sums == std::vector<double>(3, 3));
 }
 
-TEST_CASE("tcp: a rank that knows another secret is refused") {
+TEST_CASE("tcp: a rank with another secret is rejected") {
   JoiningRankGroup group(2);
   for (ThreadRendezvous& rank : group.ranks) rank.timeout = 2;
   group.ranks[1].seen = [](std::vector<std::string>& places) { places[0].back() ^= 1; };
@@ -211,7 +211,7 @@ TEST_CASE("tcp: a rank that knows another secret is refused") {
                             Catch::Contains("closed the connection"));
 }
 
-TEST_CASE("tcp: an address that is not this host's is said") {
+TEST_CASE("tcp: an address that does not belong to this host is reported") {
   JoiningRankGroup group(2);
   for (ThreadRendezvous& rank : group.ranks) rank.address = "192.0.2.1";
   CHECK_THROWS_WITH(group.join(0), Catch::Contains("cannot listen at 192.0.2.1"));
@@ -219,7 +219,7 @@ TEST_CASE("tcp: an address that is not this host's is said") {
   CHECK_THROWS_WITH(group.join(0), Catch::Contains("give a numeric address"));
 }
 
-TEST_CASE("a communicator that joins no processes is refused by name") {
+TEST_CASE("a communicator that does not join processes is rejected by name") {
   JoiningRankGroup group(2);
   CHECK_THROWS_WITH(group.join(0, "p2p"), Catch::Contains("'p2p' cannot connect processes"));
 }

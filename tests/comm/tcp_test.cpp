@@ -29,21 +29,21 @@ std::vector<std::string> on_all(JoiningRankGroup& group, Body body) {
 
 }  // namespace
 
-TEST_CASE("tcp: every collective gives the tree's bits") {
+TEST_CASE("tcp: every collective gives the bits of the fixed tree") {
   const int size = GENERATE(1, 2, 3, 5);
   JoiningRankGroup group(size);
   CHECK(on_all(group, [](Communicator& comm, Stream& stream) { return check_everything(comm, stream, Sums::tree); }) ==
         std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
-TEST_CASE("tcp: on streams that run late") {
+TEST_CASE("tcp: collectives on delayed streams give the bits of the fixed tree") {
   JoiningRankGroup group(3, mode(true));
   CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
           return check_collectives<float>(comm, stream, 100001, Sums::tree) + check_parts(comm, stream, 1);
         }) == std::vector<std::string>(3));
 }
 
-TEST_CASE("tcp: over IPv6") {
+TEST_CASE("tcp: collectives work over IPv6") {
   try {
     listen_at("::1", 1);
   } catch (const Error&) {
@@ -56,7 +56,7 @@ TEST_CASE("tcp: over IPv6") {
         }) == std::vector<std::string>(2));
 }
 
-TEST_CASE("host in threads does the same") {
+TEST_CASE("host: collectives between threads pass the tests of process communicators") {
   const int size = GENERATE(1, 2, 3, 5);
   RankGroup group(size);
   auto handles = group.communicators();
@@ -69,7 +69,7 @@ TEST_CASE("host in threads does the same") {
   CHECK(wrong == std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
-TEST_CASE("tcp: memory may be written as soon as the call has passed") {
+TEST_CASE("tcp: memory may be overwritten as soon as the stream has passed the call") {
   const bool threaded = GENERATE(false, true);
   JoiningRankGroup group(3, mode(threaded));
   CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
@@ -94,7 +94,7 @@ TEST_CASE("tcp: memory may be written as soon as the call has passed") {
         }) == std::vector<std::string>(3));
 }
 
-TEST_CASE("tcp: a call goes on while another stream of the replica works") {
+TEST_CASE("tcp: a call makes progress while another stream of the replica computes") {
   JoiningRankGroup group(2);
   std::vector<double> sums(2);
   std::vector<int> looks(2);

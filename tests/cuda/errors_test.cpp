@@ -1,4 +1,4 @@
-// S15 on simulated GPUs: errors are reported with their replica and phase, and all resources are released.
+// Failing replicas on simulated GPUs: errors are reported with their replica and phase, and all resources are released.
 #include "cuda/engine/failing_steps.h"
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 using namespace dp;
 using namespace dp::test;
 
-TEST_CASE("simulated GPUs: an exception in any phase on any replica comes home, named, and nothing stays behind") {
+TEST_CASE("simulated GPUs: an exception in any phase on any replica is rethrown with its place, without leaks") {
   for (const int gpus : {1, 2, 4}) {
     SimulatedGpus machine(gpus);
     for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"})
@@ -26,8 +26,7 @@ TEST_CASE("simulated GPUs: an exception in any phase on any replica comes home, 
   }
 }
 
-TEST_CASE(
-    "simulated GPUs: whichever allocation fails, the error says what was asked and free, and nothing stays behind") {
+TEST_CASE("simulated GPUs: a failure of any allocation reports the bytes requested and free, without leaks") {
   SimulatedGpus machine(2);
   int failed = 0;
   for (int k = 1;; ++k) {
@@ -45,7 +44,7 @@ TEST_CASE(
   CHECK(failed > 10);
 }
 
-TEST_CASE("simulated GPUs: whichever pinned allocation fails, nothing stays behind") {
+TEST_CASE("simulated GPUs: a failure of any pinned allocation leaves no leaks") {
   SimulatedGpus machine(2, simt::Peer::none);
   int failed = 0;
   for (int k = 1;; ++k) {
@@ -62,8 +61,7 @@ TEST_CASE("simulated GPUs: whichever pinned allocation fails, nothing stays behi
   CHECK(failed > 2);
 }
 
-TEST_CASE(
-    "simulated GPUs: a call in which nothing moves is to end after 300 s unless told otherwise, on CPUs it is not") {
+TEST_CASE("simulated GPUs: the default timeout is 300 s on GPUs and off on CPUs") {
   SimulatedGpus machine(2);
   const auto timeout = [](const DataParallelOptions& options) {
     return DataParallel(small_convnet(), options).options().timeout_seconds;
@@ -78,7 +76,7 @@ TEST_CASE(
   CHECK(timeout(options) == 0);
 }
 
-TEST_CASE("simulated GPUs: a device that does not exist is refused") {
+TEST_CASE("simulated GPUs: a device that does not exist is rejected") {
   SimulatedGpus machine(2);
   DataParallelOptions options;
   options.devices = gpus({0, 2});
@@ -90,7 +88,7 @@ TEST_CASE("simulated GPUs: a device that does not exist is refused") {
   CHECK_THAT(failure_of(options, code), Catch::Contains("p2p") && Catch::Contains("host"));
 }
 
-TEST_CASE("simulated GPUs: what the replicas of a GPU take together is refused before it is allocated") {
+TEST_CASE("simulated GPUs: replicas of one GPU that together exceed its memory are rejected before any allocation") {
   SimulatedGpus machine(2);
   const Model model = models::mlp({.input = {2, 12, 12}, .hidden = {512, 512, 512}, .classes = 7});
   const MemoryUse use = estimate_memory(model, on_gpus(1, 1), {8}).front();

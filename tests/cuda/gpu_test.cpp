@@ -69,29 +69,30 @@ void check_real_size(const Model& model, double gradients) {
 
 }  // namespace
 
-TEST_CASE("GPU: a narrow mnist_convnet equals the reference on 1, 2 and 4 replicas, every reduction") {
+TEST_CASE("GPU: a narrow mnist_convnet equals the reference on 1, 2 and 4 replicas in every reduction") {
   check_narrow(narrow_convnet(), BatchNormMode::master, 9);
 }
 
-TEST_CASE("GPU: a narrow resnet18 without its ReLUs equals the reference on 1, 2 and 4 replicas, every reduction") {
+TEST_CASE("GPU: a narrow resnet18 without ReLUs equals the reference on 1, 2 and 4 replicas in every reduction") {
   const Model model = narrow_resnet(/*relu=*/false);
   check_narrow(model, BatchNormMode::sync, 9);
   // With fewer than five images per shard, the last normalisations (1x1 images) are ill-conditioned.
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled}) check_narrow(model, norm, 22);
 }
 
-TEST_CASE("GPU: L2 of a narrow mnist_convnet with dropout, bit for bit on 1, 2 and 4 replicas, every reduction") {
+TEST_CASE(
+    "GPU: L2 of a narrow mnist_convnet with dropout has the same bits on 1, 2 and 4 replicas in every reduction") {
   check_one_result(narrow_convnet(), 10, BatchNormMode::master);
 }
 
 TEST_CASE(
-    "GPU: L2 of a narrow resnet18 with its ReLUs, bit for bit on 1, 2 and 4 replicas, every mode of normalisation") {
+    "GPU: L2 of a narrow resnet18 has the same bits on 1, 2 and 4 replicas in every mode of batch normalisation") {
   const Model model = narrow_resnet(/*relu=*/true);
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
     check_one_result(model, 13, norm);
 }
 
-TEST_CASE("GPU: gradients summed in bfloat16 over p2p, bit for bit what each replica has alone") {
+TEST_CASE("GPU: a bfloat16 reduction over p2p has the bits of the fixed tree") {
   const int devices = gpu_count();
   if (devices == 0) return;
   for (const int replicas : {2, 4}) {
@@ -104,7 +105,7 @@ TEST_CASE("GPU: gradients summed in bfloat16 over p2p, bit for bit what each rep
 
 // On one GPU the communicator has one rank. This still checks that the library is found, accepts the calls, and
 // terminates.
-TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
+TEST_CASE("GPU: every collective works over nccl between the GPUs of this machine") {
   const int devices = gpu_count();
   if (devices == 0) return;
   try {
@@ -124,12 +125,12 @@ TEST_CASE("GPU: nccl, every collective between the GPUs there are") {
 
 // A value within rounding of a kink may take different sides on CPU and GPU. This can happen to about one of this
 // network's half million values. Its gradient is at most about a hundredth of the norm.
-TEST_CASE("GPU: mnist_convnet in its real size does the CPU's step") {
+TEST_CASE("GPU: a step of full-size mnist_convnet equals the CPU's") {
   check_real_size(models::mnist_convnet({}), 1e-2);
 }
 
 // Twenty layers of rounding on each side. The CPU's worst gradient differs from float64 by 3e-5.
-TEST_CASE("GPU: resnet18 on 32x32 images without its ReLUs does the CPU's step") {
+TEST_CASE("GPU: a step of full-size resnet18 without ReLUs on 32x32 images equals the CPU's") {
   check_real_size(models::resnet18({.classes = 10, .input = {3, 32, 32}, .relu = false}), 2e-4);
 }
 

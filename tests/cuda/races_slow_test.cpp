@@ -6,7 +6,7 @@
 using namespace dp;
 using namespace dp::test;
 
-TEST_CASE("race detector: steps of a residual network with shards and an average, GPUs that see each other or do not") {
+TEST_CASE("race detector: steps of a residual network with shards and an average are free of races") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const simt::Peer peers : {simt::Peer::works, simt::Peer::none}) {
     SimulatedGpus machine(2, peers);
@@ -19,7 +19,7 @@ TEST_CASE("race detector: steps of a residual network with shards and an average
   }
 }
 
-TEST_CASE("race detector: steps of a residual network over nccl, every reduction") {
+TEST_CASE("race detector: steps of a residual network over nccl are free of races in every reduction") {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
   for (const Reduce reduce : kReductions) {

@@ -74,7 +74,7 @@ LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
 // The engine's waits. The compute stream waits for the weights before every forward pass. The communication stream
 // waits for the gradients before every reduction. A step waits for its inputs before it uses them. An upload of inputs
 // waits for a free slot.
-TEST_CASE("race detector: a wait that the engine lacks is found, as the page on the simulated CUDA says") {
+TEST_CASE("race detector: each wait left out of the engine is detected as the page on the simulated CUDA states") {
   std::string table = "| reduce | the engine's waits | waits within p2p |\n|---|---|---|\n";
   for (const auto& [reduce, name] : {std::pair(Reduce::master, "master"), std::pair(Reduce::all_reduce, "allreduce"),
                                      std::pair(Reduce::sharded, "sharded")}) {
@@ -95,7 +95,7 @@ TEST_CASE("race detector: a wait that the engine lacks is found, as the page on 
 // - The wait that joins replica 1's stream. Without it capture fails.
 // - A wait before each of three launches, for replica 1's uploads. The first is silent: the host waits for both devices
 // before it records.
-TEST_CASE("race detector: an edge that the graph of a step lacks is found") {
+TEST_CASE("race detector: each edge left out of a step's graph is detected") {
   SimulatedGpus machine(2);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const Model model = narrow_convnet();
@@ -127,7 +127,7 @@ TEST_CASE("race detector: an edge that the graph of a step lacks is found") {
   CHECK(found == 5);
 }
 
-TEST_CASE("race detector: steps of mnist_convnet, every reduction") {
+TEST_CASE("race detector: steps of mnist_convnet are free of races in every reduction") {
   for (const int gpus : {1, 3})
     for (const Reduce reduce : kReductions) {
       SimulatedGpus machine(gpus);
@@ -139,7 +139,7 @@ TEST_CASE("race detector: steps of mnist_convnet, every reduction") {
     }
 }
 
-TEST_CASE("race detector: steps of a residual network, statistics synchronised, GPUs that do not see each other") {
+TEST_CASE("race detector: steps of a residual network with synchronised statistics are free of races") {
   for (const simt::Peer peers : {simt::Peer::works, simt::Peer::none}) {
     SimulatedGpus machine(2, peers);
     DataParallelOptions options = on_gpus(2, 2);
@@ -151,7 +151,7 @@ TEST_CASE("race detector: steps of a residual network, statistics synchronised, 
   }
 }
 
-TEST_CASE("race detector: steps over nccl, two communicators at once") {
+TEST_CASE("race detector: steps over nccl with two communicators are free of races") {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
   for (const Reduce reduce : kReductions) {
@@ -167,7 +167,7 @@ TEST_CASE("race detector: steps over nccl, two communicators at once") {
   CHECK(nccl.communicators() == 8);
 }
 
-TEST_CASE("race detector: the seven steps one by one, gathered loss, evaluation, accumulation") {
+TEST_CASE("race detector: the wrapper's steps, gathered loss, evaluation and accumulation are free of races") {
   const Model model = small_convnet(/*dropout=*/true);
   SimulatedGpus machine(2);
   DataParallelOptions options = on_gpus(2, 2);

@@ -69,7 +69,7 @@ void check_interrupted(Program& program, int number, bool ended) {
 
 }  // namespace
 
-TEST_CASE("signals on GPUs: what plans and tunes ends, and leaves no checkpoint") {
+TEST_CASE("signals on GPUs: planning and tuning end without a checkpoint") {
   Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
@@ -85,7 +85,7 @@ TEST_CASE("signals on GPUs: what plans and tunes ends, and leaves no checkpoint"
     }
 }
 
-TEST_CASE("signals on GPUs: a probe of peers that hangs does not outlive the program") {
+TEST_CASE("signals on GPUs: a hanging peer probe ends with the program") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp, "hangs"));
@@ -95,7 +95,7 @@ TEST_CASE("signals on GPUs: a probe of peers that hangs does not outlive the pro
   CHECK(becomes([&] { return processes_of(temp, "dp_peer_probe") == 0; }));
 }
 
-TEST_CASE("closed standard descriptors are /dev/null in the probe of peers") {
+TEST_CASE("closed standard descriptors are /dev/null in the peer probe") {
   const TemporaryFolder temp;
   Program probe({}, temp.path(), simulated(temp, "hangs"),
                 {"/bin/sh", "-c", "exec " DP_SIMULATED_FOLDER "/dp_peer_probe 0:1 <&- 2>&-", "sh"});
@@ -109,7 +109,7 @@ TEST_CASE("closed standard descriptors are /dev/null in the probe of peers") {
 
 // Like `timeout -s TERM 3 dp_train --gpus 0-3 --model resnet18 --print-plan` in a shell. With a shorter time the signal
 // might arrive before dp_train has installed its handler.
-TEST_CASE("signals on GPUs: timeout ends a plan") {
+TEST_CASE("signals on GPUs: the command timeout ends --print-plan") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp),

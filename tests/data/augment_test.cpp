@@ -66,7 +66,7 @@ TEST_CASE("an augmented image is one of the 81 crops, flipped or not, and all of
   CHECK(std::abs(flips - 60) < 25);
 }
 
-TEST_CASE("S21: augmentation is keyed by seed, epoch and sample, not by the batch") {
+TEST_CASE("augmentation depends on seed, epoch and sample, not on the batch") {
   const auto dataset = std::make_shared<SmallDataset>(40, kColour);
   const dp::LoaderOptions options{.batch_size = 7, .augment = true};
   auto other_batches = options, other_seed = options;
@@ -80,7 +80,7 @@ TEST_CASE("S21: augmentation is keyed by seed, epoch and sample, not by the batc
   CHECK(images != images_by_sample(dataset, 1, other_seed));
 }
 
-TEST_CASE("images are augmented as their dataset says, whatever their channels") {
+TEST_CASE("images are augmented as their data set specifies, for any number of channels") {
   const auto dataset = std::make_shared<SmallDataset>(20, dp::Shape{1, 28, 28});
   const auto plain = images_by_sample(dataset, 0, {});
   const auto augmented = [&](dp::Augmentation augmentation) {
@@ -123,7 +123,7 @@ class Drawing final : public dp::Dataset {
 
 }  // namespace
 
-TEST_CASE("a dataset that augments while it reads draws first, from the sample's stream") {
+TEST_CASE("a data set that augments while reading draws first from the sample's random stream") {
   const auto dataset = std::make_shared<Drawing>();
   for (const auto& [sample, image] : images_by_sample(dataset, 3, {.seed = 5}))
     CHECK(image == std::vector<float>{1.0f, 0.0f});  // no stream without augmentation

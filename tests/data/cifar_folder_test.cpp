@@ -29,7 +29,7 @@ void write_ten(const TemporaryFolder& folder, const std::string& prefix) {
 
 }  // namespace
 
-TEST_CASE("CIFAR-10 of the official sizes is found in the folder and in its archive's") {
+TEST_CASE("CIFAR-10 of the official sizes is found in the folder and in the archive's folder") {
   for (const char* prefix : {"", "cifar-10-batches-bin/"}) {
     const TemporaryFolder folder;
     write_ten(folder, prefix);
@@ -43,7 +43,7 @@ TEST_CASE("CIFAR-10 of the official sizes is found in the folder and in its arch
   }
 }
 
-TEST_CASE("CIFAR-100 of the official sizes is found, with its fine labels") {
+TEST_CASE("CIFAR-100 of the official sizes is found with its fine labels") {
   const TemporaryFolder folder;
   write_sparse(folder, "cifar-100-binary/train.bin", kHundredTrainBytes, dp::test::cifar_records(2, 2, 60));
   write_sparse(folder, "cifar-100-binary/test.bin", kHundredTestBytes, dp::test::cifar_records(2, 2, 98));
@@ -57,7 +57,7 @@ TEST_CASE("CIFAR-100 of the official sizes is found, with its fine labels") {
   CHECK(pair.train->normalization().std == std::vector<float>{0.26733f, 0.25644f, 0.27615f});
 }
 
-TEST_CASE("missing CIFAR files are named, with the two lines that get them") {
+TEST_CASE("missing CIFAR files are named with the two commands that download them") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
   const std::string none = data_refusal([&] { dp::datasets::cifar10(path); });
@@ -74,7 +74,7 @@ TEST_CASE("missing CIFAR files are named, with the two lines that get them") {
   CHECK_THAT(data_refusal([&] { dp::datasets::cifar10(path); }), Catch::Contains(path + " lacks data_batch_4.bin"));
 }
 
-TEST_CASE("a CIFAR file of another size, and what is no file, is refused by its path") {
+TEST_CASE("a CIFAR path with another size or that is not a regular file is rejected by name") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
   write_ten(folder, "");

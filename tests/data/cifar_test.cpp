@@ -36,7 +36,7 @@ Bytes with(Bytes bytes, std::size_t offset, std::uint8_t value) {
 
 }  // namespace
 
-TEST_CASE("CIFAR records are labels and planes, file after file") {
+TEST_CASE("CIFAR records are a label and three planes, file after file") {
   const auto dataset = read({cifar_records(3, 1), cifar_records(3, 1, 7)}, {kTenClasses, 3});
   REQUIRE(dataset->size() == 6);
   CHECK(dataset->classes() == 10);
@@ -58,7 +58,7 @@ TEST_CASE("the fine label of CIFAR-100 is the second byte of a record") {
   CHECK(dataset->image(29)[0] == 29);
 }
 
-TEST_CASE("a CIFAR file cut at any byte is refused at that byte") {
+TEST_CASE("a CIFAR file cut at any byte is rejected at that byte") {
   const Bytes bytes = cifar_records(2, 1);
   for (std::size_t cut = 0; cut < bytes.size(); ++cut)
     REQUIRE_THAT(refusal({first(bytes, cut)}, {kTenClasses, 2}),
@@ -66,7 +66,7 @@ TEST_CASE("a CIFAR file cut at any byte is refused at that byte") {
                      Catch::Contains("the file ends here"));
 }
 
-TEST_CASE("what is wrong with a CIFAR file is said with file and byte") {
+TEST_CASE("errors of a CIFAR file name the file and the byte") {
   const Bytes ten = cifar_records(2, 1), hundred = cifar_records(2, 2);
   CHECK_THAT(refusal({ten, with(ten, 3073, 10)}, {kTenClasses, 2}),
              Catch::StartsWith("file1: byte 3073: expected a label of 0 to 9, found 10"));
@@ -80,7 +80,7 @@ TEST_CASE("what is wrong with a CIFAR file is said with file and byte") {
              Catch::StartsWith("file0: byte 6146: ") && Catch::Contains("more follow"));
 }
 
-TEST_CASE("CIFAR from the bytes to augmented batches") {
+TEST_CASE("CIFAR bytes become augmented batches") {
   const auto dataset = read({cifar_records(20, 1)}, {kTenClasses, 20});
   dp::Loader plain(dataset, {.batch_size = 20, .shuffle = false});
   dp::Loader augmented(dataset, {.batch_size = 20, .shuffle = false, .augment = true});

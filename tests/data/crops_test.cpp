@@ -9,7 +9,7 @@ using dp::central_crop;
 using dp::random_resized_crop;
 using dp::Region;
 
-TEST_CASE("random crops lie in the image, of 8 to 100 % of its area and sides of 3:4 to 4:3, everywhere") {
+TEST_CASE("random crops have 8 to 100 % of the image's area and ratios of 3:4 to 4:3, at any position") {
   dp::Random random(3, dp::RandomUse::augment);
   constexpr int kDraws = 4000;
   constexpr std::int64_t kWidth = 500, kHeight = 375;
@@ -38,7 +38,7 @@ TEST_CASE("random crops lie in the image, of 8 to 100 % of its area and sides of
   CHECK(y == Approx(0.5).margin(0.02));
 }
 
-TEST_CASE("an image too narrow for ten tries gives its largest central part of sides 3:4 or 4:3") {
+TEST_CASE("an image too narrow for ten tries gives its largest central part of ratio 3:4 or 4:3") {
   dp::Random random(4, dp::RandomUse::augment);
   for (int i = 0; i < 50; ++i) {
     CHECK(random_resized_crop(1000, 3, random) == Region{498, 0, 4, 3});
@@ -47,7 +47,7 @@ TEST_CASE("an image too narrow for ten tries gives its largest central part of s
   }
 }
 
-TEST_CASE("the central crop is torchvision's Resize and CenterCrop") {
+TEST_CASE("the central crop equals torchvision's Resize and CenterCrop") {
   const auto check = [](std::int64_t width, std::int64_t height, std::int64_t side, std::int64_t to_width,
                         std::int64_t to_height, std::int64_t left, std::int64_t top) {
     const dp::CentralCrop crop = central_crop(width, height, side);

@@ -5,7 +5,7 @@
 #include "dp/error.h"
 #include "support/catch.h"
 
-TEST_CASE("an unknown dataset is refused with the names that exist") {
+TEST_CASE("an unknown data set is rejected with the valid names") {
   for (const char* bad : {"", "cifar", "CIFAR10", "Digits", "mnist "}) {
     try {
       dp::datasets::open(bad, ".");
@@ -17,7 +17,7 @@ TEST_CASE("an unknown dataset is refused with the names that exist") {
   }
 }
 
-TEST_CASE("every name opens, or says which files it lacks") {
+TEST_CASE("every data set opens or names the missing files") {
   for (const std::string& name : dp::datasets::names()) {
     INFO(name);
     try {
@@ -31,7 +31,7 @@ TEST_CASE("every name opens, or says which files it lacks") {
   }
 }
 
-TEST_CASE("synthetic images have the shape asked for and uniform bytes, the same for the same seed") {
+TEST_CASE("synthetic images have the requested shape and uniform bytes, the same for the same seed") {
   const auto make = [](std::uint64_t seed) { return dp::datasets::synthetic(dp::Shape{3, 5, 7}, 6, 500, 100, seed); };
   const dp::DatasetPair a = make(1), same = make(1), other = make(2);
   REQUIRE(a.train->size() == 500);
@@ -54,7 +54,7 @@ TEST_CASE("synthetic images have the shape asked for and uniform bytes, the same
   CHECK(sum / (500 * 105) == Approx(127.5).margin(2));
 }
 
-TEST_CASE("synthetic refuses shapes and counts that cannot be") {
+TEST_CASE("synthetic images reject invalid shapes and counts") {
   for (const dp::Shape& shape : {dp::Shape{}, dp::Shape{3}, dp::Shape{1, 2}, dp::Shape{1, 0, 3}, dp::Shape{1, 1, 1, 1}})
     CHECK_THROWS_AS(dp::datasets::synthetic(shape, 2, 1, 1), dp::Error);
   const dp::Shape image{1, 2, 2};

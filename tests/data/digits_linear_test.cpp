@@ -45,7 +45,7 @@ std::vector<float> input(const dp::Dataset& dataset, std::int64_t index) {
 
 }  // namespace
 
-TEST_CASE("a linear model learns the digits, and stays below 95 %") {
+TEST_CASE("a linear model learns the digits and stays below 95 %") {
   const auto train = dp::draw_digits(dp::DigitsPart::train, 10000, 42);
   const auto test = dp::draw_digits(dp::DigitsPart::test, 2000, 42);
   Softmax model;

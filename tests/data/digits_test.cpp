@@ -34,7 +34,7 @@ TEST_CASE("digits are 28x28 bytes of ten classes, about equally many") {
   for (const int count : counts) CHECK(std::abs(count - 500) < 110);
 }
 
-TEST_CASE("S21: a digit depends on seed, part and index, and not on threads or count") {
+TEST_CASE("a digit depends on seed, part and index, not on threads or count") {
   const auto one = dp::draw_digits(dp::DigitsPart::train, 1000, 42, 1);
   CHECK(same(*one, *dp::draw_digits(dp::DigitsPart::train, 1000, 42, 4), 1000));
   CHECK(same(*one, *dp::draw_digits(dp::DigitsPart::train, 333, 42, 3), 333));
@@ -46,7 +46,7 @@ TEST_CASE("S21: a digit depends on seed, part and index, and not on threads or c
   CHECK(images.size() == 3000);
 }
 
-TEST_CASE("every digit is inked, and stays on its sheet") {
+TEST_CASE("every digit has ink and stays within its image") {
   const auto digits = dp::draw_digits(dp::DigitsPart::train, 3000, 7);
   double border = 0, all = 0;
   for (std::int64_t i = 0; i < digits->size(); ++i) {
@@ -64,7 +64,7 @@ TEST_CASE("every digit is inked, and stays on its sheet") {
   CHECK(border < 0.02 * all);  // the border is an eighth of the area
 }
 
-TEST_CASE("the normalisation of the digits is their mean and deviation") {
+TEST_CASE("the normalisation of the digits is their mean and standard deviation") {
   const auto digits = dp::draw_digits(dp::DigitsPart::train, 4000, 42);
   double sum = 0, squares = 0;
   for (std::int64_t i = 0; i < digits->size(); ++i)
@@ -77,7 +77,7 @@ TEST_CASE("the normalisation of the digits is their mean and deviation") {
   CHECK(std::sqrt(squares / count - mean * mean) == Approx(digits->normalization().std.at(0)).epsilon(0.03));
 }
 
-TEST_CASE("digits refuse a negative count, and can be none") {
+TEST_CASE("digits reject a negative count and may be empty") {
   CHECK_THROWS_AS(dp::datasets::digits(-1, 1), dp::Error);
   CHECK(dp::datasets::digits(0, 0).train->size() == 0);
 }

@@ -78,7 +78,7 @@ void write_sparse(const TemporaryFolder& folder, const std::string& name, const 
 
 }  // namespace
 
-TEST_CASE("F10: an IDX file whose size is not what its header says is refused unread") {
+TEST_CASE("an IDX file whose size contradicts its header is rejected unread") {
   const Bytes few = idx_labels(3);
   dp::MemoryReader labels("labels", few);
   Endless images(images_header(3), kTebibyte);
@@ -90,7 +90,7 @@ TEST_CASE("F10: an IDX file whose size is not what its header says is refused un
   CHECK_THAT(idx_refusal(small_images, many_labels), Catch::StartsWith("huge: byte 11: expected 11 bytes"));
 }
 
-TEST_CASE("F10: an IDX file that agrees with its header and exceeds memory is refused unread") {
+TEST_CASE("an IDX file that exceeds memory is rejected unread") {
   Endless images(images_header(kMany), 16 + std::uint64_t{kMany} * 784), labels(labels_header(kMany), 8 + kMany);
   CHECK_THAT(idx_refusal(images, labels), Catch::StartsWith("huge: byte 4: ") && Catch::Contains("bytes of memory"));
   const Bytes packed = dp::test::gzip(images_header(kMany));
@@ -99,7 +99,7 @@ TEST_CASE("F10: an IDX file that agrees with its header and exceeds memory is re
              Catch::StartsWith("packed (inflated): byte 4: ") && Catch::Contains("bytes of memory"));
 }
 
-TEST_CASE("F10: a CIFAR file of another size is refused unread, whichever of the files it is") {
+TEST_CASE("a CIFAR file of another size is rejected unread") {
   Bytes good = dp::test::cifar_records(2, 1);
   good[0] = 99;  // a bad label, which is found later than a bad size
   for (const bool first : {true, false}) {
@@ -114,7 +114,7 @@ TEST_CASE("F10: a CIFAR file of another size is refused unread, whichever of the
   }
 }
 
-TEST_CASE("F10: sparse files of a tebibyte in the place of MNIST and CIFAR are refused") {
+TEST_CASE("sparse files of a tebibyte are rejected in place of MNIST and CIFAR files") {
   const TemporaryFolder folder;
   for (const char* name : {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) folder.write(name, {});
   const auto refusal_of = [&](std::uint32_t count, std::uint64_t size) {
@@ -129,7 +129,7 @@ TEST_CASE("F10: sparse files of a tebibyte in the place of MNIST and CIFAR are r
              Catch::Contains("train.bin: byte 153700000: "));
 }
 
-TEST_CASE("F10: a file that becomes shorter while it is read is refused where it ends") {
+TEST_CASE("a file that shrinks while it is read is rejected where it ends") {
   const Bytes image_bytes = idx_images(3), label_bytes = idx_labels(3), records = dp::test::cifar_records(2, 1);
   dp::MemoryReader images("images", image_bytes), labels("labels", label_bytes);
   Shrinking short_images(image_bytes), short_labels(label_bytes), short_records(records);

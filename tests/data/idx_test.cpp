@@ -48,7 +48,7 @@ void check_content(const dp::Dataset& dataset, std::int64_t count) {
 
 }  // namespace
 
-TEST_CASE("IDX files are read, plain, packed, mixed, and packed in several members") {
+TEST_CASE("IDX files are read plain, gzipped, mixed, and gzipped in several members") {
   const Bytes images = idx_images(100), labels = idx_labels(100);
   check_content(*read(images, labels), 100);
   check_content(*read(gzip(images), gzip(labels)), 100);
@@ -57,7 +57,7 @@ TEST_CASE("IDX files are read, plain, packed, mixed, and packed in several membe
                 100);
 }
 
-TEST_CASE("a small IDX file cut at every byte is refused at that byte") {
+TEST_CASE("a small IDX file cut at any byte is rejected at that byte") {
   const Bytes images = idx_images(1), labels = idx_labels(1);
   for (std::size_t cut = 0; cut < images.size(); ++cut)
     REQUIRE_THAT(refusal(first(images, cut), labels), Catch::StartsWith("images: byte " + std::to_string(cut) + ":"));
@@ -65,7 +65,7 @@ TEST_CASE("a small IDX file cut at every byte is refused at that byte") {
     REQUIRE_THAT(refusal(images, first(labels, cut)), Catch::StartsWith("labels: byte " + std::to_string(cut) + ":"));
 }
 
-TEST_CASE("a small gzip file cut at every byte is refused") {
+TEST_CASE("a small gzip file cut at any byte is rejected") {
   const Bytes images = gzip(idx_images(2)), labels = gzip(idx_labels(2));
   for (std::size_t cut = 0; cut < images.size(); ++cut)
     REQUIRE_THAT(refusal(first(images, cut), labels), Catch::StartsWith("images"));
@@ -73,7 +73,7 @@ TEST_CASE("a small gzip file cut at every byte is refused") {
     REQUIRE_THAT(refusal(images, first(labels, cut)), Catch::StartsWith("labels"));
 }
 
-TEST_CASE("every flipped bit of the headers is refused, naming the file") {
+TEST_CASE("every flipped bit of an IDX header is rejected with the file's name") {
   const Bytes images = idx_images(3), labels = idx_labels(3);
   for (std::size_t byte = 0; byte < 16; ++byte)
     for (int bit = 0; bit < 8; ++bit)
@@ -100,7 +100,7 @@ TEST_CASE("flipped bytes of gzip data never give other images") {
   CHECK(refused >= static_cast<int>(packed.size()) - 6);
 }
 
-TEST_CASE("what is wrong with an IDX file is said with file, byte, expectation and remedy") {
+TEST_CASE("errors of an IDX file name the file, the byte, the expectation and the remedy") {
   const Bytes images = idx_images(3), labels = idx_labels(3), packed = gzip(images);
   Bytes corrupt = packed, wrong_checksum = packed;
   corrupt[10] |= 6;  // deflate block type 3 is reserved

@@ -124,7 +124,7 @@ std::string quickly(const Bytes& bytes, Bytes* pixels = nullptr) {
 
 }  // namespace
 
-TEST_CASE("F10: compressed texts and profiles in a PNG are never unpacked, whatever their number") {
+TEST_CASE("compressed texts and profiles in a PNG are never unpacked, whatever their number") {
   const Bytes zeros = packed(Bytes(7'900'000));  // libpng's own limit for one chunk is 8 MB
   Bytes compressed_text = text(std::string("Comment\0\0", 9)),
         international = text(std::string("Comment\0\1\0\0\0", 12)), profile = text(std::string("icc\0\0", 5));
@@ -142,7 +142,7 @@ TEST_CASE("F10: compressed texts and profiles in a PNG are never unpacked, whate
   }
 }
 
-TEST_CASE("F10: image data of a PNG that go on behind its last row are not unpacked") {
+TEST_CASE("PNG image data beyond the last row are not unpacked") {
   const Bytes bomb = packed_zeros(256), slack = packed_zeros(1);
   REQUIRE(bomb.size() < 500'000);
   for (const bool interlaced : {false, true})
@@ -154,7 +154,7 @@ TEST_CASE("F10: image data of a PNG that go on behind its last row are not unpac
     }
 }
 
-TEST_CASE("F10: a large JPEG of very many scans is refused") {
+TEST_CASE("a large JPEG with very many scans is rejected") {
   CHECK_THAT(quickly(jpeg(8192, 100)), Catch::Contains("expected at most 16 scans, found 100"));
   CHECK(quickly(jpeg(64, 100)).empty());
   CHECK_THAT(quickly(jpeg(64, 600)), Catch::Contains("scans"));

@@ -81,7 +81,7 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
   CHECK(dp::datasets::image_folder(both.path()).test->size() == 2);
 }
 
-TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
+TEST_CASE("a folder with another structure is rejected with what is missing") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
   const auto said = [&] { return data_refusal([&] { dp::datasets::image_folder(path); }); };
@@ -105,7 +105,7 @@ TEST_CASE("a folder that is laid out otherwise is refused with what it lacks") {
   for (const int side : {-1, 0, 4097}) CHECK_THROWS_AS(dp::datasets::image_folder(path, side), dp::Error);
 }
 
-TEST_CASE("an image that cannot be read is named when its turn comes, and the others still come") {
+TEST_CASE("an unreadable image is named in its place, and the other images are still read") {
   const TemporaryFolder folder;
   fill(folder);
   const std::string path = folder.path(), bad = path + "/train/ape/b.JPEG";
@@ -133,7 +133,7 @@ TEST_CASE("an image that cannot be read is named when its turn comes, and the ot
   CHECK_THAT(data_refusal([&] { gone.train->image(1); }), Catch::StartsWith(bad + ": cannot be opened"));
 }
 
-TEST_CASE("S21: random crops are keyed by seed, epoch and sample, not by threads or batches") {
+TEST_CASE("random crops depend on seed, epoch and sample, not on threads or batches") {
   const TemporaryFolder folder;
   fill(folder);
   const auto train = dp::datasets::image_folder(folder.path(), 40).train;

@@ -48,7 +48,7 @@ struct Difference {
 
 }  // namespace
 
-TEST_CASE("decoded pixels equal Pillow's, for every kind of JPEG and PNG") {
+TEST_CASE("decoded pixels equal Pillow's for every kind of JPEG and PNG") {
   int compared = 0;
   for (const std::string& name : dp::test::corpus_names()) {
     const auto found = golden().find(name + ".rgb");

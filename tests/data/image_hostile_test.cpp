@@ -80,7 +80,7 @@ Bytes decoded(const Bytes& bytes) {
 
 }  // namespace
 
-TEST_CASE("an image cut at any byte is refused") {
+TEST_CASE("an image cut at any byte is rejected") {
   for (const std::string& name : dp::test::corpus_names()) {
     INFO(name);
     const Bytes bytes = corpus_image(name);
@@ -94,7 +94,7 @@ TEST_CASE("an image cut at any byte is refused") {
   }
 }
 
-TEST_CASE("a JPEG cut within its scan is refused though a thumbnail in it has an end") {
+TEST_CASE("a JPEG cut within its scan is rejected, even with a complete thumbnail") {
   Bytes bytes = corpus_image("jpeg_420");
   const Bytes segment{0xff, 0xe1, 0, 8, 0xff, 0xd8, 0xff, 0xda, 0xff, 0xd9};
   bytes.insert(bytes.begin() + 2, segment.begin(), segment.end());
@@ -103,7 +103,7 @@ TEST_CASE("a JPEG cut within its scan is refused though a thumbnail in it has an
     CHECK_THAT(refusal(first(bytes, bytes.size() - left)), Catch::Contains("the JPEG data end too early"));
 }
 
-TEST_CASE("what is no image is refused, whatever its name") {
+TEST_CASE("a file that is not an image is rejected, whatever its name") {
   CHECK_THAT(refusal({}), Catch::Contains("is empty"));
   CHECK_THAT(refusal({'G', 'I', 'F', '8', '9', 'a'}), Catch::Contains("neither JPEG nor PNG"));
   CHECK_THAT(refusal({0xff, 0xd8, 0xff}), Catch::Contains("not a JPEG that can be decoded"));
@@ -124,7 +124,7 @@ TEST_CASE("an image that claims too many pixels takes no memory") {
   CHECK_THAT(refusal(png(70000, 1000, PNG_COLOR_TYPE_GRAY, 1, false, rows)), Catch::Contains("found 70000x1000"));
 }
 
-TEST_CASE("an image has 1 to 67,108,864 pixels, in any shape") {
+TEST_CASE("an image has 1 to 67,108,864 pixels in any shape") {
   dp::RgbImage image;
   const auto taken = [&](std::int64_t width, std::int64_t height) {
     try {
@@ -150,7 +150,7 @@ TEST_CASE("an image has 1 to 67,108,864 pixels, in any shape") {
     CHECK_FALSE(taken(width, height));
 }
 
-TEST_CASE("damage inside a PNG is found by its checksums") {
+TEST_CASE("damage inside a PNG is detected by its checksums") {
   const Bytes good = corpus_image("png_rgb");
   for (std::size_t byte = 0; byte < good.size(); byte += 7) {
     INFO("byte " << byte);
@@ -160,7 +160,7 @@ TEST_CASE("damage inside a PNG is found by its checksums") {
   }
 }
 
-TEST_CASE("damage inside a JPEG's scan gives pixels or a refusal, and never touches the next image") {
+TEST_CASE("damage inside a JPEG's scan gives pixels or an error and never affects the next image") {
   const Bytes good = corpus_image("jpeg_420");
   const Bytes pixels = decoded(good);
   for (std::size_t byte = 2; byte < good.size(); byte += 5) {
@@ -183,7 +183,7 @@ TEST_CASE("an interlaced PNG has the same pixels") {
   CHECK(decoded(png(23, 19, PNG_COLOR_TYPE_RGB, 8, true, rows)) == expected);
 }
 
-TEST_CASE("of sixteen bits the upper eight count, alpha does not, grey is three equal colours") {
+TEST_CASE("PNG decoding uses the upper eight of sixteen bits, ignores alpha, and expands grey to three colours") {
   const auto rows = noise(5, 2 * 4 * 7);
   Bytes expected, grey;
   for (const Bytes& row : rows)

@@ -24,7 +24,7 @@ std::vector<std::int64_t> counted(std::int64_t size) {
 
 }  // namespace
 
-TEST_CASE("S21: the order is a permutation keyed by seed and epoch") {
+TEST_CASE("the order of samples is a permutation that depends on seed and epoch") {
   const auto dataset = std::make_shared<SmallDataset>(1000);
   Loader loader(dataset, {.batch_size = 64}), same(dataset, {.batch_size = 10}), other(dataset, {.seed = 43});
   const auto order = loader.order(3);
@@ -74,7 +74,7 @@ TEST_CASE("a batch holds normalised images, labels and sample indices") {
   }
 }
 
-TEST_CASE("the last batch is short, or dropped") {
+TEST_CASE("the last batch is short or dropped") {
   for (const std::int64_t size : {5, 20, 21, 23, 24, 25}) {  // with batches of 5 the remainders are 0, 0, 1, 3, 4, 0
     INFO(size << " samples");
     const auto dataset = std::make_shared<SmallDataset>(size);
@@ -100,7 +100,7 @@ TEST_CASE("the last batch is short, or dropped") {
   }
 }
 
-TEST_CASE("S9: an evaluation sees every sample exactly once, in order") {
+TEST_CASE("an evaluation sees every sample exactly once, in order") {
   for (const std::int64_t size : {1, 2, 7, 8, 9, 64, 100}) {
     Loader loader(std::make_shared<SmallDataset>(size), {.batch_size = 8, .shuffle = false, .workers = 3});
     CHECK(samples_of(whole(loader, 0)) == counted(size));
@@ -108,7 +108,7 @@ TEST_CASE("S9: an evaluation sees every sample exactly once, in order") {
   }
 }
 
-TEST_CASE("S21: batches do not depend on workers or slots") {
+TEST_CASE("batches do not depend on workers or slots") {
   const auto dataset = std::make_shared<SmallDataset>(101, dp::Shape{3, 8, 8});
   dataset->slow = {3, 50, 77};
   const auto all = [&](int workers, int slots) {
@@ -121,7 +121,7 @@ TEST_CASE("S21: batches do not depend on workers or slots") {
     for (const int slots : {3, 4, 7, 40}) CHECK(all(workers, slots) == expected);
 }
 
-TEST_CASE("an epoch started at a batch brings the same rest") {
+TEST_CASE("an epoch started at a batch gives the same remaining batches") {
   const auto dataset = std::make_shared<SmallDataset>(50, dp::Shape{3, 8, 8});
   Loader loader(dataset, {.batch_size = 6, .augment = true, .workers = 2});
   const auto all = whole(loader, 5);

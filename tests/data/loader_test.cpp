@@ -29,7 +29,7 @@ void let_workers_run() { std::this_thread::sleep_for(std::chrono::milliseconds(5
 
 }  // namespace
 
-TEST_CASE("a batch stays valid until the second next is taken, also across epochs") {
+TEST_CASE("a batch stays valid until the second next one is taken, also across epochs") {
   for (const int slots : {3, 5}) {
     Loader loader(std::make_shared<SmallDataset>(22), {.batch_size = 4, .workers = 2, .slots = slots});
     const dp::Batch *before = nullptr, *last = nullptr;
@@ -52,7 +52,7 @@ TEST_CASE("a batch stays valid until the second next is taken, also across epoch
   }
 }
 
-TEST_CASE("an epoch may be left at any batch") {
+TEST_CASE("an epoch may be abandoned at any batch") {
   const auto dataset = std::make_shared<SmallDataset>(40);
   dataset->slow = {7};
   Loader loader(dataset, {.batch_size = 4, .workers = 3});
@@ -64,7 +64,7 @@ TEST_CASE("an epoch may be left at any batch") {
   }
 }
 
-TEST_CASE("a worker's exception comes home in its place, again and again, until the next start") {
+TEST_CASE("a worker's exception is rethrown at its batch on every call until the next start") {
   for (const int workers : {1, 2, 4}) {
     const auto dataset = std::make_shared<SmallDataset>(40);
     dataset->throwing = {13, 30};
@@ -83,7 +83,7 @@ TEST_CASE("a worker's exception comes home in its place, again and again, until 
   }
 }
 
-TEST_CASE("a dataset that breaks its promises is refused with the sample") {
+TEST_CASE("a data set with an invalid label is rejected with the sample") {
   const auto dataset = std::make_shared<SmallDataset>(10);
   dataset->bad_label = 6;
   Loader loader(dataset, {.batch_size = 4, .shuffle = false});
@@ -110,7 +110,7 @@ TEST_CASE("a loader can be destroyed at any moment") {
     }
 }
 
-TEST_CASE("a wait that is stopped ends without a batch, and the loader with the image that is being read") {
+TEST_CASE("a stopped wait ends without a batch, and the loader ends after the image being read") {
   const auto dataset = std::make_shared<SmallDataset>(4000);
   for (std::int64_t i = 8; i < 4000; ++i) dataset->slow.insert(i);
   std::atomic<bool> stop{false};
@@ -134,7 +134,7 @@ TEST_CASE("a wait that is stopped ends without a batch, and the loader with the 
   CHECK(ready.next() != nullptr);  // the batch is ready
 }
 
-TEST_CASE("impossible loaders and starts are refused") {
+TEST_CASE("invalid loader options and starts are rejected") {
   const auto dataset = std::make_shared<SmallDataset>(10);
   const auto refuse = [&](std::shared_ptr<const dp::Dataset> data, const dp::LoaderOptions& options, const char* part) {
     try {
@@ -196,7 +196,7 @@ class CoreCounting final : public dp::Dataset {
 
 }  // namespace
 
-TEST_CASE("loader threads do not inherit the pin of the thread that made them") {
+TEST_CASE("loader threads do not inherit the affinity of the thread that created them") {
   cpu_set_t mine, one;
   REQUIRE(sched_getaffinity(0, sizeof mine, &mine) == 0);
   if (CPU_COUNT(&mine) < 2) DP_SKIP("this process may use one core only");
@@ -235,7 +235,7 @@ class AddressLimit {
 
 }  // namespace
 
-TEST_CASE("loader threads that cannot be started: an error that says how many could, and what to do") {
+TEST_CASE("loader threads that cannot be started are an error with their number and the remedy") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers map memory for each thread");
 #endif
@@ -257,7 +257,7 @@ TEST_CASE("loader threads that cannot be started: an error that says how many co
   CHECK(whole(loader, 0).size() == 6);
 }
 
-TEST_CASE("work that no thread can be started for is done by the caller") {
+TEST_CASE("work for threads that cannot be started is done by the caller") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers map memory for each thread");
 #endif

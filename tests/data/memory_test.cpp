@@ -38,7 +38,7 @@ using dp::test::Bytes;
 using dp::test::idx_images;
 using dp::test::idx_labels;
 
-TEST_CASE("the counter counts") {
+TEST_CASE("the allocation counter counts") {
   const std::size_t before = allocations;
   CHECK(std::make_unique<int>(3));
   CHECK(allocations > before);
@@ -82,7 +82,7 @@ Bytes with_count(Bytes bytes, std::uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("no memory is taken for what a file only claims") {
+TEST_CASE("no memory is allocated for sizes that a file only claims") {
   constexpr std::size_t kLimit = 1 << 18;
   const Bytes images = idx_images(3), labels = idx_labels(3);
   for (const std::uint32_t count : {0x7fffffffu, 0xffffffffu, 0x10000000u}) {

@@ -62,7 +62,7 @@ TEST_CASE("MNIST is found in the folder, in raw, and in torchvision's folders") 
   CHECK_THROWS_AS(dp::datasets::mnist(folder.path()), dp::Error);
 }
 
-TEST_CASE("MNIST and Fashion-MNIST have the mean and deviation that are customary, of both parts") {
+TEST_CASE("MNIST and Fashion-MNIST have the customary mean and standard deviation in both parts") {
   const TemporaryFolder folder;
   write_plain(folder, "");
   const dp::DatasetPair digits = dp::datasets::mnist(folder.path()),
@@ -77,7 +77,7 @@ TEST_CASE("MNIST and Fashion-MNIST have the mean and deviation that are customar
   }
 }
 
-TEST_CASE("plain MNIST files are taken before packed ones, and the first place that has one before the others") {
+TEST_CASE("plain MNIST files take precedence over gzipped ones, and earlier folders over later ones") {
   const TemporaryFolder folder;
   write_plain(folder, "raw/");
   write_file(folder, "raw/train-images-idx3-ubyte.gz", gzip(idx_images(9)));
@@ -95,7 +95,7 @@ TEST_CASE("MNIST is found under every spelling of its names") {
   check_found(dp::datasets::mnist(folder.path()));
 }
 
-TEST_CASE("missing MNIST files are named, with where they were looked for and what to do") {
+TEST_CASE("missing MNIST files are named with the folders searched and the remedy") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
   const std::string none = refusal(folder);
@@ -109,7 +109,7 @@ TEST_CASE("missing MNIST files are named, with where they were looked for and wh
   CHECK_THROWS_WITH(dp::datasets::mnist(path + "/nowhere"), Catch::Contains("no such folder"));
 }
 
-TEST_CASE("what is no readable file is refused in its place") {
+TEST_CASE("an unreadable MNIST file is rejected by its path") {
   const TemporaryFolder folder;
   write_plain(folder, "");
   const auto path = std::filesystem::path(folder.path()) / "train-images-idx3-ubyte";
@@ -139,7 +139,7 @@ TEST_CASE("what is no readable file is refused in its place") {
   }
 }
 
-TEST_CASE("the damaged file among the four is named by its path") {
+TEST_CASE("the damaged one of four MNIST files is named by its path") {
   const TemporaryFolder folder;
   write_plain(folder, "MNIST/raw/");
   write_file(folder, "MNIST/raw/t10k-labels-idx1-ubyte", idx_labels(3));

@@ -78,7 +78,7 @@ TEST_CASE("nothing is allocated after the first step") {
       }
 }
 
-TEST_CASE("nothing is allocated with batch normalisation, logical shards and a moving average either") {
+TEST_CASE("nothing is allocated with batch normalisation, logical shards and a moving average") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   const Batch whole = random_batch(model, 12), rest = random_batch(model, 5);
   for (const int replicas : {1, 2})

@@ -27,7 +27,7 @@ Tensor predicted(const Model& model, const std::vector<NamedTensor>& weights, co
 
 }  // namespace
 
-TEST_CASE("an average that is swapped in brings its running statistics to every replica, and so does the way back") {
+TEST_CASE("swapping the average in and out copies the matching running statistics to every replica") {
   const Model model = residual_net();
   const Batch batch = random_batch(model, 12, 77);
   for (const int replicas : {1, 2, 4}) {
@@ -47,7 +47,7 @@ TEST_CASE("an average that is swapped in brings its running statistics to every 
   }
 }
 
-TEST_CASE("new weights start the average anew, running statistics included") {
+TEST_CASE("new weights restart the average with their running statistics") {
   const Model model = residual_net();
   DataParallel net(model, averaging(2)), other(model, on_cpus(1));
   train(net, 3);
@@ -61,7 +61,7 @@ TEST_CASE("new weights start the average anew, running statistics included") {
   CHECK(bit_equal(net.average_weights(), net.weights()));
 }
 
-TEST_CASE("an average that is set leaves the weights in use and their counters alone") {
+TEST_CASE("setting the average leaves the current weights and their counters unchanged") {
   const Model model = residual_net();
   DataParallel net(model, averaging(2)), other(model, averaging(3));
   train(net, 3);

@@ -13,7 +13,7 @@ constexpr std::size_t kMebi = std::size_t{1} << 20;
 
 }  // namespace
 
-TEST_CASE("what a sum costs follows from a small and a large one") {
+TEST_CASE("the cost of a reduction is fitted to a small and a large one") {
   const double constant = 18e-6, rate = 370e9;
   const auto seconds = [&](std::size_t bytes) { return constant + static_cast<double>(bytes) / rate; };
   const auto cost = cost_of(64 << 10, seconds(64 << 10), 16 * kMebi, seconds(16 * kMebi));
@@ -22,7 +22,7 @@ TEST_CASE("what a sum costs follows from a small and a large one") {
   CHECK(bucket_bytes_for(cost) == 7 * kMebi);  // 6.4 MiB transfer in the time of the constant
 }
 
-TEST_CASE("a bucket is between 1 and 25 MiB, whatever was measured") {
+TEST_CASE("the bucket size is between 1 and 25 MiB, whatever was measured") {
   CHECK(bucket_bytes_for({30e-6, 12e9}) == kMebi);
   CHECK(bucket_bytes_for({1e-3, 400e9}) == 25 * kMebi);
   CHECK(bucket_bytes_for(cost_of(1, 2e-5, 1000, 1e-5)) == 25 * kMebi);  // the larger transfer was faster

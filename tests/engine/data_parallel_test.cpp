@@ -24,7 +24,7 @@ TEST_CASE("initial weights depend on the seed alone and lie within PyTorch's bou
   }
 }
 
-TEST_CASE("S7: outputs are concatenated in device order") {
+TEST_CASE("outputs are concatenated in device order") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 11);
   DataParallel one(model, on_cpus(1));
@@ -37,7 +37,7 @@ TEST_CASE("S7: outputs are concatenated in device order") {
   }
 }
 
-TEST_CASE("S6: one replica runs on the caller's thread and hands out its logits without a copy") {
+TEST_CASE("one replica runs on the caller's thread and returns its logits without a copy") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 4);
   DataParallel net(model, on_cpus(1));
@@ -45,7 +45,7 @@ TEST_CASE("S6: one replica runs on the caller's thread and hands out its logits 
   CHECK(net.forward(batch.images).raw() == first);
 }
 
-TEST_CASE("the images of a forward may be given up before its backward") {
+TEST_CASE("the images of a forward may be freed before its backward") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 6);
   const auto gradients = [&](bool give_up) {
@@ -63,7 +63,7 @@ TEST_CASE("the images of a forward may be given up before its backward") {
   CHECK(bit_equal(gradients(true), gradients(false)));
 }
 
-TEST_CASE("S3: more replicas than samples train the same network") {
+TEST_CASE("more replicas than samples train the same network") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 2);
   const auto origin = DataParallel(model, on_cpus(1)).weights();
@@ -93,7 +93,7 @@ TEST_CASE("the wrapper's step and the fused step reach the same weights") {
   }
 }
 
-TEST_CASE("weights and momenta come back as they were set, at any number of replicas and every reduce") {
+TEST_CASE("weights and momenta are returned as they were set, for any number of replicas and every reduce") {
   const Model model = small_convnet();
   const Sgd sgd{.lr = 0.1f, .momentum = 0.9f};
   DataParallel source(model, on_cpus(1));
@@ -114,7 +114,7 @@ TEST_CASE("weights and momenta come back as they were set, at any number of repl
   CHECK_THROWS_WITH(source.set_weights({{"fc2.bias", Tensor(Shape{8})}}), Catch::Contains("(7,)"));
 }
 
-TEST_CASE("S9: an evaluation counts every sample once, however the batches fall") {
+TEST_CASE("an evaluation counts every sample once, whatever the batch size") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 23);
   DataParallel net(model, on_cpus(3));
@@ -138,7 +138,7 @@ TEST_CASE("S9: an evaluation counts every sample once, however the batches fall"
   CHECK(net.take_stats().samples == 0);
 }
 
-TEST_CASE("agreement: five steps at 0.001 on several replicas equal one, to 1e-4 of the distance moved") {
+TEST_CASE("five steps at 0.001 on several replicas equal one replica to 1e-4 of the distance moved") {
   const Model model = models::mnist_convnet();
   const auto train = [&](int replicas) {
     DataParallelOptions options = on_cpus(replicas);
@@ -155,11 +155,11 @@ TEST_CASE("agreement: five steps at 0.001 on several replicas equal one, to 1e-4
     const Worst way = worst_error(several, one, &origin);
     INFO(replicas << " replicas, " << way.name);
     CHECK(way.error <= 1e-4);                          // measured 9e-6: rounding of float32 weights
-    CHECK(worst_error(several, one).error <= 1.5e-7);  // SEMANTICS allows 1e-5 per tensor; measured 1.4e-8
+    CHECK(worst_error(several, one).error <= 1.5e-7);  // promised: 1e-5 per tensor; measured 1.4e-8
   }
 }
 
-TEST_CASE("clipping scales the gradient to the asked norm") {
+TEST_CASE("clipping scales the gradient to the requested norm") {
   const Model model = smooth_convnet();
   const Batch batch = random_batch(model, 6);
   const auto origin = DataParallel(model, on_cpus(1)).weights();
@@ -178,14 +178,14 @@ TEST_CASE("clipping scales the gradient to the asked norm") {
   }
 }
 
-TEST_CASE("the description names parameters, buckets and steps") {
+TEST_CASE("the plan's description names parameters, buckets and steps") {
   DataParallel net(small_convnet(), on_cpus(2));
   const std::string text = net.describe_plan(16);
   for (const char* part : {"conv1.weight", "buckets", "plan for 8 rows, training", "backward_weights", "evaluation"})
     CHECK(text.find(part) != std::string::npos);
 }
 
-TEST_CASE("S12: what auto chooses can be read") {
+TEST_CASE("the reduce that auto selects is readable from the options") {
   const Model model = small_convnet();
   CHECK(DataParallel(model, on_cpus(1)).options().reduce == Reduce::master);
   CHECK(DataParallel(model, on_cpus(2)).options().reduce == Reduce::sharded);

@@ -8,7 +8,7 @@
 using namespace dp;
 using namespace dp::test;
 
-TEST_CASE("S21: batches that the devices make of images they keep give the same bits") {
+TEST_CASE("batches made from a device-resident data set give the same bits") {
   const Model model = small_convnet(/*dropout=*/true);
   for (const int replicas : {1, 2, 3}) check_resident_images(model, on_cpus(replicas));
   DataParallelOptions options = on_cpus(2);
@@ -22,7 +22,7 @@ TEST_CASE("S21: batches that the devices make of images they keep give the same 
   check_resident_images(model, options);
 }
 
-TEST_CASE("a batch of device-resident images has no pixels, but labels, samples and the key of its epoch") {
+TEST_CASE("a batch of a device-resident data set has labels, samples and the key of its epoch, but no pixels") {
   const auto data = std::make_shared<RandomImages>(Shape{1, 5, 4}, 3, 7);
   const auto set = read_images(*data);
   REQUIRE(set->images.shape() == Shape{7, 1, 5, 4});
@@ -44,7 +44,7 @@ TEST_CASE("a batch of device-resident images has no pixels, but labels, samples 
   CHECK(samples == 7);
 }
 
-TEST_CASE("images are not device-resident where results would differ") {
+TEST_CASE("data sets that would give other images are not made device-resident") {
   class Varying final : public Dataset {
    public:
     std::int64_t size() const override { return 2; }
@@ -97,7 +97,7 @@ TEST_CASE("images are not device-resident where results would differ") {
   CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("bytes"));
 }
 
-TEST_CASE("a trainer told to keep the images on the device reaches the same weights, and the record says so") {
+TEST_CASE("training from a device-resident data set reaches the same weights, and the record states it") {
   const DatasetPair data{std::make_shared<RandomImages>(Shape{2, 12, 12}, 7, 40),
                          std::make_shared<RandomImages>(Shape{2, 12, 12}, 7, 10)};
   const TemporaryFolder folder;

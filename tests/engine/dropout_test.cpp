@@ -68,7 +68,7 @@ Tensor any_gradient() {
 
 }  // namespace
 
-TEST_CASE("S21: a step's dropout is drawn by seed, layer, step and sample, by no replica and no micro-batch") {
+TEST_CASE("a step's dropout depends on seed, layer, step and sample, not on replica and micro-batch") {
   const std::vector<std::int64_t> samples{5, (std::int64_t{1} << 33) + 9, 59999, 1000};
   const Batch batch = blocks(samples);
   for (const int replicas : {1, 2, 3})
@@ -91,7 +91,7 @@ TEST_CASE("S21: a step's dropout is drawn by seed, layer, step and sample, by no
       }
 }
 
-TEST_CASE("each forward of the wrapper draws new masks, whatever follows it") {
+TEST_CASE("each forward of the wrapper draws new masks") {
   const Batch batch = blocks(kRowNumbers);
   for (const int replicas : {1, 3}) {
     DataParallel net(two_dropouts(), on_cpus(replicas));
@@ -128,7 +128,7 @@ TEST_CASE("each forward of the wrapper draws new masks, whatever follows it") {
   }
 }
 
-TEST_CASE("an optimizer of one's own trains as the engine's does, dropout and a resumed run included") {
+TEST_CASE("a user-written optimizer trains as the engine's, with dropout and a resumed run") {
   const Model model = small_convnet(/*dropout=*/true);
   const auto batch_of = [&](std::uint64_t step) {
     Batch batch = random_batch(model, 9, step);

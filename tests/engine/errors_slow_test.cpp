@@ -1,4 +1,4 @@
-// F1: repeated failures with eight replicas.
+// Repeated failures with eight replicas.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -19,7 +19,7 @@ std::ptrdiff_t thread_count() {
 
 }  // namespace
 
-TEST_CASE("S15: two hundred failures of one of eight replicas leak no thread and end in time") {
+TEST_CASE("two hundred failures of one of eight replicas leak no thread and end in time") {
   const Model model = small_convnet();
   setenv("DP_FAIL", "throw:backward:dev5:step0", 1);
   std::ptrdiff_t threads = 0;

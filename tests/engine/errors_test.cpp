@@ -1,4 +1,4 @@
-// Failing replicas: S5, S15, and the failpoints that cause the failures.
+// Failing replicas, rejected inputs, and the failpoints that cause the failures.
 #include <chrono>
 
 #include "dp/error.h"
@@ -28,7 +28,7 @@ std::string failure_of(const Model& model, const DataParallelOptions& options, i
 
 }  // namespace
 
-TEST_CASE("failpoints: the grammar") {
+TEST_CASE("failpoints: the grammar is parsed, and invalid texts are rejected") {
   using engine::parse_failpoints;
   CHECK(parse_failpoints("").empty());
   const auto points = parse_failpoints("throw:backward:dev1:step3,stall:reduce:250ms,nan:forward");
@@ -44,7 +44,7 @@ TEST_CASE("failpoints: the grammar") {
     CHECK_THROWS_AS(parse_failpoints(bad), Error);
 }
 
-TEST_CASE("S15: an exception in any phase on any replica comes home, named, and a new engine works") {
+TEST_CASE("an exception in any phase on any replica is rethrown with its place, and a new engine works") {
   const Model model = small_convnet();
   CHECK(failure_of(model, on_cpus(2), 1).empty());  // a sanitizer starts its own thread with our first thread
   const std::ptrdiff_t threads = thread_count();
@@ -70,14 +70,14 @@ TEST_CASE("S15: an exception in any phase on any replica comes home, named, and 
   CHECK(failure_of(model, on_cpus(2), 1).empty());
 }
 
-TEST_CASE("S15: the gathered loss fails like any other phase") {
+TEST_CASE("a failure in the gathered loss is reported like one in any other phase") {
   FailEnvironment fail("throw:loss:dev0:step0");
   DataParallelOptions options = on_cpus(3);
   options.loss = LossAt::gathered;
   CHECK(failure_of(small_convnet(), options, 1).find("replica 0 (cpu) failed in loss of step 0") != std::string::npos);
 }
 
-TEST_CASE("S15: of several failures the lowest device is reported, the others attached") {
+TEST_CASE("of several failures the lowest device is reported with the others attached") {
   FailEnvironment fail("throw:scatter:step0");
   DataParallel net(small_convnet(), on_cpus(4));
   try {
@@ -104,7 +104,7 @@ TEST_CASE("a stalled replica changes nothing but the time") {
   }
 }
 
-TEST_CASE("NaN: abort names step and replica, before the next step") {
+TEST_CASE("NaN: abort names step and replica before the next step") {
   for (const char* where : {"forward", "backward", "reduce"})
     for (const int replica : {0, 1}) {
       FailEnvironment fail(std::string("nan:") + where + ":dev" + std::to_string(replica) + ":step2");
@@ -121,7 +121,7 @@ TEST_CASE("NaN: abort names step and replica, before the next step") {
     }
 }
 
-TEST_CASE("NaN: skip leaves weights and momenta alone on every replica, and is counted") {
+TEST_CASE("NaN: skip leaves weights and momenta unchanged on every replica and counts the step") {
   const Model model = small_convnet();
   for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded}) {
     DataParallelOptions options = on_cpus(3);
@@ -167,7 +167,7 @@ TEST_CASE("NaN: a skipped step leaves running statistics and the epoch's loss re
   CHECK(std::isfinite(net.take_stats().loss()));
 }
 
-TEST_CASE("S5: inputs that disagree are refused, naming both") {
+TEST_CASE("inputs of different batch sizes are rejected with both sizes named") {
   const Model model = small_convnet();
   DataParallel net(model, on_cpus(2));
   Batch batch = random_batch(model, 8);
@@ -182,7 +182,7 @@ TEST_CASE("S5: inputs that disagree are refused, naming both") {
   net.train_step(random_batch(model, 8), {});  // a refused batch leaves the engine usable
 }
 
-TEST_CASE("impossible options are refused") {
+TEST_CASE("invalid options are rejected") {
   const Model model = small_convnet();
   const auto with = [&](auto change) {
     DataParallelOptions options = on_cpus(1);

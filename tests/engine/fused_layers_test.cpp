@@ -74,7 +74,7 @@ TEST_CASE("fused layers: plans with them train to the same bits") {
 
 // The dropout is the ReLU's only reader, so the ReLU stays fused into the convolution. The ReLU's gradient needs the
 // convolution's output.
-TEST_CASE("fused layers: a pool behind a dropout that drops nothing") {
+TEST_CASE("fused layers: a pool after an inactive dropout trains to the same bits") {
   ModelBuilder m("idle_dropout", Shape{4, 8, 8});
   ModelBuilder::Node x = m.relu(m.conv2d("conv1", m.input(), {.out_channels = 6, .kernel = 3, .padding = 1}));
   x = m.max_pool2d(m.dropout("dropout", x, 0.5f), {.kernel = 2, .stride = 2});

@@ -1,4 +1,4 @@
-// The guarantees of SEMANTICS for gradients and steps: CPU replicas against one float64 reference device.
+// Promises of docs/reference/semantics.md about gradients and steps: CPU replicas against one float64 reference device.
 #include "dp/error.h"
 #include "support/catch.h"
 #include "support/training.h"
@@ -19,7 +19,7 @@ const std::vector<Reduce> kReduces{Reduce::master, Reduce::all_reduce, Reduce::s
 
 }  // namespace
 
-TEST_CASE("S10: gradients of the wrapper equal the float64 reference for every remainder of B by N") {
+TEST_CASE("gradients of the wrapper equal the float64 reference for every remainder of B by N") {
   const Model model = smooth_convnet();
   for (const std::int64_t rows : {1, 2, 3, 4, 5, 7, 9, 16, 33}) {
     const Batch batch = random_batch(model, rows, static_cast<std::uint64_t>(rows));
@@ -35,7 +35,7 @@ TEST_CASE("S10: gradients of the wrapper equal the float64 reference for every r
   }
 }
 
-TEST_CASE("S10: gradients of a network with ReLU and pooling equal the reference") {
+TEST_CASE("gradients of a network with ReLU and pooling equal the reference") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 13);
   const auto expected = gradients_of(model, on_reference(), batch);
@@ -72,7 +72,7 @@ TEST_CASE("the engine's float64 gradients equal central differences of its loss"
     }
 }
 
-TEST_CASE("S11: the loss on the replicas and the loss gathered on the master reach the same weights") {
+TEST_CASE("the loss on the replicas and the loss gathered on the master reach the same weights") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 11);
   const auto after_step = [&](LossAt loss, int replicas) {
@@ -95,7 +95,7 @@ TEST_CASE("S11: the loss on the replicas and the loss gathered on the master rea
   }
 }
 
-TEST_CASE("S11: a batch of fewer rows than micro-batches, with the loss on the replicas or gathered") {
+TEST_CASE("a batch with fewer rows than micro-batches trains alike with local and gathered loss") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 3);
   for (const int replicas : {1, 2}) {
@@ -112,7 +112,7 @@ TEST_CASE("S11: a batch of fewer rows than micro-batches, with the loss on the r
   }
 }
 
-TEST_CASE("S12: every reduce reaches the same weights, bit for bit, in buckets of any size") {
+TEST_CASE("every reduce reaches the same weights bit for bit, with buckets of any size") {
   const Model model = small_convnet(/*dropout=*/true);
   const auto run = [&](Reduce reduce, int replicas, std::size_t bucket_bytes, bool clip) {
     DataParallelOptions options = on_cpus(replicas);
@@ -141,7 +141,7 @@ TEST_CASE("S12: every reduce reaches the same weights, bit for bit, in buckets o
     }
 }
 
-TEST_CASE("S13: micro-batches of one step equal the whole batch") {
+TEST_CASE("the micro-batches of one step equal the whole batch") {
   const Model model = smooth_convnet();
   for (const std::int64_t rows : {1, 5, 12}) {
     const Batch batch = random_batch(model, rows);
@@ -165,7 +165,7 @@ TEST_CASE("S13: micro-batches of one step equal the whole batch") {
   }
 }
 
-TEST_CASE("S21: dropout does not depend on the number of replicas or micro-batches") {
+TEST_CASE("dropout does not depend on the number of replicas or micro-batches") {
   const Model model = small_convnet(/*dropout=*/true);
   const Batch batch = random_batch(model, 12);
   const auto moved = [&](int replicas, int micros) {

@@ -40,7 +40,7 @@ std::string digest_after_six_steps(int replicas, BatchNormMode mode, std::int64_
 
 }  // namespace
 
-TEST_CASE("L2: six steps of ResNet18 give one digest at 1, 2, 4 and 8 replicas, augmented, in every mode") {
+TEST_CASE("L2: six steps of ResNet18 with augmentation give one digest at 1, 2, 4 and 8 replicas in every mode") {
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
     for (const std::int64_t batch : {16, 13}) {
       const std::string expected = digest_after_six_steps(1, mode, batch, 1);

@@ -33,7 +33,7 @@ DataParallelOptions on_shards(int replicas, int shards) {
 
 }  // namespace
 
-TEST_CASE("L2: equal bits at 1, 2, 4 and 8 replicas in every mode of batch normalisation") {
+TEST_CASE("L2: bits are equal at 1, 2, 4 and 8 replicas in every mode of batch normalisation") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync})
     for (const std::int64_t rows : {16, 13, 5}) {                 // shards of equal size, of two sizes, and empty ones
@@ -50,7 +50,7 @@ TEST_CASE("L2: equal bits at 1, 2, 4 and 8 replicas in every mode of batch norma
     }
 }
 
-TEST_CASE("L2: whatever the reduction, the clipping and the micro-batches, also where the shards are no power of two") {
+TEST_CASE("L2: bits are equal for every reduction, clipping and micro-batches, also with six shards") {
   const Model model = small_convnet(/*dropout=*/true);
   for (const bool clip : {false, true})
     for (const int micros : {1, 2}) {
@@ -72,7 +72,7 @@ TEST_CASE("L2: whatever the reduction, the clipping and the micro-batches, also 
     }
 }
 
-TEST_CASE("a shard without rows adds nothing, whatever it had in the step before") {
+TEST_CASE("a shard without rows adds nothing, whatever it held in the step before") {
   const Model model = small_convnet();
   for (const int replicas : {1, 2, 3, 6}) {
     INFO(replicas << " replicas");
@@ -85,7 +85,7 @@ TEST_CASE("a shard without rows adds nothing, whatever it had in the step before
   }
 }
 
-TEST_CASE("logical shards equal the plain computation to rounding") {
+TEST_CASE("logical shards equal the plain computation up to rounding") {
   const Model model = residual_net(/*relu=*/false);
   const Batch batch = random_batch(model, 12);
   const auto moved = [&](const DataParallelOptions& options) {
@@ -101,7 +101,7 @@ TEST_CASE("logical shards equal the plain computation to rounding") {
   CHECK(worst.error <= 2e-5);  // rounding of float32 weights, as for micro-batches
 }
 
-TEST_CASE("logical shards that cannot be had are refused with a way out") {
+TEST_CASE("invalid logical shards are rejected with a remedy") {
   const Model model = small_convnet();
   CHECK_THROWS_WITH(DataParallel(model, on_shards(3, 8)), Catch::Contains("multiple of 3"));
   DataParallelOptions gathered = on_shards(2, 4);

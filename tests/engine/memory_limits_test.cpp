@@ -42,7 +42,7 @@ std::int64_t number_in(const std::string& text, const std::string& before) {
   return std::stoll(text.substr(at + before.size()));
 }
 
-TEST_CASE("replicas whose weights do not fit together are refused before the first is made") {
+TEST_CASE("replicas whose weights together exceed memory are rejected before the first is made") {
   const Model model = models::mlp({.hidden = {1024}});
   const std::size_t each = [&] {
     DataParallel net(model, on_cpus(1));
@@ -68,7 +68,7 @@ TEST_CASE("replicas whose weights do not fit together are refused before the fir
   }
 }
 
-TEST_CASE("a control group's limit counts as the machine's does") {
+TEST_CASE("a control group's limit counts like the machine's") {
   const FakeSystem system;
   system.set_available(64'000'000);
   system.write("/proc/self/cgroup", "0::/job\n");
@@ -81,7 +81,7 @@ TEST_CASE("a control group's limit counts as the machine's does") {
 }
 
 // The smallest limit that prepare() accepts equals the memory that it then allocates.
-TEST_CASE("activations and momenta are refused before they are made, with the batch that fits") {
+TEST_CASE("activations and momenta that exceed memory are rejected with the batch size that fits") {
   const Model model = small_convnet();
   for (const int shards : {0, 4})
     for (const int replicas : {1, 2}) {
@@ -122,7 +122,7 @@ TEST_CASE("activations and momenta are refused before they are made, with the ba
     }
 }
 
-TEST_CASE("a step without prepare is judged by the sum of its replicas too") {
+TEST_CASE("a step without prepare is checked against the sum of its replicas too") {
   const Model model = small_convnet();
   const FakeSystem system;
   system.set_available(64'000);

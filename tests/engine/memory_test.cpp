@@ -22,7 +22,7 @@ void check_equal(const MemoryUse& estimated, const MemoryUse& held) {
 
 }  // namespace
 
-TEST_CASE("the estimate of memory is what is then held, kind by kind") {
+TEST_CASE("the memory estimate equals the memory held, kind by kind") {
   const Model model = residual_net();
   for (const int replicas : {1, 2, 3})
     for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
@@ -50,7 +50,7 @@ TEST_CASE("the estimate of memory is what is then held, kind by kind") {
         }
 }
 
-TEST_CASE("the largest batch fits, and one a little larger does not") {
+TEST_CASE("the largest batch fits, and a slightly larger one does not") {
   const Model model = small_convnet();
   const DataParallelOptions options = on_cpus(2);
   const auto total = [&](std::int64_t batch) {
@@ -66,7 +66,7 @@ TEST_CASE("the largest batch fits, and one a little larger does not") {
   CHECK(largest_batch(model, options, 1000) == 0);
 }
 
-TEST_CASE("the moving average follows the weights and comes back from a swap") {
+TEST_CASE("the moving average follows the weights and is unchanged after a swap") {
   const Model model = residual_net();
   DataParallelOptions options = on_cpus(2);
   options.ema_decay = 0.75;

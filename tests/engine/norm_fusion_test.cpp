@@ -80,7 +80,7 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("norm fusion: which convolution can do what for a normalisation") {
+TEST_CASE("norm fusion: each convolution offers the parts of a normalisation that it can compute") {
   const std::vector<Node> nodes = fuse(residual_net(), true);
   const auto name = [&](int i) { return i < 0 ? "-" : nodes[static_cast<std::size_t>(i)].name; };
   const auto found = [&](bool adjacent) {
@@ -125,7 +125,7 @@ TEST_CASE("norm fusion: fused plans train to the same bits") {
   }
 }
 
-TEST_CASE("norm fusion: where each normalised tensor has one reader, its memory is saved") {
+TEST_CASE("norm fusion: a normalised tensor with one reader needs no memory") {
   const Model model = residual_net();
   const NormTable norms(model);
   const auto plan_of = [&](NormFusion mode, bool training) {
@@ -152,7 +152,7 @@ TEST_CASE("norm fusion: where each normalised tensor has one reader, its memory 
   }
 }
 
-TEST_CASE("norm fusion: a normalised tensor is left out where that was measured to be faster") {
+TEST_CASE("norm fusion: a normalised tensor is left out if that was measured to be faster") {
   const Model model = residual_net();
   const NormTable norms(model);
   std::map<std::string, double> seconds{{"batch_norm_forward", 2},

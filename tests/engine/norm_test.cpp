@@ -28,7 +28,7 @@ Model narrowing_net() {
 
 }  // namespace
 
-TEST_CASE("batch normalisation: each layer has the eps and the momentum that its model gives it") {
+TEST_CASE("batch normalisation: each layer has the eps and the momentum of its model") {
   for (const DeviceKind kind : tested_kinds()) {
     INFO(to_string(Device{kind, 0}));
     DataParallelOptions options = kind == DeviceKind::cuda ? on_gpus(1, 1) : on_cpus(1);
@@ -37,8 +37,7 @@ TEST_CASE("batch normalisation: each layer has the eps and the momentum that its
   }
 }
 
-TEST_CASE(
-    "batch normalisation: micro-batches track their statistics one after another, and each counts, as in PyTorch") {
+TEST_CASE("batch normalisation: each micro-batch updates the running statistics in turn and counts, as in PyTorch") {
   const Model model = residual_net();
   for (const std::int64_t rows : {10, 2}) {
     const Batch batch = random_batch(model, rows);
@@ -62,7 +61,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("batch normalisation: one value a channel is refused in training, before any work, and nowhere else") {
+TEST_CASE("batch normalisation: a single value per channel is rejected in training before any work, and nowhere else") {
   const Model model = narrowing_net();
   const auto refused = [&](DataParallelOptions options, std::int64_t rows, const char* way_out) {
     DataParallel net(model, options), other(model, options);

@@ -22,7 +22,7 @@ TEST_CASE("fusion: mnist_convnet becomes six nodes, five without dropout") {
   CHECK(fuse(models::mnist_convnet(), false).size() == 5);
 }
 
-TEST_CASE("placement: buffers that live together do not overlap, others share") {
+TEST_CASE("placement: buffers that are live together do not overlap, others share memory") {
   Random random(3, RandomUse::synthetic);
   for (int round = 0; round < 50; ++round) {
     std::vector<Lifetime> buffers(1 + random.below(30));
@@ -48,7 +48,7 @@ TEST_CASE("placement: buffers that live together do not overlap, others share") 
   CHECK(place(apart) == 1024);
 }
 
-TEST_CASE("parameters: aligned, in forward order, and buckets cover them from the end") {
+TEST_CASE("parameters: they are aligned and in forward order, and buckets cover them from the end") {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   const Model model = models::mnist_convnet();
   const NormTable norms(model);
@@ -86,7 +86,7 @@ ParameterTable table_of(const Model& model, std::int64_t granularity, bool vecto
 
 }  // namespace
 
-TEST_CASE("parameters: the bucket that becomes ready last holds a MiB at most, however large the others are") {
+TEST_CASE("parameters: the bucket that becomes ready last holds at most one MiB, however large the others are") {
   const ParameterTable table = table_of(models::resnet18({.classes = 100, .input = {3, 32, 32}}), 1);
   for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{25} << 20}) {
     const std::vector<Bucket> usual = table.buckets(bytes), capped = table.buckets(bytes, kLastBucket);
@@ -113,8 +113,7 @@ TEST_CASE("parameters: the bucket that becomes ready last holds a MiB at most, h
   CHECK(large.buckets(std::size_t{1} << 30, 16).back().range.end == large.entry(1).offset);  // at least one entry
 }
 
-TEST_CASE(
-    "parameters: with a granularity the slices of every bucket are even, and buckets wait for all that they hold") {
+TEST_CASE("parameters: with a granularity every bucket has even slices and waits for all of its parameters") {
   for (const Model& model : {models::resnet18({.classes = 100, .input = {3, 32, 32}}), models::mnist_convnet(),
                              models::resnet18({.classes = 10, .input = {3, 8, 8}, .width = 8})})
     for (const int ranks : {2, 3, 4, 8}) {
@@ -144,7 +143,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("parameters: vectors that lie together are a bucket of their own, the last") {
+TEST_CASE("parameters: vectors that are stored together form the last bucket") {
   const Model model = models::resnet18({.classes = 100, .input = {3, 32, 32}});
   for (const std::int64_t granularity : {std::int64_t{1}, 4 * kernels::kNormBlock}) {
     const ParameterTable usual = table_of(model, granularity), table = table_of(model, granularity, true);
@@ -182,7 +181,7 @@ TEST_CASE("parameters: vectors that lie together are a bucket of their own, the 
   }
 }
 
-TEST_CASE("a plan tells its steps, its memory and its reorders") {
+TEST_CASE("a plan describes its steps, its memory and its reorders") {
   auto context = kernels::backend(DeviceKind::cpu).open({DeviceKind::cpu, 0}, {});
   const Model model = models::mnist_convnet();
   const NormTable norms(model);
@@ -198,7 +197,7 @@ TEST_CASE("a plan tells its steps, its memory and its reorders") {
   CHECK(training.reorders() <= 3);
 }
 
-TEST_CASE("a plan refuses a model that does not end in class scores") {
+TEST_CASE("a plan rejects a model that does not end in class scores") {
   auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
   ModelBuilder m("open_end", Shape{1, 8, 8});
   const Model model = m.build(m.conv2d("conv", m.input(), {.out_channels = 2}));

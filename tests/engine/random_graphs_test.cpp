@@ -22,8 +22,7 @@ bool is_of(const Model& model, int index) {
 
 }  // namespace
 
-TEST_CASE(
-    "random graphs: sixty have every layer, several readers, residuals of residuals, and ReLUs of convolutions added") {
+TEST_CASE("random graphs: sixty graphs cover every layer, several readers, and nested residuals") {
   std::map<std::string, int> found;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const Model model = random_graph(seed);
@@ -50,6 +49,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("random graphs: gradients equal difference quotients, fused, synchronised and on the CPU too") {
+TEST_CASE("random graphs: gradients equal difference quotients, also fused, synchronised and on the CPU") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) check_gradients(seed);
 }

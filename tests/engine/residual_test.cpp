@@ -1,4 +1,4 @@
-// Residual networks, and batch normalisation over replicas (S8).
+// Residual networks, and batch normalisation over replicas.
 #include "dp/error.h"
 #include "engine/plan/fusion.h"
 #include "support/catch.h"
@@ -35,7 +35,7 @@ DataParallelOptions with_norm(DataParallelOptions options, BatchNormMode mode) {
 
 }  // namespace
 
-TEST_CASE("fusion: a block's second normalisation runs with the addition and the ReLU") {
+TEST_CASE("fusion: a block's second normalisation is fused with the addition and the ReLU") {
   std::vector<std::string> names;
   for (const engine::Node& node : engine::fuse(residual_net(), true)) names.push_back(node.name);
   CHECK(names == std::vector<std::string>{"conv1",    "bn1+relu",       "a.conv1",        "a.bn1+relu",
@@ -45,7 +45,7 @@ TEST_CASE("fusion: a block's second normalisation runs with the addition and the
                                           "c.skip",   "c.bn+add",       "avg_pool",       "fc"});
 }
 
-TEST_CASE("fusion: a layer that nothing reads is refused by name") {
+TEST_CASE("fusion: a layer without a reader is rejected by name") {
   ModelBuilder m("loose", Shape{2, 4, 4});
   m.conv2d("unread", m.input(), {.out_channels = 2, .kernel = 1});
   const Model model = m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 3}));
@@ -95,7 +95,7 @@ TEST_CASE("a residual network on the CPU equals the float64 reference") {
   }
 }
 
-TEST_CASE("an addition of a flattened image and a row of features") {
+TEST_CASE("the sum of a flattened image and a feature row equals the reference") {
   ModelBuilder m("rows_and_maps", Shape{2, 5, 5});
   const auto map = m.conv2d("conv", m.input(), {.out_channels = 9, .kernel = 3, .bias = false});
   const auto row = m.linear("fc1", m.flatten(map), {.out_features = 81});
@@ -110,7 +110,7 @@ TEST_CASE("an addition of a flattened image and a row of features") {
   }
 }
 
-TEST_CASE("S8: synchronised statistics make any number of replicas one device with the whole batch") {
+TEST_CASE("with synchronised statistics any number of replicas equals one device with the whole batch") {
   const Model model = residual_net(/*relu=*/false);
   // A single image would give zero gradients in the last normalisation: the following pool averages over the same
   // image.
@@ -126,9 +126,9 @@ TEST_CASE("S8: synchronised statistics make any number of replicas one device wi
                     state = worst_error(got.state, expected.state);
         INFO("rows " << rows << ", replicas " << replicas << ", gradient " << gradients.name << ", state "
                      << state.name);
-        // The tolerance of S10. Measured: 6.7e-6 for biases before a convolution and its normalisation. The
-        // normalisation removes a constant shift except at the image border, so their gradients are small remainders of
-        // large sums.
+        // The tolerance of promise 10 in docs/reference/semantics.md. Measured: 6.7e-6 for biases before a convolution
+        // and its normalisation. The normalisation removes a constant shift except at the image border, so their
+        // gradients are small remainders of large sums.
         CHECK(gradients.error <= 1e-5);
         CHECK(state.error <= 1e-5);                                            // measured 1.6e-6
         CHECK(relative_error(got.predictions, expected.predictions) <= 4e-7);  // measured 4.1e-8
@@ -136,7 +136,7 @@ TEST_CASE("S8: synchronised statistics make any number of replicas one device wi
   }
 }
 
-TEST_CASE("S8: the running statistics of `master` are those of the first shard") {
+TEST_CASE("the running statistics of `master` are those of the first shard") {
   const Model model = residual_net();
   const Batch batch = random_batch(model, 9);
   Batch first;
@@ -148,7 +148,7 @@ TEST_CASE("S8: the running statistics of `master` are those of the first shard")
     CHECK(bit_equal(named(got, ending), named(expected, ending)));
 }
 
-TEST_CASE("S8: `pooled` normalises by shard and keeps the statistics of the whole batch") {
+TEST_CASE("`pooled` normalises by shard and tracks the statistics of the whole batch") {
   const Model model = residual_net();
   const Batch batch = random_batch(model, 8);
   const Outcome one = run(model, on_cpus(1), batch), master = run(model, on_cpus(3), batch),
@@ -164,7 +164,7 @@ TEST_CASE("S8: `pooled` normalises by shard and keeps the statistics of the whol
   CHECK(bit_equal(run(model, with_norm(on_cpus(1), BatchNormMode::pooled), batch).state, one.state));
 }
 
-TEST_CASE("S8: every replica evaluates with the master's statistics") {
+TEST_CASE("every replica evaluates with the master's statistics") {
   const Model model = residual_net();
   const Batch batch = random_batch(model, 9);
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
@@ -193,7 +193,7 @@ TEST_CASE("S8: every replica evaluates with the master's statistics") {
   }
 }
 
-TEST_CASE("S8: a replica that throws between the statistics' exchanges stops the step, not the process") {
+TEST_CASE("a replica that throws between the reductions of statistics stops the step, not the process") {
   const Model model = residual_net();
   for (const char* failure : {"throw:forward:dev1:step1", "throw:backward:dev0:step1"}) {
     setenv("DP_FAIL", failure, 1);
@@ -204,7 +204,7 @@ TEST_CASE("S8: a replica that throws between the statistics' exchanges stops the
   }
 }
 
-TEST_CASE("fast convolutions are other roundings of the same gradients") {
+TEST_CASE("fast convolutions give the same gradients up to rounding") {
   ModelBuilder m("wide", Shape{3, 16, 16});
   auto x = m.conv2d("conv1", m.input(), {.out_channels = 32, .kernel = 3, .padding = 1, .bias = false});
   x = m.batch_norm2d("bn", m.conv2d("conv2", x, {.out_channels = 48, .kernel = 3, .padding = 1, .bias = false}));

@@ -28,12 +28,12 @@ DataParallelOptions rounding(DataParallelOptions options) {
 
 }  // namespace
 
-TEST_CASE("sums in bfloat16: each replica's gradients rounded, added in float32, rounded once, in every reduction") {
+TEST_CASE("bfloat16 reduction: each gradient is rounded, added in float32, and rounded once, in every reduction") {
   for (const int replicas : {2, 3, 4}) check_rounded_sums(small_convnet(), on_cpus(replicas), 13);
   check_rounded_sums(small_convnet(), on_cpus(4), 3);  // one replica has no rows
 }
 
-TEST_CASE("sums in bfloat16: training stays within rounding, weights and momenta stay float32") {
+TEST_CASE("bfloat16 reduction: training stays within rounding, and weights and momenta stay float32") {
   for (const bool clip : {false, true})
     for (const Reduce reduce : kReductions) {
       DataParallelOptions options = on_cpus(3);
@@ -43,7 +43,7 @@ TEST_CASE("sums in bfloat16: training stays within rounding, weights and momenta
     }
 }
 
-TEST_CASE("sums in bfloat16: one result in every reduction, however buckets are cut, clipped and accumulated") {
+TEST_CASE("bfloat16 reduction: every reduction gives one result, for any buckets, with clipping and accumulation") {
   const Model model = small_convnet(/*dropout=*/true);
   for (const bool clip : {false, true}) {
     std::vector<NamedTensor> expected;
@@ -63,7 +63,7 @@ TEST_CASE("sums in bfloat16: one result in every reduction, however buckets are 
   }
 }
 
-TEST_CASE("sums in bfloat16: with logical shards still the same bits on 1, 2 and 4 replicas") {
+TEST_CASE("bfloat16 reduction: logical shards give the same bits on 1, 2 and 4 replicas") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   DataParallelOptions options = on_cpus(1);
   options.logical_shards = 4;
@@ -80,7 +80,7 @@ TEST_CASE("sums in bfloat16: with logical shards still the same bits on 1, 2 and
     }
 }
 
-TEST_CASE("sums in bfloat16: one replica sums nothing and rounds nothing") {
+TEST_CASE("bfloat16 reduction: one replica reduces nothing and rounds nothing") {
   const Model model = small_convnet();
   CHECK(bit_equal(rounded_course(model, on_cpus(1), DType::bf16, 8).weights,
                   rounded_course(model, on_cpus(1), DType::f32, 8).weights));
@@ -89,7 +89,7 @@ TEST_CASE("sums in bfloat16: one replica sums nothing and rounds nothing") {
   CHECK_THAT(net.describe_plan(8), Catch::Contains("one replica sums nothing"));
 }
 
-TEST_CASE("sums in bfloat16: memory is what was estimated, and the plan says what is done") {
+TEST_CASE("bfloat16 reduction: memory equals the estimate, and the plan describes the reduction") {
   const Model model = small_convnet();
   for (const int shards : {0, 6}) {
     DataParallelOptions options = rounding(on_cpus(2));
@@ -106,7 +106,7 @@ TEST_CASE("sums in bfloat16: memory is what was estimated, and the plan says wha
   }
 }
 
-TEST_CASE("sums in bfloat16: a NaN of one replica is not lost, and skips or ends the step as ever") {
+TEST_CASE("bfloat16 reduction: a NaN of one replica survives and skips or ends the step") {
   const Model model = small_convnet();
   for (const Reduce reduce : kReductions)
     for (const OnNonfinite on_nonfinite : {OnNonfinite::skip, OnNonfinite::abort}) {
@@ -128,7 +128,7 @@ TEST_CASE("sums in bfloat16: a NaN of one replica is not lost, and skips or ends
     }
 }
 
-TEST_CASE("sums in bfloat16: what cannot be is refused and says what to do") {
+TEST_CASE("bfloat16 reduction: invalid combinations are rejected with the remedy") {
   const Model model = small_convnet();
   CHECK_THAT(refusal(model, rounding(on_reference())), Catch::Contains("float64") && Catch::Contains("leave"));
   DataParallelOptions options = on_cpus(2);

@@ -7,7 +7,7 @@ using dp::Split;
 using dp::split_batch;
 using Sizes = std::vector<std::int64_t>;
 
-TEST_CASE("S1: chunk is torch.chunk") {
+TEST_CASE("chunk equals torch.chunk") {
   CHECK(split_batch(5, 4, Split::chunk) == Sizes{2, 2, 1});
   CHECK(split_batch(6, 4, Split::chunk) == Sizes{2, 2, 2});
   CHECK(split_batch(9, 4, Split::chunk) == Sizes{3, 3, 3});
@@ -17,7 +17,7 @@ TEST_CASE("S1: chunk is torch.chunk") {
   CHECK(split_batch(36, 7, Split::chunk).size() == 6);
 }
 
-TEST_CASE("S2: balanced sizes differ by at most one") {
+TEST_CASE("balanced sizes differ by at most one") {
   CHECK(split_batch(10, 4, Split::balanced) == Sizes{3, 3, 2, 2});
   for (std::int64_t batch = 1; batch < 40; ++batch)
     for (int replicas = 1; replicas <= 9; ++replicas) {
@@ -32,7 +32,7 @@ TEST_CASE("S2: balanced sizes differ by at most one") {
     }
 }
 
-TEST_CASE("S3: fewer rows than replicas leave the last ones idle, and an empty batch is an error") {
+TEST_CASE("fewer rows than replicas leave the last replicas idle, and an empty batch is an error") {
   CHECK(split_batch(2, 4, Split::balanced) == Sizes{1, 1});
   CHECK_THROWS_AS(split_batch(0, 4, Split::balanced), dp::Error);
   CHECK_THROWS_AS(split_batch(4, 0, Split::balanced), dp::Error);

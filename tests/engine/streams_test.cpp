@@ -30,7 +30,7 @@ std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& op
 
 }  // namespace
 
-TEST_CASE("S14: asynchronous streams give the same bits as running in order") {
+TEST_CASE("asynchronous streams give the same bits as inline streams") {
   const Model model = small_convnet(/*dropout=*/true);
   for (const int replicas : {1, 2, 4})
     for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
@@ -53,7 +53,7 @@ TEST_CASE("S14: asynchronous streams give the same bits as running in order") {
         }
 }
 
-TEST_CASE("S8, S14: batch normalisation and logical shards over asynchronous streams give the same bits") {
+TEST_CASE("batch normalisation and logical shards on asynchronous streams give the same bits") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int replicas : {2, 3})
     for (const BatchNormMode mode : {BatchNormMode::pooled, BatchNormMode::sync})
@@ -70,7 +70,7 @@ TEST_CASE("S8, S14: batch normalisation and logical shards over asynchronous str
       }
 }
 
-TEST_CASE("S14: sums in bfloat16 over asynchronous streams give the same bits") {
+TEST_CASE("a bfloat16 reduction on asynchronous streams gives the same bits") {
   const Model model = residual_net();
   for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
     for (const int shards : {0, 6}) {
@@ -86,7 +86,7 @@ TEST_CASE("S14: sums in bfloat16 over asynchronous streams give the same bits") 
     }
 }
 
-TEST_CASE("the wrapper over asynchronous streams") {
+TEST_CASE("the wrapper on asynchronous streams gives the same bits") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 10);
   const auto run = [&](int replicas) {

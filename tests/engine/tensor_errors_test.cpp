@@ -24,7 +24,7 @@ std::vector<NamedTensor> three(float first, float second, float third) {
 
 }  // namespace
 
-TEST_CASE("relative error: of the norm, of the distance from an origin, and of nothing") {
+TEST_CASE("relative error: it is relative to the norm, or to the distance from an origin") {
   const Tensor b = tensor({3, 4}), a = tensor({3, 4.5f}), origin = tensor({3, 3});
   CHECK(relative_error(a, b) == Approx(0.1));
   CHECK(relative_error(a, b, &origin) == Approx(0.5));
@@ -32,7 +32,7 @@ TEST_CASE("relative error: of the norm, of the distance from an origin, and of n
   CHECK(relative_error(b, b) == 0);
 }
 
-TEST_CASE("relative error: NaN, infinity and other shapes are infinitely far, on either side") {
+TEST_CASE("relative error: NaN, infinity and another shape are infinitely far on either side") {
   const Tensor good = tensor({1, 2});
   for (const Tensor& bad : {tensor({1, kNan}), tensor({1, kInf}), tensor({1, -kInf}), tensor({1, 2, 0}), tensor({1}),
                             good.reshaped(Shape{2, 1})}) {
@@ -44,7 +44,7 @@ TEST_CASE("relative error: NaN, infinity and other shapes are infinitely far, on
   CHECK(relative_error(tensor({kInf}), tensor({kInf})) == kInfinitelyFar);
 }
 
-TEST_CASE("worst error: a NaN stays the worst, wherever it is and however large the others are") {
+TEST_CASE("worst error: a NaN is the worst, whatever its place and the other errors") {
   const auto expected = three(1, 1, 1);
   for (const auto& got : {three(kNan, 5e5f, 2), three(5e5f, kNan, 2), three(5e5f, 2, kNan), three(kNan, kNan, 1)}) {
     const Worst worst = worst_error(got, expected);
@@ -59,7 +59,7 @@ TEST_CASE("worst error: a NaN stays the worst, wherever it is and however large 
   CHECK(worst_error(expected, expected).error == 0);
 }
 
-TEST_CASE("worst error: tensors that are missing, too many, renamed or of another shape are infinitely far") {
+TEST_CASE("worst error: missing, surplus, renamed and reshaped tensors are infinitely far") {
   const auto all = three(1, 2, 3);
   auto fewer = all, more = all, renamed = all, reshaped = all;
   fewer.pop_back();
@@ -84,7 +84,7 @@ TEST_CASE("bit equality: signs of zero, types and shapes count, and a NaN equals
   CHECK_FALSE(bit_equal(one(Tensor(Shape{1}, DType::i64)), one(Tensor(Shape{1}, DType::f64))));
 }
 
-TEST_CASE("larger error: what is not finite is infinity, on either side") {
+TEST_CASE("larger error: a non-finite value gives infinity on either side") {
   CHECK(larger_error(1, 2) == 2);
   CHECK(larger_error(2, 1) == 2);
   for (const double bad : {std::nan(""), kInfinitelyFar, -kInfinitelyFar}) {

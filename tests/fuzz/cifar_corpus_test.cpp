@@ -19,7 +19,7 @@ Bytes input(bool hundred, int records) {
 
 }  // namespace
 
-TEST_CASE("good inputs of the CIFAR fuzzer are read, cut and lengthened ones refused") {
+TEST_CASE("the CIFAR fuzzer reads good inputs and rejects truncated and extended ones") {
   for (const bool hundred : {false, true})
     for (int records = 1; records <= 8; ++records) {
       Bytes bytes = input(hundred, records);
@@ -32,7 +32,7 @@ TEST_CASE("good inputs of the CIFAR fuzzer are read, cut and lengthened ones ref
   CHECK(run_cifar_case({}) == CifarVerdict::refused);
 }
 
-TEST_CASE("mutated inputs of the CIFAR fuzzer are read or refused, never worse") {
+TEST_CASE("the CIFAR fuzzer reads or rejects mutated inputs") {
   dp::Random random(6, dp::RandomUse::synthetic);
   int read = 0, refused = 0;
   for (int round = 0; round < 400; ++round) {

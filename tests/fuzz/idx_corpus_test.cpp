@@ -36,11 +36,11 @@ std::vector<Bytes> good_inputs() {
 
 }  // namespace
 
-TEST_CASE("good inputs of the IDX fuzzer are read") {
+TEST_CASE("the IDX fuzzer reads good inputs") {
   for (const Bytes& bytes : good_inputs()) CHECK(run_idx_case(bytes) == IdxVerdict::read);
 }
 
-TEST_CASE("bad inputs of the IDX fuzzer are refused") {
+TEST_CASE("the IDX fuzzer rejects bad inputs") {
   const Bytes bad[] = {{},
                        {0},
                        {0, 0},
@@ -57,7 +57,7 @@ TEST_CASE("bad inputs of the IDX fuzzer are refused") {
   for (const Bytes& bytes : bad) CHECK(run_idx_case(bytes) == IdxVerdict::refused);
 }
 
-TEST_CASE("mutated inputs of the IDX fuzzer are read or refused, never worse") {
+TEST_CASE("the IDX fuzzer reads or rejects mutated inputs") {
   dp::Random random(5, dp::RandomUse::synthetic);
   for (const Bytes& good : good_inputs())
     for (int round = 0; round < 500; ++round) {

@@ -7,12 +7,12 @@
 using dp::test::ImageVerdict;
 using dp::test::run_image_case;
 
-TEST_CASE("good inputs of the image fuzzer are decoded") {
+TEST_CASE("the image fuzzer decodes good inputs") {
   for (const std::string& name : dp::test::corpus_names())
     CHECK(run_image_case(dp::test::corpus_image(name)) == ImageVerdict::decoded);
 }
 
-TEST_CASE("mutated inputs of the image fuzzer are decoded or refused, never worse") {
+TEST_CASE("the image fuzzer decodes or rejects mutated inputs") {
   dp::Random random(7, dp::RandomUse::synthetic);
   int decoded = 0, refused = 0;
   for (const std::string& name : dp::test::corpus_names()) {

@@ -29,7 +29,7 @@ TEST_CASE("conv2d equals torch.nn.functional.conv2d, forward and backward") {
   });
 }
 
-TEST_CASE("linear equals torch.nn.functional.linear, forward and backward, of flattened images too") {
+TEST_CASE("linear equals torch.nn.functional.linear, forward and backward, also for flattened images") {
   const GoldenFile golden("layers.safetensors");
   for_each_case(golden, "linear", 3, [&](OpRig& rig, const std::string& prefix) {
     const HostTensor x = golden.values(prefix + "x"), w = golden.values(prefix + "w"), b = golden.values(prefix + "b");
@@ -38,7 +38,7 @@ TEST_CASE("linear equals torch.nn.functional.linear, forward and backward, of fl
   });
 }
 
-TEST_CASE("relu equals torch.nn.functional.relu, forward and backward, at zero too") {
+TEST_CASE("relu equals torch.nn.functional.relu, forward and backward, also at zero") {
   const GoldenFile golden("layers.safetensors");
   for_each_case(golden, "relu", 1, [&](OpRig& rig, const std::string& prefix) {
     const HostTensor x = golden.values(prefix + "x"), dy = golden.values(prefix + "dy");
@@ -59,7 +59,7 @@ TEST_CASE("max_pool2d equals torch.nn.functional.max_pool2d, forward and backwar
   });
 }
 
-TEST_CASE("the loss equals torch.nn.functional.cross_entropy with its gradient, with label smoothing") {
+TEST_CASE("the loss and its gradient equal torch.nn.functional.cross_entropy, with label smoothing") {
   const GoldenFile golden("layers.safetensors");
   for_each_case(golden, "cross_entropy", 4, [&](OpRig& rig, const std::string& prefix) {
     const HostTensor logits = golden.values(prefix + "logits");
@@ -77,7 +77,7 @@ TEST_CASE("the loss equals torch.nn.functional.cross_entropy with its gradient, 
   });
 }
 
-TEST_CASE("five updates equal torch.optim.SGD's: momentum, Nesterov, weight decay") {
+TEST_CASE("five updates equal torch.optim.SGD's with momentum, Nesterov and weight decay") {
   const GoldenFile golden("layers.safetensors");
   for_each_case(golden, "sgd", 6, [&](OpRig& rig, const std::string& prefix) {
     const std::span<const float> settings = golden.at(prefix + "settings").span<float>();

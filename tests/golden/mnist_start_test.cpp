@@ -12,7 +12,7 @@ using namespace dp::test;
 
 }  // namespace
 
-TEST_CASE("initial weights and batches are drawn as the golden script draws them, within PyTorch's bounds") {
+TEST_CASE("initial weights and batches equal the golden script's and lie within PyTorch's bounds") {
   const GoldenFile golden("mnist_steps.safetensors");
   const Model model = models::mnist_convnet();
   const auto weights = golden_initial_weights(model);

@@ -124,18 +124,12 @@ void check_gradients(DeviceKind kind, int replicas, double tolerance) {
 
 }  // namespace
 
-TEST_CASE("S10, S12: six steps on one CPU replica equal PyTorch's") { check_on_cpus(1); }
-TEST_CASE("S10, S12: six steps on two CPU replicas equal PyTorch's, for both splits and every reduce") {
-  check_on_cpus(2);
-}
-TEST_CASE("S10, S12: six steps on three CPU replicas equal PyTorch's, for both splits and every reduce") {
-  check_on_cpus(3);
-}
-TEST_CASE("S10, S12: six steps on four CPU replicas equal PyTorch's, for both splits and every reduce") {
-  check_on_cpus(4);
-}
+TEST_CASE("six steps on one CPU replica equal PyTorch's") { check_on_cpus(1); }
+TEST_CASE("six steps on two CPU replicas equal PyTorch's for both splits and every reduce") { check_on_cpus(2); }
+TEST_CASE("six steps on three CPU replicas equal PyTorch's for both splits and every reduce") { check_on_cpus(3); }
+TEST_CASE("six steps on four CPU replicas equal PyTorch's for both splits and every reduce") { check_on_cpus(4); }
 
-TEST_CASE("S1, S2, S10: six steps on seven CPU replicas of uneven shards equal PyTorch's") {
+TEST_CASE("six steps on seven CPU replicas with uneven shards equal PyTorch's") {
   CHECK(split_batch(kGoldenBatch, 7, Split::balanced) == std::vector<std::int64_t>{9, 9, 9, 9, 8, 8, 8});
   CHECK(split_batch(kGoldenBatch, 7, Split::chunk) == std::vector<std::int64_t>{9, 9, 9, 9, 9, 9, 6});
   check_six_steps(DeviceKind::cpu, 7, Reduce::master, Split::balanced, kFloat32, 1e-5);
@@ -146,13 +140,13 @@ TEST_CASE("six steps in float64 equal PyTorch's in float64") {
   check_six_steps(DeviceKind::reference, 2, Reduce::master, Split::balanced, kFloat64, 1e-9);
 }
 
-TEST_CASE("S10: gradients with label smoothing equal PyTorch's, whatever the number of replicas") {
+TEST_CASE("gradients with label smoothing equal PyTorch's for any number of replicas") {
   for (const int replicas : {1, 3, 4})
     check_gradients(DeviceKind::cpu, replicas, 1e-5);  // PyTorch's float32: up to 2.5e-6
   check_gradients(DeviceKind::reference, 3, kFloat64);
 }
 
-TEST_CASE("S11: the seven steps one by one equal PyTorch's too") {
+TEST_CASE("the seven steps of the wrapper equal PyTorch's") {
   const GoldenFile golden("mnist_steps.safetensors");
   const std::vector<double> losses = golden.values("steps.loss").values;
   DataParallel net(models::mnist_convnet(), options_for(DeviceKind::cpu, 3, Reduce::master, Split::balanced));

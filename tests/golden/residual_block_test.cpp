@@ -33,7 +33,7 @@ DataParallelOptions on(DeviceKind kind) { return kind == DeviceKind::reference ?
 
 }  // namespace
 
-TEST_CASE("conv, batch_norm, add and ReLU as one block equal PyTorch's: outputs, gradients, running statistics") {
+TEST_CASE("a block of conv, batch_norm, add and ReLU equals PyTorch's outputs, gradients and running statistics") {
   const GoldenFile golden("residual_layers.safetensors");
   for_each_case(golden, "block", 2, [&](DeviceKind kind, const std::string& prefix) {
     const double tolerance = golden_tolerance(kind, prefix);

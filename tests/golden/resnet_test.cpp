@@ -94,16 +94,16 @@ TEST_CASE("ResNet18 with ImageNet's stem equals torchvision's") {
   check_errors(errors_of(kImagenet, on_cpus(1)), kWithKinks);
 }
 
-TEST_CASE("ResNet18 without its ReLUs: every gradient equals torchvision's") {
+TEST_CASE("every gradient of ResNet18 without ReLUs equals torchvision's") {
   check_errors(errors_of(kSmooth, on_cpus(1)), 1e-5);
 }
 
-TEST_CASE("S8: ResNet18 without its ReLUs, synchronised over replicas: every gradient equals torchvision's") {
+TEST_CASE("every gradient of ResNet18 without ReLUs, synchronised over replicas, equals torchvision's") {
   for (const int replicas : {2, 3})
     check_errors(errors_of(kSmooth, on_cpus(replicas)), 1e-5);  // shards of 4, 3 and of 3, 2, 2 rows
 }
 
-TEST_CASE("ResNet18 with its ReLUs, away from kinks: every gradient equals torchvision's") {
+TEST_CASE("every gradient of ResNet18 with ReLUs equals torchvision's away from kinks") {
   CHECK(golden().values("kinkless.margin").values[0] > 2e-5);
   check_errors(errors_of(kKinkless, on_cpus(1)), 1e-5);
 }
@@ -116,7 +116,7 @@ TEST_CASE("ResNet18 in float64 equals torchvision's in float64") {
   CHECK(errors.gradient.error <= 1e-12);
 }
 
-TEST_CASE("a fused step of ResNet18 leaves torchvision's gradients, synchronised over two replicas too") {
+TEST_CASE("a fused step of ResNet18 has torchvision's gradients, also synchronised over two replicas") {
   for (const int replicas : {1, 2}) {
     const Model model = models::resnet18(kKinkless.options);
     DataParallelOptions options = on_cpus(replicas);
@@ -133,7 +133,7 @@ TEST_CASE("a fused step of ResNet18 leaves torchvision's gradients, synchronised
   }
 }
 
-TEST_CASE("the counter of batches is an int64 without dimensions, counts training, and is in torchvision's state too") {
+TEST_CASE("num_batches_tracked is a scalar int64 that counts training steps, as in torchvision's state") {
   DataParallel net(models::resnet18(kKinkless.options), on_cpus(1));
   net.set_weights(resnet_state(net.weights()));
   const Batch batch = resnet_batch(net.model(), 2, 0);

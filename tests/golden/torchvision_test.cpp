@@ -39,7 +39,7 @@ const Tensor& find(const std::vector<NamedTensor>& tensors, const std::string& n
 
 }  // namespace
 
-TEST_CASE("torchvision's resnet18 state dict is taken, and predicts what torchvision does") {
+TEST_CASE("torchvision's resnet18 state dict is loaded and gives torchvision's predictions") {
   const TemporaryFolder folder;
   const int status = exchange("write", folder);
   if (status == kNoTorchvision) DP_SKIP("no Python with torchvision");
@@ -60,7 +60,7 @@ TEST_CASE("torchvision's resnet18 state dict is taken, and predicts what torchvi
   }
 }
 
-TEST_CASE("torchvision's resnet18 takes a trained state dict strictly, and predicts what the engine does") {
+TEST_CASE("torchvision's resnet18 loads a trained state dict strictly and gives the engine's predictions") {
   const TemporaryFolder folder;
   DataParallel net(imagenet_model(), on_cpus(1));
   for (std::uint64_t step = 0; step < 2; ++step)

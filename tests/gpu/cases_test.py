@@ -21,7 +21,7 @@ class Cases(Pretended):
         what(self.parts, self.build)
         return self.only()
 
-    def test_each_case_of_a_program_is_run_by_its_name(self):
+    def test_each_case_of_a_program_is_run_by_name(self):
         self.program('echo "$1 with $DP_PLUGIN_PATH" >>"$0.ran"')
         part = self.run_cases()
         self.assertEqual((part.result, part.detail), ("passed", "2 passed, 0 failed, 0 skipped"))
@@ -43,7 +43,7 @@ class Cases(Pretended):
         part = self.run_cases()
         self.assertEqual((part.result, part.failed_tests), ("failed", ["gpu: the list of its cases"]))
 
-    def test_of_several_programs_one_whose_cases_can_not_be_listed_is_a_failed_test(self):
+    def test_a_program_whose_cases_cannot_be_listed_is_a_failed_test(self):
         programs = {name: self.build / f"bin/{name}" for name in ("good", "bad")}
         self.pretend("bin/good", 'case "$1" in --list*) echo a; exit 1 ;; esac')
         for script, said in (("", "no cases"), ("echo 'cannot open shared object file'; exit 127", "exit status 127: cannot open shared object file"),
@@ -57,13 +57,13 @@ class Cases(Pretended):
                 self.assertEqual((part.result, part.failed_tests, part.detail), ("failed", ["bad: the list of its cases"], "1 passed, 1 failed, 0 skipped"))
                 self.assertIn(said, part.output_tail)
 
-    def test_a_program_of_catch2_3_is_listed_too(self):
+    def test_a_program_with_catch2_3_is_listed(self):
         self.pretend("tests/cuda/test_gpu", 'case "$1" in --list-test-names-only) echo "Unrecognised token: $1"; exit 1 ;; --list-tests) echo "  a case" ;; esac')
         self.assertEqual(self.run_cases().detail, "1 passed, 0 failed, 0 skipped")
 
-    def test_skips_pass_but_not_of_what_a_gpu_is_here_for(self):
+    def test_skips_pass_except_for_tests_that_need_the_gpu(self):
         for program, name, what, result in (
-                ("cuda/test_gpu", "b", cases.gpu_tests, "failed"), ("cuda/test_real_libraries", "cuDNN computes", cases.real_libraries, "failed"),
+                ("cuda/test_gpu", "b", cases.gpu_tests, "failed"), ("cuda/test_real_libraries", "cuDNN equals own kernels", cases.real_libraries, "failed"),
                 ("cuda/test_real_libraries", f"{cases.NEED_NO_GPU}x", cases.real_libraries, "passed"), ("kernels/test_ops", "b", cases.op_tests, "failed"),
                 ("golden/test_resnet18", "torchvision's b", cases.op_tests, "passed")):
             with self.subTest(program=program, name=name):
@@ -78,7 +78,7 @@ class Cases(Pretended):
         part = self.run_cases()
         self.assertEqual((part.result, part.notes), ("passed", ["conv: cudnn:eng3 loses NaN"] * 2))
 
-    def test_cases_that_the_time_of_the_call_ends_are_run_again(self):
+    def test_cases_cut_by_the_end_of_the_call_are_run_again(self):
         self.program("exec sleep 20")
         self.parts.deadline = time.monotonic() + 21
         with unittest.mock.patch.object(Parts, "left", lambda parts: 99):
@@ -87,14 +87,14 @@ class Cases(Pretended):
         self.assertEqual(part.result, "interrupted")
         self.assertNotIn(part.result, SETTLED)
 
-    def test_what_may_be_skipped_of_the_libraries_is_what_needs_no_gpu(self):
+    def test_only_library_tests_without_a_gpu_may_be_skipped(self):
         cuda = pathlib.Path(__file__).resolve().parents[1] / "cuda/vendor"
         for file, may_skip in (("real_libraries_test.cpp", True), ("gpu_libraries_test.cpp", False)):
             names = re.findall(r'^(?:TEST_CASE|DP_IN_\w+)\("([^"]+)"', (cuda / file).read_text(), re.MULTILINE)
             self.assertGreater(len(names), 2)
             self.assertEqual({name.startswith(cases.NEED_NO_GPU) for name in names}, {may_skip})
 
-    def test_ops_are_tested_on_the_gpu_alone(self):
+    def test_ops_are_tested_on_the_gpu_only(self):
         for program in ("kernels/test_ops", *(f"golden/test_{n}" for n in ("golden", "mnist_steps", "resnet18"))):
             self.pretend(f"tests/{program}", 'case "$1" in --list*) echo a; exit ;; esac; echo "on $DP_TESTED_KINDS, $(ls $DP_GOLDEN_FOLDER/layers.safetensors)"; exit 1')
         part = self.run_cases(cases.op_tests)

@@ -80,7 +80,7 @@ TEST_CASE("steps allocate nothing after the first") {
   CHECK(during == 0);
 }
 
-TEST_CASE("the counter counts") {
+TEST_CASE("the allocation counter counts") {
   const long before = allocations;
   const auto event = test::BareContext().make_event();
   CHECK(allocations > before);

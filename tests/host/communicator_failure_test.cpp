@@ -40,7 +40,7 @@ std::string mismatch(bool threaded, First first, Second second) {
 
 }  // namespace
 
-TEST_CASE("ranks that make different calls are told which") {
+TEST_CASE("ranks that make different calls fail with both calls named") {
   const bool threaded = GENERATE(false, true);
   const auto all_reduce = [](std::int64_t count, DType type) {
     return [=](Communicator& comm, float* data, Stream& stream) { comm.all_reduce(data, count, type, stream); };
@@ -69,7 +69,7 @@ TEST_CASE("ranks that make different calls are told which") {
   CHECK(mismatch(threaded, gather(8, 12), gather(8, 12)) == "no error");
 }
 
-TEST_CASE("calls that can never work are refused at once") {
+TEST_CASE("invalid calls are rejected at once") {
   RankGroup group(2);
   auto handles = group.communicators();
   const auto stream = group.contexts[0]->make_stream();
@@ -84,7 +84,7 @@ TEST_CASE("calls that can never work are refused at once") {
   CHECK_THROWS_AS(make_host_communicators("nccl", contexts), Error);
 }
 
-TEST_CASE("an abort ends every rank that waits for one that never comes") {
+TEST_CASE("an abort ends every rank that waits for a missing one") {
   const bool threaded = GENERATE(false, true);
   for (const int size : {2, 4, 8}) {
     RankGroup group(size, mode(threaded));
@@ -115,7 +115,7 @@ TEST_CASE("an abort ends every rank that waits for one that never comes") {
   }
 }
 
-TEST_CASE("10,000 small all_reduces over four ranks") {
+TEST_CASE("10,000 small all_reduces over four ranks give the right sums") {
   RankGroup group(4);
   auto handles = group.communicators();
   std::vector<int> wrong(4, 0);

@@ -89,7 +89,7 @@ ContextOptions mode(bool threaded) {
 
 }  // namespace
 
-TEST_CASE("every collective gives the tree's bits on every number of ranks") {
+TEST_CASE("every collective gives the bits of the fixed tree on every number of ranks") {
   const bool threaded = GENERATE(false, true);
   const int size = GENERATE(1, 2, 3, 4, 5, 8);
   for (const std::int64_t count : {0, 1, 7, 1023, 1024, 1025, 100000}) {
@@ -100,7 +100,7 @@ TEST_CASE("every collective gives the tree's bits on every number of ranks") {
   }
 }
 
-TEST_CASE("large and odd numbers of ranks sum in the tree's order too") {
+TEST_CASE("large and odd numbers of ranks add in the order of the fixed tree") {
   for (const int size : {6, 7, 11, 16}) {
     RankGroup group(size);
     check_all<float>(group, 3000);
@@ -108,7 +108,7 @@ TEST_CASE("large and odd numbers of ranks sum in the tree's order too") {
   }
 }
 
-TEST_CASE("OpenMP threads that share a sum change no bit") {
+TEST_CASE("the number of OpenMP threads does not change the bits of a sum") {
 #if defined(DP_THREAD_SANITIZER)
   DP_SKIP("the thread sanitizer does not know libgomp's barriers");
 #endif
@@ -126,7 +126,7 @@ TEST_CASE("gather and scatter move parts of different sizes") {
   }
 }
 
-TEST_CASE("a gather leaves the root's part alone when it is in its place") {
+TEST_CASE("a gather leaves the root's part unchanged if it is already in place") {
   RankGroup group(2);
   auto handles = group.communicators();
   std::vector<char> whole(6, 'r');
@@ -139,7 +139,7 @@ TEST_CASE("a gather leaves the root's part alone when it is in its place") {
   CHECK(std::string(whole.begin(), whole.end()) == "rrrrxy");
 }
 
-TEST_CASE("memory may be written as soon as the call has passed") {
+TEST_CASE("memory may be overwritten as soon as the stream has passed the call") {
   const bool threaded = GENERATE(false, true);
   RankGroup group(3, mode(threaded));
   auto handles = group.communicators();

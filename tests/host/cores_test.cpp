@@ -51,7 +51,7 @@ std::vector<int> sorted(std::vector<int> cores) {
 
 }  // namespace
 
-TEST_CASE("usable cores are those of the process, whatever one thread was narrowed to", "[pinning]") {
+TEST_CASE("usable cores are those of the process, whatever the affinity of one thread", "[pinning]") {
   const std::vector<int> usable = usable_cores();
   REQUIRE_FALSE(usable.empty());
   const std::vector<int> in_order = sorted(usable);
@@ -68,7 +68,7 @@ TEST_CASE("usable cores are those of the process, whatever one thread was narrow
 
 TEST_CASE("one usable core", "[.one_core]") { CHECK(usable_cores().size() == 1); }  // the next case runs this one
 
-TEST_CASE("a mask of one core is kept, unless a tool that binds left its mark") {
+TEST_CASE("a mask of one core is respected unless it comes from OpenMP, MPI or Slurm") {
   if (usable_cores().size() < 2) DP_SKIP("one core only");
   const std::vector<const char*> marks{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMPI_COMM_WORLD_RANK",
                                        "PMI_RANK",      "PMIX_RANK",  "SLURM_CPU_BIND"};
@@ -107,7 +107,7 @@ TEST_CASE("a mask of one core is kept, unless a tool that binds left its mark") 
   }
 }
 
-TEST_CASE("a thread that was pinned gets its mask and OpenMP settings back, once the last who pinned it is gone") {
+TEST_CASE("a pinned thread gets its mask and OpenMP settings back when the last object that pinned it is gone") {
   std::thread([] {
     const std::vector<int> before = mask();
     omp_set_num_threads(3);
@@ -135,7 +135,7 @@ TEST_CASE("a thread that was pinned gets its mask and OpenMP settings back, once
   }).join();
 }
 
-TEST_CASE("a binding OpenMP does not leave us with one core", "[pinning]") {
+TEST_CASE("a binding of OpenMP does not restrict the program to one core", "[pinning]") {
   if (std::thread::hardware_concurrency() < 2) DP_SKIP("one core only");
   // CTest also runs this with OMP_PROC_BIND=true. The first thread's mask is then one core before main.
   std::vector<int> permitted;
@@ -204,7 +204,7 @@ TEST_CASE("bind_thread pins each OpenMP thread to a core of its own", "[pinning]
     });
 }
 
-TEST_CASE("impossible pins are refused", "[pinning]") {
+TEST_CASE("invalid pins are rejected", "[pinning]") {
   ContextOptions options;
   options.threads = 2;
   options.cores = {0};
@@ -219,7 +219,8 @@ TEST_CASE("impossible pins are refused", "[pinning]") {
   }
 }
 
-TEST_CASE("the thread that made an engine of one replica gets its mask back with the engine's end", "[pinning]") {
+TEST_CASE("the thread that made an engine of one replica gets its mask back when the engine is destroyed",
+          "[pinning]") {
   std::thread([] {
     const std::vector<int> before = mask();
     {

@@ -21,7 +21,7 @@ struct Row {
   std::string limit;
 };
 
-TEST_CASE("a table of limits: the machine, and control groups of both versions") {
+TEST_CASE("the memory limit is that of the machine or of a control group of either version") {
   const std::string none = "/proc/meminfo", in_use = "anon 1000000\nfile 5000000000\nshmem 500000\n",
                     in_use_first = "rss 1\ntotal_cache 5000000000\ntotal_rss 1000000\ntotal_shmem 500000\n";
   const Row rows[] = {
@@ -100,7 +100,7 @@ TEST_CASE("a table of limits: the machine, and control groups of both versions")
   }
 }
 
-TEST_CASE("a system that says nothing about its memory") {
+TEST_CASE("a system without memory information has no limit") {
   const test::FakeSystem system;
   CHECK_FALSE(kernels::host_room().has_value());
   CHECK(kernels::free_host_memory() == 0);

@@ -8,7 +8,7 @@
 
 using namespace dp;
 
-TEST_CASE("device memory is aligned, zeroed and as large as asked") {
+TEST_CASE("device memory is aligned, zeroed and of the requested size") {
   test::BareContext context;
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{4} << 20, std::size_t{2200000}}) {
@@ -24,7 +24,7 @@ TEST_CASE("device memory is aligned, zeroed and as large as asked") {
   }
 }
 
-TEST_CASE("more memory than there is: an error with bytes asked and free") {
+TEST_CASE("requesting more memory than is free is an error with both numbers") {
   test::BareContext context;
   const std::size_t free = kernels::free_host_memory();
   CHECK(free > (1u << 20));

@@ -21,7 +21,7 @@ class PluginPath {
 
 }  // namespace
 
-TEST_CASE("the probe for CUDA says why there is none") {
+TEST_CASE("the probe for CUDA reports why CUDA is not available") {
   const PluginPath nowhere("/no/such/folder");
   CHECK(probe_cuda("libdp_no_such_driver.so.1").reason == "no NVIDIA driver (libdp_no_such_driver.so.1 not found)");
   CHECK_THAT(probe_cuda("libz.so.1").reason, Catch::Contains("is not an NVIDIA driver"));
@@ -36,14 +36,14 @@ TEST_CASE("the probe for CUDA says why there is none") {
     CHECK(probe_cuda(library).count == 0);
 }
 
-TEST_CASE("the driver's devices are counted whether or not there is a plugin") {
+TEST_CASE("the driver's devices are counted with and without a plugin") {
   const PluginPath nowhere("/no/such/folder");
   CHECK(dp::kernels::devices_seen_by_driver(DP_FAKE_DRIVER_TWO) == 2);
   for (const char* library : {"libdp_no_such_driver.so.1", DP_FAKE_DRIVER_BROKEN, DP_FAKE_DRIVER_EMPTY})
     CHECK(dp::kernels::devices_seen_by_driver(library) == 0);
 }
 
-TEST_CASE("a plugin is sought in the run path of what holds this code, beside that, and beside the program") {
+TEST_CASE("a plugin is searched in the run path of the library, beside the library, and beside the program") {
   void* const library = dlopen(DP_PLUGIN_SEEKER, RTLD_NOW | RTLD_LOCAL);
   REQUIRE(library != nullptr);
   const auto seek = reinterpret_cast<void (*)(char*, unsigned)>(dlsym(library, "seek_plugin"));
@@ -66,7 +66,7 @@ TEST_CASE("a plugin is sought in the run path of what holds this code, beside th
   CHECK_THAT(text, Catch::EndsWith("(looked for /named; DP_PLUGIN_PATH is set, so nothing else is searched)"));
 }
 
-TEST_CASE("modules are loaded lazily, unless the environment says otherwise") {
+TEST_CASE("modules are loaded lazily unless CUDA_MODULE_LOADING is set") {
   const PluginPath nowhere("/no/such/folder");
   ::unsetenv("CUDA_MODULE_LOADING");
   probe_cuda(DP_FAKE_DRIVER_TWO);
@@ -77,12 +77,12 @@ TEST_CASE("modules are loaded lazily, unless the environment says otherwise") {
   ::unsetenv("CUDA_MODULE_LOADING");
 }
 
-TEST_CASE("the probe of this machine's driver answers with a reason") {
+TEST_CASE("the probe of this machine's driver reports devices or a reason") {
   const dp::DeviceProbe probe = probe_cuda();
   CHECK((probe.count > 0) != !probe.reason.empty());
 }
 
-TEST_CASE("a plugin is taken from DP_PLUGIN_PATH, and refused in one line when it is none or of another build") {
+TEST_CASE("DP_PLUGIN_PATH names the plugin, and an invalid or foreign one is rejected in one line") {
   const dp::test::TemporaryFolder folder;
   const auto refused = [](const std::string& path) {
     const PluginPath named(path);

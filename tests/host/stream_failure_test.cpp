@@ -12,7 +12,7 @@ void run(HostOp& op, Stream& stream) { op.run(stream, {}, nullptr); }
 
 }  // namespace
 
-TEST_CASE("an exception of inline work comes out of the call that ran it, and then of every call") {
+TEST_CASE("an exception of inline work is thrown by the call that ran it and by every later call") {
   BareContext context;
   const auto compute = context.make_stream(), comm = context.make_stream();
   const auto event = context.make_event();
@@ -37,7 +37,7 @@ TEST_CASE("an exception of inline work comes out of the call that ran it, and th
   CHECK_THROWS_WITH(run(good, *stream), "planted");
 }
 
-TEST_CASE("an exception on a stream's thread is kept: the first one comes out of every later call") {
+TEST_CASE("the first exception on a stream's thread is thrown by every later call") {
   ContextOptions options;
   options.threaded_streams = true;
   BareContext context(options);
@@ -60,7 +60,7 @@ TEST_CASE("an exception on a stream's thread is kept: the first one comes out of
   CHECK(runs == 0);
 }
 
-TEST_CASE("work behind a failure of another stream never runs") {
+TEST_CASE("work that depends on a failure of another stream never runs") {
   ContextOptions options;
   options.threaded_streams = true;
   for (options.delay_seed = 0; options.delay_seed < 20; ++options.delay_seed) {
@@ -103,7 +103,7 @@ TEST_CASE("raising the abort flag ends a wait") {
   CHECK(in_time(start, 1));
 }
 
-TEST_CASE("a full queue ends by the abort flag too") {
+TEST_CASE("the abort flag ends a wait for a full queue") {
   const bool threaded = GENERATE(false, true);
   AbortFlag abort{false};
   ContextOptions options;
@@ -123,7 +123,7 @@ TEST_CASE("a full queue ends by the abort flag too") {
       Aborted);
 }
 
-TEST_CASE("a stream destroyed with work left drops it, and whoever waits for that work is told") {
+TEST_CASE("a stream destroyed with pending work drops it, and streams that wait for it report an error") {
   const bool threaded = GENERATE(false, true);
   ContextOptions options;
   options.threaded_streams = threaded;

@@ -23,7 +23,7 @@ void run(HostOp& op, Stream& stream) { op.run(stream, {}, nullptr); }
 
 }  // namespace
 
-TEST_CASE("a stream runs its work in order, also when its queue overflows") {
+TEST_CASE("a stream runs its work in order, even if its queue overflows") {
   const bool threaded = GENERATE(false, true);
   BareContext context(mode(threaded));
   const auto stream = context.make_stream();
@@ -45,7 +45,7 @@ TEST_CASE("a stream runs its work in order, also when its queue overflows") {
   CHECK(std::memcmp(source, target, sizeof source) == 0);
 }
 
-TEST_CASE("an op gets its arguments and workspace, and no more arguments than there is room for") {
+TEST_CASE("an op receives its arguments and workspace, and too many arguments are rejected") {
   class Sum final : public HostOp {
    public:
     void execute(std::span<void* const> args, void* workspace) override {
@@ -85,7 +85,7 @@ TEST_CASE("an upload reads its source before it returns, a copy when it runs") {
   CHECK_THROWS_AS(stream->upload(uploaded, source, kMaxUploadBytes + 1), Error);
 }
 
-TEST_CASE("a download is done when it returns, after all earlier work, and writes nothing where that failed") {
+TEST_CASE("a download completes after all earlier work before it returns, and writes nothing if that work failed") {
   const bool threaded = GENERATE(false, true);
   BareContext context(mode(threaded));
   const auto stream = context.make_stream();
@@ -104,7 +104,7 @@ TEST_CASE("a download is done when it returns, after all earlier work, and write
   CHECK(seen == 2);
 }
 
-TEST_CASE("a wait holds back later work until the latest record before it, and no other") {
+TEST_CASE("a wait delays later work until the latest record before it and no other") {
   const bool threaded = GENERATE(false, true);
   BareContext context(mode(threaded));
   const auto first = context.make_stream(), second = context.make_stream();
@@ -133,7 +133,7 @@ TEST_CASE("a wait holds back later work until the latest record before it, and n
   first->synchronize();
 }
 
-TEST_CASE("what was enqueued goes on at calls on other streams and in flush") {
+TEST_CASE("enqueued work proceeds during calls on other streams and in flush") {
   BareContext context;
   const auto compute = context.make_stream(), comm = context.make_stream();
   const auto gradient = context.make_event();
@@ -161,7 +161,7 @@ TEST_CASE("what was enqueued goes on at calls on other streams and in flush") {
   CHECK(reduced == 2);
 }
 
-TEST_CASE("the caller can wait for one event, and ask whether all is done") {
+TEST_CASE("the caller can wait for one event and query whether all work is done") {
   const bool threaded = GENERATE(false, true);
   BareContext context(mode(threaded));
   const auto first = context.make_stream(), second = context.make_stream();
@@ -184,7 +184,7 @@ TEST_CASE("the caller can wait for one event, and ask whether all is done") {
   CHECK(context.idle() == !threaded);
 }
 
-TEST_CASE("a missing wait shows in the threaded mode, and the wait mends it") {
+TEST_CASE("a missing wait is visible in the threaded mode and fixed by the wait") {
   const auto late_reads = [](bool with_wait) {
     int wrong = 0;
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
@@ -224,7 +224,7 @@ TEST_CASE("planted race", "[.planted_race]") {
   SUCCEED("y is " << y);
 }
 
-TEST_CASE("discrete_memory changes what the context says, nothing else") {
+TEST_CASE("discrete_memory changes nothing but host_accessible") {
   ContextOptions options;
   CHECK(BareContext(options).host_accessible());
   options.discrete_memory = true;

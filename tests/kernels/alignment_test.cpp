@@ -68,7 +68,7 @@ constexpr std::int64_t kCount = 3 * 8 * 6 * 5;
 
 }  // namespace
 
-TEST_CASE("element-wise ops take tensors that begin at any element") {
+TEST_CASE("element-wise ops accept tensors that begin at any element") {
   const auto a = values(kCount, 1), b = values(kCount, 2), none = std::vector<double>(kCount);
   same_at_any_address([&](OpRig& rig, Shifted& at) {
     void *x = at.tensor(a), *y = at.tensor(none);
@@ -92,7 +92,7 @@ TEST_CASE("element-wise ops take tensors that begin at any element") {
   });
 }
 
-TEST_CASE("the update takes ranges that begin at any element") {
+TEST_CASE("the update accepts ranges that begin at any element") {
   const auto w = values(kCount, 3), g = values(kCount, 4), m = values(kCount, 5);
   const StepInputs inputs{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = 1};
   const StepResults results;
@@ -109,7 +109,7 @@ TEST_CASE("the update takes ranges that begin at any element") {
   });
 }
 
-TEST_CASE("layers on images take tensors that begin at any element") {
+TEST_CASE("layers on images accept tensors that begin at any element") {
   const auto channels = values(8, 7);
   std::vector<double> stats{90};
   for (const double value : values(16, 8)) stats.push_back(2 + value);

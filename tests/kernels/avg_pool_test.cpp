@@ -47,7 +47,7 @@ void check_case(const Shape& x_shape, const Window* window, Random& random) {
 
 }  // namespace
 
-TEST_CASE("average pools are means over their windows, padding counted, forward and backward, in every layout") {
+TEST_CASE("average pools are means over their windows with padding, forward and backward, in every layout") {
   Random random(61, RandomUse::synthetic);
   const std::int64_t channels[] = {1, 3, 16, 20, 32};
   int turn = 0;
@@ -57,14 +57,14 @@ TEST_CASE("average pools are means over their windows, padding counted, forward 
       check_case({1 + turn % 3, channels[turn % 5], 8 + turn % 3, 9 - turn % 2}, &window, random);
 }
 
-TEST_CASE("a global average pool is the mean over the image, of any shape") {
+TEST_CASE("a global average pool is the mean over an image of any shape") {
   Random random(62, RandomUse::synthetic);
   for (const Shape& x :
        {Shape{3, 64, 4, 4}, {1, 20, 3, 5}, {2, 1, 7, 2}, {2, 33, 1, 1}, {2, 16, 15, 15}, {1, 48, 20, 1}})
     check_case(x, nullptr, random);
 }
 
-TEST_CASE("the output of a global average pool is row-major where whole blocks of channels lie so anyway") {
+TEST_CASE("the output of a global average pool is row-major if its blocks of channels are contiguous") {
   for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     const Shape x{3, 64, 4, 4}, y{3, 64, 1, 1};

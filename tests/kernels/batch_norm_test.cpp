@@ -49,8 +49,7 @@ HostTensor around(double mean, double deviation, const Shape& shape, Random& ran
 
 }  // namespace
 
-TEST_CASE(
-    "batch normalisation is what its definition says, with ReLU, an addend and a second gradient, in every layout") {
+TEST_CASE("batch normalisation equals its definition with ReLU, addend and second gradient in every layout") {
   Random random(51, RandomUse::synthetic);
   const Shape shapes[] = {{4, 20, 5, 7}, {3, 16, 1, 1},   {3, 1, 9, 4},   {1, 33, 6, 6},   {37, 8, 3, 3},
                           {5, 3, 1, 1},  {2, 17, 20, 19}, {1, 5, 45, 47}, {2, 68, 20, 19}, {3, 132, 8, 9}};
@@ -67,7 +66,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("the statistics of two or three parts, one of them empty, are those of the whole batch") {
+TEST_CASE("the statistics of two or three parts, also with an empty one, are those of the whole batch") {
   Random random(52, RandomUse::synthetic);
   for (const bool relu : {false, true}) {
     const NormCase norm = random_norm({7, 20, 6, 5}, relu, true, true, random);
@@ -79,8 +78,7 @@ TEST_CASE("the statistics of two or three parts, one of them empty, are those of
   }
 }
 
-TEST_CASE(
-    "the variance survives a mean a thousand times the deviation, and an outlier where one might look for the mean") {
+TEST_CASE("the variance stays accurate for means a thousand deviations from zero and for outliers") {
   Random random(53, RandomUse::synthetic);
   HostTensor far = around(100, 0.1, {8, 17, 16, 13}, random), outlier = random_tensor({4, 5, 20, 30}, random);
   for (std::int64_t i = 0; i < 4 * 5; ++i) outlier.values[static_cast<std::size_t>(i * 600)] = 4096;
@@ -101,7 +99,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("with a large mean the output and the gradient keep the accuracy of float32") {
+TEST_CASE("output and gradient have the accuracy of float32 for a large mean") {
   Random random(54, RandomUse::synthetic);
   NormCase norm = random_norm({6, 20, 8, 9}, false, false, false, random);
   norm.x = around(100, 0.1, norm.x.shape, random);
@@ -131,7 +129,7 @@ TEST_CASE("constant channels normalise to the bias") {
   });
 }
 
-TEST_CASE("merging skips empty parts, wherever they stand, and takes parts of one value") {
+TEST_CASE("merging skips empty parts in any position and accepts parts of one value") {
   // Two channels with values 1, 2, 4, 5 and 10, 10, 20, 40, in parts of 1 and 3 values between empty ones.
   const Doubles empty(5, 0.0), one{1, 1, 10, 0, 0}, rest{3, 11.0 / 3, 70.0 / 3, 14.0 / 3, 1400.0 / 3};
   const auto joined = [](std::initializer_list<Doubles> parts) {
@@ -152,7 +150,7 @@ TEST_CASE("merging skips empty parts, wherever they stand, and takes parts of on
     });
 }
 
-TEST_CASE("merging keeps the variance of parts whose means are a million deviations from zero") {
+TEST_CASE("merging stays accurate for parts whose means are a million deviations from zero") {
   const Doubles moments{10, 1e6, 0.5, 30, 1e6 + 1, 1.5};  // variance (0.5 + 1.5 + 7.5) / 40
   everywhere([&](OpRig& rig, bool) {
     const Doubles stats = batch_norm_merge(rig, {.channels = 1, .parts = 2, .eps = 0}, moments);
@@ -160,7 +158,7 @@ TEST_CASE("merging keeps the variance of parts whose means are a million deviati
   });
 }
 
-TEST_CASE("running values move as PyTorch's do: by the momentum, towards the unbiased variance") {
+TEST_CASE("running statistics move by the momentum towards the unbiased variance, as in PyTorch") {
   // One channel with values 1, 2, 4, 5: mean 3, sum of squared deviations 10, unbiased variance 10/3.
   everywhere([&](OpRig& rig, bool) {
     HostTensor mean{{1}, {0.5}}, variance{{1}, {2}};
@@ -182,7 +180,7 @@ TEST_CASE("running values move as PyTorch's do: by the momentum, towards the unb
   });
 }
 
-TEST_CASE("one op updates the running values of many normalisations, each as if it were alone") {
+TEST_CASE("one op updates the running values of many normalisations independently") {
   Random random(59, RandomUse::synthetic);
   constexpr int kNorms = 70, kParts = 2;
   std::vector<Doubles> moments;
@@ -217,7 +215,7 @@ TEST_CASE("one op updates the running values of many normalisations, each as if 
   });
 }
 
-TEST_CASE("moments come with the stats of their part, bit for bit those of merging it alone") {
+TEST_CASE("moments include the statistics of their part, with the bits of a separate merge") {
   Random random(60, RandomUse::synthetic);
   for (const Shape& shape : {Shape{3, 20, 5, 7}, {2, 64, 20, 19}, {1, 132, 8, 9}, {0, 3, 4, 4}}) {
     const HostTensor x = random_tensor(shape, random);
@@ -232,7 +230,7 @@ TEST_CASE("moments come with the stats of their part, bit for bit those of mergi
   }
 }
 
-TEST_CASE("running values do not take what is not finite") {
+TEST_CASE("running statistics ignore values that are not finite") {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   everywhere([&](OpRig& rig, bool) {
     HostTensor mean{{3}, {0.5, 0.5, 0.5}}, variance{{3}, {2, 2, 2}};
@@ -244,7 +242,7 @@ TEST_CASE("running values do not take what is not finite") {
   });
 }
 
-TEST_CASE("running values normalise in evaluation, and their gradient does not go through the statistics") {
+TEST_CASE("evaluation normalises with the running statistics and sends no gradient through them") {
   Random random(56, RandomUse::synthetic);
   const HostTensor mean{{2}, {0.5, -2}}, variance{{2}, {3.99, 0.24}};
   const HostTensor weight{{2}, {2, 1}}, bias{{2}, {0, 1}}, x = random_tensor({2, 2, 3, 2}, random);
@@ -266,7 +264,7 @@ TEST_CASE("running values normalise in evaluation, and their gradient does not g
   });
 }
 
-TEST_CASE("gradients may be written over those they come from, or not at all") {
+TEST_CASE("gradients may be written over their inputs or not at all") {
   Random random(57, RandomUse::synthetic);
   const NormCase norm = random_norm({3, 20, 5, 4}, true, true, true, random);
   everywhere([&](OpRig& rig, bool preferred) {
@@ -297,7 +295,7 @@ TEST_CASE("gradients may be written over those they come from, or not at all") {
   });
 }
 
-TEST_CASE("an empty part has moments of zero and sums of zero") {
+TEST_CASE("an empty part has zero moments and zero sums") {
   everywhere([&](OpRig& rig, bool) {
     const HostTensor x = zeros({0, 3, 4, 4});
     CHECK(batch_norm_moments(rig, x, rig.plain(x.shape)) == Doubles(7, 0.0));
@@ -309,7 +307,7 @@ TEST_CASE("an empty part has moments of zero and sums of zero") {
   });
 }
 
-TEST_CASE("NaN is not hidden by the ReLU behind a normalisation or an addition") {
+TEST_CASE("a NaN passes the ReLU after a normalisation or an addition") {
   HostTensor x = zeros({1, 1, 2, 2});
   x.values[2] = std::numeric_limits<double>::quiet_NaN();
   everywhere([&](OpRig& rig, bool preferred) {

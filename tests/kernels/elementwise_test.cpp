@@ -37,7 +37,7 @@ void everywhere(const Shape& shape, Check check) {
 
 }  // namespace
 
-TEST_CASE("ReLU keeps what is positive, exactly, and its gradient follows the output") {
+TEST_CASE("ReLU keeps positive values exactly, and its gradient follows the output") {
   Random random(11, RandomUse::synthetic);
   for (const Shape& shape : kShapes) {
     HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);
@@ -52,7 +52,7 @@ TEST_CASE("ReLU keeps what is positive, exactly, and its gradient follows the ou
   }
 }
 
-TEST_CASE("an addition adds, then keeps what is positive when asked to, NaN too") {
+TEST_CASE("an addition adds, applies ReLU on request, and keeps NaN") {
   Random random(14, RandomUse::synthetic);
   for (const Shape& shape : kShapes)
     for (const bool relu : {false, true}) {
@@ -73,7 +73,7 @@ TEST_CASE("an addition adds, then keeps what is positive when asked to, NaN too"
   });
 }
 
-TEST_CASE("S21: dropout keeps the elements that its key says, in C, H, W order, whatever the layout") {
+TEST_CASE("dropout numbers elements in C, H, W order, whatever the layout") {
   Random random(12, RandomUse::synthetic);
   const kernels::StepInputs inputs{.seed = 0xfedcba9876543210, .step = (std::uint64_t{1} << 32) + 5};
   for (const Shape& shape : kShapes)

@@ -53,7 +53,7 @@ void on_every_device(const Run& run) {
 
 }  // namespace
 
-TEST_CASE("a linear layer with its dropout is both one after another") {
+TEST_CASE("a linear layer with its dropout equals the unfused layers") {
   Random random(61, RandomUse::synthetic);
   struct Case {
     Shape x;
@@ -85,7 +85,7 @@ TEST_CASE("a linear layer with its dropout is both one after another") {
   }
 }
 
-TEST_CASE("a convolution with its pool is both one after another, with the pool's mask and dropout") {
+TEST_CASE("a convolution with its pool equals the unfused layers, also with mask and dropout") {
   Random random(62, RandomUse::synthetic);
   struct Case {
     Shape x;
@@ -154,7 +154,7 @@ TEST_CASE("a NaN passes a convolution with its pool") {
   }
 }
 
-TEST_CASE("a data gradient with ReLU's mask is both one after another") {
+TEST_CASE("a data gradient with ReLU's mask equals the unfused ops") {
   Random random(64, RandomUse::synthetic);
   struct Case {
     Shape x;
@@ -182,7 +182,7 @@ TEST_CASE("a data gradient with ReLU's mask is both one after another") {
   }
 }
 
-TEST_CASE("a linear layer's data gradient with the pool's is both one after another") {
+TEST_CASE("a linear layer's data gradient with the pool's equals the unfused ops") {
   Random random(65, RandomUse::synthetic);
   struct Case {
     Shape pooled, large;
@@ -216,7 +216,7 @@ TEST_CASE("a linear layer's data gradient with the pool's is both one after anot
   }
 }
 
-TEST_CASE("the gradients of a linear layer at once are those one after another, with ReLU's mask and dropout's scale") {
+TEST_CASE("the fused gradients of a linear layer equal the unfused ops, with ReLU's mask and dropout's scale") {
   Random random(66, RandomUse::synthetic);
   struct Case {
     std::int64_t rows, features, out;
@@ -245,7 +245,7 @@ TEST_CASE("the gradients of a linear layer at once are those one after another, 
   }
 }
 
-TEST_CASE("a linear layer with the loss of its logits is both one after another, also of a sample that is not finite") {
+TEST_CASE("a linear layer with the loss of its logits equals the unfused ops, also for non-finite samples") {
   Random random(67, RandomUse::synthetic);
   struct Case {
     std::int64_t rows, features, classes;

@@ -77,7 +77,7 @@ std::vector<double> loaded(const Images& images, const Gathering& gathering) {
 
 }  // namespace
 
-TEST_CASE("images gathered on a device are those that a loader hands over, bit for bit, augmented or not") {
+TEST_CASE("images gathered on a device have the bits of the loader's images, augmented or not") {
   const std::vector<std::int64_t> samples{3, 0, 11, 3, 7, 1, 2, 11};
   for (const Shape& shape : {Shape{3, 32, 32}, Shape{1, 28, 28}, Shape{5, 7, 3}}) {
     const Images images = random_images(12, shape);

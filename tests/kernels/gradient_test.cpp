@@ -46,7 +46,7 @@ void check_layer(OpRig& rig, const Layer& layer, const Shape& x_shape, const Sha
 
 }  // namespace
 
-TEST_CASE("gradients of convolutions are their difference quotients") {
+TEST_CASE("gradients of convolutions equal difference quotients") {
   OpRig rig(DeviceKind::reference);
   for (const Window& window :
        {Window{3, 1, 0}, Window{3, 1, 1}, Window{3, 2, 1}, Window{1, 2, 0}, Window{5, 1, 1}, Window{2, 2, 1}})
@@ -62,7 +62,7 @@ TEST_CASE("gradients of convolutions are their difference quotients") {
     }
 }
 
-TEST_CASE("gradients of linear layers are their difference quotients, of flat and of (N, C, H, W) input") {
+TEST_CASE("gradients of linear layers equal difference quotients, for flat and (N, C, H, W) inputs") {
   OpRig rig(DeviceKind::reference);
   const Layer layer = [&](const HostTensor& x, const HostTensor& w, const HostTensor& b, const HostTensor& dy,
                           bool relu) { return linear(rig, x, w, &b, dy, relu, Layouts::plain); };
@@ -72,7 +72,7 @@ TEST_CASE("gradients of linear layers are their difference quotients, of flat an
   }
 }
 
-TEST_CASE("gradients of max-pools are their difference quotients, with ReLU and dropout folded in") {
+TEST_CASE("gradients of max-pools equal difference quotients, also with fused ReLU and dropout") {
   OpRig rig(DeviceKind::reference);
   Random random(22, RandomUse::synthetic);
   const std::vector<std::int64_t> samples{5, 9};
@@ -92,7 +92,7 @@ TEST_CASE("gradients of max-pools are their difference quotients, with ReLU and 
       }
 }
 
-TEST_CASE("gradients of ReLU and dropout are their difference quotients") {
+TEST_CASE("gradients of ReLU and dropout equal difference quotients") {
   OpRig rig(DeviceKind::reference);
   Random random(23, RandomUse::synthetic);
   HostTensor x = distinct_tensor({3, 2, 3, 5}, random);
@@ -108,7 +108,7 @@ TEST_CASE("gradients of ReLU and dropout are their difference quotients") {
   CHECK(relative_error(drop(dy), difference_quotients(x, [&] { return dot(drop(x), dy); })) <= kTolerance);
 }
 
-TEST_CASE("the gradient of softmax cross-entropy is its difference quotient, with label smoothing too") {
+TEST_CASE("the gradient of softmax cross-entropy equals its difference quotient, with label smoothing too") {
   OpRig rig(DeviceKind::reference);
   Random random(24, RandomUse::synthetic);
   for (const float smoothing : {0.0f, 0.1f, 1.0f})

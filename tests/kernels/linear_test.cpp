@@ -79,7 +79,7 @@ TEST_CASE("a linear layer flattens (N, C, H, W) in C, H, W order whatever the la
   check_case({2, 64, 12, 12}, 16, true, true, random);
 }
 
-TEST_CASE("a linear layer reads a blocked tensor as it lies, its padded channels not counted") {
+TEST_CASE("a linear layer reads a blocked tensor in place and ignores its padded channels") {
   Random random(6, RandomUse::synthetic);
   check_after_blocked({3, 8, 5, 3}, 13, random);
   check_after_blocked({3, 5, 3, 3}, 8, random);

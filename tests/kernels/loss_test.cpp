@@ -49,7 +49,7 @@ TEST_CASE("softmax cross-entropy agrees with the reference, with and without lab
       }
 }
 
-TEST_CASE("the loss adds to what stands there, and needs no gradient") {
+TEST_CASE("the loss is added to the previous results and needs no gradient") {
   const HostTensor logits{{1, 2}, {0, 0}};
   StepResults before;
   before.loss_sum = 2.5, before.samples = 10, before.top1 = 4, before.top5 = 9, before.nonfinite = 1;
@@ -66,7 +66,7 @@ TEST_CASE("the loss adds to what stands there, and needs no gradient") {
   });
 }
 
-TEST_CASE("S9: ties go to the lower class, in the top one and in the top five") {
+TEST_CASE("ties count for the lower class in top-1 and top-5") {
   const HostTensor equal{{3, 7}, std::vector<double>(21, 1.5)};
   everywhere([&](OpRig& rig) {
     const StepResults results = softmax_cross_entropy(rig, equal, {0, 4, 5}, {}).results;
@@ -75,7 +75,7 @@ TEST_CASE("S9: ties go to the lower class, in the top one and in the top five") 
   });
 }
 
-TEST_CASE("large logits overflow nothing") {
+TEST_CASE("large logits do not overflow") {
   const HostTensor logits{{2, 3}, {1e30, 0, -1e30, -3e4, 3e4, 2e4}};
   everywhere([&](OpRig& rig) {
     const LossResult result = softmax_cross_entropy(rig, logits, {0, 2}, {});
@@ -85,7 +85,7 @@ TEST_CASE("large logits overflow nothing") {
   });
 }
 
-TEST_CASE("a NaN logit is counted and never right") {
+TEST_CASE("a NaN logit is counted and never correct") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const HostTensor logits{{3, 6}, {nan, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, nan, 2, 1, 0, 0, 0, 0}};
   everywhere([&](OpRig& rig) {
@@ -100,7 +100,7 @@ TEST_CASE("a NaN logit is counted and never right") {
   });
 }
 
-TEST_CASE("samples without a finite loss are left out of a large batch's sum, too") {
+TEST_CASE("samples without a finite loss are excluded from the sum of a large batch") {
   HostTensor logits{{700, 4}, std::vector<double>(2800, 0.0)};
   for (const std::size_t bad : {3u, 300u, 699u}) logits.values[4 * bad] = std::numeric_limits<double>::infinity();
   everywhere([&](OpRig& rig) {

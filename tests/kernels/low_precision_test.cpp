@@ -74,7 +74,7 @@ void check_layer(OpRig& rig, const LayerResult& actual, const LayerResult& expec
 
 }  // namespace
 
-TEST_CASE("mixed precision: what an op writes has a value of its type") {
+TEST_CASE("mixed precision: every output of an op is a value of its type") {
   Random random(31, RandomUse::synthetic);
   const HostTensor a = random_tensor({3, 8, 5, 7}, random), b = random_tensor({3, 8, 5, 7}, random);
   everywhere([&](OpRig& rig, OpRig&) {
@@ -135,7 +135,7 @@ TEST_CASE("mixed precision: linear layers and their gradients agree with the rou
     }
 }
 
-TEST_CASE("mixed precision: ReLU, additions and dropout agree with the rounded reference, in place too") {
+TEST_CASE("mixed precision: ReLU, additions and dropout agree with the rounded reference, also in place") {
   Random random(34, RandomUse::synthetic);
   const StepInputs inputs{.seed = 0xfedcba9876543210, .step = 5};
   for (const Shape& shape : {Shape{3, 13}, Shape{7, 128}, Shape{3, 5, 7, 5}, Shape{2, 32, 5, 7}}) {
@@ -197,7 +197,7 @@ TEST_CASE("mixed precision: pools agree with the rounded reference, in every lay
     }
 }
 
-TEST_CASE("mixed precision: batch normalisation has exact statistics and rounds what it writes") {
+TEST_CASE("mixed precision: batch normalisation has exact statistics and rounds its outputs") {
   Random random(36, RandomUse::synthetic);
   for (const Shape& shape : {Shape{7, 5, 3, 5}, Shape{6, 8, 5, 4}, Shape{5, 32, 4, 3}})
     for (const bool relu : {false, true})
@@ -222,7 +222,7 @@ TEST_CASE("mixed precision: batch normalisation has exact statistics and rounds 
       }
 }
 
-TEST_CASE("mixed precision: Reorder casts in every layout, and back without loss") {
+TEST_CASE("mixed precision: Reorder casts in every layout and back without loss") {
   Random random(37, RandomUse::synthetic);
   for (const std::int64_t channels : {1, 3, 13, 32}) {
     const HostTensor x = scaled(random_tensor({3, channels, 5, 7}, random), 300);
@@ -244,7 +244,7 @@ TEST_CASE("mixed precision: Reorder casts in every layout, and back without loss
   }
 }
 
-TEST_CASE("mixed precision: the update writes the weights' copy, unless it is skipped") {
+TEST_CASE("mixed precision: the update writes the weights' copy unless it is skipped") {
   Random random(38, RandomUse::synthetic);
   const StepInputs inputs{.lr = 0.3f, .momentum = 0.9f, .weight_decay = 5e-2f};
   for (const std::int64_t count : {1, 13, 4099})
@@ -266,7 +266,7 @@ TEST_CASE("mixed precision: the update writes the weights' copy, unless it is sk
     }
 }
 
-TEST_CASE("mixed precision: the loss's gradient is multiplied by the scale, the loss is not") {
+TEST_CASE("mixed precision: the loss scale multiplies the loss's gradient, not the loss") {
   Random random(39, RandomUse::synthetic);
   for (const std::int64_t batch : {5, 200}) {
     const HostTensor logits = random_tensor({batch, 10}, random);
@@ -281,7 +281,7 @@ TEST_CASE("mixed precision: the loss's gradient is multiplied by the scale, the 
   }
 }
 
-TEST_CASE("mixed precision: norm and clipping mean the gradient without its scale, and an overflow halves the scale") {
+TEST_CASE("mixed precision: norm and clipping use the unscaled gradient, and an overflow halves the scale") {
   const double infinity = std::numeric_limits<double>::infinity();
   const kernels::LossScaling scaling{.interval = 3};
   everywhere([&](OpRig& rig, OpRig&) {
@@ -323,7 +323,7 @@ TEST_CASE("mixed precision: norm and clipping mean the gradient without its scal
   });
 }
 
-TEST_CASE("mixed precision is refused where there is none, and types that do not fit each other") {
+TEST_CASE("mixed precision is rejected on devices without it and for types that do not match") {
   CHECK_THROWS_AS(OpRig(DeviceKind::cpu, 1, DType::bf16), Error);
   OpRig cpu(DeviceKind::cpu);
   CHECK_THROWS_AS(cpu.context().make_op(kernels::ReluForward{{Shape{2, 3}, DType::bf16, {}}}), Error);

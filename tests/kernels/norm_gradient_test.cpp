@@ -20,7 +20,7 @@ double distance_from_zero(const HostTensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("gradients of batch normalisation are its difference quotients, through the statistics of all parts") {
+TEST_CASE("gradients of batch normalisation equal difference quotients through the statistics of all parts") {
   OpRig rig(DeviceKind::reference);
   Random random(63, RandomUse::synthetic);
   for (const std::vector<std::int64_t>& parts : {std::vector<std::int64_t>{4}, {1, 3}, {1, 2, 1}})
@@ -42,7 +42,7 @@ TEST_CASE("gradients of batch normalisation are its difference quotients, throug
     }
 }
 
-TEST_CASE("gradients of average pools are their difference quotients") {
+TEST_CASE("gradients of average pools equal difference quotients") {
   OpRig rig(DeviceKind::reference);
   Random random(64, RandomUse::synthetic);
   const kernels::Window windows[] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}};

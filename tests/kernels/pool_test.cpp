@@ -43,7 +43,7 @@ void check_random(const Shape& shape, const PoolOptions& options, Random& random
 
 }  // namespace
 
-TEST_CASE("max-pools agree with the reference, alone and with ReLU and dropout folded in, in every layout") {
+TEST_CASE("max-pools agree with the reference, alone and with fused ReLU and dropout, in every layout") {
   Random random(7, RandomUse::synthetic);
   const Window windows[] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {2, 1, 0}, {5, 2, 2}, {1, 1, 0}};
   const std::int64_t channels[] = {1, 3, 5, 8, 13, 32};
@@ -60,7 +60,7 @@ TEST_CASE("max-pools agree with the reference, alone and with ReLU and dropout f
       }
 }
 
-TEST_CASE("max-pools to images of one cell, and of such, in every layout") {
+TEST_CASE("max-pools with one-cell inputs or outputs agree with the reference in every layout") {
   Random random(34, RandomUse::synthetic);
   for (const std::int64_t channels : {1, 2, 8, 13})
     for (const bool relu : {false, true}) {
@@ -89,7 +89,7 @@ TEST_CASE("the first of equal maxima gets the gradient") {
       check_case(x, random_tensor(window_output(x.shape, 13, window), random), {.window = window, .relu = relu});
 }
 
-TEST_CASE("padding never wins a maximum, not even over negative numbers") {
+TEST_CASE("padding never wins a maximum, not even against negative numbers") {
   Random random(10, RandomUse::synthetic);
   HostTensor x = random_tensor({2, 5, 5, 5}, random);
   for (double& value : x.values) value -= 3;
@@ -102,7 +102,7 @@ TEST_CASE("padding never wins a maximum, not even over negative numbers") {
   check_case(x, random_tensor({2, 5, 3, 3}, random), {.window = window, .relu = true});
 }
 
-TEST_CASE("the reference's masks are the window cells that ops.h numbers") {
+TEST_CASE("the reference's masks number the window cells as ops.h does") {
   OpRig rig(DeviceKind::reference);
   const Shape x_shape{1, 1, 3, 3}, y_shape{1, 1, 2, 2};
   // Windows start at -1 and 1. They contain 1x1, 1x2, 2x1 and 2x2 cells of the image.

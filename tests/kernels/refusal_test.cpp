@@ -36,7 +36,7 @@ void check_refused(const MakeDesc& make_desc, const std::string& shape) {
 
 }  // namespace
 
-TEST_CASE("convolutions whose shapes do not fit are refused, naming them") {
+TEST_CASE("convolutions whose shapes do not fit are rejected with the shapes named") {
   const auto forward = [](Shape x, Shape w, Shape y, Window window) {
     return [=](OpRig& rig) -> OpDesc { return Conv2dForward{rig.desc(x), rig.desc(w), rig.desc(y), window}; };
   };
@@ -58,7 +58,7 @@ TEST_CASE("convolutions whose shapes do not fit are refused, naming them") {
       "(2, 5, 3, 3)");
 }
 
-TEST_CASE("linear layers whose shapes do not fit are refused, naming them") {
+TEST_CASE("linear layers whose shapes do not fit are rejected with the shapes named") {
   check_refused(
       [](OpRig& rig) -> OpDesc {
         return LinearForward{rig.desc({2, 7}), rig.desc({4, 8}), rig.desc({2, 4})};
@@ -76,7 +76,7 @@ TEST_CASE("linear layers whose shapes do not fit are refused, naming them") {
       "(4, 9)");
 }
 
-TEST_CASE("pools and reorders whose shapes do not fit are refused, naming them") {
+TEST_CASE("pools and reorders whose shapes do not fit are rejected with the shapes named") {
   check_refused(
       [](OpRig& rig) -> OpDesc {
         return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 6, 6}), {2, 2, 0}};
@@ -99,7 +99,7 @@ TEST_CASE("pools and reorders whose shapes do not fit are refused, naming them")
       "(3, 2)");
 }
 
-TEST_CASE("average pools whose shapes do not fit are refused, naming them") {
+TEST_CASE("average pools whose shapes do not fit are rejected with the shapes named") {
   const auto forward = [](Shape x, Shape y, Window window, bool global) {
     return [=](OpRig& rig) -> OpDesc { return AvgPool2dForward{rig.desc(x), rig.desc(y), window, global}; };
   };
@@ -116,7 +116,7 @@ TEST_CASE("average pools whose shapes do not fit are refused, naming them") {
       "(2, 3, 2, 2)");
 }
 
-TEST_CASE("normalisations of other tensors than images, of no part or no channel, are refused") {
+TEST_CASE("normalisations without images, parts or channels are rejected") {
   const Shape flat{6, 10};
   check_refused([&](OpRig& rig) -> OpDesc { return BatchNormMoments{rig.desc(flat)}; }, "(6, 10)");
   check_refused([&](OpRig& rig) -> OpDesc { return BatchNormForward{rig.desc(flat)}; }, "(6, 10)");
@@ -135,7 +135,7 @@ TEST_CASE("normalisations of other tensors than images, of no part or no channel
   check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = 1, .decay = 2}; }, "decay");
 }
 
-TEST_CASE("the reference refuses other element types than its own") {
+TEST_CASE("the reference rejects other element types than its own") {
   OpRig rig(DeviceKind::reference);
   const Shape shape{2, 3};
   CHECK(contains(refusal(rig, ReluForward{{shape, DType::f32, {}}}), "float64"));

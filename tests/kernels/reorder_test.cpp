@@ -68,7 +68,7 @@ void check_low(OpRig& rig, DType type, std::int64_t count, std::size_t offset) {
 
 }  // namespace
 
-TEST_CASE("Reorder brings float32 to 16 bits and back, wherever the values begin, and writes nothing beside them") {
+TEST_CASE("Reorder converts float32 to 16 bits and back at any address and writes nothing else") {
   for (const DeviceKind kind : tested_kinds()) {
     if (kind == DeviceKind::reference) continue;  // it stores 16-bit types as float64
     OpRig rig(kind);
@@ -80,7 +80,7 @@ TEST_CASE("Reorder brings float32 to 16 bits and back, wherever the values begin
   }
 }
 
-TEST_CASE("Reorder into a device's favourite layout and back changes no bit, and its padding is zero") {
+TEST_CASE("Reorder into a device's preferred layout and back changes no bit and pads with zeros") {
   Random random(18, RandomUse::synthetic);
   for (const DeviceKind kind : tested_kinds())
     for (const std::int64_t channels : {1, 3, 5, 8, 13, 32}) {
@@ -115,7 +115,7 @@ TEST_CASE("Reorder changes the layout of weights between the ops that read them"
       }
 }
 
-TEST_CASE("Reorder turns float32 images into the device's type, and float64 weights too") {
+TEST_CASE("Reorder converts float32 images and float64 weights to the device's type") {
   Random random(20, RandomUse::synthetic);
   for (const DeviceKind kind : tested_kinds()) {
     INFO(to_string(Device{kind, 0}));
@@ -141,7 +141,7 @@ TEST_CASE("Reorder turns float32 images into the device's type, and float64 weig
   }
 }
 
-TEST_CASE("equal names are equal layouts: shape and type are part of them") {
+TEST_CASE("layouts of the same name are equal only for the same shape and type") {
   for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     kernels::Context& context = rig.context();

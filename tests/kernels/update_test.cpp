@@ -18,7 +18,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-TEST_CASE("the SGD update agrees with the reference: momentum, Nesterov, decay, clipping, odd counts") {
+TEST_CASE("the SGD update agrees with the reference with momentum, Nesterov, decay, clipping and odd counts") {
   Random random(15, RandomUse::synthetic);
   OpRig oracle(DeviceKind::reference);
   for (const std::int64_t count : {1, 13, 64, 4099})
@@ -42,7 +42,7 @@ TEST_CASE("the SGD update agrees with the reference: momentum, Nesterov, decay, 
         }
 }
 
-TEST_CASE("a skipped update leaves weights and momenta as they are, bit for bit") {
+TEST_CASE("a skipped update leaves weights and momenta unchanged bit for bit") {
   Random random(16, RandomUse::synthetic);
   const HostTensor w = random_tensor({100}, random), m = random_tensor({100}, random);
   HostTensor g = random_tensor({100}, random);
@@ -57,7 +57,7 @@ TEST_CASE("a skipped update leaves weights and momenta as they are, bit for bit"
   });
 }
 
-TEST_CASE("a moving average goes its share of the way to the weights") {
+TEST_CASE("a moving average moves towards the weights by one minus the decay") {
   Random random(18, RandomUse::synthetic);
   for (const std::int64_t count : {1, 13, 4099})
     for (const double decay : {0.0, 0.25, 0.999, 1.0}) {
@@ -72,7 +72,7 @@ TEST_CASE("a moving average goes its share of the way to the weights") {
     }
 }
 
-TEST_CASE("partial sums of squares cover one block each, the last one short") {
+TEST_CASE("partial sums of squares cover one block each, and the last block may be short") {
   Random random(17, RandomUse::synthetic);
   for (const std::int64_t count : {1, 1023, 1024, 1025, 3000}) {
     const HostTensor g = random_tensor({count}, random);
@@ -87,7 +87,7 @@ TEST_CASE("partial sums of squares cover one block each, the last one short") {
   }
 }
 
-TEST_CASE("NaN and Inf make their own partial non-finite, large numbers do not overflow") {
+TEST_CASE("NaN and Inf make only their own partial non-finite, and large numbers do not overflow") {
   for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
     HostTensor g = zeros({4000});
     g.values[1500] = bad;
@@ -102,7 +102,7 @@ TEST_CASE("NaN and Inf make their own partial non-finite, large numbers do not o
   }
 }
 
-TEST_CASE("the norm gives the clip factor of PyTorch, and 1 when it is small or clipping is off") {
+TEST_CASE("the norm gives PyTorch's clip factor, and 1 if it is small or clipping is off") {
   const std::vector<double> partials{9, 16, 0, 75};  // norm 10
   everywhere([&](OpRig& rig) {
     StepResults before;
@@ -130,7 +130,7 @@ TEST_CASE("the norm is that of any number of partials") {
   }
 }
 
-TEST_CASE("S14: a non-finite norm is reported, kept, and skips the update only on request") {
+TEST_CASE("a non-finite norm is reported and skips the update only on request") {
   for (const double bad : {kInfinity, std::numeric_limits<double>::quiet_NaN()})
     everywhere([&](OpRig& rig) {
       const std::vector<double> partials{1, bad, 2};

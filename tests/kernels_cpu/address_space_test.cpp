@@ -31,7 +31,7 @@ class AddressLimit {
 
 }  // namespace
 
-TEST_CASE("no op is made while too little address space is left for oneDNN") {
+TEST_CASE("no op is made if too little address space is left for oneDNN") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers' shadow memory does not fit in the limit");
 #endif

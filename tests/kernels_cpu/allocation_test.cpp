@@ -41,7 +41,7 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
-TEST_CASE("no op of the CPU allocates while it runs") {
+TEST_CASE("CPU ops allocate nothing while they run") {
   for (dp::test::CpuCase& c : dp::test::every_cpu_op(2)) {
     c.run();
     ours = 0;

@@ -53,7 +53,7 @@ void check(const TensorDesc& dx, const TensorDesc& w, int threads) {
 
 }  // namespace
 
-TEST_CASE("the data gradient in chunks is the sum it should be") {
+TEST_CASE("the chunked data gradient is correct") {
   for (const int threads : {1, 3}) {
     check(with_tag({5, 2500}, Tag::ab), with_tag({33, 2500}, Tag::ba), threads);  // chunks do not divide evenly
     check(with_tag({3, 1024}, Tag::ab), with_tag({16, 1024}, Tag::ba), threads);  // one chunk on one thread
@@ -63,7 +63,7 @@ TEST_CASE("the data gradient in chunks is the sum it should be") {
   }
 }
 
-TEST_CASE("the data gradient in chunks leaves other layouts to others") {
+TEST_CASE("the chunked data gradient rejects unsupported layouts") {
   const CpuOpOptions options{1, false};
   const auto make = [&](const TensorDesc& dx, const TensorDesc& w) {
     return make_chunked_backward_data({any({dx.shape[0], w.shape[0]}), w, dx}, options);

@@ -26,7 +26,7 @@ TEST_CASE("layouts have readable names") {
   CHECK(plain_cpu_layout({}, DType::f32).bytes == 4);
 }
 
-TEST_CASE("layouts are equal when every element has the same place, and only then") {
+TEST_CASE("layouts are equal if and only if every element has the same place") {
   const Tag tags[] = {Tag::nchw,     Tag::nhwc,     Tag::chwn,       Tag::nChw8c, Tag::nChw16c,
                       Tag::OIhw8i8o, Tag::OIhw8o8i, Tag::OIhw16i16o, Tag::hwio};
   std::map<std::string, Tag> seen;
@@ -42,7 +42,7 @@ TEST_CASE("layouts are equal when every element has the same place, and only the
   CHECK_FALSE(make_layout(gaps, DType::f32) == plain_cpu_layout({4, 6}, DType::f32));
 }
 
-TEST_CASE("activations are seen as planes of blocks of channels") {
+TEST_CASE("activations are viewed as planes of blocks of channels") {
   const auto view = [](Tag tag) { return view_of({{2, 20, 3, 5}, DType::f32, layout({2, 20, 3, 5}, tag)}); };
   CHECK(view(Tag::nchw).block == 1);
   CHECK(view(Tag::nchw).blocks == 20);

@@ -3,7 +3,7 @@
 #include "kernels/cpu/dropout_plane.h"
 #include "support/catch.h"
 
-TEST_CASE("S21: sixteen lanes of Philox are sixteen calls of dp::dropout_words") {
+TEST_CASE("sixteen vectorised Philox streams equal sixteen calls of dp::dropout_words") {
   dp::Random random(3, dp::RandomUse::synthetic);
   for (int round = 0; round < 200; ++round) {
     const auto wide = [&] { return (std::uint64_t{random.next()} << 32) | random.next(); };

@@ -80,7 +80,7 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
 
 }  // namespace
 
-TEST_CASE("the weight gradient of a convolution on few channels is the sum it should be") {
+TEST_CASE("the weight gradient of a convolution with few input channels is correct") {
   for (const int threads : {1, 3}) {
     check({5, 1, 9, 11}, {32, 1, 3, 3}, {3, 1, 0}, Tag::nChw8c, 8, Tag::Ohwi8o, threads);
     check({2, 2, 9, 8}, {20, 2, 3, 3}, {3, 2, 1}, Tag::nChw16c, 16, Tag::oihw, threads);

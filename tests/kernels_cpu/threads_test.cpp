@@ -21,7 +21,7 @@ double largest_difference(const dp::Tensor& a, const dp::Tensor& b) {
 
 }  // namespace
 
-TEST_CASE("ops of our own give the same bits on any number of threads, oneDNN's the same numbers") {
+TEST_CASE("our own ops give the same bits on any number of threads, oneDNN's the same values") {
   std::vector<CpuCase> one = dp::test::every_cpu_op(1);
   for (CpuCase& c : one) c.run();
   for (const int threads : {2, 3}) {
@@ -42,13 +42,13 @@ TEST_CASE("ops of our own give the same bits on any number of threads, oneDNN's 
   }
 }
 
-TEST_CASE("making an op leaves OpenMP's number of threads as it was") {
+TEST_CASE("making an op does not change OpenMP's number of threads") {
   omp_set_num_threads(3);
   dp::test::every_cpu_op(1);
   CHECK(omp_get_max_threads() == 3);
 }
 
-TEST_CASE("every op names its implementation, and products never fall back to oneDNN's naive loops") {
+TEST_CASE("every op names its implementation, and no product uses oneDNN's naive loops") {
   for (const CpuCase& c : dp::test::every_cpu_op(1)) {
     INFO(c.name << ": " << c.op->implementation());
     CHECK_FALSE(c.op->implementation().empty());

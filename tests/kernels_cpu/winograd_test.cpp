@@ -95,7 +95,7 @@ TEST_CASE("our own Winograd agrees with the reference, with the same bits on any
   }
 }
 
-TEST_CASE("our own Winograd leaves other layouts and windows to others") {
+TEST_CASE("our own Winograd rejects unsupported layouts and windows") {
   const CpuOpOptions options{1, false};
   const Shape x{2, 32, 8, 8}, w{32, 32, 3, 3};
   const TensorDesc blocked = with_tag(x, Tag::nChw16c), weights = with_tag(w, Tag::OIhw16i16o);
@@ -107,7 +107,7 @@ TEST_CASE("our own Winograd leaves other layouts and windows to others") {
   CHECK(make_winograd(Conv2dForward{blocked, weights, half, {3, 2, 1}}, options) == nullptr);
 }
 
-TEST_CASE("Winograd is taken where its tiles are well filled and enough of them share the transformed weights") {
+TEST_CASE("Winograd is used if its tiles are well filled and enough of them share the transformed weights") {
   for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
     CHECK(pays(pass, 64, 64, 32));
     CHECK(pays(pass, 1, 64, 32));
@@ -124,7 +124,7 @@ TEST_CASE("Winograd is taken where its tiles are well filled and enough of them 
   CHECK_FALSE(pays(ConvPass::data, 16, 512, 4));
 }
 
-TEST_CASE("convolutions whose layouts are prescribed run, whichever way is taken for them") {
+TEST_CASE("convolutions with prescribed layouts run with every algorithm") {
   const bool fast = GENERATE(false, true);
   const CpuOpOptions options{1, false, fast};
   const Shape x{4, 32, 16, 16}, w{64, 32, 3, 3}, y{4, 64, 16, 16};

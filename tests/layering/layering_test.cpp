@@ -55,7 +55,7 @@ TEST_CASE("law 1: public headers include the standard library and each other") {
               "engine/include/dp/d.cpp", "engine/include/e.h"});
 }
 
-TEST_CASE("law 2: models and apps include what an embedder could") {
+TEST_CASE("law 2: models and apps include only public headers") {
   check_tree(dp::test::check_embedder_view);
   CHECK(found(dp::test::check_embedder_view, {{"apps/a.cpp",
                                                "#include <CLI/CLI.hpp>\n#include <dp/dp.h>\n#include <string>\n"
@@ -71,7 +71,7 @@ TEST_CASE("law 2: models and apps include what an embedder could") {
         Where{"apps/a.cpp:2", "apps/b.cpp:1", "apps/x/c.cpp:1", "models/m.cpp:1", "models/n.cpp:1"});
 }
 
-TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothing else") {
+TEST_CASE("law 3: kernels and data include dp, and the engine includes all three") {
   check_tree(dp::test::check_edges);
   CHECK(found(dp::test::check_edges,
               {{"engine/plan/plan.cpp",
@@ -91,7 +91,7 @@ TEST_CASE("law 3: kernels and data stand on dp, the engine on both, and on nothi
               "kernels/cpu/b.cpp:1", "kernels/cpu/c.cpp:1"});
 }
 
-TEST_CASE("law 3: inside the engine each folder includes only those that it stands on") {
+TEST_CASE("law 3: inside the engine each folder includes only folders below it") {
   check_tree(dp::test::check_engine_levels);
   CHECK(found(dp::test::check_engine_levels,
               {{"engine/include/dp/a.h", "#include \"dp/b.h\"\n"},
@@ -107,7 +107,7 @@ TEST_CASE("law 3: inside the engine each folder includes only those that it stan
         Where{"engine/flat.cpp", "engine/other/a.h"});
 }
 
-TEST_CASE("law 3: includes make no cycle") {
+TEST_CASE("law 3: includes form no cycle") {
   check_tree(dp::test::check_cycles);
   CHECK(found(dp::test::check_cycles, {{"engine/include/dp/a.h", ""},
                                        {"kernels/b.h", "#include \"dp/a.h\"\n"},
@@ -122,7 +122,7 @@ TEST_CASE("law 3: includes make no cycle") {
         Where{"apps/a/y.h:1"});
 }
 
-TEST_CASE("law 4: CUDA stands in its own folder and in no #if") {
+TEST_CASE("law 4: CUDA appears in its own folder only and in no #if") {
   check_tree(dp::test::check_cuda);
   CHECK(found(dp::test::check_cuda,
               {{"engine/a.cpp", "// cudaMalloc(p) <<<1, 2>>>\nauto k = DeviceKind::cuda; probe(\"cuInit(\", R\"x(" +
@@ -194,7 +194,7 @@ TEST_CASE("law 5: no folder holds more than 30 sources") {
   CHECK(found(dp::test::check_rooms, tree) == Where{"engine"});
 }
 
-TEST_CASE("a tree is read from disk, folders outside the project left alone") {
+TEST_CASE("a source tree is read from disk without folders outside the project") {
   const std::filesystem::path root =
       std::filesystem::temp_directory_path() / ("dp_layering_" + std::to_string(std::random_device{}()));
   std::filesystem::create_directories(root / "kernels/cpu");

@@ -30,7 +30,7 @@ const LayerTime* named(const std::vector<LayerTime>& layers, const std::string& 
 
 }  // namespace
 
-TEST_CASE("layer times: every step of the plan once, in order, with what runs it and the least it could take") {
+TEST_CASE("layer times: every step of the plan appears once, in order, with its implementation and its floor") {
   for (const int replicas : {1, 2}) {
     DataParallelOptions options = on_cpus(replicas);
     options.grad_accum_steps = replicas;  // with two micro-batches some layers run twice per step
@@ -52,7 +52,7 @@ TEST_CASE("layer times: every step of the plan once, in order, with what runs it
   }
 }
 
-TEST_CASE("layer times: nothing where no step was traced, refused where none was to be") {
+TEST_CASE("layer times: they are empty without traced steps and an error without tracing") {
   CHECK(layers_of(on_cpus(1), 1).empty());
   DataParallel net(small_convnet(), on_cpus(1));
   CHECK_THROWS_WITH(net.layer_times(), Catch::Contains("set trace_steps"));
@@ -63,7 +63,7 @@ TEST_CASE("layer times: nothing where no step was traced, refused where none was
   CHECK_THROWS_WITH(Trainer(models::mlp(), data, options), Catch::Contains("trace_steps"));
 }
 
-TEST_CASE("dp_train --profile prints a row for each layer, and what all take together") {
+TEST_CASE("dp_train --profile prints a row for each layer and the total") {
   const TemporaryFolder temp;
   const Outcome outcome = run_dp_train(
       {"--dataset", "synthetic", "--model", "mnist_convnet", "--cpu", "2", "-b", "16", "--max-steps", "5",

@@ -1,10 +1,10 @@
-// F4, repeated in every phase.
+// Stalled programs, repeated in every phase.
 #include "observe/stalled_program.h"
 #include "support/catch.h"
 
 using namespace dp::test;
 
-TEST_CASE("F4: 20 stalls, both engines: status 6 within 2 to 4 s, the stalled one named") {
+TEST_CASE("20 stalls in both engines end with exit code 6 within 2 to 4 s and name the stalled replica") {
   const char* const phases[] = {"scatter", "forward", "backward", "reduce", "update"};
   for (int i = 0; i < 20; ++i) {
     const bool ddp = i % 4 == 3;

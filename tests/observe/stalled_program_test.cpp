@@ -1,11 +1,11 @@
-// F4 for the whole program: a stalled worker does not keep the process alive.
+// The whole program: a stalled worker does not keep the process alive.
 #include "observe/stalled_program.h"
 #include "support/catch.h"
 #include "support/patience.h"
 
 using namespace dp::test;
 
-TEST_CASE("F4: with --timeout 2 a stalled replica ends dp_train within 2 to 4 s with status 6") {
+TEST_CASE("with --timeout 2 a stalled replica ends dp_train within 2 to 4 s with exit code 6") {
   const Stalled stalled = run_stalled({}, 1, "backward");
   INFO(stalled.outcome.err);
   CHECK(stalled.outcome.code == 6);
@@ -19,7 +19,7 @@ TEST_CASE("F4: with --timeout 2 a stalled replica ends dp_train within 2 to 4 s 
              Catch::Contains("replica 1 (cpu) is stalled in backward of step 2, last layer 'loss'"));
 }
 
-TEST_CASE("F4: a stalled rank ends every rank's process, and its message is the first") {
+TEST_CASE("a stalled rank ends every rank's process, and its message comes first") {
   const int rank = GENERATE(0, 1);
   const Stalled stalled = run_stalled({"--engine", "ddp"}, rank, "forward");
   INFO(stalled.outcome.err);
@@ -35,7 +35,7 @@ TEST_CASE("F4: a stalled rank ends every rank's process, and its message is the 
   CHECK_THAT(stalled.outcome.err, Catch::Contains("; rank " + other + " was in reduce of bucket 0 of step 2"));
 }
 
-TEST_CASE("over sockets too the rank that failed is named, not the connection that went with it") {
+TEST_CASE("over sockets the failed rank is named, not its lost connection") {
   const TemporaryFolder temp;
   Program program({"--engine", "ddp", "--comm", "tcp", "--cpu", "3", "--dataset", "synthetic", "--model", "mlp", "-b",
                    "24", "--max-steps", "9", "--output-dir", "run", "--threads-per-replica", "1", "--quiet"},
@@ -49,7 +49,7 @@ TEST_CASE("over sockets too the rank that failed is named, not the connection th
     CHECK_THAT(outcome.err, Catch::Contains("rank " + std::string(other) + " stops: rank 1 failed"));
 }
 
-TEST_CASE("watch: --timeout 0 has no watchdog, and no time is negative") {
+TEST_CASE("watch: --timeout 0 disables the watchdog, and negative times are rejected") {
   const TemporaryFolder temp;
   CHECK(run_dp_train({"--dataset", "synthetic", "--model", "mlp", "--cpu", "1", "--dry-run", "--timeout", "0"},
                      temp.path())

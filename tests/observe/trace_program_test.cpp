@@ -23,7 +23,7 @@ std::vector<std::string> run_of(std::vector<std::string> more) {
 
 }  // namespace
 
-TEST_CASE("trace: --trace shows both replicas or ranks, every bucket, and that sums overlap with backward") {
+TEST_CASE("trace: --trace shows every replica or rank, every bucket, and reductions that overlap with backward") {
   const auto engine = GENERATE(std::vector<std::string>{"--engine", "dp"}, std::vector<std::string>{"--engine", "ddp"},
                                std::vector<std::string>{"--engine", "ddp", "--comm", "tcp"});
   const TemporaryFolder temp;
@@ -64,7 +64,7 @@ TEST_CASE("trace: --trace shows both replicas or ranks, every bucket, and that s
   CHECK(second[0].begin < first[0].end);
 }
 
-TEST_CASE("trace: --trace that comes too late says so, and what is no range of steps is refused") {
+TEST_CASE("trace: a range of steps after the run's end is reported, and an invalid range is rejected") {
   const TemporaryFolder temp;
   std::vector<std::string> late = run_of({});
   late.back() = "100:2";

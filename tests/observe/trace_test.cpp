@@ -41,7 +41,7 @@ std::vector<std::int64_t> sizes_of_buckets() {
 
 }  // namespace
 
-TEST_CASE("a timeline has every phase and every bucket of every chosen step once, on every replica") {
+TEST_CASE("a timeline has every phase and bucket of every traced step once on every replica") {
   const auto reduce = GENERATE(Reduce::master, Reduce::all_reduce, Reduce::sharded);
   const std::size_t buckets = sizes_of_buckets().size();
   REQUIRE(buckets > 2);
@@ -70,7 +70,7 @@ TEST_CASE("a timeline has every phase and every bucket of every chosen step once
   }
 }
 
-TEST_CASE("spans of a thread lie beside or inside each other, those of a step inside it") {
+TEST_CASE("spans of a thread are nested or disjoint, and those of a step lie inside it") {
   const Timeline timeline = trace(replicas(2, Reduce::sharded), 4, 1, 3);
   for (const auto& [thread, name] : timeline.threads) {
     std::vector<Span> spans;
@@ -103,7 +103,7 @@ TEST_CASE("work of the compute stream has its layer's name") {
   CHECK(names.contains("fc2 backward_data"));
 }
 
-TEST_CASE("the bytes of an all_reduce are those of theory: 2 (N-1)/N of the bucket") {
+TEST_CASE("an all_reduce transfers the theoretical 2 (N-1)/N of the bucket's bytes") {
   const std::vector<std::int64_t> elements = sizes_of_buckets();
   const auto [count, type] = GENERATE(std::pair(2, DType::f32), std::pair(3, DType::f32), std::pair(3, DType::bf16));
   DataParallelOptions options = replicas(count, Reduce::all_reduce);
@@ -119,7 +119,7 @@ TEST_CASE("the bytes of an all_reduce are those of theory: 2 (N-1)/N of the buck
     }
 }
 
-TEST_CASE("what is not a step is not traced, nor what lies outside the chosen ones") {
+TEST_CASE("only the requested training steps are traced") {
   const Timeline none = trace(replicas(2, Reduce::sharded), 2, 10, 10);
   CHECK(none.steps == 0);
   CHECK(none.spans.empty());
@@ -128,7 +128,7 @@ TEST_CASE("what is not a step is not traced, nor what lies outside the chosen on
   for (const Span& span : rest.spans) CHECK((span.step == 1 || span.step == 2));
 }
 
-TEST_CASE("a timeline that was not asked for cannot be written") {
+TEST_CASE("a timeline that was not requested cannot be written") {
   DataParallel net(small_convnet(), on_cpus(1));
   CHECK_THROWS_AS(net.write_trace("/tmp/never"), Error);
 }

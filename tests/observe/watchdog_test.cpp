@@ -1,4 +1,4 @@
-// F4: a call without progress ends with an error that reports each replica's last action.
+// A call without progress ends with an error that reports each replica's last action.
 #include "engine/observe/watchdog.h"
 
 #include <chrono>
@@ -74,11 +74,11 @@ void check_stall(int replicas) {
 
 }  // namespace
 
-TEST_CASE("F4: the only replica that stalls in a step is named, and what it did last") { check_stall(1); }
+TEST_CASE("a stalled single replica is named with its last operation") { check_stall(1); }
 
-TEST_CASE("F4: one of two replicas that stalls in a step is named, and what both did last") { check_stall(2); }
+TEST_CASE("a stalled replica of two is named with the last operation of both") { check_stall(2); }
 
-TEST_CASE("a slow replica is no stalled one") {
+TEST_CASE("a slow replica is not a stalled one") {
   FailEnvironment fail("stall:forward:dev1:1200ms,stall:reduce:dev0:1200ms,stall:update:1200ms");
   DataParallelOptions options = watched(2, 3);
   options.bucket_bytes = 3000;
@@ -86,7 +86,7 @@ TEST_CASE("a slow replica is no stalled one") {
   CHECK_NOTHROW(train(net, 1));
 }
 
-TEST_CASE("between calls nothing is watched, and a watchdog leaves no thread") {
+TEST_CASE("nothing is watched between calls, and a watchdog leaves no thread") {
   const std::ptrdiff_t before = thread_count();
   {
     DataParallel net(small_convnet(), watched(1, 1));
@@ -100,7 +100,7 @@ TEST_CASE("between calls nothing is watched, and a watchdog leaves no thread") {
   CHECK(thread_count() == before);
 }
 
-TEST_CASE("a rank that waits for others lets them say what is wrong first") {
+TEST_CASE("a rank that waits for others gives them time to report first") {
   Scene scene;
   scene.waits = true;
   engine::Watchdog watchdog(scene.options(8, true));
@@ -113,7 +113,7 @@ TEST_CASE("a rank that waits for others lets them say what is wrong first") {
   CHECK(!watchdog.verdict());
 }
 
-TEST_CASE("a rank that waits in vain ends its call itself") {
+TEST_CASE("a rank that waits in vain ends its own call") {
   Scene scene;
   scene.waits = true;
   engine::Watchdog watchdog(scene.options(4, true));
@@ -125,7 +125,7 @@ TEST_CASE("a rank that waits in vain ends its call itself") {
   CHECK(std::string(watchdog.verdict()->what()) == "no progress for 4 s: it is waiting in nothing");
 }
 
-TEST_CASE("of ranks that all wait, those that do not answer are to blame") {
+TEST_CASE("if all ranks wait, those that do not answer are blamed") {
   Scene scene;
   scene.waits = true;
   engine::WatchdogOptions options = scene.options(4, true);
@@ -139,7 +139,7 @@ TEST_CASE("of ranks that all wait, those that do not answer are to blame") {
         "rank 3 did not answer (is its process stopped?), no progress for 4 s: it is waiting in nothing");
 }
 
-TEST_CASE("every move starts the time anew") {
+TEST_CASE("progress restarts the timeout") {
   Scene scene;
   engine::Watchdog watchdog(scene.options(2, false));
   watchdog.begin();

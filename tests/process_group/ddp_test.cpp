@@ -1,5 +1,5 @@
-// The multi-process engine against the single-process engine (S19, S20). The ranks are threads here; they communicate
-// as processes do.
+// The multi-process engine against the single-process engine. The ranks are threads here; they communicate as processes
+// do.
 #include <mutex>
 
 #include "data/small_dataset.h"
@@ -72,7 +72,7 @@ Trained train_ddp(const Model& model, const DataParallelOptions& options, int ra
 
 }  // namespace
 
-TEST_CASE("S20: one step of ddp and of dp on the same global batch are equal to 1e-5 of the distance moved") {
+TEST_CASE("one step of ddp and of dp on the same global batch are equal to 1e-5 of the distance moved") {
   const Model model = smooth_convnet();
   const State origin = DataParallel(model, on_cpus(1)).weights();
   for (const int ranks : {1, 2, 3, 4})
@@ -89,7 +89,7 @@ TEST_CASE("S20: one step of ddp and of dp on the same global batch are equal to 
     }
 }
 
-TEST_CASE("S20: batch normalisation in step over the ranks equals that over replicas") {
+TEST_CASE("a step with batch normalisation over ranks equals one over replicas") {
   const Model model = residual_net(/*relu=*/false);
   DataParallelOptions options = on_cpus(1);
   const State origin = DataParallel(model, options).weights();
@@ -109,7 +109,7 @@ TEST_CASE("S20: batch normalisation in step over the ranks equals that over repl
     }
 }
 
-TEST_CASE("ddp: the modes of batch normalisation keep statistics of the shards that they say") {
+TEST_CASE("ddp: each mode of batch normalisation tracks the statistics of its documented shards") {
   const Model model = residual_net(/*relu=*/false);
   const std::int64_t rows = 24;
   DataParallelOptions options = on_cpus(1);
@@ -141,7 +141,7 @@ TEST_CASE("ddp: the modes of batch normalisation keep statistics of the shards t
   }
 }
 
-TEST_CASE("ddp: micro-batches, clipping, skipping and dropout as in dp") {
+TEST_CASE("ddp: micro-batches, clipping, skipping and dropout work as in dp") {
   const Model smooth = smooth_convnet(), dropping = small_convnet(/*dropout=*/true);
   const auto compare = [](const Model& model, DataParallelOptions options, double tolerance) {
     DataParallelOptions replicas = options;
@@ -164,7 +164,7 @@ TEST_CASE("ddp: micro-batches, clipping, skipping and dropout as in dp") {
   compare(dropping, on_cpus(1), 1e-4);  // looser at kinks: rounding may flip a ReLU
 }
 
-TEST_CASE("ddp: gradients summed in bfloat16, the same bits over shared memory and sockets, near those in float32") {
+TEST_CASE("ddp: a bfloat16 reduction has the same bits over shared memory and sockets and is close to float32") {
   const Model model = smooth_convnet();
   const State origin = DataParallel(model, on_cpus(1)).weights();
   DataParallelOptions options = on_cpus(1);
@@ -182,7 +182,7 @@ TEST_CASE("ddp: gradients summed in bfloat16, the same bits over shared memory a
   CHECK(over_memory.stats.grad_norm == Approx(exact.stats.grad_norm).epsilon(0.02));
 }
 
-TEST_CASE("ddp: sums in bfloat16 that cannot be are refused on every rank") {
+TEST_CASE("ddp: invalid bfloat16 reductions are rejected on every rank") {
   const Model model = smooth_convnet();
   const auto refusals = [&](bool by_mpi) {
     return on_ranks(2, [&](const auto& group) {
@@ -200,7 +200,7 @@ TEST_CASE("ddp: sums in bfloat16 that cannot be are refused on every rank") {
     }
 }
 
-TEST_CASE("ddp: what rank 0 sets, every rank has") {
+TEST_CASE("ddp: every rank receives what rank 0 sets") {
   const Model model = residual_net();
   DataParallelOptions options = on_cpus(1);
   options.ema_decay = 0.5;
@@ -216,7 +216,7 @@ TEST_CASE("ddp: what rank 0 sets, every rank has") {
   });
 }
 
-TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error") {
+TEST_CASE("ddp: a rank that fails in any phase ends all ranks with its error") {
   const Model model = small_convnet();
   for (const std::string& phase : std::vector<std::string>{"forward", "backward", "reduce", "update"}) {
     const FailEnvironment fail("throw:" + phase + ":dev1:step1");
@@ -233,7 +233,7 @@ TEST_CASE("ddp: a rank that fails in any phase ends all of them with its error")
   }
 }
 
-TEST_CASE("ddp: what cannot be made leaves nothing that the end of the group would touch") {
+TEST_CASE("ddp: an engine that fails to start leaves nothing that the end of the group would access") {
   const Model model = small_convnet();
   const auto failures = on_ranks(2, [&](const auto& group) {
     DataParallelOptions options = in_group(on_cpus(1), group);
@@ -243,7 +243,7 @@ TEST_CASE("ddp: what cannot be made leaves nothing that the end of the group wou
   for (const RankFailure& failure : failures) CHECK(failure.failed);
 }
 
-TEST_CASE("ddp: options that belong to one process are refused") {
+TEST_CASE("ddp: options for a single process are rejected") {
   const Model model = small_convnet();
   const auto refused = [&](const std::function<void(DataParallelOptions&)>& change, const std::string& why) {
     DataParallelOptions options = in_group(on_cpus(1), ProcessGroup::join({}));
@@ -258,7 +258,7 @@ TEST_CASE("ddp: options that belong to one process are refused") {
   CHECK_THROWS_WITH(net.forward(random_batch(model, 4).images), Catch::Matchers::Contains("train_step"));
 }
 
-TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, and dp goes on with it") {
+TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, and is resumed by dp") {
   const TemporaryFolder folder;
   const DatasetPair data{std::make_shared<SmallDataset>(50, Shape{3, 11, 11}),
                          std::make_shared<SmallDataset>(37, Shape{3, 11, 11})};
@@ -319,7 +319,7 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
   CHECK(steps == 4 * 5);
 }
 
-TEST_CASE("ddp: a stop asked of one rank stops all at the same step, with a checkpoint") {
+TEST_CASE("ddp: a stop requested on one rank stops all at the same step, with a checkpoint") {
   const TemporaryFolder folder;
   const Model model = [] {
     ModelBuilder m("linear", Shape{1, 3, 4});

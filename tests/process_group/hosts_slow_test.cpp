@@ -43,7 +43,7 @@ std::string ip_program() {
 
 }  // namespace
 
-TEST_CASE("hosts: ranks on two hosts train one network, and only rank 0's host listens") {
+TEST_CASE("hosts: ranks on two hosts have the bits of one host, and only rank 0's host writes files") {
   const TwoHosts hosts;
   if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
   const TemporaryFolder folder;
@@ -77,7 +77,7 @@ TEST_CASE("hosts: ranks on two hosts train one network, and only rank 0's host l
   CHECK(summary_in(folder.path() + "/one")["weights_sha256"] == summary["weights_sha256"]);
 }
 
-TEST_CASE("hosts: without the run's token nobody gets in") {
+TEST_CASE("hosts: a rank without the run's token is rejected") {
   const TwoHosts hosts;
   if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
   const TemporaryFolder folder;

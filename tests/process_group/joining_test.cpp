@@ -46,7 +46,7 @@ std::string refused_directly(const GroupAddress& address, int rank, int size) {
 
 }  // namespace
 
-TEST_CASE("process group: ranks exchange texts, in rank order, as often as they like") {
+TEST_CASE("process group: ranks exchange texts in rank order, any number of times") {
   for (const int size : {1, 2, 5}) {
     all_ranks(size, [&](const auto& group) {
       DP_HOLDS(group->size() == size);
@@ -72,7 +72,7 @@ TEST_CASE("process group: ranks exchange texts, in rank order, as often as they 
   }
 }
 
-TEST_CASE("process group: a wish is heard by all at the same question") {
+TEST_CASE("process group: all ranks learn of a request at the same call") {
   all_ranks(3, [](const auto& group) {
     std::vector<bool> answers;
     for (int question = 0; question < 6; ++question)
@@ -82,7 +82,7 @@ TEST_CASE("process group: a wish is heard by all at the same question") {
   });
 }
 
-TEST_CASE("process group: one rank's failure ends every rank's waits with its code and its name") {
+TEST_CASE("process group: one rank's failure ends every rank's wait with its code and its name") {
   const auto failures = on_ranks(4, [](const auto& group) {
     group->exchange("");
     if (group->rank() == 2) throw Error(ErrorCode::nonfinite, "the loss is not finite");
@@ -97,7 +97,7 @@ TEST_CASE("process group: one rank's failure ends every rank's waits with its co
   }
 }
 
-TEST_CASE("process group: a missing rank is named when the time is over, by those who came") {
+TEST_CASE("process group: the ranks that joined name a missing rank after the timeout") {
   GroupAddress address;
   const auto begin = std::chrono::steady_clock::now();
   std::string first, third;
@@ -108,7 +108,7 @@ TEST_CASE("process group: a missing rank is named when the time is over, by thos
   for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not join within 1 s"));
 }
 
-TEST_CASE("process group: a rank that does not come to an exchange is named") {
+TEST_CASE("process group: a rank missing from an exchange is named") {
   const auto failures = on_ranks(
       3,
       [](const auto& group) {
@@ -148,7 +148,7 @@ TEST_CASE("process group: ranks whose processes do not answer are known to the o
   while (!ranks.empty()) ranks.pop_back();  // rank 0's destructor waits for the other ranks
 }
 
-TEST_CASE("process group: a rank that is busy is waited for, beyond the timeout, until it is no longer busy") {
+TEST_CASE("process group: a busy rank is waited for beyond the timeout until it is no longer busy") {
   std::atomic<bool> exchanged{false};
   const auto failures = on_ranks(
       3,
@@ -170,7 +170,7 @@ TEST_CASE("process group: a rank that is busy is waited for, beyond the timeout,
   CHECK(contains(failures[1].text, "rank 0 of 3 did not reach exchange 1 within"));
 }
 
-TEST_CASE("process group: the time that a rank was busy is no part of its time for an exchange") {
+TEST_CASE("process group: the time in which a rank was busy does not count for its timeout") {
   // The timeout is four seconds. Rank 0 stops being busy before (3 s) or after (4.5 s) the first four seconds.
   const auto exchange_while_busy = [](double busy) {
     return on_ranks(
@@ -197,7 +197,7 @@ TEST_CASE("process group: the time that a rank was busy is no part of its time f
     }
 }
 
-TEST_CASE("process group: ranks that wait for a busy one are told once in a timeout") {
+TEST_CASE("process group: ranks that wait for a busy one are notified once per timeout") {
   GroupAddress address;
   std::shared_ptr<ProcessGroup> first;
   std::thread joining([&] { first = ProcessGroup::join(address.options(0, 2, 1)); });
@@ -221,7 +221,7 @@ TEST_CASE("process group: ranks that wait for a busy one are told once in a time
   second.send({process_group::Kind::bye});
 }
 
-TEST_CASE("process group: strangers that hang up at once cost nothing") {
+TEST_CASE("process group: strangers that disconnect at once do no harm") {
   GroupAddress address;
   std::shared_ptr<ProcessGroup> first;
   std::thread joining([&] { first = ProcessGroup::join(address.options(0, 2)); });
@@ -251,7 +251,7 @@ TEST_CASE("process group: strangers that hang up at once cost nothing") {
   leaving.join();
 }
 
-TEST_CASE("process group: a rank that knocks before a crowd of strangers is let in") {
+TEST_CASE("process group: a rank that connects before a crowd of strangers is admitted") {
   GroupAddress address;
   const auto soon = process_group::Clock::now() + std::chrono::seconds(20);
   process_group::Connection rank(process_group::connect_to("127.0.0.1", address.port, soon));
@@ -268,7 +268,7 @@ TEST_CASE("process group: a rank that knocks before a crowd of strangers is let 
   rank.send({process_group::Kind::bye});
 }
 
-TEST_CASE("process group: an exception that ends a rank ends the group") {
+TEST_CASE("process group: an exception that ends a rank ends the process group") {
   GroupAddress address;
   std::string heard;
   std::thread other([&] {
@@ -288,7 +288,7 @@ TEST_CASE("process group: an exception that ends a rank ends the group") {
   CHECK(contains(heard, "rank 1 failed: an exception ended its training"));
 }
 
-TEST_CASE("process group: who comes with another token, another size, or a rank that is taken is rejected") {
+TEST_CASE("process group: a connection with another token, another size or a taken rank is rejected") {
   GroupAddress address;
   std::string first_error, second_error;
   std::thread first([&] { first_error = refusal(address.options(0, 2)); });
@@ -306,7 +306,7 @@ TEST_CASE("process group: who comes with another token, another size, or a rank 
   CHECK(second_error.empty());
 }
 
-TEST_CASE("process group: tokens that are drawn have 32 hexadecimal digits, and no two are the same") {
+TEST_CASE("process group: generated tokens have 32 hexadecimal digits and differ") {
   std::set<std::string> drawn;
   for (int i = 0; i < 100; ++i) drawn.insert(process_group::drawn_token());
   CHECK(drawn.size() == 100);
@@ -317,7 +317,7 @@ TEST_CASE("process group: tokens that are drawn have 32 hexadecimal digits, and 
   }
 }
 
-TEST_CASE("process group: nonsense on its port does no harm") {
+TEST_CASE("process group: random bytes on its port do no harm") {
   GroupAddress address;
   std::vector<std::string> heard;
   std::thread first([&] {
@@ -342,7 +342,7 @@ TEST_CASE("process group: nonsense on its port does no harm") {
   CHECK(heard == here);
 }
 
-TEST_CASE("process group: the environment of torchrun is read, and what is wrong in it is named") {
+TEST_CASE("process group: the environment of torchrun is read, and errors in it are named") {
   const auto with = [](std::vector<std::pair<const char*, const char*>> variables) {
     for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DP_TOKEN", "DP_LISTENER",
                              "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"})

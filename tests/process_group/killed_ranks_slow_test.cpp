@@ -11,7 +11,7 @@
 
 using namespace dp::test;
 
-TEST_CASE("a rank killed at twenty random moments ends all, and the other engine resumes the run") {
+TEST_CASE("a rank killed at twenty random moments ends all ranks, and the other engine resumes the run") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   std::mt19937 random(11);

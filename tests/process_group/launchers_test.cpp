@@ -71,8 +71,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE(
-    "launchers: the program's own and torchrun's environment give the same run, over shared memory and over tcp") {
+TEST_CASE("launchers: the own launcher and torchrun's environment give the same run, over shared memory and tcp") {
   const std::string expected = conform(self_started, {});
   CHECK(conform(by_environment, {}) == expected);
   CHECK(conform(self_started, {"--comm", "tcp"}) == expected);  // the same reduction tree
@@ -86,7 +85,7 @@ TEST_CASE("launchers: mpirun gives the same run") {
   conform(by_mpirun, {"--comm", "mpi"});  // MPI sums in its own order
 }
 
-TEST_CASE("launchers: ranks that have output beside rank 0's are named in it") {
+TEST_CASE("launchers: error lines name their rank, and the cause comes first") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   const Outcome outcome =
@@ -101,7 +100,7 @@ TEST_CASE("launchers: ranks that have output beside rank 0's are named in it") {
   CHECK(cause < consequence);
 }
 
-TEST_CASE("launchers: a rank that does not come is named after the timeout") {
+TEST_CASE("launchers: a rank that does not join is named after the timeout") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   const std::string port = free_port();
@@ -117,7 +116,7 @@ TEST_CASE("launchers: a rank that does not come is named after the timeout") {
   }
 }
 
-TEST_CASE("launchers: ranks started with different options, or with another token, say so") {
+TEST_CASE("launchers: ranks started with different options or another token are reported") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   const auto pair = [&](const Words& more, const std::string& token) {
@@ -142,7 +141,7 @@ TEST_CASE("launchers: ranks started with different options, or with another toke
   }
 }
 
-TEST_CASE("launchers: the launcher draws a token for its ranks") {
+TEST_CASE("launchers: the launcher generates a token for its ranks") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   Words arguments = short_run("run");
@@ -162,7 +161,7 @@ TEST_CASE("launchers: the launcher draws a token for its ranks") {
   CHECK(program.wait().code == 130);
 }
 
-TEST_CASE("launchers: an interrupt reaches every rank, and a checkpoint is left") {
+TEST_CASE("launchers: an interrupt reaches every rank and leaves a checkpoint") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   Words arguments = short_run("run");
@@ -178,7 +177,7 @@ TEST_CASE("launchers: an interrupt reaches every rank, and a checkpoint is left"
   CHECK(all_gone(folder.path(), 2));
 }
 
-TEST_CASE("launchers: an interrupt ends the wait for a rank that does not come") {
+TEST_CASE("launchers: an interrupt ends the wait for a rank that does not join") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   Program program(short_run("run") + Words{"--cpu", "1"}, folder.path(), rank_variables(0, 2, free_port()));
@@ -189,7 +188,7 @@ TEST_CASE("launchers: an interrupt ends the wait for a rank that does not come")
   CHECK(in_time(begin, 1));
 }
 
-TEST_CASE("launchers: a rank that is signalled alone in an evaluation leaves, and so does the next one") {
+TEST_CASE("launchers: a rank signalled alone in an evaluation ends, and so does the next one") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   REQUIRE(run_dp_train(short_run("run") + Words{"--cpu", "2"}, folder.path()).code == 0);

@@ -154,7 +154,7 @@ const std::set<std::string> kElsewhere{"--gpus",       "--no-python", "--nproc-p
 
 }  // namespace
 
-TEST_CASE("migration: every row of the tables is tried, with every flag that it names") {
+TEST_CASE("migration: every row of the tables is tested with every flag that it names") {
   const auto rows = rows_of_the_page();
   CHECK(rows.size() == kTrials.size());
   const std::regex flag("--[a-z][a-z-]*");
@@ -171,7 +171,7 @@ TEST_CASE("migration: every row of the tables is tried, with every flag that it 
   }
 }
 
-TEST_CASE("migration: what the tables say runs") {
+TEST_CASE("migration: every command of the tables runs") {
   std::set<std::string> done;
   for (const auto& [there, trial] : kTrials) {
     INFO(there);

@@ -27,7 +27,7 @@ std::vector<std::vector<std::int64_t>> samples_of(const std::shared_ptr<const Da
 
 }  // namespace
 
-TEST_CASE("ranks: their parts make up the global batches, and evaluation sees every sample once") {
+TEST_CASE("ranks: their parts make up the global batches, and an evaluation sees every sample once") {
   for (const std::int64_t size : {24, 25, 29, 7})
     for (const int ranks : {2, 3, 4}) {
       const auto data = std::make_shared<SmallDataset>(size);
@@ -52,7 +52,7 @@ TEST_CASE("ranks: their parts make up the global batches, and evaluation sees ev
     }
 }
 
-TEST_CASE("ranks: in training a short last batch is filled up from the epoch's beginning, as DistributedSampler does") {
+TEST_CASE("ranks: a short last training batch is padded from the epoch's beginning, as in DistributedSampler") {
   const std::int64_t size = 29;
   const int ranks = 4;
   const auto data = std::make_shared<SmallDataset>(size);
@@ -71,7 +71,7 @@ TEST_CASE("ranks: in training a short last batch is filled up from the epoch's b
   }
 }
 
-TEST_CASE("ranks: a run resumed inside an epoch goes on with the same parts") {
+TEST_CASE("ranks: a run resumed inside an epoch continues with the same parts") {
   const auto data = std::make_shared<SmallDataset>(40);
   LoaderOptions options{.batch_size = 8, .shuffle = true};
   options.rank = 1;
@@ -80,7 +80,7 @@ TEST_CASE("ranks: a run resumed inside an epoch goes on with the same parts") {
   CHECK(std::equal(rest.begin(), rest.end(), whole.begin() + 2, whole.end()));
 }
 
-TEST_CASE("ranks: more of them than samples in a batch are refused") {
+TEST_CASE("ranks: more ranks than samples in a batch are rejected") {
   LoaderOptions options{.batch_size = 2};
   options.ranks = 3;
   CHECK_THROWS_AS(Loader(std::make_shared<SmallDataset>(10), options), Error);

@@ -68,7 +68,7 @@ bool all_stopped(const std::vector<pid_t>& processes) {
 
 }  // namespace
 
-TEST_CASE("a rank whose process is stopped is named, and all end") {
+TEST_CASE("a rank whose process is stopped is named, and all ranks end") {
   for (const std::string comm : {"host", "tcp"}) {
     const int stopped = comm == "host" ? 0 : 1;
     Run run(3, {"--comm", comm});
@@ -91,7 +91,7 @@ TEST_CASE("a rank whose process is stopped is named, and all end") {
   }
 }
 
-TEST_CASE("ranks are suspended with what started them, for longer than the timeout, and go on") {
+TEST_CASE("ranks suspended with their launcher for longer than the timeout continue afterwards") {
   Run run(2);
   const std::vector<pid_t> processes = processes_with(run.folder / "run");
   REQUIRE(processes.size() == 3);

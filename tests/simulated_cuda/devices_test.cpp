@@ -35,7 +35,7 @@ std::vector<float> copied_to_peer() {
 
 }  // namespace
 
-TEST_CASE("devices are counted, chosen and named") {
+TEST_CASE("devices are counted, selected and named") {
   const FreshSimulation fresh(3);
   int count = 0, current = -1;
   ok(cudaGetDeviceCount(&count));
@@ -79,7 +79,7 @@ TEST_CASE("the environment sets the defaults") {
   CHECK(simulation().devices == 1);
 }
 
-TEST_CASE("peer access: a matrix, to be enabled once") {
+TEST_CASE("peer access is enabled once per pair of a matrix") {
   const FreshSimulation fresh(3);
   simulation().peers[0][1] = Peer::works;
   CHECK(can_access(0, 1));
@@ -103,7 +103,7 @@ TEST_CASE("peer access: a matrix, to be enabled once") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("copies between devices: without peer access over the host, with it direct, or changed on a path that lies") {
+TEST_CASE("copies between devices go through the host without peer access, and are corrupted on a corrupting path") {
   const FreshSimulation fresh(2);
   const std::vector<float> ones(kCount, 1);
   CHECK(copied_to_peer() == ones);
@@ -117,7 +117,7 @@ TEST_CASE("copies between devices: without peer access over the host, with it di
   CHECK(copied_to_peer() == ones);
 }
 
-TEST_CASE("a failed kernel leaves its device with an error, and the others alone") {
+TEST_CASE("a failed kernel leaves an error on its device and no other") {
   const FreshSimulation fresh(2);
   ok(cudaSetDevice(1));
   const TestStream other;
@@ -134,7 +134,7 @@ TEST_CASE("a failed kernel leaves its device with an error, and the others alone
   CHECK(cudaStreamSynchronize(other) == cudaSuccess);
 }
 
-TEST_CASE("what waits for a device that has failed never ends, and who waits for that is reported") {
+TEST_CASE("work that waits for a failed device never ends, and a host that waits for it is reported") {
   const FreshSimulation fresh(3);
   const TestStream first;
   const auto event = kernels::cuda::make_event_handle();
@@ -168,7 +168,7 @@ TEST_CASE("what waits for a device that has failed never ends, and who waits for
   CHECK_THAT(reports.front(), Catch::Contains("of cuda:2, which waits for cuda:0: that has failed"));
 }
 
-TEST_CASE("a simulation that is reset has forgotten all") {
+TEST_CASE("a reset simulation is empty") {
   {
     const FreshSimulation fresh(4);
     ok(cudaSetDevice(3));

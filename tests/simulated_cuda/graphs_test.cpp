@@ -67,7 +67,7 @@ void order(cudaStream_t first, cudaStream_t second, const Event& by) {
 
 }  // namespace
 
-TEST_CASE("graphs: what is captured runs at every launch, in the order of the stream, and not before") {
+TEST_CASE("graphs: captured work runs at every launch in stream order, and not before") {
   const FreshSimulation fresh;
   const TestStream stream;
   const DeviceArray<float> x(filled(0)), y(filled(0));
@@ -94,7 +94,7 @@ TEST_CASE("graphs: what is captured runs at every launch, in the order of the st
   CHECK(live().graphs == 0);
 }
 
-TEST_CASE("graphs: streams that wait for a captured event join, of other devices too, and their order is kept") {
+TEST_CASE("graphs: streams that wait for a captured event join in order, also those of other devices") {
   const FreshSimulation fresh(2);
   simulation().set_peers(Peer::works);
   simulation().log_launches = true;
@@ -137,7 +137,7 @@ TEST_CASE("graphs: streams that wait for a captured event join, of other devices
   CHECK(counts == std::vector<std::size_t>{20, 20, 40});
 }
 
-TEST_CASE("graphs: nodes that no edge orders run at once") {
+TEST_CASE("graphs: nodes without an edge between them run concurrently") {
   const FreshSimulation fresh;
   const TestStream first, second;
   const Event fork = event(), join = event();
@@ -160,7 +160,7 @@ TEST_CASE("graphs: nodes that no edge orders run at once") {
   CHECK(both.came == 6);
 }
 
-TEST_CASE("graphs: work that nobody waits for, and a stream of another capture, are refused") {
+TEST_CASE("graphs: unjoined work and a stream of another capture are rejected") {
   const FreshSimulation fresh;
   const TestStream first, second;
   const Event fork = event(), theirs = event();
@@ -204,7 +204,7 @@ TEST_CASE("graphs: work that nobody waits for, and a stream of another capture, 
   CHECK(live().graphs == 0);
 }
 
-TEST_CASE("graphs: a stream that joins a capture without work must come back, too, with its last wait") {
+TEST_CASE("graphs: a stream that joins a capture without work must rejoin with its last wait") {
   const FreshSimulation fresh;
   const TestStream first, second;
   const Event fork = event(), again = event(), join = event();
@@ -223,7 +223,7 @@ TEST_CASE("graphs: a stream that joins a capture without work must come back, to
   }
 }
 
-TEST_CASE("graphs: a graph can fail to be instantiated, uploaded, or launched") {
+TEST_CASE("graphs: a graph can fail to be instantiated, uploaded or launched") {
   const FreshSimulation fresh;
   const TestStream stream;
   const DeviceArray<float> x(filled(0));
@@ -247,7 +247,7 @@ TEST_CASE("graphs: a graph can fail to be instantiated, uploaded, or launched") 
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("graphs: what asks the host to wait, to allocate or to read ordinary memory spoils a capture") {
+TEST_CASE("graphs: calls that wait, allocate or read pageable memory invalidate a capture") {
   const FreshSimulation fresh;
   const TestStream stream, aside;
   const Event inside = event();
@@ -301,7 +301,7 @@ TEST_CASE("graphs: what asks the host to wait, to allocate or to read ordinary m
   ok(cudaGraphDestroy(end(stream)));
 }
 
-TEST_CASE("graphs: a capture can be refused when it begins, and in its middle") {
+TEST_CASE("graphs: a capture can fail when it begins and in its middle") {
   const FreshSimulation fresh;
   const TestStream stream;
   const DeviceArray<float> x(filled(0));
@@ -316,7 +316,7 @@ TEST_CASE("graphs: a capture can be refused when it begins, and in its middle") 
   CHECK(ended(stream) == cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_CASE("graphs: an edge that is missing in a graph is reported by the race detector, whatever comes first") {
+TEST_CASE("graphs: the race detector reports a missing edge, whatever comes first") {
   if (!detects_races()) return;
   for (const bool planted : {false, true}) {
     const FreshSimulation fresh;

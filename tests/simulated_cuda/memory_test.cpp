@@ -23,7 +23,7 @@ std::size_t free_bytes() {
 
 }  // namespace
 
-TEST_CASE("a device has so much memory and no more, and what is freed can be had again") {
+TEST_CASE("a device has limited memory, and freed memory can be allocated again") {
   const FreshSimulation fresh;
   simulation().device_memory = 1 << 20;
   void* const half = allocate(1 << 19);
@@ -54,7 +54,7 @@ TEST_CASE("the k-th allocation fails on request") {
   CHECK(kernels::cuda::pinned_memory(16).get() != nullptr);
 }
 
-TEST_CASE("what cudaPointerGetAttributes says") {
+TEST_CASE("cudaPointerGetAttributes distinguishes device, pinned and pageable memory") {
   const FreshSimulation fresh(2);
   ok(cudaSetDevice(1));
   const DeviceArray<float> x(10);
@@ -69,7 +69,7 @@ TEST_CASE("what cudaPointerGetAttributes says") {
   CHECK(attributes.type == cudaMemoryTypeUnregistered);
 }
 
-TEST_CASE("copies in all directions") {
+TEST_CASE("copies work in all directions") {
   const FreshSimulation fresh;
   const TestStream stream;
   std::vector<int> from{1, 2, 3, 4}, to(4);
@@ -85,7 +85,7 @@ TEST_CASE("copies in all directions") {
   CHECK(to == from);
 }
 
-TEST_CASE("copies that make no sense are refused") {
+TEST_CASE("invalid copies are rejected") {
   const FreshSimulation fresh(2);
   const TestStream stream;
   const DeviceArray<int> x(4);
@@ -132,7 +132,7 @@ TEST_CASE("fresh memory is NaN") {
   for (const float value : x.values()) CHECK(value != value);
 }
 
-TEST_CASE("what exists is counted") {
+TEST_CASE("live resources are counted") {
   const FreshSimulation fresh;
   const DeviceArray<float> x(10);
   const auto pinned = kernels::cuda::pinned_memory(64);

@@ -72,7 +72,7 @@ static_assert(same<ncclGroupEnd, decltype(NcclApi::group_end)>);
 
 }  // namespace
 
-TEST_CASE("NCCL's header has the sizes and numbers that the backend declares") {
+TEST_CASE("the backend's declarations match the sizes and numbers of NCCL's header") {
   CHECK(sizeof(ncclUniqueId) == sizeof(NcclId));
   CHECK(sizeof(ncclResult_t) == sizeof(NcclResult));
   CHECK(sizeof(ncclDataType_t) == sizeof(NcclType));

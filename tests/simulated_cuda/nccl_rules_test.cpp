@@ -121,7 +121,7 @@ kernels::cuda::GraphExecHandle graph_of_both(TwoRanks& ranks) {
 
 }  // namespace
 
-TEST_CASE("nccl rules: an allocation while one rank's collective waits for the other is reported") {
+TEST_CASE("nccl rules: an allocation while a collective waits for another rank is reported") {
   SimulatedGpus machine(2);
   const SimulatedNccl nccl;
   TwoRanks ranks;
@@ -137,7 +137,7 @@ TEST_CASE("nccl rules: an allocation while one rank's collective waits for the o
                                  "waits for cuda:1: possible deadlock"});
 }
 
-TEST_CASE("nccl rules: to make or destroy a communicator while a collective waits is reported, to abort one is not") {
+TEST_CASE("nccl rules: making or destroying a communicator while a collective waits is reported, aborting one is not") {
   enum class Call { make, destroy, abort };
   for (const Call call : {Call::make, Call::destroy, Call::abort}) {
     SimulatedGpus machine(2);
@@ -168,7 +168,8 @@ TEST_CASE("nccl rules: to make or destroy a communicator while a collective wait
   }
 }
 
-TEST_CASE("nccl rules: ranks are connected for each size of a call at its first use, or for all when they are made") {
+TEST_CASE(
+    "nccl rules: ranks connect at the first use of each call size, or for all sizes when communicators are made") {
   for (const bool at_init : {false, true}) {
     SimulatedGpus machine(2);
     const SimulatedNccl nccl;
@@ -221,7 +222,7 @@ TEST_CASE("nccl rules: a connection that a first call makes while a collective w
     }
 }
 
-TEST_CASE("nccl rules: a graph with the calls of one of several GPUs of a process is reported, unless it is allowed") {
+TEST_CASE("nccl rules: a graph with the calls of one of several GPUs of a process is reported unless allowed") {
   for (const bool allowed : {false, true}) {
     SimulatedGpus machine(2);
     const SimulatedNccl nccl;
@@ -247,7 +248,7 @@ TEST_CASE("nccl rules: a graph with the calls of one of several GPUs of a proces
   CHECK(simt::take_reports().empty());
 }
 
-TEST_CASE("nccl rules: to abort or destroy a communicator waits for the graphs that hold it, for ever if they stay") {
+TEST_CASE("nccl rules: aborting or destroying a communicator waits for the graphs that hold it") {
   for (const bool aborts : {false, true})
     for (const bool stays : {false, true}) {
       SimulatedGpus machine(2);

@@ -43,7 +43,7 @@ int source(Shuffle kind, int lane, int selector, int width) {
 
 }  // namespace
 
-TEST_CASE("shuffles: every kind, over whole warps and groups of lanes") {
+TEST_CASE("shuffles of every kind work over whole warps and groups of lanes") {
   for_all_schedules([](const TestStream& stream) {
     for (const Shuffle kind : {Shuffle::index, Shuffle::up, Shuffle::down, Shuffle::exclusive_or}) {
       for (const int width : {32, 8}) {
@@ -62,7 +62,7 @@ TEST_CASE("shuffles: every kind, over whole warps and groups of lanes") {
   });
 }
 
-TEST_CASE("votes: a whole warp and one of 8 lanes") {
+TEST_CASE("votes work over a whole warp and over 8 lanes") {
   for_all_schedules([](const TestStream& stream) {
     constexpr int kThreads = 40;
     std::vector<int> x(kThreads, 1);
@@ -80,7 +80,7 @@ TEST_CASE("votes: a whole warp and one of 8 lanes") {
   });
 }
 
-TEST_CASE("atomics: global and shared, integers and floats") {
+TEST_CASE("atomics work on global and shared integers and floats") {
   for_all_schedules([](const TestStream& stream) {
     constexpr int kThreads = 48;
     const DeviceArray<int> out(std::vector<int>{0, 0, 0, 0, 0, -1, 0, 0});
@@ -96,7 +96,7 @@ TEST_CASE("atomics: global and shared, integers and floats") {
   });
 }
 
-TEST_CASE("places: blocks and threads of three dimensions") {
+TEST_CASE("blocks and threads have three dimensions") {
   for_all_schedules([](const TestStream& stream) {
     const dim3 grid(3, 2, 2), block(5, 3, 2);
     const DeviceArray<int> out(12 * 30);
@@ -106,7 +106,7 @@ TEST_CASE("places: blocks and threads of three dimensions") {
   });
 }
 
-TEST_CASE("cp.async: 4, 8 and 16 bytes, zeros where nothing is to be read") {
+TEST_CASE("cp.async copies 4, 8 and 16 bytes and fills with zeros") {
   for_all_schedules([](const TestStream& stream) {
     for (const int bytes : {4, 8, 16}) {
       constexpr int kThreads = 33, kValid = 20;
@@ -122,7 +122,7 @@ TEST_CASE("cp.async: 4, 8 and 16 bytes, zeros where nothing is to be read") {
   });
 }
 
-TEST_CASE("shared memory: dynamic, static and a scalar beside each other") {
+TEST_CASE("dynamic, static and scalar shared memory coexist") {
   for_all_schedules([](const TestStream& stream) {
     std::vector<float> x(70);
     std::iota(x.begin(), x.end(), 1.0f);
@@ -133,7 +133,7 @@ TEST_CASE("shared memory: dynamic, static and a scalar beside each other") {
   });
 }
 
-TEST_CASE("ldmatrix: which lane holds what, straight and transposed") {
+TEST_CASE("ldmatrix distributes matrices over lanes, straight and transposed") {
   const FreshSimulation fresh;
   const TestStream stream;
   std::vector<unsigned short> rows(4 * 64);  // indices: matrix, row, column
@@ -154,7 +154,7 @@ TEST_CASE("ldmatrix: which lane holds what, straight and transposed") {
   }
 }
 
-TEST_CASE("mma: products of bfloat16 and of float16, and what is packed") {
+TEST_CASE("mma multiplies bfloat16 and float16, and values are packed") {
   using kernels::BFloat16, kernels::Float16;
   const FreshSimulation fresh;
   const TestStream stream;
@@ -193,7 +193,7 @@ TEST_CASE("mma: products of bfloat16 and of float16, and what is packed") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: sums are cut off as on tensor cores of sm_80 and sm_90, or float32's") {
+TEST_CASE("mma truncates sums as tensor cores of sm_80 and sm_90 do, or adds in float32") {
   struct Case {
     int capability;
     MmaSums sums;
@@ -223,7 +223,7 @@ TEST_CASE("mma: sums are cut off as on tensor cores of sm_80 and sm_90, or float
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: infinities, NaN and products beyond float32 come out as they do of additions") {
+TEST_CASE("mma treats infinities, NaN and products beyond float32 as additions do") {
   const FreshSimulation fresh;
   const TestStream stream;
   const auto bits = [](float x) { return kernels::from_float<kernels::BFloat16>(x).bits; };
@@ -250,7 +250,7 @@ TEST_CASE("pairs of float16 become floats") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("arithmetic that the C library lacks") {
+TEST_CASE("arithmetic missing in the C library is correct") {
   const FreshSimulation fresh;
   const TestStream stream;
   const DeviceArray<float> out(kMathValues);

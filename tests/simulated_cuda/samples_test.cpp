@@ -32,7 +32,7 @@ void check_close(double got, double wanted, double tolerance) {
 
 }  // namespace
 
-TEST_CASE("channel sums: atomics, shuffles and a barrier") {
+TEST_CASE("channel sums with atomics, shuffles and a barrier are correct") {
   const FreshSimulation fresh;
   constexpr int kPixels = 131, kChannels = 128;
   const auto x = rounded(random_floats(kPixels * kChannels, 1));
@@ -58,7 +58,7 @@ TEST_CASE("channel sums: atomics, shuffles and a barrier") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("product of matrices: two buffers of shared memory") {
+TEST_CASE("a matrix product with two buffers of shared memory is correct") {
   const FreshSimulation fresh;
   constexpr int m = 70, n = 68, k = 44;
   const auto a = random_floats(m * k, 2), b = random_floats(k * n, 3);
@@ -80,7 +80,7 @@ TEST_CASE("product of matrices: two buffers of shared memory") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("cross entropy: whole warps that return early") {
+TEST_CASE("cross entropy with whole warps that return early is correct") {
   const FreshSimulation fresh;
   constexpr int kRows = 37, kClasses = 101;
   const auto logits = random_floats(kRows * kClasses, 4);
@@ -106,7 +106,7 @@ TEST_CASE("cross entropy: whole warps that return early") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("convolution: cp.async, ldmatrix and mma") {
+TEST_CASE("a convolution with cp.async, ldmatrix and mma is correct") {
   const FreshSimulation fresh;
   constexpr int kImages = 2, kHeight = 5, kWidth = 7, kIn = 32, kOut = 64;
   const auto x = rounded(random_floats(kImages * kHeight * kWidth * kIn, 5)),

@@ -37,7 +37,7 @@ kernels::cuda::EventHandle timed_event() {
 
 }  // namespace
 
-TEST_CASE("a stream does its work in order and later than it is asked") {
+TEST_CASE("a stream does its work in order and asynchronously") {
   const FreshSimulation fresh;
   const TestStream stream;
   const DeviceArray<float> x(std::vector<float>(kCount, 0)), y(std::vector<float>(kCount, 0));
@@ -53,7 +53,7 @@ TEST_CASE("a stream does its work in order and later than it is asked") {
   CHECK(x.values() == std::vector<float>(kCount, 20));
 }
 
-TEST_CASE("a wait is for the record before it, not for a later one") {
+TEST_CASE("a wait applies to the record before it, not to a later one") {
   const FreshSimulation fresh;
   const TestStream first, second;
   const auto event = kernels::cuda::make_event_handle();
@@ -71,7 +71,7 @@ TEST_CASE("a wait is for the record before it, not for a later one") {
   CHECK(cudaEventQuery(event.get()) == cudaSuccess);
 }
 
-TEST_CASE("events with timing say how long the work between took") {
+TEST_CASE("events with timing measure the work between them") {
   const FreshSimulation fresh;
   const TestStream stream;
   const auto begin = timed_event(), end = timed_event();
@@ -88,7 +88,7 @@ TEST_CASE("events with timing say how long the work between took") {
   cudaGetLastError();
 }
 
-TEST_CASE("when a copy reads its source: pageable memory up to 64 KiB at once, all else later") {
+TEST_CASE("a copy reads pageable memory up to 64 KiB at once and all else later") {
 #if defined(DP_THREAD_SANITIZER)
   DP_SKIP("the host overwrites what a copy reads: a race by intent");
 #endif
@@ -111,7 +111,7 @@ TEST_CASE("when a copy reads its source: pageable memory up to 64 KiB at once, a
   CHECK(later_is_seen(pinned.get(), 64));
 }
 
-TEST_CASE("a stream that is destroyed finishes its work, and its events hold") {
+TEST_CASE("a destroyed stream finishes its work, and its events stay valid") {
   const FreshSimulation fresh;
   const auto event = kernels::cuda::make_event_handle();
   const DeviceArray<float> x(std::vector<float>(kCount, 0)), y(std::vector<float>(kCount, 0));
@@ -127,7 +127,7 @@ TEST_CASE("a stream that is destroyed finishes its work, and its events hold") {
   CHECK(x.values() == std::vector<float>(kCount, 2));
 }
 
-TEST_CASE("more work than a stream's queue has places for") {
+TEST_CASE("a stream accepts more work than its queue holds") {
   const FreshSimulation fresh;
   simulation().delays = false;
   const TestStream stream;
@@ -139,7 +139,7 @@ TEST_CASE("more work than a stream's queue has places for") {
   CHECK(calls == 3000);
 }
 
-TEST_CASE("an event is recorded more often than a stream's queue has places for") {
+TEST_CASE("an event may be recorded more often than a stream's queue holds") {
   const FreshSimulation fresh;
   const TestStream stream;
   const auto event = timed_event();
@@ -150,7 +150,7 @@ TEST_CASE("an event is recorded more often than a stream's queue has places for"
   CHECK(cudaStreamQuery(stream) == cudaSuccess);
 }
 
-TEST_CASE("default streams, foreign streams and handles that are gone are refused") {
+TEST_CASE("default streams, foreign streams and destroyed handles are rejected") {
   const FreshSimulation fresh(2);
   const DeviceArray<float> x(kCount);
   CHECK(cudaMemsetAsync(x, 0, 4, nullptr) == cudaErrorInvalidResourceHandle);
@@ -170,7 +170,7 @@ TEST_CASE("default streams, foreign streams and handles that are gone are refuse
   cudaGetLastError();
 }
 
-TEST_CASE("launches that no device could run throw and name the kernel") {
+TEST_CASE("invalid launches throw and name the kernel") {
   const FreshSimulation fresh;
   const TestStream stream;
   const DeviceArray<int> out(1);
@@ -188,7 +188,7 @@ TEST_CASE("launches that no device could run throw and name the kernel") {
                                                    refused("reverse_kernel", "block of (100000, 1, 1) threads")});
 }
 
-TEST_CASE("shared memory beyond 48 KiB is asked for, by function and device, up to what the device has") {
+TEST_CASE("shared memory beyond 48 KiB must be requested by function and device, up to the device's limit") {
   const FreshSimulation fresh(2);
   constexpr std::size_t kMuch = 48 * 1024 + 64;
   const DeviceArray<float> y(kRow);
@@ -225,7 +225,7 @@ TEST_CASE("shared memory beyond 48 KiB is asked for, by function and device, up 
                                  "cudaFuncSetAttribute returned cudaErrorInvalidValue"});  // seven calls, one report
 }
 
-TEST_CASE("static shared memory is an attribute of its function, once a block has declared it") {
+TEST_CASE("static shared memory is an attribute of its function once a block has declared it") {
   const FreshSimulation fresh;
   const DeviceArray<float> y(kRow);
   const TestStream stream;
@@ -240,7 +240,7 @@ TEST_CASE("launch bounds are an attribute of their function") {
   CHECK(threads_of(false) == 1024);
 }
 
-TEST_CASE("priorities") {
+TEST_CASE("streams have priorities") {
   const FreshSimulation fresh;
   int lowest = 0, highest = 0;
   ok(cudaDeviceGetStreamPriorityRange(&lowest, &highest));

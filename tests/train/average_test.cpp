@@ -22,7 +22,7 @@ TrainerOptions averaging(const std::string& folder) {
   return options;
 }
 
-TEST_CASE("a resumed run goes on with its moving average bit for bit") {
+TEST_CASE("a resumed run continues its moving average bit for bit") {
   const TemporaryFolder temp;
   const RunSummary whole = tiny_run(averaging(temp / "whole"));
   const auto average = [&](const std::string& run) {
@@ -42,7 +42,7 @@ TEST_CASE("a resumed run goes on with its moving average bit for bit") {
   CHECK(weights_sha256(average("whole")) != whole.weights_sha256);
 }
 
-TEST_CASE("a run with a moving average is judged by the average, running statistics included") {
+TEST_CASE("a run with a moving average is evaluated with it, running statistics included") {
   const TemporaryFolder temp;
   std::vector<EvalReport> reports;
   TrainerCallbacks callbacks;
@@ -65,11 +65,11 @@ TEST_CASE("a run with a moving average is judged by the average, running statist
   CHECK(reports[4].stats.loss() != Approx(reports[5].stats.loss()).epsilon(1e-3));
 }
 
-TEST_CASE("keeping an average, and evaluating it, leaves the training as it is") {
+TEST_CASE("keeping and evaluating an average does not change the training") {
   CHECK(tiny_run(averaging("")).weights_sha256 == tiny_run(tiny_options()).weights_sha256);
 }
 
-TEST_CASE("any wrong byte of the saved average is found") {
+TEST_CASE("any wrong byte of the saved average is detected") {
   const TemporaryFolder temp;
   run_until(averaging(temp.path()), 2);
   const std::string folder = temp / "checkpoints/last", file = folder + "/ema.safetensors";

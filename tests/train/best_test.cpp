@@ -29,7 +29,7 @@ bool beats(TrainerOptions options) {
   return best;
 }
 
-TEST_CASE("best is the checkpoint of the best evaluation") {
+TEST_CASE("`best` is the checkpoint of the best evaluation") {
   const TemporaryFolder temp;
   double best = -1;
   std::int64_t best_step = 0;
@@ -111,7 +111,7 @@ std::vector<nlohmann::json> records(const std::string& file, const std::string& 
   return found;
 }
 
-TEST_CASE("S9: top-1 and top-5 of evaluations are what a direct count gives, in reports, metrics and summary") {
+TEST_CASE("top-1 and top-5 of evaluations equal a direct count in reports, metrics and summary") {
   const TemporaryFolder temp;
   Trainer trainer(tiny_model(), tiny_digits(), tiny_options(temp.path()));
   Loader test(tiny_digits().test, {.batch_size = 50, .shuffle = false});
@@ -141,7 +141,7 @@ TEST_CASE("S9: top-1 and top-5 of evaluations are what a direct count gives, in 
   CHECK(written["top5"].get<double>() == Approx(counted[2].percent5()));
 }
 
-TEST_CASE("top-1 and top-5 of training steps are what a direct count before each step gives") {
+TEST_CASE("top-1 and top-5 of training steps equal a direct count before each step") {
   const TemporaryFolder temp;
   const Model model = models::mlp({.hidden = {24}});  // computes the same in training and evaluation
   const TrainerOptions options = tiny_options(temp.path());

@@ -21,12 +21,12 @@ dp::StepReport report() {
   return report;
 }
 
-TEST_CASE("progress lines look as torchvision's") {
+TEST_CASE("progress lines look like torchvision's") {
   CHECK(dp::step_line(report()) ==
         "Epoch: [0]  [ 10/391]  eta: 0:00:12  lr: 0.1  img/s: 9843  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
 }
 
-TEST_CASE("test lines look as torchvision's") {
+TEST_CASE("test lines look like torchvision's") {
   CHECK(dp::eval_line({.loss_sum = 9.12, .samples = 10, .top1 = 7, .top5 = 9}) ==
         "Test: Acc@1 70.000 Acc@5 90.000  loss 0.912");
 }
@@ -42,7 +42,7 @@ TEST_CASE("a training record names every phase of every replica") {
   CHECK(json["phases"][1]["forward"].get<double>() == 0.5);
 }
 
-TEST_CASE("phases add up replica by replica") {
+TEST_CASE("phases are added up replica by replica") {
   std::vector<dp::PhaseTimes> sum;
   dp::add(sum, report().phases);
   dp::add(sum, report().phases);
@@ -57,7 +57,7 @@ TEST_CASE("phases add up replica by replica") {
   CHECK(dp::phase_table({"cpu", "cuda:1"}, sum).find(" graph") != std::string::npos);
 }
 
-TEST_CASE("summary.json has exactly its keys, in order") {
+TEST_CASE("summary.json has exactly its documented keys, in order") {
   dp::RunSummary summary;
   summary.model = "m\x1b";
   summary.devices = {"cpu", "cpu"};
@@ -77,7 +77,7 @@ TEST_CASE("summary.json has exactly its keys, in order") {
   CHECK(dp::to_json(summary).find('\n') == std::string::npos);
 }
 
-TEST_CASE("the closing text says where the run lies and how it goes on") {
+TEST_CASE("the closing text names the run folder and the command that continues the run") {
   dp::RunSummary summary;
   summary.output_dir = "runs/x";
   CHECK(dp::summary_text(summary).find("run folder runs/x") != std::string::npos);

@@ -44,7 +44,7 @@ bool all_finite(const NamedTensors& tensors) {
   return true;
 }
 
-TEST_CASE("NaN ends the run, and no checkpoint holds it") {
+TEST_CASE("NaN ends the run, and no checkpoint contains it") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 2;
@@ -84,12 +84,12 @@ TEST_CASE("weights with NaN never replace the checkpoint `last`") {
   }
 }
 
-TEST_CASE("NaN before the first checkpoint says that there is none") {
+TEST_CASE("NaN before the first checkpoint reports that there is none") {
   const Failpoint nan("nan:forward:dev0:step1");
   expect_error(ErrorCode::nonfinite, {"there is no checkpoint yet"}, [] { tiny_run(tiny_options()); });
 }
 
-TEST_CASE("an exception on a replica ends the run with its place, and the folder is free again") {
+TEST_CASE("an exception on a replica ends the run with its place and releases the folder") {
   const TemporaryFolder temp;
   {
     const Failpoint thrown("throw:backward:dev1:step4");
@@ -100,7 +100,7 @@ TEST_CASE("an exception on a replica ends the run with its place, and the folder
   CHECK(tiny_run(options).steps == 21);
 }
 
-TEST_CASE("a checkpoint that cannot be written is a notice as long as another will follow") {
+TEST_CASE("a checkpoint that cannot be written is a warning if another will follow") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 3;
@@ -132,7 +132,7 @@ TEST_CASE("a last checkpoint that cannot be written is an I/O error") {
   CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 14);  // the previous checkpoint stays
 }
 
-TEST_CASE("a summary that could not be written is found before training") {
+TEST_CASE("a summary file that cannot be written is detected before training") {
   TrainerOptions options = tiny_options();
   options.summary_file = "/proc/none/summary.json";
   bool started = false;

@@ -1,4 +1,4 @@
-// Which tensors of a file a model loads (S23), and what is reported about the rest.
+// Which tensors of a file a model loads, and what is reported about the rest.
 #include <limits>
 
 #include "engine/train/restore.h"
@@ -20,7 +20,7 @@ NamedTensors own() {
   return tensors;
 }
 
-TEST_CASE("S23: strict loading names every tensor that does not fit") {
+TEST_CASE("strict loading names every tensor that does not fit") {
   CHECK(dp::fitting(own(), own(), "f", "", nullptr).size() == 2);
   NamedTensors given;
   given.emplace_back("a.weight", Tensor(Shape{3, 2}));
@@ -35,7 +35,7 @@ TEST_CASE("S23: strict loading names every tensor that does not fit") {
                [&] { dp::fitting(own(), given, "f", "", nullptr); });
 }
 
-TEST_CASE("S23: partial loading takes what fits and reports the rest") {
+TEST_CASE("partial loading loads the tensors that fit and reports the rest") {
   NamedTensors given = own();
   given[0].second = Tensor(Shape{2, 4});
   std::string said;
@@ -50,7 +50,7 @@ TEST_CASE("S23: partial loading takes what fits and reports the rest") {
   expect_error(ErrorCode::data, {"no tensor fits"}, [&] { dp::fitting(own(), given, "f", "", &notice); });
 }
 
-TEST_CASE("a name given twice is refused") {
+TEST_CASE("a tensor name that occurs twice is rejected") {
   NamedTensors given = own();
   given.push_back(given[0]);
   expect_error(ErrorCode::data, {"'a.weight' is in the file twice"},

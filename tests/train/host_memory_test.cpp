@@ -58,7 +58,7 @@ std::int64_t number_behind(const std::string& text, const std::string& words) {
   return std::stoll(text.substr(at + words.size()));
 }
 
-TEST_CASE("what fits to the byte is not refused, and what a KiB less holds is") {
+TEST_CASE("a run that fits to the byte is accepted, and one KiB less memory rejects it") {
   const FakeSystem system;
   for (const int replicas : {1, 2, 5})
     for (const std::int64_t batch : {40, 100, 290}) {
@@ -74,7 +74,7 @@ TEST_CASE("what fits to the byte is not refused, and what a KiB less holds is") 
     }
 }
 
-TEST_CASE("a checkpoint's copies count where one is written") {
+TEST_CASE("a checkpoint's copies count if one is written") {
   const FakeSystem system;
   TrainerOptions options = options_of(40, 2);
   options.output_dir = "run";
@@ -92,7 +92,7 @@ TEST_CASE("a checkpoint's copies count where one is written") {
   }
 }
 
-TEST_CASE("the batch that is named fits, and so do the replicas") {
+TEST_CASE("the suggested batch size fits, and so do the replicas") {
   const FakeSystem system;
   for (const ImagesOn place : {ImagesOn::host, ImagesOn::device}) {
     TrainerOptions options = options_of(290, 2);
@@ -113,7 +113,7 @@ TEST_CASE("the batch that is named fits, and so do the replicas") {
   CHECK_THAT(refusal(128, 4), Catch::Contains("no batch fits on any number of replicas: use a smaller model"));
 }
 
-TEST_CASE("a trainer asks before it makes batches, and once more beside what its replicas hold") {
+TEST_CASE("a trainer checks memory before it makes batches and again with the replicas in memory") {
   const FakeSystem system;
   system.set_available(64'000);
   Trainer trainer(narrow_net(), tiny_digits(), options_of(290, 2));

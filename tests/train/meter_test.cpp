@@ -12,7 +12,7 @@ using dp::Meter;
 
 void let_time_pass() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
-TEST_CASE("the clock runs between run and pause alone") {
+TEST_CASE("the clock runs between run and pause only") {
   Meter meter(true);
   let_time_pass();
   CHECK(meter.seconds() == 0);
@@ -48,7 +48,7 @@ TEST_CASE("the warm-up ends once, after ten steps") {
   CHECK_FALSE(meter.warmup_ends());
 }
 
-TEST_CASE("the rate leaves the warm-up out, and what stands before a mark") {
+TEST_CASE("the rate excludes the warm-up and everything before a mark") {
   Meter meter(true);
   meter.run();
   let_time_pass();

@@ -146,7 +146,7 @@ TEST_CASE("initial weights are drawn from PyTorch's distributions") {
   check_start(models::resnet18({.input = {3, 8, 8}, .width = 32}), true);
 }
 
-TEST_CASE("a model and a data set bring the documented recipe, and every option not given its default") {
+TEST_CASE("a model and a data set select the documented recipe, and every other option has its default") {
   struct {
     const char *model, *dataset;  // null data set: the model's default
     const char* expected_dataset;

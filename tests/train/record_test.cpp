@@ -20,7 +20,7 @@ using dp::test::tiny_run;
 
 constexpr double kPi = 3.14159265358979;
 
-TEST_CASE("metrics.jsonl has what the callbacks were told, in order") {
+TEST_CASE("metrics.jsonl contains the callbacks' reports in order") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.parallel.ema_decay = 0.9;
@@ -69,7 +69,7 @@ TEST_CASE("metrics.jsonl has what the callbacks were told, in order") {
   CHECK(summary.output_dir == temp.path());
 }
 
-TEST_CASE("the time of training is that of training alone") {
+TEST_CASE("the training time is that of training alone") {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kPause(150);
   Clock::time_point begin, end;
@@ -84,7 +84,7 @@ TEST_CASE("the time of training is that of training alone") {
   CHECK(summary.seconds_train <= std::chrono::duration<double>(end - begin - 2 * kPause).count());
 }
 
-TEST_CASE("reports come every so many steps and after an epoch's last, each with the steps since the one before") {
+TEST_CASE("reports come every print_freq steps and at the end of an epoch, each with the steps since the last") {
   const auto reported_batches = [](int print_freq) {
     TrainerOptions options = tiny_options();
     options.epochs = 2;
@@ -107,7 +107,7 @@ TEST_CASE("reports come every so many steps and after an epoch's last, each with
   CHECK(reported_batches(50) == std::vector<std::int64_t>{0, 6, 0, 6});
 }
 
-TEST_CASE("checkpoints come every so many epochs or steps, and always at the end") {
+TEST_CASE("checkpoints are written every so many epochs or steps, and always at the end") {
   const auto saved = [](std::int64_t epochs, std::int64_t steps, std::int64_t max_steps = 0) {
     const TemporaryFolder temp;
     TrainerOptions options = tiny_options(temp.path());

@@ -58,7 +58,7 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
   }
 }
 
-TEST_CASE("a run in float16 goes on with the scale of its loss, after overflows and growth alike") {
+TEST_CASE("a float16 run resumes with its loss scale, after overflows and growth alike") {
   const auto options_in = [](const std::string& folder) {
     TrainerOptions options = tiny_options(folder);
     options.parallel.devices = {Device{DeviceKind::reference, 0}, Device{DeviceKind::reference, 0}};
@@ -88,7 +88,7 @@ TEST_CASE("a run in float16 goes on with the scale of its loss, after overflows 
   }
 }
 
-TEST_CASE("a moving average that a resumed run leaves behind or starts anew is said") {
+TEST_CASE("a moving average that a resumed run drops or starts anew is reported") {
   const TemporaryFolder temp;
   TrainerOptions plain = tiny_options(temp / "plain"), averaged = tiny_options(temp / "kept");
   averaged.parallel.ema_decay = 0.9;
@@ -107,7 +107,7 @@ TEST_CASE("a moving average that a resumed run leaves behind or starts anew is s
   CHECK(said(averaged, temp / "kept").find("average") == std::string::npos);
 }
 
-TEST_CASE("a run that goes on from an earlier checkpoint sets the later ones aside") {
+TEST_CASE("a run resumed from an earlier checkpoint sets the later ones aside") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 2;
@@ -125,7 +125,7 @@ TEST_CASE("a run that goes on from an earlier checkpoint sets the later ones asi
   CHECK(tiny_run(options).weights_sha256 == uninterrupted().weights_sha256);
 }
 
-TEST_CASE("checkpoints between epochs resume as well, in a folder of their own") {
+TEST_CASE("checkpoints within an epoch can be resumed, also in another folder") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp / "a");
   options.save_every_steps = 4;
@@ -146,7 +146,7 @@ TEST_CASE("checkpoints between epochs resume as well, in a folder of their own")
   CHECK(said.find("step 12, epoch 1, batch 5") != std::string::npos);
 }
 
-TEST_CASE("S22: a run saved on two replicas resumes on one, three and four, to a millionth of the distance moved") {
+TEST_CASE("a run saved on two replicas resumes on one, three and four, to a millionth of the distance moved") {
   const Model model = models::mlp({.hidden = {24}});  // no layer depends on the sharding
   struct End {
     NamedTensors origin, weights;
@@ -178,7 +178,7 @@ TEST_CASE("S22: a run saved on two replicas resumes on one, three and four, to a
   }
 }
 
-TEST_CASE("auto starts anew where nothing lies, and goes on where something does") {
+TEST_CASE("resume auto starts a new run in an empty folder and resumes an existing one") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp / "run");
   options.resume = "auto";
@@ -191,7 +191,7 @@ TEST_CASE("auto starts anew where nothing lies, and goes on where something does
   CHECK(done.top1 == uninterrupted().top1);
 }
 
-TEST_CASE("a run that stops before its first step can be resumed") {
+TEST_CASE("a run stopped before its first step can be resumed") {
   const TemporaryFolder temp;
   std::atomic<int> stop{15};
   TrainerOptions options = tiny_options(temp.path());
@@ -222,7 +222,7 @@ class SlowPart final : public Dataset {
   std::int64_t from_;
 };
 
-TEST_CASE("a stop ends the wait for a batch, and the run goes on after the steps that were done") {
+TEST_CASE("a stop ends the wait for a batch, and the run resumes after the finished steps") {
   const TemporaryFolder temp;
   const auto slow = std::make_shared<SlowPart>(tiny_digits().train, 3 * 48);
   const DatasetPair data{slow, tiny_digits().test};
@@ -272,7 +272,7 @@ TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run"
   CHECK_FALSE(tiny_run(options, callbacks).interrupted);
 }
 
-TEST_CASE("another model, data set, seed or batch is refused, naming both values") {
+TEST_CASE("another model, data set, seed or batch is rejected with both values named") {
   const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 2);
   const auto refused = [&](const std::vector<std::string>& fragments, auto change) {
@@ -297,7 +297,7 @@ TEST_CASE("another model, data set, seed or batch is refused, naming both values
                [&] { Trainer(model, dp::test::tiny_digits(), options).run(); });
 }
 
-TEST_CASE("a newest checkpoint that cannot be read is named, with what is taken instead") {
+TEST_CASE("an unreadable newest checkpoint is named with the one used instead") {
   for (const char* file : {"model.safetensors", "state.json"}) {
     INFO(file);
     const TemporaryFolder temp;
@@ -322,7 +322,7 @@ TEST_CASE("a newest checkpoint that cannot be read is named, with what is taken 
   }
 }
 
-TEST_CASE("what cannot be resumed is named") {
+TEST_CASE("a path that cannot be resumed is named") {
   const TemporaryFolder temp;
   const auto refused = [&](ErrorCode code, const std::string& resume, const std::string& fragment) {
     TrainerOptions options = tiny_options();

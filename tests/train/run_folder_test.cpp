@@ -18,7 +18,7 @@ using dp::test::TemporaryFolder;
 using dp::test::write_text;
 using nlohmann::ordered_json;
 
-TEST_CASE("one run to a folder") {
+TEST_CASE("a run folder is locked by one run") {
   const TemporaryFolder temp;
   const std::string path = temp / "a/run";
   {
@@ -31,7 +31,7 @@ TEST_CASE("one run to a folder") {
   CHECK_FALSE(third.has_checkpoints());
 }
 
-TEST_CASE("a folder that never began goes, with the parents made for it, and one that began stays, without its lock") {
+TEST_CASE("an unused run folder is removed with the parents made for it, and a used one stays without its lock") {
   const TemporaryFolder temp;
   { const RunFolder folder(temp / "a/b/c"); }
   CHECK(std::filesystem::is_empty(temp.path()));
@@ -50,7 +50,7 @@ TEST_CASE("a folder that never began goes, with the parents made for it, and one
   CHECK(std::filesystem::exists(temp / "a/b/.lock"));
 }
 
-TEST_CASE("what killed runs left of the files they were writing goes when the next one begins, and nothing else") {
+TEST_CASE("temporary files of killed runs are removed when the next run begins, and nothing else is") {
   const TemporaryFolder temp;
   for (const char* left : {".config.toml.tmp-1-0", ".config.toml.tmp-4194303-17", ".summary.json.tmp-7-1"})
     write_text(temp / left, "half");
@@ -77,7 +77,7 @@ TEST_CASE("an empty path writes nothing") {
   CHECK_FALSE(none.writes());
 }
 
-TEST_CASE("a folder that cannot be made is an I/O error") {
+TEST_CASE("a run folder that cannot be created is an I/O error") {
   const TemporaryFolder temp;
   write_text(temp / "file", "x");
   expect_error(ErrorCode::io, {temp / "file", "--output-dir"}, [&] { RunFolder folder(temp / "file"); });
@@ -85,7 +85,7 @@ TEST_CASE("a folder that cannot be made is an I/O error") {
   expect_error(ErrorCode::io, {"/proc/dp_run"}, [] { RunFolder folder("/proc/dp_run"); });
 }
 
-TEST_CASE("metrics go on behind the resumed step") {
+TEST_CASE("metrics continue after the resumed step") {
   const TemporaryFolder temp;
   const std::string metrics = temp / "metrics.jsonl";
   {
@@ -118,7 +118,7 @@ TEST_CASE("metrics go on behind the resumed step") {
   CHECK(read_text(metrics).empty());
 }
 
-TEST_CASE("a link in the place of the metrics file is not followed") {
+TEST_CASE("a symbolic link in place of the metrics file is not followed") {
   const TemporaryFolder temp;
   write_text(temp / "precious", "keep");
   std::filesystem::create_symlink(temp / "precious", temp / "metrics.jsonl");
@@ -127,7 +127,7 @@ TEST_CASE("a link in the place of the metrics file is not followed") {
   CHECK(read_text(temp / "precious") == "keep");
 }
 
-TEST_CASE("a file is replaced whole, and a link to it stays a link") {
+TEST_CASE("a file is replaced atomically, and a link to it stays a link") {
   const TemporaryFolder temp;
   dp::write_file_atomically(temp / "s.json", "one");
   std::filesystem::create_symlink(temp / "s.json", temp / "link");
@@ -140,14 +140,14 @@ TEST_CASE("a file is replaced whole, and a link to it stays a link") {
   CHECK(entries == 2);  // no temporary file remains
 }
 
-TEST_CASE("a device or a pipe is written through, never replaced") {
+TEST_CASE("a device or a pipe is written to, never replaced") {
   const TemporaryFolder temp;
   dp::require_writable("/dev/null");
   dp::write_file_atomically("/dev/null", "x");
   CHECK(std::filesystem::is_character_file("/dev/null"));
 }
 
-TEST_CASE("a place that cannot be written is found ahead") {
+TEST_CASE("a path that cannot be written is detected in advance") {
   const TemporaryFolder temp;
   expect_error(ErrorCode::io, {temp.path()}, [&] { dp::require_writable(temp.path()); });
   expect_error(ErrorCode::io, {"none/s.json"}, [&] { dp::require_writable(temp / "none/s.json"); });

@@ -100,7 +100,7 @@ Epochs run(TrainerOptions options, std::int64_t size = 300) {
   return epochs;
 }
 
-TEST_CASE("S21: an epoch trains on every sample once, shuffled and augmented by seed, epoch and sample") {
+TEST_CASE("an epoch trains on every sample once, shuffled and augmented by seed, epoch and sample") {
   std::set<Samples> orders;
   for (const std::uint64_t seed : {42, 7}) {
     TrainerOptions options = tiny_options();
@@ -119,7 +119,7 @@ TEST_CASE("S21: an epoch trains on every sample once, shuffled and augmented by 
   CHECK(orders.size() == 6);
 }
 
-TEST_CASE("S9: an evaluation reads every test image once, in order, never augmented") {
+TEST_CASE("an evaluation reads every test image once, in order, never augmented") {
   for (const bool augment : {true, false}) {
     TrainerOptions options = tiny_options();
     options.augment = augment;
@@ -134,7 +134,7 @@ TEST_CASE("S9: an evaluation reads every test image once, in order, never augmen
   for (const auto& reads : epochs.test) CHECK(reads == plain(counted(130)));
 }
 
-TEST_CASE("without shuffling samples come by number, without augmenting as they are") {
+TEST_CASE("without shuffling samples come in order, and without augmentation unchanged") {
   TrainerOptions options = tiny_options();
   options.shuffle = false;
   const Epochs in_order = run(options);
@@ -172,7 +172,7 @@ TEST_CASE("a short last batch is trained on, or with drop_last neither trained o
   }
 }
 
-TEST_CASE("a resumed run reads on where it stopped, in the same epoch's order") {
+TEST_CASE("a resumed run continues the order of the same epoch") {
   const dp::test::TemporaryFolder temp;
   const auto train = std::make_shared<Recording>(300), test = std::make_shared<Recording>(130);
   const Model model = models::mlp({.input = {1, 2, 2}, .hidden = {3}});

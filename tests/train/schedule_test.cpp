@@ -15,18 +15,18 @@ double factor(const Schedule& schedule, int step, int per_epoch) {
   return schedule.factor(step * (1.0 / per_epoch), 1.0 / per_epoch);
 }
 
-TEST_CASE("schedules are known by name") {
+TEST_CASE("schedules are selected by name") {
   for (const char* name : {"constant", "step", "multistep", "cosine"})
     CHECK(std::string(dp::to_string(dp::parse_schedule(name))) == name);
   dp::test::expect_error(dp::ErrorCode::usage, {"'linear'", "constant, step, multistep"},
                          [] { dp::parse_schedule("linear"); });
 }
 
-TEST_CASE("a constant rate stays") {
+TEST_CASE("a constant rate does not change") {
   for (const int step : {0, 1, 99, 1000}) CHECK(factor({.kind = ScheduleKind::constant}, step, 10) == 1);
 }
 
-TEST_CASE("step drops as StepLR") {
+TEST_CASE("step equals StepLR") {
   const Schedule schedule{.kind = ScheduleKind::step, .step_size = 3, .gamma = 0.5};
   // torch: StepLR(step_size=3, gamma=0.5), epochs 0..7
   const double torch[] = {1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25};
@@ -35,7 +35,7 @@ TEST_CASE("step drops as StepLR") {
   CHECK(factor(schedule, 3 * 469 - 1, 469) == 1);
 }
 
-TEST_CASE("a drop comes at its very step however the division rounds") {
+TEST_CASE("a drop happens exactly at its step, whatever the rounding of the division") {
   for (int per_epoch = 1; per_epoch < 500; ++per_epoch)
     for (const int epoch : {1, 2, 3, 7, 30}) {
       const Schedule step{.kind = ScheduleKind::step, .step_size = static_cast<double>(epoch), .gamma = 0.1};
@@ -49,7 +49,7 @@ TEST_CASE("a drop comes at its very step however the division rounds") {
   CHECK(factor(tenth, 3, 10) == Approx(0.125));
 }
 
-TEST_CASE("multistep drops as MultiStepLR") {
+TEST_CASE("multistep equals MultiStepLR") {
   const Schedule schedule{.kind = ScheduleKind::multistep, .gamma = 0.1, .milestones = {2, 3, 3, 6}};
   // torch: MultiStepLR(milestones=[2, 3, 3, 6], gamma=0.1). A repeated milestone counts twice.
   const double torch[] = {1, 1, 0.1, 1e-3, 1e-3, 1e-3, 1e-4};
@@ -59,7 +59,7 @@ TEST_CASE("multistep drops as MultiStepLR") {
   CHECK(factor(half, 5, 10) == Approx(0.1));
 }
 
-TEST_CASE("cosine falls as CosineAnnealingLR") {
+TEST_CASE("cosine equals CosineAnnealingLR") {
   const Schedule schedule{.kind = ScheduleKind::cosine, .total_epochs = 4};
   // torch: CosineAnnealingLR(T_max=4), base rate 1
   const double torch[] = {1, 0.8535533905932737, 0.5, 0.14644660940672627, 0};

@@ -64,7 +64,7 @@ TEST_CASE("skipped steps are counted by step, by epoch and in the summary, resum
   CHECK(resumed.weights_sha256 == summary.weights_sha256);
 }
 
-TEST_CASE("an epoch of which every step was skipped ends the run") {
+TEST_CASE("an epoch in which every step was skipped ends the run") {
   const TemporaryFolder temp;
   const std::string whole_epoch = failing(7, 13);
   const Failpoint nan(whole_epoch.c_str());
@@ -75,7 +75,7 @@ TEST_CASE("an epoch of which every step was skipped ends the run") {
   CHECK_FALSE(std::filesystem::exists(temp / "summary.json"));
 }
 
-TEST_CASE("a run of which every step was skipped is an error, however it was cut") {
+TEST_CASE("a run in which every step was skipped is an error, also if it was interrupted") {
   TrainerOptions options = skipping();
   {
     const Failpoint nan("nan:backward");
@@ -93,7 +93,7 @@ TEST_CASE("a run of which every step was skipped is an error, however it was cut
   CHECK(tiny_run(options).skipped_steps == 3);
 }
 
-TEST_CASE("the advice to skip is not given to a run that skips") {
+TEST_CASE("a run that skips steps is not advised to skip them") {
   const auto advice = [](const TrainerOptions& options) {
     const Failpoint nan("nan:backward");
     try {
@@ -107,7 +107,7 @@ TEST_CASE("the advice to skip is not given to a run that skips") {
   CHECK(advice(tiny_options()).find("--on-nonfinite skip") != std::string::npos);
 }
 
-TEST_CASE("float16 may skip a whole epoch while it lowers the scale of its loss, and no further") {
+TEST_CASE("float16 may skip a whole epoch while it lowers the loss scale, and no further") {
   TrainerOptions options = tiny_options();
   options.parallel.devices = {Device{DeviceKind::reference, 0}};
   options.parallel.amp = Amp::float16;

@@ -17,7 +17,7 @@ using dp::test::tiny_run;
 
 nlohmann::json parsed(const std::string& file) { return nlohmann::json::parse(read_text(file)); }
 
-TEST_CASE("a run that stops early on its accuracy leaves a summary of what it did") {
+TEST_CASE("a run that stops early at its accuracy leaves a summary of its steps") {
   const TemporaryFolder temp;
   std::atomic<int> stop{0};
   TrainerOptions options = tiny_options(temp / "run");
@@ -48,7 +48,7 @@ TEST_CASE("a run that stops early on its accuracy leaves a summary of what it di
   CHECK(json["weights_sha256"] == weights_sha256(load_checkpoint(temp / "run/checkpoints/last").weights));
 }
 
-TEST_CASE("a run that stops before its first evaluation, or its first step, has no result to report") {
+TEST_CASE("a run that stops before its first evaluation or step has no result to report") {
   for (const std::int64_t steps : {0, 3}) {
     const TemporaryFolder temp;
     std::atomic<int> stop{0};

@@ -27,7 +27,7 @@ TEST_CASE("no byte reaches a terminal as a control character") {
   CHECK(dp::printable("\xc0\xaf\xed\xa0\x80") == "\\xc0\\xaf\\xed\\xa0\\x80");  // overlong, surrogate
 }
 
-TEST_CASE("a JSON line is one line of ASCII whatever it holds") {
+TEST_CASE("a JSON line is one line of ASCII for any input") {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string text = std::string("x") + static_cast<char>(byte);
     const std::string line = dp::json_line(ordered_json{{"k", text}});
@@ -38,7 +38,7 @@ TEST_CASE("a JSON line is one line of ASCII whatever it holds") {
   CHECK(dp::json_line(ordered_json{{"k", std::nan("")}}) == R"({"k":null})");
 }
 
-TEST_CASE("TOML strings are escaped, other scripts kept") {
+TEST_CASE("TOML strings are escaped, and other scripts are kept") {
   CHECK(dp::toml_string("a\"b\\c\n\t\x7f") == R"("a\"b\\c\n\t\u007f")");
   CHECK(dp::toml_string("数😀") == "\"数😀\"");
   CHECK(dp::toml_string(std::string(1, '\0')) == R"("\u0000")");
@@ -61,7 +61,7 @@ TEST_CASE("the options of a run become flat TOML") {
   CHECK(toml.find("seed = 42\n") != std::string::npos);
 }
 
-TEST_CASE("numbers for people") {
+TEST_CASE("durations and large numbers are readable") {
   CHECK(dp::duration(0) == "0:00:00");
   CHECK(dp::duration(3671.6) == "1:01:12");
   CHECK(dp::duration(-1) == "0:00:00");

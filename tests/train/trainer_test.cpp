@@ -17,7 +17,7 @@ using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
-TEST_CASE("a run learns and leaves its record") {
+TEST_CASE("a run learns and writes its record") {
   const TemporaryFolder temp;
   std::vector<double> test_losses;
   std::vector<StepReport> steps;
@@ -25,7 +25,7 @@ TEST_CASE("a run learns and leaves its record") {
   TrainerCallbacks callbacks;
   callbacks.on_eval = [&](const EvalReport& report) {
     test_losses.push_back(report.stats.loss());
-    CHECK(report.stats.samples == 130);  // S9: every sample once
+    CHECK(report.stats.samples == 130);  // every sample once
     CHECK(report.step == 7 * static_cast<std::int64_t>(test_losses.size()));
   };
   callbacks.on_step = [&](const StepReport& report) { steps.push_back(report); };
@@ -95,7 +95,7 @@ TEST_CASE("evaluating a checkpoint gives the run's own result") {
                [&] { Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options).evaluate(); });
 }
 
-TEST_CASE("the rate follows the schedule step by step") {
+TEST_CASE("the learning rate follows the schedule step by step") {
   std::vector<double> rates;
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) { rates.push_back(report.lr); };
@@ -123,7 +123,7 @@ TEST_CASE("a dry run takes one batch of each kind and writes nothing") {
   CHECK_FALSE(fs::exists(temp / "run"));
 }
 
-TEST_CASE("one folder holds one run") {
+TEST_CASE("a folder holds one run") {
   const TemporaryFolder temp;
   TrainerCallbacks callbacks;
   int tried = 0;
@@ -137,7 +137,7 @@ TEST_CASE("one folder holds one run") {
                [&] { tiny_run(tiny_options(temp.path())); });
 }
 
-TEST_CASE("options that can never work are refused at once") {
+TEST_CASE("invalid options are rejected at once") {
   const auto refused = [](const std::vector<std::string>& fragments, auto change) {
     TrainerOptions options = tiny_options();
     change(options);

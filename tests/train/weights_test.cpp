@@ -1,4 +1,4 @@
-// Runs that start from a weights file (S22, S23).
+// Runs that start from a weights file.
 #include <cstring>
 
 #include "support/catch.h"
@@ -36,7 +36,7 @@ NamedTensors other_weights() {
   return DataParallel(dp::test::tiny_model(), options).weights();
 }
 
-TEST_CASE("S22: weights saved from DataParallel lose their module prefix") {
+TEST_CASE("weights saved from DataParallel lose their module prefix") {
   const TemporaryFolder temp;
   NamedTensors prefixed;
   for (const auto& [name, tensor] : other_weights()) prefixed.emplace_back("module." + name, tensor);
@@ -46,7 +46,7 @@ TEST_CASE("S22: weights saved from DataParallel lose their module prefix") {
   CHECK(weights_sha256(start_with(options).weights) == weights_sha256(other_weights()));
 }
 
-TEST_CASE("S23: other shapes are refused, or kept at their initial values on request") {
+TEST_CASE("other shapes are rejected, or keep their initial values with --init-partial") {
   const TemporaryFolder temp;
   NamedTensors changed = other_weights();
   changed[0].second = Tensor(Shape{3, 3});
@@ -66,7 +66,7 @@ TEST_CASE("S23: other shapes are refused, or kept at their initial values on req
   }
 }
 
-TEST_CASE("weights with NaN are refused") {
+TEST_CASE("weights with NaN are rejected") {
   const TemporaryFolder temp;
   NamedTensors weights = other_weights();
   weights[1].second.data<float>()[0] = NAN;
@@ -76,7 +76,7 @@ TEST_CASE("weights with NaN are refused") {
   expect_error(ErrorCode::data, {temp / "w.safetensors", weights[1].first, "NaN"}, [&] { start_with(options); });
 }
 
-TEST_CASE("auto resumes before it initialises") {
+TEST_CASE("resume auto takes precedence over initial weights") {
   const TemporaryFolder temp;
   write_safetensors(temp / "w.safetensors", other_weights());
   TrainerOptions options = tiny_options(temp / "run");

@@ -19,7 +19,7 @@ using namespace dp::kernels;
 using namespace dp::test;
 using simt::SimulatedNccl;
 
-TEST_CASE("blocking calls: none in a step, with p2p and nccl, every reduction, with graphs and without") {
+TEST_CASE("blocking calls: none in a step with p2p and nccl, every reduction, with graphs and without") {
   const Model model = narrow_convnet();
   for (const Comm comm : {Comm::p2p, Comm::nccl})
     for (const Reduce reduce : kReductions)
@@ -31,7 +31,7 @@ TEST_CASE("blocking calls: none in a step, with p2p and nccl, every reduction, w
       }
 }
 
-TEST_CASE("blocking calls: none in a step, whatever else is in it") {
+TEST_CASE("blocking calls: none in a step with any other option") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   int turn = 0;  // alternates p2p and nccl, and announced and unannounced sizes
   for (const Case& one : kCases) {
@@ -40,7 +40,7 @@ TEST_CASE("blocking calls: none in a step, whatever else is in it") {
   }
 }
 
-TEST_CASE("blocking calls: none where GPUs do not see each other, nor with several shards on a GPU") {
+TEST_CASE("blocking calls: none between GPUs without peer access, nor with several shards on a GPU") {
   const Model model = residual_net();
   SimulatedGpus machine(2, simt::Peer::none);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
@@ -49,7 +49,7 @@ TEST_CASE("blocking calls: none where GPUs do not see each other, nor with sever
   check_case(model, kShards, Comm::p2p, Reduce::master, false);
 }
 
-TEST_CASE("blocking calls: none in the steps that users call one by one") {
+TEST_CASE("blocking calls: none in the seven steps of the wrapper") {
   const Model model = residual_net();
   for (const Comm comm : {Comm::p2p, Comm::nccl}) {
     SimulatedGpus machine(2);
@@ -106,7 +106,7 @@ TEST_CASE("blocking calls: none with a device-resident data set, checked replica
 }
 
 // The exports themselves allocate, but only after all ranks have finished their calls.
-TEST_CASE("blocking calls: none in steps between which weights are exported") {
+TEST_CASE("blocking calls: none in steps between exports of weights") {
   const Model model = narrow_convnet();
   for (const Reduce reduce : {Reduce::master, Reduce::sharded})
     for (const bool graphs : {false, true}) {
@@ -131,7 +131,7 @@ TEST_CASE("blocking calls: none in steps between which weights are exported") {
     }
 }
 
-TEST_CASE("blocking calls: the log has what a step would call that it should not") {
+TEST_CASE("blocking calls: the log has the allocations of a batch size that was not announced") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallel net(model, on_gpus(2, 2));
@@ -148,7 +148,7 @@ TEST_CASE("blocking calls: the log has what a step would call that it should not
   }
 }
 
-TEST_CASE("nccl: ranks are connected when communicators are made, unless the environment says otherwise") {
+TEST_CASE("nccl: ranks connect when communicators are made, unless NCCL_RUNTIME_CONNECT is set") {
   const Model model = narrow_convnet();
   for (const char* const given : {static_cast<const char*>(nullptr), "1"}) {
     SimulatedGpus machine(2);
@@ -175,7 +175,7 @@ TEST_CASE("nccl: ranks are connected when communicators are made, unless the env
   }
 }
 
-TEST_CASE("simulated GPUs: streams of communication have the highest priority, others the lowest") {
+TEST_CASE("simulated GPUs: communication streams have the highest priority, all others the lowest") {
   SimulatedGpus machine(2);
   {
     const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, 1}, {});
@@ -189,7 +189,7 @@ TEST_CASE("simulated GPUs: streams of communication have the highest priority, o
   CHECK(simt::live().urgent_streams == 2);  // one per replica
 }
 
-TEST_CASE("simulated GPUs: what comes back from a device is whole, however large") {
+TEST_CASE("simulated GPUs: downloads of any size are complete") {
   SimulatedGpus machine(2);
   const auto context = backend(DeviceKind::cuda).open({DeviceKind::cuda, 1}, {});
   const auto stream = context->make_stream();
@@ -204,8 +204,7 @@ TEST_CASE("simulated GPUs: what comes back from a device is whole, however large
 }
 
 // Like a broken GPU: its work never ends, and neither does dependent work on other GPUs.
-TEST_CASE(
-    "simulated GPUs: who waits for a GPU that never answers ends by the abort flag, and leaves what it cannot free") {
+TEST_CASE("simulated GPUs: the abort flag ends a wait for a GPU that never answers, and its handles are abandoned") {
   SimulatedGpus machine(2);
   AbortFlag abort{false};
   std::atomic<bool> answers{false};

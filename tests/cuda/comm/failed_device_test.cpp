@@ -48,27 +48,27 @@ void check_ends(int gpus, Comm comm, Graphs graphs, int failed, int kernel) {
 
 // One test case each, because each waits five seconds: the time limit for work after an abort
 // (kernels/cuda/runtime/stream.h).
-TEST_CASE("simulated GPUs: of two GPUs one that fails ends the run over p2p with its error, though the other waits") {
+TEST_CASE("simulated GPUs: the failure of one of two GPUs ends a p2p run with its error, though the other waits") {
   check_ends(2, Comm::p2p, Graphs::never, 1, 7);
 }
 
-TEST_CASE("simulated GPUs: of two GPUs one that fails in its first kernel ends the run over p2p with its error") {
+TEST_CASE("simulated GPUs: a failure in the first kernel of one of two GPUs ends a p2p run with its error") {
   check_ends(2, Comm::p2p, Graphs::never, 0, 1);
 }
 
-TEST_CASE("simulated GPUs: of two GPUs one that fails in a graph ends the run over p2p with its error") {
+TEST_CASE("simulated GPUs: a failure of one of two GPUs in a graph ends a p2p run with its error") {
   check_ends(2, Comm::p2p, Graphs::automatic, 1, 7);
 }
 
-TEST_CASE("simulated GPUs: of four GPUs one that fails ends the run over p2p with its error, though others wait") {
+TEST_CASE("simulated GPUs: the failure of one of four GPUs ends a p2p run with its error, though others wait") {
   check_ends(4, Comm::p2p, Graphs::never, 3, 7);
 }
 
-TEST_CASE("simulated GPUs: of four GPUs one that fails in a graph ends the run over p2p with its error") {
+TEST_CASE("simulated GPUs: a failure of one of four GPUs in a graph ends a p2p run with its error") {
   check_ends(4, Comm::p2p, Graphs::automatic, 3, 7);
 }
 
-TEST_CASE("simulated GPUs: a GPU that fails ends the run over nccl with its error, though others wait for it") {
+TEST_CASE("simulated GPUs: the failure of a GPU ends an nccl run with its error, though others wait") {
   for (const int gpus : {2, 4}) check_ends(gpus, Comm::nccl, Graphs::automatic, gpus - 1, 7);
   check_ends(2, Comm::nccl, Graphs::never, 0, 1);
 }

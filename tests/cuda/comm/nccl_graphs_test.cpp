@@ -70,7 +70,7 @@ class AbortRecorder {
 
 }  // namespace
 
-TEST_CASE("nccl: graphs that hold a communicator are dropped before it is aborted, also while they run") {
+TEST_CASE("nccl: graphs that hold a communicator are destroyed before it is aborted, even while they run") {
   const Model model = narrow_convnet();
   for (const bool running : {false, true}) {
     SimulatedGpus machine(2);
@@ -99,7 +99,7 @@ TEST_CASE("nccl: graphs that hold a communicator are dropped before it is aborte
   }
 }
 
-TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every device the same collectives in it") {
+TEST_CASE("nccl: a step as a graph has the bits of the eager step and the same collectives on every device") {
   const Model model = narrow_convnet();
   for (const int gpus : {2, 4})
     for (const Reduce reduce : kReductions) {
@@ -119,12 +119,12 @@ TEST_CASE("nccl: a step as a graph has the bits of the eager step, and every dev
     }
 }
 
-TEST_CASE("nccl: two communicators in one graph, and every device the same collectives in it") {
+TEST_CASE("nccl: two communicators in one graph make the same collectives on every device") {
   check_two_communicators(residual_net(/*relu=*/true, /*dropout=*/true), 2);
 }
 
 // Batches as dealt by the loaders of two ranks: the first rank gets the odd row.
-TEST_CASE("nccl: ranks of a process group run their steps as graphs, all or none") {
+TEST_CASE("nccl: all ranks of a process group run their steps as graphs, or none does") {
   const Model model = narrow_convnet();
   for (const int fail : {0, 9}) {
     SimulatedGpus machine(2);
@@ -166,7 +166,7 @@ TEST_CASE("nccl: ranks of a process group run their steps as graphs, all or none
   }
 }
 
-TEST_CASE("nccl: with --graphs always a recording that a rank refuses is an error") {
+TEST_CASE("nccl: with --graphs always a capture that fails on any rank is an error") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
@@ -182,7 +182,7 @@ TEST_CASE("nccl: with --graphs always a recording that a rank refuses is an erro
   CHECK(in_graphs(nccl, 0) == 0);
 }
 
-TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are demanded") {
+TEST_CASE("nccl: several GPUs of one process run eagerly unless --graphs always is set") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;
@@ -207,7 +207,7 @@ TEST_CASE("nccl: several GPUs of one process run eagerly unless graphs are deman
   CHECK(in_graphs(nccl, 0) > 0);
 }
 
-TEST_CASE("nccl: with mixed precision weights travel in 16 bits, and training has the bits of float32") {
+TEST_CASE("nccl: with mixed precision weights are gathered in 16 bits and training has the bits of float32 gathers") {
   const Model model = two_blocks(24);
   SimulatedGpus machine(2);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster

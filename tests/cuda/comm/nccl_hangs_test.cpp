@@ -92,18 +92,18 @@ void check_ranks(Hang hang, double seconds) {
 
 }  // namespace
 
-TEST_CASE("nccl: a hang in its first collectives ends by the timeout, in one process") {
+TEST_CASE("nccl: a hang in the first collectives ends by the timeout, in one process") {
   check_one_process(Hang::first_collectives, 2);
 }
 
-TEST_CASE("nccl: a hang in its first collectives ends by the timeout, with a process for each GPU") {
+TEST_CASE("nccl: a hang in the first collectives ends by the timeout, with one process per GPU") {
   check_ranks(Hang::first_collectives, 2);
 }
 
-TEST_CASE("nccl: a hang in its initialisation ends by the timeout, in one process") {
+TEST_CASE("nccl: a hang in the initialisation ends by the timeout, in one process") {
   check_one_process(Hang::initialisation, kTimeout);
 }
 
-TEST_CASE("nccl: a hang in its initialisation ends by the timeout, with a process for each GPU") {
+TEST_CASE("nccl: a hang in the initialisation ends by the timeout, with one process per GPU") {
   check_ranks(Hang::initialisation, kTimeout);
 }

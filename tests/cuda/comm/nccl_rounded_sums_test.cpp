@@ -19,14 +19,15 @@ DataParallelOptions with_nccl(int gpus, Reduce reduce) {
 
 }  // namespace
 
-TEST_CASE("nccl: sums in bfloat16, between two GPUs, where no order differs, p2p's bits") {
+TEST_CASE("nccl: a bfloat16 reduction between two GPUs has the bits of p2p") {
   SimulatedGpus machine(2);
   simt::simulation().protect_memory = false;  // faster
   const simt::SimulatedNccl nccl;
   check_rounded_sums(narrow_convnet(), with_nccl(2, Reduce::master), 9);
 }
 
-TEST_CASE("nccl: sums in bfloat16, sums travel as bfloat16, weights as float32, and training stays within rounding") {
+TEST_CASE(
+    "nccl: a bfloat16 reduction transfers gradients as bfloat16, weights as float32, and trains within rounding") {
   for (const Reduce reduce : kReductions) {
     SimulatedGpus machine(4);
     simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
@@ -46,7 +47,7 @@ TEST_CASE("nccl: sums in bfloat16, sums travel as bfloat16, weights as float32, 
   }
 }
 
-TEST_CASE("nccl: sums in bfloat16, steps as graphs have the bits of eager ones") {
+TEST_CASE("nccl: with a bfloat16 reduction steps as graphs have the bits of eager steps") {
   for (const Reduce reduce : kReductions) {
     SimulatedGpus machine(2);
     simt::simulation().protect_memory = simt::simulation().delays = false;  // faster

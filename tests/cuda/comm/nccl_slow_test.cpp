@@ -10,7 +10,7 @@ TEST_CASE("nccl: two communicators in one graph on 4 GPUs") {
   check_two_communicators(residual_net(/*relu=*/true, /*dropout=*/true), 4);
 }
 
-TEST_CASE("blocking calls: none in a step of any form, with p2p and nccl, its sizes announced or not") {
+TEST_CASE("blocking calls: none in any kind of step with p2p and nccl, with announced sizes and without") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const Comm comm : {Comm::p2p, Comm::nccl})
     for (const Case& one : kCases)

@@ -112,7 +112,7 @@ std::vector<std::string> on_processes(const std::vector<int>& devices, const Bod
 
 }  // namespace
 
-TEST_CASE("nccl: every collective on 1 to 8 GPUs, even and uneven slices, several summands") {
+TEST_CASE("nccl: every collective works on 1 to 8 GPUs, with even and uneven slices and several summands") {
   for (const int size : {1, 2, 3, 4, 8}) {
     SimulatedGpus machine(size);
     const SimulatedNccl nccl;
@@ -132,7 +132,7 @@ TEST_CASE("nccl: every collective on 1 to 8 GPUs, even and uneven slices, severa
   }
 }
 
-TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at once") {
+TEST_CASE("nccl: even slices use one collective, uneven slices several at once") {
   SimulatedGpus machine(2);
   const SimulatedNccl nccl;
   Ranks ranks({0, 1}, "nccl");
@@ -157,7 +157,7 @@ TEST_CASE("nccl: even slices travel by one collective, uneven ones by several at
                         "communicator 1: broadcast of " + block + " float32, root 0 + broadcast of 5 float32, root 1"});
 }
 
-TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, whatever the network") {
+TEST_CASE("nccl: sharded training uses NCCL's own reduce-scatter and all-gather for every network") {
   for (const Model& model : {narrow_convnet(), narrow_resnet(/*relu=*/true)})
     for (const int gpus : {2, 4, 8}) {
       SimulatedGpus machine(gpus);
@@ -183,7 +183,7 @@ TEST_CASE("nccl: sharded training sums and gathers by NCCL's own collectives, wh
     }
 }
 
-TEST_CASE("nccl: training gives p2p's weights but for rounding, launched in one order on every device") {
+TEST_CASE("nccl: training gives p2p's weights up to rounding, with one launch order on every device") {
   const Model model = narrow_convnet(), deep = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int gpus : {2, 3})
     for (const Reduce reduce : kReductions) {
@@ -213,7 +213,7 @@ TEST_CASE("nccl: training gives p2p's weights but for rounding, launched in one 
     }
 }
 
-TEST_CASE("nccl: auto is p2p where every pair of GPUs is direct") {
+TEST_CASE("nccl: auto selects p2p if every pair of GPUs is direct") {
   SimulatedGpus machine(2);
   const SimulatedNccl nccl;
   for (const int replicas : {1, 2, 4}) {
@@ -228,8 +228,7 @@ TEST_CASE("nccl: auto is p2p where every pair of GPUs is direct") {
   CHECK(nccl.communicators() == 0);
 }
 
-TEST_CASE(
-    "nccl: auto is nccl with eager steps where a pair of distinct GPUs is not direct, else p2p through the host") {
+TEST_CASE("nccl: auto selects nccl with eager steps for distinct GPUs without a direct path, else p2p") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2, simt::Peer::none);
   const std::string detour = "cuda:0 and cuda:1 through the host (no peer access)";
@@ -267,7 +266,7 @@ TEST_CASE(
                     Catch::Contains("nccl cannot be used: it is not simulated here"));
 }
 
-TEST_CASE("nccl: ranks that make different calls are found") {
+TEST_CASE("nccl: ranks that make different calls are detected") {
   SimulatedGpus machine(2);
   {
     const SimulatedNccl nccl;
@@ -292,7 +291,7 @@ TEST_CASE("nccl: ranks that make different calls are found") {
 }
 
 // CollectiveOrder guarantees that every rank calls all communicators in the same order.
-TEST_CASE("nccl: communicators in different orders on two devices wait for each other, which is found") {
+TEST_CASE("nccl: communicators used in different orders on two devices are detected as a deadlock") {
   SimulatedGpus machine(2);
   {
     const SimulatedNccl nccl(std::chrono::milliseconds(300));
@@ -321,7 +320,7 @@ TEST_CASE("nccl: communicators in different orders on two devices wait for each 
                            Catch::Contains("waits for ever for the other ranks"));
 }
 
-TEST_CASE("nccl: a replica that fails frees those that wait for it") {
+TEST_CASE("nccl: a failed replica releases the replicas that wait for it") {
   const Model model = small_convnet();
   for (const char* phase : {"forward", "backward", "reduce", "update", "broadcast"}) {
     SimulatedGpus machine(3);
@@ -362,7 +361,7 @@ TEST_CASE("nccl: an asynchronous error ends the run with NCCL's text") {
   }
 }
 
-TEST_CASE("nccl: ranks of several processes connect by what their rendezvous exchanges") {
+TEST_CASE("nccl: ranks of several processes join through their process group") {
   SimulatedGpus machine(3);
   const SimulatedNccl nccl;
   const std::vector<std::string> failures =
@@ -379,7 +378,7 @@ TEST_CASE("nccl: ranks of several processes connect by what their rendezvous exc
   CHECK(backend(DeviceKind::cuda).default_communicator(TableRendezvous(table, 0)).name == "nccl");
 }
 
-TEST_CASE("nccl: a rank without NCCL, or with another's GPU, is told to all") {
+TEST_CASE("nccl: every rank reports a rank without NCCL or with the GPU of another") {
   SimulatedGpus machine(2);
   const auto join = [](int, Context& context, Rendezvous& rendezvous) {
     backend(DeviceKind::cuda).join("nccl", context, rendezvous);

@@ -26,7 +26,7 @@ void check_machine(const std::vector<int>& devices) {
 
 }  // namespace
 
-TEST_CASE("p2p: every collective gives the bits of the fixed tree, on 1 to 8 GPUs") {
+TEST_CASE("p2p: every collective gives the bits of the fixed tree on 1 to 8 GPUs") {
   for (const int size : {1, 2, 3, 4, 8}) {
     SimulatedGpus machine(size);
     std::vector<int> devices;
@@ -36,13 +36,13 @@ TEST_CASE("p2p: every collective gives the bits of the fixed tree, on 1 to 8 GPU
   }
 }
 
-TEST_CASE("p2p: GPUs that do not see each other exchange through the host, and say so") {
+TEST_CASE("p2p: GPUs without peer access communicate through the host, and the name of the communicator states it") {
   SimulatedGpus machine(3, simt::Peer::none);
   check_machine({0, 1, 2});
   CHECK(Ranks({0, 2}).name() == "p2p; cuda:0 and cuda:2 through the host (no peer access)");
 }
 
-TEST_CASE("p2p: S18, a pair whose peer access returns wrong data is found out once and goes through the host") {
+TEST_CASE("p2p: a pair whose peer access returns wrong data is detected once and communicates through the host") {
   SimulatedGpus machine(2, simt::Peer::corrupts);
   const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that returns wrong data)";
   CHECK(Ranks({0, 1}).name() == verdict);
@@ -51,8 +51,7 @@ TEST_CASE("p2p: S18, a pair whose peer access returns wrong data is found out on
   CHECK(Ranks({0, 1}).name() == verdict);
 }
 
-TEST_CASE(
-    "p2p: S18, a pair whose peer access hangs is found out by a process that is killed, and goes through the host") {
+TEST_CASE("p2p: a pair whose peer access hangs is detected by a killed probe and communicates through the host") {
   SimulatedGpus machine(2, simt::Peer::hangs);
   setenv("DP_PEER_PROBE_SECONDS", "0.3", 1);
   const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that hangs)";
@@ -63,20 +62,20 @@ TEST_CASE(
   CHECK(Ranks({0, 1}).name() == verdict);
 }
 
-TEST_CASE("p2p: some pairs see each other, some do not") {
+TEST_CASE("p2p: collectives work if only some pairs have peer access") {
   SimulatedGpus machine(4, simt::Peer::none);
   auto& peers = simt::simulation().peers;
   peers[0][1] = peers[1][0] = peers[2][3] = peers[3][2] = peers[2][0] = simt::Peer::works;
   check_machine({0, 1, 2, 3});
 }
 
-TEST_CASE("p2p: several replicas on one GPU") {
+TEST_CASE("p2p: collectives work with several replicas on one GPU") {
   SimulatedGpus machine(2);
   check_machine({0, 0, 1, 1});
   check_machine({1, 0});
 }
 
-TEST_CASE("p2p: ranks that make different calls are told which") {
+TEST_CASE("p2p: ranks that make different calls fail with both calls named") {
   SimulatedGpus machine(2);
   Ranks ranks({0, 1});
   CHECK_THROWS_WITH(ranks.run([](int rank, Context& context, Communicator& comm) {

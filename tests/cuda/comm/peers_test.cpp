@@ -68,7 +68,7 @@ std::string line_of(int reader, int owner, PeerPath verdict) {
 
 }  // namespace
 
-TEST_CASE("peers: one program tries all pairs of 8 GPUs, once") {
+TEST_CASE("peers: one probe process tests all pairs of 8 GPUs, once") {
   SimulatedGpus machine(8);
   const Found first = find_out(8);
   CHECK(first.programs == 1);
@@ -78,7 +78,7 @@ TEST_CASE("peers: one program tries all pairs of 8 GPUs, once") {
   CHECK(find_out(2).paths == all_direct(2));
 }
 
-TEST_CASE("peers: a pair that hangs is named, and a second program goes on with those that are left") {
+TEST_CASE("peers: a pair that hangs is named, and a second probe tests the remaining pairs") {
   SimulatedGpus machine(4);
   const PeersOfProbe peers("all,2-1=hangs");
   const Found found = find_out(4);
@@ -89,7 +89,7 @@ TEST_CASE("peers: a pair that hangs is named, and a second program goes on with 
   CHECK(describe_detours({0, 1, 2, 3}, found.paths) == "cuda:1 and cuda:2 through the host (peer access that hangs)");
 }
 
-TEST_CASE("peers: a pair that returns wrong data is named, one at which the program fails is left out") {
+TEST_CASE("peers: a pair that returns wrong data is named, and a pair at which the probe fails is left out") {
   SimulatedGpus machine(3);
   {
     const PeersOfProbe peers("all,0-2=corrupts,1-0=none");  // reads by 2 from 0 are corrupted; 1 cannot enable 0
@@ -105,7 +105,7 @@ TEST_CASE("peers: a pair that returns wrong data is named, one at which the prog
   }
 }
 
-TEST_CASE("peers: verdicts are read back, what is no verdict is not") {
+TEST_CASE("peers: cached verdicts are read, and other lines of the file are ignored") {
   SimulatedGpus machine(3);
   append_line(verdict_file(), "a line of something else");
   append_line(verdict_file(), line_of(0, 1, PeerPath::hanging));
@@ -117,7 +117,7 @@ TEST_CASE("peers: verdicts are read back, what is no verdict is not") {
   CHECK(find_out(3).programs == 1);
 }
 
-TEST_CASE("peers: where verdicts cannot be kept, a process finds out once") {
+TEST_CASE("peers: a process that cannot write the cache probes once") {
   SimulatedGpus machine(2);
   std::ofstream(std::string(std::getenv("XDG_CACHE_HOME")) + "/dp") << "a file where the folder would be";
   const Found first = find_out(2);
@@ -126,7 +126,7 @@ TEST_CASE("peers: where verdicts cannot be kept, a process finds out once") {
   CHECK(find_out(2).programs == 0);
 }
 
-TEST_CASE("peers: a process waits while another one finds out, and takes its verdicts") {
+TEST_CASE("peers: a process waits while another one probes, and takes its verdicts") {
   SimulatedGpus machine(2);
   std::future<Found> found;
   {
@@ -142,7 +142,7 @@ TEST_CASE("peers: a process waits while another one finds out, and takes its ver
   CHECK(ours.paths[1][0] == PeerPath::lying);
 }
 
-TEST_CASE("peers: of two processes that start at once one finds out for both") {
+TEST_CASE("peers: if two processes start at once, one of them probes for both") {
   SimulatedGpus machine(4);
   const pid_t other = fork();
   const Found found = find_out(4);
@@ -153,7 +153,7 @@ TEST_CASE("peers: of two processes that start at once one finds out for both") {
   CHECK(found.programs + WEXITSTATUS(status) == 1);
 }
 
-TEST_CASE("peers: a pair is enabled once in a process") {
+TEST_CASE("peers: each pair is enabled once per process") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   simt::simulation().log_blocking_calls = true;

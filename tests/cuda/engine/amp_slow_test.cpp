@@ -15,13 +15,12 @@ TEST_CASE("mixed precision: a narrow resnet18 has the same bits on 1, 2 and 4 GP
   }
 }
 
-TEST_CASE("mixed precision: a narrow resnet18, whose weights arrive in 16 bits, trains to the same bits") {
+TEST_CASE("mixed precision: a narrow resnet18 whose weights are gathered in 16 bits trains to the same bits") {
   for (const Amp amp : kAmpTypes)
     for (const int gpus : {2, 4}) check_weights_in_16_bits(narrow_resnet(/*relu=*/true), amp, gpus, 16000);
 }
 
-TEST_CASE(
-    "simulated GPUs: a narrow resnet18's step as a graph tells every stream the same, in every precision and mode") {
+TEST_CASE("simulated GPUs: the graph of a narrow resnet18's step makes the launches of the eager step") {
   for (const Amp amp : {Amp::off, Amp::bfloat16, Amp::float16})
     for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::sync})
       check_launches_of_residual(narrow_resnet(/*relu=*/true), amp, mode);

@@ -69,17 +69,16 @@ void check_step(const Model& model, std::int64_t rows, int replicas) {
 
 }  // namespace
 
-TEST_CASE(
-    "mixed precision: a step of a narrow mnist_convnet in simulation equals the reference's, in every reduction") {
+TEST_CASE("mixed precision: a step of a narrow mnist_convnet equals the reference in every reduction") {
   for (const int replicas : {1, 2}) check_step(narrow_convnet(), 9, replicas);
 }
 
-TEST_CASE("mixed precision: a step of a narrow resnet18 in simulation equals the reference's, in every reduction") {
+TEST_CASE("mixed precision: a step of a narrow resnet18 equals the reference in every reduction") {
   const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 4});
   for (const int replicas : {1, 2}) check_step(model, 6, replicas);
 }
 
-TEST_CASE("mixed precision: a step whose convolutions take along batch normalisation goes where the reference's does") {
+TEST_CASE("mixed precision: a step with convolutions fused with batch normalisation equals the reference") {
   const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 8});
   const auto trained = [&](const DataParallelOptions& options, const Batch& batch, kernels::NormFusion mode) {
     engine::test_modes().norm_fusion = mode;
@@ -120,7 +119,7 @@ TEST_CASE("mixed precision: a step whose convolutions take along batch normalisa
     }
 }
 
-TEST_CASE("mixed precision: gradients and predictions in bfloat16, and clipped and accumulated steps in float16") {
+TEST_CASE("mixed precision: bfloat16 gradients and float16 steps with clipping and accumulation equal the reference") {
   const Model model = narrow_convnet();
   const Batch batch = random_batch(model, 9);
   const Outcome exact = forward_and_backward(model, on_reference(), batch);
@@ -160,8 +159,7 @@ TEST_CASE("mixed precision: gradients and predictions in bfloat16, and clipped a
   }
 }
 
-TEST_CASE(
-    "mixed precision: what layers read is the rounded weights on every replica, after steps, loads and averages") {
+TEST_CASE("mixed precision: every replica's layers read the rounded weights after steps, loads and averages") {
   const Model model = narrow_convnet();
   const Batch batch = random_batch(model, 8);
   for (const Amp amp : kAmpTypes)
@@ -188,7 +186,7 @@ TEST_CASE(
       }
 }
 
-TEST_CASE("mixed precision: the same bits on 1, 2 and 4 GPUs and in any order of threads, with logical shards") {
+TEST_CASE("mixed precision: logical shards give the same bits on 1, 2 and 4 GPUs and in any order of threads") {
   const Model model = two_blocks();
   for (const Amp amp : kAmpTypes) {
     const auto expected = sharded_steps(model, amp, 1);
@@ -199,12 +197,12 @@ TEST_CASE("mixed precision: the same bits on 1, 2 and 4 GPUs and in any order of
   }
 }
 
-TEST_CASE("mixed precision: weights of others arrive in 16 bits, and training has the same bits") {
+TEST_CASE("mixed precision: gathering weights in 16 bits gives the same bits of training") {
   check_weights_in_16_bits(two_blocks(16), Amp::bfloat16, 2, 16000);
   check_weights_in_16_bits(two_blocks(), Amp::float16, 4, 4000);
 }
 
-TEST_CASE("mixed precision: what is set of weights that lie apart leaves the others as they were") {
+TEST_CASE("mixed precision: setting one tensor leaves the other weights unchanged") {
   SimulatedGpus machine(2);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const Model model = narrow_convnet();
@@ -225,7 +223,7 @@ TEST_CASE("mixed precision: what is set of weights that lie apart leaves the oth
   CHECK(bit_equal(net.weights(), read.weights()));
 }
 
-TEST_CASE("loss scaling: an overflow halves the scale and skips the step on every replica, and aborts nothing") {
+TEST_CASE("loss scaling: an overflow halves the scale, skips the step on every replica, and does not abort") {
   const Model model = narrow_convnet();
   const Batch batch = random_batch(model, 9);
   std::vector<NamedTensor> expected;
@@ -256,7 +254,7 @@ TEST_CASE("loss scaling: an overflow halves the scale and skips the step on ever
     }
 }
 
-TEST_CASE("loss scaling: the scale grows after so many good steps, and goes on bit for bit where it was saved") {
+TEST_CASE("loss scaling: the scale grows after the growth interval and is restored bit for bit from its saved value") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   DataParallelOptions options = with(on_gpus(2, 2), Amp::float16);
@@ -282,7 +280,7 @@ TEST_CASE("loss scaling: the scale grows after so many good steps, and goes on b
   CHECK(resumed.loss_scale()->good_steps == 1);
 }
 
-TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager ones, overflows and growth too") {
+TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager steps, with overflows and growth") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   for (const Amp amp : kAmpTypes)
@@ -315,7 +313,7 @@ TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager ones, ov
     }
 }
 
-TEST_CASE("mixed precision: memory is what was estimated, and plans tell types") {
+TEST_CASE("mixed precision: memory equals the estimate, and plans show the types") {
   const Model model = narrow_resnet(/*relu=*/true);
   SimulatedGpus machine(2);
   std::size_t inputs = 0;
@@ -337,7 +335,7 @@ TEST_CASE("mixed precision: memory is what was estimated, and plans tell types")
   }
 }
 
-TEST_CASE("mixed precision: what is refused says why") {
+TEST_CASE("mixed precision: unsupported options are rejected with the reason") {
   const Model model = narrow_convnet();
   const auto message = [](const auto& body) -> std::string {
     try {

@@ -38,8 +38,7 @@ int nodes_of(const std::string& steps) {
 
 }  // namespace
 
-TEST_CASE(
-    "simulated GPUs: the graph of a step makes the batch, too, and goes on with other sets, keys and no augmentation") {
+TEST_CASE("simulated GPUs: the graph of a step makes the batch, also of other data sets and epochs") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2})
     for (const int shards : {0, 4}) {
@@ -73,7 +72,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("simulated GPUs: batches of device-resident images give the same bits") {
+TEST_CASE("simulated GPUs: batches of a device-resident data set give the same bits") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
     SimulatedGpus machine(gpus);
@@ -81,7 +80,7 @@ TEST_CASE("simulated GPUs: batches of device-resident images give the same bits"
   }
 }
 
-TEST_CASE("simulated GPUs: images are device-resident by default, and count as memory") {
+TEST_CASE("simulated GPUs: images are device-resident by default and count as memory") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   const DatasetPair data{std::make_shared<RandomImages>(model.input(), model.output()[0], 20),

@@ -5,7 +5,7 @@
 using namespace dp;
 using namespace dp::test;
 
-TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference, statistics synchronised") {
+TEST_CASE("simulated GPUs: a narrow resnet18 without ReLUs and with synchronised statistics equals the reference") {
   const Model model = narrow_resnet(/*relu=*/false);
   const Batch batch = random_batch(model, 9);
   const Outcome expected = forward_and_backward(model, on_reference(), batch);
@@ -21,7 +21,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
 // The reference has the same shards: one float64 replica for each. Gradients of biases before a normalisation cancel.
 // Over ten batches of 22 the largest error on one GPU was 0.7e-5 to 2.5e-5; with an earlier order of additions 0.6e-5
 // to 3.1e-5; on the CPU 0.6e-5 to 1.8e-5. A tolerance of 1e-5 held for one order only by chance.
-TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference, statistics by shard") {
+TEST_CASE("simulated GPUs: a narrow resnet18 without ReLUs and with statistics by shard equals the reference") {
   const Model model = narrow_resnet(/*relu=*/false);
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled})
     for (const int gpus : {1, 2, 4, 8}) {
@@ -39,7 +39,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
     }
 }
 
-TEST_CASE("simulated GPUs: L2, one result on 1, 2, 4 and 8 GPUs, with and without peer access, on shared ones too") {
+TEST_CASE("simulated GPUs: L2 gives one result on 1, 2, 4 and 8 GPUs, with and without peer access") {
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
     const Model model = narrow_resnet(/*relu=*/true);
     const auto result = [&](int replicas, int gpus, simt::Peer peers) {

@@ -19,8 +19,7 @@ TEST_CASE("simulated GPUs: a narrow mnist_convnet equals the reference") {
   }
 }
 
-TEST_CASE(
-    "simulated GPUs: L2 of mnist_convnet with dropout, whatever the reduction, the order of threads and the delays") {
+TEST_CASE("simulated GPUs: L2 of mnist_convnet with dropout holds for every reduction, order of threads and delay") {
   const Model model = narrow_convnet();
   std::vector<NamedTensor> expected;
   for (const int gpus : {1, 2, 4})
@@ -39,7 +38,7 @@ TEST_CASE(
       }
 }
 
-TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the reference in every mode of normalisation") {
+TEST_CASE("simulated GPUs: a narrow resnet18 without ReLUs equals the reference in every mode of batch normalisation") {
   const Model model = narrow_resnet(/*relu=*/false);
   const Batch batch = random_batch(model, 11);
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
@@ -53,12 +52,12 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without its ReLUs equals the refere
   }
 }
 
-TEST_CASE("simulated GPUs: each normalisation has the eps and the momentum that its model gives it") {
+TEST_CASE("simulated GPUs: each batch normalisation has the eps and the momentum of its model") {
   SimulatedGpus machine(1);
   check_norm_options(on_gpus(1, 1));
 }
 
-TEST_CASE("simulated GPUs: L2 of a narrow resnet18, with GPUs that see each other and that do not, and shared ones") {
+TEST_CASE("simulated GPUs: L2 of a narrow resnet18 holds with and without peer access and on shared GPUs") {
   const Model model = narrow_resnet(/*relu=*/true);
   const auto result = [&](int replicas, int gpus, simt::Peer peers) {
     SimulatedGpus machine(gpus, peers);

@@ -11,8 +11,7 @@ constexpr const char* kRecorded = " nodes";
 
 }  // namespace
 
-TEST_CASE(
-    "simulated GPUs: a step of a residual network as a graph, statistics synchronised or pooled, losses gathered") {
+TEST_CASE("simulated GPUs: a residual network's step as a graph has the bits of the eager step") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int gpus : {1, 2})
     for (const BatchNormMode norm : {BatchNormMode::sync, BatchNormMode::pooled}) {
@@ -26,7 +25,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("simulated GPUs: a step of a narrow resnet18 as a graph has the bits of the eager step") {
+TEST_CASE("simulated GPUs: a narrow resnet18's step as a graph has the bits of the eager step") {
   const Model model = narrow_resnet(/*relu=*/true);
   int variant = 0;
   for (const int gpus : {1, 2, 4}) {

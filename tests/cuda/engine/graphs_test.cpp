@@ -21,7 +21,7 @@ DataParallelOptions varied(int gpus, int variant) {
 
 }  // namespace
 
-TEST_CASE("simulated GPUs: a step as a graph has the bits of the eager step, whatever comes between") {
+TEST_CASE("simulated GPUs: a step as a graph has the bits of the eager step, whatever happens between steps") {
   const Model model = narrow_convnet();
   int variant = 0;
   for (const int gpus : {1, 2, 4})
@@ -39,7 +39,7 @@ TEST_CASE("simulated GPUs: a step as a graph has the bits of the eager step, wha
     }
 }
 
-TEST_CASE("simulated GPUs: a step in mixed precision as a graph, its loss scaled on the device") {
+TEST_CASE("simulated GPUs: a mixed-precision step as a graph scales its loss on the device") {
   const Model model = narrow_convnet();
   for (const Amp amp : {Amp::bfloat16, Amp::float16}) {
     SimulatedGpus machine(2);
@@ -54,7 +54,7 @@ TEST_CASE("simulated GPUs: a step in mixed precision as a graph, its loss scaled
   }
 }
 
-TEST_CASE("simulated GPUs: logical shards and replicas that share a GPU run as graphs, too") {
+TEST_CASE("simulated GPUs: logical shards and replicas that share a GPU run as graphs") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   for (const int replicas : {1, 4}) {
@@ -66,7 +66,7 @@ TEST_CASE("simulated GPUs: logical shards and replicas that share a GPU run as g
   }
 }
 
-TEST_CASE("simulated GPUs: the graph's step tells every stream the same in the same order as the eager step") {
+TEST_CASE("simulated GPUs: the graph of a step makes the launches of the eager step in the same order") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2})
     for (const Reduce reduce : kReductions) {
@@ -83,16 +83,14 @@ TEST_CASE("simulated GPUs: the graph's step tells every stream the same in the s
     }
 }
 
-TEST_CASE(
-    "simulated GPUs: so does that of a residual network, in mixed precision, in micro-batches, with shards and "
-    "statistics of all") {
+TEST_CASE("simulated GPUs: the graph of a residual network's step makes the launches of the eager step") {
   const Model model = models::resnet18({.classes = 10, .input = {3, 4, 4}, .width = 4});
   check_launches_of_residual(model, Amp::off, BatchNormMode::sync);         // logical shards
   check_launches_of_residual(model, Amp::bfloat16, BatchNormMode::master);  // micro-batches
   check_launches_of_residual(model, Amp::float16, BatchNormMode::sync);
 }
 
-TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go on eagerly to the same bits") {
+TEST_CASE("simulated GPUs: if a capture fails at any place, steps run eagerly to the same bits") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
     SimulatedGpus machine(gpus);
@@ -123,9 +121,7 @@ TEST_CASE("simulated GPUs: where a recording is refused, in any place, steps go 
   }
 }
 
-TEST_CASE(
-    "simulated GPUs: where a graph cannot be instantiated or uploaded steps go on eagerly, and a failed launch is an "
-    "error") {
+TEST_CASE("simulated GPUs: if a graph cannot be instantiated, steps run eagerly, and a failed launch is an error") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
     SimulatedGpus machine(gpus);
@@ -148,7 +144,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("simulated GPUs: steps that are traced, or under failpoints, are no graphs, and the others are") {
+TEST_CASE("simulated GPUs: traced steps and steps with failpoints run eagerly, all others as graphs") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallelOptions options = on_gpus(2, 2);
@@ -162,7 +158,7 @@ TEST_CASE("simulated GPUs: steps that are traced, or under failpoints, are no gr
   CHECK_THAT(watched.steps, !Catch::Contains(kRecorded));
 }
 
-TEST_CASE("simulated GPUs: steps as graphs are timed as one piece, and failures after a launch come home") {
+TEST_CASE("simulated GPUs: a step as a graph is timed as one piece, and failures after its launch are reported") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallel net(model, on_gpus(2, 2));

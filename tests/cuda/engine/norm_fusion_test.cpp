@@ -85,7 +85,7 @@ TEST_CASE("simulated GPUs: fused plans train to the same bits") {
     }
 }
 
-TEST_CASE("tuner: all candidates of fused ops agree, and a wrong statistic does not") {
+TEST_CASE("tuner: all candidates of fused ops agree, and a wrong statistic is detected") {
   SimulatedGpus machine(1);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   for (const OpDesc& desc : fused_ops()) {
@@ -126,7 +126,7 @@ TEST_CASE("tuner: all candidates of fused ops agree, and a wrong statistic does 
   }
 }
 
-TEST_CASE("tuner: what an op takes is known where ops are tried out") {
+TEST_CASE("tuner: the time of a fused op is available only with autotuning") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   ContextOptions options;

@@ -71,7 +71,7 @@ TEST_CASE("simulated GPUs: a step of ResNet18 has at most 40 small kernels") {
   }
 }
 
-TEST_CASE("simulated GPUs: a step of mnist_convnet has ten kernels, beside those that make the batch and update") {
+TEST_CASE("simulated GPUs: a step of mnist_convnet has ten kernels besides those of batch and update") {
   SimulatedGpus machine(1);
   simt::simulation().protect_memory = false;  // faster
   const Model model = models::mnist_convnet();

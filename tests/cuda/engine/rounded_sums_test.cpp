@@ -16,7 +16,7 @@ DataParallelOptions on_p2p(int replicas, int devices) {
 
 }  // namespace
 
-TEST_CASE("sums in bfloat16 on simulated GPUs: the bits of the fixed tree, rounded once") {
+TEST_CASE("bfloat16 reduction on simulated GPUs: sums have the bits of the fixed tree, rounded once") {
   for (const int gpus : {2, 4}) {
     SimulatedGpus machine(gpus);
     simt::simulation().protect_memory = simt::simulation().delays = gpus == 2;  // faster
@@ -26,7 +26,8 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: the bits of the fixed tree, round
   check_rounded_sums(narrow_convnet(), on_p2p(3, 2), 9);
 }
 
-TEST_CASE("sums in bfloat16 on simulated GPUs: training stays within rounding, weights and momenta stay float32") {
+TEST_CASE(
+    "bfloat16 reduction on simulated GPUs: training stays within rounding, and weights and momenta stay float32") {
   for (const int gpus : {2, 4}) {
     SimulatedGpus machine(gpus);
     simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
@@ -39,7 +40,8 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: training stays within rounding, w
   }
 }
 
-TEST_CASE("sums in bfloat16 on simulated GPUs: steps as graphs have the bits of eager ones, in mixed precision too") {
+TEST_CASE(
+    "bfloat16 reduction on simulated GPUs: steps as graphs have the bits of eager steps, also in mixed precision") {
   const Model model = narrow_convnet();
   int variant = 0;
   for (const int gpus : {2, 4})
@@ -66,7 +68,7 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: steps as graphs have the bits of 
     }
 }
 
-TEST_CASE("sums in bfloat16 on simulated GPUs: with logical shards the same bits on 1, 2 and 4") {
+TEST_CASE("bfloat16 reduction on simulated GPUs: logical shards give the same bits on 1, 2 and 4") {
   const Model model = narrow_convnet();
   std::vector<NamedTensor> expected;
   for (const int gpus : {1, 2, 4}) {
@@ -82,7 +84,7 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: with logical shards the same bits
   }
 }
 
-TEST_CASE("sums in bfloat16 on simulated GPUs: an overflow of the scaled gradient is seen on every replica") {
+TEST_CASE("bfloat16 reduction on simulated GPUs: every replica sees an overflow of the scaled gradient") {
   const Model model = narrow_convnet();
   for (const Reduce reduce : kReductions) {
     SimulatedGpus machine(2);
@@ -102,7 +104,7 @@ TEST_CASE("sums in bfloat16 on simulated GPUs: an overflow of the scaled gradien
   }
 }
 
-TEST_CASE("sums in bfloat16 on simulated GPUs: memory is what was estimated") {
+TEST_CASE("bfloat16 reduction on simulated GPUs: memory equals the estimate") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   DataParallelOptions options = on_p2p(2, 2);

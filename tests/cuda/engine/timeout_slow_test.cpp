@@ -1,4 +1,4 @@
-// F4 on simulated GPUs.
+// A stalled replica on simulated GPUs.
 #include <cstdlib>
 
 #include "cuda/engine/failing_steps.h"
@@ -8,7 +8,7 @@ using namespace dp::test;
 
 // The watchdog reports the stall after 20 to 21.25 s and ends the process at most 10 s later. The stall ends between
 // the two, with 4 s of margin for a busy machine.
-TEST_CASE("simulated GPUs: a replica that does not move within the timeout is named, and nothing stays behind") {
+TEST_CASE("simulated GPUs: a replica without progress within the timeout is named, without leaks") {
   SimulatedGpus machine(2);
   DataParallelOptions options = on_gpus(2, 2);
   options.timeout_seconds = 20;

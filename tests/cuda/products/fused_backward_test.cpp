@@ -242,7 +242,7 @@ void check_weights(const Layer& l, MmaTileKind tile, const std::vector<int>& spl
 
 }  // namespace
 
-TEST_CASE("fused backward: the data gradient with mask and sums, every tile, in bf16 and f16") {
+TEST_CASE("fused backward: data gradients agree with the unfused ops for every tile in bf16 and f16") {
   const FreshSimulation fresh;
   for (const MmaTileKind tile : kMmaTileKinds) {
     check_data(layer(DType::bf16, 3, 72, 24, 5, 7, {3, 1, 1}), tile, kAllModes, Turns(1));
@@ -252,27 +252,27 @@ TEST_CASE("fused backward: the data gradient with mask and sums, every tile, in 
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: parts of a stride 2, some without a cell of the kernel or of x") {
+TEST_CASE("fused backward: data gradients with stride 2 agree with the unfused ops") {
   const FreshSimulation fresh;
   check_data(layer(DType::bf16, 2, 24, 16, 9, 6, {1, 2, 0}), MmaTileKind::small, kAllModes, Turns(1));
   check_data(layer(DType::f16, 3, 16, 8, 1, 9, {3, 2, 1}), MmaTileKind::middle, {{true, true, true}}, Turns(2));
 }
 
-TEST_CASE("fused backward: the data gradient with cells that stay in shared memory, whichever blocks share them") {
+TEST_CASE("fused backward: data gradients with resident cells agree with the unfused ops") {
   const FreshSimulation fresh;
   check_data(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), MmaTileKind::resident, kAllModes, Turns(2));
   check_data(layer(DType::f16, 13, 72, 64, 7, 7, {3, 1, 1}), MmaTileKind::resident, {{true, true, true}}, Turns(3));
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: sums of more tiles than one block adds up") {
+TEST_CASE("fused backward: sums over more tiles than one block adds are correct") {
   const FreshSimulation fresh;
   check_data(layer(DType::bf16, 8, 8, 8, 33, 33, {1, 1, 0}), MmaTileKind::small, {{true, true, true}}, Turns(2));
   check_data(layer(DType::f16, 8, 72, 8, 33, 33, {1, 1, 0}), MmaTileKind::small, {{true, true, true}}, Turns(2));
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: what is not a number, or is zero once rounded, has no gradient") {
+TEST_CASE("fused backward: NaN and values that round to zero have no gradient") {
   const FreshSimulation fresh;
   const Layer l = layer(DType::f16, 1, 16, 8, 6, 6, {3, 1, 1});
   Inputs in(l);
@@ -289,7 +289,7 @@ TEST_CASE("fused backward: what is not a number, or is zero once rounded, has no
   for (std::size_t c = 0; c < 16; ++c) CHECK(std::isnan(got.sums[16 + c]) == (c == 5));
 }
 
-TEST_CASE("fused backward: the weight gradient of what is normalised again, every tile, in bf16 and f16") {
+TEST_CASE("fused backward: weight gradients agree with the unfused ops for every tile in bf16 and f16") {
   const FreshSimulation fresh;
   for (const MmaTileKind tile : kMmaTileKinds) {
     check_weights(layer(DType::bf16, 3, 24, 72, 5, 7, {3, 1, 1}), tile, {1, 3}, Turns(1));
@@ -300,14 +300,14 @@ TEST_CASE("fused backward: the weight gradient of what is normalised again, ever
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: the weight gradient with cells that stay in shared memory") {
+TEST_CASE("fused backward: weight gradients with resident cells agree with the unfused ops") {
   const FreshSimulation fresh;
   check_weights(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), MmaTileKind::resident, {1, 2}, Turns(2));
   check_weights(layer(DType::f16, 1, 128, 64, 3, 40, {3, 1, 1}), MmaTileKind::resident, {1, 5}, Turns(2));
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: the same bits in every order of threads and form of cp.async") {
+TEST_CASE("fused backward: bits do not depend on the order of threads or the form of cp.async") {
   const FreshSimulation fresh;
   const Turns all(schedules().size());
   const Layer l = layer(DType::bf16, 1, 24, 64, 9, 8, {3, 1, 1});
@@ -322,7 +322,7 @@ TEST_CASE("fused backward: the same bits in every order of threads and form of c
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: offered where the plain gradients are, in the same order") {
+TEST_CASE("fused backward: candidates are offered for the same problems as plain gradients, in the same order") {
   CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
   const Layer l = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
   const auto names = [&](const OpDesc& desc) {

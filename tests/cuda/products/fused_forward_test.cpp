@@ -194,7 +194,7 @@ const std::vector<MmaTileKind> kTiles(std::begin(kMmaTileKinds), std::end(kMmaTi
 
 }  // namespace
 
-TEST_CASE("fused forward: every tile, odd shapes, strides, windows, in bf16 and f16") {
+TEST_CASE("fused forward: odd shapes, strides and windows agree with the unfused ops for every tile in bf16 and f16") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 3, 24, 72, 11, 9, {3, 1, 1}), kAll, kTiles);
   check(layer(DType::f16, 5, 72, 8, 15, 13, {1, 2, 0}), kAll, kTiles);
@@ -204,13 +204,13 @@ TEST_CASE("fused forward: every tile, odd shapes, strides, windows, in bf16 and 
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: the same bits in every order of threads and form of cp.async") {
+TEST_CASE("fused forward: bits do not depend on the order of threads or the form of cp.async") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 2, 40, 24, 9, 8, {3, 1, 1}), {Fused::both}, kTiles, schedules());
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: cells that stay, runs shared by any number of blocks") {
+TEST_CASE("fused forward: resident cells agree with the unfused ops for any number of blocks") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 7, 64, 64, 9, 11, {3, 1, 1}), {Fused::both}, {MmaTileKind::resident}, schedules());
   check(layer(DType::f16, 1, 64, 24, 5, 7, {3, 1, 1}), kAll, {MmaTileKind::resident});
@@ -218,7 +218,7 @@ TEST_CASE("fused forward: cells that stay, runs shared by any number of blocks")
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: so many parts that they are joined in groups") {
+TEST_CASE("fused forward: moments of many parts are merged in groups") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 5, 8, 8, 67, 64, {1, 1, 0}), {Fused::moments}, {MmaTileKind::small});
   // Two columns of channels, the second one partly filled; another block order.
@@ -227,7 +227,7 @@ TEST_CASE("fused forward: so many parts that they are joined in groups") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: moments of values far from zero that differ little, and of equal ones") {
+TEST_CASE("fused forward: moments of equal values, and of values far from zero that differ little, are accurate") {
   const FreshSimulation fresh;
   for (const DType type : {DType::bf16, DType::f16}) {
     const NormConv2dForward d = layer(type, 3, 16, 16, 23, 9, {1, 1, 0});
@@ -241,7 +241,7 @@ TEST_CASE("fused forward: moments of values far from zero that differ little, an
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: what is not a number stays so") {
+TEST_CASE("fused forward: NaN stays NaN") {
   const FreshSimulation fresh;
   NormConv2dForward d = layer(DType::bf16, 1, 8, 8, 3, 3, {3, 1, 1});
   d.norm = true;
@@ -253,7 +253,7 @@ TEST_CASE("fused forward: what is not a number stays so") {
   CHECK(y == Rig(d, in).unfused({MmaTileKind::small, 1}).y);
 }
 
-TEST_CASE("fused forward: offered where the plain one is") {
+TEST_CASE("fused forward: candidates are offered for the same problems as plain convolutions") {
   const CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
   NormConv2dForward d = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
   const auto plain_candidates = [&] {

@@ -171,7 +171,7 @@ void check(const Layer& l) {
 
 }  // namespace
 
-TEST_CASE("products in every tile and split have the bits of sums in their order") {
+TEST_CASE("matrix products in every tile and split have the bits of plain loops in the same order") {
   const FreshSimulation fresh;
   check(layer(2, 12, 20, 5, 7, {3, 1, 1}));
   check(layer(1, 8, 132, 9, 6, {3, 2, 1}));

@@ -219,7 +219,8 @@ const std::vector<MmaTileKind> kAllTiles(std::begin(kMmaTileKinds), std::end(kMm
 
 }  // namespace
 
-TEST_CASE("mma: forward, data and weight gradient of odd shapes, every tile, in bf16 and f16") {
+TEST_CASE(
+    "mma: forward, data and weight gradients of odd shapes agree with plain loops for every tile in bf16 and f16") {
   const FreshSimulation fresh;
   for (const DType type : {DType::bf16, DType::f16}) {
     check(layer(type, 3, 24, 72, 5, 7, {3, 1, 1}), kAllTiles, {1, 3}, Turns(1));
@@ -229,7 +230,7 @@ TEST_CASE("mma: forward, data and weight gradient of odd shapes, every tile, in 
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: sums as tensor cores of sm_80 cut them off, and as float32 adds them") {
+TEST_CASE("mma: products agree with plain loops under the truncation of sm_80 and under float32 sums") {
   const FreshSimulation fresh;
   for (const bool sm_80 : {true, false}) {
     if (sm_80) simulation().compute_capability = 80;
@@ -241,7 +242,7 @@ TEST_CASE("mma: sums as tensor cores of sm_80 cut them off, and as float32 adds 
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: the same bits in every order of threads and form of cp.async") {
+TEST_CASE("mma: bits do not depend on the order of threads or the form of cp.async") {
   const FreshSimulation fresh;
   const Turns all(schedules().size());
   for (const MmaTileKind tile : kMmaTileKinds) check(layer(DType::bf16, 1, 64, 24, 9, 8, {3, 1, 1}), {tile}, {2}, all);
@@ -249,8 +250,7 @@ TEST_CASE("mma: the same bits in every order of threads and form of cp.async") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE(
-    "mma: 64 channels at 32x32, with bias and ReLU, and its gradients, as they are used in any order of threads") {
+TEST_CASE("mma: 64 channels at 32x32 with bias and ReLU agree with plain loops in any order of threads") {
   const FreshSimulation fresh;
   Layer l = layer(DType::bf16, 1, 64, 64, 32, 32, {3, 1, 1});
   l.bias = l.relu = true;
@@ -259,7 +259,7 @@ TEST_CASE(
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: cells that stay in shared memory, several runs and images, odd sizes, in any order of threads") {
+TEST_CASE("mma: cells resident in shared memory agree with plain loops in any order of threads") {
   const FreshSimulation fresh;
   const Turns all(schedules().size());
   check(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), {MmaTileKind::resident}, {2}, all);
@@ -270,7 +270,7 @@ TEST_CASE("mma: cells that stay in shared memory, several runs and images, odd s
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: windows of 5x5, a padding beyond the image, more ranges than steps of the sum") {
+TEST_CASE("mma: 5x5 windows, padding beyond the image, and more split ranges than steps agree with plain loops") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 1, 8, 8, 6, 6, {5, 1, 2}), {MmaTileKind::small}, {7}, Turns(1));
   check(layer(DType::f16, 2, 16, 8, 1, 1, {3, 1, 1}), {MmaTileKind::middle}, {5}, Turns(1));
@@ -278,7 +278,7 @@ TEST_CASE("mma: windows of 5x5, a padding beyond the image, more ranges than ste
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: the bias gradient beside the weight gradient, in one workspace") {
+TEST_CASE("mma: the bias gradient and the weight gradient share one workspace") {
   const FreshSimulation fresh;
   Layer l = layer(DType::bf16, 2, 8, 24, 6, 5, {3, 1, 1});
   const Bits x = random_bits(l.x, 1), dy = random_bits(l.y, 3);
@@ -302,7 +302,7 @@ TEST_CASE("mma: the bias gradient beside the weight gradient, in one workspace")
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: offered where it fits, the likeliest first, and used where nothing is tried") {
+TEST_CASE("mma: candidates that fit are offered, the likeliest first, and the first is used without tuning") {
   const CudaOpOptions options{.multiprocessors = 132, .compute_capability = 90, .shared_memory = 227 * 1024};
   const Layer l = layer(DType::bf16, 512, 64, 64, 32, 32, {3, 1, 1});
   for (const OpDesc& desc : {OpDesc(l.forward()), OpDesc(l.data()), OpDesc(l.weights())}) {

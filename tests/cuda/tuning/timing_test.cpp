@@ -37,7 +37,7 @@ double sum_of(const LabelSeconds& seconds) { return std::accumulate(seconds.begi
 
 }  // namespace
 
-TEST_CASE("simulated GPUs: work is timed by label, waiting and resting left out, and nothing waits for the device") {
+TEST_CASE("simulated GPUs: work is timed by label without waits and pauses, and timing does not wait for the device") {
   SimulatedGpus machine(1);
   cuda::CudaContext context({DeviceKind::cuda, 0}, {});
   const auto first = context.make_stream(), second = context.make_stream();
@@ -77,7 +77,7 @@ TEST_CASE("simulated GPUs: work is timed by label, waiting and resting left out,
   CHECK(sum_of(context.take_seconds()) == 0);
 }
 
-TEST_CASE("simulated GPUs: more changes of label than the timer has places lose time, never order") {
+TEST_CASE("simulated GPUs: more label changes than the timer holds lose time, never order") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   cuda::CudaContext context({DeviceKind::cuda, 0}, {});
@@ -134,7 +134,7 @@ TEST_CASE("simulated GPUs: each replica's phases are timed, evaluations are not"
     CHECK(times.forward <= evaluation / 2);  // covers this step and the one before
 }
 
-TEST_CASE("simulated GPUs: a recorded piece of work lies where the device did it, and no wait is in it") {
+TEST_CASE("simulated GPUs: a recorded span covers the device's work and no wait") {
   SimulatedGpus machine(1);
   cuda::CudaContext context({DeviceKind::cuda, 0}, {});
   const auto first = context.make_stream(), second = context.make_stream();
@@ -183,7 +183,7 @@ TEST_CASE("simulated GPUs: a recorded piece of work lies where the device did it
         30'000'000);  // at least 80 - 10 ms, less an early start of the second stream
 }
 
-TEST_CASE("simulated GPUs: spans that find no place are counted as dropped") {
+TEST_CASE("simulated GPUs: spans beyond the capacity of the trace are counted as dropped") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   cuda::CudaContext context({DeviceKind::cuda, 0}, {});
@@ -229,7 +229,7 @@ TEST_CASE("simulated GPUs: a layer's floor is its arithmetic or its memory traff
   CHECK(found);
 }
 
-TEST_CASE("simulated GPUs: the timeline has the streams' work, every bucket, and the bytes of theory") {
+TEST_CASE("simulated GPUs: the timeline has the work of every stream, every bucket, and the theoretical bytes") {
   for (const int count : {2, 3}) {
     SimulatedGpus machine(count);
     DataParallelOptions options = on_gpus(count, count);

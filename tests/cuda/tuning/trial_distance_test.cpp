@@ -70,7 +70,7 @@ void check_distances(DType type, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("trial: distances, norms and numbers of every part of two results") {
+TEST_CASE("trial: distance, norm and number of elements that are not NaN are correct for every part of two results") {
   if (const DeviceProbe probe = cuda_backend().probe(); probe.count == 0) DP_SKIP(probe.reason);
   for (const std::size_t count : {1, 7, 511, 512, 513, 1024, 40'001}) {
     check_distances<float>(DType::f32, count);

@@ -50,7 +50,7 @@ std::vector<TrialArgument> copied() {
 
 }  // namespace
 
-TEST_CASE("trial: what the host takes to launch does not count, what the device takes does") {
+TEST_CASE("trial: the time of a candidate is the device's, not the host's launch time") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   Copy baseline(Copy::slow), launched_slowly(Copy::slow_to_launch);
@@ -64,7 +64,7 @@ TEST_CASE("trial: what the host takes to launch does not count, what the device 
   CHECK(note_of(results[1]).empty());
 }
 
-TEST_CASE("trial: an op that cannot be captured is timed by single launches, and the log says so") {
+TEST_CASE("trial: an op that cannot be captured is timed by single launches, and the log states it") {
   SimulatedGpus machine(1);
   Copy baseline, waiting(Copy::waits);
   CudaOp* const ops[] = {&baseline, &waiting};
@@ -76,7 +76,7 @@ TEST_CASE("trial: an op that cannot be captured is timed by single launches, and
   CHECK(simt::take_reports().size() == 1);  // the call that capture refused
 }
 
-TEST_CASE("trial: consecutive runs take turns on data that exceeds the cache, as far as there is memory") {
+TEST_CASE("trial: consecutive runs alternate between data larger than the cache, as far as memory permits") {
   SimulatedGpus machine(1);
   simt::simulation().l2_cache = 7 * Copy::kBytes;  // the data is twice the cache: 7 copies of both arguments
   bind_device(0);
@@ -102,7 +102,7 @@ TEST_CASE("trial: consecutive runs take turns on data that exceeds the cache, as
   CHECK(sources_of(without_memory, 50) == 2);
 }
 
-TEST_CASE("trial: when the time is over the rest stays untried, the first op never") {
+TEST_CASE("trial: after the time limit the remaining candidates are not tried, but the first always is") {
   SimulatedGpus machine(1);
   Copy baseline, second, third;
   CudaOp* const ops[] = {&baseline, &second, &third};

@@ -90,7 +90,7 @@ std::string name_of_alternative(std::size_t i) {
 
 }  // namespace
 
-TEST_CASE("tuner: the fastest is taken, tried once, and remembered on disk") {
+TEST_CASE("tuner: the fastest candidate is selected, timed once, and cached on disk") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
   FakeTimes first(folder.path(), "a GPU", third_is_best);
@@ -108,7 +108,7 @@ TEST_CASE("tuner: the fastest is taken, tried once, and remembered on disk") {
   CHECK(elsewhere.tries == 1);
 }
 
-TEST_CASE("tuner: code that was compiled for an older device has no tensor cores of a newer one") {
+TEST_CASE("tuner: code compiled for an older device uses no tensor cores of a newer one") {
   SimulatedGpus machine(1);
   CHECK(options_of_device(0).compute_capability == 90);
   simt::simulation().compiled_for = 75;
@@ -118,7 +118,7 @@ TEST_CASE("tuner: code that was compiled for an older device has no tensor cores
   CHECK(options_of_device(0).compute_capability == 86);
 }
 
-TEST_CASE("tuner: the log has the time of every candidate, and which were rejected") {
+TEST_CASE("tuner: the log has every candidate's time and the rejected ones") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
   const std::string file = folder / "new/log";
@@ -136,8 +136,7 @@ TEST_CASE("tuner: the log has the time of every candidate, and which were reject
 }
 
 TEST_CASE(
-    "tuner: when the seconds of DP_TUNING_SECONDS are over, the best so far and the default serve the rest of the "
-    "run") {
+    "tuner: after DP_TUNING_SECONDS the best candidate so far and the baselines are used for the rest of the run") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
   const std::string log = folder / "log";
@@ -170,7 +169,7 @@ TEST_CASE(
   CHECK(later.tries == 2);
 }
 
-TEST_CASE("tuner: DP_TUNING_SECONDS that is no number of seconds is refused, 0 tries nothing") {
+TEST_CASE("tuner: DP_TUNING_SECONDS must be a number of seconds, and 0 disables tuning") {
   SimulatedGpus machine(1);
   FakeTimes tuner("", "a GPU", third_is_best);
   for (const char* const wrong : {"soon", "-1", "3s", "nan"}) {
@@ -182,7 +181,7 @@ TEST_CASE("tuner: DP_TUNING_SECONDS that is no number of seconds is refused, 0 t
   CHECK(tuner.tries == 0);
 }
 
-TEST_CASE("tuner: choices made by times of eager launches are those of another machine") {
+TEST_CASE("tuner: cached choices of eager timing are not used") {
   SimulatedGpus machine(1);
   const std::string now = machine_of(0), added = "; trials in graphs, beyond the cache";
   REQUIRE(now.ends_with(added));
@@ -191,7 +190,8 @@ TEST_CASE("tuner: choices made by times of eager launches are those of another m
   CHECK(!TuningCache(folder.path(), now).find("a problem"));
 }
 
-TEST_CASE("tuner: a remembered candidate that no longer exists is chosen anew; if none fits, the baseline is used") {
+TEST_CASE(
+    "tuner: a cached candidate that no longer exists is tuned again, and without any candidate the baseline is used") {
   SimulatedGpus machine(1);
   const TemporaryFolder folder;
   const Conv2dForward desc = small_convolution();
@@ -216,7 +216,7 @@ TEST_CASE("tuner: alternatives differ from each other and from the baseline") {
   CHECK(alternatives({}, 7).empty());
 }
 
-TEST_CASE("tuner: every candidate computes the same; one with another result is never chosen") {
+TEST_CASE("tuner: every candidate computes the same result, and one that differs is rejected") {
   SimulatedGpus machine(1);
   CudaContext context({DeviceKind::cuda, 0}, {});
   context.bind_thread();
@@ -250,7 +250,7 @@ TEST_CASE("tuner: every candidate computes the same; one with another result is 
             .starts_with(baseline_name() + ", "));
 }
 
-TEST_CASE("tuner: replicas train with the same choices, deterministic runs without any") {
+TEST_CASE("tuner: replicas train with the same choices, deterministic runs with baselines only") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallelOptions options = on_gpus(2, 2);
@@ -268,8 +268,7 @@ TEST_CASE("tuner: replicas train with the same choices, deterministic runs witho
   CHECK(DataParallel(model, options).describe_plan(8).find(" us") == std::string::npos);
 }
 
-TEST_CASE(
-    "simulated GPUs: the last of automatic buckets is 1 MiB at most, those of a size that was asked for are not cut") {
+TEST_CASE("simulated GPUs: the last automatic bucket is at most 1 MiB, and buckets of a given size are not cut") {
   SimulatedGpus machine(2);
   const Model model = models::mlp({.hidden = {256, 1024, 2048}});  // parameters: 0.8, 1, 8 and 0.1 MiB
   DataParallelOptions options = on_gpus(2, 2);
@@ -279,7 +278,7 @@ TEST_CASE(
   CHECK_THAT(DataParallel(model, options).describe_plan(8), Catch::Contains("1.77 MiB  from fc1.weight"));
 }
 
-TEST_CASE("simulated GPUs: the size of buckets is measured once for a set of devices, and remembered") {
+TEST_CASE("simulated GPUs: the bucket size is measured once per set of devices and cached") {
   SimulatedGpus machine(3);
   const Model model = narrow_convnet();
   DataParallelOptions options = on_gpus(2, 2);

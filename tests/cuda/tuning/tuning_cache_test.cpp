@@ -16,7 +16,7 @@ using namespace dp;
 using namespace dp::kernels::cuda;
 using namespace dp::test;
 
-TEST_CASE("tuning cache: what is kept is found again, by the same machine alone") {
+TEST_CASE("tuning cache: stored choices are found again by the same machine only") {
   const TemporaryFolder folder;
   TuningCache cache(folder / "new", "a GPU");
   CHECK(!cache.find("a problem"));
@@ -35,7 +35,7 @@ TEST_CASE("tuning cache: what is kept is found again, by the same machine alone"
   CHECK(!TuningCache(folder / "new", "another GPU").find("a problem"));
 }
 
-TEST_CASE("tuning cache: a file of anything is read as what of it is right") {
+TEST_CASE("tuning cache: the valid lines of a damaged file are used") {
   const TemporaryFolder folder;
   std::string text, file;
   {
@@ -71,7 +71,7 @@ TEST_CASE("tuning cache: a file of anything is read as what of it is right") {
   CHECK(found() == 1);  // an oversized file is replaced
 }
 
-TEST_CASE("tuning cache: what is no file stops nobody") {
+TEST_CASE("tuning cache: a path that is not a regular file does not stop the run") {
   const TemporaryFolder folder;
   TuningCache cache(folder.path(), "a GPU");
   REQUIRE(::mkfifo(cache.file().c_str(), 0600) == 0);  // a pipe without a reader
@@ -80,7 +80,7 @@ TEST_CASE("tuning cache: what is no file stops nobody") {
   CHECK(!TuningCache(folder.path(), "a GPU").find("problem"));
 }
 
-TEST_CASE("tuning cache: where nothing can be written it is in memory alone") {
+TEST_CASE("tuning cache: without a writable file choices are cached in memory") {
   TuningCache nowhere("", "a GPU"), forbidden("/proc/nowhere", "a GPU");
   for (TuningCache* const cache : {&nowhere, &forbidden}) {
     cache->keep("a problem", {"one", 1});
@@ -89,7 +89,7 @@ TEST_CASE("tuning cache: where nothing can be written it is in memory alone") {
   CHECK(nowhere.file().empty());
 }
 
-TEST_CASE("tuning cache: processes that write at once do not harm each other") {
+TEST_CASE("tuning cache: processes that write at the same time do not lose choices") {
   const TemporaryFolder folder;
   std::vector<pid_t> writers;
   for (int process = 0; process < 4; ++process) {

@@ -120,7 +120,7 @@ TEST_CASE("cublaslt: linear layers of every direction, type and odd shape agree 
   CHECK(cublaslt.descriptors() == 0);
 }
 
-TEST_CASE("cublaslt: where the epilogue has no bias gradient our own kernel sums it") {
+TEST_CASE("cublaslt: our own kernel computes the bias gradient if the epilogue cannot") {
   SimulatedGpus machine(1);
   SimulatedCublasLt cublaslt;
   cublaslt.refuse_bias_gradients();
@@ -128,7 +128,7 @@ TEST_CASE("cublaslt: where the epilogue has no bias gradient our own kernel sums
   for (const Case& c : kCases) check_case(rig, c, DType::f32, {""}, {c.bias ? " own bias" : ""});
 }
 
-TEST_CASE("cublaslt: bias and ReLU are one call with the product") {
+TEST_CASE("cublaslt: bias and ReLU are fused with the product") {
   SimulatedGpus machine(1);
   const SimulatedCublasLt cublaslt;
   LibraryRig rig;
@@ -138,9 +138,7 @@ TEST_CASE("cublaslt: bias and ReLU are one call with the product") {
                                  "algorithm 0, 12x5x3, epilogue 512", "algorithm 0, 12x5x3, epilogue 1"});
 }
 
-TEST_CASE(
-    "cublaslt: no candidates where features lie in another order than in the weights, without the library, without a "
-    "device") {
+TEST_CASE("cublaslt: no candidates for reordered features, without the library, or without a device") {
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
@@ -164,7 +162,7 @@ TEST_CASE(
   CHECK(cublaslt_candidates(small_forward(), refused.options).empty());
 }
 
-TEST_CASE("cublaslt: TF32 on request, deterministic runs without sums in parts") {
+TEST_CASE("cublaslt: TF32 is used on request, and deterministic runs use no split-K") {
   SimulatedGpus machine(1);
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::splits, CublasLtAlgorithm::plain});
   LibraryRig rig;
@@ -180,7 +178,7 @@ TEST_CASE("cublaslt: TF32 on request, deterministic runs without sums in parts")
   CHECK(candidates()[0].name.starts_with("cublaslt:0 "));
 }
 
-TEST_CASE("cublaslt: a failure at run time says what failed where, and how to go on without it") {
+TEST_CASE("cublaslt: a failure at run time names the call, the problem and the remedy") {
   SimulatedGpus machine(1);
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::fails, CublasLtAlgorithm::plain});
   LibraryRig rig;

@@ -160,7 +160,7 @@ std::vector<std::string> names(const std::vector<Candidate>& candidates) {
 
 }  // namespace
 
-TEST_CASE("cudnn: fused candidates of every form and both 16-bit types agree with the ops one after another") {
+TEST_CASE("cudnn: fused candidates of every form and both 16-bit types agree with the unfused ops") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   LibraryRig rig;
@@ -185,7 +185,7 @@ TEST_CASE("cudnn: fused candidates of every form and both 16-bit types agree wit
       }
 }
 
-TEST_CASE("cudnn: fused candidates are those that cuDNN 9.19 was seen to have") {
+TEST_CASE("cudnn: fused candidates are those observed with cuDNN 9.19") {
   SimulatedGpus machine(1);
   SimulatedCudnn cudnn;
   cudnn.fuse_as_seen(), cudnn.refuse_wide_weight_gradients();
@@ -209,8 +209,7 @@ TEST_CASE("cudnn: fused candidates are those that cuDNN 9.19 was seen to have") 
   CHECK(candidates(strided.data(Descs::renormalized, true)).empty());
 }
 
-TEST_CASE(
-    "cudnn: where no engine has the sums of a data gradient, its mask is fused, where there is something to fuse") {
+TEST_CASE("cudnn: without an engine for the sums of a data gradient its mask is fused alone") {
   SimulatedGpus machine(1);
   SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   cudnn.refuse_norm_sums();
@@ -236,7 +235,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("cudnn: no fused candidates of float32, where nothing is fused, and without the library") {
+TEST_CASE("cudnn: no fused candidates in float32, without anything to fuse, or without the library") {
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
@@ -250,7 +249,7 @@ TEST_CASE("cudnn: no fused candidates of float32, where nothing is fused, and wi
   CHECK(cudnn_candidates(Descs(kCases[0], DType::f16).weights(), CudaOpOptions{}).empty());
 }
 
-TEST_CASE("cudnn: a fused engine that is wrong is found out, one that is right is not") {
+TEST_CASE("cudnn: a wrong fused engine is rejected, and a correct one is accepted") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::wrong});
   LibraryRig rig;
@@ -267,7 +266,7 @@ TEST_CASE("cudnn: a fused engine that is wrong is found out, one that is right i
   }
 }
 
-TEST_CASE("cudnn: the stand-in reports graphs whose operations do not fit each other") {
+TEST_CASE("cudnn: the simulated cuDNN reports graphs whose operations do not fit each other") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn;
   LibraryRig rig;
@@ -304,7 +303,7 @@ TEST_CASE("cudnn: the stand-in reports graphs whose operations do not fit each o
         }) == Reports{"cuDNN: a pointwise operation's b of another shape"});
 }
 
-TEST_CASE("cudnn: a scale and an offset of 16 bits lose at the mean what the offset is rounded by, and no more") {
+TEST_CASE("cudnn: 16-bit scale and offset lose only the rounding of the offset at the mean") {
   SimulatedGpus machine(1);
   LibraryRig rig;
   constexpr std::int64_t kChannels = 150;
@@ -330,7 +329,7 @@ TEST_CASE("cudnn: a scale and an offset of 16 bits lose at the mean what the off
   }
 }
 
-TEST_CASE("cudnn: moments from sums of squares lose digits as the mean grows, and are never negative") {
+TEST_CASE("cudnn: moments from sums of squares lose digits as the mean grows and are never negative") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn;
   LibraryRig rig;

@@ -119,7 +119,7 @@ TEST_CASE("cudnn: convolutions of every direction, type and odd shape agree with
   CHECK(cudnn.handles() == 0);
 }
 
-TEST_CASE("cudnn: where no engine writes float32 from 16 bits the weight gradient is widened") {
+TEST_CASE("cudnn: the weight gradient is widened if no engine writes float32 from 16 bits") {
   SimulatedGpus machine(1);
   SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   cudnn.refuse_wide_weight_gradients();
@@ -131,7 +131,7 @@ TEST_CASE("cudnn: where no engine writes float32 from 16 bits the weight gradien
   }
 }
 
-TEST_CASE("cudnn: engines that round, or choose another algorithm, are candidates only where that is allowed") {
+TEST_CASE("cudnn: engines that round or use another algorithm are candidates only if options allow it") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn(
       {CudnnEngine::tensor_core, CudnnEngine::winograd, CudnnEngine::nondeterministic, CudnnEngine::plain});
@@ -150,7 +150,7 @@ TEST_CASE("cudnn: engines that round, or choose another algorithm, are candidate
   CHECK(candidates(DType::f32) == std::vector{plain});  // a deterministic run has a single candidate
 }
 
-TEST_CASE("cudnn: plans that are refused or want too much memory are none") {
+TEST_CASE("cudnn: plans that are refused or need too much memory are not candidates") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::refuses, CudnnEngine::hungry, CudnnEngine::plain});
   LibraryRig rig;
@@ -161,7 +161,7 @@ TEST_CASE("cudnn: plans that are refused or want too much memory are none") {
   CHECK(candidates[2].make() != nullptr);
 }
 
-TEST_CASE("cudnn: no candidates without the library, with a device that it refuses, without libraries, for other ops") {
+TEST_CASE("cudnn: no candidates without the library, on an unsupported device, or for other ops") {
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
@@ -181,7 +181,7 @@ TEST_CASE("cudnn: no candidates without the library, with a device that it refus
   CHECK(cudnn_candidates(small_forward(), refused.options).empty());
 }
 
-TEST_CASE("cudnn: the same pointers are told once, whatever the number of runs") {
+TEST_CASE("cudnn: equal pointers are set once, whatever the number of runs") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn;
   LibraryRig rig;
@@ -201,7 +201,7 @@ TEST_CASE("cudnn: the same pointers are told once, whatever the number of runs")
   CHECK(cudnn.runs() == std::vector<std::string>(20, "engine 0, forward"));
 }
 
-TEST_CASE("cudnn: a failure at run time says what failed where, and how to go on without cuDNN") {
+TEST_CASE("cudnn: a failure at run time names the call, the problem and the remedy") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::fails, CudnnEngine::plain});
   LibraryRig rig;

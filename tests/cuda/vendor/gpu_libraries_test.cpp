@@ -180,14 +180,17 @@ void check_tensor_cores(const Shape& x_shape, std::int64_t out, const Window& wi
     __VA_ARGS__;                    \
   }
 
-DP_IN_EVERY_TYPE("cuDNN computes what own kernels do: convolutions", check_cudnn(kForward, as))
-DP_IN_EVERY_TYPE("cuDNN computes what own kernels do: data gradients", check_cudnn(kData, as))
-DP_IN_EVERY_TYPE("cuDNN computes what own kernels do: weight gradients", check_cudnn(kWeights, as))
-DP_IN_EVERY_TYPE("cuBLASLt computes what own kernels do: linear layers", check_cublaslt(as))
+DP_IN_EVERY_TYPE("cuDNN equals own kernels: convolutions", check_cudnn(kForward, as))
+DP_IN_EVERY_TYPE("cuDNN equals own kernels: data gradients", check_cudnn(kData, as))
+DP_IN_EVERY_TYPE("cuDNN equals own kernels: weight gradients", check_cudnn(kWeights, as))
+DP_IN_EVERY_TYPE("cuBLASLt equals own kernels: linear layers", check_cublaslt(as))
 
-DP_IN_16_BITS("cuDNN beside a batch normalisation: convolutions", check_cudnn_beside_norm(kForward, type))
-DP_IN_16_BITS("cuDNN beside a batch normalisation: data gradients", check_cudnn_beside_norm(kData, type))
-DP_IN_16_BITS("cuDNN beside a batch normalisation: weight gradients", check_cudnn_beside_norm(kWeights, type))
+DP_IN_16_BITS("cuDNN fused with batch normalisation equals own kernels: convolutions",
+              check_cudnn_beside_norm(kForward, type))
+DP_IN_16_BITS("cuDNN fused with batch normalisation equals own kernels: data gradients",
+              check_cudnn_beside_norm(kData, type))
+DP_IN_16_BITS("cuDNN fused with batch normalisation equals own kernels: weight gradients",
+              check_cudnn_beside_norm(kWeights, type))
 
 // Cells resident in shared memory at three widths, partial tiles, strides, 1x1, many and few channels.
 DP_IN_16_BITS("own kernels on tensor cores: 64 to 64 channels of 32x32",

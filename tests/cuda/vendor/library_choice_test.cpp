@@ -72,7 +72,7 @@ std::string fastest(Tuner& tuner, const LibraryRig& rig, const OpDesc& desc, con
 
 }  // namespace
 
-TEST_CASE("library candidates: a wrong engine never wins, nor one that is slow, fails, is refused or too large") {
+TEST_CASE("library candidates: a wrong, slow, failing, refused or oversized engine is never selected") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const SimulatedCudnn cudnn({CudnnEngine::wrong, CudnnEngine::slow, CudnnEngine::fails, CudnnEngine::refuses,
@@ -82,7 +82,7 @@ TEST_CASE("library candidates: a wrong engine never wins, nor one that is slow, 
   CHECK(fastest(tuner, rig, convolution()).starts_with(candidate_of(CudnnEngine::plain) + ", "));
 }
 
-TEST_CASE("library candidates: where all others are wrong or slow the baseline stays") {
+TEST_CASE("library candidates: the baseline is selected if all others are wrong or slow") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::wrong, CublasLtAlgorithm::slow, CublasLtAlgorithm::fails});
@@ -92,7 +92,7 @@ TEST_CASE("library candidates: where all others are wrong or slow the baseline s
   CHECK(!cublaslt.runs().empty());
 }
 
-TEST_CASE("library candidates: none wins that takes NaN for 0 in ReLU: a broken run would go on") {
+TEST_CASE("library candidates: an engine whose ReLU turns NaN into 0 is rejected, because it would hide a broken run") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const SimulatedCudnn cudnn({CudnnEngine::loses_nan});
@@ -109,7 +109,7 @@ TEST_CASE("library candidates: none wins that takes NaN for 0 in ReLU: a broken 
   }
 }
 
-TEST_CASE("library candidates: one that loses NaN is a note, not a failure, an own kernel that does is a failure") {
+TEST_CASE("library candidates: a library engine that loses NaN is a note, and an own kernel that does is a failure") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::loses_nan, CudnnEngine::wrong, CudnnEngine::plain});
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::loses_nan});
@@ -138,7 +138,7 @@ TEST_CASE("library candidates: one that loses NaN is a note, not a failure, an o
         Lines{name + " not tried", name + " not tried", "no candidate is fit"});
 }
 
-TEST_CASE("library candidates: of cuDNN's engines that compile kernels two are taken for a problem") {
+TEST_CASE("library candidates: at most two cuDNN engines that compile kernels are tried per problem") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn(
       {CudnnEngine::compiles, CudnnEngine::compiles_too, CudnnEngine::compiles_as_well, CudnnEngine::plain});
@@ -149,7 +149,7 @@ TEST_CASE("library candidates: of cuDNN's engines that compile kernels two are t
                              candidate_of(CudnnEngine::plain)});
 }
 
-TEST_CASE("library candidates: the machine that choices are kept for has the versions of its libraries") {
+TEST_CASE("library candidates: cached choices are bound to the versions of the libraries") {
   SimulatedGpus machine(1);
   std::set<std::string> machines{machine_of(0)};
   {
@@ -164,7 +164,7 @@ TEST_CASE("library candidates: the machine that choices are kept for has the ver
   CHECK(machines.size() == 4);
 }
 
-TEST_CASE("library candidates: TF32 may win where it is asked for, and is another problem then") {
+TEST_CASE("library candidates: TF32 engines may be selected on request, under a problem of their own") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const TemporaryFolder folder;
@@ -181,7 +181,7 @@ TEST_CASE("library candidates: TF32 may win where it is asked for, and is anothe
   CHECK(fastest(tuner, rig, convolution(), " tf32") == with);
 }
 
-TEST_CASE("library candidates: what is kept is found again by name, and no other plan is made for it") {
+TEST_CASE("library candidates: a cached choice is found by name without making another plan") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   const TemporaryFolder folder;
@@ -202,8 +202,7 @@ TEST_CASE("library candidates: what is kept is found again by name, and no other
   CHECK(cudnn.runs().empty());
 }
 
-TEST_CASE(
-    "library candidates: replicas train through cuDNN and cuBLASLt as through own kernels, and without them again") {
+TEST_CASE("library candidates: replicas train with cuDNN and cuBLASLt as with own kernels, and again without them") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallelOptions options = on_gpus(2, 2);
@@ -226,7 +225,7 @@ TEST_CASE(
   CHECK(DataParallel(model, options).describe_plan(8).find("cudnn:") == std::string::npos);
 }
 
-TEST_CASE("library candidates: a graph runs them as it recorded them, and recording tells the library nothing new") {
+TEST_CASE("library candidates: a graph runs candidates as recorded, and the capture changes no library state") {
   SimulatedGpus machine(1);
   simt::simulation().delays = false;
   SimulatedCudnn cudnn({CudnnEngine::needs_workspace});
@@ -273,7 +272,7 @@ TEST_CASE("library candidates: a graph runs them as it recorded them, and record
   }
 }
 
-TEST_CASE("library candidates: a choice of an earlier run is run once on each device when its op is made") {
+TEST_CASE("library candidates: a cached choice runs once on each device when its op is made") {
   SimulatedGpus machine(2);
   simt::simulation().delays = false;
   simt::simulation().compute_capability = 87;  // a machine without earlier choices in this process

@@ -47,7 +47,7 @@ std::vector<OpDesc> directions(DType type, bool fused) {
 
 }  // namespace
 
-TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine by another name") {
+TEST_CASE("real cuDNN makes plans of our graphs for an H200, each engine with another name") {
   if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
   const auto properties = h200();
   if (!properties) DP_SKIP("cuDNN " + cudnn_release(*cudnn().api) + " knows no device by its description");
@@ -98,7 +98,7 @@ int plans_of(const CudnnTarget& target, const CudnnNormConvolution& c) {
 }  // namespace
 
 // cuDNN accepts the graphs in both types. Whether bfloat16 has engines is unknown without a driver to compile them.
-TEST_CASE("real cuDNN has engines for float16 convolutions with a batch normalisation beside them on an H200") {
+TEST_CASE("real cuDNN has engines for float16 convolutions fused with batch normalisation on an H200") {
   if (cudnn().api == nullptr) DP_SKIP(cudnn().reason);
   const auto properties = h200();
   if (!properties) DP_SKIP("cuDNN " + cudnn_release(*cudnn().api) + " knows no device by its description");
@@ -131,7 +131,7 @@ TEST_CASE("real cuDNN has engines for float16 convolutions with a batch normalis
     }
 }
 
-TEST_CASE("real libraries refuse a host without a GPU, and own kernels serve") {
+TEST_CASE("real libraries reject a host without a GPU, and own kernels are used") {
   if (cuda_backend().probe().count > 0) DP_SKIP("there is a GPU");
   if (cudnn().api == nullptr && cublaslt().api == nullptr) DP_SKIP(cudnn().reason + "; " + cublaslt().reason);
   CudaOpOptions options;

@@ -64,7 +64,7 @@ std::string measured_table() {
 
 }  // namespace
 
-TEST_CASE("planted bugs: without their mistakes nothing is found") {
+TEST_CASE("planted bugs: nothing is reported without the mistakes") {
   for (const char* const build : kBuilds) {
     const Outcome outcome = run(build, "all");
     INFO(build << ":\n" << outcome.output);
@@ -73,14 +73,14 @@ TEST_CASE("planted bugs: without their mistakes nothing is found") {
   }
 }
 
-TEST_CASE("planted bugs: each is found, and by whom is what the page on the simulated CUDA says") {
+TEST_CASE("planted bugs: each is found by the builds that the page on the simulated CUDA names") {
   const std::string table = measured_table();
   INFO(table);
   CHECK(table.find("| | | | |") == std::string::npos);
   CHECK(read_text(DP_SIMT_PAGE).find(table) != std::string::npos);
 }
 
-TEST_CASE("planted bugs: what is said names kernel, device, thread and line") {
+TEST_CASE("planted bugs: reports name kernel, device, thread and line") {
   CHECK(run("plain", "two_barriers wrong")
             .says("kernel two_barriers_kernel on cuda:0: block 0 thread 32: __syncthreads at "
                   "kernels.cu:"));
@@ -95,14 +95,14 @@ TEST_CASE("planted bugs: what is said names kernel, device, thread and line") {
   CHECK(run("race", "missing_barrier wrong").says("of shared row: read by block 0 thread 31"));
 }
 
-TEST_CASE("planted bugs: switching contexts by the C library finds the same") {
+TEST_CASE("planted bugs: switching contexts by the C library finds the same bugs") {
   const Outcome right = run("portable", "all");
   CHECK((right.status == 0 && right.output.empty()));
   for (const char* const bug : {"missing_barrier wrong", "two_barriers wrong", "missing_lanes wrong"})
     CHECK(run("portable", bug).output == run("plain", bug).output);
 }
 
-TEST_CASE("planted bugs: reports that nobody has taken make the process fail") {
+TEST_CASE("planted bugs: unread reports make the process fail") {
   CHECK(run("plain", "two_barriers untaken").status == 97);
   CHECK(run("race", "missing_barrier untaken").status == 97);
 }
