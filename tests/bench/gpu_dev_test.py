@@ -43,7 +43,7 @@ class Bench(unittest.TestCase):
         self.assertEqual((status, asked), (1, ""))
         self.assertIn("PyTorch finds no GPU", output)
 
-    def test_what_measures_ours_is_built_for_the_gpus_that_are_there(self):
+    def test_measurements_of_our_programs_are_built_for_the_gpus_present(self):
         for words in (("gpu", "--quick"), ("dp_bench", "--help"), ()):
             status, _, asked = self.bench(*words)
             self.assertNotEqual(status, 0, words)

@@ -40,7 +40,7 @@ class First(unittest.TestCase):
         self.assertEqual(ended, status, errors)
         return json.loads((self.home / "first.json").read_text()), (self.home / "first.md").read_text()
 
-    def test_both_networks_with_both_stems_are_what_is_measured(self):
+    def test_both_networks_and_both_stems_are_measured(self):
         """Compares the forward passes in GFLOP an image, without the linear layers: 1.111, 3.628 and 0.0240."""
         gigaflops = [sum(2e-9 * ((size + 2 * padding - kernel) // stride + 1) ** 2 * out * channels * kernel ** 2 * times
                          for channels, size, out, kernel, stride, padding, times in shapes) for shapes in gpu_first.NETWORKS.values()]
@@ -49,7 +49,7 @@ class First(unittest.TestCase):
         rows = gpu_first.rows_to_measure(gpu_first.arguments([]))
         self.assertEqual({(row["batch"], row["type"]) for row in rows}, {(batch, kind) for batch in (256, 1024) for kind in ("bf16", "fp16")})
 
-    def test_figures_are_the_devices(self):
+    def test_times_are_measured_on_the_device(self):
         record, page = self.measure("--batches", "256", "--types", "bf16")
         costs = {row["what"]: row for row in record["costs"]}
         self.assertEqual({row["why"] for row in record["costs"]}, {""})
@@ -66,7 +66,7 @@ class First(unittest.TestCase):
         self.assertIn("| ResNet18, 7x7 stem, 224x224 | 256 | bf16 | 0.200 | 0.380 | 0.400 |", page)
         self.assertIn("| MNIST convnet, 28x28 | 256 | bf16 | 1x28x28 to 32, 3x3, stride 1, padding 0 | 1 | 10.0", page)
 
-    def test_the_record_says_what_was_measured_where_with_what(self):
+    def test_the_record_names_command_device_and_versions(self):
         record, page = self.measure("--batches", "256", "--types", "bf16", "--networks", "MNIST")
         self.assertIn("--batches 256 --types bf16 --networks MNIST", record["command"])
         self.assertRegex(record["date"], r"^20\d\d-\d\d-\d\d \d\d:\d\d UTC$")
@@ -76,7 +76,7 @@ class First(unittest.TestCase):
             self.assertIn(f"- {key}: {value}", page)
         self.assertIn(f"`{record['command']}`, {record['date']}", page)
 
-    def test_what_finds_no_memory_is_a_row_and_the_others_go_on(self):
+    def test_a_measurement_out_of_memory_is_a_row_and_the_others_run(self):
         record, page = self.measure("--batches", "256", "--types", "bf16", fake="memory old")
         failed = [row for row in record["convolutions"] if row["why"]]
         self.assertEqual({row["geometry"][2] for row in failed}, {512})
@@ -85,17 +85,17 @@ class First(unittest.TestCase):
         self.assertIn("| ResNet18, 3x3 stem, 32x32 | 256 | bf16 | - | - | - |", page)  # no sum if a figure is missing
         self.assertEqual([row["what"][:17] for row in record["costs"] if row["why"]], ["an external event"] * 2)
 
-    def test_a_broken_gpu_leaves_a_record_that_says_so(self):
+    def test_a_broken_gpu_is_reported_in_the_record(self):
         record, page = self.measure("--batches", "256", "--types", "bf16", fake="broken")
         self.assertEqual({row["why"] for row in record["convolutions"]}, {"RuntimeError: CUDA error: an illegal memory access advice"})
         self.assertTrue(all("value" in row for row in record["costs"]))
         self.assertIn("illegal memory access", page)
 
-    def test_what_has_no_time_left_says_so(self):
+    def test_measurements_without_time_left_are_reported(self):
         record, _ = self.measure("--limit", "-1", status=1)
         self.assertEqual({row["why"] for row in [*record["costs"], *record["convolutions"]]}, {"no time was left"})
 
-    def test_without_pytorch_or_a_gpu_it_says_so(self):
+    def test_missing_pytorch_and_missing_gpu_are_reported(self):
         for fake, words in (("libraries", "libcudart.so.13"), ("no-gpu", "sees no GPU")):
             status, _, errors = run("gpu/gpu_first.py", "--out", str(self.home / "none"), fake=fake)
             self.assertEqual(status, 1)
@@ -126,14 +126,14 @@ class Facts(unittest.TestCase):
         self.assertEqual((facts["GPU 1"], facts["driver"], facts["CUDA toolkit"]), ("NVIDIA H200, 143771 MiB, 1980 MHz, 3201 MHz", "580.1", "13.0.88"))
         self.assertEqual((facts["commit"], record["command"]), ("abc", "./dev bench gpu --out 'a b'"))
 
-    def test_a_host_without_any_of_it_is_no_error(self):
+    def test_a_host_without_driver_and_toolkit_is_not_an_error(self):
         with unittest.mock.patch.dict(os.environ, {"PATH": str(self.home)}):
             self.assertEqual((gpu_record.gpus(), gpu_record.commit_of()), ([], "unknown"))
         facts, libraries = gpu_record.asked_of("/nonexistent")
         self.assertTrue(facts["PyTorch"].startswith("none: "))
         self.assertEqual(libraries, {})
 
-    def test_another_python_says_its_pytorch_and_its_packages_libraries(self):
+    def test_another_python_reports_its_pytorch_and_libraries(self):
         for file in ("nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cu13/lib/libcublasLt.so.13"):
             (self.home / file).parent.mkdir(parents=True)
             (self.home / file).write_text("")
@@ -144,25 +144,25 @@ class Facts(unittest.TestCase):
         self.assertEqual(libraries["DP_CUDNN_LIBRARY"], str(self.home / "nvidia/cudnn/lib/libcudnn.so.9"))
         self.assertEqual(libraries["DP_CUBLASLT_LIBRARY"], str(self.home / "nvidia/cu13/lib/libcublasLt.so.13"))
 
-    def test_a_record_is_replaced_whole(self):
+    def test_a_record_is_replaced_atomically(self):
         out = self.home / "deep/r"
         gpu_record.write(out, {"a": 1}, lambda record: "page")
         with unittest.mock.patch.object(os, "replace", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
             gpu_record.write(out, {"a": 2}, lambda record: "page")
         self.assertEqual(json.loads((self.home / "deep/r.json").read_text()), {"a": 1})
 
-    def test_a_cell_is_one_cell(self):
+    def test_a_cell_never_splits_its_table_row(self):
         self.assertEqual(gpu_record.table(["a"], [["x | y\nz"]])[2], "| x \\| y z |")
 
 
 class MeasuredPrograms(unittest.TestCase):
-    def test_pytorch_that_can_not_be_loaded_is_absent(self):
+    def test_pytorch_that_cannot_be_loaded_is_absent(self):
         for script, words in (("programs/pytorch_step.py", ["--inputs", "/nonexistent"]), ("programs/pytorch_ops.py", [])):
             status, said, _ = run(script, *words, fake="libraries")
             self.assertEqual((status, said.split("\t")[0]), (0, "absent"))
             self.assertIn("libcudart.so.13: cannot open", said)
 
-    def test_what_fails_later_is_an_error_in_one_line(self):
+    def test_a_later_failure_is_an_error_in_one_line(self):
         """PyTorch's last line is often advice. dp_bench shows the last line unless a program reports the reason."""
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "torch").mkdir()

@@ -114,7 +114,7 @@ class Pretended(unittest.TestCase):
         return [result["why"] for result in record["results"]]
 
 
-class WhatIsAsked(unittest.TestCase):
+class PlannedCases(unittest.TestCase):
     def cases(self, *words):
         return gpu.cases_of(gpu.arguments(["--gpus", "0", *words]))
 
@@ -125,11 +125,11 @@ class WhatIsAsked(unittest.TestCase):
             self.assertIn("plan,dp1,torch-cl,torch-compiled", command)
             self.assertEqual(["--amp", about["type"]] == command[command.index("-b") + 2:][:2], about["type"] != "fp32")
 
-    def test_ways_are_tried_on_the_shapes_of_the_first_measurements(self):
+    def test_candidates_are_timed_on_the_shapes_of_the_first_measurements(self):
         ways = {(about["type"], about["batch"]) for section, about, _ in self.cases() if section == "ways"}
         self.assertEqual(ways, {(kind, batch) for kind in ("bf16", "fp16", "fp32") for batch in (256, 1024)})
 
-    def test_quick_is_what_the_goals_name_and_compiles_once(self):
+    def test_quick_measures_the_goals_and_compiles_once(self):
         options = gpu.arguments(["--gpus", "0", "--quick"])
         self.assertLess(options.limit, 600)
         self.assertLessEqual(options.each, options.limit)
@@ -140,19 +140,19 @@ class WhatIsAsked(unittest.TestCase):
         self.assertEqual([about["network"] for _, about, command in cases if "torch-compiled" in " ".join(command)], [gpu_tables.CIFAR])
         self.assertEqual([about["batch"] for section, about, _ in cases if section == "virtual"], [1024])
 
-    def test_what_the_goals_name_is_first_and_a_type_asked_for_counts_in_quick_too(self):
+    def test_goals_come_first_and_quick_respects_the_requested_type(self):
         order = [(section, about.get("type")) for section, about, _ in self.cases()]
         self.assertEqual(order[:5], [("step", "bf16")] * 4 + [("virtual", "bf16")])
         self.assertLess(max(i for i, one in enumerate(order) if one[1] == "bf16"), min(i for i, one in enumerate(order) if one[1] == "fp16"))
         self.assertEqual({about["type"] for _, about, _ in self.cases("--quick", "--types", "fp16")}, {"fp16"})
 
-    def test_several_gpus_have_collectives(self):
+    def test_several_gpus_include_collectives(self):
         self.assertNotIn("comm", [section for section, _, _ in self.cases()])
         self.assertIn("comm", [section for section, _, _ in gpu.cases_of(gpu.arguments(["--gpus", "0-3"]))])
 
 
-class WhatBecomesOfIt(Pretended):
-    def test_crashes_kills_and_torn_reports_are_rows_and_the_others_go_on(self):
+class Results(Pretended):
+    def test_crashes_kills_and_truncated_reports_are_rows_and_the_others_run(self):
         self.behave("64 crash\n128 signal\n256 torn\n512 absent\n")
         record = self.run_here("r", "--types", "fp32", "--networks", "MNIST", "--only", "step", "--batches", "64,128,256,512,1024")
         self.assertEqual([whys[:24] for whys in self.whys(record)],
@@ -174,29 +174,29 @@ class WhatBecomesOfIt(Pretended):
                      "| ResNet18-224, img/s | 24,000 | 30,000 | 37,000 | - |"):
             self.assertIn(line, page)
 
-    def test_a_hang_is_stopped_and_says_how_far_it_came(self):
+    def test_a_hang_is_stopped_and_its_last_progress_reported(self):
         self.behave("64 hang\n")
         record = self.run_here("r", "--types", "bf16", "--networks", "MNIST", "--only", "step", "--batches", "64,128", each=1.0)
         self.assertEqual(self.whys(record), ["not finished after 1 s: round 3 of 7, ms/step: plan 1.0", ""])
 
-    def test_what_has_no_time_left_says_so(self):
+    def test_cases_without_time_left_are_reported(self):
         record = self.run_here("r", "--limit", "5", "--networks", "MNIST", "--only", "step")
         self.assertEqual(set(self.whys(record)), {"no time was left"})
         self.assertEqual(self.asked(), [])
 
-    def test_a_variant_that_hangs_costs_half_of_what_is_left(self):
+    def test_a_variant_that_hangs_costs_half_of_the_time_left(self):
         self.assertEqual(gpu_measure.in_time(["a", "--timeout", "150", "b"], 100), ["a", "--timeout", "50", "b"])
         self.assertEqual(gpu_measure.in_time(["a", "--timeout", "500", "b"], 540), ["a", "--timeout", "450", "b"])
         self.assertEqual(gpu_measure.in_time(["a", "--timeout", "150", "b"], 1000), ["a", "--timeout", "150", "b"])
         self.assertEqual(gpu_measure.in_time(["ops"], 100), ["ops"])
 
-    def test_ways_that_were_tried_before_the_end_are_kept(self):
+    def test_candidates_timed_before_the_end_are_recorded(self):
         self.behave("ops late\n")
         record = self.run_here("r", "--types", "bf16", "--networks", "MNIST", "--only", "ways", "--batches", "64", each=2.0)
         self.assertEqual(record["results"][0]["report"]["sections"][0]["rows"][0]["own_tensor"], 3.5)
         self.assertIn("Not complete: not finished after 2 s", self.page("r"))
 
-    def test_variants_without_memory_are_measured_again_beside_dp1_alone(self):
+    def test_variants_out_of_memory_are_measured_again_with_dp1_alone(self):
         self.behave("plan,dp1,torch-cl,torch-compiled memory\n")
         record = self.run_here("r", "--types", "bf16", "--networks", "224", "--only", "step", "--batches", "1024")
         self.assertEqual([line.split("--variants ")[1].split()[0] for line in self.asked()],
@@ -208,7 +208,7 @@ class WhatBecomesOfIt(Pretended):
         self.assertIn("| step: ResNet18, 7x7 stem, 224x224, batch 1024, bf16 | torch-compiled |", page)
         self.assertNotIn("OutOfMemory", page)
 
-    def test_a_virtual_run_without_memory_is_not_tried_twice(self):
+    def test_a_virtual_run_out_of_memory_is_not_repeated(self):
         report = {"facts": {}, "sections": [{"key": "variants", "columns": {}, "rows": [
             {"kind": "measured", "key": "dp1"}, {"kind": "not run", "key": "dp-virtual", "note": "out of memory on cuda:0"}]}]}
         programs = unittest.mock.Mock()
@@ -216,7 +216,7 @@ class WhatBecomesOfIt(Pretended):
         done = gpu_measure.measured(programs, {"section": "virtual"}, ["dp_bench", "--variants", "dp1,dp-virtual"], 9)
         self.assertEqual((programs.report.call_count, done["more"]), (1, {}))
 
-    def test_an_unforeseen_report_costs_its_case_and_a_page_not_the_record(self):
+    def test_an_unexpected_report_fails_its_case_and_not_the_record(self):
         with unittest.mock.patch.object(gpu, "measured", side_effect=[KeyError("key"), {"report": None, "why": "next", "more": {}}]):
             record = self.run_here("r", "--types", "bf16", "--networks", "MNIST", "--only", "step", "--batches", "64,128")
         self.assertEqual(self.whys(record), ["KeyError: 'key'", "next"])
@@ -250,7 +250,7 @@ class WhatBecomesOfIt(Pretended):
             self.assertTrue(gpu_tables.has_figures(record["results"][0]["report"]))
             (self.programs / "pid").unlink()
 
-    def test_libraries_of_pythons_packages_are_named_to_our_programs(self):
+    def test_libraries_of_python_packages_are_passed_to_our_programs(self):
         python = self.home / "python"
         python.write_text('#!/bin/sh\necho noise\necho \'{"facts": {"PyTorch": "2.9"}, "libraries": {"DP_CUDNN_LIBRARY": "/there/libcudnn.so.9"}}\'\n')
         python.chmod(0o755)
@@ -264,10 +264,10 @@ class WhatBecomesOfIt(Pretended):
                 self.assertEqual(record["results"][0]["report"]["facts"]["libraries"], file)
 
 
-class RecordsTogether(Pretended):
+class MergedRecords(Pretended):
     common = ("--types", "bf16", "--networks", "MNIST", "--only", "step", "--batches", "64,128")
 
-    def test_what_was_measured_is_not_measured_again(self):
+    def test_cases_with_a_result_are_not_measured_again(self):
         self.behave("128 crash\n")
         first = self.run_here("first", *self.common)
         self.behave("")
@@ -277,7 +277,7 @@ class RecordsTogether(Pretended):
         self.assertEqual(both["results"][0], first["results"][0])
         self.assertEqual(len(both["runs"]), 2)
 
-    def test_a_limit_of_zero_only_puts_together(self):
+    def test_a_limit_of_zero_only_merges_records(self):
         self.behave("128 crash\n")
         self.run_here("a", *self.common)
         self.run_here("b", *self.common[:-1], "256", "--variants", "plan,dp1")
@@ -289,7 +289,7 @@ class RecordsTogether(Pretended):
         self.assertEqual([(r["about"]["batch"], r["why"][:6]) for r in record["results"]], [(64, ""), (128, "exit s"), (256, "")])
         self.assertEqual(set(gpu_tables.variants_of(record["results"][2])), {"plan", "dp1", "torch-cl"})
 
-    def test_records_of_another_commit_or_host_are_refused(self):
+    def test_records_of_another_commit_or_host_are_rejected(self):
         self.run_here("a", *self.common)
         for facts in ({"commit": "abd"}, {"driver": "1.2"}, {"GPU 0": "another"}):
             other = self.record("a")

@@ -25,7 +25,7 @@ class Ends(OnHost):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.05)
 
-    def test_a_call_killed_at_each_part_in_turn_leaves_a_true_report_and_the_next_goes_on(self):
+    def test_a_call_killed_at_any_part_leaves_a_correct_report_and_can_be_continued(self):
         self.host.patch = ONE_AFTER_ANOTHER
         out, words = "begin", []
         for number, (name, command) in enumerate(PARTS[1:], 1):
@@ -57,7 +57,7 @@ class Ends(OnHost):
         self.assertEqual(sum(name.startswith("records/") and name.endswith(".json") for name in kept), 3)
         self.assertIn("eager PyTorch / dp | 1.4 | 1.7 | 2.0 | 1.50", (self.host.home / out / "measured.md").read_text())
 
-    def test_what_pytorch_compiled_before_a_stop_is_there_in_the_next_call(self):
+    def test_results_of_torch_compile_survive_a_stop(self):
         self.host.pretend(self.host.build / "apps/dp_bench/dp_bench", 'case "$line" in *torch-compiled*) ls "$TORCHINDUCTOR_CACHE_DIR" >>$home/asked; '
                           ': >"$TORCHINDUCTOR_CACHE_DIR/kernel"; [ -f $home/again ] || {{ : >$home/again; : >$home/reached; exec sleep 20; }} ;; esac\n'
                           'exec {python} $home/bench.py "$@"\n')
@@ -88,7 +88,7 @@ class Ends(OnHost):
         self.assertEqual((status, results.pop(first), set(results.values())), (1, "timed out", {"passed"}), output)
         self.assertTrue(self.host.record("a")["finished"])
 
-    def test_a_program_that_is_killed_fails_its_part_alone(self):
+    def test_a_killed_program_fails_only_its_part(self):
         self.host.behave("die --graphs never\ndie fp16\n")
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 1, output)

@@ -46,7 +46,7 @@ class OnHost(unittest.TestCase):
 
 
 class Calls(OnHost):
-    def test_a_call_runs_everything_in_order_and_one_more_repeats_nothing(self):
+    def test_a_call_runs_everything_in_order_and_a_second_repeats_nothing(self):
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 0, output)
         record = self.host.record("a")
@@ -87,13 +87,13 @@ class Calls(OnHost):
         self.assertEqual(self.host.call("--out", "a", "--continue")[0], 0)
         self.assertNotIn("test_gpu a case", self.host.asked())
 
-    def test_compiled_pytorch_needs_much_time_or_a_call_of_its_own(self):
+    def test_compiled_pytorch_needs_enough_time_or_a_separate_call(self):
         self.assertEqual(self.host.call("--out", "a", "--limit", "250")[0], 1)
         results = self.host.results("a")
         self.assertEqual([name for name in NAMES if results[name] != "passed"], [NAMES[-1]])
         self.assertEqual(self.host.call("--out", "a", "--continue", "--limit", "250")[0], 0)
 
-    def test_a_host_without_compute_sanitizer_skips_its_parts_once_and_for_all(self):
+    def test_a_host_without_compute_sanitizer_skips_its_parts_once(self):
         (self.host.home / "bin/compute-sanitizer").unlink()
         self.host.patch = "import sanitizer; sanitizer.sanitizer_of = lambda parts: None"
         for words in ((), ("--continue",)):
@@ -109,7 +109,7 @@ class Calls(OnHost):
             self.assertIn("**Nothing failed, but not everything could be run**", (self.host.home / "a/report.md").read_text())
         self.assertEqual(self.host.asked(), "")
 
-    def test_what_an_earlier_call_left_must_be_of_this_commit(self):
+    def test_results_of_an_earlier_call_must_be_of_this_commit(self):
         self.assertEqual(self.host.call("--out", "a", "--limit", "58")[0], 1)
         status, output = self.host.call("--commit", "other", "--out", "b", "--continue", "a")
         self.assertNotEqual(status, 0)
@@ -117,7 +117,7 @@ class Calls(OnHost):
         status, output = self.host.call("--out", "b", "--continue", "nothing")
         self.assertIn("nothing has no report to continue from", output)
 
-    def test_programs_that_do_not_fit_are_built_here_and_the_report_says_why(self):
+    def test_programs_that_do_not_fit_are_rebuilt_with_the_reason_reported(self):
         (self.host.build / "CMakeCache.txt").write_text("DP_NATIVE:BOOL=OFF\nDP_CUDA_ARCHITECTURES:STRING=80\n")
         self.host.pack()
         (self.host.home / "bin/cmake").write_text("#!/bin/sh\nexit 3\n")
@@ -178,7 +178,7 @@ class Check(unittest.TestCase):
 
 @unittest.skipUnless(shutil.which("cmake") and shutil.which("ctest"), "needs CMake")
 class Limits(unittest.TestCase):
-    def test_whole_calls_have_a_limit_of_their_own(self):
+    def test_whole_calls_have_a_separate_time_limit(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "CMakeLists.txt").write_text(
                 "cmake_minimum_required(VERSION 3.25)\nproject(limits NONE)\nenable_testing()\nset(DP_TEST_TIMEOUT 60)\n"
@@ -190,7 +190,7 @@ class Limits(unittest.TestCase):
 
 
 class Binaries(unittest.TestCase):
-    def test_a_file_of_programs_is_meant_from_the_folder_of_the_start_and_must_be_there(self):
+    def test_the_file_of_programs_is_relative_to_the_start_folder_and_must_exist(self):
         with tempfile.TemporaryDirectory() as folder:
             host = Host(folder)
             host.started_in = host.home / "elsewhere"
@@ -217,7 +217,7 @@ class Carried(unittest.TestCase):
     def why(self, gpu="90", driver=13000, **other):
         return carried.unfit({**self.manifest, **other}, [gpus.Gpu("GPU", gpu)], driver)
 
-    def test_programs_fit_what_they_were_built_for(self):
+    def test_programs_fit_the_host_they_were_built_for(self):
         self.assertEqual(self.why(), "")
         self.assertEqual(self.why(architectures=["80"], gpu="86"), "")
         for words, changed in (("other sources", {"sources": "x"}), ("are for riscv", {"machine": "riscv"}), ("need glibc 99.1", {"glibc": "99.1"}),
@@ -226,7 +226,7 @@ class Carried(unittest.TestCase):
                                ("need a driver for CUDA 13, this one is for 12.9", {"cuda": "13.0.88", "driver": 12090})):
             self.assertIn(words, self.why(**changed))
 
-    def test_a_changed_source_is_another_program(self):
+    def test_a_changed_source_invalidates_the_programs(self):
         root = pathlib.Path(self.folder.name, "tree")
         (root / "kernels").mkdir(parents=True)
         (root / "kernels/a.cu").write_text("1")
@@ -236,7 +236,7 @@ class Carried(unittest.TestCase):
         (root / "kernels/a.cu").write_text("2")
         self.assertNotEqual(carried.digest_of_sources(root), first)
 
-    def test_a_file_that_is_torn_or_changed_is_not_used(self):
+    def test_a_truncated_or_changed_file_is_not_used(self):
         def unpacked():
             return carried.unpacked(self.file, self.host.home / "there", [gpus.Gpu("GPU", "90")], 13000)
 
@@ -249,7 +249,7 @@ class Carried(unittest.TestCase):
         self.assertNotEqual(unpacked()[2], "")
         self.assertIsNone(unpacked()[0])
 
-    def test_a_pack_that_lacks_a_program_or_is_too_large_is_refused(self):
+    def test_an_incomplete_or_too_large_file_is_rejected(self):
         with unittest.mock.patch.object(carried, "LARGEST_MIB", 0), self.assertRaisesRegex(ValueError, "more than 0"):
             self.host.pack()
         (self.host.build / carried.NEEDED[1]).unlink()

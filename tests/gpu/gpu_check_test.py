@@ -97,11 +97,11 @@ class GpuCheck(Pretended):
     def test_equal_bits_pass(self):
         self.assertEqual(self.bits(r"bits add 3 aa\nx\nbits relu 3 bb\n", r"bits relu 3 bb\nbits add 3 aa\n").result, "passed")
 
-    def test_other_bits_and_lines_that_lack_are_named(self):
+    def test_different_bits_and_missing_lines_are_named(self):
         part = self.bits(r"bits add 3 aa\nbits relu 3 bb\n", r"bits add 3 ab\nbits mul 1 cc\n")
         self.assertEqual((part.result, part.failed_tests), ("failed", ["add 3", "mul 1", "relu 3"]))
 
-    def test_no_bits_do_not_pass(self):
+    def test_missing_bits_do_not_pass(self):
         self.assertEqual(self.bits("", "").result, "failed")
 
     def replicas(self, weights):
@@ -113,7 +113,7 @@ class GpuCheck(Pretended):
     def test_weights_that_do_not_depend_on_the_replicas_pass(self):
         self.assertEqual(self.replicas("abc"), ["passed"] * 2)
 
-    def test_weights_that_do_fail(self):
+    def test_weights_that_depend_on_the_replicas_fail(self):
         self.assertEqual(self.replicas("abc$2"), ["failed"] * 2)
 
     def graphs(self, weights):
@@ -122,13 +122,13 @@ class GpuCheck(Pretended):
         checks.graphs(self.parts, self.build)
         return self.only().result
 
-    def test_graphs_of_the_same_weights_pass(self):
+    def test_graphs_with_equal_weights_pass(self):
         self.assertEqual(self.graphs("abc"), "passed")
 
-    def test_graphs_of_other_weights_fail(self):
+    def test_graphs_with_different_weights_fail(self):
         self.assertEqual(self.graphs("abc$how"), "failed")
 
-    def test_mixed_precision_is_asked_for_and_named(self):
+    def test_mixed_precision_is_requested_and_named(self):
         self.pretend("apps/dp_train/dp_train", 'echo "$*" | grep -o "amp-dtype [a-z0-9]*"; exit 4')
         checks.digits(self.parts, self.build, "float16")
         part = self.only()
@@ -149,16 +149,16 @@ class GpuCheck(Pretended):
         part = self.run_ctest(ctests.all_tests, "fail", '<failure message="x"/>')
         self.assertEqual((part.result, part.failed_tests, part.detail), ("failed", ["b"], "1 passed, 1 failed, 0 skipped"))
 
-    def test_of_all_other_tests_any_may_be_skipped(self):
+    def test_all_other_tests_may_be_skipped(self):
         part = self.run_ctest(ctests.all_tests, "notrun", '<skipped message="SKIP_RETURN_CODE=4"/>')
         self.assertEqual((part.result, part.skipped_tests), ("passed", ["b"]))
 
-    def test_a_ctest_that_leaves_no_results_fails(self):
+    def test_a_ctest_run_without_results_fails(self):
         self.pretend("bin/ctest", "echo 'Errors while discovering tests'; exit 8")
         ctests.all_tests(self.parts, self.build)
         self.assertEqual((self.only().result, self.only().detail), ("failed", "exit status 8, and no results"))
 
-    def test_of_tests_that_were_stopped_those_that_ended_are_told(self):
+    def test_a_stopped_ctest_run_reports_the_finished_tests(self):
         self.pretend("bin/ctest", f"cat <<'LOG'\n{STOPPED}LOG\nexec sleep 20")
         ctests.all_tests(self.parts, self.build, limit=1)
         part = self.only()
@@ -166,7 +166,7 @@ class GpuCheck(Pretended):
         self.assertEqual(part.failed_tests, ["b: fails", "e: crashes", "f: aborts", "g: a name that fills the line", "d: times out"])
         self.assertEqual((part.skipped_tests, part.unfinished_tests), (["c: skips"], ["h: hangs"]))
 
-    def test_a_test_has_the_limit_that_the_build_is_told(self):
+    def test_a_test_has_the_time_limit_of_the_build(self):
         lists = pathlib.Path(__file__).resolve().parents[1] / "CMakeLists.txt"
         self.assertIn("TIMEOUT ${DP_TEST_TIMEOUT}", lists.read_text())
         self.pretend("root/dev", "")
@@ -179,21 +179,21 @@ class GpuCheck(Pretended):
         self.pretend("bin/cmake", script)
         return checks.build(self.parts, self.build / "root", self.build)
 
-    def test_what_a_gpu_needs_is_built_first_and_no_failure_keeps_the_rest_from_it(self):
+    def test_gpu_targets_are_built_first_and_a_failure_does_not_stop_the_rest(self):
         self.assertTrue(self.built('echo "$*"'))
         words = self.only().output_tail.split()
         self.assertIn("--target", words)
         self.assertEqual(words[-2:], ["-k", "0"])
         self.assertLessEqual(set(checks.ESSENTIAL), set(words))
 
-    def test_a_build_that_failed_goes_on_if_what_is_needed_was_built(self):
+    def test_a_failed_build_continues_if_the_needed_targets_exist(self):
         fails = 'case "$*" in *"--target dp_train dp_cuda test_gpu") ;; *) echo "FAILED: x.o"; echo "x.cu(3): error: no luck"; exit 1 ;; esac'
         self.assertTrue(self.built(fails))
         self.assertEqual([part.result for part in self.parts.done], ["failed", "passed"])
         self.assertEqual(self.parts.done[0].detail, "exit status 1, 1 commands failed")
         self.assertEqual(self.parts.done[0].telling, ["FAILED: x.o", "x.cu(3): error: no luck"])
 
-    def test_a_build_that_failed_does_not_go_on_with_what_is_old(self):
+    def test_a_failed_build_does_not_continue_with_old_targets(self):
         self.pretend("apps/dp_train/dp_train", "")
         self.assertFalse(self.built("exit 1"))
         self.assertEqual([part.result for part in self.parts.done], ["failed", "failed"])
@@ -213,7 +213,7 @@ class GpuCheck(Pretended):
         self.assertEqual(libraries.with_libraries({"LD_LIBRARY_PATH": "/x"}, path), {"LD_LIBRARY_PATH": f"{found}:/x"})
         self.assertEqual(libraries.with_libraries({"A": "b"}, path[:1]), {"A": "b"})
 
-    def test_a_library_that_is_there_and_not_used_is_told(self):
+    def test_an_installed_library_that_is_not_used_is_reported(self):
         path = self.packages("cudnn/lib/libcudnn.so.9", "cu13/lib/libcublasLt.so.13")
         used, none = "cuDNN       9.19.0, libcudnn.so.9\n", "cuDNN       none: libcudnn.so.9 was not found\n"
         blas = "cuBLASLt    13.1.0, libcublasLt.so.13\n"
@@ -225,7 +225,7 @@ class GpuCheck(Pretended):
         self.assertEqual(libraries.unused(none + blas, {"DP_CUDNN_LIBRARY": "none"}, path), [])
         self.assertEqual(libraries.unused(none, {}, path[:1]), [])
 
-    def test_dp_train_env_fails_without_a_library_that_is_there(self):
+    def test_dp_train_env_must_list_every_installed_library(self):
         self.pretend("apps/dp_train/dp_train", "echo 'cuDNN       none: not found'; echo 'cuda:0      H100'")
         path = self.packages("cudnn/lib/libcudnn.so.9")
         with unittest.mock.patch.object(sys, "path", path), unittest.mock.patch("builtins.print"):
@@ -236,7 +236,7 @@ class GpuCheck(Pretended):
         self.assertEqual(part.result, "failed")
         self.assertIn("cuDNN is not used", part.detail)
 
-    def test_dp_train_env_fails_where_no_gpu_is_usable(self):
+    def test_dp_train_env_fails_without_a_usable_gpu(self):
         for printed, result in (("CUDA        not used: no device", "failed"), ("NVIDIA H100, not cuda:0", "failed"), ("cuda:0      H100", "passed")):
             self.pretend("apps/dp_train/dp_train", f"echo '{printed}'")
             self.parts.done.clear()
@@ -253,7 +253,7 @@ class GpuCheck(Pretended):
         checks.headline(self.parts, self.build)
         return self.only()
 
-    def test_tuned_training_passes_and_rejected_candidates_are_told(self):
+    def test_tuned_training_passes_and_reports_rejected_candidates(self):
         part = self.headline(r"conv\town:64x64\t3\nconv\tcudnn:eng1\t2.5\ttimed without a graph\nconv\town:mma 64x64\t-\tloses NaN\n"
                              r"fc\town:64x64\t-\tnot tried: the 90 s of DP_TUNING_SECONDS are over\n")
         self.assertEqual((part.result, part.detail), ("passed", "loss 2.3, 90 images/s, 3 candidates tried, 1 rejected"))
@@ -272,7 +272,7 @@ class GpuCheck(Pretended):
         self.assertEqual(len(self.parts.done), 4)
         return {part.result for part in self.parts.done}
 
-    def test_the_cases_for_the_sanitizers_are_there(self):
+    def test_the_cases_for_the_sanitizers_exist(self):
         tests = pathlib.Path(__file__).resolve().parents[1]
         for names, files in ((sanitizer.OPS, "kernels/*_test.cpp"), (sanitizer.TRAINING, "cuda/gpu_test.cpp"),
                              (sanitizer.TENSOR_CORES, "cuda/vendor/gpu_libraries_test.cpp")):
@@ -292,7 +292,7 @@ class GpuCheck(Pretended):
         self.parts.done.clear()
         self.assertEqual(self.sanitized("echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'"), {"passed"})
 
-    def test_a_sanitizer_with_errors_fails_and_so_does_one_that_ran_no_test(self):
+    def test_a_sanitizer_with_errors_or_without_tests_fails(self):
         self.assertEqual(self.sanitized("echo '========= Invalid __global__ read'; echo '========= ERROR SUMMARY: 2 errors'; exit 9"),
                          {"failed"})
         self.assertIn("ERROR SUMMARY: 2 errors; first Invalid __global__ read", self.parts.done[0].detail)
@@ -308,19 +308,19 @@ class GpuCheck(Pretended):
                    f"=========     Saved host backtrace up to driver entry point at error\n=========     Host Frame: [0x2d1e3a] in libcuda.so.1\n"
                    f"=========     {frame}\n=========     Host Frame: main [0x1] in test_gpu\n========= \n{tests}\n========= ERROR SUMMARY: {errors} error\n")
 
-    def test_errors_that_nccl_handles_itself_are_no_failures(self):
+    def test_errors_that_nccl_handles_itself_are_not_failures(self):
         for number in (704, 209):
             for output in self.nccl(number):
                 self.assertEqual(sanitizer.reason(sanitizer.FOUND, output), "")
 
-    def test_other_errors_beside_those_of_nccl_fail(self):
+    def test_errors_besides_those_of_nccl_fail(self):
         for changed, said in (({"number": 700}, "; first Program hit cudaError (error 700)"), ({"library": "libdp_cuda.so"}, "; first Program hit cudaError (error 704)"),
                               ({"errors": 2}, "ERROR SUMMARY: 2 error"), ({"tests": "test cases: 3 | 2 passed | 1 failed"}, "tests failed: test cases: 3"),
                               ({"tests": "killed"}, "tests failed: exit status 9")):
             for output in self.nccl(**changed):
                 self.assertIn(said, sanitizer.reason(sanitizer.FOUND, output))
 
-    def test_tests_that_fail_under_a_sanitizer_that_finds_nothing_are_the_reason(self):
+    def test_failing_tests_under_a_sanitizer_without_findings_are_the_reason(self):
         self.assertEqual(self.sanitized("echo 'test cases: 3 | 2 passed | 1 failed'; echo '========= ERROR SUMMARY: 0 errors'; exit 1"),
                          {"failed"})
         self.assertIn("tests failed: test cases: 3 | 2 passed | 1 failed", self.parts.done[0].detail)
@@ -338,7 +338,7 @@ class GpuCheck(Pretended):
         part = self.only()
         self.assertEqual((part.result, part.detail, len(part.commands)), ("failed", "test_real_libraries: stopped after 1 s", 3))
 
-    def test_a_sanitizer_that_is_not_there_did_not_pass(self):
+    def test_a_missing_sanitizer_does_not_pass(self):
         with unittest.mock.patch.object(sanitizer, "sanitizer_of", lambda parts: None):
             sanitizer.sanitize(self.parts, self.build, "memcheck")
         self.assertEqual(self.only().result, "skipped")
@@ -347,7 +347,7 @@ class GpuCheck(Pretended):
         return {"commit": "c0ffee", "date": "today", "gpus": ["H200"], "host": "here", "title": "GPU check", "programs": "built here", "environment": "driver 1", "seconds": 3,
                 "passed": False, "nothing_failed": False, "finished": True, **more}
 
-    def test_logs_and_a_report_are_there_while_parts_still_run(self):
+    def test_logs_and_a_report_exist_while_parts_still_run(self):
         self.parts.save = lambda: report.write(self.build, self.facts(finished=False), self.parts.done, self.parts.logs)
         seen = []
 
@@ -364,20 +364,20 @@ class GpuCheck(Pretended):
         self.assertEqual(seen[1], "hello\n")
         self.assertEqual((self.parts.done[1].result, self.parts.done[1].detail), ("failed", "the check gave no result"))
 
-    def test_of_a_long_log_the_begin_and_the_end_are_packed(self):
+    def test_the_beginning_and_end_of_a_long_log_are_packed(self):
         (self.build / "logs/long.log").write_bytes(b"begin" + b"x" * (3 << 20) + b"end")
         report.write(self.build, self.facts(), [], self.parts.logs)
         with tarfile.open(self.build / "logs.tar.gz") as archive:
             content = archive.extractfile("logs/long.log").read()
         self.assertTrue(content.startswith(b"begin") and content.endswith(b"end") and len(content) < 2.1 * 2**20)
 
-    def test_lines_that_name_an_error_are_reported_wherever_they_stand(self):
+    def test_lines_that_name_an_error_are_reported_from_any_place(self):
         script = "echo 'x.cu(3): error: no luck'; for i in $(seq 999); do echo line $i; done"
         self.parts.run("long", lambda part: self.parts.verdict(part, self.parts.command(part, ["sh", "-c", script], 9)[0] != 0, ""))
         report.write(self.build, self.facts(), self.parts.done, self.parts.logs)
         self.assertIn("x.cu(3): error: no luck", (self.build / "report.md").read_text().split("```")[1].split("\n"))
 
-    def test_the_report_has_every_part_and_what_went_wrong(self):
+    def test_the_report_has_every_part_and_every_failure(self):
         self.parts.run("good", lambda part: self.parts.verdict(part, True, "fine"))
         self.parts.run("bad", lambda part: self.parts.verdict(part, self.parts.command(part, ["echo", "oops"], 9)[0] == 1, "a|b"))
         report.write(self.build, self.facts(), self.parts.done, self.parts.logs)

@@ -32,13 +32,13 @@ class Changes(unittest.TestCase):
         self.assertIn("constexpr int kA = 2 - 1;", after("constexpr int kA = 2 + 1;", before="", behind=""))
         self.assertNotIn("x = a - \"b\";", after('x = a + "b";'))
 
-    def test_of_a_message_only_whether_it_is_sent(self):
+    def test_only_the_call_that_sends_a_message_is_mutated(self):
         self.assertEqual(after('throw Error(ErrorCode::usage, "a" + text(n + 1));'), {";"})
         self.assertIn("if (n >= 2) fail(where, n + 1);", after("if (n > 2) fail(where, n + 1);"))
         self.assertNotIn("if (n > 2) fail(where, n - 1);", after("if (n > 2) fail(where, n + 1);"))
         self.assertEqual(after('std::fprintf(stderr, "%d", n + 1);'), set())
 
-    def test_a_statement_of_several_lines_is_removed_and_later_lines_keep_their_numbers(self):
+    def test_removing_a_multi_line_statement_keeps_line_numbers(self):
         text = "void f() {\n  run(a,\n      b);\n  g();\n}\n"
         removal = next(mutant for mutant in mutants_of("a.cpp", text) if mutant.rule == "removal" and mutant.line == 2)
         self.assertEqual(removal.applied(text), "void f() {\n  ;\n\n  g();\n}\n")
@@ -51,23 +51,23 @@ class Sample(unittest.TestCase):
     def keys(self, text, seed=1, count=20):
         return {mutant.key() for mutant in sample({"a.cpp": text}, count, seed)}
 
-    def test_it_follows_from_the_seed_and_has_one_mutant_a_line(self):
+    def test_the_sample_follows_from_the_seed_with_one_mutant_per_line(self):
         self.assertEqual(self.keys(self.TEXT), self.keys(self.TEXT))
         self.assertNotEqual(self.keys(self.TEXT), self.keys(self.TEXT, seed=2))
         self.assertEqual(len({before for _, before, _ in self.keys(self.TEXT)}), 20)
         self.assertEqual(len(self.keys(self.TEXT, count=1000)), 61)
 
-    def test_a_new_line_elsewhere_changes_at_most_one_of_it(self):
+    def test_a_new_line_elsewhere_changes_at_most_one_mutant(self):
         other = self.TEXT.replace("int a) {\n", "int a) {\n  // new\n  a = h(a);\n")
         self.assertGreaterEqual(len(self.keys(self.TEXT) & self.keys(other)), 19)
 
-    def test_equal_lines_are_told_apart(self):
+    def test_equal_lines_are_distinguished(self):
         drawn = sample({"a.cpp": "void f() {\n  run();\n  run();\n}\n"}, 9, 1)
         self.assertEqual(sorted((mutant.line, mutant.nth) for mutant in drawn), [(2, 1), (3, 2)])
 
 
 class Includes(unittest.TestCase):
-    def test_who_includes_a_header_directly_or_not(self):
+    def test_direct_and_indirect_includes_are_found(self):
         texts = {"a/x.h": "", "a/y.h": '#include "x.h"\n', "a/one.cpp": '#include "a/y.h"\n', "tests/t.h": '#include "a/x.h"\n',
                  "tests/b/two.cpp": '#include "t.h"\n', "engine/include/dp/z.h": "", "three.cpp": "#include <dp/z.h>\n"}
         found = includers(texts)

@@ -101,7 +101,7 @@ class WholeCalls(unittest.TestCase):
         results = json.loads(next((self.root / "build/mutation").glob(f"results-1-{len(mutants)}-engine.json")).read_text())
         return {record["after"]: record for record in results["mutants"]}, printed.getvalue()
 
-    def test_each_outcome_and_the_tree_stays_as_it_is(self):
+    def test_each_outcome_is_reported_and_the_tree_stays_unchanged(self):
         chosen = self.mutants(("one.cpp", "return x - x;"), ("one.cpp", "return x - 3;"), ("one.cpp", "return {};"), ("lonely.cpp", "return x + 5;"),
                               ("one.cpp", "while (i >= n) i = i + 1;"), ("one.cpp", "while (i < n) i = i + 0;"), ("inner.h", "return x / 7;"),
                               ("one.cpp", "return named.name - 1;"), ("two.cpp", "return x / 9;"))

@@ -45,14 +45,14 @@ def found(source):
 
 
 class SourceText(unittest.TestCase):
-    def test_masking_keeps_every_place(self):
+    def test_masking_keeps_every_offset(self):
         code = masked(SOURCE)
         self.assertEqual([len(line) for line in code.split("\n")], [len(line) for line in SOURCE.split("\n")])
         for gone in ("a + b", "include", "2 + 2", "3;", '\\" b', 'x; "'):
             self.assertNotIn(gone, code)
         self.assertIn("1'000 * ' ';", code)
 
-    def test_statements_of_functions_heads_and_constants_and_no_declarations(self):
+    def test_statements_heads_and_constants_are_found_without_declarations(self):
         code = found(SOURCE)
         for expected in (("outside", "constexpr int kTable[] = {1, 2};"), ("outside", "private: int size_ = 0;"), ("body", "return size_;"),
                          ("head", "size_(size + 1), other_{2}"), ("body", "for (int i = 0; i < n; ++i) all[i] = 1'000 * ' ';"), ("head", "if (n > 3)"),

@@ -26,7 +26,7 @@ class Pretended(unittest.TestCase):
 
 
 class Lists(Pretended):
-    def test_slow_simulated_and_pretending_tests_are_left_out(self):
+    def test_slow_simulated_and_fake_program_tests_are_left_out(self):
         def test(name, label=None, folder="/b/tests/data", command=("/b/test_data", "x")):
             properties = [{"name": "WORKING_DIRECTORY", "value": folder}] + ([{"name": "LABELS", "value": [label]}] if label else [])
             return {"name": name, "command": list(command), "properties": properties}
@@ -76,27 +76,27 @@ class Runs(Pretended):
             time.sleep(0.02)
         self.fail("what the test started still runs")
 
-    def test_what_hangs_is_killed_with_what_it_started(self):
+    def test_a_hanging_test_is_killed_with_its_children(self):
         begin = time.monotonic()
         self.assertEqual(self.outcome(self.case("a: x", "sleep 60 & echo $! > child; wait"), 0.5), "timed out")
         self.assertLess(time.monotonic() - begin, 20)
         self.assert_ends((self.home / "child").read_text().strip())
 
-    def test_what_a_test_left_in_another_process_group_is_killed_too(self):
+    def test_processes_left_in_another_process_group_are_killed(self):
         self.assertEqual(self.outcome(self.case("a: x", "setsid sleep 60 & echo $! > child; sleep 0.2")), "passed")
         child = (self.home / "child").read_text().strip()
         self.assertTrue(pathlib.Path(f"/proc/{child}").exists())
         self.runner.clean()
         self.assert_ends(child)
 
-    def test_a_chunk_names_its_cases_and_the_one_that_failed(self):
+    def test_a_chunk_names_its_failed_case(self):
         script = 'echo "$*" >> ran; case "$1" in *two*) echo "two"; exit 1 ;; esac'
         cases = [self.case("a: one", script), self.case("a: two", script)]
         case, result = self.runner.first_failure([cases])
         self.assertEqual((case.name, result.outcome), ("a: two", "failed"))
         self.assertEqual((self.home / "ran").read_text().split("\n")[:2], ["one,two --abort", "two"])
 
-    def test_a_failure_that_does_not_come_again_is_none(self):
+    def test_a_failure_that_does_not_repeat_is_ignored(self):
         self.assertIsNone(self.runner.first_failure([[self.case("a: once", "test -e been || { touch been; exit 1; }")]]))
 
     def test_the_first_failure_ends_the_others(self):
