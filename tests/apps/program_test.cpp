@@ -204,7 +204,7 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
 
 // A single replica computes on the main thread, in code that moves the stack pointer. A signal handler there would
 // overwrite the heap.
-TEST_CASE("an interrupt at any moment of a run on one replica leaves a usable run") {
+TEST_CASE("an interrupt at any moment of a run on one replica leaves a checkpoint") {
   for (int i = 0; i < 12; ++i) {
     const TemporaryFolder temp;
     Program program({"--cpu", "1", "--dataset", "synthetic", "--model", "mlp", "--epochs", "1000000", "--lr", "0", "-p",

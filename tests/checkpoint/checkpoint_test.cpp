@@ -217,7 +217,7 @@ TEST_CASE("a readable remainder is loaded in place if its checkpoint is unreadab
   CHECK(fs::exists(run.folder + "/last/model.safetensors"));
 }
 
-TEST_CASE("remains of other programs are left alone") {
+TEST_CASE("files with similar names are left alone") {
   const Run run;
   run.save("last", 5);
   const std::string dead = std::to_string(dead_process());

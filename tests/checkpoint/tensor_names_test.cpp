@@ -43,7 +43,7 @@ TEST_CASE("hostile tensor names are rejected") {
   }
 }
 
-TEST_CASE("tensor names may contain any Unicode character but control characters") {
+TEST_CASE("tensor names reject slashes and control characters and accept every other character") {
   for (unsigned c = 1; c < 0xffff; ++c) {
     if (c >= 0xd800 && c < 0xe000) continue;  // surrogates are not characters
     std::string name = "a";
