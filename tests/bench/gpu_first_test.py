@@ -96,7 +96,7 @@ class First(unittest.TestCase):
         self.assertEqual({row["why"] for row in [*record["costs"], *record["convolutions"]]}, {"no time was left"})
 
     def test_missing_pytorch_and_missing_gpu_are_reported(self):
-        for fake, words in (("libraries", "libcudart.so.13"), ("no-gpu", "sees no GPU")):
+        for fake, words in (("libraries", "libcudart.so.13"), ("no-gpu", "finds no GPU")):
             status, _, errors = run("gpu/gpu_first.py", "--out", str(self.home / "none"), fake=fake)
             self.assertEqual(status, 1)
             self.assertIn(words, errors)

@@ -120,7 +120,7 @@ TEST_CASE("a path that is not a regular file is rejected at once") {
                                                        {folder / "none", "No such file or directory"},
                                                        {folder / "loop", "Too many levels of symbolic links"},
                                                        {"", "No such file or directory"},
-                                                       {folder / std::string("a\0b", 3), "zero bytes"},
+                                                       {folder / std::string("a\0b", 3), "a zero byte"},
                                                        {folder / std::string(300, 'n'), "File name too long"}};
   for (const auto& [path, message] : cases) {
     const Outcome outcome = refusal(path);
