@@ -56,13 +56,13 @@ class Programs:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 return None, f"its report cannot be read: {one_line(error)}"
 
-    def ways(self, command, seconds):
+    def candidates(self, command, seconds):
         """(report of the candidates that `command` tries or None, reason of a failure). Starts with an empty tuning
         cache. After a failure the report has the candidates tried so far."""
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")
             why = self.run(command, seconds, DP_TUNING_LOG=str(log), XDG_CACHE_HOME=folder)
-            report = ways_report(log.read_text(errors="replace")) if log.is_file() else None
+            report = candidates_report(log.read_text(errors="replace")) if log.is_file() else None
             return (report, why) if has_figures(report) else (None, why or "no candidate was timed")
 
 
@@ -78,7 +78,7 @@ def measured(programs, result, command, seconds):
     """{report, why, more} of one case. All variants of a step allocate memory at the same time. Variants that run out
     of memory are measured again, each with only `dp1`: both sides of a ratio must be from one run."""
     if result["section"] == "ways":
-        report, why = programs.ways(command, seconds)
+        report, why = programs.candidates(command, seconds)
         return {"report": report, "why": why, "more": {}}
     end = time.monotonic() + seconds
     report, why = programs.report(in_time(command, seconds), seconds)
@@ -114,11 +114,11 @@ def answer_seconds(seconds):
 # ---- candidates
 
 
-WAYS = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "unfused", "own_fused": "own, fused",
+CANDIDATES = {"own": "own", "own_tensor": "own, tensor cores", "library": "library", "in_turn": "unfused", "own_fused": "own, fused",
         "library_fused": "library, fused"}
 
 
-def kind_of_way(name):
+def kind_of_candidate(name):
     """The table column of a candidate. The unfused parts of a fused op have a column of their own."""
     if name.startswith("unfused: "):
         return "in_turn"
@@ -128,13 +128,13 @@ def kind_of_way(name):
     return "own_fused" if fused else "own_tensor" if name.startswith("own:mma") else "own"
 
 
-def ways_report(log):
+def candidates_report(log):
     """Converts an autotuning log (DP_TUNING_LOG) to a report: per problem the fastest candidate of each kind, in
     microseconds."""
     best, failed = {}, {}
     for line in log.split("\n")[:-1]:  # drops an incomplete last line of a stopped program
         try:
-            problem, way, time_text, *note = line.split("\t")
+            problem, candidate, time_text, *note = line.split("\t")
             microseconds = None if time_text == "-" else float(time_text)
         except ValueError:
             continue
@@ -142,13 +142,13 @@ def ways_report(log):
         if microseconds is None:
             failed[problem] = failed.get(problem, 0) + (not note or not note[0].startswith("not tried"))
             continue
-        kind = kind_of_way(way)
+        kind = kind_of_candidate(candidate)
         if kind not in kinds or microseconds < kinds[kind][0]:
-            kinds[kind] = (microseconds, way)
+            kinds[kind] = (microseconds, candidate)
     rows = []
     for problem, kinds in best.items():
         chosen = min(kinds.values(), default=(None, "-"))
-        rows.append({"kind": "measured", "problem": problem, **{kind: kinds.get(kind, (None,))[0] for kind in WAYS}, "refused": failed.get(problem, 0),
+        rows.append({"kind": "measured", "problem": problem, **{kind: kinds.get(kind, (None,))[0] for kind in CANDIDATES}, "refused": failed.get(problem, 0),
                      "fastest": chosen[1]})
-    columns = {"problem": "problem", **{kind: f"{title}, us" for kind, title in WAYS.items()}, "refused": "refused", "fastest": "fastest"}
+    columns = {"problem": "problem", **{kind: f"{title}, us" for kind, title in CANDIDATES.items()}, "refused": "refused", "fastest": "fastest"}
     return {"facts": {}, "sections": [{"key": "ways", "title": "Candidates for each op", "columns": columns, "rows": rows}]}

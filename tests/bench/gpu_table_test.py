@@ -29,27 +29,27 @@ norm_conv2d_forward x (8)\tcudnn:eng2 fused\t15.250
 norm_conv2d_forward x (8)\tcud"""
 
 
-def check_ways():
+def check_candidates():
     """A log of trials gives a row for each problem, with the fastest candidate of each kind."""
     sys.path.insert(0, str(SOURCE / "benchmarks/gpu"))
     import gpu_measure  # noqa: PLC0415
     import gpu_tables  # noqa: PLC0415
 
-    plain, fused = gpu_measure.ways_report(LOG)["sections"][0]["rows"]
+    plain, fused = gpu_measure.candidates_report(LOG)["sections"][0]["rows"]
     assert (plain["own"], plain["own_tensor"], plain["library"], plain["refused"]) == (30.0, 12.5, 20.0, 1), plain
     assert plain["fastest"] == "own:mma 128x64", plain
     assert (fused["in_turn"], fused["own_fused"], fused["library_fused"]) == (22.5, 16.0, 15.25), fused
     assert fused["fastest"] == "cudnn:eng2 fused", fused
-    result = {"about": {"network": "a network", "batch": 8, "type": "bf16"}, "report": gpu_measure.ways_report(LOG), "why": "not finished"}
+    result = {"about": {"network": "a network", "batch": 8, "type": "bf16"}, "report": gpu_measure.candidates_report(LOG), "why": "not finished"}
     lines = gpu_tables.layer_lines(result)
     assert any("22.500" in line and "cudnn:eng2 fused" in line for line in lines), lines
     assert any("not finished" in line for line in lines), lines
-    torn = gpu_measure.ways_report("a problem\town:gemm 64x64\t30.5\na problem\town:mma 64x64\t3")["sections"][0]["rows"][0]
+    torn = gpu_measure.candidates_report("a problem\town:gemm 64x64\t30.5\na problem\town:mma 64x64\t3")["sections"][0]["rows"][0]
     assert (torn["own"], torn["own_tensor"]) == (30.5, None), torn  # 3 may be the beginning of 31.2
 
 
 def main():
-    check_ways()
+    check_candidates()
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "there/record")
         done = run(out, "--cpu", "1", "--quick", "--batches", "8", "--networks", "MNIST", "--only", "step,layers,ways", "--variants", "plan,dp1",
