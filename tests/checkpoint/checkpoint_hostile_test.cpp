@@ -46,11 +46,11 @@ void forge(const std::string& folder, const std::string& name, const std::string
   manifest.replace(size_at, manifest.find(',', size_at) - size_at, std::to_string(text.size()));
   write_bytes(folder + "/manifest.json", manifest);
   // The error message contains the expected checksum.
-  const std::string told = outcome_of([&] { dp::load_checkpoint(folder); }).text;
+  const std::string message = outcome_of([&] { dp::load_checkpoint(folder); }).text;
   const std::size_t crc_at = manifest.find(": \"", manifest.find("crc32c", at)) + 3;
   const std::string marker = "has the checksum ";
-  REQUIRE(told.find(marker) != std::string::npos);
-  manifest.replace(crc_at, 8, told.substr(told.find(marker) + marker.size(), 8));
+  REQUIRE(message.find(marker) != std::string::npos);
+  manifest.replace(crc_at, 8, message.substr(message.find(marker) + marker.size(), 8));
   write_bytes(folder + "/manifest.json", manifest);
 }
 

@@ -111,9 +111,9 @@ TEST_CASE("GPU: every collective works over nccl between the GPUs of this machin
   try {
     Ranks ranks(first_gpus(std::min(devices, 8)), "nccl");
     for (const std::int64_t count : {std::int64_t{1}, 3 * kernels::kNormBlock + 7, 64 * kernels::kNormBlock})
-      for (const int lanes : {1, 2}) {
-        check_all<float>(ranks, count, lanes, whole_numbers<float>);
-        check_all<kernels::BFloat16>(ranks, count, lanes, whole_numbers<kernels::BFloat16>);
+      for (const int shards : {1, 2}) {
+        check_all<float>(ranks, count, shards, whole_numbers<float>);
+        check_all<kernels::BFloat16>(ranks, count, shards, whole_numbers<kernels::BFloat16>);
       }
     check_all<double>(ranks, 3001, 1, whole_numbers<double>);
     check_parts(ranks, ranks.size() - 1);

@@ -24,17 +24,17 @@ class Shifted {
       else
         std::memcpy(at, &single, size_);
     }
-    kept_.push_back(rig_.upload_bytes(bytes.data(), bytes.size()));
-    return static_cast<unsigned char*>(kept_.back()->data()) + static_cast<std::size_t>(offset_) * size_;
+    buffers_.push_back(rig_.upload_bytes(bytes.data(), bytes.size()));
+    return static_cast<unsigned char*>(buffers_.back()->data()) + static_cast<std::size_t>(offset_) * size_;
   }
   void* bytes(const void* data, std::size_t bytes) {
-    kept_.push_back(rig_.upload_bytes(data, bytes));
-    return kept_.back()->data();
+    buffers_.push_back(rig_.upload_bytes(data, bytes));
+    return buffers_.back()->data();
   }
   // The elements of the most recent tensor.
   std::vector<unsigned char> latest() {
-    std::vector<unsigned char> bytes(kept_.back()->bytes() - 64);  // without the fence
-    rig_.download_bytes(bytes.data(), *kept_.back(), bytes.size());
+    std::vector<unsigned char> bytes(buffers_.back()->bytes() - 64);  // without the fence
+    rig_.download_bytes(bytes.data(), *buffers_.back(), bytes.size());
     return {bytes.begin() + offset_ * static_cast<std::ptrdiff_t>(size_), bytes.end()};
   }
 
@@ -42,7 +42,7 @@ class Shifted {
   OpRig& rig_;
   std::int64_t offset_;
   std::size_t size_;
-  std::vector<std::unique_ptr<Buffer>> kept_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
 };
 
 // call(rig, shifted) returns the bytes that an op wrote. They must not depend on the offset.

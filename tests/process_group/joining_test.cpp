@@ -209,14 +209,14 @@ TEST_CASE("process group: ranks that wait for a busy one are notified once per t
   first->busy(true);
   second.send({process_group::Kind::give, 0, ""});
   const auto begin = process_group::Clock::now();
-  int told = 0;
+  int busy_messages = 0;
   while (process_group::Clock::now() - begin < std::chrono::milliseconds(3500)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     REQUIRE(second.read(4096));
-    while (const auto message = second.next(4096)) told += message->kind == process_group::Kind::busy;
+    while (const auto message = second.next(4096)) busy_messages += message->kind == process_group::Kind::busy;
   }
-  CHECK(told >= 1);
-  CHECK(told <= 4);
+  CHECK(busy_messages >= 1);
+  CHECK(busy_messages <= 4);
   first->exchange("");
   second.send({process_group::Kind::bye});
 }

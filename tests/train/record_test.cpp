@@ -24,15 +24,15 @@ TEST_CASE("metrics.jsonl contains the callbacks' reports in order") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.parallel.ema_decay = 0.9;
-  std::vector<nlohmann::json> told;
+  std::vector<nlohmann::json> reported;
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& r) {
-    told.push_back({{"kind", "train"},
-                    {"epoch", r.epoch},
-                    {"step", r.step},
-                    {"lr", r.lr},
-                    {"loss", r.recent.loss()},
-                    {"images_per_second", r.images_per_second}});
+    reported.push_back({{"kind", "train"},
+                        {"epoch", r.epoch},
+                        {"step", r.step},
+                        {"lr", r.lr},
+                        {"loss", r.recent.loss()},
+                        {"images_per_second", r.images_per_second}});
     CHECK(r.batch == (r.step - 1) % 7);
     CHECK(r.epoch == (r.step - 1) / 7);
     CHECK(r.batches == 7);
@@ -42,29 +42,29 @@ TEST_CASE("metrics.jsonl contains the callbacks' reports in order") {
     CHECK((r.batch < 6) == (r.eta_seconds > 0));
   };
   callbacks.on_eval = [&](const EvalReport& r) {
-    told.push_back({{"kind", "eval"},
-                    {"epoch", r.epoch},
-                    {"step", r.step},
-                    {"loss", r.stats.loss()},
-                    {"seconds", r.seconds},
-                    {"average", r.average},
-                    {"best", r.best}});
+    reported.push_back({{"kind", "eval"},
+                        {"epoch", r.epoch},
+                        {"step", r.step},
+                        {"loss", r.stats.loss()},
+                        {"seconds", r.seconds},
+                        {"average", r.average},
+                        {"best", r.best}});
     if (!r.average) CHECK_FALSE(r.best);  // `best` refers to the average only
   };
   const RunSummary summary = tiny_run(options, callbacks);
   const auto lines = lines_of(read_text(temp / "metrics.jsonl"));
-  REQUIRE(lines.size() == told.size());
+  REQUIRE(lines.size() == reported.size());
   REQUIRE(lines.size() == 21 + 6);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const auto line = nlohmann::json::parse(lines[i]);
     INFO(lines[i]);
-    for (const auto& [key, value] : told[i].items()) CHECK(line[key] == value);
+    for (const auto& [key, value] : reported[i].items()) CHECK(line[key] == value);
   }
   CHECK(summary.model == "tiny");
   CHECK(summary.dataset == "digits");
   CHECK(summary.engine == "dp");
   CHECK(summary.global_batch == 48);
-  CHECK(summary.test_loss == told.back()["loss"].get<double>());
+  CHECK(summary.test_loss == reported.back()["loss"].get<double>());
   CHECK(summary.checkpoint == temp / "checkpoints/last");
   CHECK(summary.output_dir == temp.path());
 }

@@ -31,23 +31,23 @@ inline std::vector<int> first_gpus(int count) {
 // Checks every collective with `count` elements per rank and shard. values(i, count): the i-th summand. The sums must
 // have the bits of the fixed tree.
 template <typename T>
-void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*values)(int, std::int64_t)) {
+void check_all(Ranks& ranks, std::int64_t count, int shards, std::vector<T> (*values)(int, std::int64_t)) {
   const int size = ranks.size(), root = size / 2;
   std::vector<std::vector<T>> summands;
-  for (int i = 0; i < size * lanes; ++i) summands.push_back(values(i, count));
+  for (int i = 0; i < size * shards; ++i) summands.push_back(values(i, count));
   std::vector<T> sum(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = tree_of(summands, i, 0, size * lanes);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = tree_of(summands, i, 0, size * shards);
 
   std::vector<std::string> wrong(static_cast<std::size_t>(size));
   ranks.run([&](int rank, kernels::Context& context, kernels::Communicator& comm) {
     const auto me = static_cast<std::size_t>(rank);
     const auto stream = context.make_stream();
     std::vector<T> input;  // this rank's shards, one after another
-    for (int lane = 0; lane < lanes; ++lane) {
-      const std::vector<T>& part = summands[me * static_cast<std::size_t>(lanes) + static_cast<std::size_t>(lane)];
+    for (int shard = 0; shard < shards; ++shard) {
+      const std::vector<T>& part = summands[me * static_cast<std::size_t>(shards) + static_cast<std::size_t>(shard)];
       input.insert(input.end(), part.begin(), part.end());
     }
-    comm.set_summands(lanes, count);
+    comm.set_summands(shards, count);
     comm.reserve(static_cast<std::size_t>(count) * sizeof(T));
     const auto expect = [&](std::vector<T> got, std::vector<T> first, const char* what) {
       first.insert(first.end(), input.begin() + count, input.end());  // the other shards are unchanged
@@ -69,13 +69,13 @@ void check_all(Ranks& ranks, std::int64_t count, int lanes, std::vector<T> (*val
     comm.all_gather(gathered.data(), count, kTypeOf<T>, *stream);  // directly after it
     stream->synchronize();
     ranks.synchronise();
-    expect(broadcast.content(), summands[static_cast<std::size_t>(root * lanes)], "broadcast");
+    expect(broadcast.content(), summands[static_cast<std::size_t>(root * shards)], "broadcast");
     expect(reduced.content(), rank == root ? sum : own, "reduce");
     expect(all.content(), sum, "all_reduce");
     expect(slices.content(), scattered, "reduce_scatter");
     expect(gathered.content(), sum, "all_gather");
   });
-  INFO("ranks " << size << ", count " << count << ", lanes " << lanes << ", " << ranks.name());
+  INFO("ranks " << size << ", count " << count << ", shards " << shards << ", " << ranks.name());
   for (int rank = 0; rank < size; ++rank) {
     INFO("rank " << rank);
     CHECK(wrong[static_cast<std::size_t>(rank)] == "");

@@ -120,9 +120,9 @@ TEST_CASE("nccl: every collective works on 1 to 8 GPUs, with even and uneven sli
       Ranks ranks(first_gpus(size), "nccl");
       CHECK(ranks.name() == "nccl");
       for (const std::int64_t count : {std::int64_t{1}, std::int64_t{5000}, kNormBlock * size, 3 * kNormBlock + 7})
-        for (const int lanes : {1, 2}) {
-          check_all<float>(ranks, count, lanes, whole_numbers<float>);
-          check_all<BFloat16>(ranks, count, lanes, whole_numbers<BFloat16>);
+        for (const int shards : {1, 2}) {
+          check_all<float>(ranks, count, shards, whole_numbers<float>);
+          check_all<BFloat16>(ranks, count, shards, whole_numbers<BFloat16>);
         }
       check_all<double>(ranks, 3001, 1, whole_numbers<double>);
       for (int root = 0; root < size; ++root) check_parts(ranks, root);

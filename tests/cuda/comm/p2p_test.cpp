@@ -13,9 +13,9 @@ namespace {
 void check_machine(const std::vector<int>& devices) {
   Ranks ranks(devices);
   for (const std::int64_t count : {1, 1000, 5000})
-    for (const int lanes : {1, 2}) {
-      check_all<float>(ranks, count, lanes, summand_values<float>);
-      check_all<BFloat16>(ranks, count, lanes, summand_values<BFloat16>);
+    for (const int shards : {1, 2}) {
+      check_all<float>(ranks, count, shards, summand_values<float>);
+      check_all<BFloat16>(ranks, count, shards, summand_values<BFloat16>);
     }
   check_all<float>(ranks, 70001, 1, summand_values<float>);  // more than one round
   check_all<BFloat16>(ranks, 70001, 1, summand_values<BFloat16>);

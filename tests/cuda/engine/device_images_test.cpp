@@ -56,17 +56,17 @@ TEST_CASE("simulated GPUs: the graph of a step makes the batch, also of other da
                           {.lr = 0.05f, .momentum = 0.9f});
         return net;
       };
-      const auto eager = train(false, true), graphs = train(true, true), brought = train(true, false);
+      const auto eager = train(false, true), graphs = train(true, true), uploaded = train(true, false);
       CHECK(bit_equal(graphs->weights(), eager->weights()));
       CHECK(graphs->take_stats().loss_sum == eager->take_stats().loss_sum);
       CHECK(nodes_of(graphs->describe_steps()) ==
-            nodes_of(brought->describe_steps()) + std::max(shards, gpus));  // one for each shard
-      CHECK_THAT(graphs->describe_steps(), !Catch::Contains(","));          // one kind of step
+            nodes_of(uploaded->describe_steps()) + std::max(shards, gpus));  // one for each shard
+      CHECK_THAT(graphs->describe_steps(), !Catch::Contains(","));           // one kind of step
       const auto batch_of = [&](std::uint64_t i) { return resident_batch(model, sets, i); };
-      const auto told = launches_of_steps(model, options, true, batch_of);
-      CHECK(told == launches_of_steps(model, options, false, batch_of));
+      const auto graph_launches = launches_of_steps(model, options, true, batch_of);
+      CHECK(graph_launches == launches_of_steps(model, options, false, batch_of));
       int made = 0;
-      for (const auto& [stream, launches] : told)
+      for (const auto& [stream, launches] : graph_launches)
         for (const std::string& launch : launches) made += launch.find("gather_images") != std::string::npos;
       CHECK(made == 2 * std::max(shards, gpus));
     }
