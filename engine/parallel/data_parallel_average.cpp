@@ -29,7 +29,7 @@ void DataParallel::State::update_average(Replica& replica, GradientSync& gradien
 
 void DataParallel::swap_average() {
   State& s = *state_;
-  if (!s.options.ema_decay) throw Error(ErrorCode::usage, "no moving average of the weights is kept; set ema_decay");
+  if (!s.options.ema_decay) throw Error(ErrorCode::usage, "there is no moving average of the weights; set ema_decay");
   s.forward_rows = 0;
   s.wait_for_all();
   s.on_master([&](Replica&, GradientSync&) { s.average->swap(); });

@@ -16,7 +16,7 @@ std::int64_t place_of(const engine::NormTable& norms, const BufferSpec& buffer) 
     const engine::Norm& norm = norms.norm(i);
     if (buffer.layer == norm.layer) return buffer.kind == BufferKind::running_mean ? norm.mean : norm.variance;
   }
-  throw Error(ErrorCode::usage, "no layer of the model keeps '" + buffer.name + "'");
+  throw Error(ErrorCode::usage, "no layer of the model has '" + buffer.name + "'");
 }
 
 template <typename From, typename To>

@@ -21,7 +21,7 @@ constexpr std::pair<Comm, std::string_view> kCommunicators[] = {
 Comm comm_named(std::string_view name) {
   for (const auto& [comm, known] : kCommunicators)
     if (known == name) return comm;
-  refuse("no communicator is called '" + std::string(name) + "'");
+  refuse("there is no communicator '" + std::string(name) + "'");
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ std::string resolve_ranks(DataParallelOptions& o) {
   if (o.reduce != Reduce::automatic && o.reduce != Reduce::all_reduce)
     refuse("ranks reduce their gradients with all_reduce; the other modes require one process");
   if (o.loss == LossAt::gathered) refuse("ranks compute their own losses; choose loss local");
-  if (o.logical_shards > 0) refuse("logical shards belong to one process");
+  if (o.logical_shards > 0) refuse("--logical-shards requires one process (--engine dp)");
   o.reduce = Reduce::all_reduce;
   if (o.threads_per_replica == 0)
     o.threads_per_replica =
@@ -83,19 +83,18 @@ std::string resolve_ranks(DataParallelOptions& o) {
       take(kernels::backend(o.devices.front().kind).default_communicator(o.process_group->state()), o);
   if (o.comm != Comm::mpi || o.reduce_dtype != DType::bf16) return reason;
   o.comm = Comm::tcp;
-  return "the ranks run on several hosts, and MPI sums no bfloat16";
+  return "the ranks run on several hosts, and MPI does not reduce bfloat16";
 }
 
 void check_rounded_sums(const DataParallelOptions& o) {
   if (o.reduce_dtype != DType::bf16)
-    refuse(
-        fmt::format("gradients are summed in float32 or bfloat16 (--reduce-dtype), not {}", to_string(o.reduce_dtype)));
+    refuse(fmt::format("--reduce-dtype must be float32 or bfloat16, not {}", to_string(o.reduce_dtype)));
   if (o.devices.front().kind == DeviceKind::reference)
-    refuse("reference devices sum their gradients in float64: leave --reduce-dtype bfloat16 out");
+    refuse("--reduce-dtype bfloat16: reference devices reduce in float64; remove the flag");
   if (o.comm == Comm::mpi)
     refuse(
-        "the MPI library sums no bfloat16 (--reduce-dtype): take --comm tcp, or host where the ranks share one, or "
-        "leave it out");
+        "--reduce-dtype bfloat16 is not available with --comm mpi: use --comm tcp, or host if all ranks share one, or "
+        "float32");
 }
 
 }  // namespace
@@ -104,15 +103,14 @@ ResolvedOptions resolved(DataParallelOptions o) {
   std::string communicator_reason = kAskedFor;
   if (o.process_group) communicator_reason = resolve_ranks(o);
   if (!o.process_group && (o.comm == Comm::tcp || o.comm == Comm::mpi))
-    refuse(fmt::format("--comm {} joins processes: it needs --engine ddp; leave it out, or take host or p2p",
-                       communicator_name(o.comm)));
+    refuse(fmt::format("--comm {} requires --engine ddp; remove it, or use host or p2p", communicator_name(o.comm)));
   if (o.devices.empty()) o.devices = default_devices();
   for (const Device& device : o.devices)
     if (device.kind != o.devices.front().kind)
       refuse(fmt::format("devices of different kinds, {} and {}, cannot train together", to_string(o.devices.front()),
                          to_string(device)));
   if (o.amp != Amp::off && o.devices.front().kind == DeviceKind::cpu)
-    refuse("mixed precision (--amp) is for GPUs: CPU replicas compute in float32; leave it out");
+    refuse("--amp requires GPUs: CPU replicas compute in float32; remove it");
   if (!(std::isnormal(o.loss_scale.initial) && o.loss_scale.initial > 0 && o.loss_scale.growth >= 1 &&
         std::isfinite(o.loss_scale.growth) && o.loss_scale.backoff > 0 && o.loss_scale.backoff < 1 &&
         o.loss_scale.growth_interval >= 1))
@@ -130,7 +128,7 @@ ResolvedOptions resolved(DataParallelOptions o) {
   if (o.logical_shards < 0) refuse("logical_shards must not be negative");
   if (o.logical_shards > 0) {
     if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
-      refuse(fmt::format("{} logical shards cannot be spread evenly over {} replicas; take a multiple of {}",
+      refuse(fmt::format("--logical-shards {} is not a multiple of the {} replicas; use a multiple of {}",
                          o.logical_shards, o.devices.size(), o.devices.size()));
     if (o.loss == LossAt::gathered) refuse("logical shards compute their own loss: choose loss local");
     o.deterministic = true;
@@ -140,7 +138,7 @@ ResolvedOptions resolved(DataParallelOptions o) {
     communicator_reason =
         take(kernels::backend(o.devices.front().kind).default_communicator(o.devices, o.logical_shards > 0), o);
   if (o.comm == Comm::nccl && o.logical_shards > 0)
-    refuse("logical shards are summed in one order, which nccl does not promise: choose comm p2p");
+    refuse("--logical-shards requires one order of summation, which nccl does not guarantee; use --comm p2p");
   if (o.reduce_dtype != DType::f32) check_rounded_sums(o);
   if (o.reduce == Reduce::automatic)
     o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011

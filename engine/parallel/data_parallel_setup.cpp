@@ -64,7 +64,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
       device_names[static_cast<std::size_t>(rank)].insert(0, group->host_of(rank) + " ");
     for (const DType theirs : of_all_ranks(options.reduce_dtype))
       if (theirs != options.reduce_dtype)
-        refuse("the ranks sum their gradients in different types (--reduce-dtype); give all the same one");
+        refuse("--reduce-dtype differs between the ranks; start all ranks with the same one");
   }
   const std::size_t count = options.devices.size();
   std::vector<std::unique_ptr<kernels::Context>> contexts(count);

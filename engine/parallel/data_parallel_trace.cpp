@@ -74,7 +74,7 @@ void DataParallel::State::trace() {
 std::int64_t DataParallel::write_trace(const std::string& file) {
   State& s = *state_;
   ProcessGroup* const group = s.options.process_group.get();
-  if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
+  if (s.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
   for (std::size_t r = 0; r < s.replicas.size(); ++r) {
     s.replicas[r]->trace(*s.tracers[r]);
     s.gradient_syncs[r]->trace(*s.tracers[r]);
@@ -115,7 +115,7 @@ std::int64_t DataParallel::write_trace(const std::string& file) {
 
 std::vector<LayerTime> DataParallel::layer_times() {
   State& s = *state_;
-  if (s.tracers.empty()) throw Error(ErrorCode::usage, "no step was to be traced; set trace_steps");
+  if (s.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
   s.replicas.front()->trace(*s.tracers.front());
   s.gradient_syncs.front()->trace(*s.tracers.front());
   kernels::Rates rates;

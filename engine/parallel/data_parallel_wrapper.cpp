@@ -32,9 +32,7 @@ class BufferStorage final : public Storage {
 };
 
 void refuse_scaled(bool scales_loss) {
-  if (scales_loss)
-    throw Error(ErrorCode::usage,
-                "with float16 the devices scale the loss that they compute: use train_step, or take bfloat16");
+  if (scales_loss) throw Error(ErrorCode::usage, "float16 scales the loss on the devices: use train_step, or bfloat16");
 }
 
 }  // namespace

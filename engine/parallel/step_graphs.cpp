@@ -142,7 +142,7 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
 void StepGraphs::end_step() {
   if (kind_ == nullptr) return;
   if (failed_.exchange(false)) {
-    refusal_ = "a recording failed: " + (failure_.empty() ? "that of another rank" : failure_);
+    refusal_ = "a graph capture failed: " + (failure_.empty() ? "that of another rank" : failure_);
     kinds_.clear();
     if (required_) throw Error(ErrorCode::device, "--graphs always: " + refusal_);
     if (!failure_.empty())

@@ -20,7 +20,7 @@ class Fuser {
     for (std::size_t i = 0; i + 1 < count(); ++i)
       if (readers_[i].empty())
         throw Error(ErrorCode::usage, "nothing reads layer '" + model.layers()[i].name + "' of model '" + model.name() +
-                                          "'; leave it out, or join it with another");
+                                          "'; remove it, or connect it");
     find_joins();
   }
 

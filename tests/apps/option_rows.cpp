@@ -292,7 +292,7 @@ std::vector<AloneRow> alone_rows() {
       {"--list-models", {"--list-models"}, 0, {"mnist_convnet ", "resnet18 "}},
       {"--gpus", {"--gpus", "0"}, 4, {"--gpus 0", "no usable GPU"}},
       {"--num-gpus", {"--num-gpus", "2"}, 4, {"--num-gpus 2", "no usable GPU"}},
-      {"--amp", {"--amp", "--cpu", "1"}, 2, {"--amp", "for GPUs"}},
+      {"--amp", {"--amp", "--cpu", "1"}, 2, {"--amp", "requires GPUs"}},
       {"--amp-dtype", {"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype"}},
       {"--nnodes", two_hosts, 6, {"rank"}, {"DP_TOKEN=secret"}},
       {"--node-rank",

@@ -196,7 +196,8 @@ TEST_CASE("ddp: invalid bfloat16 reductions are rejected on every rank") {
     for (const RankFailure& failure : refusals(by_mpi)) {
       CHECK(failure.failed);
       CHECK(failure.code == ErrorCode::usage);
-      CHECK_THAT(failure.text, Catch::Contains("--reduce-dtype") && Catch::Contains(by_mpi ? "MPI" : "all the same"));
+      CHECK_THAT(failure.text,
+                 Catch::Contains("--reduce-dtype") && Catch::Contains(by_mpi ? "--comm mpi" : "the same one"));
     }
 }
 

@@ -162,7 +162,7 @@ TEST_CASE("nccl: all ranks of a process group run their steps as graphs, or none
     simt::simulation().fail_capture = fail;
     CHECK(bit_equal(train(true, steps), expected));
     CHECK((in_graphs(nccl, 0) > 10) == (fail == 0));
-    CHECK_THAT(steps, Catch::Contains(fail == 0 ? " nodes" : "a recording failed"));
+    CHECK_THAT(steps, Catch::Contains(fail == 0 ? " nodes" : "a graph capture failed"));
   }
 }
 
@@ -176,7 +176,7 @@ TEST_CASE("nccl: with --graphs always a capture that fails on any rank is an err
     DataParallel net(model, with_nccl(2, Reduce::all_reduce));
     const auto step = [&] { net.train_step(random_batch(model, 8), {.lr = 0.05f}); };
     step();
-    CHECK_THROWS_WITH(step(), Catch::StartsWith("--graphs always: a recording failed: "));
+    CHECK_THROWS_WITH(step(), Catch::StartsWith("--graphs always: a graph capture failed: "));
     CHECK(simt::simulation().fail_capture == 0);
   }
   CHECK(in_graphs(nccl, 0) == 0);

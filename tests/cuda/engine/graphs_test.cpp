@@ -102,7 +102,7 @@ TEST_CASE("simulated GPUs: if a capture fails at any place, steps run eagerly to
     simt::simulation().fail_begin_capture = false;
     CHECK(refused == eager);
     CHECK_THAT(refused.steps,
-               Catch::Contains("steps run eagerly: a recording failed: capturing a stream failed on cuda:0: "
+               Catch::Contains("steps run eagerly: a graph capture failed: capturing a stream failed on cuda:0: "
                                "cudaErrorNotSupported"));
     int failed = 0;
     for (int k = 1; k < 300; k += 1 + k) {
@@ -112,7 +112,8 @@ TEST_CASE("simulated GPUs: if a capture fails at any place, steps run eagerly to
       CHECK(course == eager);
       if (simt::simulation().fail_capture == 0) {
         ++failed;
-        CHECK_THAT(course.steps, Catch::Contains("a recording failed") && Catch::Contains("cudaErrorStreamCapture"));
+        CHECK_THAT(course.steps,
+                   Catch::Contains("a graph capture failed") && Catch::Contains("cudaErrorStreamCapture"));
       }
       simt::simulation().fail_capture = 0;
       CHECK(simt::live().graphs == 0);
@@ -133,7 +134,8 @@ TEST_CASE("simulated GPUs: if a graph cannot be instantiated, steps run eagerly,
       const Course course = course_of(model, options, true);
       CHECK(simt::simulation().*control == 0);
       CHECK(course == eager);
-      CHECK_THAT(course.steps, Catch::Contains("a recording failed") && Catch::Contains("cudaErrorMemoryAllocation"));
+      CHECK_THAT(course.steps,
+                 Catch::Contains("a graph capture failed") && Catch::Contains("cudaErrorMemoryAllocation"));
       CHECK(simt::live().graphs == 0);
     }
     simt::simulation().fail_graph_launch = 2;
