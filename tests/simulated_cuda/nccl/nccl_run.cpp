@@ -40,10 +40,10 @@ std::vector<char> sum_as<kernels::BFloat16>(const std::vector<const char*>& summ
 }
 
 // Reduces call `i` of every rank, starting at element `offset` of its input.
-std::vector<char> sum_of(const NcclGroup::RunningLaunch& running, std::size_t i, std::size_t offset) {
-  const NcclCall& call = running.launches.front()->calls[i];
+std::vector<char> sum_of(const NcclGroup::RunningLaunch& collective, std::size_t i, std::size_t offset) {
+  const NcclCall& call = collective.launches.front()->calls[i];
   std::vector<const char*> summands;
-  for (const NcclLaunch* const launch : running.launches)
+  for (const NcclLaunch* const launch : collective.launches)
     summands.insert(summands.begin(), static_cast<const char*>(launch->calls[i].from) + offset * bytes_of(call.type));
   switch (call.type) {
     case NcclType::f64: return sum_as<double>(summands, call.count);
@@ -52,28 +52,29 @@ std::vector<char> sum_of(const NcclGroup::RunningLaunch& running, std::size_t i,
   }
 }
 
-void collect(const NcclGroup::RunningLaunch& running, std::size_t i, std::vector<Write>& writes) {
-  const NcclCall& call = running.launches.front()->calls[i];
+void collect(const NcclGroup::RunningLaunch& collective, std::size_t i, std::vector<Write>& writes) {
+  const NcclCall& call = collective.launches.front()->calls[i];
   const std::size_t bytes = call.count * bytes_of(call.type);
-  const auto of = [&](std::size_t rank) -> const NcclCall& { return running.launches[rank]->calls[i]; };
+  const auto of = [&](std::size_t rank) -> const NcclCall& { return collective.launches[rank]->calls[i]; };
   const auto root = static_cast<std::size_t>(std::max(call.other, 0));
-  if (call.kind == NcclKind::reduce) writes.push_back({of(root).to, sum_of(running, i, 0)});
-  for (std::size_t rank = 0; rank < running.launches.size(); ++rank) {
+  if (call.kind == NcclKind::reduce) writes.push_back({of(root).to, sum_of(collective, i, 0)});
+  for (std::size_t rank = 0; rank < collective.launches.size(); ++rank) {
     if (call.kind == NcclKind::broadcast) writes.push_back({of(rank).to, copy_of(of(root).from, bytes)});
-    if (call.kind == NcclKind::all_reduce) writes.push_back({of(rank).to, sum_of(running, i, 0)});
-    if (call.kind == NcclKind::reduce_scatter) writes.push_back({of(rank).to, sum_of(running, i, rank * call.count)});
+    if (call.kind == NcclKind::all_reduce) writes.push_back({of(rank).to, sum_of(collective, i, 0)});
+    if (call.kind == NcclKind::reduce_scatter)
+      writes.push_back({of(rank).to, sum_of(collective, i, rank * call.count)});
     if (call.kind == NcclKind::all_gather)
-      for (std::size_t other = 0; other < running.launches.size(); ++other)
+      for (std::size_t other = 0; other < collective.launches.size(); ++other)
         writes.push_back({static_cast<char*>(of(rank).to) + other * bytes, copy_of(of(other).from, bytes)});
   }
 }
 
 // Moves the data once all ranks have arrived. The caller holds the lock.
-void move_data(const NcclGroup::RunningLaunch& running) {
+void move_data(const NcclGroup::RunningLaunch& collective) {
   unsigned devices = 0;
-  for (const NcclLaunch* const launch : running.launches) {
+  for (const NcclLaunch* const launch : collective.launches) {
     const auto& theirs = launch->calls;
-    const auto& ours = running.launches.front()->calls;
+    const auto& ours = collective.launches.front()->calls;
     const auto same = [](const NcclCall& a, const NcclCall& b) { return to_string(a) == to_string(b); };
     if (!std::equal(theirs.begin(), theirs.end(), ours.begin(), ours.end(), same)) return;  // has been reported
     devices |= 1u << launch->rank->device;
@@ -81,7 +82,7 @@ void move_data(const NcclGroup::RunningLaunch& running) {
   const QuietAccesses quiet;
   const OpenMemory open(devices);
   std::vector<Write> writes;  // all reads precede all writes
-  for (std::size_t i = 0; i < running.launches.front()->calls.size(); ++i) collect(running, i, writes);
+  for (std::size_t i = 0; i < collective.launches.front()->calls.size(); ++i) collect(collective, i, writes);
   for (const Write& write : writes) std::memcpy(write.to, write.bytes.data(), write.bytes.size());
 }
 
@@ -204,16 +205,16 @@ void run_launch(const ForeignWork& work, int device, std::uint32_t operation) {
       const bool came = wait([&] { return launch.met == launch.calls.size(); }, "for the other ranks");
       if (!came || ended()) forget(group, launch);
     } else {
-      NcclGroup::RunningLaunch& running = group.running_launches[launch.number];
-      running.launches.resize(static_cast<std::size_t>(group.size));
-      running.launches[static_cast<std::size_t>(rank.rank)] = &launch;
-      if (++running.arrived == group.size && !running.given_up) {
-        move_data(running);
-        running.done = true;
+      NcclGroup::RunningLaunch& collective = group.running_launches[launch.number];
+      collective.launches.resize(static_cast<std::size_t>(group.size));
+      collective.launches[static_cast<std::size_t>(rank.rank)] = &launch;
+      if (++collective.arrived == group.size && !collective.given_up) {
+        move_data(collective);
+        collective.done = true;
         state.changed.notify_all();
       }
-      const bool came = wait([&] { return running.done; }, "for the other ranks");
-      if (!came || ended()) running.given_up = true;
+      const bool came = wait([&] { return collective.done; }, "for the other ranks");
+      if (!came || ended()) collective.given_up = true;
     }
     ++rank.finished;
     state.busy[device] = false;
