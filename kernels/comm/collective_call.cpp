@@ -25,7 +25,7 @@ void require_same_call(const std::string& name, std::uint64_t number, int rank, 
   same_sizes.parts_hash = mine.parts_hash;
   throw Error(ErrorCode::usage, "communicator " + name + ", call " + std::to_string(number) + ": rank " +
                                     std::to_string(rank) + " calls " + to_string(mine) + ", rank " +
-                                    std::to_string(other) + " makes " + to_string(theirs) +
+                                    std::to_string(other) + " calls " + to_string(theirs) +
                                     (mine == same_sizes ? " in parts of other sizes" : "") +
                                     "; every rank must make the same calls in the same order");
 }

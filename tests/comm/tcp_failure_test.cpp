@@ -89,7 +89,7 @@ TEST_CASE("tcp: every rank names the one of five that makes another call") {
   std::vector<CallOf> calls(5, all_reduce(300000, DType::f32));
   calls[3] = reduce(2);
   for (const std::string& error : errors_of(calls))
-    CHECK_THAT(error, Catch::StartsWith("2 ") && Catch::Contains("rank 3 makes reduce of 20"));
+    CHECK_THAT(error, Catch::StartsWith("2 ") && Catch::Contains("rank 3 calls reduce of 20"));
 }
 
 TEST_CASE("tcp: a rank that disappears in a call is named") {
