@@ -22,8 +22,8 @@ class BatchFiller {
 
   // Fills batch.labels, batch.samples and the augmentation key in batch.resident. Fills batch.images too, unless the
   // images are device-resident (batch.resident.set). batch.size() must equal samples.size(). `scratch` has
-  // image_bytes() bytes and belongs to the calling thread. Returns early, with an incomplete batch, once `cancelled` is set.
-  // Error(data) for a label outside the dataset's classes.
+  // image_bytes() bytes and belongs to the calling thread. Returns early, with an incomplete batch, once `cancelled` is
+  // set. Error(data) for a label outside the dataset's classes.
   void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch, std::span<std::uint8_t> scratch,
             const std::atomic<bool>& cancelled) const;
 

@@ -1,8 +1,8 @@
 // A model on one device, with its streams, memory and plans. Used only by its worker thread.
 //
-// A replica processes one or more shards of a minibatch, each with its own rows, plan and gradients (ShardState). Shards
-// run forward and backward one after another. If their statistics are merged during a stage, they run interleaved,
-// segment by segment.
+// A replica processes one or more shards of a minibatch, each with its own rows, plan and gradients (ShardState).
+// Shards run forward and backward one after another. If their statistics are merged during a stage, they run
+// interleaved, segment by segment.
 #pragma once
 
 #include <array>

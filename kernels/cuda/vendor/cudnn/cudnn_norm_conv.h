@@ -17,9 +17,9 @@ struct CudnnFused {
 // Layouts are resolved as in our own ops. nullopt for other descriptors, other types, and if there is nothing to fuse.
 std::optional<CudnnFused> cudnn_norm_convolution(const OpDesc& desc);
 
-// Candidates "cudnn:eng12 k2=3 k13=1 fused", at most kMaxCudnnCandidates. They use the tensors of the plain convolution.
-// If no engine computes the sums of a data gradient, our kernel does ("fused mask"). If no engine writes a float32
-// weight gradient, a 16-bit one is converted ("fused widened"). Requires a cuDNN handle.
+// Candidates "cudnn:eng12 k2=3 k13=1 fused", at most kMaxCudnnCandidates. They use the tensors of the plain
+// convolution. If no engine computes the sums of a data gradient, our kernel does ("fused mask"). If no engine writes a
+// float32 weight gradient, a 16-bit one is converted ("fused widened"). Requires a cuDNN handle.
 std::vector<Candidate> cudnn_norm_candidates(const char* name, const CudnnFused& fused, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda
