@@ -248,7 +248,7 @@ TEST_CASE("nccl: auto selects nccl with eager steps for distinct GPUs without a 
     shards.logical_shards = 4;
     CHECK(DataParallel(model, shards).options().comm == Comm::p2p);
     shards.comm = Comm::nccl;
-    CHECK_THROWS_WITH(DataParallel(model, shards), Catch::Contains("logical shards") && Catch::Contains("nccl"));
+    CHECK_THROWS_WITH(DataParallel(model, shards), Catch::Contains("--logical-shards") && Catch::Contains("nccl"));
     DataParallelOptions twice = on_gpus(2, 1);
     twice.comm = Comm::nccl;
     try {

@@ -90,6 +90,7 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
     made = state.launches.back().get();
     if (made->capture != 0) group.captured[made->capture].insert(comm->rank);
   }
+  if (sticky_error(comm->device) != cudaSuccess) return NcclResult::unhandled_cuda_error;  // nothing is launched
   return enqueue(stream, ForeignWork{"NCCL", run_launch, made, begin_launch, drop_launch, held}) == cudaSuccess
              ? NcclResult::success
              : NcclResult::unhandled_cuda_error;
