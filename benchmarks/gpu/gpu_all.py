@@ -178,8 +178,8 @@ class Call:
         checks.environment(parts, build, self.facts)
         checks.headline(parts, build)
         if measures:
-            measures.step("steps, bf16, beside eager PyTorch", "bf16", "torch-cl", 200, 60)
-            measures.step("steps, fp16, beside eager PyTorch", "fp16", "torch-cl", 240, 60)
+            measures.step("steps, bf16, compared with eager PyTorch", "bf16", "torch-cl", 200, 60)
+            measures.step("steps, fp16, compared with eager PyTorch", "fp16", "torch-cl", 240, 60)
         cases.real_libraries(parts, build)
         cases.gpu_tests(parts, build)
 

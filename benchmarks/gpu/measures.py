@@ -72,7 +72,7 @@ class Measures:
     def compiled(self, always):
         """Measures next to compiled PyTorch. Starts with at least 300 s left (60 s if `always`): compiling takes
         minutes. Saves the Inductor cache for the next call."""
-        name = "steps, bf16, beside compiled PyTorch"
+        name = "steps, bf16, compared with compiled PyTorch"
         try:
             self.step(name, "bf16", "torch-compiled", 540, 60 if always else 300)
         finally:
@@ -87,7 +87,7 @@ class Measures:
         content = packed.read_bytes()
         packed.unlink()
         if len(content) > PIECES * PIECE:
-            self.parts.part("steps, bf16, beside compiled PyTorch").notes = [f"its cache has {len(content) / 2**20:.0f} MiB and is not kept"]
+            self.parts.part("steps, bf16, compared with compiled PyTorch").notes = [f"its cache has {len(content) / 2**20:.0f} MiB and is not returned"]
             return
         for i in range(PIECES):
             piece = self.out / f"inductor.tar.gz.{i}"

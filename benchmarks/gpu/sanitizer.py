@@ -79,7 +79,7 @@ def sanitize(parts, build, tool):
     def check(part):
         sanitizer = sanitizer_of(parts)
         if sanitizer is None:
-            part.result, part.detail = "skipped", "no compute-sanitizer in PATH or beside nvcc"
+            part.result, part.detail = "skipped", "no compute-sanitizer in PATH or next to nvcc"
             return
         runs = ((tested(build, "cuda", "test_real_libraries"), TENSOR_CORES), (tested(build, "kernels", "test_ops"), OPS),
                 (tested(build, "cuda", "test_gpu"), TRAINING))

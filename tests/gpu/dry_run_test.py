@@ -71,7 +71,7 @@ def main():
         assert status == 0, output + (home / "a/report.md").read_text()
         assert report["finished"] and report["passed"] and "simulated GPU 0" in report["gpus"], report
         assert "cuda:0" in report["environment"] and "prebuilt" in report["programs"], report
-        for kind, theirs in (("bf16, beside eager", "torch-cl"), ("fp16, beside eager", "torch-cl"), ("bf16, beside compiled", "torch-compiled")):
+        for kind, theirs in (("bf16, compared with eager", "torch-cl"), ("fp16, compared with eager", "torch-cl"), ("bf16, compared with compiled", "torch-compiled")):
             part = parts[f"steps, {kind} PyTorch"]
             assert f"; {theirs} " in part["detail"] and "times as long" in part["detail"], part
         assert "candidates tried" in parts["resnet18: bfloat16, tuned, 50 steps"]["detail"], parts

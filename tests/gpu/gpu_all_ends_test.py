@@ -93,7 +93,7 @@ class Ends(OnHost):
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 1, output)
         results = self.host.results("a")
-        self.assertEqual([name for name in NAMES if results[name] != "passed"], ["steps, fp16, beside eager PyTorch", "resnet18: steps as graphs and one by one"])
+        self.assertEqual([name for name in NAMES if results[name] != "passed"], ["steps, fp16, compared with eager PyTorch", "resnet18: steps as graphs and one by one"])
         page = (self.host.home / "a/report.md").read_text()
         self.assertIn("**Not everything passed**", page)
         self.assertIn("ended by signal 9", page)

@@ -15,14 +15,14 @@ from pretended_host import Host
 
 # Parts in order, each with words of its first command that no command of an earlier passed part has.
 PARTS = [("prebuilt programs", ""), ("dp_train env", "dp_train env"), ("resnet18: bfloat16, tuned, 50 steps", "--amp --max-steps 50"),
-         ("steps, bf16, beside eager PyTorch", "--amp bf16"), ("steps, fp16, beside eager PyTorch", "--amp fp16"),
+         ("steps, bf16, compared with eager PyTorch", "--amp bf16"), ("steps, fp16, compared with eager PyTorch", "--amp fp16"),
          ("libraries and tensor cores", "test_real_libraries"), ("GPU tests", "test_gpu"), ("ops and golden figures", "test_ops"),
          ("mnist_convnet: 1, 2, 4 replicas on one GPU", "--gpus 0 --quiet --summary"), ("resnet18: 1, 2, 4 replicas on one GPU", "--bn sync"),
          ("digits, two epochs", "--epochs 2"), ("digits, two epochs, bfloat16", "--amp-dtype bfloat16"), ("digits, two epochs, float16", "--amp-dtype float16"),
          ("resnet18: steps as graphs and one by one", "--no-autotune"), ("compute-sanitizer memcheck", "--tool memcheck"),
          ("compute-sanitizer racecheck", "--tool racecheck"), ("compute-sanitizer initcheck", "--tool initcheck"),
          ("compute-sanitizer synccheck", "--tool synccheck"), ("simulated and real bits", "op_bits"),
-         ("steps, bf16, beside compiled PyTorch", "torch-compiled")]
+         ("steps, bf16, compared with compiled PyTorch", "torch-compiled")]
 NAMES = [name for name, _ in PARTS]
 ONE_AFTER_ANOTHER = "parts.Parts.side_by_side = lambda self, *runs: [run() for run in runs]"
 
@@ -62,8 +62,8 @@ class Calls(OnHost):
         self.assertLess(max(at(f"compute-sanitizer {tool}") for tool in ("memcheck", "racecheck")),
                         min(at(f"compute-sanitizer {tool}") for tool in ("initcheck", "synccheck")))
         details = {part["name"]: part["detail"] for part in record["parts"]}
-        self.assertEqual(details["steps, fp16, beside eager PyTorch"], "dp 6.000 ms, 85,333 images/s; torch-cl 9.000 ms, 1.50 times as long")
-        self.assertIn("torch-compiled 6.600 ms, 1.10 times", details["steps, bf16, beside compiled PyTorch"])
+        self.assertEqual(details["steps, fp16, compared with eager PyTorch"], "dp 6.000 ms, 85,333 images/s; torch-cl 9.000 ms, 1.50 times as long")
+        self.assertIn("torch-compiled 6.600 ms, 1.10 times", details["steps, bf16, compared with compiled PyTorch"])
         page = (self.host.home / "a/measured.md").read_text()
         self.assertIn("| the same in bf16, compiled PyTorch / dp | 1.1 | 1.3 | 1.5 | 1.10", page)
         self.assertIn("| the same in bf16, eager PyTorch / dp | 1.4 | 1.7 | 2.0 | 1.50", page)
@@ -104,7 +104,7 @@ class Calls(OnHost):
             skipped = [part for part in record["parts"] if part["result"] == "skipped"]
             self.assertEqual([part["name"] for part in skipped], [name for name in NAMES if "sanitizer" in name])
             self.assertEqual({part["result"] for part in record["parts"] if part not in skipped}, {"passed"})
-            self.assertEqual({part["detail"] for part in skipped}, {"no compute-sanitizer in PATH or beside nvcc"})
+            self.assertEqual({part["detail"] for part in skipped}, {"no compute-sanitizer in PATH or next to nvcc"})
             self.assertIn("Nothing failed, but not everything could be run", output)
             self.assertIn("**Nothing failed, but not everything could be run**", (self.host.home / "a/report.md").read_text())
         self.assertEqual(self.host.asked(), "")

@@ -25,7 +25,7 @@ struct Batch {
   Tensor labels;            // (B) int32
   Tensor samples;           // (B) int64: indices in the dataset; part of dropout's random key
   std::int64_t global = 0;  // samples of all ranks' parts; 0: this is the whole batch
-  DeviceImages resident{};  // device-resident set whose rows `samples` selects
+  DeviceImages resident{};  // device-resident data set, indexed by `samples`
 
   std::int64_t size() const {
     const Tensor& rows = resident.set ? samples : images;
