@@ -58,15 +58,16 @@ class PlanBuilder {
   const Value& result_of(int node) const { return node < 0 ? input_ : results_[index(node)].y; }
   bool needs_gradient(int node) const { return node >= 0 && results_[index(node)].needs_gradient; }
 
-  // This replica's part in the moments arena.
-  // A statistic of all shards: `offset` is the one that NormTable gives.
+  // A statistic of all shards in the moments arena. `offset`: Norm::moments or Norm::sums.
   Ref all_shards(std::size_t offset) const {
     return {Space::moments, offset * static_cast<std::size_t>(plan_.options_.shards)};
   }
-  Ref own_moments(const Norm& norm) const {
-    return {Space::moments, all_shards(norm.moments).offset, norm.moments_bytes()};
+  // The entry of the shard that runs the step.
+  Ref own_shard(std::size_t offset, std::size_t bytes) const {
+    return {Space::moments, all_shards(offset).offset, bytes};
   }
-  Ref own_sums(const Norm& norm) const { return {Space::moments, all_shards(norm.sums).offset, norm.sums_bytes()}; }
+  Ref own_moments(const Norm& norm) const { return own_shard(norm.moments, norm.moments_bytes()); }
+  Ref own_sums(const Norm& norm) const { return own_shard(norm.sums, norm.sums_bytes()); }
 
   Value new_value(const kernels::TensorDesc& resolved);
   Value new_doubles(std::int64_t count);
