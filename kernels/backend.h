@@ -149,7 +149,7 @@ class Context {
  public:
   virtual ~Context() = default;
   virtual Device device() const = 0;
-  virtual DType compute_type() const = 0;  // type of parameters, gradients and momenta
+  virtual DType compute_type() const = 0;  // type of parameters, gradients and optimizer state
   // Type of activations, their gradients, and the weights that convolutions and linear layers read:
   // ContextOptions::activations if set, else compute_type().
   virtual DType activation_type() const { return compute_type(); }

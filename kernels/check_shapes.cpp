@@ -244,7 +244,7 @@ struct Check {
     check_count(desc, d.count);
     if (!(d.decay >= 0 && d.decay <= 1)) refuse(desc, "the decay must lie in [0, 1], not " + std::to_string(d.decay));
   }
-  void operator()(const SgdUpdate& d) const {
+  void operator()(const OptimizerUpdate& d) const {
     check_count(desc, d.count);
     check_low(desc, low, d.copy.has_value());
     if (d.copy && !is_low(*d.copy))

@@ -48,7 +48,7 @@ const char* name_of(const OpDesc& desc) {
                                [](const Reorder&) { return "reorder"; },
                                [](const Fill&) { return "fill"; },
                                [](const Accumulate&) { return "accumulate"; },
-                               [](const SgdUpdate&) { return "sgd"; },
+                               [](const OptimizerUpdate& d) { return name_of(d.rule); },
                                [](const GradNormPartials&) { return "grad_norm_partials"; },
                                [](const GradNormFinish&) { return "grad_norm_finish"; },
                                [](const GatherImages&) { return "gather_images"; }},

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/layout.h"
+#include "kernels/update_rules.h"
 
 namespace dp::kernels {
 
@@ -297,12 +298,14 @@ struct MovingAverage {
   double decay = 0.999;
 };
 
-// The update of dp::Sgd on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite if an updated
-// weight is not finite. `copy` (bf16 or f16): also writes the new weights in that type to the arg copy. Updates weights
-// and momenta in place.
-// Args: weights, gradients, momenta (or null if momentum is 0), StepInputs, StepResults; with a copy type: copy.
-struct SgdUpdate {
+// The update of an optimizer on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite if an
+// updated weight is not finite. `copy` (bf16 or f16): also writes the new weights in that type to the arg copy. Updates
+// weights and state in place. `groups`: one byte per kGroupElements elements, an index into UpdateInputs::groups.
+// Args: weights, gradients, two state tensors (null if the rule has fewer, or needs none with these constants), groups
+// (u8, or null: all are 0), StepInputs, StepResults; with a copy type: copy.
+struct OptimizerUpdate {
   std::int64_t count = 0;
+  UpdateRule rule = UpdateRule::sgd;
   std::optional<DType> copy{};
 };
 
@@ -322,7 +325,7 @@ struct LossScaling {
 // Adds `blocks` partials in order. Sets grad_norm, clip = min(1, max_norm / (grad_norm + 1e-6)), skip and
 // grad_nonfinite, and increments skipped_steps if the step is skipped.
 // With `scaling` the partials are those of a gradient that is LossScaler::scale times too large. grad_norm and max_norm
-// refer to the unscaled gradient. clip is divided by the scale, so that SgdUpdate unscales the gradient. A non-finite
+// refer to the unscaled gradient. clip is divided by the scale, so that OptimizerUpdate unscales the gradient. A non-finite
 // gradient always skips the step and does not set grad_nonfinite. The scale is then adapted as LossScaling describes.
 // Args: partials, StepInputs, StepResults; with scaling LossScaler.
 struct GradNormFinish {
@@ -345,7 +348,7 @@ using OpDesc = std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWei
                             BatchNormBackward, NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights,
                             LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData,
                             LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill,
-                            Accumulate, MovingAverage, SgdUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+                            Accumulate, MovingAverage, OptimizerUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);  // for plans and errors, e.g. "conv2d_forward"
 

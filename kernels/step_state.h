@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/update_rules.h"
+
 namespace dp::kernels {
 
 // Written by the host before the first op of a step, in stream order.
@@ -12,12 +14,9 @@ struct StepInputs {
   std::uint64_t step = 0;  // part of the dropout key
   float loss_scale = 1;    // factor of each sample's loss gradient: 1 / global batch
   float label_smoothing = 0;
-  float lr = 0;
-  float momentum = 0;
-  float weight_decay = 0;
-  std::uint32_t nesterov = 0;
   float max_norm = 0;  // 0: no clipping
   std::uint32_t skip_nonfinite = 0;
+  UpdateInputs update{};
 };
 
 // Written by ops.
@@ -29,14 +28,19 @@ struct StepResults {
   std::int64_t top1 = 0;
   std::int64_t top5 = 0;
   std::int64_t nonfinite = 0;  // samples whose loss is not finite
-  // GradNormFinish sets these. SgdUpdate applies clip and skip.
+  // GradNormFinish sets these. OptimizerUpdate applies clip and skip.
   double grad_norm = 0;    // L2 norm of the reduced gradient
   float clip = 1;          // factor for every gradient element
-  std::uint32_t skip = 0;  // 1: weights and momenta stay unchanged
+  std::uint32_t skip = 0;  // 1: weights and optimizer state stay unchanged
   std::uint32_t grad_nonfinite =
       0;  // 1: the reduced gradient or an updated weight contained NaN or Inf; stays set until the host clears it
   std::uint32_t skipped_steps = 0;  // incremented by GradNormFinish for each skip
 };
+
+// The number of this update, from 1, if skipped steps do not count.
+constexpr std::int64_t number_of(const UpdateInputs& inputs, const StepResults& results) {
+  return inputs.updates + 1 - static_cast<std::int64_t>(results.skipped_steps);
+}
 
 // State of dynamic loss scaling. It stays on the device across steps and is equal on all replicas.
 struct LossScaler {

@@ -28,6 +28,8 @@ struct Arguments {
   std::int64_t max_steps = 0;
   std::optional<float> lr, momentum, weight_decay;
   std::optional<bool> nesterov;
+  std::vector<std::string> freeze;  // patterns of parameter names
+  bool no_decay_norm_bias = false;
   std::string lr_scale = "none";
   std::optional<std::string> lr_scheduler;
   std::optional<double> lr_step_size, lr_gamma;

@@ -12,18 +12,21 @@ double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 104857
 
 }  // namespace
 
-void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const std::string& dataset, std::int64_t batch,
-                     const dp::DataParallelOptions& options) {
+void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const dp::TrainerOptions& trainer) {
+  const std::string& dataset = trainer.dataset_name;
+  const std::int64_t batch = trainer.batch_size;
+  const dp::DataParallelOptions& options = trainer.parallel;
   const ImageFormat images = image_format(a, dataset);
   const dp::Model model = entry.make(images.shape, images.classes);
-  const auto replicas = dp::estimate_memory(model, options, {batch}, {std::max<std::int64_t>(batch, 128)});
+  const auto replicas =
+      dp::estimate_memory(model, options, {batch}, {std::max<std::int64_t>(batch, 128)}, trainer.optimizer);
   std::printf("%s, %s, global batch %lld, MiB per replica\n", a.model.c_str(), dataset.c_str(),
               static_cast<long long>(batch));
-  std::printf("replica   weights gradients   momenta statistics   average activations workspace     other     total\n");
+  std::printf("replica   weights gradients optimizer statistics   average activations workspace     other     total\n");
   for (std::size_t i = 0; i < replicas.size(); ++i) {
     const dp::MemoryUse& use = replicas[i];
     std::printf("%7zu %9.1f %9.1f %9.1f %10.2f %9.1f %11.1f %9.1f %9.1f %9.1f\n", i, mebibytes(use.weights),
-                mebibytes(use.gradients), mebibytes(use.momenta), mebibytes(use.statistics), mebibytes(use.average),
+                mebibytes(use.gradients), mebibytes(use.optimizer), mebibytes(use.statistics), mebibytes(use.average),
                 mebibytes(use.activations), mebibytes(use.workspace), mebibytes(use.other), mebibytes(use.total()));
   }
   const std::size_t free = dp::free_memory(options.devices.front());
@@ -35,7 +38,7 @@ void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const s
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices.front());
   const std::size_t each = free / static_cast<std::size_t>(sharing) / 10 * 9;
   std::printf("largest global batch in %.0f MiB per replica (90 %% of the free memory): %lld\n", mebibytes(each),
-              static_cast<long long>(dp::largest_batch(model, options, each)));
+              static_cast<long long>(dp::largest_batch(model, options, each, trainer.optimizer)));
 }
 
 }  // namespace dp_train

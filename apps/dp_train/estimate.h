@@ -1,8 +1,8 @@
 // dp_train estimate-memory: the memory of a run on each replica, and the largest batch that fits.
 #pragma once
 
-#include <dp/data_parallel.h>
 #include <dp/models.h>
+#include <dp/trainer.h>
 
 #include "arguments.h"
 
@@ -10,7 +10,6 @@ namespace dp_train {
 
 // Prints one line per replica. Takes the image shape from the data set's name and reads no file. dp::Error(usage) for
 // an unknown data set.
-void estimate_memory(const Arguments& arguments, const dp::models::Entry& entry, const std::string& dataset,
-                     std::int64_t batch, const dp::DataParallelOptions& options);
+void estimate_memory(const Arguments& arguments, const dp::models::Entry& entry, const dp::TrainerOptions& options);
 
 }  // namespace dp_train

@@ -79,6 +79,8 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--lr", a.lr, "learning rate [by model]")->check(real(0, 1e6));
   app.add_option("--momentum", a.momentum, "momentum of SGD [by model]")->check(below(0, 1));
   app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "Nesterov momentum [by model]");
+  app.add_flag("--no-decay-norm-bias", a.no_decay_norm_bias, "no weight decay for biases and normalisation");
+  app.add_option("--freeze", a.freeze, "do not train parameters with these names, such as 'conv1.*'; may be repeated");
   app.add_option("--weight-decay,--wd", a.weight_decay, "weight decay (L2) [by model]")->check(real(0, 1e6));
   app.add_option("--lr-scale", a.lr_scale, "none, or linear: multiply the rate by the number of replicas")
       ->check(CLI::IsMember({"none", "linear"}))

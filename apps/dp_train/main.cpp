@@ -43,7 +43,7 @@ int train(const Arguments& arguments, const Devices& devices, const std::shared_
   dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, group);
   if (leads) warn(devices.warning), warn(without_effect(arguments, devices.list.front().kind));
   if (arguments.estimate_memory) {
-    estimate_memory(arguments, entry, options.dataset_name, options.batch_size, options.parallel);
+    estimate_memory(arguments, entry, options);
     return code_of(signals);
   }
   if (leads && !devices.notice.empty() && !arguments.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());

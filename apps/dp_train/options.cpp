@@ -85,6 +85,8 @@ dp::DataParallelOptions parallel_options(const Arguments& a, const std::vector<d
   parallel.label_smoothing = a.label_smoothing;
   parallel.grad_accum_steps = a.grad_accum_steps;
   parallel.clip_grad_norm = a.clip_grad_norm;
+  for (const std::string& pattern : a.freeze) parallel.parameter_groups.push_back({.pattern = pattern, .frozen = true});
+  if (a.no_decay_norm_bias) parallel.parameter_groups.push_back({.vectors = true, .weight_decay = 0.0f});
   if (a.amp_dtype && !a.amp) usage("--amp-dtype requires --amp");
   if (a.amp) parallel.amp = a.amp_dtype == "float16" ? dp::Amp::float16 : dp::Amp::bfloat16;
   if (a.on_nonfinite == "skip") parallel.on_nonfinite = dp::OnNonfinite::skip;
@@ -161,10 +163,10 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   options.max_steps = a.max_steps;
   options.batch_size = a.batch_size_per_gpu ? *a.batch_size_per_gpu * replicas : a.batch_size.value_or(128);
   const float lr = a.lr.value_or(recipe.lr) * (a.lr_scale == "linear" ? static_cast<float>(replicas) : 1.0f);
-  options.sgd = {.lr = lr,
-                 .momentum = a.momentum.value_or(recipe.momentum),
-                 .nesterov = a.nesterov.value_or(recipe.nesterov),
-                 .weight_decay = a.weight_decay.value_or(recipe.weight_decay)};
+  options.optimizer = dp::Sgd{.lr = lr,
+                              .momentum = a.momentum.value_or(recipe.momentum),
+                              .nesterov = a.nesterov.value_or(recipe.nesterov),
+                              .weight_decay = a.weight_decay.value_or(recipe.weight_decay)};
   options.schedule = schedule_of(a, recipe, options.epochs);
   options.parallel = parallel_options(a, devices);
   options.parallel.process_group = group;

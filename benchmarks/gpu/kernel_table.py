@@ -212,7 +212,7 @@ def images_passes(batch, channels, size):
 
 def last_passes(batch, classes, layers, norms=0):
     """The loss reads and overwrites the logits. The update reads weights, gradients and momenta, and writes weights and
-    momenta."""
+    momenta (SGD)."""
     parameters = sum(layer.taps() * layer.outputs for layer in layers) + norms
     return [("loss", 8 * batch * classes), ("update", 20 * parameters)]
 

@@ -36,8 +36,8 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
   for (std::size_t i = 0; i < table_->entries().size(); ++i)
     for (const auto& [name, tensor] : weights)
       if (name == table_->entries()[i].name) replica_->import_entry(static_cast<int>(i), tensor, replica_->values());
-  momenta_ = replica_->allocate(table_->bytes(), &MemoryUse::momenta);
-  kernels::SgdUpdate update{table_->size()};
+  momenta_ = replica_->allocate(table_->bytes(), &MemoryUse::optimizer);
+  kernels::OptimizerUpdate update{table_->size(), kernels::UpdateRule::sgd};
   if (replica_->mixed()) {
     kernels::Context& own = replica_->context();
     update.copy = own.activation_type();
@@ -55,10 +55,8 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
 
 void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
-  inputs_.lr = sgd.lr;
-  inputs_.momentum = sgd.momentum;
-  inputs_.weight_decay = sgd.weight_decay;
-  inputs_.nesterov = sgd.nesterov;
+  inputs_.update.groups[0] = {sgd.lr, sgd.weight_decay};
+  inputs_.update.constants.sgd = {sgd.momentum, sgd.nesterov};
   replica_->upload_inputs(inputs_);
   ++inputs_.step;
 
@@ -70,9 +68,14 @@ void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
 }
 
 void BareLoop::update() {
-  void* const args[] = {replica_->values(),  replica_->gradients(),
-                        momenta_->data(),    replica_->inputs(),
-                        replica_->results(), replica_->mixed() ? replica_->low_value(0) : nullptr};
+  void* const args[] = {replica_->values(),
+                        replica_->gradients(),
+                        momenta_->data(),
+                        nullptr,
+                        nullptr,
+                        replica_->inputs(),
+                        replica_->results(),
+                        replica_->mixed() ? replica_->low_value(0) : nullptr};
   update_->run(replica_->compute(), args, nullptr);
 }
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 
 #include "dp/error.h"
@@ -41,13 +42,42 @@ FileRecord write_file(const std::string& folder, const char* name, const Write& 
   return {file.bytes(), file.crc()};
 }
 
+std::map<std::string, std::string> metadata_of(const OptimizerState& state) {
+  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  if (state.optimizer.empty()) return metadata;
+  metadata["optimizer"] = state.optimizer;
+  metadata["updates"] = std::to_string(state.updates);
+  return metadata;
+}
+
+OptimizerState read_optimizer(FileSource& source, const TrainState& run) {
+  std::map<std::string, std::string> metadata;
+  OptimizerState state;
+  state.tensors = read_safetensors(source, &metadata);
+  if (const auto name = metadata.find("optimizer"); name != metadata.end()) {
+    state.optimizer = name->second;
+    const std::string& updates = metadata["updates"];
+    const char* const end = updates.data() + updates.size();
+    if (const auto read = std::from_chars(updates.data(), end, state.updates);
+        read.ec != std::errc() || read.ptr != end || state.updates < 0)
+      throw Error(ErrorCode::data,
+                  std::string(kOptimizerFile) + ": updates is '" + printable(updates) + "', which is not a count");
+  } else if (!state.tensors.empty()) {  // an older file: the momenta of SGD under the weights' names
+    state.optimizer = "sgd";
+    state.updates = run.step - run.skipped;
+    for (auto& [tensor, values] : state.tensors) tensor.insert(0, "momentum_buffer/");
+  }
+  return state;
+}
+
 void write_folder(const std::string& folder, const Checkpoint& checkpoint) {
   if (file_ops().mkdir(folder.c_str(), 0777) != 0) throw_io_errno(folder, "creating the folder", errno);
   Manifest manifest;
   manifest[kModelFile] =
       write_file(folder, kModelFile, [&](FileWriter& file) { write_tensors(file, checkpoint.weights); });
-  manifest[kOptimizerFile] =
-      write_file(folder, kOptimizerFile, [&](FileWriter& file) { write_tensors(file, checkpoint.momenta); });
+  manifest[kOptimizerFile] = write_file(folder, kOptimizerFile, [&](FileWriter& file) {
+    write_tensors(file, checkpoint.optimizer.tensors, metadata_of(checkpoint.optimizer));
+  });
   if (!checkpoint.average.empty())
     manifest[kAverageFile] =
         write_file(folder, kAverageFile, [&](FileWriter& file) { write_tensors(file, checkpoint.average); });
@@ -79,7 +109,7 @@ Checkpoint load_checkpoint(const std::string& folder) {
   Checkpoint checkpoint;
   checkpoint.state = read_train_state(files.state);
   checkpoint.weights = read_safetensors(files.model);
-  checkpoint.momenta = read_safetensors(files.optimizer);
+  checkpoint.optimizer = read_optimizer(files.optimizer, checkpoint.state);
   if (files.average) checkpoint.average = read_safetensors(*files.average);
   return checkpoint;
 }

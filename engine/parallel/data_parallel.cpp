@@ -46,31 +46,36 @@ void check_images(const Shape& shape, const Model& model) {
                                               to_string(shape), model.name(), to_string(model.input())));
 }
 
-void DataParallel::train_step(const Batch& batch, const Sgd& sgd) {
+void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   State& s = *state_;
+  engine::check(optimizer);
   check_batch(batch, s.model);
   s.require_two_values(batch.size(), batch.global_size(), s.options.grad_accum_steps);
   s.number_rows(batch.size());
   s.forward_rows = 0;
   if (s.begun) s.end_step();
   s.reserve(s.training_batch(batch.size(), batch.resident));
-  s.reserve_momenta(sgd);
-  s.graphs->begin_step({batch.size(), batch.global_size(), sgd.momentum != 0, batch.resident.set != nullptr},
+  s.reserve_state(optimizer);
+  s.graphs->begin_step({batch.size(), batch.global_size(), engine::kind_of(optimizer), batch.resident.set != nullptr},
                        s.options.grad_accum_steps, s.step_is_eager());
-  s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) { s.train(replica, gradient_sync, batch, sgd); });
+  s.on_replicas(
+      [&](Replica& replica, GradientSync& gradient_sync) { s.train(replica, gradient_sync, batch, optimizer); });
   s.graphs->end_step();
   s.end_step();
+  ++s.updates;
   s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // only those with rows
   s.buffers_behind = true;
   if (s.options.check_replicas && !replicas_identical())
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
 }
 
-void DataParallel::State::train(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const Sgd& sgd) {
+void DataParallel::State::train(Replica& replica, GradientSync& gradient_sync, const Batch& batch,
+                                const Optimizer& optimizer) {
   replica.begin_timing(step);
   gradient_sync.wait_for_weights();
-  replica.upload_inputs(step_inputs(batch.global_size(), sgd));
-  gradient_sync.begin(step, !update_waits_for_gradient(), sgd.momentum != 0);
+  replica.upload_inputs(step_inputs(batch.global_size(), &optimizer));
+  gradient_sync.optimizer().use(engine::kind_of(optimizer));
+  gradient_sync.begin(step, !update_waits_for_gradient());
   for (int micro = 0; micro < options.grad_accum_steps; ++micro) {
     const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
     scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0, options.loss == LossAt::gathered);
@@ -277,7 +282,7 @@ void DataParallel::evaluate(const Batch& batch) {
   s.broadcast_buffers();
   s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
     gradient_sync.wait_for_weights();
-    replica.upload_inputs(s.step_inputs(batch.global_size(), {}));
+    replica.upload_inputs(s.step_inputs(batch.global_size()));
     s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
     replica.make_images();
     const int together = replica.shards_together();

@@ -92,14 +92,16 @@ std::size_t DataParallel::State::missing_for(engine::Replica& replica, const std
   return most > held ? taken(most) - taken(held) : 0;
 }
 
-void DataParallel::State::require_room_for(const std::vector<Placed>& batches, bool momenta, bool together) {
+void DataParallel::State::require_room_for(const std::vector<Placed>& batches, std::optional<kernels::UpdateRule> state,
+                                           bool together) {
   std::vector<std::size_t> needs(replicas.size());
   on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    needs[local(replica)] = missing_for(replica, batches) + (momenta ? taken(gradient_sync.missing_momenta()) : 0);
+    needs[local(replica)] =
+        missing_for(replica, batches) + (state ? taken(gradient_sync.optimizer().missing_bytes(*state)) : 0);
   });
   std::int64_t rows = 0;
   for (const Placed& batch : batches) rows = std::max(rows, batch.rows);
-  judge_memory(needs, together, fmt::format("a batch of {}: activations and momenta", rows),
+  judge_memory(needs, together, fmt::format("a batch of {}: activations and optimizer state", rows),
                [&](std::size_t room, std::size_t sharing) {
                  // Each replica's share if the free memory is divided equally.
                  const std::size_t each = replicas.front()->memory_use().total() + engine::promised(room) / sharing;

@@ -38,6 +38,7 @@ Stats DataParallel::take_stats() {
     }
   }
   stats.skipped = results.front().front().skipped_steps;
+  s.updates -= stats.skipped;
   stats.grad_norm = results.front().front().grad_norm;
   if (const auto scale = loss_scale()) stats.loss_scale = scale->scale;
   return stats;

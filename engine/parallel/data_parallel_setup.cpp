@@ -106,6 +106,7 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
     }
   });
   if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
+  groups = std::make_unique<engine::ParameterGroups>(options.parameter_groups, *table);
   require_room_for_weights(*contexts.front());
 
   engine::ReplicaOptions replica_options;
@@ -146,8 +147,8 @@ DataParallel::State::State(const Model& m, ResolvedOptions resolved)
   run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     gradient_syncs[r] = std::make_unique<engine::GradientSync>(*replicas[r], std::move(bucket_comm[r]), options.reduce,
-                                                               buckets, failpoints, options.reduce_dtype, scaling,
-                                                               options.ema_decay.has_value());
+                                                               buckets, *groups, failpoints, options.reduce_dtype,
+                                                               scaling, options.ema_decay.has_value());
   });
   if (scaling) set_loss_scale({options.loss_scale.initial, 0});
   make_graphs();
@@ -259,18 +260,18 @@ void DataParallel::State::rethrow_with_place(const engine::Replica& replica) con
   }
 }
 
-kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, const Sgd& sgd) const {
+kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, const Optimizer* optimizer) const {
   kernels::StepInputs inputs;
   inputs.seed = options.seed;
   inputs.step = static_cast<std::uint64_t>(step);
   inputs.loss_scale = 1.0f / static_cast<float>(global_batch);
   inputs.label_smoothing = options.label_smoothing;
-  inputs.lr = sgd.lr;
-  inputs.momentum = sgd.momentum;
-  inputs.weight_decay = sgd.weight_decay;
-  inputs.nesterov = sgd.nesterov;
   inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
   inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
+  if (optimizer == nullptr) return inputs;
+  groups->set(inputs.update, *optimizer);
+  inputs.update.constants = engine::constants_of(*optimizer);
+  inputs.update.updates = updates;
   return inputs;
 }
 
@@ -322,21 +323,30 @@ void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
 // idle. A collective that waits for this thread would then never end.
 void DataParallel::State::reserve(const Placed& batch) {
   if (size() == 1 || placed.contains(batch)) return;
-  require_room_for({batch}, /*momenta=*/false, /*together=*/false);
+  require_room_for({batch}, /*state=*/{}, /*together=*/false);
   on_replicas([&](engine::Replica& replica, engine::GradientSync&) { place(replica, batch); });
   placed.insert(batch);
 }
 
-void DataParallel::State::reserve_momenta(const Sgd& sgd) {
-  if (sgd.momentum == 0 || momenta_placed) return;
-  on_replicas([](engine::Replica&, engine::GradientSync& gradient_sync) { gradient_sync.ensure_momenta(); });
-  momenta_placed = true;
+void DataParallel::State::reserve_state(const Optimizer& optimizer) {
+  const engine::UpdateKind kind = engine::kind_of(optimizer);
+  if (kind.state || state_rule.value_or(kind.rule) != kind.rule) reserve_state_of(kind.rule);
+}
+
+void DataParallel::State::reserve_state_of(kernels::UpdateRule rule) {
+  if (state_rule == rule) return;
+  if (state_rule) wait_for_all(), updates = 0;
+  on_replicas(
+      [&](engine::Replica&, engine::GradientSync& gradient_sync) { gradient_sync.optimizer().ensure_state(rule); });
+  state_rule = rule;
+  graphs->prepared();
 }
 
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
                            const std::vector<std::int64_t>& eval_batches, const DeviceImages& train_images,
-                           const DeviceImages& eval_images) {
+                           const DeviceImages& eval_images, const Optimizer& optimizer) {
   State& s = *state_;
+  engine::check(optimizer);
   for (const DeviceImages& images : {train_images, eval_images})
     if (images.set) check_images(images.set->images.shape(), s.model);
   for (const std::int64_t rows : train_batches)
@@ -345,11 +355,12 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   for (const std::int64_t rows : train_batches)
     s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));
   for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows, eval_images));
-  s.require_room_for(batches, /*momenta=*/true, /*together=*/true);
-  s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+  const engine::UpdateKind kind = engine::kind_of(optimizer);
+  s.require_room_for(batches, kind.state ? std::optional(kind.rule) : std::nullopt, /*together=*/true);
+  s.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
     for (const State::Placed& batch : batches) s.place(replica, batch);
-    gradient_sync.ensure_momenta();
   });
+  s.reserve_state(optimizer);
   s.placed.insert(batches.begin(), batches.end());
   s.graphs->prepared();
   if (s.options.process_group) s.rank_memory = s.of_all_ranks(s.replicas.front()->memory_use());

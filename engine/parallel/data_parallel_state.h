@@ -149,12 +149,16 @@ struct DataParallel::State {
   void judge_memory(const std::vector<std::size_t>& needs, bool together, const std::string& what,
                     const FitsText& fits);
   void require_room_for_weights(const kernels::Context& context);
-  void require_room_for(const std::vector<Placed>& batches, bool momenta, bool together);
+  // `state`: of the optimizer, if this rule's is to be allocated too.
+  void require_room_for(const std::vector<Placed>& batches, std::optional<kernels::UpdateRule> state, bool together);
   std::size_t taken(std::size_t bytes) const;  // bytes that a replica's buffer of this size occupies
   std::size_t missing_for(engine::Replica& replica, const std::vector<Placed>& batches) const;
-  void reserve(const Placed& batch);     // on all replicas, once per kind of batch
-  void reserve_momenta(const Sgd& sgd);  // on all replicas, if sgd uses momentum
-  kernels::StepInputs step_inputs(std::int64_t global_batch, const Sgd& sgd) const;
+  void reserve(const Placed& batch);  // on all replicas, once per kind of batch
+  // Allocates the optimizer's state on all replicas, if its updates use any. Another optimizer's state is lost.
+  void reserve_state(const Optimizer& optimizer);
+  void reserve_state_of(kernels::UpdateRule rule);
+  // `optimizer`: null for work without an update.
+  kernels::StepInputs step_inputs(std::int64_t global_batch, const Optimizer* optimizer = nullptr) const;
   bool scales_loss() const { return options.amp == Amp::float16; }
   bool update_waits_for_gradient() const {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
@@ -167,7 +171,8 @@ struct DataParallel::State {
   bool step_is_eager() const { return !failpoints.empty() || (!tracers.empty() && tracers.front()->records_next()); }
 
   // The parts of a step. Each runs on a replica's worker.
-  void train(engine::Replica& replica, engine::GradientSync& gradient_sync, const Batch& batch, const Sgd& sgd);
+  void train(engine::Replica& replica, engine::GradientSync& gradient_sync, const Batch& batch,
+             const Optimizer& optimizer);
   // Forward to backward; for the last micro-batch also the update. Reads no host memory.
   void train_micro_batch(engine::Replica& replica, engine::GradientSync& gradient_sync, std::int64_t rows, int micro);
   // Splits `rows` of the batch over all shards.
@@ -220,11 +225,12 @@ struct DataParallel::State {
   const BufferSpec* find_buffer(const std::string& name) const;
   void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
 
-  // assemble() copies a sharded arena (gradients or momenta) into one buffer on the master.
-  enum class Arena { value, gradient, momentum };
-  std::vector<NamedTensor> export_arena(Arena arena);
-  void import_arena(Arena arena, const std::vector<NamedTensor>& tensors);
-  std::unique_ptr<kernels::Buffer> assemble(engine::Replica& master, Arena arena);
+  // assemble() copies a sharded arena (gradients or a slot of the optimizer's state) into one buffer on the master.
+  enum class Arena { value, gradient, state };
+  std::vector<NamedTensor> export_arena(Arena arena, std::size_t slot = 0);
+  void import_arena(Arena arena, const std::vector<NamedTensor>& tensors, std::size_t slot = 0);
+  std::unique_ptr<kernels::Buffer> assemble(engine::Replica& master, Arena arena, std::size_t slot);
+  std::int64_t skipped_updates();  // of those that take_stats() has not reported
   void wait_for_all();
   void gather_values();
 
@@ -262,6 +268,7 @@ struct DataParallel::State {
   Attached attached;
   std::vector<std::unique_ptr<engine::Tracer>> tracers;  // one per replica of this process; empty without tracing
   std::unique_ptr<engine::ParameterTable> table;
+  std::unique_ptr<engine::ParameterGroups> groups;
   std::vector<std::unique_ptr<engine::Replica>> replicas;
   std::vector<std::unique_ptr<engine::GradientSync>> gradient_syncs;
   std::vector<std::unique_ptr<kernels::Communicator>> io;  // for all but gradients and weights; empty for one replica
@@ -277,13 +284,14 @@ struct DataParallel::State {
   std::unique_ptr<engine::StepGraphs> graphs;
 
   std::set<Placed> placed;
-  bool momenta_placed = false;
-  std::int64_t step = 0;             // completed training steps; the next step's dropout key
-  bool begun = false;                // forward() has used that key
-  std::int64_t batches_tracked = 0;  // training forwards included in the running statistics
-  bool buffers_behind = false;       // only the master's running statistics are up to date
-  std::int64_t forward_rows = 0;     // of the last forward(); 0: backward() is not allowed
-  Tensor forward_images;             // of the last forward() or predict(); backward() reads them
+  std::optional<kernels::UpdateRule> state_rule;  // the optimizer whose state is allocated
+  std::int64_t updates = 0;                       // including skipped ones that take_stats() has not reported
+  std::int64_t step = 0;                          // completed training steps; the next step's dropout key
+  bool begun = false;                             // forward() has used that key
+  std::int64_t batches_tracked = 0;               // training forwards included in the running statistics
+  bool buffers_behind = false;                    // only the master's running statistics are up to date
+  std::int64_t forward_rows = 0;                  // of the last forward(); 0: backward() is not allowed
+  Tensor forward_images;                          // of the last forward() or predict(); backward() reads them
   Tensor logits;
   std::vector<std::int64_t> row_numbers;  // 0, 1, 2, ...: dropout's sample keys for batches without samples
 

@@ -1,4 +1,5 @@
-// Import and export of weights, gradients and momenta, as host tensors in PyTorch's layout.
+// Import and export of weights, gradients and optimizer state, as host tensors in PyTorch's layout.
+#include <algorithm>
 #include <cstring>
 
 #include "dp/error.h"
@@ -8,6 +9,7 @@
 namespace dp {
 
 using engine::GradientSync;
+using engine::LocalOptimizer;
 using engine::Replica;
 using NamedTensor = std::pair<std::string, Tensor>;
 
@@ -39,19 +41,17 @@ void DataParallel::State::gather_values() {
 }
 
 // Copies the parts of an arena from the replicas that own them into one buffer on the master.
-std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, Arena arena) {
+std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, Arena arena, std::size_t slot) {
   auto whole = master.context().allocate(table->bytes());
   auto* to = static_cast<std::byte*>(whole->data());
   const std::size_t element = size_of(table->type());
   for (int rank = 0; rank < pool.size(); ++rank) {
-    GradientSync& gradient_sync = *gradient_syncs[static_cast<std::size_t>(rank)];
-    for (const GradientSync::Part& part : gradient_sync.parts()) {
+    LocalOptimizer& optimizer = gradient_syncs[static_cast<std::size_t>(rank)]->optimizer();
+    for (const LocalOptimizer::Part& part : optimizer.parts()) {
       const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
       const std::byte* from = arena == Arena::gradient ? replicas[static_cast<std::size_t>(rank)]->gradients() + begin
-                              : gradient_sync.momenta()
-                                  ? gradient_sync.momenta() + static_cast<std::size_t>(part.momentum) * element
-                                  : nullptr;
-      if (from != nullptr && part.range.size() != 0)
+                                                       : optimizer.state(slot, part);
+      if (part.range.size() != 0)
         master.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
     }
     if (options.reduce == Reduce::all_reduce) break;  // every replica has the whole arena
@@ -59,7 +59,7 @@ std::unique_ptr<kernels::Buffer> DataParallel::State::assemble(Replica& master, 
   return whole;
 }
 
-std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
+std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena, std::size_t slot) {
   wait_for_all();
   if (arena == Arena::value) gather_values();
   std::vector<NamedTensor> tensors;
@@ -69,7 +69,7 @@ std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
         arena == Arena::gradient && scales_loss() ? 1.0 / static_cast<double>(master.read_scaler().last_scale) : 1.0;
     const std::byte* source = master.values();
     if (arena != Arena::value) {
-      assembled = assemble(master, arena);
+      assembled = assemble(master, arena, slot);
       source = static_cast<const std::byte*>(assembled->data());
     }
     for (std::size_t i = 0; i < table->entries().size(); ++i) {
@@ -84,7 +84,7 @@ std::vector<NamedTensor> DataParallel::State::export_arena(Arena arena) {
   return tensors;
 }
 
-void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTensor>& tensors) {
+void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTensor>& tensors, std::size_t slot) {
   std::vector<std::pair<int, const Tensor*>> found;
   std::vector<std::pair<const BufferSpec*, const Tensor*>> buffers;
   for (const auto& [name, tensor] : tensors) {
@@ -120,25 +120,23 @@ void DataParallel::State::import_arena(Arena arena, const std::vector<NamedTenso
     });
     return;
   }
-  on_replicas([](Replica&, GradientSync& gradient_sync) { gradient_sync.ensure_momenta(); });
-  graphs->prepared();
   std::unique_ptr<kernels::Buffer> whole;
   on_first([&](Replica& master, GradientSync&) {
-    whole = assemble(master, arena);
+    whole = assemble(master, arena, slot);
     for (const auto& [index, tensor] : found)
       master.import_entry(index, *tensor, static_cast<std::byte*>(whole->data()));
     master.compute().synchronize();
   });
   on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
     const std::size_t element = size_of(table->type());
-    for (const GradientSync::Part& part : gradient_sync.parts())
+    LocalOptimizer& optimizer = gradient_sync.optimizer();
+    for (const LocalOptimizer::Part& part : optimizer.parts())
       if (part.range.size() != 0)
         replica.compute().copy(
-            gradient_sync.momenta() + static_cast<std::size_t>(part.momentum) * element,
+            optimizer.state(slot, part),
             static_cast<const std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
             static_cast<std::size_t>(part.range.size()) * element);
     replica.compute().synchronize();
-    if (options.process_group) gradient_sync.broadcast_momenta();
   });
 }
 
@@ -157,13 +155,53 @@ std::vector<NamedTensor> DataParallel::weights() const {
   return all;
 }
 std::vector<NamedTensor> DataParallel::gradients() const { return state_->export_arena(State::Arena::gradient); }
-std::vector<NamedTensor> DataParallel::momenta() const { return state_->export_arena(State::Arena::momentum); }
+
+OptimizerState DataParallel::optimizer_state() const {
+  State& s = *state_;
+  OptimizerState state;
+  if (!s.state_rule) return state;
+  state.optimizer = kernels::name_of(*s.state_rule);
+  const auto slots = engine::slot_names(*s.state_rule);
+  for (std::size_t slot = 0; slot < slots.size(); ++slot)
+    for (auto& [name, tensor] : s.export_arena(State::Arena::state, slot))
+      state.tensors.emplace_back(std::string(slots[slot]) + "/" + name, std::move(tensor));
+  state.updates = s.updates - s.skipped_updates();
+  return state;
+}
+
+std::int64_t DataParallel::State::skipped_updates() {
+  kernels::StepResults results;
+  on_first([&](Replica& replica, GradientSync& gradient_sync) {
+    gradient_sync.synchronize();
+    replica.compute().download(&results, replica.results(), sizeof results);
+    replica.compute().synchronize();
+  });
+  return results.skipped_steps;
+}
+
+void DataParallel::set_optimizer_state(const OptimizerState& state) {
+  State& s = *state_;
+  if (state.optimizer.empty()) return;
+  const kernels::UpdateRule rule = engine::rule_named(state.optimizer);
+  const auto slots = engine::slot_names(rule);
+  std::vector<std::vector<NamedTensor>> tensors(slots.size());  // of each slot
+  for (const auto& [name, tensor] : state.tensors) {
+    const std::size_t slash = name.find('/');
+    const auto slot = std::find(slots.begin(), slots.end(), std::string_view(name).substr(0, slash));
+    if (slash == std::string::npos || slot == slots.end())
+      throw Error(ErrorCode::data, "optimizer '" + state.optimizer + "' has no state '" + name + "'");
+    tensors[static_cast<std::size_t>(slot - slots.begin())].emplace_back(name.substr(slash + 1), tensor);
+  }
+  s.reserve_state_of(rule);
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) s.import_arena(State::Arena::state, tensors[slot], slot);
+  if (s.options.process_group)
+    s.on_replicas([](Replica&, GradientSync& gradient_sync) { gradient_sync.broadcast_state(); });
+  s.updates = state.updates + s.skipped_updates();
+}
+
 void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
   state_->import_arena(State::Arena::value, tensors);
   state_->restart_average();
-}
-void DataParallel::set_momenta(const std::vector<NamedTensor>& tensors) {
-  state_->import_arena(State::Arena::momentum, tensors);
 }
 
 std::int64_t DataParallel::step_count() const { return state_->step + (state_->begun ? 1 : 0); }

@@ -87,7 +87,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   if (!training) broadcast_buffers();
   on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
     gradient_sync.wait_for_weights();
-    replica.upload_inputs(step_inputs(rows, {}));
+    replica.upload_inputs(step_inputs(rows));
     scatter(replica, batch, {0, rows}, training, /*accumulate=*/false, /*gathers=*/true);
     forward(replica, ShardRange{}, training);
     gather_logits(replica, rows);
@@ -126,7 +126,7 @@ void DataParallel::backward(const Tensor& logits_grad) {
   const std::int64_t rows = s.forward_rows;
   s.forward_rows = 0;
   s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    gradient_sync.begin(s.step, /*per_bucket=*/false, /*momentum=*/false);
+    gradient_sync.begin(s.step, /*per_bucket=*/false);
     const kernels::Range own = s.rows_of(rows, replica, 0);
     if (const engine::Plan* plan = replica.select(0)) {
       const Tensor part = logits_grad.rows(own.begin, own.end);
@@ -139,21 +139,24 @@ void DataParallel::backward(const Tensor& logits_grad) {
   });
 }
 
-void DataParallel::step(const Sgd& sgd) {
+void DataParallel::step(const Optimizer& optimizer) {
   State& s = *state_;
+  engine::check(optimizer);
   refuse_scaled(s.scales_loss());
   s.forward_rows = 0;
-  s.reserve_momenta(sgd);
+  s.reserve_state(optimizer);
   s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
     gradient_sync.wait_for_weights();
-    replica.upload_inputs(s.step_inputs(1, sgd));
-    gradient_sync.begin(s.step, /*per_bucket=*/false, sgd.momentum != 0);
+    replica.upload_inputs(s.step_inputs(1, &optimizer));
+    gradient_sync.optimizer().use(engine::kind_of(optimizer));
+    gradient_sync.begin(s.step, /*per_bucket=*/false);
     gradient_sync.update(s.update_waits_for_gradient());
     s.update_average(replica, gradient_sync);
     replica.context().flush();
     s.check_finite(replica);
   });
   s.end_step();
+  ++s.updates;
 }
 
 }  // namespace dp

@@ -13,8 +13,9 @@ using engine::Plan;
 
 class Estimate {
  public:
-  Estimate(const Model& model, const DataParallelOptions& options)
+  Estimate(const Model& model, const DataParallelOptions& options, const Optimizer& optimizer)
       : model_(model),
+        update_(engine::kind_of(optimizer)),
         options_(resolved(options).options),
         ranks_(static_cast<int>(options_.devices.size())),
         norms_(model),
@@ -64,14 +65,16 @@ class Estimate {
     if (options_.reduce_dtype == DType::bf16 && (shards_ > 1 || ranks_of(options_) > 1))
       use.gradients += engine::RoundedGradients::bytes(buckets_, local_shards());
     for (const engine::Bucket& bucket : buckets_)
-      use.momenta +=
-          static_cast<std::size_t>(engine::updated_by(bucket, options_.reduce, rank, ranks_).size()) * element;
+      if (update_.state)
+        use.optimizer += static_cast<std::size_t>(engine::updated_by(bucket, options_.reduce, rank, ranks_).size()) *
+                         element * static_cast<std::size_t>(kernels::slots_of(update_.rule));
     const std::size_t buffers = static_cast<std::size_t>(norms_.buffer_size()) * element;
     use.statistics = buffers + norms_.moments_bytes() * static_cast<std::size_t>(shards_);
     if (options_.ema_decay && rank == 0) use.average = table_->bytes() + buffers;
     use.other = sizeof(kernels::StepInputs) + sizeof(kernels::StepResults) * local_shards() +
                 static_cast<std::size_t>(engine::norm_blocks(buckets_)) * sizeof(double);
     if (scales_loss()) use.other += sizeof(kernels::LossScaler);
+    use.other += engine::ParameterGroups(options_.parameter_groups, *table_).map().size();
     return use;
   }
 
@@ -122,6 +125,7 @@ class Estimate {
   }
 
   const Model& model_;
+  const engine::UpdateKind update_;
   DataParallelOptions options_;
   int ranks_;
   engine::NormTable norms_;
@@ -138,14 +142,15 @@ class Estimate {
 
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
-                                       const std::vector<std::int64_t>& eval_batches) {
-  return Estimate(model, options).of(train_batches, eval_batches);
+                                       const std::vector<std::int64_t>& eval_batches, const Optimizer& optimizer) {
+  return Estimate(model, options, optimizer).of(train_batches, eval_batches);
 }
 
 std::size_t free_memory(const Device& device) { return kernels::backend(device.kind).free_memory(device); }
 
-std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes) {
-  Estimate estimate(model, options);
+std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes,
+                           const Optimizer& optimizer) {
+  Estimate estimate(model, options, optimizer);
   const auto fits = [&](std::int64_t batch) {
     for (const MemoryUse& use : estimate.of({batch}, {batch}))
       if (use.total() > bytes) return false;

@@ -8,14 +8,6 @@ namespace dp::engine {
 
 using namespace kernels;
 
-namespace {
-
-// Slices of a bucket begin at block boundaries of the gradient norm.
-static_assert(kSliceBlock % kNormBlock == 0);
-std::int64_t blocks_of(std::int64_t count) { return (count + kNormBlock - 1) / kNormBlock; }
-
-}  // namespace
-
 kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks) {
   Range own = bucket.range;
   if (mode == Reduce::sharded) {
@@ -27,15 +19,19 @@ kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks
   return own;
 }
 
-std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
-  std::int64_t blocks = 0;
-  for (const Bucket& bucket : buckets) blocks += blocks_of(bucket.range.size());
-  return blocks;
+namespace {
+
+std::vector<Range> parts_of(const Replica& replica, const std::vector<Bucket>& buckets, Reduce mode, int ranks) {
+  std::vector<Range> parts;
+  for (const Bucket& bucket : buckets) parts.push_back(updated_by(bucket, mode, replica.rank(), ranks));
+  return parts;
 }
 
+}  // namespace
+
 GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
-                           std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
-                           std::optional<LossScaling> scaling, bool keeps_values)
+                           std::vector<Bucket> buckets, const ParameterGroups& groups, const Failpoints& failpoints,
+                           DType reduce_dtype, std::optional<LossScaling> scaling, bool keeps_values)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
@@ -45,7 +41,9 @@ GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> commu
       type_(replica.table().type()),
       scaling_(scaling),
       keeps_values_(keeps_values),
-      partial_offset_{0} {
+      own_(parts_of(replica, buckets_, mode, communicator_ ? communicator_->size() : 1)),
+      optimizer_(replica, own_, groups),
+      norm_(replica, buckets_, own_, scaling) {
   Context& context = replica.context();
   if (communicator_) {
     comm_ = context.make_stream(StreamUse::communication);
@@ -58,28 +56,17 @@ GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> commu
   }
   gradients_done_ = context.make_event();
   weights_arrived_ = context.make_event();
-  const int ranks = communicator_ ? communicator_->size() : 1;
   const bool mixed = replica.mixed();
-  std::int64_t held = 0;
-  for (const Bucket& bucket : buckets_) {
-    const Range own = updated_by(bucket, mode_, replica.rank(), ranks);
-    parts_.push_back({own, held});
-    held += own.size();
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const Bucket& bucket = buckets_[i];
+    const Range own = own_[i];
     if (rounded_) rounded_->add_bucket(bucket.range, own);
-    SgdUpdate sgd{own.size()};
-    if (mixed) sgd.copy = context.activation_type();
-    sgd_.push_back(own.size() ? context.make_op(sgd) : nullptr);
-    partials_.push_back(own.size() ? context.make_op(GradNormPartials{own.size()}) : nullptr);
-    partial_offset_.push_back(partial_offset_.back() + blocks_of(bucket.range.size()));
     casts_.emplace_back();
     for (const Range& others : {Range{bucket.range.begin, own.begin}, Range{own.end, bucket.range.end}})
       if (mixed && others.size() != 0 && !arrives_low(bucket)) casts_.back().push_back(cast_of(others));
   }
   if (mixed) cast_all_ = cast_of({0, replica.table().size()});
-  partial_bytes_.resize(static_cast<std::size_t>(ranks));
-  norm_partials_ =
-      replica.allocate(static_cast<std::size_t>(partial_offset_.back()) * sizeof(double), &MemoryUse::other);
-  finish_norm_ = context.make_op(GradNormFinish{partial_offset_.back(), scaling_});
+  if (communicator_) partial_bytes_.resize(static_cast<std::size_t>(communicator_->size()));
 }
 
 GradientSync::Cast GradientSync::cast_of(Range range) {
@@ -108,21 +95,11 @@ void GradientSync::trace(Tracer& tracer) {
   communicator_->trace(&tracer.communication);
 }
 
-void GradientSync::begin(std::int64_t step, bool per_bucket, bool momentum) {
+void GradientSync::begin(std::int64_t step, bool per_bucket) {
   step_ = step;
   per_bucket_ = per_bucket;
-  momentum_ = momentum;
   next_ = 0;
   values_apart_ = arrives_low(buckets_.front());
-}
-
-std::size_t GradientSync::missing_momenta() const {
-  const Part& last = parts_.back();
-  return momenta_ == nullptr ? static_cast<std::size_t>(last.momentum + last.range.size()) * element_ : 0;
-}
-
-void GradientSync::ensure_momenta() {
-  if (const std::size_t bytes = missing_momenta()) momenta_ = replica_.allocate(bytes, &MemoryUse::momenta);
 }
 
 void GradientSync::entries_ready(int entry) {
@@ -155,7 +132,7 @@ void GradientSync::sum(std::size_t bucket) {
     comm_->wait(*gradients_done_);
   }
   enter(Phase::reduce, bucket);
-  if (!communicator_) return;
+  if (!communicator_) return optimizer_.clear_frozen(bucket, stream());
   const Range range = buckets_[bucket].range;
   const std::int64_t count = range.size();
   const DType type = rounded_ ? DType::bf16 : type_;
@@ -167,20 +144,12 @@ void GradientSync::sum(std::size_t bucket) {
     default: communicator_->reduce(data, count, type, 0, *comm_);
   }
   if (rounded_) rounded_->widen(bucket, *comm_);
+  optimizer_.clear_frozen(bucket, *comm_);
 }
 
 void GradientSync::update_bucket(std::size_t bucket) {
   enter(Phase::update, bucket);
-  const Part& part = parts_[bucket];
-  if (part.range.size() != 0) {
-    void* const args[] = {value(part.range.begin),
-                          gradient(part.range.begin),
-                          momentum_ ? momenta() + static_cast<std::size_t>(part.momentum) * element_ : nullptr,
-                          replica_.inputs(),
-                          replica_.results(),
-                          replica_.mixed() ? replica_.low_value(part.range.begin) : nullptr};
-    sgd_[bucket]->run(stream(), args, nullptr);
-  }
+  optimizer_.update(bucket, stream());
   if (!communicator_) return;
   enter(Phase::broadcast, bucket);
   const Range range = buckets_[bucket].range;
@@ -216,34 +185,25 @@ void GradientSync::update(bool norm) {
 }
 
 void GradientSync::compute_norm() {
-  auto* partials = static_cast<double*>(norm_partials_->data());
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    const Range own = part_of(bucket);
-    if (own.size() != 0) {
-      const std::int64_t first = (own.begin - buckets_[bucket].range.begin) / kNormBlock;
-      void* const args[] = {gradient(own.begin), partials + partial_offset_[bucket] + first};
-      partials_[bucket]->run(stream(), args, nullptr);
-    }
+    norm_.sum_own(bucket, stream());
     if (mode_ == Reduce::sharded && communicator_) share_partials(bucket);
   }
   if (mode_ == Reduce::master && scaling_ && communicator_)  // every replica adapts its own copy of the scale
-    communicator_->broadcast(partials, partial_offset_.back(), DType::f64, 0, *comm_);
+    communicator_->broadcast(norm_.partials(0), norm_.blocks(), DType::f64, 0, *comm_);
   else if (mode_ == Reduce::master && replica_.rank() != 0)
     return;
-  void* const args[] = {partials, replica_.inputs(), replica_.results(), replica_.scaler()};
-  finish_norm_->run(stream(), args, nullptr);
+  norm_.finish(stream());
 }
 
 void GradientSync::share_partials(std::size_t bucket) {
   const Range range = buckets_[bucket].range;
   for (int rank = 0; rank < communicator_->size(); ++rank)
     partial_bytes_[static_cast<std::size_t>(rank)] =
-        static_cast<std::size_t>(blocks_of(slice_of(range.size(), rank, communicator_->size()).size())) *
-        sizeof(double);
-  double* whole = static_cast<double*>(norm_partials_->data()) + partial_offset_[bucket];
-  const double* own = whole + (part_of(bucket).begin - range.begin) / kNormBlock;
-  communicator_->gather(own, whole, partial_bytes_, 0, *comm_);
-  communicator_->broadcast(whole, blocks_of(range.size()), DType::f64, 0, *comm_);
+        static_cast<std::size_t>(norm_blocks(slice_of(range.size(), rank, communicator_->size()))) * sizeof(double);
+  double* whole = norm_.partials(bucket);
+  communicator_->gather(norm_.own_partials(bucket), whole, partial_bytes_, 0, *comm_);
+  communicator_->broadcast(whole, norm_blocks(range), DType::f64, 0, *comm_);
 }
 
 void GradientSync::wait_for_weights() {
@@ -274,9 +234,11 @@ void GradientSync::gather_values() {
   synchronize();
 }
 
-void GradientSync::broadcast_momenta() {
+void GradientSync::broadcast_state() {
   if (!communicator_) return;
-  communicator_->broadcast(momenta(), replica_.table().size(), type_, 0, *comm_);
+  for (int slot = 0; slot < slots_of(optimizer_.rule()); ++slot)
+    communicator_->broadcast(optimizer_.state(static_cast<std::size_t>(slot), optimizer_.parts().front()),
+                             replica_.table().size(), type_, 0, *comm_);
   synchronize();
 }
 

@@ -1,6 +1,6 @@
-// Processes a bucket of gradients after backward has finished it: reduces it over the replicas, updates the weights and
-// sends the new weights to every replica. There is one GradientSync per replica. Its work runs on a communication
-// stream.
+// Processes a bucket of gradients after backward has finished it: reduces it over the replicas, lets the optimizer update
+// this replica's part, and sends the new weights to every replica. There is one GradientSync per replica. Its work runs
+// on a communication stream.
 //
 // With sharded updates and mixed precision, replicas gather the new weights in the type that layers read. This halves
 // the bytes. A replica then has only its own part of the full-precision values, until gather_values().
@@ -10,17 +10,16 @@
 #include <optional>
 #include <vector>
 
-#include "dp/optimizer.h"
 #include "dp/parallel_options.h"
+#include "engine/optimizer/gradient_norm.h"
+#include "engine/optimizer/local_optimizer.h"
 #include "engine/replica/replica.h"
 #include "engine/replica/rounded_gradients.h"
 
 namespace dp::engine {
 
-// The elements of a bucket that `rank` updates. That rank also stores their momenta.
+// The elements of a bucket that `rank` updates. That rank also stores their optimizer state.
 kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
-// Number of partial sums (doubles) of the gradient norm.
-std::int64_t norm_blocks(const std::vector<Bucket>& buckets);
 
 class GradientSync {
  public:
@@ -28,8 +27,8 @@ class GradientSync {
   // `reduce_dtype`: bf16; any other type means the gradients' own type. `scaling`: set if the loss, and hence the
   // gradients, are scaled. `keeps_values`: every replica needs all full-precision values after each step.
   GradientSync(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
-               std::vector<Bucket> buckets, const Failpoints& failpoints, DType reduce_dtype,
-               std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
+               std::vector<Bucket> buckets, const ParameterGroups& groups, const Failpoints& failpoints,
+               DType reduce_dtype, std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
   ~GradientSync();
   // Ends the work on the communication stream. Call it on all replicas before any of them is destroyed, because
   // replicas read each other's memory. Afterwards this object may only be destroyed.
@@ -37,13 +36,13 @@ class GradientSync {
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   kernels::Communicator* communicator() { return communicator_.get(); }  // may be null
+  LocalOptimizer& optimizer() { return optimizer_; }
 
   // Records the communication stream's work in `tracer` from now on. The tracer must outlive this object.
   void trace(Tracer& tracer);
 
   // Begins a step. `per_bucket`: updates each bucket as soon as it is reduced; otherwise update() updates all buckets.
-  // `momentum`: requires ensure_momenta() before.
-  void begin(std::int64_t step, bool per_bucket, bool momentum);
+  void begin(std::int64_t step, bool per_bucket);
   // Call it when the gradients of `bucket` are complete on this replica and backward no longer reads its weights. Once
   // per bucket and step, in bucket order.
   void bucket_ready(std::size_t bucket);
@@ -58,19 +57,9 @@ class GradientSync {
   void reset();
   // Copies the master's weights to every replica, e.g. after a load, and updates the copy that layers read.
   void broadcast_weights();
-  void broadcast_momenta();  // only if every replica stores all momenta (all_reduce)
-  void gather_values();      // gathers values that only their owners have updated
+  void broadcast_state();  // of the optimizer; only if every replica stores all of it (all_reduce)
+  void gather_values();    // gathers values that only their owners have updated
   void synchronize();
-
-  // This replica's part of the optimizer state, one per bucket, in bucket order: empty, the bucket, or a slice of it.
-  struct Part {
-    kernels::Range range;       // elements of the arenas
-    std::int64_t momentum = 0;  // element offset of the range in the momentum buffer
-  };
-  const std::vector<Part>& parts() const { return parts_; }
-  std::byte* momenta() { return momenta_ ? static_cast<std::byte*>(momenta_->data()) : nullptr; }
-  std::size_t missing_momenta() const;  // bytes that ensure_momenta() would allocate
-  void ensure_momenta();                // call it on all replicas before any begins a step
 
  private:
   kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
@@ -78,7 +67,6 @@ class GradientSync {
     return replica_.gradients() + static_cast<std::size_t>(element) * element_;
   }
   std::byte* value(std::int64_t element) { return replica_.values() + static_cast<std::size_t>(element) * element_; }
-  kernels::Range part_of(std::size_t bucket) const { return parts_[bucket].range; }
   // Mixed precision: converts a range of the values to the type that layers read.
   struct Cast {
     std::int64_t begin = 0;  // element
@@ -108,18 +96,15 @@ class GradientSync {
   std::unique_ptr<kernels::Event> gradients_done_;
   std::unique_ptr<kernels::Event> weights_arrived_;  // recorded after the last bucket
   bool arriving_ = false, values_apart_ = false;
-  std::vector<Part> parts_;                             // one per bucket
-  std::vector<std::unique_ptr<kernels::Op>> sgd_;       // one per bucket; null if this replica updates nothing
-  std::vector<std::unique_ptr<kernels::Op>> partials_;  // likewise
-  std::vector<std::vector<Cast>> casts_;                // per bucket: ranges that other replicas update
+  const std::vector<kernels::Range> own_;  // this replica's part of each bucket
+  LocalOptimizer optimizer_;
+  GradientNorm norm_;
+  std::vector<std::vector<Cast>> casts_;  // per bucket: ranges that other replicas update
   Cast cast_all_;
-  std::unique_ptr<kernels::Op> finish_norm_;
-  std::vector<std::int64_t> partial_offset_;  // in blocks; one more than buckets
-  std::vector<std::size_t> partial_bytes_;    // scratch memory: each rank's part of one bucket
-  std::unique_ptr<kernels::Buffer> norm_partials_, momenta_;
-  std::size_t next_ = 0;  // next bucket to become ready
+  std::vector<std::size_t> partial_bytes_;  // scratch memory: each rank's partial sums of one bucket's norm
+  std::size_t next_ = 0;                    // next bucket to become ready
   std::int64_t step_ = 0;
-  bool per_bucket_ = true, momentum_ = false;
+  bool per_bucket_ = true;
 };
 
 }  // namespace dp::engine

@@ -87,7 +87,7 @@ StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::st
 
 // With several ranks, a kind is identified by its global batch size: local sizes may differ between ranks.
 bool StepGraphs::is(const StepKind& kind, const StepKind& other) const {
-  return kind.momentum == other.momentum && kind.resident == other.resident &&
+  return kind.update == other.update && kind.resident == other.resident &&
          (members_.all_ranks ? kind.global == other.global : kind.rows == other.rows);
 }
 

@@ -26,7 +26,7 @@ namespace dp::engine {
 struct StepKind {
   std::int64_t rows = 0;    // of the batch, in this process
   std::int64_t global = 0;  // of the batch, in all processes
-  bool momentum = false;
+  UpdateKind update;
   bool resident = false;  // images are made on the device from a device-resident data set
 };
 

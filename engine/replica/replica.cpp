@@ -80,7 +80,7 @@ void Replica::set_scaler(const kernels::LossScaler& scaler) {
 }
 
 std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_t MemoryUse::*kind) {
-  const bool travels = kind == &MemoryUse::weights || kind == &MemoryUse::gradients || kind == &MemoryUse::momenta ||
+  const bool travels = kind == &MemoryUse::weights || kind == &MemoryUse::gradients || kind == &MemoryUse::optimizer ||
                        kind == &MemoryUse::statistics;
   auto buffer = travels ? context_->allocate_for_peers(bytes) : context_->allocate(bytes);
   held_.*kind += bytes;

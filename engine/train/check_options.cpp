@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "dp/error.h"
+#include "engine/optimizer/optimizer.h"
 
 namespace dp {
 namespace {
@@ -20,14 +21,6 @@ void at_least(std::int64_t value, std::int64_t lowest, const char* name) {
 
 void non_negative(double value, const char* name) {
   require(std::isfinite(value) && value >= 0, fmt::format("{} is {}; it must be finite and at least 0", name, value));
-}
-
-void check_sgd(const Sgd& sgd) {
-  non_negative(sgd.lr, "the learning rate");
-  non_negative(sgd.weight_decay, "the weight decay");
-  non_negative(sgd.momentum, "the momentum");
-  require(sgd.momentum < 1, fmt::format("the momentum is {}; it must be below 1", sgd.momentum));
-  require(!sgd.nesterov || sgd.momentum > 0, "Nesterov momentum requires a momentum above 0");
 }
 
 void check_schedule(const Schedule& schedule) {
@@ -52,7 +45,7 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   at_least(options.save_every_steps, 0, "the number of steps between checkpoints");
   at_least(options.checkpoint_hist, 0, "the number of checkpoints to keep");
   require(!options.profile || options.parallel.trace_steps > 0, "profile requires traced steps; set trace_steps");
-  check_sgd(options.sgd);
+  engine::check(options.optimizer);
   check_schedule(options.schedule);
   require(data.train != nullptr && data.test != nullptr, "the trainer requires a training set and a test set");
   for (const auto& part : {data.train, data.test}) {

@@ -6,6 +6,7 @@
 
 #include "dp/default_devices.h"
 #include "dp/error.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/replica/memory_room.h"
 #include "engine/train/passes.h"
 
@@ -35,7 +36,7 @@ class Run {
     std::vector<std::int64_t> train;
     if (training_) train.push_back(rows(*data_.train, options_.batch_size));
     std::size_t bytes = 0;
-    for (const MemoryUse& use : estimate_memory(model_, options_.parallel, train, {eval_rows()}))
+    for (const MemoryUse& use : estimate_memory(model_, options_.parallel, train, {eval_rows()}, options_.optimizer))
       bytes += resident_bytes(use, options_.parallel);
     return bytes;
   }
@@ -48,11 +49,14 @@ class Run {
     return slots(*data_.test, eval_rows()) + (training_ ? slots(*data_.train, options_.batch_size) : 0);
   }
 
-  // Bytes of copies of the parameters: one of the weights for their digest. A run that saves copies weights and momenta
-  // for a checkpoint. One more assembles the momenta on the CPU, and one more holds a moving average.
+  // Bytes of copies of the parameters: one of the weights for their digest. A run that saves copies weights and
+  // optimizer state for a checkpoint. One more assembles a slot of the state on the CPU, and one more holds a moving
+  // average.
   std::size_t of_copies() const {
     const bool saves = training_ && !options_.output_dir.empty() && !options_.dry_run;
-    const std::size_t copies = saves ? 2u + on_host_ + options_.parallel.ema_decay.has_value() : 1u;
+    const engine::UpdateKind update = engine::kind_of(options_.optimizer);
+    const auto slots = static_cast<unsigned>(update.state ? kernels::slots_of(update.rule) : 0);
+    const std::size_t copies = saves ? 1u + slots + on_host_ + options_.parallel.ema_decay.has_value() : 1u;
     return copies * static_cast<std::size_t>(model_.parameter_count()) * sizeof(float);
   }
 
@@ -104,7 +108,7 @@ std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& opti
   const bool one_for_gradients = options.reduce_dtype == DType::f32;
   std::size_t bytes = use.statistics + use.average + use.other + (one_for_gradients ? 0 : use.gradients);
   for (const std::size_t buffer :
-       {use.weights, one_for_gradients ? use.gradients : 0, use.momenta, use.activations + use.workspace})
+       {use.weights, one_for_gradients ? use.gradients : 0, use.optimizer, use.activations + use.workspace})
     bytes += engine::taken_on(Device{}, buffer);
   return bytes;
 }

@@ -24,9 +24,9 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   return report;
 }
 
-void prepare_batches(DataParallel& net, const Loader* train, const Loader& test) {
+void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer) {
   net.prepare(train ? train->batch_sizes() : std::vector<std::int64_t>{}, test.batch_sizes(),
-              train ? train->resident() : DeviceImages{}, test.resident());
+              train ? train->resident() : DeviceImages{}, test.resident(), optimizer);
 }
 
 std::int64_t eval_batch_size(const TrainerOptions& options) { return std::max<std::int64_t>(options.batch_size, 128); }

@@ -13,7 +13,7 @@ namespace dp {
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop);
 
 // Allocates the memory for every batch size of a run, including short last batches.
-void prepare_batches(DataParallel& net, const Loader* train, const Loader& test);
+void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer);
 
 std::int64_t eval_batch_size(const TrainerOptions& options);
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dp/error.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/train/run_folder.h"
 
 namespace dp {
@@ -80,6 +81,8 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
     if (value == config.end()) return std::string("none");
     return value->is_string() ? value->get<std::string>() : value->dump();
   };
+  const std::string optimizer = then.contains("optimizer") ? text(then, "optimizer") : "sgd";  // older ones: always SGD
+  require_equal(resumed, "optimizer", optimizer, text(now, "optimizer"));
   if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
   require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
   if (now.contains("logical-shards"))  // results depend on these options bit for bit
@@ -106,6 +109,16 @@ std::string shortened(const std::vector<std::string>& list) {
   std::string out;
   for (std::size_t i = 0; i < std::min<std::size_t>(list.size(), 8); ++i) out += (i ? "; " : "") + list[i];
   return list.size() > 8 ? out + fmt::format("; and {} more", list.size() - 8) : out;
+}
+
+// The tensors that the state of this optimizer has. `weights`: the model's state dict.
+NamedTensors state_like(const Model& model, const NamedTensors& weights, const OptimizerState& state) {
+  NamedTensors tensors;
+  for (const std::string_view slot : engine::slot_names(engine::rule_named(state.optimizer)))
+    for (const ParameterSpec& parameter : model.parameters())
+      for (const auto& [name, tensor] : weights)
+        if (name == parameter.name) tensors.emplace_back(std::string(slot) + "/" + name, tensor);
+  return tensors;
 }
 
 NamedTensors read_weights(const std::string& path) try {
@@ -215,8 +228,12 @@ void restore(DataParallel& net, const Resumed& resumed) {
   const Checkpoint& checkpoint = resumed.checkpoint;
   const std::string remedy = "resume with the model of the checkpoint";
   net.set_weights(fitting(own, checkpoint.weights, resumed.folder, remedy, nullptr));
-  if (!checkpoint.momenta.empty())
-    net.set_momenta(fitting(net.momenta(), checkpoint.momenta, resumed.folder, remedy, nullptr));
+  if (!checkpoint.optimizer.tensors.empty()) {
+    OptimizerState state = checkpoint.optimizer;
+    state.tensors =
+        fitting(state_like(net.model(), own, state), std::move(state.tensors), resumed.folder, remedy, nullptr);
+    net.set_optimizer_state(state);
+  }
   if (!checkpoint.average.empty() && net.options().ema_decay)
     net.set_average_weights(fitting(own, checkpoint.average, resumed.folder, remedy, nullptr));
   net.set_step_count(checkpoint.state.step);

@@ -23,6 +23,18 @@ std::string toml_value(const nlohmann::ordered_json& value) {
 
 double shortest(float value) { return std::stod(fmt::format("{}", value)); }  // 0.02, not 0.019999999552965164
 
+void add(nlohmann::ordered_json& json, const Sgd& sgd) {
+  json["momentum"] = shortest(sgd.momentum);
+  json["nesterov"] = sgd.nesterov;
+}
+
+std::string to_text(const ParameterGroup& group) {
+  std::string text = group.pattern + (group.vectors ? " of one dimension" : "") + ":";
+  if (group.frozen) return text + " frozen";
+  text += fmt::format(" lr x {}", group.lr_factor);
+  return group.weight_decay ? text + fmt::format(", weight decay {}", *group.weight_decay) : text;
+}
+
 }  // namespace
 
 nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions& options) {
@@ -34,10 +46,15 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   json["batch-size"] = options.batch_size;
   json["epochs"] = options.epochs;
   if (options.max_steps > 0) json["max-steps"] = options.max_steps;
-  json["lr"] = shortest(options.sgd.lr);
-  json["momentum"] = shortest(options.sgd.momentum);
-  json["nesterov"] = options.sgd.nesterov;
-  json["weight-decay"] = shortest(options.sgd.weight_decay);
+  json["optimizer"] = name_of(options.optimizer);
+  std::visit(
+      [&](const auto& optimizer) {
+        json["lr"] = shortest(optimizer.lr);
+        add(json, optimizer);
+        json["weight-decay"] = shortest(optimizer.weight_decay);
+      },
+      options.optimizer);
+  for (const ParameterGroup& group : parallel.parameter_groups) json["parameter-groups"].push_back(to_text(group));
   json["lr-scheduler"] = to_string(options.schedule.kind);
   const ScheduleKind kind = options.schedule.kind;
   if (kind == ScheduleKind::step) json["lr-step-size"] = options.schedule.step_size;

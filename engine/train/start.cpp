@@ -19,10 +19,10 @@ Start from_first(ProcessGroup& group, const Start& mine) {
 }
 
 // Takes part in the broadcasts of restore() and init_weights(), which run on rank 0.
-void follow(DataParallel& net, const Start& start) {
+void follow(DataParallel& net, const Start& start, const Optimizer& optimizer) {
   if (!start.resumed && !start.initialised) return;
   net.set_weights({});
-  if (start.momenta) net.set_momenta({});
+  if (start.state) net.set_optimizer_state({std::string(name_of(optimizer)), start.updates});
   if (start.average && net.options().ema_decay) net.set_average_weights({});
   net.set_step_count(start.step);
 }
@@ -53,7 +53,8 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     start.batch_in_epoch = had.batch_in_epoch;
     start.best_top1 = had.best_top1;
     start.resumed = true;
-    start.momenta = !resumed->checkpoint.momenta.empty();
+    start.state = !resumed->checkpoint.optimizer.tensors.empty();
+    start.updates = resumed->checkpoint.optimizer.updates;
     start.average = !resumed->checkpoint.average.empty();
     start.scaled = had.loss_scale.has_value();
     start.loss_scale = had.loss_scale.value_or(LossScale{});
@@ -61,7 +62,7 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
   start.initialised = !start.resumed && !options.init.empty();
   if (group != nullptr) start = from_first(*group, start);
   if (!leads)
-    follow(net, start);
+    follow(net, start, options.optimizer);
   else if (resumed)
     restore(net, *resumed);
   else if (start.initialised)

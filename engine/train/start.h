@@ -15,9 +15,10 @@ struct Start {
   std::int64_t step = 0, skipped = 0, epoch = 0, batch_in_epoch = 0;
   double best_top1 = -1;
   bool resumed = false, initialised = false;
-  bool momenta = false, average = false;  // whether the checkpoint holds them
-  bool writes = false;                    // whether rank 0 writes a run folder
-  bool scaled = false;                    // whether the checkpoint holds a loss scale
+  bool state = false, average = false;  // whether the checkpoint holds an optimizer's state and a moving average
+  std::int64_t updates = 0;             // of the optimizer
+  bool writes = false;                  // whether rank 0 writes a run folder
+  bool scaled = false;                  // whether the checkpoint holds a loss scale
   LossScale loss_scale{};
 };
 

@@ -160,7 +160,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   }
   start_from(state_->net, options, resumed, false, notice);
   Loader test = state_->test_loader();
-  prepare_batches(state_->net, nullptr, test);
+  prepare_batches(state_->net, nullptr, test, state_->options.optimizer);
   if (callbacks.on_start) callbacks.on_start(state_->net, options);
   StopRequest stop(options.stop, options.parallel.process_group);
   const auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop);

@@ -151,7 +151,7 @@ void TrainingRun::begin() {
         ErrorCode::usage,
         "'" + folder_.path() + "' already contains a run; continue with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
-  prepare_batches(net_, &train_, test_);
+  prepare_batches(net_, &train_, test_, options_.optimizer);
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
   folder_.begin(to_toml(config), continued_from);
 }
@@ -225,11 +225,12 @@ void TrainingRun::wait_ended() {
 
 void TrainingRun::train_one_step(const Batch& batch) {
   if (options_.unsaved != nullptr && !options_.dry_run) options_.unsaved->store(true);
-  Sgd sgd = options_.sgd;
+  Optimizer optimizer = options_.optimizer;
   const double per_step = 1.0 / static_cast<double>(batches_);
-  lr_ = static_cast<double>(sgd.lr) * options_.schedule.factor(static_cast<double>(state_.step) * per_step, per_step);
-  sgd.lr = static_cast<float>(lr_);
-  net_.train_step(batch, sgd);
+  lr_ = static_cast<double>(learning_rate(optimizer)) *
+        options_.schedule.factor(static_cast<double>(state_.step) * per_step, per_step);
+  learning_rate(optimizer) = static_cast<float>(lr_);
+  net_.train_step(batch, optimizer);
   ++state_.step, ++state_.batch_in_epoch;
   unsaved_ = true;
   meter_.add(batch.size());
@@ -299,7 +300,7 @@ void TrainingRun::save(const std::string& name, bool must) {
   meter_.pause();
   try {
     state_.loss_scale = net_.loss_scale();
-    const Checkpoint checkpoint{state_, net_.weights(), net_.momenta(),
+    const Checkpoint checkpoint{state_, net_.weights(), net_.optimizer_state(),
                                 options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{}};
     require_finite(checkpoint.weights);
     if (folder_.writes()) {

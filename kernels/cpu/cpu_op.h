@@ -52,7 +52,7 @@ std::unique_ptr<HostOp> make(const Reorder& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const Fill& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const Accumulate& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const MovingAverage& desc, const CpuOpOptions& options);
-std::unique_ptr<HostOp> make(const SgdUpdate& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const OptimizerUpdate& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const GradNormPartials& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const GradNormFinish& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const GatherImages& desc, const CpuOpOptions& options);

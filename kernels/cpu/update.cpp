@@ -1,4 +1,4 @@
-// SgdUpdate, MovingAverage and the gradient norm. Compiled with -ffp-contract=off: an element's new value must not
+// OptimizerUpdate, MovingAverage and the gradient norm. Compiled with -ffp-contract=off: an element's new value must not
 // depend on whether the vector loop or its remainder computes it, which changes with the split of a range.
 #include <algorithm>
 #include <atomic>
@@ -12,56 +12,66 @@
 namespace dp::kernels {
 namespace {
 
-struct Rates {
-  float lr, momentum, decay, clip;
-};
-
-// The update of PyTorch's SGD on [begin, end). Returns 0, or NaN if an updated weight is NaN or infinite.
-template <bool kMomentum, bool kNesterov>
-float update_range(float* __restrict weights, const float* __restrict gradients, float* __restrict momenta, Rates rates,
-                   std::int64_t begin, std::int64_t end) {
+// Updates [begin, end). Returns 0, or NaN if an updated weight is NaN or infinite. `first` and `second`: the state.
+template <typename Element>
+float update_range(float* __restrict weights, const float* __restrict gradients, float* __restrict first,
+                   float* __restrict second, const Element element, std::int64_t begin, std::int64_t end) {
   float poison = 0;
 #pragma omp simd reduction(+ : poison)
   for (std::int64_t i = begin; i < end; ++i) {
-    const float gradient = rates.clip * gradients[i] + rates.decay * weights[i];
-    float direction = gradient;
-    if constexpr (kMomentum) {
-      const float m = rates.momentum * momenta[i] + gradient;
-      momenta[i] = m;
-      direction = kNesterov ? gradient + rates.momentum * m : m;
-    }
-    const float updated = weights[i] - rates.lr * direction;
+    float a = 0, b = 0;
+    if constexpr (Element::kSlots > 0) a = first[i];
+    if constexpr (Element::kSlots > 1) b = second[i];
+    const float updated = element(gradients[i], weights[i], a, b);
+    if constexpr (Element::kSlots > 0) first[i] = a;
+    if constexpr (Element::kSlots > 1) second[i] = b;
     weights[i] = updated;
     poison += updated * 0.0f;
   }
   return poison;
 }
 
-class SgdOp : public HostOp {
+// The end of the run of elements from `begin` that belong to one group.
+std::int64_t end_of_run(const std::uint8_t* groups, std::int64_t begin, std::int64_t end) {
+  if (groups == nullptr) return end;
+  std::int64_t next = begin / kGroupElements + 1;
+  while (next * kGroupElements < end && groups[next] == groups[begin / kGroupElements]) ++next;
+  return std::min(end, next * kGroupElements);
+}
+
+class OptimizerOp : public HostOp {
  public:
-  SgdOp(const SgdUpdate& d, const CpuOpOptions& options)
-      : count_(d.count), threads_(threads_for(options.threads, d.count * 12)) {}
+  OptimizerOp(const OptimizerUpdate& d, const CpuOpOptions& options)
+      : desc_(d), threads_(threads_for(options.threads, d.count * 12)) {}
   std::string implementation() const override { return "own:simd"; }
 
   void execute(std::span<void* const> args, void*) override {
     float* weights = static_cast<float*>(args[0]);
     const float* gradients = static_cast<const float*>(args[1]);
-    float* momenta = static_cast<float*>(args[2]);
-    const StepInputs& step = *static_cast<const StepInputs*>(args[3]);
-    StepResults& results = *static_cast<StepResults*>(args[4]);
+    float* first = static_cast<float*>(args[2]);
+    float* second = static_cast<float*>(args[3]);
+    const auto* groups = static_cast<const std::uint8_t*>(args[4]);
+    const UpdateInputs& update = static_cast<const StepInputs*>(args[5])->update;
+    StepResults& results = *static_cast<StepResults*>(args[6]);
     if (results.skip != 0) return;
-    const Rates rates{step.lr, step.momentum, step.weight_decay, results.clip};
-    const auto update = momenta == nullptr   ? update_range<false, false>
-                        : step.nesterov != 0 ? update_range<true, true>
-                                             : update_range<true, false>;
-    parallel_ranges(threads_, count_, 16, [=, &results](std::int64_t begin, std::int64_t end) {
-      const float poison = update(weights, gradients, momenta, rates, begin, end);
-      if (poison != 0) std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
+    const float clip = results.clip;
+    const std::int64_t number = number_of(update, results);
+    with_element(desc_.rule, first != nullptr, [&]<typename Element>() {
+      parallel_ranges(threads_, desc_.count, kGroupElements, [=, &update, &results](std::int64_t at, std::int64_t end) {
+        while (at < end) {
+          const std::int64_t next = end_of_run(groups, at, end);
+          const int group = groups != nullptr ? groups[at / kGroupElements] : 0;
+          const Element element({update.groups[group], update.constants, clip, number});
+          if (update_range(weights, gradients, first, second, element, at, next) != 0)
+            std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
+          at = next;
+        }
+      });
     });
   }
 
  private:
-  std::int64_t count_;
+  OptimizerUpdate desc_;
   int threads_;
 };
 
@@ -148,8 +158,8 @@ class GradNormFinishOp : public HostOp {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const SgdUpdate& d, const CpuOpOptions& options) {
-  return std::make_unique<SgdOp>(d, options);
+std::unique_ptr<HostOp> make(const OptimizerUpdate& d, const CpuOpOptions& options) {
+  return std::make_unique<OptimizerOp>(d, options);
 }
 std::unique_ptr<HostOp> make(const MovingAverage& d, const CpuOpOptions& options) {
   return std::make_unique<MovingAverageOp>(d, options);

@@ -88,7 +88,7 @@ std::unique_ptr<CudaOp> make(const Reorder& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const Fill& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const Accumulate& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const SgdUpdate& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const OptimizerUpdate& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const GradNormPartials& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const GradNormFinish& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const GatherImages& desc, const CudaOpOptions& options);

@@ -51,7 +51,7 @@ std::unique_ptr<HostOp> make(const Reorder& desc);
 std::unique_ptr<HostOp> make(const Fill& desc);
 std::unique_ptr<HostOp> make(const Accumulate& desc);
 std::unique_ptr<HostOp> make(const MovingAverage& desc);
-std::unique_ptr<HostOp> make(const SgdUpdate& desc);
+std::unique_ptr<HostOp> make(const OptimizerUpdate& desc);
 std::unique_ptr<HostOp> make(const GradNormPartials& desc);
 std::unique_ptr<HostOp> make(const GradNormFinish& desc);
 std::unique_ptr<HostOp> make(const GatherImages& desc);

@@ -7,28 +7,38 @@
 namespace dp::kernels::reference {
 namespace {
 
-class SgdOp final : public ReferenceOp<SgdUpdate> {
+// Returns the new weight. `velocity` is null without momentum.
+double sgd(const UpdateInputs::Group& group, const SgdConstants& constants, double gradient, double weight,
+           double* velocity) {
+  const double lr = group.lr, momentum = constants.momentum;
+  gradient += static_cast<double>(group.weight_decay) * weight;
+  if (!velocity) return weight - lr * gradient;
+  *velocity = momentum * *velocity + gradient;
+  return weight - lr * (constants.nesterov ? gradient + momentum * *velocity : *velocity);
+}
+
+class OptimizerOp final : public ReferenceOp<OptimizerUpdate> {
  public:
-  explicit SgdOp(const SgdUpdate& desc) : ReferenceOp(desc, {}) { require(desc.count >= 0, "the count is negative"); }
+  explicit OptimizerOp(const OptimizerUpdate& desc) : ReferenceOp(desc, {}) {
+    require(desc.count >= 0, "the count is negative");
+  }
 
   void execute(std::span<void* const> args, void*) override {
     double* weights = f64(args[0]);
     const double* gradients = f64(args[1]);
-    double* momenta = f64(args[2]);
-    const auto& inputs = *static_cast<const StepInputs*>(args[3]);
-    auto& results = *static_cast<StepResults*>(args[4]);
+    const auto* groups = static_cast<const std::uint8_t*>(args[4]);
+    const UpdateInputs& inputs = static_cast<const StepInputs*>(args[5])->update;
+    auto& results = *static_cast<StepResults*>(args[6]);
     if (results.skip) return;
-    const double lr = inputs.lr, momentum = inputs.momentum, decay = inputs.weight_decay, clip = results.clip;
     for (std::int64_t i = 0; i < desc_.count; ++i) {
-      const double gradient = clip * gradients[i] + decay * weights[i];
-      double direction = gradient;
-      if (momenta) {
-        momenta[i] = momentum * momenta[i] + gradient;
-        direction = inputs.nesterov ? gradient + momentum * momenta[i] : momenta[i];
+      const UpdateInputs::Group& group = inputs.groups[groups ? groups[i / kGroupElements] : 0];
+      const double gradient = static_cast<double>(results.clip) * gradients[i];
+      double* const first = args[2] ? f64(args[2]) + i : nullptr;
+      switch (desc_.rule) {
+        case UpdateRule::sgd: weights[i] = sgd(group, inputs.constants.sgd, gradient, weights[i], first); break;
       }
-      weights[i] -= lr * direction;
       if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
-      if (desc_.copy) f64(args[5])[i] = rounded(weights[i], *desc_.copy);
+      if (desc_.copy) f64(args[7])[i] = rounded(weights[i], *desc_.copy);
     }
   }
 };
@@ -105,7 +115,7 @@ class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const SgdUpdate& desc) { return std::make_unique<SgdOp>(desc); }
+std::unique_ptr<HostOp> make(const OptimizerUpdate& desc) { return std::make_unique<OptimizerOp>(desc); }
 std::unique_ptr<HostOp> make(const MovingAverage& desc) { return std::make_unique<MovingAverageOp>(desc); }
 std::unique_ptr<HostOp> make(const GradNormPartials& desc) { return std::make_unique<GradNormPartialsOp>(desc); }
 std::unique_ptr<HostOp> make(const GradNormFinish& desc) { return std::make_unique<GradNormFinishOp>(desc); }

@@ -53,16 +53,17 @@ TEST_CASE("a checkpoint is loaded as it was saved, again and again") {
   CHECK(run.holds("best", 3));
 }
 
-TEST_CASE("a checkpoint may lack momenta and hold a state that JSON cannot represent") {
+TEST_CASE("a checkpoint may lack optimizer state and hold a state that JSON cannot represent") {
   const Run run;
   dp::Checkpoint checkpoint = checkpoint_at(1);
-  checkpoint.momenta.clear();
+  checkpoint.optimizer = {};
   checkpoint.state.best_top1 = NAN;
   checkpoint.state.dataset = "\"\\\n\x01 \xff";
   checkpoint.state.config.clear();
   dp::save_checkpoint(run.folder + "/last", checkpoint);
   const dp::Checkpoint loaded = dp::load_checkpoint(run.folder + "/last");
-  CHECK(loaded.momenta.empty());
+  CHECK(loaded.optimizer.optimizer.empty());
+  CHECK(loaded.optimizer.tensors.empty());
   CHECK(loaded.state.best_top1 == -1);
   CHECK(loaded.state.dataset == "\"\\\n\x01 \xef\xbf\xbd");
   CHECK(loaded.state.config.empty());

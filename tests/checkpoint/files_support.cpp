@@ -71,21 +71,25 @@ Checkpoint checkpoint_at(std::int64_t step) {
                       .best_top1 = value / 3,
                       .config = "{\"lr\": 0.1}"};
   checkpoint.weights = {{"fc1.weight", filled({16, 9}, value)}, {"fc1.bias", filled({16}, value + 0.5)}};
-  checkpoint.momenta = {{"fc1.weight", filled({16, 9}, -value)}, {"fc1.bias", filled({16}, -value - 0.5)}};
+  checkpoint.optimizer = {"sgd",
+                          step,
+                          {{"momentum_buffer/fc1.weight", filled({16, 9}, -value)},
+                           {"momentum_buffer/fc1.bias", filled({16}, -value - 0.5)}}};
   return checkpoint;
 }
 
 bool is_checkpoint_at(const Checkpoint& c, std::int64_t step) {
   const auto value = static_cast<double>(step);
-  const auto tensors_are = [&](const NamedTensors& tensors, double weight, double bias) {
-    return tensors.size() == 2 && tensors[0].first == "fc1.bias" && all_are(tensors[0].second, bias) &&
-           tensors[1].first == "fc1.weight" && tensors[1].second.shape() == Shape{16, 9} &&
+  const auto tensors_are = [&](const NamedTensors& tensors, const std::string& prefix, double weight, double bias) {
+    return tensors.size() == 2 && tensors[0].first == prefix + "fc1.bias" && all_are(tensors[0].second, bias) &&
+           tensors[1].first == prefix + "fc1.weight" && tensors[1].second.shape() == Shape{16, 9} &&
            all_are(tensors[1].second, weight);
   };
   return c.state.model == "mlp" && c.state.dataset == "digits" && c.state.step == step && c.state.epoch == step / 10 &&
          c.state.batch_in_epoch == step % 10 && c.state.seed == ~std::uint64_t{0} && c.state.global_batch == 64 &&
          c.state.best_top1 == value / 3 && c.state.config == "{\"lr\": 0.1}" &&
-         tensors_are(c.weights, value, value + 0.5) && tensors_are(c.momenta, -value, -value - 0.5);
+         tensors_are(c.weights, "", value, value + 0.5) && c.optimizer.optimizer == "sgd" &&
+         c.optimizer.updates == step && tensors_are(c.optimizer.tensors, "momentum_buffer/", -value, -value - 0.5);
 }
 
 int count_hidden(const std::string& folder) {

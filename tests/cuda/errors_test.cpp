@@ -113,12 +113,12 @@ TEST_CASE("simulated GPUs: replicas of one GPU that together exceed its memory a
   {
     DataParallel net(model, on_gpus(2, 1));
     simt::simulation().device_memory = 2 * weights + (std::size_t{4} << 20);
-    CHECK_THAT(
-        text_of([&] { net.prepare({2048}); }),
-        Catch::Contains("a batch of 2048: activations and momenta of 2 replicas need") && Catch::Contains("(cuda:0)"));
+    CHECK_THAT(text_of([&] { net.prepare({2048}); }),
+               Catch::Contains("a batch of 2048: activations and optimizer state of 2 replicas need") &&
+                   Catch::Contains("(cuda:0)"));
     simt::simulation().device_memory = std::size_t{1} << 30;
     CHECK(text_of([&] { net.prepare({16}); }).empty());
-    net.train_step(random_batch(model, 16), {.lr = 0.01f, .momentum = 0.9f});
+    net.train_step(random_batch(model, 16), Sgd{.lr = 0.01f, .momentum = 0.9f});
     CHECK(net.take_stats().samples == 16);
   }
   check_nothing_left();

@@ -44,13 +44,13 @@ TEST_CASE("bits: update") {
   Random random(71, RandomUse::synthetic);
   OpRig rig(DeviceKind::cuda);
   for (const std::int64_t count : {13, 4099})
-    for (const std::uint32_t nesterov : {0u, 1u}) {
+    for (const bool nesterov : {false, true}) {
       const std::string what = std::to_string(count) + (nesterov ? "-nesterov" : "");
       StepResults results;
       results.clip = 0.37f;
       HostTensor w = random_tensor({count}, random), m = random_tensor({count}, random);
       const HostTensor g = random_tensor({count}, random);
-      sgd_update(rig, w, g, &m, {.lr = 0.3f, .momentum = 0.9f, .weight_decay = 5e-2f, .nesterov = nesterov}, results);
+      sgd_update(rig, w, g, &m, {.lr = 0.3f, .momentum = 0.9f, .nesterov = nesterov, .weight_decay = 5e-2f}, results);
       print("sgd_update", what + "-weights", w.values);
       print("sgd_update", what + "-momenta", m.values);
       const std::vector<double> partials = grad_norm_partials(rig, g);

@@ -22,7 +22,7 @@ const Model& two_layers() {
 void three_steps(const Model& model, const DataParallelOptions& options) {
   DataParallel net(model, options);
   for (std::uint64_t i = 0; i < 3; ++i)
-    net.train_step(random_batch(model, 5, i), {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
+    net.train_step(random_batch(model, 5, i), Sgd{.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
   CHECK(net.take_stats().samples == 15);
   CHECK(net.replicas_identical());
 }
@@ -47,7 +47,7 @@ LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
   std::uint64_t number = 0;
   const auto train = [&](int steps) {
     for (int i = 0; i < steps; ++i)
-      net.train_step(random_batch(two_layers(), 2, number++), {.lr = 0.05f, .momentum = 0.9f});
+      net.train_step(random_batch(two_layers(), 2, number++), Sgd{.lr = 0.05f, .momentum = 0.9f});
     net.take_stats();
   };
   train(8);  // until the pinned slots have grown, which waits for the devices
@@ -106,7 +106,7 @@ TEST_CASE("race detector: each edge left out of a step's graph is detected") {
     options.bucket_bytes = 4000;
     DataParallel net(model, options);
     const auto train = [&](int steps) {
-      for (int i = 0; i < steps; ++i) net.train_step(random_batch(model, 2), {.lr = 0.05f, .momentum = 0.9f});
+      for (int i = 0; i < steps; ++i) net.train_step(random_batch(model, 2), Sgd{.lr = 0.05f, .momentum = 0.9f});
       net.take_stats();
     };
     train(1);
@@ -178,7 +178,7 @@ TEST_CASE("race detector: the wrapper's steps, gathered loss, evaluation and acc
   for (std::uint64_t i = 0; i < 2; ++i) {
     const Batch batch = random_batch(model, 6, i);
     net.backward(cross_entropy(net.forward(batch.images), batch.labels).grad);
-    net.step({.lr = 0.1f, .momentum = 0.9f});
+    net.step(Sgd{.lr = 0.1f, .momentum = 0.9f});
     net.evaluate(batch);
   }
   CHECK(net.take_stats().samples == 12);

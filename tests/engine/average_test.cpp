@@ -15,7 +15,7 @@ DataParallelOptions averaging(int replicas) {
 
 void train(DataParallel& net, std::uint64_t steps) {
   for (std::uint64_t step = 0; step < steps; ++step)
-    net.train_step(random_batch(net.model(), 9, step), {.lr = 0.1f, .momentum = 0.9f});
+    net.train_step(random_batch(net.model(), 9, step), Sgd{.lr = 0.1f, .momentum = 0.9f});
 }
 
 // Predictions of one replica with the given weights and running statistics.

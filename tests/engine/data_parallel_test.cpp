@@ -71,7 +71,7 @@ TEST_CASE("more replicas than samples train the same network") {
     DataParallelOptions options = on_cpus(replicas);
     options.check_replicas = true;
     DataParallel net(model, options);
-    net.train_step(batch, {.lr = 1.0f});
+    net.train_step(batch, Sgd{.lr = 1.0f});
     return net.weights();
   };
   CHECK(worst_error(moved(5), moved(1), &origin).error <= 1e-5);
@@ -93,7 +93,7 @@ TEST_CASE("the wrapper's step and the fused step reach the same weights") {
   }
 }
 
-TEST_CASE("weights and momenta are returned as they were set, for any number of replicas and every reduce") {
+TEST_CASE("weights and optimizer state are returned as they were set, for any number of replicas and every reduce") {
   const Model model = small_convnet();
   const Sgd sgd{.lr = 0.1f, .momentum = 0.9f};
   DataParallel source(model, on_cpus(1));
@@ -105,9 +105,9 @@ TEST_CASE("weights and momenta are returned as they were set, for any number of 
     options.bucket_bytes = 2000;
     DataParallel net(model, options);
     net.set_weights(source.weights());
-    net.set_momenta(source.momenta());
+    net.set_optimizer_state(source.optimizer_state());
     CHECK(bit_equal(net.weights(), source.weights()));
-    CHECK(bit_equal(net.momenta(), source.momenta()));
+    CHECK(bit_equal(net.optimizer_state().tensors, source.optimizer_state().tensors));
     CHECK(net.replicas_identical());
   }
   CHECK_THROWS_WITH(source.set_weights({{"nothing", Tensor(Shape{1})}}), Catch::Contains("nothing"));
@@ -145,7 +145,7 @@ TEST_CASE("five steps at 0.001 on several replicas equal one replica to 1e-4 of 
     options.dropout = false;
     DataParallel net(model, options);
     for (std::uint64_t step = 0; step < 5; ++step)
-      net.train_step(random_batch(model, 12, step), {.lr = 0.001f, .momentum = 0.9f});
+      net.train_step(random_batch(model, 12, step), Sgd{.lr = 0.001f, .momentum = 0.9f});
     return net.weights();
   };
   const auto origin = DataParallel(model, on_cpus(1)).weights();
@@ -167,7 +167,7 @@ TEST_CASE("clipping scales the gradient to the requested norm") {
     DataParallelOptions options = on_cpus(replicas);
     options.clip_grad_norm = 0.01;
     DataParallel net(model, options);
-    net.train_step(batch, {.lr = 1.0f});
+    net.train_step(batch, Sgd{.lr = 1.0f});
     double moved = 0;
     const auto weights = net.weights();
     for (std::size_t i = 0; i < weights.size(); ++i)

@@ -67,16 +67,16 @@ TEST_CASE("data sets that would give other images are not made device-resident")
   wrong.samples = Tensor(Shape{1}, DType::i64);
   wrong.labels = Tensor(Shape{1}, DType::i32);
   wrong.resident.set = other;
-  CHECK_THROWS_WITH(net.train_step(wrong, {}), Catch::Contains("do not fit model"));
+  CHECK_THROWS_WITH(net.train_step(wrong, Sgd{}), Catch::Contains("do not fit model"));
   const Model model = small_convnet();
   DataParallel reference(model, on_reference());
   Batch batch;
   batch.samples = Tensor(Shape{2}, DType::i64);
   batch.labels = Tensor(Shape{2}, DType::i32);
   batch.resident.set = read_images(RandomImages(model.input(), 7, 4));
-  CHECK_THROWS_WITH(reference.train_step(batch, {}), Catch::Contains("does not make its own images"));
+  CHECK_THROWS_WITH(reference.train_step(batch, Sgd{}), Catch::Contains("does not make its own images"));
   batch.samples.data<std::int64_t>()[1] = 4;
-  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("sample 4 of a set of 4"));
+  CHECK_THROWS_WITH(net.train_step(batch, Sgd{}), Catch::Contains("sample 4 of a set of 4"));
   batch.samples.data<std::int64_t>()[1] = 3;
   CHECK_THROWS_WITH(net.prepare({1}, {}, {.set = other}, {}), Catch::Contains("do not fit model"));
   CHECK_THROWS_WITH(net.prepare({}, {1}, {}, {.set = other}), Catch::Contains("do not fit model"));
@@ -88,13 +88,13 @@ TEST_CASE("data sets that would give other images are not made device-resident")
       wrong_set->normalization.std.back() = 0;
     Batch of_it = batch;
     of_it.resident.set = wrong_set;
-    CHECK_THROWS_WITH(DataParallel(model, on_cpus(1)).train_step(of_it, {}),
+    CHECK_THROWS_WITH(DataParallel(model, on_cpus(1)).train_step(of_it, Sgd{}),
                       Catch::Contains("padded by 0 or more pixels"));
   }
   auto floats = std::make_shared<ImageSet>(*batch.resident.set);
   floats->images = Tensor(floats->images.shape());
   batch.resident.set = floats;
-  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("bytes"));
+  CHECK_THROWS_WITH(net.train_step(batch, Sgd{}), Catch::Contains("bytes"));
 }
 
 TEST_CASE("training from a device-resident data set reaches the same weights, and the record states it") {

@@ -82,7 +82,7 @@ TEST_CASE("a step's dropout depends on seed, layer, step and sample, not on repl
         std::set<Mask> masks;
         for (std::uint64_t step = 0; step < 4; ++step) {
           INFO(replicas << " replicas, " << micro_batches << " micro-batches, step " << step);
-          net.train_step(batch, {.lr = 0.01f});
+          net.train_step(batch, Sgd{.lr = 0.01f});
           CHECK(kept(net, "a") == expected(7, kLayerA, step, samples));
           CHECK(kept(net, "b") == expected(7, kLayerB, step, samples));
           masks.insert({kept(net, "a"), kept(net, "b")});
@@ -107,14 +107,14 @@ TEST_CASE("each forward of the wrapper draws new masks") {
       CHECK(net.step_count() == static_cast<std::int64_t>(step) + 1);
     }
     forward_and_backward();
-    net.step({.lr = 0});
+    net.step(Sgd{.lr = 0});
     check_step(net, 3);
     CHECK(net.step_count() == 4);
     net.forward(batch.images);  // a forward without backward; it is step 4
     forward_and_backward();
     check_step(net, 5);
     CHECK(net.step_count() == 6);
-    net.train_step(batch, {.lr = 0});
+    net.train_step(batch, Sgd{.lr = 0});
     check_step(net, 6);
     net.predict(batch.images);
     net.evaluate(batch);

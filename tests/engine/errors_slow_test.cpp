@@ -26,7 +26,7 @@ TEST_CASE("two hundred failures of one of eight replicas leak no thread and end 
   for (int i = 0; i < 200; ++i) {
     const auto start = std::chrono::steady_clock::now();
     DataParallel net(model, on_cpus(8));
-    CHECK_THROWS_AS(net.train_step(random_batch(model, 16), {}), Error);
+    CHECK_THROWS_AS(net.train_step(random_batch(model, 16), Sgd{}), Error);
     CHECK(in_time(start, 1));
     if (i == 0) threads = thread_count();
   }

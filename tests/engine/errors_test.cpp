@@ -18,7 +18,7 @@ namespace {
 std::string failure_of(const Model& model, const DataParallelOptions& options, int steps, ErrorCode* code = nullptr) {
   try {
     DataParallel net(model, options);
-    for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
+    for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f, .momentum = 0.9f});
   } catch (const Error& error) {
     if (code != nullptr) *code = error.code();
     return error.what();
@@ -81,20 +81,20 @@ TEST_CASE("of several failures the lowest device is reported with the others att
   FailEnvironment fail("throw:scatter:step0");
   DataParallel net(small_convnet(), on_cpus(4));
   try {
-    net.train_step(random_batch(net.model(), 8), {});
+    net.train_step(random_batch(net.model(), 8), Sgd{});
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(std::string(error.what()).find("replica 0") != std::string::npos);
     CHECK(error.others().size() == 3);
   }
-  CHECK_THROWS_WITH(net.train_step(random_batch(net.model(), 8), {}), Catch::Contains("destroy"));
+  CHECK_THROWS_WITH(net.train_step(random_batch(net.model(), 8), Sgd{}), Catch::Contains("destroy"));
 }
 
 TEST_CASE("a stalled replica changes nothing but the time") {
   const Model model = small_convnet();
   const auto weights = [&] {
     DataParallel net(model, on_cpus(2));
-    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.1f});
+    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f});
     return net.weights();
   };
   const auto expected = weights();
@@ -129,10 +129,11 @@ TEST_CASE("NaN: skip leaves weights and momenta unchanged on every replica and c
     options.on_nonfinite = OnNonfinite::skip;
     const auto after = [&](int steps) {
       DataParallel net(model, options);
-      for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.1f, .momentum = 0.9f});
+      for (int step = 0; step < steps; ++step)
+        net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f, .momentum = 0.9f});
       CHECK(net.replicas_identical());
       auto state = net.weights();
-      for (auto& momentum : net.momenta()) state.push_back(momentum);
+      for (auto& momentum : net.optimizer_state().tensors) state.push_back(momentum);
       return std::pair(state, net.take_stats().skipped);
     };
     const auto [expected, none] = after(2);
@@ -152,9 +153,9 @@ TEST_CASE("NaN: a skipped step leaves running statistics and the epoch's loss re
   Batch bad = random_batch(model, 8);
   bad.images = bad.images.clone();
   bad.images.span<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  net.train_step(random_batch(model, 8), {.lr = 0.1f});
-  net.train_step(bad, {.lr = 0.1f});
-  net.train_step(random_batch(model, 8, 3), {.lr = 0.1f});
+  net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f});
+  net.train_step(bad, Sgd{.lr = 0.1f});
+  net.train_step(random_batch(model, 8, 3), Sgd{.lr = 0.1f});
   const Stats stats = net.take_stats();
   CHECK(stats.skipped == 1);
   CHECK(std::isfinite(stats.loss()));
@@ -172,14 +173,14 @@ TEST_CASE("inputs of different batch sizes are rejected with both sizes named") 
   DataParallel net(model, on_cpus(2));
   Batch batch = random_batch(model, 8);
   batch.labels = Tensor(Shape{7}, DType::i32);
-  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("8 images") && Catch::Contains("7 labels"));
+  CHECK_THROWS_WITH(net.train_step(batch, Sgd{}), Catch::Contains("8 images") && Catch::Contains("7 labels"));
   batch = random_batch(model, 8);
   batch.images = Tensor(Shape{8, 3, 12, 12});
-  CHECK_THROWS_WITH(net.train_step(batch, {}), Catch::Contains("(8, 3, 12, 12)"));
-  CHECK_THROWS_AS(net.train_step(Batch{}, {}), Error);
+  CHECK_THROWS_WITH(net.train_step(batch, Sgd{}), Catch::Contains("(8, 3, 12, 12)"));
+  CHECK_THROWS_AS(net.train_step(Batch{}, Sgd{}), Error);
   CHECK_THROWS_AS(net.forward(Tensor()), Error);
   CHECK_THROWS_AS(net.backward(Tensor(Shape{8, 7})), Error);
-  net.train_step(random_batch(model, 8), {});  // a refused batch leaves the engine usable
+  net.train_step(random_batch(model, 8), Sgd{});  // a refused batch leaves the engine usable
 }
 
 TEST_CASE("invalid options are rejected") {

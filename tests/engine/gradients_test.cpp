@@ -80,7 +80,7 @@ TEST_CASE("the loss on the replicas and the loss gathered on the master reach th
     options.loss = loss;
     options.label_smoothing = 0.1f;
     DataParallel net(model, options);
-    net.train_step(batch, {.lr = 0.1f});
+    net.train_step(batch, Sgd{.lr = 0.1f});
     const Stats stats = net.take_stats();
     CHECK(stats.samples == 11);
     return std::pair(net.weights(), stats);
@@ -104,7 +104,7 @@ TEST_CASE("a batch with fewer rows than micro-batches trains alike with local an
       options.loss = loss;
       options.grad_accum_steps = 4;
       DataParallel net(model, options);
-      net.train_step(batch, {.lr = 0.1f});
+      net.train_step(batch, Sgd{.lr = 0.1f});
       CHECK(net.take_stats().samples == 3);
       return net.weights();
     };
@@ -123,8 +123,8 @@ TEST_CASE("every reduce reaches the same weights bit for bit, with buckets of an
     DataParallel net(model, options);
     for (std::uint64_t step = 0; step < 4; ++step)
       net.train_step(random_batch(model, 9, step),
-                     {.lr = 0.05f, .momentum = 0.9f, .nesterov = true, .weight_decay = 1e-3f});
-    const auto momenta = net.momenta();
+                     Sgd{.lr = 0.05f, .momentum = 0.9f, .nesterov = true, .weight_decay = 1e-3f});
+    const auto momenta = net.optimizer_state().tensors;
     auto state = net.weights();
     state.insert(state.end(), momenta.begin(), momenta.end());
     return state;
@@ -147,7 +147,7 @@ TEST_CASE("the micro-batches of one step equal the whole batch") {
     const Batch batch = random_batch(model, rows);
     const auto moved = [&](const DataParallelOptions& options) {
       DataParallel net(model, options);
-      net.train_step(batch, {.lr = 1.0f});
+      net.train_step(batch, Sgd{.lr = 1.0f});
       CHECK(net.take_stats().samples == rows);
       return net.weights();
     };
@@ -172,7 +172,7 @@ TEST_CASE("dropout does not depend on the number of replicas or micro-batches") 
     DataParallelOptions options = on_cpus(replicas);
     options.grad_accum_steps = micros;
     DataParallel net(model, options);
-    net.train_step(batch, {.lr = 0.5f});
+    net.train_step(batch, Sgd{.lr = 0.5f});
     return net.weights();
   };
   const auto origin = DataParallel(model, on_cpus(1)).weights();

@@ -33,7 +33,7 @@ std::string digest_after_six_steps(int replicas, BatchNormMode mode, std::int64_
   int steps = 0;
   for (const Batch& each : loader.epoch(1)) {
     if (steps++ == 6) break;
-    net.train_step(each, {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 5e-4f});
+    net.train_step(each, Sgd{.lr = 0.05f, .momentum = 0.9f, .weight_decay = 5e-4f});
   }
   return weights_sha256(net.weights());
 }

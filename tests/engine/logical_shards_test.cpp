@@ -14,13 +14,13 @@ std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& op
   std::int64_t samples = 0;
   for (std::uint64_t step = 0; step < 4; ++step) {
     const std::int64_t now = step % 2 == 0 ? rows : (rows + 1) / 2;
-    net.train_step(random_batch(model, now, step), {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
+    net.train_step(random_batch(model, now, step), Sgd{.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
     samples += now;
   }
   CHECK(net.take_stats().samples == samples);
   CHECK(net.replicas_identical());
   auto state = net.weights();
-  const auto momenta = net.momenta();
+  const auto momenta = net.optimizer_state().tensors;
   state.insert(state.end(), momenta.begin(), momenta.end());
   return state;
 }
@@ -78,8 +78,8 @@ TEST_CASE("a shard without rows adds nothing, whatever it held in the step befor
     INFO(replicas << " replicas");
     DataParallelOptions options = on_shards(replicas, 6);
     DataParallel fresh(model, options), used(model, options);
-    used.train_step(random_batch(model, 9), {.lr = 0});
-    for (DataParallel* const net : {&fresh, &used}) net->train_step(random_batch(model, 4, 2), {.lr = 0.5f});
+    used.train_step(random_batch(model, 9), Sgd{.lr = 0});
+    for (DataParallel* const net : {&fresh, &used}) net->train_step(random_batch(model, 4, 2), Sgd{.lr = 0.5f});
     CHECK(bit_equal(used.weights(), fresh.weights()));
     CHECK(bit_equal(used.gradients(), fresh.gradients()));
   }
@@ -90,7 +90,7 @@ TEST_CASE("logical shards equal the plain computation up to rounding") {
   const Batch batch = random_batch(model, 12);
   const auto moved = [&](const DataParallelOptions& options) {
     DataParallel net(model, options);
-    net.train_step(batch, {.lr = 1.0f});
+    net.train_step(batch, Sgd{.lr = 1.0f});
     return net.weights();
   };
   DataParallelOptions sync = on_shards(2, 4);

@@ -81,7 +81,7 @@ TEST_CASE("a control group's limit counts like the machine's") {
 }
 
 // The smallest limit that prepare() accepts equals the memory that it then allocates.
-TEST_CASE("activations and momenta that exceed memory are rejected with the batch size that fits") {
+TEST_CASE("activations and optimizer state that exceed memory are rejected with the batch size that fits") {
   const Model model = small_convnet();
   for (const int shards : {0, 4})
     for (const int replicas : {1, 2}) {
@@ -92,7 +92,7 @@ TEST_CASE("activations and momenta that exceed memory are rejected with the batc
         std::size_t bytes = 0;
         for (int r = 0; r < replicas; ++r) {
           const MemoryUse use = net.memory_use(r);
-          bytes += kernels::resident_bytes(use.activations + use.workspace) + kernels::resident_bytes(use.momenta);
+          bytes += kernels::resident_bytes(use.activations + use.workspace) + kernels::resident_bytes(use.optimizer);
         }
         return bytes;
       };
@@ -107,13 +107,14 @@ TEST_CASE("activations and momenta that exceed memory are rejected with the batc
       DataParallel net(model, options);
       system.set_available(kibibytes_for(need) - 1);
       const std::string text = refusal([&] { net.prepare({4096, 40}, {4096}); });
-      CHECK_THAT(text, Catch::Contains("a batch of 4096: activations and momenta of " + std::to_string(replicas)));
+      CHECK_THAT(text,
+                 Catch::Contains("a batch of 4096: activations and optimizer state of " + std::to_string(replicas)));
       CHECK(net.memory_use(0).activations == 0);
       const std::int64_t fits = number_in(text, "; a batch of ");
       CHECK(fits > 1000);  // suggestions leave a tenth of the free memory unused, and allow for rounding up
       CHECK(fits < 4096);
       CHECK(refusal([&] { net.prepare({fits}, {fits}); }).empty());  // a refused call changes nothing
-      net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
+      net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f, .momentum = 0.9f});
       net.take_stats();
 
       DataParallel other(model, options);
@@ -128,10 +129,10 @@ TEST_CASE("a step without prepare is checked against the sum of its replicas too
   system.set_available(64'000);
   DataParallel net(model, on_cpus(4));
   system.set_available(64);
-  CHECK_THAT(refusal([&] { net.train_step(random_batch(model, 64), {.lr = 0.01f}); }),
+  CHECK_THAT(refusal([&] { net.train_step(random_batch(model, 64), Sgd{.lr = 0.01f}); }),
              Catch::Contains("a batch of 64: ") && Catch::Contains("of 4 replicas need"));
   system.set_available(64'000);
-  net.train_step(random_batch(model, 64), {.lr = 0.01f});
+  net.train_step(random_batch(model, 64), Sgd{.lr = 0.01f});
   CHECK(net.take_stats().samples == 64);
 }
 

@@ -45,7 +45,7 @@ TEST_CASE("batch normalisation: each micro-batch updates the running statistics 
     DataParallel one_by_one(model, options);
     options.grad_accum_steps = 3;
     DataParallel together(model, options);
-    together.train_step(batch, {.lr = 0});
+    together.train_step(batch, Sgd{.lr = 0});
     std::int64_t counted = 0;
     for (int micro = 0; micro < 3; ++micro) {
       const std::int64_t begin = std::min(rows, (micro * rows + 2) / 3),
@@ -71,7 +71,7 @@ TEST_CASE("batch normalisation: a single value per channel is rejected in traini
       CHECK_THROWS_WITH(
           call(), Catch::Contains("'narrow'") && Catch::Contains("one value a channel") && Catch::Contains(way_out));
     };
-    check_refused([&] { net.train_step(batch, {.lr = 0.1f}); });
+    check_refused([&] { net.train_step(batch, Sgd{.lr = 0.1f}); });
     check_refused([&] { net.prepare({rows}); });
     if (options.grad_accum_steps == 1 && options.logical_shards == 0)
       check_refused([&] { net.forward(batch.images); });
@@ -79,7 +79,7 @@ TEST_CASE("batch normalisation: a single value per channel is rejected in traini
       CHECK_NOTHROW(DataParallel(model, options).forward(batch.images));
     // A refused batch has no effect.
     const Batch good = random_batch(model, 24);
-    net.train_step(good, {.lr = 0.1f}), other.train_step(good, {.lr = 0.1f});
+    net.train_step(good, Sgd{.lr = 0.1f}), other.train_step(good, Sgd{.lr = 0.1f});
     CHECK(bit_equal(net.weights(), other.weights()));
     net.prepare({24}, {rows});
     net.evaluate(batch);
@@ -88,7 +88,7 @@ TEST_CASE("batch normalisation: a single value per channel is rejected in traini
   const auto trains = [&](DataParallelOptions options, std::int64_t rows) {
     DataParallel net(model, options);
     net.prepare({rows});
-    net.train_step(random_batch(model, rows), {.lr = 0.1f});
+    net.train_step(random_batch(model, rows), Sgd{.lr = 0.1f});
     CHECK(net.take_stats().samples == rows);
   };
   const char* const per_shard = "--bn sync";

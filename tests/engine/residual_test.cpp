@@ -170,7 +170,7 @@ TEST_CASE("every replica evaluates with the master's statistics") {
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
     DataParallel net(model, with_norm(on_cpus(3), mode));
     for (std::uint64_t step = 0; step < 3; ++step)
-      net.train_step(random_batch(model, 9, step), {.lr = 0.05f, .momentum = 0.9f});
+      net.train_step(random_batch(model, 9, step), Sgd{.lr = 0.05f, .momentum = 0.9f});
     DataParallel one(model, on_cpus(1));
     const auto check_evaluation = [&](DataParallel& many) {
       one.set_weights(net.weights());
@@ -183,7 +183,7 @@ TEST_CASE("every replica evaluates with the master's statistics") {
       CHECK(relative_error(many.predict(batch.images), one.predict(batch.images)) <= 1e-6);
     };
     check_evaluation(net);  // first use; each call copies the statistics to the replicas
-    net.train_step(random_batch(model, 9, 3), {.lr = 0.05f, .momentum = 0.9f});
+    net.train_step(random_batch(model, 9, 3), Sgd{.lr = 0.05f, .momentum = 0.9f});
     check_prediction(net);
     net.forward(batch.images);
     check_evaluation(net);
@@ -199,8 +199,8 @@ TEST_CASE("a replica that throws between the reductions of statistics stops the 
     setenv("DP_FAIL", failure, 1);
     DataParallel net(model, with_norm(on_cpus(3), BatchNormMode::sync));
     unsetenv("DP_FAIL");
-    net.train_step(random_batch(model, 2), {.lr = 0.01f});  // one shard is empty
-    CHECK_THROWS_AS(net.train_step(random_batch(model, 8), {.lr = 0.01f}), Error);
+    net.train_step(random_batch(model, 2), Sgd{.lr = 0.01f});  // one shard is empty
+    CHECK_THROWS_AS(net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f}), Error);
   }
 }
 

@@ -33,7 +33,7 @@ TEST_CASE("bfloat16 reduction: each gradient is rounded, added in float32, and r
   check_rounded_sums(small_convnet(), on_cpus(4), 3);  // one replica has no rows
 }
 
-TEST_CASE("bfloat16 reduction: training stays within rounding, and weights and momenta stay float32") {
+TEST_CASE("bfloat16 reduction: training stays within rounding, and weights and optimizer state stay float32") {
   for (const bool clip : {false, true})
     for (const Reduce reduce : kReductions) {
       DataParallelOptions options = on_cpus(3);
@@ -55,7 +55,7 @@ TEST_CASE("bfloat16 reduction: every reduction gives one result, for any buckets
         options.grad_accum_steps = 2;
         if (clip) options.clip_grad_norm = 0.5;
         auto course = rounded_course(model, options, DType::bf16, 19);
-        course.weights.insert(course.weights.end(), course.momenta.begin(), course.momenta.end());
+        course.weights.insert(course.weights.end(), course.state.begin(), course.state.end());
         if (expected.empty()) expected = course.weights;
         INFO("reduce " << static_cast<int>(reduce) << ", bucket " << bucket_bytes << ", clip " << clip);
         CHECK(bit_equal(course.weights, expected));
@@ -118,11 +118,11 @@ TEST_CASE("bfloat16 reduction: a NaN of one replica survives and skips or ends t
       const auto origin = net.weights();
       INFO("reduce " << static_cast<int>(reduce));
       if (on_nonfinite == OnNonfinite::abort) {
-        CHECK_THROWS_WITH((net.train_step(random_batch(model, 8), {.lr = 0.1f}), net.take_stats()),
+        CHECK_THROWS_WITH((net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f}), net.take_stats()),
                           Catch::Contains("not finite"));
         continue;
       }
-      net.train_step(random_batch(model, 8), {.lr = 0.1f});
+      net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f});
       CHECK(net.take_stats().skipped == 1);
       CHECK(bit_equal(net.weights(), origin));
     }

@@ -20,7 +20,7 @@ std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& op
   std::vector<Batch> batches;
   for (std::uint64_t i = 0; i < 4; ++i) batches.push_back(random_batch(model, 7, i));
   for (int step = 0; step < 4; ++step) {
-    net.train_step(batches[static_cast<std::size_t>(step)], {.lr = 0.1f, .momentum = 0.9f});
+    net.train_step(batches[static_cast<std::size_t>(step)], Sgd{.lr = 0.1f, .momentum = 0.9f});
     if (step == 1) net.evaluate(batches[0]);
   }
   CHECK(net.take_stats().samples == 5 * 7);
@@ -93,7 +93,7 @@ TEST_CASE("the wrapper on asynchronous streams gives the same bits") {
     DataParallel net(model, on_cpus(replicas));
     for (int step = 0; step < 3; ++step) {
       net.backward(cross_entropy(net.forward(batch.images), batch.labels).grad);
-      net.step({.lr = 0.1f, .momentum = 0.9f});
+      net.step(Sgd{.lr = 0.1f, .momentum = 0.9f});
     }
     return net.weights();
   };

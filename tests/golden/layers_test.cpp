@@ -81,10 +81,8 @@ TEST_CASE("five updates equal torch.optim.SGD's with momentum, Nesterov and weig
   const GoldenFile golden("layers.safetensors");
   for_each_case(golden, "sgd", 6, [&](OpRig& rig, const std::string& prefix) {
     const std::span<const float> settings = golden.at(prefix + "settings").span<float>();
-    const kernels::StepInputs inputs{.lr = settings[0],
-                                     .momentum = settings[1],
-                                     .weight_decay = settings[2],
-                                     .nesterov = settings[3] != 0 ? 1u : 0u};
+    const Sgd sgd{
+        .lr = settings[0], .momentum = settings[1], .nesterov = settings[3] != 0, .weight_decay = settings[2]};
     HostTensor w = golden.values(prefix + "w"), momenta = zeros(w.shape);
     const HostTensor gradients = golden.values(prefix + "gradients"), trajectory = golden.values(prefix + "trajectory");
     const auto row = [&](const HostTensor& rows, std::int64_t step) {
@@ -92,10 +90,10 @@ TEST_CASE("five updates equal torch.optim.SGD's with momentum, Nesterov and weig
       return HostTensor{w.shape, {begin, begin + w.shape[0]}};
     };
     for (std::int64_t step = 0; step < 5; ++step) {
-      sgd_update(rig, w, row(gradients, step), inputs.momentum > 0 ? &momenta : nullptr, inputs, {});
+      sgd_update(rig, w, row(gradients, step), sgd.momentum > 0 ? &momenta : nullptr, sgd, {});
       CHECK(relative_error(w, row(trajectory, step)) <= golden_tolerance(rig.kind(), prefix));
     }
-    if (inputs.momentum > 0)
+    if (sgd.momentum > 0)
       CHECK(relative_error(momenta, golden.values(prefix + "momenta")) <= golden_tolerance(rig.kind(), prefix));
   });
 }

@@ -123,7 +123,7 @@ TEST_CASE("a fused step of ResNet18 has torchvision's gradients, also synchronis
     options.batch_norm = BatchNormMode::sync;
     DataParallel net(model, options);
     net.set_weights(resnet_state(net.weights()));
-    net.train_step(resnet_batch(model, kKinkless.rows, kKinkless.number), {.lr = 0.1f});
+    net.train_step(resnet_batch(model, kKinkless.rows, kKinkless.number), Sgd{.lr = 0.1f});
     CHECK(net.take_stats().loss() == Approx(golden().values("kinkless.loss").values[0]).epsilon(1e-5));
     Worst worst;
     for (const auto& [name, gradient] : net.gradients())

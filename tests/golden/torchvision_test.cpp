@@ -64,7 +64,7 @@ TEST_CASE("torchvision's resnet18 loads a trained state dict strictly and gives 
   const TemporaryFolder folder;
   DataParallel net(imagenet_model(), on_cpus(1));
   for (std::uint64_t step = 0; step < 2; ++step)
-    net.train_step(resnet_batch(net.model(), 4, step), {.lr = 0.01f, .momentum = 0.9f});
+    net.train_step(resnet_batch(net.model(), 4, step), Sgd{.lr = 0.01f, .momentum = 0.9f});
   const Batch batch = resnet_batch(net.model(), 3, 2);
   write_safetensors(folder.path() + "/state.safetensors", net.weights());
   write_safetensors(folder.path() + "/expected.safetensors",

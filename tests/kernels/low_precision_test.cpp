@@ -246,21 +246,21 @@ TEST_CASE("mixed precision: Reorder casts in every layout and back without loss"
 
 TEST_CASE("mixed precision: the update writes the weights' copy unless it is skipped") {
   Random random(38, RandomUse::synthetic);
-  const StepInputs inputs{.lr = 0.3f, .momentum = 0.9f, .weight_decay = 5e-2f};
+  const Sgd sgd{.lr = 0.3f, .momentum = 0.9f, .weight_decay = 5e-2f};
   for (const std::int64_t count : {1, 13, 4099})
     for (const bool momentum : {false, true}) {
       const HostTensor w = random_tensor({count}, random), m = random_tensor({count}, random),
                        g = random_tensor({count}, random);
       everywhere([&](OpRig& rig, OpRig& oracle) {
         HostTensor expected_w = w, expected_m = m, actual_w = w, actual_m = m;
-        const HostTensor expected = sgd_update(oracle, expected_w, g, momentum ? &expected_m : nullptr, inputs, {});
-        const HostTensor copy = sgd_update(rig, actual_w, g, momentum ? &actual_m : nullptr, inputs, {});
+        const HostTensor expected = sgd_update(oracle, expected_w, g, momentum ? &expected_m : nullptr, sgd, {});
+        const HostTensor copy = sgd_update(rig, actual_w, g, momentum ? &actual_m : nullptr, sgd, {});
         check_rounded(rig, copy, expected);
         CHECK(relative_error(actual_w, expected_w) <= kFull);
         CHECK(relative_error(copy, actual_w) <= 0x1p-8);
         kernels::StepResults skipping;
         skipping.skip = 1;
-        const HostTensor untouched = sgd_update(rig, actual_w, g, momentum ? &actual_m : nullptr, inputs, skipping);
+        const HostTensor untouched = sgd_update(rig, actual_w, g, momentum ? &actual_m : nullptr, sgd, skipping);
         CHECK(std::all_of(untouched.values.begin(), untouched.values.end(), [](double v) { return std::isnan(v); }));
       });
     }
@@ -327,7 +327,7 @@ TEST_CASE("mixed precision is rejected on devices without it and for types that 
   CHECK_THROWS_AS(OpRig(DeviceKind::cpu, 1, DType::bf16), Error);
   OpRig cpu(DeviceKind::cpu);
   CHECK_THROWS_AS(cpu.context().make_op(kernels::ReluForward{{Shape{2, 3}, DType::bf16, {}}}), Error);
-  CHECK_THROWS_AS(cpu.context().make_op(kernels::SgdUpdate{.count = 1, .copy = DType::f16}), Error);
+  CHECK_THROWS_AS(cpu.context().make_op(kernels::OptimizerUpdate{.count = 1, .copy = DType::f16}), Error);
   CHECK_THROWS_AS(cpu.context().make_op(kernels::SoftmaxCrossEntropy{.batch = 1, .classes = 2, .scaled = true}), Error);
   CHECK_THROWS_AS(cpu.context().make_op(kernels::GradNormFinish{.blocks = 1, .scaling = kernels::LossScaling{}}),
                   Error);
@@ -340,6 +340,6 @@ TEST_CASE("mixed precision is rejected on devices without it and for types that 
     refused(kernels::LinearForward{{x, DType::f32, {}}, {w, DType::bf16, {}}, {y, DType::bf16, {}}});
     refused(kernels::LinearBackwardWeights{{x, DType::bf16, {}}, {y, DType::bf16, {}}, {w, DType::bf16, {}}});
     refused(kernels::Reorder{rig.desc(x), {x, DType::f16, {}}});
-    refused(kernels::SgdUpdate{.count = 1, .copy = DType::f64});
+    refused(kernels::OptimizerUpdate{.count = 1, .copy = DType::f64});
   }
 }

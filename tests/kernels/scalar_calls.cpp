@@ -30,22 +30,37 @@ LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std
   return result;
 }
 
-HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
-                      const StepInputs& inputs, const StepResults& results) {
+HostTensor optimizer_update(OpRig& rig, UpdateRule rule, HostTensor& weights, const HostTensor& gradients,
+                            const std::vector<HostTensor*>& state, const UpdateInputs& update,
+                            const StepResults& results, const std::vector<std::uint8_t>& groups) {
   const DType low = rig.context().activation_type();
   const bool copies = low != rig.context().compute_type();
-  const auto op = rig.context().make_op(
-      SgdUpdate{.count = weights.shape.numel(), .copy = copies ? std::optional(low) : std::nullopt});
+  const auto op =
+      rig.context().make_op(OptimizerUpdate{weights.shape.numel(), rule, copies ? std::optional(low) : std::nullopt});
   const DeviceTensor copy = rig.poisoned(rig.desc(weights.shape, rig.plain(weights.shape)));
   const DeviceTensor w = upload_plain(rig, weights), g = upload_plain(rig, gradients);
-  std::optional<DeviceTensor> m;
-  if (momenta) m = upload_plain(rig, *momenta);
+  std::vector<DeviceTensor> slots;
+  for (const HostTensor* slot : state) slots.push_back(upload_plain(rig, *slot));
+  const auto slot = [&](std::size_t number) { return number < slots.size() ? slots[number].data() : nullptr; };
+  const auto map = groups.empty() ? nullptr : rig.upload_bytes(groups.data(), groups.size());
+  StepInputs inputs;
+  inputs.update = update;
   const auto step = rig.upload_bytes(&inputs, sizeof inputs);
   const auto device_results = rig.upload_bytes(&results, sizeof results);
-  rig.run(*op, {w.data(), g.data(), m ? m->data() : nullptr, step->data(), device_results->data(), copy.data()});
+  rig.run(*op, {w.data(), g.data(), slot(0), slot(1), map ? map->data() : nullptr, step->data(), device_results->data(),
+                copy.data()});
   weights = rig.download_raw(w);
-  if (momenta) *momenta = rig.download_raw(*m);
+  for (std::size_t i = 0; i < state.size(); ++i) *state[i] = rig.download_raw(slots[i]);
   return rig.download_raw(rig.relaid(copy, rig.plain_full(weights.shape)));
+}
+
+HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta, const Sgd& sgd,
+                      const StepResults& results) {
+  UpdateInputs inputs;
+  inputs.groups[0] = {sgd.lr, sgd.weight_decay};
+  inputs.constants.sgd = {sgd.momentum, sgd.nesterov};
+  const std::vector<HostTensor*> state(momenta ? 1 : 0, momenta);
+  return optimizer_update(rig, UpdateRule::sgd, weights, gradients, state, inputs, results);
 }
 
 std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients) {

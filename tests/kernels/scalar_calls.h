@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "dp/optimizer.h"
 #include "kernels/op_rig.h"
 #include "kernels/step_state.h"
 
@@ -18,10 +19,15 @@ LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std
                                  const kernels::StepInputs& inputs, bool gradient = true,
                                  const kernels::StepResults& before = {}, std::optional<float> scale = {});
 
-// One update of `weights` and, unless null, `momenta`. Returns the copy of the new weights in the rig's activation
-// type, if that differs from the weights' type. Elements without a copy are NaN.
-HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta,
-                      const kernels::StepInputs& inputs, const kernels::StepResults& results);
+// One update of `weights` and of the state tensors; an update without state has none. `groups`: as OptimizerUpdate's.
+// Returns the copy of the new weights in the rig's activation type, if that differs from the weights' type. Elements
+// without a copy are NaN.
+HostTensor optimizer_update(OpRig& rig, kernels::UpdateRule rule, HostTensor& weights, const HostTensor& gradients,
+                            const std::vector<HostTensor*>& state, const kernels::UpdateInputs& inputs,
+                            const kernels::StepResults& results, const std::vector<std::uint8_t>& groups = {});
+// The same for SGD. `momenta` may be null.
+HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta, const Sgd& sgd,
+                      const kernels::StepResults& results);
 
 std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients);
 kernels::StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials,

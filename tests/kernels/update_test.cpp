@@ -23,19 +23,19 @@ TEST_CASE("the SGD update agrees with the reference with momentum, Nesterov, dec
   OpRig oracle(DeviceKind::reference);
   for (const std::int64_t count : {1, 13, 64, 4099})
     for (const float momentum : {0.0f, 0.9f})
-      for (const std::uint32_t nesterov : {0u, 1u})
+      for (const bool nesterov : {false, true})
         for (const float decay : {0.0f, 5e-2f}) {
-          const StepInputs inputs{.lr = 0.3f, .momentum = momentum, .weight_decay = decay, .nesterov = nesterov};
+          const Sgd sgd{.lr = 0.3f, .momentum = momentum, .nesterov = nesterov, .weight_decay = decay};
           StepResults results;
           results.clip = count % 2 ? 0.25f : 1.0f;
           const HostTensor w = random_tensor({count}, random), m = random_tensor({count}, random);
           const HostTensor g = random_tensor({count}, random);
           HostTensor expected_w = w, expected_m = m;
-          sgd_update(oracle, expected_w, g, momentum > 0 ? &expected_m : nullptr, inputs, results);
+          sgd_update(oracle, expected_w, g, momentum > 0 ? &expected_m : nullptr, sgd, results);
           everywhere([&](OpRig& rig) {
             INFO("count " << count << " momentum " << momentum << " nesterov " << nesterov << " decay " << decay);
             HostTensor actual_w = w, actual_m = m;
-            sgd_update(rig, actual_w, g, momentum > 0 ? &actual_m : nullptr, inputs, results);
+            sgd_update(rig, actual_w, g, momentum > 0 ? &actual_m : nullptr, sgd, results);
             CHECK(relative_error(actual_w, expected_w) <= kTolerance);
             CHECK(relative_error(actual_m, expected_m) <= kTolerance);
           });

@@ -31,11 +31,9 @@ Tensor step_memory() {
                            .step = 5,
                            .loss_scale = 0.25f,
                            .label_smoothing = 0.1f,
-                           .lr = 0.1f,
-                           .momentum = 0.9f,
-                           .weight_decay = 0.01f,
-                           .nesterov = 1,
-                           .max_norm = 0.5f};
+                           .max_norm = 0.5f,
+                           .update = {.groups = {{.lr = 0.1f, .weight_decay = 0.01f}},
+                                      .constants = {.sgd = {.momentum = 0.9f, .nesterov = 1}}}};
   return t;
 }
 Tensor results_memory() {
@@ -156,7 +154,7 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
   c.add(Accumulate{count}, {1}, true, {range(), range()});
   c.add(MovingAverage{count, 0.9}, {1}, true, {range(), range()});
-  c.add(SgdUpdate{count}, {0, 2}, true, {range(), range(), range(), step_memory(), results_memory()});
+  c.add(OptimizerUpdate{count}, {0, 2}, true, {range(), range(), range(), {}, {}, step_memory(), results_memory()});
   c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
   c.add(GradNormFinish{blocks}, {2}, true,
         {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});

@@ -102,7 +102,7 @@ std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files)
       {"base", {}},
       {"plan", {"base"}},
       {"observe", {"base"}},
-      {"optimizer", {"base"}},
+      {"optimizer", {"base", "plan", "replica"}},
       {"checkpoint", {"base"}},
       {"process_group", {"base"}},
       {"replica", {"base", "plan", "observe"}},

@@ -19,7 +19,7 @@ std::vector<LayerTime> layers_of(DataParallelOptions options, int steps) {
   options.trace_steps = 3;
   const Model model = small_convnet();
   DataParallel net(model, options);
-  for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
+  for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f, .momentum = 0.9f});
   return net.layer_times();
 }
 

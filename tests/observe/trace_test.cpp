@@ -21,7 +21,7 @@ Timeline trace(DataParallelOptions options, int steps, std::int64_t first, std::
   options.trace_first = first;
   options.trace_steps = count;
   DataParallel net(model, options);
-  for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
+  for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f, .momentum = 0.9f});
   net.evaluate(random_batch(model, 8));
   net.write_trace(temp / "trace.json");
   return read_timeline(read_text(temp / "trace.json"));

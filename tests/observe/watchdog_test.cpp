@@ -21,7 +21,7 @@ DataParallelOptions watched(int replicas, double seconds) {
 
 void train(DataParallel& net, int steps) {
   for (int step = 0; step < steps; ++step)
-    net.train_step(random_batch(net.model(), 8), {.lr = 0.01f, .momentum = 0.9f});
+    net.train_step(random_batch(net.model(), 8), Sgd{.lr = 0.01f, .momentum = 0.9f});
 }
 
 // A simulated replica for the watchdog.

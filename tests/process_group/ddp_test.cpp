@@ -43,7 +43,7 @@ DataParallelOptions in_group(const DataParallelOptions& options, const std::shar
 constexpr Sgd kSgd{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f};
 
 struct Trained {
-  State weights, momenta;
+  State weights, state;
   Stats stats;
 };
 
@@ -52,7 +52,7 @@ Trained train_dp(const Model& model, const DataParallelOptions& options, std::in
   for (int step = 0; step < steps; ++step)
     net.train_step(random_batch(model, rows, static_cast<std::uint64_t>(step)), kSgd);
   net.evaluate(random_batch(model, rows, 99));
-  return {net.weights(), net.momenta(), net.take_stats()};
+  return {net.weights(), net.optimizer_state().tensors, net.take_stats()};
 }
 
 Trained train_ddp(const Model& model, const DataParallelOptions& options, int ranks, std::int64_t rows, int steps) {
@@ -65,7 +65,7 @@ Trained train_ddp(const Model& model, const DataParallelOptions& options, int ra
     DP_HOLDS(net.replicas_identical());
     net.evaluate(part_of(random_batch(model, rows, 99), group->rank(), ranks));
     const Stats stats = net.take_stats();
-    if (group->leads()) trained = {net.weights(), net.momenta(), stats};
+    if (group->leads()) trained = {net.weights(), net.optimizer_state().tensors, stats};
   });
   return trained;
 }
@@ -83,7 +83,7 @@ TEST_CASE("one step of ddp and of dp on the same global batch are equal to 1e-5 
       const Worst worst = worst_error(ddp.weights, dp.weights, &origin);
       INFO(worst.name << " " << worst.error);
       CHECK(worst.error <= 1e-5);
-      CHECK(worst_error(ddp.momenta, dp.momenta).error <= 1e-5);
+      CHECK(worst_error(ddp.state, dp.state).error <= 1e-5);
       CHECK(ddp.stats.samples == dp.stats.samples);
       CHECK(ddp.stats.loss_sum == Approx(dp.stats.loss_sum).epsilon(1e-5));
     }
@@ -209,7 +209,7 @@ TEST_CASE("ddp: every rank receives what rank 0 sets") {
   all_ranks(3, [&](const auto& group) {
     DataParallel net(model, in_group(options, group));
     net.set_weights(group->leads() ? other.weights : State{});
-    net.set_momenta(group->leads() ? other.momenta : State{});
+    net.set_optimizer_state({"sgd", 3, group->leads() ? other.state : State{}});
     net.train_step(part_of(random_batch(model, 12, 7), group->rank(), 3), kSgd);
     DP_HOLDS(net.replicas_identical());
     DP_HOLDS(net.average_weights().size() == other.weights.size());

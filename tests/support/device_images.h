@@ -51,7 +51,7 @@ inline Trained train_two_epochs(const Model& model, const DataParallelOptions& o
   for (const std::int64_t epoch : {0, 1})
     for (const Batch& batch : train.epoch(epoch)) {
       REQUIRE(batch.images.empty() == keep);
-      net.train_step(batch, {.lr = 0.05f, .momentum = 0.9f});
+      net.train_step(batch, Sgd{.lr = 0.05f, .momentum = 0.9f});
     }
   Trained trained;
   trained.training = net.take_stats();

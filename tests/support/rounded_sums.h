@@ -103,7 +103,7 @@ inline void check_rounded_sums(const Model& model, DataParallelOptions options, 
 // The record of a short training run.
 struct RoundedCourse {
   std::vector<double> losses, norms;
-  std::vector<NamedTensor> weights, momenta;
+  std::vector<NamedTensor> weights, state;
 };
 inline RoundedCourse rounded_course(const Model& model, DataParallelOptions options, DType type, std::int64_t rows) {
   options.reduce_dtype = type;
@@ -111,14 +111,14 @@ inline RoundedCourse rounded_course(const Model& model, DataParallelOptions opti
   CHECK(net.options().reduce_dtype == type);
   RoundedCourse course;
   for (std::uint64_t i = 0; i < 5; ++i) {
-    net.train_step(random_batch(model, rows, i), {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
+    net.train_step(random_batch(model, rows, i), Sgd{.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
     const Stats stats = net.take_stats();
     course.losses.push_back(stats.loss());
     course.norms.push_back(stats.grad_norm);
   }
   CHECK(net.replicas_identical());
   course.weights = net.weights();
-  course.momenta = net.momenta();
+  course.state = net.optimizer_state().tensors;
   return course;
 }
 
@@ -135,7 +135,7 @@ inline double finer_than_bfloat16(const std::vector<NamedTensor>& tensors) {
   return finer / all;
 }
 
-// Losses, norms and weights stay within rounding of a float32 reduction. Weights and momenta stay float32.
+// Losses, norms and weights stay within rounding of a float32 reduction. Weights and optimizer state stay float32.
 inline void check_rounded_training(const Model& model, DataParallelOptions options, std::int64_t rows) {
   const auto origin = DataParallel(model, options).weights();
   const RoundedCourse exact = rounded_course(model, options, DType::f32, rows),
@@ -148,7 +148,7 @@ inline void check_rounded_training(const Model& model, DataParallelOptions optio
   CHECK_FALSE(bit_equal(got.weights, exact.weights));
   CHECK(worst_error(got.weights, exact.weights, &origin).error < 0.1);
   CHECK(finer_than_bfloat16(got.weights) > 0.9);
-  CHECK(finer_than_bfloat16(got.momenta) > 0.9);
+  CHECK(finer_than_bfloat16(got.state) > 0.9);
 }
 
 }  // namespace dp::test

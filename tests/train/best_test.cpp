@@ -40,7 +40,7 @@ TEST_CASE("`best` is the checkpoint of the best evaluation") {
   };
   TrainerOptions options = tiny_options(temp.path());
   options.epochs = 5;
-  options.sgd.lr = 0.2f;
+  options.optimizer = Sgd{.lr = 0.2f, .momentum = 0.9f};
   options.schedule.kind = ScheduleKind::constant;
   tiny_run(options, callbacks);
   const Checkpoint checkpoint = load_checkpoint(temp / "checkpoints/best");
@@ -51,7 +51,7 @@ TEST_CASE("`best` is the checkpoint of the best evaluation") {
 TEST_CASE("an evaluation that only equals the best is not the best") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
-  options.sgd.lr = 0;
+  options.optimizer = Sgd{.lr = 0, .momentum = 0.9f};
   std::vector<bool> best;
   TrainerCallbacks callbacks;
   callbacks.on_eval = [&](const EvalReport& report) { best.push_back(report.best); };

@@ -174,10 +174,10 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.epochs == recipe.epochs);
     CHECK(o.max_steps == 0);
     CHECK(o.batch_size == 128);
-    CHECK(o.sgd.lr == static_cast<float>(recipe.lr));
-    CHECK(o.sgd.momentum == 0.9f);
-    CHECK_FALSE(o.sgd.nesterov);
-    CHECK(o.sgd.weight_decay == static_cast<float>(recipe.weight_decay));
+    CHECK(std::get<Sgd>(o.optimizer).lr == static_cast<float>(recipe.lr));
+    CHECK(std::get<Sgd>(o.optimizer).momentum == 0.9f);
+    CHECK_FALSE(std::get<Sgd>(o.optimizer).nesterov);
+    CHECK(std::get<Sgd>(o.optimizer).weight_decay == static_cast<float>(recipe.weight_decay));
     CHECK(o.schedule.kind == recipe.schedule);
     CHECK(o.schedule.milestones == recipe.milestones);
     CHECK(o.schedule.gamma == 0.1);

@@ -28,7 +28,7 @@ inline TrainerOptions tiny_options(const std::string& folder = "") {
   TrainerOptions options;
   options.epochs = 3;
   options.batch_size = 48;
-  options.sgd = {.lr = 0.05f, .momentum = 0.9f};
+  options.optimizer = Sgd{.lr = 0.05f, .momentum = 0.9f};
   options.parallel.devices = cpus(2);
   options.parallel.threads_per_replica = 1;
   options.parallel.deterministic = true;

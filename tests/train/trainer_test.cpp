@@ -64,7 +64,7 @@ TEST_CASE("a run learns and writes its record") {
   CHECK(last.state.batch_in_epoch == 0);
   CHECK(last.state.model == "tiny");
   CHECK(last.state.best_top1 >= summary.top1);
-  CHECK(last.momenta.size() + 3 == last.weights.size());  // running statistics have no momenta
+  CHECK(last.optimizer.tensors.size() + 3 == last.weights.size());  // running statistics have no state
   CHECK(nlohmann::json::parse(last.state.config)["batch-size"] == 48);
 
   std::vector<std::string> kinds;
@@ -146,10 +146,10 @@ TEST_CASE("invalid options are rejected at once") {
   };
   refused({"epochs", "0"}, [](TrainerOptions& o) { o.epochs = 0; });
   refused({"batch size", "-1"}, [](TrainerOptions& o) { o.batch_size = -1; });
-  refused({"learning rate"}, [](TrainerOptions& o) { o.sgd.lr = -1; });
-  refused({"learning rate", "nan"}, [](TrainerOptions& o) { o.sgd.lr = NAN; });
-  refused({"momentum"}, [](TrainerOptions& o) { o.sgd.momentum = 1; });
-  refused({"Nesterov"}, [](TrainerOptions& o) { o.sgd.momentum = 0, o.sgd.nesterov = true; });
+  refused({"learning rate"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = -1}; });
+  refused({"learning rate", "nan"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = NAN}; });
+  refused({"momentum"}, [](TrainerOptions& o) { o.optimizer = Sgd{.momentum = 1}; });
+  refused({"Nesterov"}, [](TrainerOptions& o) { o.optimizer = Sgd{.nesterov = true}; });
   refused({"step size"}, [](TrainerOptions& o) { o.schedule.step_size = 0; });
   refused({"milestones", "ascend"}, [](TrainerOptions& o) { o.schedule.milestones = {2, 1}; });
   refused({"print frequency"}, [](TrainerOptions& o) { o.print_freq = -1; });

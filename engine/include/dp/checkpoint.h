@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dp/loss_scale.h"
+#include "dp/optimizer.h"
 #include "dp/tensor.h"
 
 namespace dp {
@@ -41,7 +42,7 @@ struct TrainState {
 struct Checkpoint {
   TrainState state;
   NamedTensors weights;  // PyTorch's names and layout
-  NamedTensors momenta;  // of the parameters; empty without momentum
+  OptimizerState optimizer;
   NamedTensors average;  // moving average of the weights; empty without ema_decay
 };
 

@@ -41,14 +41,15 @@ class DataParallel {
   // replica (sharded), the whole on the master (master) or on every replica (all_reduce).
   // forward() and backward() throw Error(usage) with float16: its loss is scaled on the devices.
   void backward(const Tensor& logits_grad);
-  void step(const Sgd& sgd);                    // updates the weights on every replica
+  void step(const Optimizer& optimizer);        // updates the weights on every replica
   const Tensor& predict(const Tensor& images);  // evaluation-mode forward
 
   // --- the fused step ----------------------------------------------------------------------------------------
   // One optimizer step on a global batch: mean cross-entropy, its gradient, update, broadcast. With several ranks,
   // `batch` is this rank's part of the global batch. With OnNonfinite::abort, Error(nonfinite) names step and device.
-  // After an exception, destroy the object.
-  void train_step(const Batch& batch, const Sgd& sgd);
+  // The state of an optimizer begins at zero; a step with another optimizer discards it. Error(usage) for options out of
+  // range. After any other exception, destroy the object.
+  void train_step(const Batch& batch, const Optimizer& optimizer);
   void evaluate(const Batch& batch);  // adds the loss and accuracies of an evaluation-mode forward to the statistics
   Stats take_stats();                 // waits for the devices, returns the totals (of all ranks) and resets them
   std::vector<PhaseTimes> take_phase_times();
@@ -59,20 +60,22 @@ class DataParallel {
   // Error(usage) without trace_steps.
   std::vector<LayerTime> layer_times();
 
-  // Allocates all memory for these global batch sizes, so that no later step allocates.
+  // Allocates all memory for these global batch sizes and this optimizer, so that no later step allocates.
   void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {},
-               const DeviceImages& train_images = {}, const DeviceImages& eval_images = {});
+               const DeviceImages& train_images = {}, const DeviceImages& eval_images = {},
+               const Optimizer& optimizer = Sgd{.momentum = 0.9f});
 
   // --- state -------------------------------------------------------------------------------------------------
   // Host copies in PyTorch's layout and order; float32 (float64 on reference devices). weights() is the whole state
   // dict, with running statistics and their int64 counters.
   std::vector<std::pair<std::string, Tensor>> weights() const;
   std::vector<std::pair<std::string, Tensor>> gradients() const;  // reduced, of the last backward
-  std::vector<std::pair<std::string, Tensor>> momenta() const;
+  OptimizerState optimizer_state() const;
   // Tensors that are not named keep their values. Error(data) names a tensor with an unknown name or a wrong shape. New
   // weights restart the moving average. Every rank calls these; rank 0's tensors are used.
   void set_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
-  void set_momenta(const std::vector<std::pair<std::string, Tensor>>& tensors);
+  // Error(data) also names an unknown optimizer.
+  void set_optimizer_state(const OptimizerState& state);
   // Swaps the weights with their moving average, for an evaluation; call it again before training continues. This and
   // the next two: Error(usage) without ema_decay.
   void swap_average();

@@ -7,6 +7,7 @@
 
 #include "dp/device.h"
 #include "dp/model.h"
+#include "dp/optimizer.h"
 #include "dp/parallel_options.h"
 
 namespace dp {
@@ -14,7 +15,7 @@ namespace dp {
 // Bytes on one device, by purpose.
 struct MemoryUse {
   std::size_t weights = 0, gradients = 0;  // including their 16-bit copies
-  std::size_t momenta = 0;                 // this replica's slice of the optimizer state
+  std::size_t optimizer = 0;               // this replica's slice of the optimizer state
   std::size_t statistics = 0;              // of batch normalisation
   std::size_t average = 0;                 // moving average of the weights, on the master
   std::size_t activations = 0;             // and their gradients, in the plan of the largest shard
@@ -22,7 +23,7 @@ struct MemoryUse {
   std::size_t other = 0;                   // gathered logits, copies of inputs, norms
 
   std::size_t total() const {
-    return weights + gradients + momenta + statistics + average + activations + workspace + other;
+    return weights + gradients + optimizer + statistics + average + activations + workspace + other;
   }
 };
 
@@ -32,11 +33,13 @@ struct MemoryUse {
 // DataParallel would throw.
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
-                                       const std::vector<std::int64_t>& eval_batches = {});
+                                       const std::vector<std::int64_t>& eval_batches = {},
+                                       const Optimizer& optimizer = Sgd{.momentum = 0.9f});
 // Bytes that can be allocated on the device now; 0: unknown.
 std::size_t free_memory(const Device& device);
 // The largest global batch, for training and evaluation, with which no replica needs more than `bytes`; 0 if none fits.
 // Found by bisection to within 1/256 below the true maximum.
-std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes);
+std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes,
+                           const Optimizer& optimizer = Sgd{.momentum = 0.9f});
 
 }  // namespace dp

@@ -1,9 +1,15 @@
-// Stochastic gradient descent and learning rate schedules.
+// Optimizers, parameter groups and learning rate schedules.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
+
+#include "dp/tensor.h"
 
 namespace dp {
 
@@ -13,6 +19,31 @@ struct Sgd {
   float momentum = 0;
   bool nesterov = false;
   float weight_decay = 0;
+};
+
+// Every alternative has `lr` and `weight_decay`.
+using Optimizer = std::variant<Sgd>;
+
+std::string_view name_of(const Optimizer& optimizer);  // "sgd"
+float& learning_rate(Optimizer& optimizer);
+float learning_rate(const Optimizer& optimizer);
+
+// Parameters that an optimizer treats differently from the others. The first group that a parameter fits counts.
+struct ParameterGroup {
+  std::string pattern = "*";            // of parameter names, with the shell's *, ? and [...]
+  bool vectors = false;                 // of these, only biases and normalisation: parameters of one dimension
+  float lr_factor = 1;                  // times the optimizer's learning rate; >= 0
+  std::optional<float> weight_decay{};  // instead of the optimizer's; >= 0
+  bool frozen = false;                  // their values do not change, and their gradients are zero
+};
+
+// What an optimizer remembers from step to step.
+struct OptimizerState {
+  std::string optimizer;     // name_of(); empty: no state
+  std::int64_t updates = 0;  // that were not skipped
+  // The state of each parameter, named "<slot>/<parameter>" and shaped as it, slot by slot. PyTorch's slot names: for
+  // sgd momentum_buffer.
+  std::vector<std::pair<std::string, Tensor>> tensors{};
 };
 
 enum class ScheduleKind { constant, step, multistep, cosine };

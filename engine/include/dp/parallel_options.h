@@ -9,6 +9,7 @@
 
 #include "dp/device.h"
 #include "dp/loss_scale.h"
+#include "dp/optimizer.h"
 #include "dp/tensor.h"
 
 namespace dp {
@@ -51,7 +52,7 @@ enum class Graphs {
 };
 
 // Mixed precision on GPUs: activations, their gradients and the weights that layers read have a 16-bit type. Master
-// weights, momenta, weight gradients, statistics and all arithmetic stay float32. float16 scales the loss.
+// weights, optimizer state, weight gradients, statistics and all arithmetic stay float32. float16 scales the loss.
 enum class Amp { off, bfloat16, float16 };
 
 // Batch normalisation over several replicas. The master stores the running statistics and broadcasts them before an
@@ -100,6 +101,7 @@ struct DataParallelOptions {
   // must be the same for every number of replicas.
   int logical_shards = 0;
   BatchNormMode batch_norm = BatchNormMode::master;
+  std::vector<ParameterGroup> parameter_groups{};  // parameters with a rate or decay of their own, or frozen
   Amp amp = Amp::off;
   LossScaleOptions loss_scale{};  // with Amp::float16
   bool dropout = true;

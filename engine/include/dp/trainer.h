@@ -25,7 +25,7 @@ struct TrainerOptions {
   std::int64_t epochs = 3;
   std::int64_t max_steps = 0;     // 0: no limit. Counted over the whole run, including resumed parts
   std::int64_t batch_size = 128;  // global, per optimizer step
-  Sgd sgd{.lr = 0.05f, .momentum = 0.9f};
+  Optimizer optimizer = Sgd{.lr = 0.05f, .momentum = 0.9f};
   Schedule schedule{.kind = ScheduleKind::cosine};  // cosine: total_epochs is set from epochs and max_steps
   DataParallelOptions parallel{};
   bool shuffle = true;

@@ -1,4 +1,4 @@
-// SgdUpdate, MovingAverage, GradNormPartials, GradNormFinish. Compiled without contraction of a*b+c (nvcc
+// OptimizerUpdate, MovingAverage, GradNormPartials, GradNormFinish. Compiled without contraction of a*b+c (nvcc
 // -fmad=false, host compilers -ffp-contract=off), so that each new value is the same in every build and on the CPU.
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/elementwise.h"
@@ -12,45 +12,41 @@ constexpr int kFinishThreads = 1024;
 
 __device__ __forceinline__ bool is_finite(double value) { return value - value == 0; }
 
-struct Rates {
-  float lr, momentum, decay, clip;
-  bool nesterov;
-};
-
-// The update of PyTorch's SGD. Returns false if the new weight is NaN or infinite.
-__device__ __forceinline__ bool update(const Rates& rates, float gradient, float& weight, float* momentum) {
-  gradient = rates.clip * gradient + rates.decay * weight;
-  float direction = gradient;
-  if (momentum) {
-    *momentum = rates.momentum * *momentum + gradient;
-    direction = rates.nesterov ? gradient + rates.momentum * *momentum : *momentum;
-  }
-  weight -= rates.lr * direction;
-  return is_finite(weight);
-}
-
-// `copy`: receives the new weights in type Copy. With Copy = float there is no copy.
-template <int kWidth, bool kMomentum, typename Copy>
+// `first` and `second`: the state. `copy`: receives the new weights in type Copy. With Copy = float there is no copy.
+template <int kWidth, typename Element, typename Copy>
 __global__ void __launch_bounds__(kElementThreads)
-    sgd_kernel(float* weights, const float* gradients, float* momenta, const StepInputs* inputs, StepResults* results,
-               Copy* copy, long long count) {
+    update_kernel(float* weights, const float* gradients, float* first, float* second, const std::uint8_t* groups,
+                  const StepInputs* inputs, StepResults* results, Copy* copy, long long count) {
   constexpr bool kCopies = !std::is_same_v<Copy, float>;
   if (results->skip != 0) return;
-  const Rates rates{inputs->lr, inputs->momentum, inputs->weight_decay, results->clip, inputs->nesterov != 0};
   const long long at = first_element<kWidth>();
+  if (at >= count) return;
+  const UpdateInputs& update = inputs->update;
+  const Element element({update.groups[groups ? groups[at / kGroupElements] : 0], update.constants, results->clip,
+                         number_of(update, *results)});
   bool finite = true;
   if (at + kWidth <= count) {
-    Pack<kWidth> weight = load_pack<kWidth>(weights + at), momentum{};
+    Pack<kWidth> weight = load_pack<kWidth>(weights + at), a{}, b{};
     const Pack<kWidth> gradient = load_pack<kWidth>(gradients + at);
-    if constexpr (kMomentum) momentum = load_pack<kWidth>(momenta + at);
-    for (int k = 0; k < kWidth; ++k)
-      finite &= update(rates, gradient.v[k], weight.v[k], kMomentum ? &momentum.v[k] : nullptr);
+    if constexpr (Element::kSlots > 0) a = load_pack<kWidth>(first + at);
+    if constexpr (Element::kSlots > 1) b = load_pack<kWidth>(second + at);
+    for (int k = 0; k < kWidth; ++k) {
+      weight.v[k] = element(gradient.v[k], weight.v[k], a.v[k], b.v[k]);
+      finite &= is_finite(weight.v[k]);
+    }
     store_pack(weights + at, weight);
-    if constexpr (kMomentum) store_pack(momenta + at, momentum);
+    if constexpr (Element::kSlots > 0) store_pack(first + at, a);
+    if constexpr (Element::kSlots > 1) store_pack(second + at, b);
     if constexpr (kCopies) store_pack(copy + at, weight);
   } else {
     for (long long i = at; i < count; ++i) {
-      finite &= update(rates, gradients[i], weights[i], kMomentum ? momenta + i : nullptr);
+      float a = 0, b = 0;
+      if constexpr (Element::kSlots > 0) a = first[i];
+      if constexpr (Element::kSlots > 1) b = second[i];
+      weights[i] = element(gradients[i], weights[i], a, b);
+      if constexpr (Element::kSlots > 0) first[i] = a;
+      if constexpr (Element::kSlots > 1) second[i] = b;
+      finite &= is_finite(weights[i]);
       if constexpr (kCopies) copy[i] = from_float<Copy>(weights[i]);
     }
   }
@@ -124,26 +120,26 @@ __global__ void __launch_bounds__(kFinishThreads)
   scaler->good_steps = good == scaling.interval ? 0 : good;
 }
 
-class SgdOp final : public CudaOp {
+class OptimizerOp final : public CudaOp {
  public:
-  explicit SgdOp(const SgdUpdate& desc) : desc_(desc) {}
+  explicit OptimizerOp(const OptimizerUpdate& desc) : desc_(desc) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
     if (desc_.count == 0) return;
-    void* const copy = desc_.copy ? args[5] : nullptr;
-    const bool packs = take_packs(args[0], args[1], args[2], copy), momentum = args[2] != nullptr;
+    void* const copy = desc_.copy ? args[7] : nullptr;
+    const bool packs = take_packs(args[0], args[1], args[2], args[3], copy);
     in_type(desc_.copy.value_or(DType::f32), [&]<typename Copy>() {
-      const auto kernel = packs      ? momentum ? sgd_kernel<4, true, Copy> : sgd_kernel<4, false, Copy>
-                               : momentum ? sgd_kernel<1, true, Copy>
-                                     : sgd_kernel<1, false, Copy>;
-      launch(over_elements("sgd", desc_.count, packs, stream), kernel, args[0], args[1], args[2], args[3], args[4],
-             copy, desc_.count);
+      with_element(desc_.rule, args[2] != nullptr, [&]<typename Element>() {
+        launch(over_elements(name_of(desc_.rule), desc_.count, packs, stream),
+               packs ? update_kernel<4, Element, Copy> : update_kernel<1, Element, Copy>, args[0], args[1], args[2],
+               args[3], args[4], args[5], args[6], copy, desc_.count);
+      });
     });
   }
 
  private:
-  SgdUpdate desc_;
+  OptimizerUpdate desc_;
 };
 
 class MovingAverageOp final : public CudaOp {
@@ -198,7 +194,9 @@ class GradNormFinishOp final : public CudaOp {
 
 }  // namespace
 
-std::unique_ptr<CudaOp> make(const SgdUpdate& desc, const CudaOpOptions&) { return std::make_unique<SgdOp>(desc); }
+std::unique_ptr<CudaOp> make(const OptimizerUpdate& desc, const CudaOpOptions&) {
+  return std::make_unique<OptimizerOp>(desc);
+}
 std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions&) {
   return std::make_unique<MovingAverageOp>(desc);
 }

@@ -160,7 +160,7 @@ void CudaStream::take_seconds(LabelSeconds& sum) {
 }
 
 // Ops choose kernels by the alignment of their pointers. Some ops also choose by whether argument 1 (a second gradient)
-// or 2 (momenta) is null.
+// or 2 (optimizer state) is null.
 void CudaOp::load_kernels() {
   const KernelLoading loading;
   const auto pointer = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };

@@ -125,7 +125,7 @@ TEST_CASE("blocking calls: none in steps between exports of weights") {
           CHECK(log.calls() == std::vector<std::string>{});
         }
         CHECK(!net.weights().empty());
-        CHECK(!net.momenta().empty());
+        CHECK(!net.optimizer_state().tensors.empty());
         CHECK(!net.average_weights().empty());
       }
     }
@@ -135,11 +135,11 @@ TEST_CASE("blocking calls: the log has the allocations of a batch size that was 
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
   DataParallel net(model, on_gpus(2, 2));
-  net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f});
   const Logged log;
   net.evaluate(random_batch(model, 16));  // a size that was not announced; no communication
   CHECK(log.calls() == std::vector<std::string>{});
-  net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f});
   net.evaluate(random_batch(model, 32));
   const std::vector<std::string> calls = log.calls();
   for (const char* const name : {"cudaMalloc on cuda:0", "cudaMalloc on cuda:1", "cudaHostAlloc on cuda:1"}) {

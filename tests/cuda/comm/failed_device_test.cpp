@@ -26,10 +26,10 @@ void check_ends(int gpus, Comm comm, Graphs graphs, int failed, int kernel) {
   const auto begin = std::chrono::steady_clock::now();
   const auto train = [&] {
     DataParallel net(model, options);
-    for (std::uint64_t step = 0; step < 3; ++step) net.train_step(random_batch(model, 8, step), {.lr = 0.01f});
+    for (std::uint64_t step = 0; step < 3; ++step) net.train_step(random_batch(model, 8, step), Sgd{.lr = 0.01f});
     net.take_stats();
     simt::simulation().failing_kernel = {.device = failed, .number = kernel};
-    for (std::uint64_t step = 3; step < 6; ++step) net.train_step(random_batch(model, 8, step), {.lr = 0.01f});
+    for (std::uint64_t step = 3; step < 6; ++step) net.train_step(random_batch(model, 8, step), Sgd{.lr = 0.01f});
     net.take_stats();
   };
   try {

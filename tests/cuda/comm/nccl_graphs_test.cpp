@@ -80,7 +80,7 @@ TEST_CASE("nccl: graphs that hold a communicator are destroyed before it is abor
     const AbortRecorder recorder;
     {
       DataParallel net(model, with_nccl(2, Reduce::sharded));
-      const auto step = [&] { net.train_step(random_batch(model, 8), {.lr = 0.05f, .momentum = 0.9f}); };
+      const auto step = [&] { net.train_step(random_batch(model, 8), Sgd{.lr = 0.05f, .momentum = 0.9f}); };
       for (int i = 0; i < 3; ++i) step();
       if (!running) net.take_stats();
       CHECK(simt::live().graphs == 2);
@@ -145,8 +145,8 @@ TEST_CASE("nccl: all ranks of a process group run their steps as graphs, or none
           return batch;
         };
         for (int epoch = 0; epoch < 3; ++epoch) {
-          for (int i = 0; i < 3; ++i) net.train_step(part(8), {.lr = 0.05f, .momentum = 0.9f});
-          net.train_step(part(5), {.lr = 0.02f, .momentum = 0.9f});
+          for (int i = 0; i < 3; ++i) net.train_step(part(8), Sgd{.lr = 0.05f, .momentum = 0.9f});
+          net.train_step(part(5), Sgd{.lr = 0.02f, .momentum = 0.9f});
           net.evaluate(part(21));
         }
         net.take_stats();
@@ -174,7 +174,7 @@ TEST_CASE("nccl: with --graphs always a capture that fails on any rank is an err
   for (const int k : {1, 7, 20}) {
     simt::simulation().fail_capture = k;
     DataParallel net(model, with_nccl(2, Reduce::all_reduce));
-    const auto step = [&] { net.train_step(random_batch(model, 8), {.lr = 0.05f}); };
+    const auto step = [&] { net.train_step(random_batch(model, 8), Sgd{.lr = 0.05f}); };
     step();
     CHECK_THROWS_WITH(step(), Catch::StartsWith("--graphs always: a graph capture failed: "));
     CHECK(simt::simulation().fail_capture == 0);
@@ -190,7 +190,7 @@ TEST_CASE("nccl: several GPUs of one process run eagerly unless --graphs always 
   DataParallelOptions options = with_nccl(2, Reduce::sharded);
   const auto train = [&] {
     DataParallel net(model, options);
-    for (std::uint64_t i = 0; i < 3; ++i) net.train_step(random_batch(model, 8, i), {.lr = 0.05f});
+    for (std::uint64_t i = 0; i < 3; ++i) net.train_step(random_batch(model, 8, i), Sgd{.lr = 0.05f});
     return net.graphs_choice();
   };
   options.graphs = Graphs::automatic;

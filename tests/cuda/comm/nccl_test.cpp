@@ -167,7 +167,7 @@ TEST_CASE("nccl: sharded training uses NCCL's own reduce-scatter and all-gather 
       options.bucket_bytes = 4000;
       DataParallel net(model, options);
       for (std::uint64_t i = 0; i < 2; ++i)
-        net.train_step(random_batch(model, 2 * gpus + 1, i), {.lr = 0.05f, .momentum = 0.9f});
+        net.train_step(random_batch(model, 2 * gpus + 1, i), Sgd{.lr = 0.05f, .momentum = 0.9f});
       net.take_stats();
       CHECK(net.replicas_identical());
       int own = 0, grouped = 0;
@@ -328,7 +328,7 @@ TEST_CASE("nccl: a failed replica releases the replicas that wait for it") {
     setenv("DP_FAIL", (std::string("throw:") + phase + ":dev1:step1").c_str(), 1);
     const auto train = [&] {
       DataParallel net(model, with_nccl(3));
-      for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 9), {.lr = 0.01f, .momentum = 0.9f});
+      for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 9), Sgd{.lr = 0.01f, .momentum = 0.9f});
       net.take_stats();
     };
     CHECK_THROWS_WITH(train(), Catch::Contains("replica 1 (cuda:1) failed in " + std::string(phase) + " of step 1"));
@@ -346,9 +346,9 @@ TEST_CASE("nccl: an asynchronous error ends the run with NCCL's text") {
   const Model model = small_convnet();
   const auto train = [&] {
     DataParallel net(model, with_nccl(2));
-    net.train_step(random_batch(model, 6), {.lr = 0.01f});
+    net.train_step(random_batch(model, 6), Sgd{.lr = 0.01f});
     nccl.break_rank(1, kernels::cuda::NcclResult::remote_error);
-    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 6), {.lr = 0.01f});
+    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 6), Sgd{.lr = 0.01f});
     net.take_stats();
   };
   try {

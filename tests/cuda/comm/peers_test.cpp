@@ -158,15 +158,15 @@ TEST_CASE("peers: each pair is enabled once per process") {
   const Model model = narrow_convnet();
   simt::simulation().log_blocking_calls = true;
   DataParallel first(model, on_gpus(2, 2));
-  first.train_step(random_batch(model, 8), {.lr = 0.01f});
+  first.train_step(random_batch(model, 8), Sgd{.lr = 0.01f});
   simt::take_blocking_calls();
-  first.train_step(random_batch(model, 8), {.lr = 0.01f});
+  first.train_step(random_batch(model, 8), Sgd{.lr = 0.01f});
   DataParallel second(model, on_gpus(2, 2));
   const std::vector<std::string> calls = simt::take_blocking_calls();
   simt::simulation().log_blocking_calls = false;
   CHECK(std::count(calls.begin(), calls.end(), "cudaMalloc on cuda:0") > 0);
   for (const char* const device : {"0", "1"})
     CHECK(std::count(calls.begin(), calls.end(), std::string("cudaDeviceEnablePeerAccess on cuda:") + device) == 0);
-  second.train_step(random_batch(model, 8), {.lr = 0.01f});
+  second.train_step(random_batch(model, 8), Sgd{.lr = 0.01f});
   CHECK(second.replicas_identical());
 }

@@ -33,7 +33,7 @@ double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>
 std::vector<NamedTensor> stepped(const Model& model, DataParallelOptions options, const Batch& batch) {
   options.loss_scale.initial = 512;  // these ill-conditioned gradients do not overflow float16
   DataParallel net(model, options);
-  net.train_step(batch, {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f});
+  net.train_step(batch, Sgd{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f});
   CHECK(net.take_stats().skipped == 0);
   CHECK(net.replicas_identical());
   return net.weights();
@@ -139,7 +139,7 @@ TEST_CASE("mixed precision: bfloat16 gradients and float16 steps with clipping a
       options.grad_accum_steps = 2;
       options.loss = loss;
       DataParallel net(model, options);
-      net.train_step(batch, {.lr = 1.0f, .weight_decay = 1e-3f});
+      net.train_step(batch, Sgd{.lr = 1.0f, .weight_decay = 1e-3f});
       const Stats stats = net.take_stats();
       CHECK(stats.skipped == 0);
       CHECK(stats.loss_scale.has_value() == (amp == Amp::float16));
@@ -171,7 +171,7 @@ TEST_CASE("mixed precision: every replica's layers read the rounded weights afte
         options.ema_decay = 0.5;
         options.bucket_bytes = 4096;
         DataParallel net(model, options), fresh(model, options);
-        for (int i = 0; i < 3; ++i) net.train_step(batch, {.lr = 0.1f, .momentum = 0.9f});
+        for (int i = 0; i < 3; ++i) net.train_step(batch, Sgd{.lr = 0.1f, .momentum = 0.9f});
         INFO(name_of(amp) << " on " << gpus << ", reduce " << static_cast<int>(reduce));
         const Tensor before = fresh.predict(batch.images).clone(), trained = net.predict(batch.images).clone();
         fresh.set_weights(net.weights());
@@ -210,7 +210,7 @@ TEST_CASE("mixed precision: setting one tensor leaves the other weights unchange
   options.reduce = Reduce::sharded;
   DataParallel net(model, options), read(model, options);
   const auto train = [&](DataParallel& one, std::uint64_t number) {
-    one.train_step(random_batch(model, 8, number), {.lr = 0.05f, .momentum = 0.9f});
+    one.train_step(random_batch(model, 8, number), Sgd{.lr = 0.05f, .momentum = 0.9f});
   };
   for (std::uint64_t number = 0; number < 3; ++number) train(net, number), train(read, number);
   auto weights = read.weights();
@@ -236,13 +236,13 @@ TEST_CASE("loss scaling: an overflow halves the scale, skips the step on every r
       DataParallel net(model, options);
       INFO(gpus << " GPUs, reduce " << static_cast<int>(reduce));
       const auto origin = net.weights();
-      net.train_step(batch, {.lr = 0.05f, .momentum = 0.9f});
+      net.train_step(batch, Sgd{.lr = 0.05f, .momentum = 0.9f});
       CHECK(bit_equal(net.weights(), origin));
       Stats stats = net.take_stats();
       CHECK(stats.skipped == 1);
       CHECK(stats.loss_scale == 0x1p24f);
       std::int64_t skipped = 1;
-      for (int i = 0; i < 15; ++i) net.train_step(batch, {.lr = 0.05f, .momentum = 0.9f});
+      for (int i = 0; i < 15; ++i) net.train_step(batch, Sgd{.lr = 0.05f, .momentum = 0.9f});
       stats = net.take_stats();
       skipped += stats.skipped;
       CHECK(skipped > 3);
@@ -262,7 +262,7 @@ TEST_CASE("loss scaling: the scale grows after the growth interval and is restor
   options.loss_scale.growth_interval = 2;
   const auto train = [&](DataParallel& net, std::uint64_t first, std::uint64_t last) {
     for (std::uint64_t i = first; i < last; ++i)
-      net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});
+      net.train_step(random_batch(model, 9, i), Sgd{.lr = 0.05f, .momentum = 0.9f});
   };
   DataParallel whole(model, options), begun(model, options), resumed(model, options);
   train(whole, 0, 7);
@@ -271,7 +271,7 @@ TEST_CASE("loss scaling: the scale grows after the growth interval and is restor
   train(begun, 0, 3);
   CHECK(begun.loss_scale()->good_steps == 1);
   resumed.set_weights(begun.weights());
-  resumed.set_momenta(begun.momenta());
+  resumed.set_optimizer_state(begun.optimizer_state());
   resumed.set_step_count(3);
   resumed.set_loss_scale(*begun.loss_scale());
   train(resumed, 3, 7);
@@ -296,7 +296,7 @@ TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager steps, w
         options.graphs = graphs ? Graphs::always : Graphs::never;
         DataParallel net(model, options);
         for (std::uint64_t i = 0; i < 12; ++i)
-          net.train_step(random_batch(model, 9, i), {.lr = 0.05f, .momentum = 0.9f});
+          net.train_step(random_batch(model, 9, i), Sgd{.lr = 0.05f, .momentum = 0.9f});
         weights[graphs] = net.weights();
         scales[graphs] = net.loss_scale();
         skipped[graphs] = net.take_stats().skipped;

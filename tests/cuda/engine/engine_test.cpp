@@ -80,6 +80,6 @@ TEST_CASE("simulated GPUs: a wait of the engine is left out", "[.left_out_wait]"
   const Model model = narrow_convnet();
   DataParallel net(model, on_gpus(2, 2));
   simt::simulation().left_out_wait = {.device = 0, .for_other_device = false, .number = 3};
-  for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f});
   net.take_stats();
 }

@@ -15,7 +15,7 @@ inline std::string failure_of(const DataParallelOptions& options, ErrorCode& cod
   const Model model = small_convnet();
   try {
     DataParallel net(model, options);
-    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f, .momentum = 0.9f});
+    for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f, .momentum = 0.9f});
   } catch (const Error& error) {
     code = error.code();
     return error.what();

@@ -12,11 +12,11 @@
 namespace dp::test {
 
 struct Course {
-  std::vector<NamedTensor> weights, momenta, average;
+  std::vector<NamedTensor> weights, state, average;
   std::vector<std::uint64_t> metrics;  // bit patterns of doubles
   std::string steps;                   // describe_steps(); not compared
   friend bool operator==(const Course& a, const Course& b) {
-    return bit_equal(a.weights, b.weights) && bit_equal(a.momenta, b.momenta) && bit_equal(a.average, b.average) &&
+    return bit_equal(a.weights, b.weights) && bit_equal(a.state, b.state) && bit_equal(a.average, b.average) &&
            a.metrics == b.metrics;
   }
 };
@@ -36,7 +36,8 @@ inline Course course_of(const Model& model, DataParallelOptions options, bool gr
   Course course;
   std::uint64_t number = 0;
   const auto step = [&](std::int64_t rows, Sgd sgd) { net.train_step(random_batch(model, rows, ++number), sgd); };
-  std::vector<NamedTensor> weights, momenta;
+  std::vector<NamedTensor> weights;
+  OptimizerState state;
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (int i = 0; i < 3; ++i)
       step(9, {.lr = 0.05f / static_cast<float>(1 + i + epoch), .momentum = 0.9f, .weight_decay = 1e-3f});
@@ -45,14 +46,14 @@ inline Course course_of(const Model& model, DataParallelOptions options, bool gr
     keep(net.take_stats(), course.metrics);
     net.evaluate(random_batch(model, 11, 1000));
     keep(net.take_stats(), course.metrics);
-    if (epoch == 0) weights = net.weights(), momenta = net.momenta();
-    if (epoch == 1) net.set_weights(weights), net.set_momenta(momenta);
+    if (epoch == 0) weights = net.weights(), state = net.optimizer_state();
+    if (epoch == 1) net.set_weights(weights), net.set_optimizer_state(state);
   }
   for (int i = 0; i < 3; ++i) step(9, {.lr = 0.02f});
   keep(net.take_stats(), course.metrics);
   CHECK(net.replicas_identical());
   course.weights = net.weights();
-  course.momenta = net.momenta();
+  course.state = net.optimizer_state().tensors;
   if (options.ema_decay) course.average = net.average_weights();
   course.steps = net.describe_steps();
   return course;
@@ -66,7 +67,7 @@ inline std::map<std::string, std::vector<std::string>> launches_of_steps(
   if (!graphs) options.graphs = Graphs::never;
   DataParallel net(model, options);
   const auto step = [&](std::uint64_t i) {
-    net.train_step(batch_of ? batch_of(i) : random_batch(model, 8, i), {.lr = 0.05f, .momentum = 0.9f});
+    net.train_step(batch_of ? batch_of(i) : random_batch(model, 8, i), Sgd{.lr = 0.05f, .momentum = 0.9f});
   };
   for (std::uint64_t i = 0; i < 3; ++i) step(i);
   simt::take_launches();

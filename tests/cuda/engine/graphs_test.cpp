@@ -165,12 +165,12 @@ TEST_CASE("simulated GPUs: a step as a graph is timed as one piece, and failures
   const Model model = narrow_convnet();
   DataParallel net(model, on_gpus(2, 2));
   const Batch batch = random_batch(model, 8);
-  for (int step = 0; step < 5; ++step) net.train_step(batch, {.lr = 0.01f});
+  for (int step = 0; step < 5; ++step) net.train_step(batch, Sgd{.lr = 0.01f});
   net.take_stats();
-  net.train_step(batch, {.lr = 0.01f});
+  net.train_step(batch, Sgd{.lr = 0.01f});
   CHECK(net.take_phase_times().front().graph > 0);
   Batch bad = random_batch(model, 8);
   bad.images.span<float>()[3] = std::numeric_limits<float>::quiet_NaN();
-  net.train_step(bad, {.lr = 0.01f});
+  net.train_step(bad, Sgd{.lr = 0.01f});
   CHECK_THROWS_WITH(net.take_stats(), Catch::Contains("not finite"));
 }

@@ -62,7 +62,7 @@ inline Outcome forward_and_backward(const Model& model, DataParallelOptions opti
 inline std::vector<NamedTensor> step(const Model& model, DataParallelOptions options, const Batch& batch) {
   options.dropout = false;
   DataParallel net(model, options);
-  net.train_step(batch, {.lr = 1.0f, .momentum = 0.9f, .weight_decay = 1e-3f});
+  net.train_step(batch, Sgd{.lr = 1.0f, .momentum = 0.9f, .weight_decay = 1e-3f});
   CHECK(net.replicas_identical());
   return net.weights();
 }
@@ -70,7 +70,7 @@ inline std::vector<NamedTensor> step(const Model& model, DataParallelOptions opt
 inline std::vector<NamedTensor> five_steps(const Model& model, const DataParallelOptions& options, std::int64_t rows) {
   DataParallel net(model, options);
   for (std::uint64_t i = 0; i < 5; ++i)
-    net.train_step(random_batch(model, rows, i), {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
+    net.train_step(random_batch(model, rows, i), Sgd{.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
   CHECK(net.take_stats().samples == 5 * rows);
   CHECK(net.replicas_identical());
   return net.weights();

@@ -27,7 +27,8 @@ TEST_CASE("bfloat16 reduction on simulated GPUs: sums have the bits of the fixed
 }
 
 TEST_CASE(
-    "bfloat16 reduction on simulated GPUs: training stays within rounding, and weights and momenta stay float32") {
+    "bfloat16 reduction on simulated GPUs: training stays within rounding, and weights and optimizer state stay "
+    "float32") {
   for (const int gpus : {2, 4}) {
     SimulatedGpus machine(gpus);
     simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
@@ -96,7 +97,7 @@ TEST_CASE("bfloat16 reduction on simulated GPUs: every replica sees an overflow 
     options.loss_scale.initial = 0x1p25f;
     DataParallel net(model, options);
     const auto origin = net.weights();
-    net.train_step(random_batch(model, 9), {.lr = 0.05f, .momentum = 0.9f});
+    net.train_step(random_batch(model, 9), Sgd{.lr = 0.05f, .momentum = 0.9f});
     CHECK(bit_equal(net.weights(), origin));
     const Stats stats = net.take_stats();
     CHECK(stats.skipped == 1);

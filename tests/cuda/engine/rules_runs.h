@@ -48,7 +48,7 @@ inline void check_run(const RulesRun& run) {
     const int connections = nccl.late_connections();  // for sends, at construction
     const std::int64_t rows = 2 * run.gpus + 1;
     for (std::uint64_t step = 0; step < 3; ++step)
-      net.train_step(random_batch(model, rows, step), {.lr = 0.01f, .momentum = 0.9f});
+      net.train_step(random_batch(model, rows, step), Sgd{.lr = 0.01f, .momentum = 0.9f});
     net.evaluate(random_batch(model, rows));
     CHECK(net.take_stats().samples == 4 * rows);
     CHECK(net.replicas_identical());

@@ -28,7 +28,7 @@ Timeline timeline_of(const DataParallelOptions& options, int steps) {
   const TemporaryFolder temp;
   const Model model = narrow_convnet();
   DataParallel net(model, options);
-  for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), {.lr = 0.01f});
+  for (int step = 0; step < steps; ++step) net.train_step(random_batch(model, 8), Sgd{.lr = 0.01f});
   net.write_trace(temp / "trace.json");
   return read_timeline(read_text(temp / "trace.json"));
 }
@@ -110,9 +110,9 @@ TEST_CASE("simulated GPUs: each replica's phases are timed, evaluations are not"
   DataParallel net(model, on_gpus(2, 2));
   const Batch batch = random_batch(model, 8);
   const auto begin = Clock::now();
-  for (int step = 0; step < 3; ++step) net.train_step(batch, {.lr = 0.01f});
+  for (int step = 0; step < 3; ++step) net.train_step(batch, Sgd{.lr = 0.01f});
   net.take_stats();
-  net.train_step(batch, {.lr = 0.01f});  // its times arrive later; those before are complete
+  net.train_step(batch, Sgd{.lr = 0.01f});  // its times arrive later; those before are complete
   const double passed = seconds_since(begin);
   for (const PhaseTimes& times : net.take_phase_times()) {
     for (const double part :
@@ -122,14 +122,14 @@ TEST_CASE("simulated GPUs: each replica's phases are timed, evaluations are not"
     CHECK(times.reduce + times.update + times.broadcast <= passed);
   }
   net.take_stats();
-  net.train_step(batch, {.lr = 0.01f});
+  net.train_step(batch, Sgd{.lr = 0.01f});
   net.take_stats();
   net.take_phase_times();
   const auto evaluated = Clock::now();
   for (int i = 0; i < 24; ++i) net.evaluate(batch);
   net.take_stats();
   const double evaluation = seconds_since(evaluated);
-  net.train_step(batch, {.lr = 0.01f});
+  net.train_step(batch, Sgd{.lr = 0.01f});
   for (const PhaseTimes& times : net.take_phase_times())
     CHECK(times.forward <= evaluation / 2);  // covers this step and the one before
 }
@@ -213,7 +213,7 @@ TEST_CASE("simulated GPUs: a layer's floor is its arithmetic or its memory traff
   DataParallelOptions options = on_gpus(1, 1);
   options.trace_steps = 2;
   DataParallel net(narrow_convnet(), options);
-  for (int step = 0; step < 2; ++step) net.train_step(random_batch(net.model(), 8), {.lr = 0.01f});
+  for (int step = 0; step < 2; ++step) net.train_step(random_batch(net.model(), 8), Sgd{.lr = 0.01f});
   const auto layers = net.layer_times();
   // 4 multiprocessors with 128 multiply-adds per cycle at 1.5 GHz; a 4096-bit bus at 1.5 GHz, double data rate.
   constexpr double kFlops = 2.0 * 4 * 128 * 1.5e9, kBytes = 2.0 * 1.5e9 * 4096 / 8;

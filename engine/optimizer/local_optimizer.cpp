@@ -1,0 +1,88 @@
+#include "engine/optimizer/local_optimizer.h"
+
+namespace dp::engine {
+
+using namespace kernels;
+
+LocalOptimizer::LocalOptimizer(Replica& replica, const std::vector<Range>& parts, const ParameterGroups& groups)
+    : replica_(replica), element_(size_of(replica.table().type())) {
+  std::int64_t held = 0;
+  for (const Range& range : parts) {
+    parts_.push_back({range, held});
+    held += range.size();
+    frozen_.emplace_back();
+    for (const Range& one : groups.frozen_in(range))
+      frozen_.back().push_back(
+          {one.begin, replica.context().make_op(Fill{static_cast<std::size_t>(one.size()) * element_})});
+  }
+  if (const std::vector<std::uint8_t>& map = groups.map(); !map.empty()) {
+    groups_ = replica.allocate(map.size(), &MemoryUse::other);
+    replica.compute().upload(groups_->data(), map.data(), map.size());
+    replica.compute().synchronize();
+  }
+  use({});  // most runs use this rule: its kernels are loaded before the first collective
+}
+
+std::byte* LocalOptimizer::state(std::size_t slot, const Part& part) {
+  if (state_ == nullptr) return nullptr;
+  const Part& last = parts_.back();
+  const std::int64_t element = static_cast<std::int64_t>(slot) * (last.offset + last.range.size()) + part.offset;
+  return static_cast<std::byte*>(state_->data()) + static_cast<std::size_t>(element) * element_;
+}
+
+std::size_t LocalOptimizer::missing_bytes(UpdateRule rule) const {
+  if (state_ != nullptr && rule == rule_) return 0;
+  const Part& last = parts_.back();
+  return static_cast<std::size_t>(slots_of(rule)) * static_cast<std::size_t>(last.offset + last.range.size()) *
+         element_;
+}
+
+void LocalOptimizer::ensure_state(UpdateRule rule) {
+  const std::size_t bytes = missing_bytes(rule);
+  if (rule != rule_ && state_ != nullptr) {
+    replica_.forget(state_->bytes(), &MemoryUse::optimizer);
+    state_.reset();
+  }
+  use({rule, false});
+  if (bytes != 0) state_ = replica_.allocate(bytes, &MemoryUse::optimizer);
+}
+
+void LocalOptimizer::use(const UpdateKind& kind) {
+  uses_state_ = kind.state;
+  if (kind.rule == rule_ && !ops_.empty()) return;
+  rule_ = kind.rule;
+  ops_.clear();
+  Context& context = replica_.context();
+  for (const Part& part : parts_) {
+    OptimizerUpdate update{part.range.size(), rule_};
+    if (replica_.mixed()) update.copy = context.activation_type();
+    ops_.push_back(part.range.size() != 0 ? context.make_op(update) : nullptr);
+  }
+}
+
+void LocalOptimizer::clear_frozen(std::size_t part, Stream& stream) {
+  for (const Frozen& frozen : frozen_[part]) {
+    void* const args[] = {gradient(frozen.begin)};
+    frozen.clear->run(stream, args, nullptr);
+  }
+}
+
+void LocalOptimizer::update(std::size_t index, Stream& stream) {
+  const Part& part = parts_[index];
+  if (part.range.size() == 0) return;
+  const auto slot = [&](int number) {
+    return uses_state_ && number < slots_of(rule_) ? state(static_cast<std::size_t>(number), part) : nullptr;
+  };
+  const auto begin = static_cast<std::size_t>(part.range.begin);
+  void* const args[] = {replica_.values() + begin * element_,
+                        gradient(part.range.begin),
+                        slot(0),
+                        slot(1),
+                        groups_ ? static_cast<std::byte*>(groups_->data()) + begin / kGroupElements : nullptr,
+                        replica_.inputs(),
+                        replica_.results(),
+                        replica_.mixed() ? replica_.low_value(part.range.begin) : nullptr};
+  ops_[index]->run(stream, args, nullptr);
+}
+
+}  // namespace dp::engine

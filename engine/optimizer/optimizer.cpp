@@ -1,0 +1,78 @@
+#include "engine/optimizer/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "dp/error.h"
+
+namespace dp {
+namespace engine {
+namespace {
+
+using kernels::UpdateConstants;
+using kernels::UpdateRule;
+
+void require(bool holds, const std::string& otherwise) {
+  if (!holds) throw Error(ErrorCode::usage, otherwise);
+}
+
+void require_not_negative(float value, const char* what) {
+  require(std::isfinite(value) && value >= 0, fmt::format("{} is {}; it must be finite and at least 0", what, value));
+}
+
+UpdateKind kind(const Sgd& sgd) { return {UpdateRule::sgd, sgd.momentum != 0}; }
+
+UpdateConstants constants(const Sgd& sgd) { return {.sgd = {sgd.momentum, sgd.nesterov}}; }
+
+void check_own(const Sgd& sgd) {
+  require_not_negative(sgd.momentum, "the momentum");
+  require(sgd.momentum < 1, fmt::format("the momentum is {}; it must be below 1", sgd.momentum));
+  require(!sgd.nesterov || sgd.momentum > 0, "Nesterov momentum requires a momentum above 0");
+}
+
+}  // namespace
+
+UpdateKind kind_of(const Optimizer& optimizer) {
+  return std::visit([](const auto& own) { return kind(own); }, optimizer);
+}
+
+UpdateConstants constants_of(const Optimizer& optimizer) {
+  return std::visit([](const auto& own) { return constants(own); }, optimizer);
+}
+
+std::vector<std::string_view> slot_names(UpdateRule rule) {
+  switch (rule) {
+    case UpdateRule::sgd: return {"momentum_buffer"};
+  }
+  return {};
+}
+
+UpdateRule rule_named(std::string_view name) {
+  for (const UpdateRule rule : {UpdateRule::sgd})
+    if (name == kernels::name_of(rule)) return rule;
+  throw Error(ErrorCode::data, fmt::format("there is no optimizer '{}'", name));
+}
+
+void check(const Optimizer& optimizer) {
+  std::visit(
+      [](const auto& own) {
+        require_not_negative(own.lr, "the learning rate");
+        require_not_negative(own.weight_decay, "the weight decay");
+        check_own(own);
+      },
+      optimizer);
+}
+
+}  // namespace engine
+
+std::string_view name_of(const Optimizer& optimizer) { return kernels::name_of(engine::kind_of(optimizer).rule); }
+
+float& learning_rate(Optimizer& optimizer) {
+  return std::visit([](auto& own) -> float& { return own.lr; }, optimizer);
+}
+float learning_rate(const Optimizer& optimizer) {
+  return std::visit([](const auto& own) { return own.lr; }, optimizer);
+}
+
+}  // namespace dp

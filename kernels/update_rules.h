@@ -1,0 +1,92 @@
+// The update of one parameter element by each optimizer, in float32, for CPUs and GPUs. Both compile it without
+// contracting a*b+c, so that each new value is the same everywhere. kernels/reference/update.cpp has its own in float64.
+//
+// A new optimizer adds: an UpdateRule, its constants, an element type, and a case in each switch here.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace dp::kernels {
+
+enum class UpdateRule : std::uint8_t { sgd };
+
+// Tensors of state per parameter that a rule can use.
+inline constexpr int kMaxSlots = 2;
+// Parameters are assigned to groups in units of this number of elements. Every parameter begins at a multiple of it.
+inline constexpr int kGroupElements = 16;
+inline constexpr int kMaxGroups = 16;
+
+struct SgdConstants {
+  float momentum = 0;
+  std::uint32_t nesterov = 0;
+};
+
+union UpdateConstants {
+  SgdConstants sgd{};
+};
+
+// What an update reads in device memory besides the tensors.
+struct UpdateInputs {
+  struct Group {
+    float lr = 0, weight_decay = 0;
+  };
+  Group groups[kMaxGroups];  // the first one is that of parameters without a group
+  UpdateConstants constants{};
+  // Updates before this one, including those that StepResults::skipped_steps counts.
+  std::int64_t updates = 0;
+};
+
+// What all elements of a group share. `number`: 1 for the first update that was not skipped.
+struct ElementInputs {
+  UpdateInputs::Group group;
+  UpdateConstants constants;
+  float clip = 1;  // factor of the gradient
+  std::int64_t number = 1;
+};
+
+// torch.optim.SGD
+template <bool kMomentum>
+struct SgdElement {
+  static constexpr int kSlots = kMomentum ? 1 : 0;
+  ElementInputs in;
+
+  constexpr explicit SgdElement(const ElementInputs& inputs) : in(inputs) {}
+  // Returns the new weight. Updates the state in place; a rule with fewer slots leaves the others alone.
+  constexpr float operator()(float gradient, float weight, float& velocity, float&) const {
+    gradient = in.clip * gradient + in.group.weight_decay * weight;
+    float direction = gradient;
+    if constexpr (kMomentum) {
+      velocity = in.constants.sgd.momentum * velocity + gradient;
+      direction = in.constants.sgd.nesterov != 0 ? gradient + in.constants.sgd.momentum * velocity : velocity;
+    }
+    return weight - in.group.lr * direction;
+  }
+};
+
+// Number of state tensors of a rule.
+constexpr int slots_of(UpdateRule rule) {
+  switch (rule) {
+    case UpdateRule::sgd: return 1;
+  }
+  return 0;
+}
+
+// The name in plans, errors and checkpoints.
+constexpr const char* name_of(UpdateRule rule) {
+  switch (rule) {
+    case UpdateRule::sgd: return "sgd";
+  }
+  return "";
+}
+
+// Returns f.operator()<Element>() with the element type of a rule. `state`: whether the update has state tensors.
+template <typename F>
+auto with_element(UpdateRule rule, bool state, const F& f) {
+  switch (rule) {
+    case UpdateRule::sgd: break;
+  }
+  return state ? f.template operator()<SgdElement<true>>() : f.template operator()<SgdElement<false>>();
+}
+
+}  // namespace dp::kernels

@@ -1,0 +1,97 @@
+// The optimizer's state: what it holds, how it is named, and how it is restored.
+#include <limits>
+
+#include "dp/checkpoint.h"
+#include "dp/error.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+#include "support/training.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+
+constexpr Sgd kMomentum{.lr = 0.1f, .momentum = 0.9f};
+
+}  // namespace
+
+TEST_CASE("the state names the optimizer, its slots and its updates, and is empty until an update needs it") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(2));
+  net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f});
+  CHECK(net.optimizer_state().optimizer.empty());
+  CHECK(net.optimizer_state().tensors.empty());
+  net.train_step(random_batch(model, 8), kMomentum);
+  const OptimizerState state = net.optimizer_state();
+  CHECK(state.optimizer == "sgd");
+  CHECK(state.updates == 2);
+  REQUIRE(state.tensors.size() == model.parameters().size());
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    CHECK(state.tensors[i].first == "momentum_buffer/" + model.parameters()[i].name);
+    CHECK(state.tensors[i].second.shape() == model.parameters()[i].shape);
+  }
+}
+
+TEST_CASE("skipped steps are not updates, before and after the statistics are taken") {
+  const Model model = small_convnet();
+  DataParallelOptions options = on_cpus(2);
+  options.on_nonfinite = OnNonfinite::skip;
+  DataParallel net(model, options);
+  Batch bad = random_batch(model, 8);
+  bad.images = bad.images.clone();
+  bad.images.span<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  net.train_step(random_batch(model, 8), kMomentum);
+  net.train_step(bad, kMomentum);
+  CHECK(net.optimizer_state().updates == 1);
+  CHECK(net.take_stats().skipped == 1);
+  CHECK(net.optimizer_state().updates == 1);
+  net.train_step(random_batch(model, 8), kMomentum);
+  CHECK(net.optimizer_state().updates == 2);
+}
+
+TEST_CASE("a state of an unknown optimizer, slot or parameter is rejected and changes nothing") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(2));
+  net.train_step(random_batch(model, 8), kMomentum);
+  const OptimizerState before = net.optimizer_state();
+  const Tensor bias(model.parameters()[1].shape);
+  const auto refused = [&](const OptimizerState& state, const std::string& text) {
+    CHECK_THROWS_WITH(net.set_optimizer_state(state), Catch::Contains(text));
+  };
+  refused({"lion", 1, {}}, "'lion'");
+  refused({"sgd", 1, {{"velocity/conv1.bias", bias}}}, "velocity/conv1.bias");
+  refused({"sgd", 1, {{"conv1.bias", bias}}}, "conv1.bias");
+  refused({"sgd", 1, {{"momentum_buffer/conv9.bias", bias}}}, "conv9.bias");
+  CHECK(bit_equal(net.optimizer_state().tensors, before.tensors));
+  CHECK(net.optimizer_state().updates == before.updates);
+}
+
+TEST_CASE("a checkpoint keeps the state, and one without an optimizer's name is of SGD with momentum") {
+  const TemporaryFolder temp;
+  const auto values = [](float value) {
+    Tensor tensor(Shape{2});
+    for (float& one : tensor.span<float>()) one = value;
+    return tensor;
+  };
+  Checkpoint checkpoint;
+  checkpoint.state.model = "m";
+  checkpoint.state.dataset = "d";
+  checkpoint.state.step = 7;
+  checkpoint.state.skipped = 2;
+  checkpoint.state.global_batch = 1;
+  checkpoint.weights = {{"w", values(1)}};
+  checkpoint.optimizer = {"sgd", 4, {{"momentum_buffer/w", values(3)}}};
+  save_checkpoint(temp / "new", checkpoint);
+  const OptimizerState kept = load_checkpoint(temp / "new").optimizer;
+  CHECK(kept.optimizer == "sgd");
+  CHECK(kept.updates == 4);
+  CHECK(bit_equal(kept.tensors, checkpoint.optimizer.tensors));
+
+  checkpoint.optimizer = {"", 0, {{"w", values(3)}}};  // writes what versions without OptimizerState wrote
+  save_checkpoint(temp / "old", checkpoint);
+  const OptimizerState old = load_checkpoint(temp / "old").optimizer;
+  CHECK(old.optimizer == "sgd");
+  CHECK(old.updates == 5);
+  CHECK(bit_equal(old.tensors, kept.tensors));
+}
