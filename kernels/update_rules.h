@@ -9,7 +9,7 @@
 
 namespace dp::kernels {
 
-enum class UpdateRule : std::uint8_t { sgd };
+enum class UpdateRule : std::uint8_t { sgd, adamw };
 
 // Tensors of state per parameter that a rule can use.
 inline constexpr int kMaxSlots = 2;
@@ -22,8 +22,14 @@ struct SgdConstants {
   std::uint32_t nesterov = 0;
 };
 
+struct AdamWConstants {
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-8f;
+};
+
 union UpdateConstants {
   SgdConstants sgd{};
+  AdamWConstants adamw;
 };
 
 // What an update reads in device memory besides the tensors.
@@ -64,10 +70,41 @@ struct SgdElement {
   }
 };
 
+// The same on every device: multiplications in one order.
+constexpr double power(double base, std::int64_t exponent) {
+  double result = 1;
+  for (; exponent > 0; exponent /= 2, base *= base)
+    if (exponent % 2 == 1) result *= base;
+  return result;
+}
+
+// torch.optim.AdamW. State: the averages of the gradient and of its square.
+struct AdamWElement {
+  static constexpr int kSlots = 2;
+  float clip, shrink, share1, keep2, share2, step, root2, eps;
+
+  constexpr explicit AdamWElement(const ElementInputs& in)
+      : clip(in.clip),
+        shrink(static_cast<float>(1 - static_cast<double>(in.group.lr) * static_cast<double>(in.group.weight_decay))),
+        share1(static_cast<float>(1 - in.constants.adamw.beta1)),
+        keep2(static_cast<float>(in.constants.adamw.beta2)),
+        share2(static_cast<float>(1 - in.constants.adamw.beta2)),
+        step(static_cast<float>(static_cast<double>(in.group.lr) / (1 - power(in.constants.adamw.beta1, in.number)))),
+        root2(static_cast<float>(std::sqrt(1 - power(in.constants.adamw.beta2, in.number)))),
+        eps(in.constants.adamw.eps) {}
+  constexpr float operator()(float gradient, float weight, float& mean, float& square) const {
+    gradient *= clip;
+    mean += share1 * (gradient - mean);
+    square = keep2 * square + share2 * gradient * gradient;
+    return weight * shrink - step * (mean / (std::sqrt(square) / root2 + eps));
+  }
+};
+
 // Number of state tensors of a rule.
 constexpr int slots_of(UpdateRule rule) {
   switch (rule) {
     case UpdateRule::sgd: return 1;
+    case UpdateRule::adamw: return 2;
   }
   return 0;
 }
@@ -76,6 +113,7 @@ constexpr int slots_of(UpdateRule rule) {
 constexpr const char* name_of(UpdateRule rule) {
   switch (rule) {
     case UpdateRule::sgd: return "sgd";
+    case UpdateRule::adamw: return "adamw";
   }
   return "";
 }
@@ -85,6 +123,7 @@ template <typename F>
 auto with_element(UpdateRule rule, bool state, const F& f) {
   switch (rule) {
     case UpdateRule::sgd: break;
+    case UpdateRule::adamw: return f.template operator()<AdamWElement>();
   }
   return state ? f.template operator()<SgdElement<true>>() : f.template operator()<SgdElement<false>>();
 }

@@ -26,7 +26,9 @@ struct Arguments {
 
   std::optional<std::int64_t> batch_size, batch_size_per_gpu, epochs;
   std::int64_t max_steps = 0;
-  std::optional<float> lr, momentum, weight_decay;
+  std::string optimizer = "sgd";
+  std::optional<float> lr, momentum, weight_decay, opt_eps;
+  std::vector<double> opt_betas;
   std::optional<bool> nesterov;
   std::vector<std::string> freeze;  // patterns of parameter names
   bool no_decay_norm_bias = false;

@@ -76,12 +76,24 @@ void add_training(CLI::App& app, Arguments& a) {
   app.add_option("--epochs", a.epochs, "number of epochs [by data set]")->check(whole(1, kBillion));
   app.add_option("--max-steps", a.max_steps, "stop after N optimizer steps, steps before a resume included")
       ->check(whole(1, kBillion));
-  app.add_option("--lr", a.lr, "learning rate [by model]")->check(real(0, 1e6));
-  app.add_option("--momentum", a.momentum, "momentum of SGD [by model]")->check(below(0, 1));
-  app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "Nesterov momentum [by model]");
+  app.add_option("--optimizer,--opt", a.optimizer, "sgd or adamw")
+      ->check(CLI::IsMember({"sgd", "adamw"}))
+      ->capture_default_str();
+  app.add_option("--lr", a.lr, "learning rate [sgd: by model; adamw: 0.001]")->check(real(0, 1e6));
+  app.add_option("--momentum", a.momentum, "sgd: momentum [by model]")->check(below(0, 1));
+  app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "sgd: Nesterov momentum [by model]");
+  app.add_option("--opt-betas", a.opt_betas,
+                 "adamw: decay of the averages of the gradient and of its square [0.9 0.999]")
+      ->expected(2)
+      ->check(below(0, 1));
+  app.add_option("--opt-eps", a.opt_eps, "adamw: added to the denominator [1e-08]")->check(positive(1));
   app.add_flag("--no-decay-norm-bias", a.no_decay_norm_bias, "no weight decay for biases and normalisation");
-  app.add_option("--freeze", a.freeze, "do not train parameters with these names, such as 'conv1.*'; may be repeated");
-  app.add_option("--weight-decay,--wd", a.weight_decay, "weight decay (L2) [by model]")->check(real(0, 1e6));
+  app.add_option("--freeze", a.freeze, "do not train parameters with these names, such as 'conv1.*'; may be repeated")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--weight-decay,--wd", a.weight_decay,
+                 "weight decay [sgd, where it is an L2 penalty: by model; adamw: 0.01]")
+      ->check(real(0, 1e6));
   app.add_option("--lr-scale", a.lr_scale, "none, or linear: multiply the rate by the number of replicas")
       ->check(CLI::IsMember({"none", "linear"}))
       ->capture_default_str();

@@ -42,6 +42,25 @@ dp::Schedule schedule_of(const Arguments& a, const dp::models::Recipe& recipe, s
   return schedule;
 }
 
+dp::Optimizer optimizer_of(const Arguments& a, const dp::models::Recipe& recipe) {
+  if (a.optimizer == "sgd") {
+    if (!a.opt_betas.empty()) usage("--opt-betas requires --optimizer adamw");
+    if (a.opt_eps) usage("--opt-eps requires --optimizer adamw");
+    return dp::Sgd{.lr = a.lr.value_or(recipe.lr),
+                   .momentum = a.momentum.value_or(recipe.momentum),
+                   .nesterov = a.nesterov.value_or(recipe.nesterov),
+                   .weight_decay = a.weight_decay.value_or(recipe.weight_decay)};
+  }
+  if (a.momentum) usage("--momentum requires --optimizer sgd");
+  if (a.nesterov) usage("--nesterov requires --optimizer sgd");
+  dp::AdamW adamw;
+  if (!a.opt_betas.empty()) adamw.beta1 = a.opt_betas.at(0), adamw.beta2 = a.opt_betas.at(1);
+  adamw.lr = a.lr.value_or(adamw.lr);
+  adamw.eps = a.opt_eps.value_or(adamw.eps);
+  adamw.weight_decay = a.weight_decay.value_or(adamw.weight_decay);
+  return adamw;
+}
+
 void read_trace_steps(const std::string& text, dp::DataParallelOptions& parallel) {
   const char* const end = text.data() + text.size();
   const auto first = std::from_chars(text.data(), end, parallel.trace_first);
@@ -162,11 +181,8 @@ dp::TrainerOptions trainer_options(const Arguments& a, const dp::models::Recipe&
   options.epochs = a.epochs.value_or(default_epochs(options.dataset_name));
   options.max_steps = a.max_steps;
   options.batch_size = a.batch_size_per_gpu ? *a.batch_size_per_gpu * replicas : a.batch_size.value_or(128);
-  const float lr = a.lr.value_or(recipe.lr) * (a.lr_scale == "linear" ? static_cast<float>(replicas) : 1.0f);
-  options.optimizer = dp::Sgd{.lr = lr,
-                              .momentum = a.momentum.value_or(recipe.momentum),
-                              .nesterov = a.nesterov.value_or(recipe.nesterov),
-                              .weight_decay = a.weight_decay.value_or(recipe.weight_decay)};
+  options.optimizer = optimizer_of(a, recipe);
+  if (a.lr_scale == "linear") dp::learning_rate(options.optimizer) *= static_cast<float>(replicas);
   options.schedule = schedule_of(a, recipe, options.epochs);
   options.parallel = parallel_options(a, devices);
   options.parallel.process_group = group;

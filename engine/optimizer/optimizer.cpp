@@ -23,12 +23,21 @@ void require_not_negative(float value, const char* what) {
 
 UpdateKind kind(const Sgd& sgd) { return {UpdateRule::sgd, sgd.momentum != 0}; }
 
+UpdateKind kind(const AdamW&) { return {UpdateRule::adamw, true}; }
+
 UpdateConstants constants(const Sgd& sgd) { return {.sgd = {sgd.momentum, sgd.nesterov}}; }
+UpdateConstants constants(const AdamW& adamw) { return {.adamw = {adamw.beta1, adamw.beta2, adamw.eps}}; }
 
 void check_own(const Sgd& sgd) {
   require_not_negative(sgd.momentum, "the momentum");
   require(sgd.momentum < 1, fmt::format("the momentum is {}; it must be below 1", sgd.momentum));
   require(!sgd.nesterov || sgd.momentum > 0, "Nesterov momentum requires a momentum above 0");
+}
+
+void check_own(const AdamW& adamw) {
+  for (const double beta : {adamw.beta1, adamw.beta2})
+    require(beta >= 0 && beta < 1, fmt::format("a beta of AdamW is {}; it must lie in [0, 1)", beta));
+  require(std::isfinite(adamw.eps) && adamw.eps > 0, fmt::format("eps of AdamW is {}; it must be above 0", adamw.eps));
 }
 
 }  // namespace
@@ -44,12 +53,13 @@ UpdateConstants constants_of(const Optimizer& optimizer) {
 std::vector<std::string_view> slot_names(UpdateRule rule) {
   switch (rule) {
     case UpdateRule::sgd: return {"momentum_buffer"};
+    case UpdateRule::adamw: return {"exp_avg", "exp_avg_sq"};
   }
   return {};
 }
 
 UpdateRule rule_named(std::string_view name) {
-  for (const UpdateRule rule : {UpdateRule::sgd})
+  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adamw})
     if (name == kernels::name_of(rule)) return rule;
   throw Error(ErrorCode::data, fmt::format("there is no optimizer '{}'", name));
 }

@@ -28,6 +28,11 @@ void add(nlohmann::ordered_json& json, const Sgd& sgd) {
   json["nesterov"] = sgd.nesterov;
 }
 
+void add(nlohmann::ordered_json& json, const AdamW& adamw) {
+  json["opt-betas"] = {adamw.beta1, adamw.beta2};
+  json["opt-eps"] = shortest(adamw.eps);
+}
+
 std::string to_text(const ParameterGroup& group) {
   std::string text = group.pattern + (group.vectors ? " of one dimension" : "") + ":";
   if (group.frozen) return text + " frozen";

@@ -17,6 +17,17 @@ double sgd(const UpdateInputs::Group& group, const SgdConstants& constants, doub
   return weight - lr * (constants.nesterov ? gradient + momentum * *velocity : *velocity);
 }
 
+double adamw(const UpdateInputs::Group& group, const AdamWConstants& constants, double gradient, double weight,
+             double& mean, double& square, double number) {
+  const double lr = group.lr, beta1 = constants.beta1, beta2 = constants.beta2;
+  mean = beta1 * mean + (1 - beta1) * gradient;
+  square = beta2 * square + (1 - beta2) * gradient * gradient;
+  const double corrected = mean / (1 - std::pow(beta1, number));
+  const double root = std::sqrt(square / (1 - std::pow(beta2, number)));
+  return weight - lr * static_cast<double>(group.weight_decay) * weight -
+         lr * corrected / (root + static_cast<double>(constants.eps));
+}
+
 class OptimizerOp final : public ReferenceOp<OptimizerUpdate> {
  public:
   explicit OptimizerOp(const OptimizerUpdate& desc) : ReferenceOp(desc, {}) {
@@ -36,6 +47,10 @@ class OptimizerOp final : public ReferenceOp<OptimizerUpdate> {
       double* const first = args[2] ? f64(args[2]) + i : nullptr;
       switch (desc_.rule) {
         case UpdateRule::sgd: weights[i] = sgd(group, inputs.constants.sgd, gradient, weights[i], first); break;
+        case UpdateRule::adamw:
+          weights[i] = adamw(group, inputs.constants.adamw, gradient, weights[i], *first, f64(args[3])[i],
+                             static_cast<double>(number_of(inputs, results)));
+          break;
       }
       if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
       if (desc_.copy) f64(args[7])[i] = rounded(weights[i], *desc_.copy);

@@ -24,6 +24,7 @@ std::vector<OptionRow> training_rows() {
     CHECK(base.has("checkpoints/last/ema.safetensors"));
     CHECK(base.text("checkpoints/last/ema.safetensors") != run.text("checkpoints/last/ema.safetensors"));
   };
+  const Words adamw{"--optimizer", "adamw"};
   const Words step{"--lr-scheduler", "step"}, multistep{"--lr-scheduler", "multistep"};
   return {
       {"--batch-size", {"-b", "8"}, {"batch-size = 8"}, Weights::other},
@@ -33,6 +34,12 @@ std::vector<OptionRow> training_rows() {
       {"--lr", {"--lr", "0.02"}, {"lr = 0.02"}, Weights::other},
       {"--momentum", {"--momentum", "0.8"}, {"momentum = 0.8"}, Weights::other},
       {"--nesterov", {"--nesterov"}, {"nesterov = true"}, Weights::other},
+      {"--optimizer",
+       {"--optimizer", "adamw"},
+       {"optimizer = \"adamw\"", "lr = 0.001", "opt-betas = [0.9, 0.999]", "opt-eps = 1e-08", "weight-decay = 0.01"},
+       Weights::other},
+      {"--opt-betas", {"--opt-betas", "0.8", "0.99"}, {"opt-betas = [0.8, 0.99]"}, Weights::other, Setting::mlp, adamw},
+      {"--opt-eps", {"--opt-eps", "0.01"}, {"opt-eps = 0.01"}, Weights::other, Setting::mlp, adamw},
       {"--weight-decay", {"--weight-decay", "0.01"}, {"weight-decay = 0.01"}, Weights::other},
       {"--freeze", {"--freeze", "fc1.*"}, {"parameter-groups = [\"fc1.*: frozen\"]"}, Weights::other},
       {"--no-decay-norm-bias",

@@ -82,6 +82,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                          clip_grad_norm, on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first,
                          trace_steps] = dp::DataParallelOptions{};
   [[maybe_unused]] auto [lr, momentum, nesterov, weight_decay] = dp::Sgd{};
+  [[maybe_unused]] auto [adamw_lr, beta1, beta2, eps, adamw_decay] = dp::AdamW{};
   const std::set<std::string> tested = options_tested();
   for (const char* option : {"--epochs",
                              "--max-steps",
@@ -89,6 +90,9 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--lr",
                              "--momentum",
                              "--nesterov",
+                             "--optimizer",
+                             "--opt-betas",
+                             "--opt-eps",
                              "--weight-decay",
                              "--freeze",
                              "--no-decay-norm-bias",

@@ -6,6 +6,7 @@ import pathlib
 import golden_layers
 import golden_mnist
 import golden_norm
+import golden_optimizers
 import golden_resnet
 import philox
 import safetensors_file
@@ -18,6 +19,8 @@ if __name__ == "__main__":
     safetensors_file.write(here / "resnet18.safetensors", golden_resnet.all_cases())
     steps = golden_mnist.all_steps()
     safetensors_file.write(here / "mnist_steps.safetensors", steps)
-    for name, value in steps.items():
+    optimizers = golden_optimizers.all_runs()
+    safetensors_file.write(here / "optimizers.safetensors", optimizers)
+    for name, value in (steps | optimizers).items():
         if "float32_error" in name or name.endswith("loss"):
             print(name, value)

@@ -42,6 +42,61 @@ TEST_CASE("the SGD update agrees with the reference with momentum, Nesterov, dec
         }
 }
 
+TEST_CASE("the AdamW update agrees with the reference in early and late updates, with clipping and odd counts") {
+  Random random(19, RandomUse::synthetic);
+  OpRig oracle(DeviceKind::reference);
+  for (const std::int64_t count : {1, 13, 64, 4099})
+    for (const std::int64_t updates : {0, 1, 20, 100000})
+      for (const double beta1 : {0.0, 0.9}) {
+        kernels::UpdateInputs inputs;
+        inputs.groups[0] = {.lr = 0.01f, .weight_decay = 0.1f};
+        inputs.constants.adamw = {.beta1 = beta1, .beta2 = 0.999, .eps = 1e-8f};
+        inputs.updates = updates + 2;
+        StepResults results;
+        results.clip = count % 2 ? 0.25f : 1.0f;
+        results.skipped_steps = 2;
+        const HostTensor w = random_tensor({count}, random), m = random_tensor({count}, random);
+        const HostTensor g = random_tensor({count}, random);
+        HostTensor v = random_tensor({count}, random);
+        for (double& value : v.values) value *= value;
+        HostTensor expected_w = w, expected_m = m, expected_v = v;
+        optimizer_update(oracle, kernels::UpdateRule::adamw, expected_w, g, {&expected_m, &expected_v}, inputs,
+                         results);
+        CHECK(relative_error(expected_w, w) > 1e-4);
+        everywhere([&](OpRig& rig) {
+          INFO("count " << count << " updates " << updates << " beta1 " << beta1);
+          HostTensor actual_w = w, actual_m = m, actual_v = v;
+          optimizer_update(rig, kernels::UpdateRule::adamw, actual_w, g, {&actual_m, &actual_v}, inputs, results);
+          CHECK(relative_error(actual_w, expected_w) <= kTolerance);
+          CHECK(relative_error(actual_m, expected_m) <= kTolerance);
+          CHECK(relative_error(actual_v, expected_v) <= kTolerance);
+        });
+      }
+}
+
+TEST_CASE("each unit of sixteen elements is updated with the rate and decay of its group") {
+  Random random(20, RandomUse::synthetic);
+  const std::vector<std::uint8_t> groups{0, 3, 3, 1, 0, 15, 0};
+  const std::int64_t count = 6 * kernels::kGroupElements + 5;
+  kernels::UpdateInputs inputs;
+  for (const int group : {0, 1, 3, 15})
+    inputs.groups[group] = {.lr = 0.1f * static_cast<float>(group), .weight_decay = 0.01f * static_cast<float>(group)};
+  inputs.constants.sgd = {.momentum = 0.9f, .nesterov = 0};
+  const HostTensor w = random_tensor({count}, random), g = random_tensor({count}, random);
+  const HostTensor m = random_tensor({count}, random);
+  HostTensor expected = w;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double group = groups[static_cast<std::size_t>(i / kernels::kGroupElements)];
+    const auto at = static_cast<std::size_t>(i);
+    expected.values[at] -= 0.1 * group * (0.9 * m.values[at] + g.values[at] + 0.01 * group * w.values[at]);
+  }
+  everywhere([&](OpRig& rig) {
+    HostTensor actual = w, momenta = m;
+    optimizer_update(rig, kernels::UpdateRule::sgd, actual, g, {&momenta}, inputs, {}, groups);
+    CHECK(relative_error(actual, expected) <= kTolerance);
+  });
+}
+
 TEST_CASE("a skipped update leaves weights and momenta unchanged bit for bit") {
   Random random(16, RandomUse::synthetic);
   const HostTensor w = random_tensor({100}, random), m = random_tensor({100}, random);

@@ -50,6 +50,40 @@ TEST_CASE("skipped steps are not updates, before and after the statistics are ta
   CHECK(net.optimizer_state().updates == 2);
 }
 
+TEST_CASE("skipped steps do not count in AdamW's corrections, before and after the statistics are taken") {
+  const Model model = small_convnet();
+  DataParallelOptions options = on_cpus(2);
+  options.on_nonfinite = OnNonfinite::skip;
+  DataParallel expected(model, options);
+  for (std::uint64_t step = 0; step < 3; ++step) expected.train_step(random_batch(model, 8, step), AdamW{});
+  Batch bad = random_batch(model, 8);
+  bad.images = bad.images.clone();
+  bad.images.span<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  for (const bool taken : {false, true}) {
+    DataParallel net(model, options);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      net.train_step(random_batch(model, 8, step), AdamW{});
+      net.train_step(bad, AdamW{});
+      if (taken) CHECK(net.take_stats().skipped == 1);
+    }
+    CHECK(bit_equal(net.weights(), expected.weights()));
+    CHECK(bit_equal(net.optimizer_state().tensors, expected.optimizer_state().tensors));
+  }
+}
+
+TEST_CASE("options of AdamW that are out of range are rejected, and the network stays usable") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(1));
+  const Batch batch = random_batch(model, 8);
+  CHECK_THROWS_WITH(net.train_step(batch, AdamW{.beta1 = 1}), Catch::Contains("beta") && Catch::Contains("1"));
+  CHECK_THROWS_WITH(net.train_step(batch, AdamW{.beta2 = -0.5}), Catch::Contains("beta"));
+  CHECK_THROWS_WITH(net.train_step(batch, AdamW{.eps = 0}), Catch::Contains("eps"));
+  CHECK_THROWS_WITH(net.train_step(batch, AdamW{.weight_decay = -1}), Catch::Contains("weight decay"));
+  CHECK_THROWS_WITH(net.step(AdamW{.lr = -1}), Catch::Contains("learning rate"));
+  net.train_step(batch, AdamW{});
+  CHECK(net.optimizer_state().updates == 1);
+}
+
 TEST_CASE("a state of an unknown optimizer, slot or parameter is rejected and changes nothing") {
   const Model model = small_convnet();
   DataParallel net(model, on_cpus(2));

@@ -286,6 +286,7 @@ TEST_CASE("another model, data set, seed or batch is rejected with both values n
   refused({"global batch", "48", "50"}, [](TrainerOptions& o) { o.batch_size = 50; });
   refused({"no-shuffle off", "this run uses on"}, [](TrainerOptions& o) { o.shuffle = false; });
   refused({"no-augment off", "this run uses on"}, [](TrainerOptions& o) { o.augment = false; });
+  refused({"optimizer sgd", "this run uses adamw"}, [](TrainerOptions& o) { o.optimizer = AdamW{}; });
   refused({"bn master", "this run uses sync"}, [](TrainerOptions& o) { o.parallel.batch_norm = BatchNormMode::sync; });
   refused({"logical-shards none", "this run uses 4"}, [](TrainerOptions& o) { o.parallel.logical_shards = 4; });
   refused({"drop-last off", "this run uses on"}, [](TrainerOptions& o) { o.drop_last = true; });

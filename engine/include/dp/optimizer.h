@@ -21,10 +21,19 @@ struct Sgd {
   float weight_decay = 0;
 };
 
-// Every alternative has `lr` and `weight_decay`.
-using Optimizer = std::variant<Sgd>;
+// torch.optim.AdamW: w *= 1 - lr*weight_decay; m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g*g;
+// w -= lr * (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) in update t, from 1. Skipped steps do not count.
+struct AdamW {
+  float lr = 1e-3f;
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-8f;
+  float weight_decay = 1e-2f;
+};
 
-std::string_view name_of(const Optimizer& optimizer);  // "sgd"
+// Every alternative has `lr` and `weight_decay`.
+using Optimizer = std::variant<Sgd, AdamW>;
+
+std::string_view name_of(const Optimizer& optimizer);  // "sgd", "adamw"
 float& learning_rate(Optimizer& optimizer);
 float learning_rate(const Optimizer& optimizer);
 
@@ -42,7 +51,7 @@ struct OptimizerState {
   std::string optimizer;     // name_of(); empty: no state
   std::int64_t updates = 0;  // that were not skipped
   // The state of each parameter, named "<slot>/<parameter>" and shaped as it, slot by slot. PyTorch's slot names: for
-  // sgd momentum_buffer.
+  // sgd momentum_buffer, for adamw exp_avg and exp_avg_sq.
   std::vector<std::pair<std::string, Tensor>> tensors{};
 };
 

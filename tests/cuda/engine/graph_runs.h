@@ -29,7 +29,7 @@ inline void keep(const Stats& stats, std::vector<std::uint64_t>& metrics) {
 }
 
 // Three epochs with a smaller last batch, changing learning rates, an evaluation after each, a checkpoint loaded after
-// the second, and final steps without momentum.
+// the second, and final steps without momentum and with AdamW.
 inline Course course_of(const Model& model, DataParallelOptions options, bool graphs) {
   if (!graphs) options.graphs = Graphs::never;
   DataParallel net(model, options);
@@ -50,6 +50,7 @@ inline Course course_of(const Model& model, DataParallelOptions options, bool gr
     if (epoch == 1) net.set_weights(weights), net.set_optimizer_state(state);
   }
   for (int i = 0; i < 3; ++i) step(9, {.lr = 0.02f});
+  for (int i = 0; i < 3; ++i) net.train_step(random_batch(model, 9, ++number), AdamW{.lr = 0.003f});
   keep(net.take_stats(), course.metrics);
   CHECK(net.replicas_identical());
   course.weights = net.weights();

@@ -1,0 +1,72 @@
+"""Twenty steps of a small network with each optimizer in PyTorch: in float64, and the error of float32."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from philox import Random
+
+SEED = 42
+BATCH = 16  # a power of two: the factor 1/batch is exact
+STEPS = 20
+SHAPES = {"fc1.weight": (16, 36), "fc1.bias": (16,), "fc2.weight": (7, 16), "fc2.bias": (7,)}
+
+
+def f32(value):
+    """The engine has these options in float32."""
+    return float(np.float32(value))
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=f32(0.1), momentum=f32(0.9), nesterov=True, weight_decay=f32(0.01)),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=f32(0.01), eps=f32(1e-8), weight_decay=f32(0.1)),
+    "adamw_other": lambda p: torch.optim.AdamW(p, lr=f32(0.003), betas=(0.8, 0.95), eps=f32(1e-3), weight_decay=0),
+}
+
+
+def initial_weights():
+    weights = {}
+    for index, (name, shape) in enumerate(SHAPES.items()):
+        fan_in = SHAPES[name.split(".")[0] + ".weight"][1]
+        bound = np.float32(1) / np.sqrt(np.float32(fan_in))
+        weights[name] = Random(SEED, "init", index).symmetric(bound, int(np.prod(shape))).reshape(shape)
+    return weights
+
+
+def batch_of(step):
+    images = Random(SEED, "synthetic", step).symmetric(1, BATCH * 36).reshape(BATCH, 36)
+    labels = Random(SEED, "synthetic", step, 1).below(7, BATCH)
+    return torch.tensor(images), torch.tensor(labels.astype(np.int64))
+
+
+def run(make, dtype):
+    weights = {name: torch.tensor(w).to(dtype).requires_grad_() for name, w in initial_weights().items()}
+    optimizer = make(list(weights.values()))
+    for step in range(STEPS):
+        images, labels = batch_of(step)
+        hidden = F.relu(F.linear(images.to(dtype), weights["fc1.weight"], weights["fc1.bias"]))
+        optimizer.zero_grad()
+        F.cross_entropy(F.linear(hidden, weights["fc2.weight"], weights["fc2.bias"]), labels).backward()
+        optimizer.step()
+    values = {name: w.detach().double().numpy().copy() for name, w in weights.items()}
+    state = {
+        f"{slot}/{name}": value.double().numpy().copy()
+        for name, w in weights.items()
+        for slot, value in optimizer.state[w].items()
+        if slot != "step"
+    }
+    return values, state
+
+
+def all_runs():
+    tensors = {}
+    for optimizer, make in OPTIMIZERS.items():
+        after, state = run(make, torch.float64)
+        single, _ = run(make, torch.float32)
+        for name, initial in initial_weights().items():
+            moved = np.linalg.norm(after[name] - initial)
+            tensors[f"{optimizer}.weight.{name}"] = after[name]
+            tensors[f"{optimizer}.moved.{name}"] = np.array([moved])
+            tensors[f"{optimizer}.float32_error.{name}"] = np.array([np.linalg.norm(single[name] - after[name]) / moved])
+        tensors |= {f"{optimizer}.state.{name}": values for name, values in state.items()}
+    return tensors
