@@ -81,11 +81,12 @@ constexpr double power(double base, std::int64_t exponent) {
 // torch.optim.AdamW. State: the averages of the gradient and of its square.
 struct AdamWElement {
   static constexpr int kSlots = 2;
-  float clip, shrink, share1, keep2, share2, step, root2, eps;
+  float clip, shrink, keep1, share1, keep2, share2, step, root2, eps;
 
   constexpr explicit AdamWElement(const ElementInputs& in)
       : clip(in.clip),
         shrink(static_cast<float>(1 - static_cast<double>(in.group.lr) * static_cast<double>(in.group.weight_decay))),
+        keep1(static_cast<float>(in.constants.adamw.beta1)),
         share1(static_cast<float>(1 - in.constants.adamw.beta1)),
         keep2(static_cast<float>(in.constants.adamw.beta2)),
         share2(static_cast<float>(1 - in.constants.adamw.beta2)),
@@ -94,7 +95,7 @@ struct AdamWElement {
         eps(in.constants.adamw.eps) {}
   constexpr float operator()(float gradient, float weight, float& mean, float& square) const {
     gradient *= clip;
-    mean += share1 * (gradient - mean);
+    mean = keep1 * mean + share1 * gradient;
     square = keep2 * square + share2 * gradient * gradient;
     return weight * shrink - step * (mean / (std::sqrt(square) / root2 + eps));
   }

@@ -65,7 +65,7 @@ OptimizerState read_optimizer(FileSource& source, const TrainState& run) {
   } else if (!state.tensors.empty()) {  // an older file: the momenta of SGD under the weights' names
     state.optimizer = "sgd";
     state.updates = run.step - run.skipped;
-    for (auto& [tensor, values] : state.tensors) tensor.insert(0, "momentum_buffer/");
+    for (auto& [tensor, values] : state.tensors) tensor.insert(0, "momentum_buffer.");
   }
   return state;
 }

@@ -17,7 +17,7 @@ LocalOptimizer::LocalOptimizer(Replica& replica, const std::vector<Range>& parts
   }
   if (const std::vector<std::uint8_t>& map = groups.map(); !map.empty()) {
     groups_ = replica.allocate(map.size(), &MemoryUse::other);
-    replica.compute().upload(groups_->data(), map.data(), map.size());
+    replica.compute().copy(groups_->data(), map.data(), map.size());
     replica.compute().synchronize();
   }
   use({});  // most runs use this rule: its kernels are loaded before the first collective

@@ -164,7 +164,7 @@ OptimizerState DataParallel::optimizer_state() const {
   const auto slots = engine::slot_names(*s.state_rule);
   for (std::size_t slot = 0; slot < slots.size(); ++slot)
     for (auto& [name, tensor] : s.export_arena(State::Arena::state, slot))
-      state.tensors.emplace_back(std::string(slots[slot]) + "/" + name, std::move(tensor));
+      state.tensors.emplace_back(std::string(slots[slot]) + "." + name, std::move(tensor));
   state.updates = s.updates - s.skipped_updates();
   return state;
 }
@@ -186,11 +186,11 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
   const auto slots = engine::slot_names(rule);
   std::vector<std::vector<NamedTensor>> tensors(slots.size());  // of each slot
   for (const auto& [name, tensor] : state.tensors) {
-    const std::size_t slash = name.find('/');
-    const auto slot = std::find(slots.begin(), slots.end(), std::string_view(name).substr(0, slash));
-    if (slash == std::string::npos || slot == slots.end())
+    const std::size_t dot = name.find('.');
+    const auto slot = std::find(slots.begin(), slots.end(), std::string_view(name).substr(0, dot));
+    if (dot == std::string::npos || slot == slots.end())
       throw Error(ErrorCode::data, "optimizer '" + state.optimizer + "' has no state '" + name + "'");
-    tensors[static_cast<std::size_t>(slot - slots.begin())].emplace_back(name.substr(slash + 1), tensor);
+    tensors[static_cast<std::size_t>(slot - slots.begin())].emplace_back(name.substr(dot + 1), tensor);
   }
   s.reserve_state_of(rule);
   for (std::size_t slot = 0; slot < slots.size(); ++slot) s.import_arena(State::Arena::state, tensors[slot], slot);

@@ -117,7 +117,7 @@ NamedTensors state_like(const Model& model, const NamedTensors& weights, const O
   for (const std::string_view slot : engine::slot_names(engine::rule_named(state.optimizer)))
     for (const ParameterSpec& parameter : model.parameters())
       for (const auto& [name, tensor] : weights)
-        if (name == parameter.name) tensors.emplace_back(std::string(slot) + "/" + name, tensor);
+        if (name == parameter.name) tensors.emplace_back(std::string(slot) + "." + name, tensor);
   return tensors;
 }
 

@@ -73,8 +73,8 @@ Checkpoint checkpoint_at(std::int64_t step) {
   checkpoint.weights = {{"fc1.weight", filled({16, 9}, value)}, {"fc1.bias", filled({16}, value + 0.5)}};
   checkpoint.optimizer = {"sgd",
                           step,
-                          {{"momentum_buffer/fc1.weight", filled({16, 9}, -value)},
-                           {"momentum_buffer/fc1.bias", filled({16}, -value - 0.5)}}};
+                          {{"momentum_buffer.fc1.weight", filled({16, 9}, -value)},
+                           {"momentum_buffer.fc1.bias", filled({16}, -value - 0.5)}}};
   return checkpoint;
 }
 
@@ -89,7 +89,7 @@ bool is_checkpoint_at(const Checkpoint& c, std::int64_t step) {
          c.state.batch_in_epoch == step % 10 && c.state.seed == ~std::uint64_t{0} && c.state.global_batch == 64 &&
          c.state.best_top1 == value / 3 && c.state.config == "{\"lr\": 0.1}" &&
          tensors_are(c.weights, "", value, value + 0.5) && c.optimizer.optimizer == "sgd" &&
-         c.optimizer.updates == step && tensors_are(c.optimizer.tensors, "momentum_buffer/", -value, -value - 0.5);
+         c.optimizer.updates == step && tensors_are(c.optimizer.tensors, "momentum_buffer.", -value, -value - 0.5);
 }
 
 int count_hidden(const std::string& folder) {

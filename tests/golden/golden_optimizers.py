@@ -50,7 +50,7 @@ def run(make, dtype):
         optimizer.step()
     values = {name: w.detach().double().numpy().copy() for name, w in weights.items()}
     state = {
-        f"{slot}/{name}": value.double().numpy().copy()
+        f"{slot}.{name}": value.double().numpy().copy()
         for name, w in weights.items()
         for slot, value in optimizer.state[w].items()
         if slot != "step"

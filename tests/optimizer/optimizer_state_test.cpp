@@ -28,7 +28,7 @@ TEST_CASE("the state names the optimizer, its slots and its updates, and is empt
   CHECK(state.updates == 2);
   REQUIRE(state.tensors.size() == model.parameters().size());
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    CHECK(state.tensors[i].first == "momentum_buffer/" + model.parameters()[i].name);
+    CHECK(state.tensors[i].first == "momentum_buffer." + model.parameters()[i].name);
     CHECK(state.tensors[i].second.shape() == model.parameters()[i].shape);
   }
 }
@@ -94,9 +94,9 @@ TEST_CASE("a state of an unknown optimizer, slot or parameter is rejected and ch
     CHECK_THROWS_WITH(net.set_optimizer_state(state), Catch::Contains(text));
   };
   refused({"lion", 1, {}}, "'lion'");
-  refused({"sgd", 1, {{"velocity/conv1.bias", bias}}}, "velocity/conv1.bias");
+  refused({"sgd", 1, {{"velocity.conv1.bias", bias}}}, "velocity.conv1.bias");
   refused({"sgd", 1, {{"conv1.bias", bias}}}, "conv1.bias");
-  refused({"sgd", 1, {{"momentum_buffer/conv9.bias", bias}}}, "conv9.bias");
+  refused({"sgd", 1, {{"momentum_buffer.conv9.bias", bias}}}, "conv9.bias");
   CHECK(bit_equal(net.optimizer_state().tensors, before.tensors));
   CHECK(net.optimizer_state().updates == before.updates);
 }
@@ -115,7 +115,7 @@ TEST_CASE("a checkpoint keeps the state, and one without an optimizer's name is 
   checkpoint.state.skipped = 2;
   checkpoint.state.global_batch = 1;
   checkpoint.weights = {{"w", values(1)}};
-  checkpoint.optimizer = {"sgd", 4, {{"momentum_buffer/w", values(3)}}};
+  checkpoint.optimizer = {"sgd", 4, {{"momentum_buffer.w", values(3)}}};
   save_checkpoint(temp / "new", checkpoint);
   const OptimizerState kept = load_checkpoint(temp / "new").optimizer;
   CHECK(kept.optimizer == "sgd");

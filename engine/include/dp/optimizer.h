@@ -50,7 +50,7 @@ struct ParameterGroup {
 struct OptimizerState {
   std::string optimizer;     // name_of(); empty: no state
   std::int64_t updates = 0;  // that were not skipped
-  // The state of each parameter, named "<slot>/<parameter>" and shaped as it, slot by slot. PyTorch's slot names: for
+  // The state of each parameter, named "<slot>.<parameter>" and shaped as it, slot by slot. PyTorch's slot names: for
   // sgd momentum_buffer, for adamw exp_avg and exp_avg_sq.
   std::vector<std::pair<std::string, Tensor>> tensors{};
 };
