@@ -69,4 +69,10 @@ SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DTyp
   return cost_of(small, small_seconds, large, seconds_of_sum(replica, communicator, large, reduce_dtype));
 }
 
+std::vector<Bucket> automatic_buckets(const DataParallelOptions& options, const ParameterTable& table,
+                                      std::size_t bucket_bytes) {
+  const bool overlaps = options.devices.front().kind == DeviceKind::cuda && worth_tuning(table);
+  return table.buckets(bucket_bytes, overlaps ? kLastBucket : 0);
+}
+
 }  // namespace dp::engine

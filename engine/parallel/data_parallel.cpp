@@ -1,23 +1,22 @@
-// One step of data-parallel training, in order. A function with a Replica parameter runs on that replica's worker
-// thread. It only enqueues work; streams and events order it.
+// The calls of a DataParallel. Each prepares the step on the caller's thread and then runs it on every replica; the step
+// itself is in training_step.cpp.
 #include "dp/data_parallel.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
-#include <utility>
+#include <cmath>
 
 #include "dp/error.h"
+#include "engine/base/crc32c.h"
 #include "engine/parallel/data_parallel_state.h"
+#include "engine/parallel/state/loss_scale.h"
 
 namespace dp {
 
 using engine::GradientSync;
-using engine::Phase;
-using engine::Plan;
 using engine::Replica;
-using kernels::Range;
+using NamedTensor = std::pair<std::string, Tensor>;
 
 namespace {
 
@@ -46,262 +45,177 @@ void check_images(const Shape& shape, const Model& model) {
                                               to_string(shape), model.name(), to_string(model.input())));
 }
 
+DataParallel::DataParallel(const Model& model, const DataParallelOptions& options)
+    : state_(std::make_unique<State>(model, resolved(options))) {}
+DataParallel::~DataParallel() = default;
+
 void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   State& s = *state_;
+  const int micro_batches = s.setup.options.grad_accum_steps;
+  const engine::UpdateKind update = engine::kind_of(optimizer);
   engine::check(optimizer);
-  check_batch(batch, s.model);
-  s.require_two_values(batch.size(), batch.global_size(), s.options.grad_accum_steps);
-  s.number_rows(batch.size());
+  check_batch(batch, s.setup.model);
+  s.require_two_values(batch.size(), batch.global_size(), micro_batches);
+  s.step->number_rows(batch.size());
   s.forward_rows = 0;
   if (s.begun) s.end_step();
-  s.reserve(s.training_batch(batch.size(), batch.resident));
-  s.reserve_state(optimizer);
-  s.graphs->begin_step({batch.size(), batch.global_size(), engine::kind_of(optimizer), batch.resident.set != nullptr},
-                       s.options.grad_accum_steps, s.step_is_eager());
-  s.on_replicas(
-      [&](Replica& replica, GradientSync& gradient_sync) { s.train(replica, gradient_sync, batch, optimizer); });
+  s.reserve(engine::training_batch(batch.size(), batch.resident, s.setup.options));
+  s.reserve(optimizer);
+  s.graphs->begin_step({batch.size(), batch.global_size(), update, batch.resident.set != nullptr}, micro_batches,
+                       s.step_is_eager());
+  const kernels::StepInputs inputs = s.step_inputs(batch.global_size(), &optimizer);
+  s.team.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+    s.step->train(replica, gradient_sync, batch, inputs, update);
+  });
   s.graphs->end_step();
   s.end_step();
-  ++s.updates;
-  s.batches_tracked += std::min<std::int64_t>(s.options.grad_accum_steps, batch.size());  // only those with rows
-  s.buffers_behind = true;
-  if (s.options.check_replicas && !replicas_identical())
-    throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.step));
-}
-
-void DataParallel::State::train(Replica& replica, GradientSync& gradient_sync, const Batch& batch,
-                                const Optimizer& optimizer) {
-  replica.begin_timing(step);
-  gradient_sync.wait_for_weights();
-  replica.upload_inputs(step_inputs(batch.global_size(), &optimizer));
-  gradient_sync.optimizer().use(engine::kind_of(optimizer));
-  gradient_sync.begin(step, !update_waits_for_gradient());
-  for (int micro = 0; micro < options.grad_accum_steps; ++micro) {
-    const Range rows = engine::shard_of(batch.size(), micro, options.grad_accum_steps, Split::balanced);
-    scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0, options.loss == LossAt::gathered);
-    upload_labels(replica, batch, rows);
-    graphs->run(local(replica), static_cast<std::size_t>(micro),
-                [&] { train_micro_batch(replica, gradient_sync, rows.size(), micro); });
-  }
-  replica.context().flush();
-  replica.throttle();
-  replica.end_timing();
-  check_finite(replica);
-}
-
-void DataParallel::State::train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows,
-                                            int micro) {
-  const bool accumulate = micro > 0, last = micro + 1 == options.grad_accum_steps;
-  const int together = replica.shards_together();
-  replica.make_images();
-  for (int first = 0; first < replica.local_shards(); first += together) {
-    const ShardRange shards{first, first + together};
-    forward(replica, shards, /*training=*/true);
-    if (options.loss == LossAt::gathered)
-      gathered_loss(replica, rows);
-    else
-      local_loss(replica, shards);
-    check_finite(replica);  // before the reduction spreads a NaN to all replicas
-    backward(replica, gradient_sync, shards, accumulate, last);
-  }
-  if (!last) return;
-  replica.enter(Phase::update);
-  if (update_waits_for_gradient()) gradient_sync.update(/*norm=*/true);
-  update_average(replica, gradient_sync);
-}
-
-// Sets the inputs of this replica's shards. A shard without rows has no plan and computes nothing.
-void DataParallel::State::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate,
-                                  bool gathers) {
-  replica.enter(Phase::scatter);
-  failpoints.hit(Phase::scatter, replica.rank(), step);
-  for (int shard = 0; shard < replica.local_shards(); ++shard) {
-    const Range own = rows_of(rows.size(), replica, shard);
-    const Plan* plan =
-        own.size() > 0 ? &replica.plan(plan_options(own.size(), training, accumulate, gathers)) : nullptr;
-    replica.bind(shard, plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
-  }
-}
-
-// Runs one stage of the plans of some shards. The stage is split into segments at each statistic that needs all shards.
-// An all-gather between replicas ends each segment but the last. after(shard, step) runs after each step of a plan.
-// idle(segment) runs in segment `segment` on a replica without rows, before the segment's all-gather.
-template <typename After, typename Idle>
-void DataParallel::State::run_stage(Replica& replica, ShardRange shards,
-                                    const std::vector<engine::PlanStep>& (Plan::*stage)() const,
-                                    const std::vector<engine::Gather>& gathers, After&& after, Idle&& idle) {
-  for (std::size_t segment = 0; segment <= gathers.size(); ++segment) {
-    for (int shard = shards.begin; shard < shards.end; ++shard) {
-      if (const Plan* plan = replica.select(shard))
-        replica.run_segment((plan->*stage)(), segment == 0, [&](const engine::PlanStep& s) { after(shard, s); });
-      else if (segment < gathers.size())
-        replica.zero_part(gathers[segment]);
-    }
-    if (replica.plan_of(0) == nullptr) idle(segment);
-    if (segment == gathers.size() || size() == 1) continue;
-    const std::size_t own = gathers[segment].part_bytes * static_cast<std::size_t>(replica.local_shards());
-    io_of(replica).all_gather_parts(replica.at({engine::Space::moments, gathers[segment].offset}), own,
-                                    replica.compute());
-  }
-}
-
-void DataParallel::State::forward(Replica& replica, ShardRange shards, bool training) {
-  replica.enter(Phase::forward);
-  const bool nan = failpoints.hit(Phase::forward, replica.rank(), step);
-  static const std::vector<engine::Gather> none;
-  run_stage(
-      replica, shards, &Plan::forward, training ? forward_gathers : none, [](int, const engine::PlanStep&) {},
-      [](std::size_t) {});
-  if (training && shards.end == replica.local_shards()) update_running_statistics(replica);
-  if (const Plan* plan = replica.select(shards.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
-}
-
-// Updates the master's running statistics, from its first shard or from all shards (options.batch_norm).
-void DataParallel::State::update_running_statistics(Replica& replica) {
-  if (norms.count() == 0) return;
-  if (options.batch_norm == BatchNormMode::pooled) {
-    for (int shard = 0; shard < replica.local_shards(); ++shard)
-      if (replica.select(shard) == nullptr)
-        for (const engine::Gather& moments : pooled_gathers) replica.zero_part(moments);
-    for (const engine::Gather& moments : pooled_gathers)
-      if (size() > 1)
-        io_of(replica).all_gather_parts(replica.at({engine::Space::moments, moments.offset}),
-                                        moments.part_bytes * static_cast<std::size_t>(replica.local_shards()),
-                                        replica.compute());
-  }
-  const Plan* plan = replica.select(0);
-  if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
-}
-
-void DataParallel::State::local_loss(Replica& replica, ShardRange shards) {
-  replica.enter(Phase::loss);
-  for (int shard = shards.begin; shard < shards.end; ++shard)
-    if (const Plan* plan = replica.select(shard)) replica.run(plan->loss());
-}
-
-// Reports each bucket as ready as soon as the gradients of all shards are complete.
-void DataParallel::State::backward(Replica& replica, GradientSync& gradient_sync, ShardRange shards, bool accumulate,
-                                   bool last) {
-  replica.enter(Phase::backward);
-  if (const Plan* plan = replica.select(shards.begin);
-      failpoints.hit(Phase::backward, replica.rank(), step) && plan != nullptr)
-    plant_nan(replica, plan->logits_grad());
-  int working = 0;
-  for (int shard = 0; shard < replica.local_shards(); ++shard) working += replica.plan_of(shard) != nullptr;
-  // Shards without rows are last. Their gradients must be zero before the last shard with rows reports buckets as
-  // ready.
-  for (int shard = working; shard < replica.local_shards() && shards.begin == 0 && !accumulate; ++shard)
-    replica.zero_gradients(shard);
-  run_stage(
-      replica, shards, &Plan::backward, backward_gathers,
-      [&](int shard, const engine::PlanStep& s) {
-        if (last && shard + 1 == working && s.ready_from >= 0) gradient_sync.entries_ready(s.ready_from);
-      },
-      [&](std::size_t segment) {
-        for (std::size_t i = 0; last && segment < ready_in_segment.size() && i < ready_in_segment[segment].size(); ++i)
-          gradient_sync.entries_ready(ready_in_segment[segment][i]);
-      });
-  if (last && shards.end == replica.local_shards())
-    gradient_sync.entries_ready(0);  // remaining buckets; without rows, all
-}
-
-void DataParallel::State::upload_labels(Replica& replica, const Batch& batch, Range rows) {
-  if (options.loss != LossAt::gathered || replica.rank() != 0 || rows.size() == 0) return;
-  loss_labels = batch.labels.data<std::int32_t>() + rows.begin;
-  if (replica.context().host_accessible()) return;
-  reserve_gather(rows.size());
-  replica.compute().copy(gathered_labels->data(), loss_labels,
-                         static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
-  loss_labels = gathered_labels->data();
-}
-
-// As in nn.DataParallel: the master computes the loss of the whole micro-batch, and scatters the gradient of the logits
-// to the replicas.
-void DataParallel::State::gathered_loss(Replica& replica, std::int64_t rows) {
-  const Plan* plan = replica.select(0);
-  replica.enter(Phase::loss);
-  failpoints.hit(Phase::loss, replica.rank(), step);
-  if (rows == 0) return;
-  gather_logits(replica, rows);
-  const bool master = replica.rank() == 0;
-  if (master) {
-    void* const args[] = {size() == 1 ? replica.at(plan->logits()) : gathered_logits->data(),
-                          const_cast<void*>(loss_labels),
-                          replica.inputs(),
-                          size() == 1 ? replica.at(plan->logits_grad()) : gathered_grad->data(),
-                          replica.results(),
-                          replica.scaler()};
-    kernels::Op& op = gathered_loss_op(rows);
-    op.run(replica.compute(), args, loss_workspace->data());
-  }
-  if (size() == 1) return;
-  const auto rank = static_cast<std::size_t>(replica.rank());
-  io[rank]->scatter(master ? gathered_grad->data() : nullptr, plan ? replica.at(plan->logits_grad()) : nullptr,
-                    part_bytes[rank], 0, replica.compute());
-}
-
-void DataParallel::State::gather_logits(Replica& replica, std::int64_t rows) {
-  const Plan* plan = replica.select(0);
-  if (size() == 1) return;
-  const auto rank = static_cast<std::size_t>(replica.rank());
-  const std::size_t row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
-  for (int r = 0; r < size(); ++r)
-    part_bytes[rank][static_cast<std::size_t>(r)] =
-        static_cast<std::size_t>(engine::shard_of(rows, r, size(), options.split).size()) * row;
-  if (rank == 0) reserve_gather(rows);
-  io[rank]->gather(plan ? replica.at(plan->logits()) : nullptr, rank == 0 ? gathered_logits->data() : nullptr,
-                   part_bytes[rank], 0, replica.compute());
-}
-
-// With OnNonfinite::abort: Error(nonfinite) if a loss or gradient is not finite. Checks only if the host can read the
-// results and the device is idle; take_stats() always checks.
-void DataParallel::State::check_finite(Replica& replica) {
-  if (options.on_nonfinite != OnNonfinite::abort || !replica.context().host_accessible() || !replica.context().idle())
-    return;
-  std::int64_t samples = 0;
-  for (int shard = 0; shard < replica.local_shards(); ++shard) samples += replica.results()[shard].nonfinite;
-  if (samples == 0 && replica.results()->grad_nonfinite == 0) return;
-  replica.enter(samples ? Phase::loss : Phase::update);
-  throw Error(ErrorCode::nonfinite, samples ? fmt::format("the loss of {} samples is not finite", samples)
-                                            : std::string("a gradient is not finite"));
-}
-
-void DataParallel::State::plant_nan(Replica& replica, engine::Ref place) {
-  const double nan64 = std::numeric_limits<double>::quiet_NaN();
-  const float nan32 = std::numeric_limits<float>::quiet_NaN();
-  const bool wide = table->type() == DType::f64;
-  replica.compute().upload(replica.at(place), wide ? static_cast<const void*>(&nan64) : &nan32, size_of(table->type()));
+  s.optimizer.updated();
+  s.state_dict.trained(std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
+  if (s.setup.options.check_replicas && !replicas_identical())
+    throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.team.step));
 }
 
 void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
-  check_batch(batch, s.model);
+  check_batch(batch, s.setup.model);
   s.forward_rows = 0;
-  s.reserve(State::evaluated_batch(batch.size(), batch.resident));
+  s.reserve(engine::evaluated_batch(batch.size(), batch.resident));
   s.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
-  s.broadcast_buffers();
-  s.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
-    gradient_sync.wait_for_weights();
-    replica.upload_inputs(s.step_inputs(batch.global_size()));
-    s.scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
-    replica.make_images();
-    const int together = replica.shards_together();
-    for (int first = 0; first < replica.local_shards(); first += together) {
-      const State::ShardRange shards{first, first + together};
-      s.forward(replica, shards, /*training=*/false);
-      s.local_loss(replica, shards);
-    }
-    replica.context().flush();
-    replica.throttle();
-  });
+  s.state_dict.broadcast_buffers();
+  const kernels::StepInputs inputs = s.step_inputs(batch.global_size());
+  s.team.on_replicas(
+      [&](Replica& replica, GradientSync& gradient_sync) { s.step->evaluate(replica, gradient_sync, batch, inputs); });
 }
 
-void DataParallel::State::broadcast_buffers() {
-  if (!std::exchange(buffers_behind, false) || norms.count() == 0 || size() == 1) return;
-  on_replicas([&](Replica& replica, GradientSync&) {
-    io_of(replica).broadcast(replica.buffers(), norms.buffer_size(), table->type(), 0, replica.compute());
-    replica.context().flush();
+void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
+                           const std::vector<std::int64_t>& eval_batches, const DeviceImages& train_images,
+                           const DeviceImages& eval_images, const Optimizer& optimizer) {
+  State& s = *state_;
+  const DataParallelOptions& options = s.setup.options;
+  engine::check(optimizer);
+  for (const DeviceImages& images : {train_images, eval_images})
+    if (images.set) check_images(images.set->images.shape(), s.setup.model);
+  for (const std::int64_t rows : train_batches)
+    s.require_two_values(rows, options.process_group ? rows * s.setup.size() : rows, options.grad_accum_steps);
+  std::vector<engine::BatchKind> batches;
+  for (const std::int64_t rows : train_batches)
+    s.step->number_rows(rows), batches.push_back(engine::training_batch(rows, train_images, options));
+  for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluated_batch(rows, eval_images));
+  s.reservations.require_room(batches, &optimizer, /*together=*/true);
+  s.reservations.place(batches);
+  s.reserve(optimizer);
+  s.graphs->prepared();
+  if (options.process_group) s.rank_memory = s.team.of_all_ranks(s.team.replicas.front()->memory_use());
+}
+
+// A batch must be large enough to train batch normalisation.
+void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const {
+  const engine::Norm* const norm = setup.norms.of_one_cell();
+  if (norm == nullptr) return;
+  const bool sync = setup.options.batch_norm == BatchNormMode::sync, ranks = setup.options.process_group != nullptr;
+  bool single = sync && ranks && global_rows == 1;  // a micro-batch's rows on other ranks are unknown here
+  const int parts = sync || ranks ? 1 : setup.shards();
+  for (int micro = 0; micro < micro_batches && !(sync && ranks); ++micro) {
+    const std::int64_t own = engine::shard_of(rows, micro, micro_batches, Split::balanced).size();
+    for (int part = 0; part < parts; ++part)
+      single = single || engine::shard_of(own, part, parts, setup.options.split).size() == 1;
+  }
+  if (!single) return;
+  const std::string what =
+      "batch normalisation '" + norm->name + "' would have one value a channel: its images are 1x1, and ";
+  const std::string drop = "leave out an epoch's short last batch (--drop-last)";
+  throw Error(ErrorCode::usage,
+              what + (sync ? "a batch or micro-batch has one of them. Training needs two: take a larger batch or fewer "
+                             "micro-batches, or " +
+                                 drop
+                           : "a shard has one of them. Training needs two: take a larger batch or fewer replicas, "
+                             "micro-batches or logical shards, " +
+                                 drop + ", or normalise over the whole batch (--bn sync)"));
+}
+
+// --- state ---------------------------------------------------------------------------------------------------
+
+std::vector<NamedTensor> DataParallel::weights() const { return state_->state_dict.weights(); }
+std::vector<NamedTensor> DataParallel::gradients() const { return state_->state_dict.gradients(); }
+OptimizerState DataParallel::optimizer_state() const { return state_->optimizer.state(); }
+
+void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
+  State& s = *state_;
+  s.forward_rows = 0;
+  s.state_dict.set_weights(tensors);
+  if (s.setup.options.ema_decay) s.team.on_master([&](Replica&, GradientSync&) { s.average->restart(); });
+}
+
+void DataParallel::set_optimizer_state(const OptimizerState& state) {
+  state_->forward_rows = 0;
+  if (state_->optimizer.set_state(state)) state_->graphs->prepared();
+}
+
+std::int64_t DataParallel::step_count() const { return state_->team.step + (state_->begun ? 1 : 0); }
+void DataParallel::set_step_count(std::int64_t steps) {
+  state_->team.step = steps;
+  state_->begun = false;
+}
+
+void DataParallel::swap_average() {
+  State& s = *state_;
+  if (!s.setup.options.ema_decay)
+    throw Error(ErrorCode::usage, "there is no moving average of the weights; set ema_decay");
+  s.forward_rows = 0;
+  s.team.wait_for_all();
+  s.team.on_master([&](Replica&, GradientSync&) { s.average->swap(); });
+  s.state_dict.broadcast_weights();
+  s.state_dict.buffers_changed();
+}
+
+std::vector<NamedTensor> DataParallel::average_weights() {
+  swap_average();
+  auto tensors = weights();
+  swap_average();
+  return tensors;
+}
+
+void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) {
+  engine::StateDict& state_dict = state_->state_dict;
+  const std::int64_t tracked = state_dict.batches_tracked();
+  swap_average();
+  state_dict.set_weights(tensors);
+  swap_average();
+  state_dict.set_batches_tracked(tracked);
+}
+
+std::optional<LossScale> DataParallel::loss_scale() const {
+  if (!state_->setup.scales_loss()) return std::nullopt;
+  return engine::read_loss_scale(state_->team);
+}
+
+void DataParallel::set_loss_scale(const LossScale& scale) {
+  if (!state_->setup.scales_loss()) throw Error(ErrorCode::usage, "the loss is scaled only with float16 (amp)");
+  if (!(std::isnormal(scale.scale) && scale.scale > 0))
+    throw Error(ErrorCode::usage, "a loss scale is a positive number, not " + std::to_string(scale.scale));
+  engine::write_loss_scale(state_->team, scale);
+}
+
+bool DataParallel::replicas_identical() const {
+  State& s = *state_;
+  s.team.wait_for_all();
+  s.state_dict.gather_values();
+  // With mixed precision, also compares the weights in the activation type.
+  const std::size_t low = Replica::low_bytes(*s.setup.table, s.team.replicas.front()->context());
+  const std::size_t bytes = s.setup.table->bytes();
+  std::vector<std::vector<std::byte>> copies(s.team.replicas.size(), std::vector<std::byte>(bytes + low));
+  s.team.on_replicas([&](Replica& replica, GradientSync&) {
+    auto& copy = copies[s.team.local(replica)];
+    replica.compute().download(copy.data(), replica.values(), bytes);
+    if (low != 0) replica.compute().download(copy.data() + bytes, replica.low_value(0), low);
   });
+  if (s.setup.options.process_group) {
+    const auto digests = s.team.of_all_ranks(crc32c(copies.front()));
+    return std::equal(digests.begin() + 1, digests.end(), digests.begin());
+  }
+  for (const auto& copy : copies)
+    if (std::memcmp(copy.data(), copies.front().data(), copy.size()) != 0) return false;
+  return true;
 }
 
 }  // namespace dp

@@ -8,14 +8,15 @@ namespace dp {
 
 Stats DataParallel::take_stats() {
   State& s = *state_;
-  std::vector<std::vector<kernels::StepResults>> results(s.replicas.size());  // [replica][shard of the replica]
-  s.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+  std::vector<std::vector<kernels::StepResults>> results(s.team.replicas.size());  // [replica][shard of the replica]
+  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
     gradient_sync.synchronize();
-    auto& result = results[s.local(replica)];
+    auto& result = results[s.team.local(replica)];
     result = replica.take_results();
     std::int64_t bad_samples = 0;
     for (const kernels::StepResults& shard : result) bad_samples += shard.nonfinite;
-    if (s.options.on_nonfinite == OnNonfinite::abort && (bad_samples != 0 || result.front().grad_nonfinite != 0)) {
+    if (s.setup.options.on_nonfinite == OnNonfinite::abort &&
+        (bad_samples != 0 || result.front().grad_nonfinite != 0)) {
       replica.enter(bad_samples ? engine::Phase::loss : engine::Phase::update);
       throw Error(ErrorCode::nonfinite, "a loss or gradient of this step or one since the last report is not finite");
     }
@@ -28,8 +29,8 @@ Stats DataParallel::take_stats() {
       stats.top1 += shard.top1;
       stats.top5 += shard.top5;
     }
-  if (s.options.process_group) {
-    const std::vector<Stats> parts = s.of_all_ranks(std::exchange(stats, {}));
+  if (s.setup.options.process_group) {
+    const std::vector<Stats> parts = s.team.of_all_ranks(std::exchange(stats, {}));
     for (const Stats& part : parts) {
       stats.loss_sum += part.loss_sum;
       stats.samples += part.samples;
@@ -38,7 +39,7 @@ Stats DataParallel::take_stats() {
     }
   }
   stats.skipped = results.front().front().skipped_steps;
-  s.updates -= stats.skipped;
+  s.optimizer.reported_skipped(stats.skipped);
   stats.grad_norm = results.front().front().grad_norm;
   if (const auto scale = loss_scale()) stats.loss_scale = scale->scale;
   return stats;
@@ -46,67 +47,69 @@ Stats DataParallel::take_stats() {
 
 std::vector<PhaseTimes> DataParallel::take_phase_times() {
   std::vector<PhaseTimes> times;
-  for (const auto& replica : state_->replicas) times.push_back(replica->take_times());
-  return state_->options.process_group ? state_->of_all_ranks(times.front()) : times;
+  for (const auto& replica : state_->team.replicas) times.push_back(replica->take_times());
+  return state_->setup.options.process_group ? state_->team.of_all_ranks(times.front()) : times;
 }
 
-const Model& DataParallel::model() const { return state_->model; }
-const DataParallelOptions& DataParallel::options() const { return state_->options; }
+const Model& DataParallel::model() const { return state_->setup.model; }
+const DataParallelOptions& DataParallel::options() const { return state_->setup.options; }
 
-int DataParallel::size() const { return state_->size(); }
+int DataParallel::size() const { return state_->setup.size(); }
 
 std::vector<std::string> DataParallel::device_names() const { return state_->device_names; }
 
 std::string DataParallel::communicator() const {
-  if (!state_->io.empty()) return state_->io.front()->name();
-  return std::string(communicator_name(state_->options.comm));
+  if (!state_->team.io.empty()) return state_->team.io.front()->name();
+  return std::string(communicator_name(state_->setup.options.comm));
 }
 
 Choice DataParallel::communicator_choice() const {
-  return {std::string(communicator_name(state_->options.comm)), state_->communicator_reason};
+  return {std::string(communicator_name(state_->setup.options.comm)), state_->communicator_reason};
 }
 
 Choice DataParallel::graphs_choice() const { return state_->graphs->choice(); }
 
 MemoryUse DataParallel::memory_use(int replica) const {
   const auto at = static_cast<std::size_t>(replica);
-  return state_->options.process_group ? state_->rank_memory.at(at) : state_->replicas.at(at)->memory_use();
+  return state_->setup.options.process_group ? state_->rank_memory.at(at) : state_->team.replicas.at(at)->memory_use();
 }
 
 std::string DataParallel::describe_steps() const { return state_->graphs->describe(); }
 
 std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   State& s = *state_;
-  std::string text =
-      fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n{}\n", s.model.name(), s.model.parameter_count(),
-                  static_cast<double>(s.table->bytes()) / (1 << 20), describe_steps());
-  for (const auto& entry : s.table->entries())
+  std::string text = fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n{}\n", s.setup.model.name(),
+                                 s.setup.model.parameter_count(),
+                                 static_cast<double>(s.setup.table->bytes()) / (1 << 20), describe_steps());
+  for (const auto& entry : s.setup.table->entries())
     text += fmt::format("  {:<24} {:<20} at {:>10}  {}\n", entry.name, to_string(entry.shape), entry.offset,
                         entry.layout.name);
-  if (const auto low = activations_of(s.options))
+  if (const auto low = activations_of(s.setup.options))
     text += fmt::format("mixed precision: activations and the weights that layers read in {}, {:.1f} MiB a copy{}\n",
-                        to_string(*low), static_cast<double>(s.table->size() * 2) / (1 << 20),
-                        s.scales_loss() ? ", the loss scaled" : "");
-  if (s.table->vectors() != 0)
-    text += s.options.ema_decay
+                        to_string(*low), static_cast<double>(s.setup.table->size() * 2) / (1 << 20),
+                        s.setup.scales_loss() ? ", the loss scaled" : "");
+  if (s.setup.table->vectors() != 0)
+    text += s.setup.options.ema_decay
                 ? "each step gathers all weights in float32, for the moving average\n"
                 : "each step gathers weights as layers read them, biases and normalisation in float32\n";
-  if (s.options.reduce_dtype == DType::bf16)
-    text += s.shards() > 1 ? "gradients are rounded to bfloat16 for their sum\n"
-                           : "one replica sums nothing: no gradient is rounded to bfloat16\n";
+  if (s.setup.options.reduce_dtype == DType::bf16)
+    text += s.setup.shards() > 1 ? "gradients are rounded to bfloat16 for their sum\n"
+                                 : "one replica sums nothing: no gradient is rounded to bfloat16\n";
   text += "buckets, in the order in which they become ready\n";
-  for (const auto& bucket : s.gradient_syncs.front()->buckets())
+  for (const auto& bucket : s.team.gradient_syncs.front()->buckets())
     text += fmt::format(
         "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
-        static_cast<double>(bucket.range.size()) * static_cast<double>(size_of(s.table->type())) / (1 << 20),
-        s.table->entry(bucket.first_entry).name);
+        static_cast<double>(bucket.range.size()) * static_cast<double>(size_of(s.setup.table->type())) / (1 << 20),
+        s.setup.table->entry(bucket.first_entry).name);
   std::string plans;
-  const std::int64_t whole = s.options.process_group ? (global_batch + s.size() - 1) / s.size() : global_batch;
-  const std::int64_t micro = engine::shard_of(whole, 0, s.options.grad_accum_steps, Split::balanced).size();
-  s.on_first([&](engine::Replica& replica, engine::GradientSync&) {
+  const std::int64_t whole =
+      s.setup.options.process_group ? (global_batch + s.setup.size() - 1) / s.setup.size() : global_batch;
+  const std::int64_t micro = engine::shard_of(whole, 0, s.setup.options.grad_accum_steps, Split::balanced).size();
+  s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) {
     for (const auto& [rows, training] : {std::pair(micro, true), {whole, false}})
-      plans += replica.describe(replica.plan(s.plan_options(s.rows_of(rows, replica, 0).size(), training, false,
-                                                            training && s.options.loss == LossAt::gathered)));
+      plans +=
+          replica.describe(replica.plan(s.setup.plan_options(s.setup.rows_of(rows, replica, 0).size(), training, false,
+                                                             training && s.setup.options.loss == LossAt::gathered)));
   });
   return text + plans;
 }

@@ -2,15 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <thread>
+#include <cstring>
 
 #include "dp/error.h"
 #include "dp/random.h"
 #include "engine/base/test_modes.h"
+#include "engine/parallel/bucket_tuning.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/process_group/process_group_state.h"
+#include "engine/parallel/state/loss_scale.h"
 #include "kernels/host/cores.h"
 
 namespace dp {
@@ -43,327 +43,246 @@ float draw(const Init& init, Random& random) {
   return init.value;
 }
 
+kernels::ContextOptions context_options(const DataParallelOptions& o, int replica, kernels::AbortFlag* abort) {
+  kernels::ContextOptions context;
+  context.threads = o.threads_per_replica;
+  context.cores = cores_of(replica, o);
+  context.deterministic = o.deterministic;
+  context.fast_convolutions = o.fast_convolutions;
+  context.autotune = o.autotune;
+  context.activations = activations_of(o);
+  context.tf32 = o.tf32;
+  context.norm_fusion = engine::test_modes().norm_fusion;
+  context.threaded_streams = engine::test_modes().threaded_streams;
+  context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(replica);
+  context.discrete_memory = engine::test_modes().discrete_memory;
+  context.peer_processes = o.process_group && o.comm == Comm::host;
+  context.abort = abort;
+  return context;
+}
+
+// On GPUs, from the cost of an all-reduce, measured once per set of devices. A fixed size on other devices, for small
+// networks, and if the result must not depend on timing. Collective.
+std::size_t usual_bucket_bytes(engine::ReplicaSet& team,
+                               const std::vector<std::unique_ptr<kernels::Communicator>>& communicators) {
+  const DataParallelOptions& o = team.setup.options;
+  const engine::ParameterTable& table = *team.setup.table;
+  if (o.devices.front().kind != DeviceKind::cuda || team.setup.size() == 1 || !o.autotune || o.deterministic ||
+      !(engine::worth_tuning(table) || engine::test_modes().tune_small_networks))
+    return engine::default_bucket_bytes(table);
+  ProcessGroup* const group = o.process_group.get();
+  const bool leads = group == nullptr || group->leads();
+  const auto of_first = [&](double value) {
+    if (group == nullptr) return value;
+    const std::string first = group->from_first({reinterpret_cast<const char*>(&value), sizeof value});
+    if (first.size() == sizeof value) std::memcpy(&value, first.data(), sizeof value);
+    return value;
+  };
+  kernels::Backend& backend = kernels::backend(DeviceKind::cuda);
+  const std::string name = communicators.front()->name();  // "p2p; cuda:0 and cuda:1 through the host (why)"
+  std::string what = fmt::format("bucket bytes, {}, {} ranks", name.substr(0, name.find(';')), team.setup.size());
+  if (o.reduce_dtype != DType::f32) what += std::string(", sums in ") + to_string(o.reduce_dtype);
+  double bytes = of_first(leads ? backend.remembered(o.devices, what).value_or(0) : 0);
+  if (bytes < 1) {
+    team.run([&](int local) {
+      const auto at = static_cast<std::size_t>(local);
+      const engine::SumCost cost = engine::measure_sums(*team.replicas[at], *communicators[at], o.reduce_dtype);
+      if (local == 0) bytes = static_cast<double>(engine::bucket_bytes_for(cost));
+    });
+    bytes = of_first(bytes);
+    if (leads) backend.remember(o.devices, what, bytes);
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+// Why this process cannot use graphs; empty if it can. Other ranks may still refuse.
+std::string graphs_refusal(const engine::ReplicaSet& team) {
+  const DataParallelOptions& o = team.setup.options;
+  if (!team.replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
+  if (o.graphs == Graphs::never) return "set by the caller (--graphs never)";
+  const bool may_deadlock = o.comm == Comm::nccl && team.replicas.size() > 1;
+  if (may_deadlock && o.graphs == Graphs::automatic) return kNcclInGraphs;
+  if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);
+  return {};
+}
+
 }  // namespace
 
-DataParallel::State::State(const Model& m, ResolvedOptions resolved)
-    : model(m),
-      options(std::move(resolved.options)),
+DataParallel::State::State(const Model& model, ResolvedOptions resolved)
+    : setup(model, std::move(resolved.options)),
       communicator_reason(std::move(resolved.communicator_reason)),
-      norms(m),
-      pool(static_cast<int>(options.devices.size())) {
-  if (options.batch_norm == BatchNormMode::sync) {
-    forward_gathers = engine::forward_gathers(norms, shards());
-    backward_gathers = engine::backward_gathers(norms, shards());
-  }
-  if (options.batch_norm == BatchNormMode::pooled) pooled_gathers = engine::forward_gathers(norms, shards());
-  if (options.process_group) attached.to(*options.process_group, pool.abort_flag());
+      team(setup),
+      gathered_loss(team),
+      reservations(team, gathered_loss),
+      state_dict(team),
+      optimizer(team, state_dict) {
+  const DataParallelOptions& options = setup.options;
   for (const Device device : options.devices) device_names.push_back(to_string(device));
   if (ProcessGroup* const group = options.process_group.get()) {
     device_names = group->exchange(device_names.front());
-    for (int rank = 0; rank < size() && !group->one_host(); ++rank)
+    for (int rank = 0; rank < setup.size() && !group->one_host(); ++rank)
       device_names[static_cast<std::size_t>(rank)].insert(0, group->host_of(rank) + " ");
-    for (const DType theirs : of_all_ranks(options.reduce_dtype))
+    for (const DType theirs : team.of_all_ranks(options.reduce_dtype))
       if (theirs != options.reduce_dtype)
         refuse("--reduce-dtype differs between the ranks; start all ranks with the same one");
   }
-  const std::size_t count = options.devices.size();
-  std::vector<std::unique_ptr<kernels::Context>> contexts(count);
-  replicas.resize(count);
-  gradient_syncs.resize(count);
-  part_bytes.assign(count, std::vector<std::size_t>(static_cast<std::size_t>(size())));
-  kernels::Backend& backend = kernels::backend(options.devices.front().kind);
+  make_replicas();
+  if (*options.timeout_seconds > 0) team.watch();  // the first collectives follow
+  make_communicators();
+  if (setup.scales_loss()) engine::write_loss_scale(team, {options.loss_scale.initial, 0});
+  make_graphs();
+  if (options.trace_steps > 0) make_tracers();
+  set_initial_weights();
+  if (options.ema_decay)
+    team.on_master([&](engine::Replica& master, engine::GradientSync&) {
+      average = std::make_unique<engine::MovingAverage>(master, *options.ema_decay, setup.norms.buffer_size());
+      average->restart();
+    });
+  step = std::make_unique<engine::TrainingStep>(team, *graphs, gathered_loss, average.get());
+}
 
-  run([&](int rank) {
-    kernels::ContextOptions context;
-    context.threads = options.threads_per_replica;
-    context.cores = cores_of(rank, options);
-    context.deterministic = options.deterministic;
-    context.fast_convolutions = options.fast_convolutions;
-    context.autotune = options.autotune;
-    context.activations = activations_of(options);
-    context.tf32 = options.tf32;
-    context.norm_fusion = engine::test_modes().norm_fusion;
-    context.threaded_streams = engine::test_modes().threaded_streams;
-    context.delay_seed = engine::test_modes().delay_seed + static_cast<std::uint64_t>(rank);
-    context.discrete_memory = engine::test_modes().discrete_memory;
-    context.peer_processes = options.process_group && options.comm == Comm::host;
-    context.abort = pool.abort_flag();
+// The first replica's plan chooses the parameter layouts of all.
+void DataParallel::State::make_replicas() {
+  const DataParallelOptions& options = setup.options;
+  std::vector<std::unique_ptr<kernels::Context>> contexts(options.devices.size());
+  kernels::Backend& backend = kernels::backend(options.devices.front().kind);
+  team.run([&](int rank) {
+    kernels::ContextOptions context = context_options(options, rank, team.pool.abort_flag());
     auto& opened = contexts[static_cast<std::size_t>(rank)];
     opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
     opened->bind_thread();
     if (rank != 0) return;
     std::unique_ptr<kernels::Context> untuned;  // the plan below never runs
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
-    const engine::Plan plan(model, untuned ? *untuned : *opened, plan_options(kLayoutRows, true, false, true), nullptr,
-                            norms);
-    table = std::make_unique<engine::ParameterTable>(model, plan.parameter_layouts(), opened->compute_type(),
-                                                     bucket_granularity(options), vectors_first(options));
-    ready_in_segment.resize(backward_gathers.empty() ? 0 : 1);
+    const engine::Plan plan(setup.model, untuned ? *untuned : *opened,
+                            setup.plan_options(engine::kLayoutRows, true, false, true), nullptr, setup.norms);
+    setup.table =
+        std::make_unique<engine::ParameterTable>(setup.model, plan.parameter_layouts(), opened->compute_type(),
+                                                 bucket_granularity(options), vectors_first(options));
+    setup.ready_in_segment.resize(setup.backward_gathers.empty() ? 0 : 1);
     for (const engine::PlanStep& piece : plan.backward()) {
-      if (ready_in_segment.empty()) break;
-      if (piece.ready_from >= 0) ready_in_segment.back().push_back(piece.ready_from);
-      if (piece.gathers) ready_in_segment.emplace_back();
+      if (setup.ready_in_segment.empty()) break;
+      if (piece.ready_from >= 0) setup.ready_in_segment.back().push_back(piece.ready_from);
+      if (piece.gathers) setup.ready_in_segment.emplace_back();
     }
   });
-  if (table->entries().empty()) refuse("model '" + model.name() + "' has no parameters to train");
-  groups = std::make_unique<engine::ParameterGroups>(options.parameter_groups, *table);
-  require_room_for_weights(*contexts.front());
+  if (setup.table->entries().empty()) refuse("model '" + setup.model.name() + "' has no parameters to train");
+  setup.groups = std::make_unique<engine::ParameterGroups>(options.parameter_groups, *setup.table);
+  reservations.require_room_for_weights(*contexts.front());
 
   engine::ReplicaOptions replica_options;
-  replica_options.shards = shards();
-  replica_options.local_shards = shards() / size();
-  replica_options.in_turns = !forward_gathers.empty() && replica_options.local_shards > 1;
-  replica_options.scales_loss = scales_loss();
-  run([&](int local) {
+  replica_options.shards = setup.shards();
+  replica_options.local_shards = setup.local_shards();
+  replica_options.in_turns = !setup.forward_gathers.empty() && replica_options.local_shards > 1;
+  replica_options.scales_loss = setup.scales_loss();
+  team.run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     engine::ReplicaOptions own = replica_options;
     own.rank = options.process_group ? options.process_group->rank() : local;
-    replicas[r] = std::make_unique<engine::Replica>(model, std::move(contexts[r]), *table, norms, own);
+    team.replicas[r] =
+        std::make_unique<engine::Replica>(setup.model, std::move(contexts[r]), *setup.table, setup.norms, own);
   });
-
-  if (*options.timeout_seconds > 0) watch();  // the first collectives follow
-
-  // Declared after the replicas, which own the contexts, hence destroyed first, even on exceptions.
-  std::vector<kernels::Context*> pointers;
-  for (const auto& replica : replicas) pointers.push_back(&replica->context());
-  std::vector<std::unique_ptr<kernels::Communicator>> bucket_comm(count);
-  try {
-    const Watched call(watchdog.get());
-    const std::string_view name = communicator_name(options.comm);
-    if (options.process_group && size() > 1) {
-      bucket_comm.front() = backend.join(name, *pointers.front(), options.process_group->state());
-      io.push_back(backend.join(name, *pointers.front(), options.process_group->state()));
-    } else if (shards() > 1) {
-      bucket_comm = backend.make_communicators(name, pointers);
-      if (count > 1) io = backend.make_communicators(name, pointers);
-    }
-  } catch (...) {
-    rethrow_cause();
-  }
-  const std::vector<engine::Bucket> buckets = make_buckets(bucket_comm);
-  const LossScaleOptions& scale = options.loss_scale;
-  std::optional<kernels::LossScaling> scaling;
-  if (scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
-  run([&](int local) {
-    const auto r = static_cast<std::size_t>(local);
-    gradient_syncs[r] = std::make_unique<engine::GradientSync>(*replicas[r], std::move(bucket_comm[r]), options.reduce,
-                                                               buckets, *groups, failpoints, options.reduce_dtype,
-                                                               scaling, options.ema_decay.has_value());
-  });
-  if (scaling) set_loss_scale({options.loss_scale.initial, 0});
-  make_graphs();
-  if (options.trace_steps > 0) trace();
-
-  std::vector<NamedTensor> initial;
-  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-    const ParameterSpec& spec = model.parameters()[i];
-    Tensor values(spec.shape);
-    Random random(options.seed, RandomUse::init, i);
-    for (float& value : values.span<float>()) value = draw(spec.init, random);
-    initial.emplace_back(spec.name, std::move(values));
-  }
-  for (const BufferSpec& buffer : model.buffers()) {
-    Tensor values(buffer.shape, buffer.type);
-    if (buffer.kind == BufferKind::running_var)
-      for (float& value : values.span<float>()) value = 1;
-    initial.emplace_back(buffer.name, std::move(values));
-  }
-  import_arena(Arena::value, initial);
-  make_average();
-  restart_average();
 }
 
-// Why this process cannot use graphs; empty if it can. Other ranks may still refuse.
-std::string DataParallel::State::graphs_refusal() const {
-  if (!replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
-  if (options.graphs == Graphs::never) return "set by the caller (--graphs never)";
-  const bool may_deadlock = options.comm == Comm::nccl && replicas.size() > 1;
-  if (may_deadlock && options.graphs == Graphs::automatic) return kNcclInGraphs;
-  if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);
-  return {};
+// Also chooses the buckets, whose size may depend on the communicators' speed.
+void DataParallel::State::make_communicators() {
+  DataParallelOptions& options = setup.options;
+  const std::size_t count = options.devices.size();
+  std::vector<kernels::Context*> contexts;
+  for (const auto& replica : team.replicas) contexts.push_back(&replica->context());
+  std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count);
+  team.watched([&] {
+    kernels::Backend& backend = kernels::backend(options.devices.front().kind);
+    const std::string_view name = communicator_name(options.comm);
+    if (options.process_group && setup.size() > 1) {
+      of_buckets.front() = backend.join(name, *contexts.front(), options.process_group->state());
+      team.io.push_back(backend.join(name, *contexts.front(), options.process_group->state()));
+    } else if (setup.shards() > 1) {
+      of_buckets = backend.make_communicators(name, contexts);
+      if (count > 1) team.io = backend.make_communicators(name, contexts);
+    }
+  });
+  const bool chosen = options.bucket_bytes != 0;
+  if (!chosen) options.bucket_bytes = usual_bucket_bytes(team, of_buckets);
+  const std::vector<engine::Bucket> buckets =
+      chosen ? setup.table->buckets(options.bucket_bytes)
+             : engine::automatic_buckets(options, *setup.table, options.bucket_bytes);
+  const LossScaleOptions& scale = options.loss_scale;
+  std::optional<kernels::LossScaling> scaling;
+  if (setup.scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
+  team.run([&](int local) {
+    const auto r = static_cast<std::size_t>(local);
+    team.gradient_syncs[r] = std::make_unique<engine::GradientSync>(
+        *team.replicas[r], std::move(of_buckets[r]), options.reduce, buckets, *setup.groups, setup.failpoints,
+        options.reduce_dtype, scaling, options.ema_decay.has_value());
+  });
 }
 
 void DataParallel::State::make_graphs() {
+  const DataParallelOptions& options = setup.options;
   engine::StepGraphs::Members members;
-  for (std::size_t r = 0; r < replicas.size(); ++r) {
-    members.replicas.push_back(replicas[r].get());
-    members.gradient_syncs.push_back(gradient_syncs[r].get());
-    if (!io.empty()) members.io.push_back(io[r].get());
+  for (std::size_t r = 0; r < team.replicas.size(); ++r) {
+    members.replicas.push_back(team.replicas[r].get());
+    members.gradient_syncs.push_back(team.gradient_syncs[r].get());
+    if (!team.io.empty()) members.io.push_back(team.io[r].get());
   }
-  std::string refusal = graphs_refusal();
+  std::string refusal = graphs_refusal(team);
   bool required = options.graphs == Graphs::always;
-  if (options.process_group && size() > 1) {
+  if (options.process_group && setup.size() > 1) {
     // Graphs require that all ranks use them and trace the same steps.
     struct Wish {
       std::int64_t graphs, required, trace_first, trace_steps;
     };
-    const std::vector<Wish> wishes =
-        of_all_ranks(Wish{refusal.empty() && failpoints.empty(), required, options.trace_first, options.trace_steps});
+    const std::vector<Wish> wishes = team.of_all_ranks(
+        Wish{refusal.empty() && setup.failpoints.empty(), required, options.trace_first, options.trace_steps});
     for (const Wish& wish : wishes) required = required || wish.required != 0;
     for (const Wish& wish : wishes)
       if (refusal.empty() && (wish.graphs == 0 || wish.trace_first != wishes.front().trace_first ||
                               wish.trace_steps != wishes.front().trace_steps))
         refusal = "a rank disables graphs, or traces other steps";
     members.all_ranks = [this](bool yes) {
-      const std::vector<char> all = of_all_ranks(static_cast<char>(yes));
-      return std::count(all.begin(), all.end(), char{1}) == size();
+      const std::vector<char> all = team.of_all_ranks(static_cast<char>(yes));
+      return std::count(all.begin(), all.end(), char{1}) == setup.size();
     };
   }
   if (required && !refusal.empty()) refuse("--graphs always is not possible: " + refusal);
-  graphs = std::make_unique<engine::StepGraphs>(std::move(members), pool.abort_flag(), std::move(refusal), required);
+  graphs =
+      std::make_unique<engine::StepGraphs>(std::move(members), team.pool.abort_flag(), std::move(refusal), required);
 }
 
-// After a failure a device may wait for another device that failed, and freeing its memory would block. This waits
-// until every device has finished its work. Context::idle() limits the wait.
-void DataParallel::State::await_devices() noexcept {
-  for (const auto& replica : replicas) {
-    if (!replica || replica->context().host_accessible()) continue;
-    try {
-      while (!replica->context().idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    } catch (const std::exception&) {  // the device has failed and runs nothing
-    }
+void DataParallel::State::set_initial_weights() {
+  engine::StateDict::Tensors initial;
+  for (std::size_t i = 0; i < setup.model.parameters().size(); ++i) {
+    const ParameterSpec& spec = setup.model.parameters()[i];
+    Tensor values(spec.shape);
+    Random random(setup.options.seed, RandomUse::init, i);
+    for (float& value : values.span<float>()) value = draw(spec.init, random);
+    initial.emplace_back(spec.name, std::move(values));
   }
-}
-
-// Objects that use a context are destroyed before the replica that owns it. A replica frees its own memory.
-DataParallel::State::~State() {
-  watchdog.reset();
-  if (pool.failed()) await_devices();
-  graphs.reset();
-  logits = {};
-  gathered_logits.reset();
-  gathered_grad.reset();
-  gathered_labels.reset();
-  loss_workspace.reset();
-  average.reset();
-  loss_ops.clear();
-  io.clear();
-  for (const auto& gradient_sync : gradient_syncs)
-    if (gradient_sync) gradient_sync->stop();
-  gradient_syncs.clear();
-  replicas.clear();
-}
-
-void DataParallel::State::rethrow_with_place(const engine::Replica& replica) const {
-  const Device device = options.devices[local(replica)];
-  const std::string place =
-      fmt::format("{} {} ({}) failed in {} of step {}: ", options.process_group ? "rank" : "replica", replica.rank(),
-                  to_string(device), engine::to_string(replica.phase()), step);
-  try {
-    throw;
-  } catch (const Error& error) {
-    throw Error(error.code(), place + error.what(), error.others());
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::device, place + "out of host memory; use a smaller batch or fewer replicas");
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::device, place + error.what());
+  for (const BufferSpec& buffer : setup.model.buffers()) {
+    Tensor values(buffer.shape, buffer.type);
+    if (buffer.kind == BufferKind::running_var)
+      for (float& value : values.span<float>()) value = 1;
+    initial.emplace_back(buffer.name, std::move(values));
   }
+  state_dict.set_weights(initial);
 }
 
-kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, const Optimizer* optimizer) const {
+// The members are destroyed in reverse order. Until then the watchdog reads the replicas, and a failed device may still
+// use their memory.
+DataParallel::State::~State() { team.stop(); }
+
+kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, const Optimizer* update) const {
+  const DataParallelOptions& options = setup.options;
   kernels::StepInputs inputs;
   inputs.seed = options.seed;
-  inputs.step = static_cast<std::uint64_t>(step);
+  inputs.step = static_cast<std::uint64_t>(team.step);
   inputs.loss_scale = 1.0f / static_cast<float>(global_batch);
   inputs.label_smoothing = options.label_smoothing;
   inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
   inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
-  if (optimizer == nullptr) return inputs;
-  groups->set(inputs.update, *optimizer);
-  inputs.update.constants = engine::constants_of(*optimizer);
-  inputs.update.updates = updates;
+  if (update != nullptr) inputs.update = optimizer.inputs(*update);
   return inputs;
-}
-
-void DataParallel::State::number_rows(std::int64_t rows) {
-  for (auto next = static_cast<std::int64_t>(row_numbers.size()); next < rows; ++next) row_numbers.push_back(next);
-}
-
-engine::ShardInput DataParallel::State::input_of(const Batch& batch, kernels::Range rows) const {
-  engine::ShardInput input;
-  input.rows = rows.size();
-  if (batch.resident.set)
-    input.resident = &batch.resident;
-  else
-    input.images = batch.images.data<float>() + rows.begin * model.input().numel();
-  if (!batch.labels.empty()) input.labels = batch.labels.data<std::int32_t>() + rows.begin;
-  input.samples = (batch.samples.empty() ? row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
-  return input;
-}
-
-DataParallel::DataParallel(const Model& model, const DataParallelOptions& options)
-    : state_(std::make_unique<State>(model, resolved(options))) {}
-DataParallel::~DataParallel() = default;
-
-void DataParallel::State::place(engine::Replica& replica, const Placed& batch) {
-  const auto row = static_cast<std::size_t>(model.output().numel()) * size_of(table->type());
-  std::size_t exchanged = buffer_bytes() + moments_bytes();  // bytes of the largest call on io
-  for (int micro = 0; micro < batch.micro_batches; ++micro) {
-    const std::int64_t rows = engine::shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
-    if (rows == 0) continue;
-    for (int shard = 0; shard < replica.local_shards(); ++shard) {
-      const kernels::Range own = rows_of(rows, replica, shard);
-      if (own.size() == 0) continue;
-      replica.plan(plan_options(own.size(), batch.training, micro > 0, batch.gathers));
-      if (batch.set) replica.upload_images({batch.set, batch.augment}, own.size());
-      replica.reserve_copies(own.size(), batch.set != nullptr);
-      replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(own.size()) * row : 0);
-    }
-    if (!batch.gathers) continue;
-    exchanged = std::max(exchanged, static_cast<std::size_t>(rows) * row);
-    if (replica.rank() != 0) continue;
-    replica.context().reserve_copies(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
-    reserve_gather(rows);
-    if (options.loss == LossAt::gathered) gathered_loss_op(rows);
-  }
-  if (!io.empty()) io_of(replica).reserve(exchanged);
-}
-
-// Allocates on all replicas before any of them enqueues a collective. An allocation may wait until all devices are
-// idle. A collective that waits for this thread would then never end.
-void DataParallel::State::reserve(const Placed& batch) {
-  if (size() == 1 || placed.contains(batch)) return;
-  require_room_for({batch}, /*state=*/{}, /*together=*/false);
-  on_replicas([&](engine::Replica& replica, engine::GradientSync&) { place(replica, batch); });
-  placed.insert(batch);
-}
-
-void DataParallel::State::reserve_state(const Optimizer& optimizer) {
-  const engine::UpdateKind kind = engine::kind_of(optimizer);
-  if (kind.state || state_rule.value_or(kind.rule) != kind.rule) reserve_state_of(kind.rule);
-}
-
-void DataParallel::State::reserve_state_of(kernels::UpdateRule rule) {
-  if (state_rule == rule) return;
-  if (state_rule) wait_for_all(), updates = 0;
-  on_replicas(
-      [&](engine::Replica&, engine::GradientSync& gradient_sync) { gradient_sync.optimizer().ensure_state(rule); });
-  state_rule = rule;
-  graphs->prepared();
-}
-
-void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
-                           const std::vector<std::int64_t>& eval_batches, const DeviceImages& train_images,
-                           const DeviceImages& eval_images, const Optimizer& optimizer) {
-  State& s = *state_;
-  engine::check(optimizer);
-  for (const DeviceImages& images : {train_images, eval_images})
-    if (images.set) check_images(images.set->images.shape(), s.model);
-  for (const std::int64_t rows : train_batches)
-    s.require_two_values(rows, s.options.process_group ? rows * s.size() : rows, s.options.grad_accum_steps);
-  std::vector<State::Placed> batches;
-  for (const std::int64_t rows : train_batches)
-    s.number_rows(rows), batches.push_back(s.training_batch(rows, train_images));
-  for (const std::int64_t rows : eval_batches) batches.push_back(State::evaluated_batch(rows, eval_images));
-  const engine::UpdateKind kind = engine::kind_of(optimizer);
-  s.require_room_for(batches, kind.state ? std::optional(kind.rule) : std::nullopt, /*together=*/true);
-  s.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
-    for (const State::Placed& batch : batches) s.place(replica, batch);
-  });
-  s.reserve_state(optimizer);
-  s.placed.insert(batches.begin(), batches.end());
-  s.graphs->prepared();
-  if (s.options.process_group) s.rank_memory = s.of_all_ranks(s.replicas.front()->memory_use());
 }
 
 }  // namespace dp

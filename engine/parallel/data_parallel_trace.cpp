@@ -62,45 +62,45 @@ std::string joined(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-void DataParallel::State::trace() {
-  for (std::size_t r = 0; r < replicas.size(); ++r) {
-    tracers.push_back(std::make_unique<engine::Tracer>(options.trace_first, options.trace_steps));
-    replicas[r]->trace(*tracers[r]);
-    gradient_syncs[r]->trace(*tracers[r]);
-    if (!io.empty()) io[r]->trace(&tracers[r]->compute);
+void DataParallel::State::make_tracers() {
+  for (std::size_t r = 0; r < team.replicas.size(); ++r) {
+    team.tracers.push_back(std::make_unique<engine::Tracer>(setup.options.trace_first, setup.options.trace_steps));
+    team.replicas[r]->trace(*team.tracers[r]);
+    team.gradient_syncs[r]->trace(*team.tracers[r]);
+    if (!team.io.empty()) team.io[r]->trace(&team.tracers[r]->compute);
   }
 }
 
 std::int64_t DataParallel::write_trace(const std::string& file) {
   State& s = *state_;
-  ProcessGroup* const group = s.options.process_group.get();
-  if (s.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
-  for (std::size_t r = 0; r < s.replicas.size(); ++r) {
-    s.replicas[r]->trace(*s.tracers[r]);
-    s.gradient_syncs[r]->trace(*s.tracers[r]);
+  ProcessGroup* const group = s.setup.options.process_group.get();
+  if (s.team.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
+  for (std::size_t r = 0; r < s.team.replicas.size(); ++r) {
+    s.team.replicas[r]->trace(*s.team.tracers[r]);
+    s.team.gradient_syncs[r]->trace(*s.team.tracers[r]);
   }
   const std::int64_t offset = group != nullptr ? clock_offset(*group) : 0;
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::int64_t zero = kNever;
-  for (const auto& tracer : s.tracers) zero = std::min(zero, engine::first_moment(*tracer));
+  for (const auto& tracer : s.team.tracers) zero = std::min(zero, engine::first_moment(*tracer));
   if (group != nullptr) {
     if (zero != kNever) zero += offset;
-    for (const std::int64_t first : s.of_all_ranks(zero)) zero = std::min(zero, first);
+    for (const std::int64_t first : s.team.of_all_ranks(zero)) zero = std::min(zero, first);
   }
   std::vector<std::string> events;
   std::int64_t steps = 0, dropped = 0;
-  for (std::size_t r = 0; r < s.tracers.size(); ++r) {
-    const int rank = s.replicas[r]->rank();
+  for (std::size_t r = 0; r < s.team.tracers.size(); ++r) {
+    const int rank = s.team.replicas[r]->rank();
     const std::string name = fmt::format("{} {} ({})", group != nullptr ? "rank" : "replica", rank,
                                          s.device_names[static_cast<std::size_t>(rank)]);
-    engine::TraceText text = engine::trace_text(*s.tracers[r], rank, name, zero - offset);
+    engine::TraceText text = engine::trace_text(*s.team.tracers[r], rank, name, zero - offset);
     events.push_back(std::move(text.events));
     steps = std::max(steps, text.steps);
     dropped += text.dropped;
   }
   if (group != nullptr) {
     events = collect(*group, events.front());
-    const std::vector<std::int64_t> all_dropped = s.of_all_ranks(dropped);
+    const std::vector<std::int64_t> all_dropped = s.team.of_all_ranks(dropped);
     dropped = 0;
     for (const std::int64_t of_rank : all_dropped) dropped += of_rank;
     if (!group->leads()) return steps;
@@ -115,12 +115,12 @@ std::int64_t DataParallel::write_trace(const std::string& file) {
 
 std::vector<LayerTime> DataParallel::layer_times() {
   State& s = *state_;
-  if (s.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
-  s.replicas.front()->trace(*s.tracers.front());
-  s.gradient_syncs.front()->trace(*s.tracers.front());
+  if (s.team.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
+  s.team.replicas.front()->trace(*s.team.tracers.front());
+  s.team.gradient_syncs.front()->trace(*s.team.tracers.front());
   kernels::Rates rates;
-  s.on_first([&](engine::Replica& replica, engine::GradientSync&) { rates = replica.context().rates(); });
-  return engine::layer_times(*s.replicas.front(), *s.tracers.front(), rates);
+  s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) { rates = replica.context().rates(); });
+  return engine::layer_times(*s.team.replicas.front(), *s.team.tracers.front(), rates);
 }
 
 }  // namespace dp

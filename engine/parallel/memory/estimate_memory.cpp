@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "engine/parallel/data_parallel_state.h"
+#include "engine/parallel/bucket_tuning.h"
+#include "engine/parallel/gradient_sync.h"
+#include "engine/parallel/model_setup.h"
 #include "kernels/host/memory.h"
 
 namespace dp {
@@ -26,11 +28,12 @@ class Estimate {
     context.fast_convolutions = options_.fast_convolutions;
     context.activations = activations_of(options_);
     context_ = kernels::backend(options_.devices.front().kind).open(options_.devices.front(), context);
-    const Plan layouts(model_, *context_, plan_options(kLayoutRows, true, false), nullptr, norms_);
+    const Plan layouts(model_, *context_, plan_options(engine::kLayoutRows, true, false), nullptr, norms_);
     table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type(),
                                                       bucket_granularity(options_), vectors_first(options_));
-    buckets_ = options_.bucket_bytes != 0 ? table_->buckets(options_.bucket_bytes)
-                                          : automatic_buckets(options_, *table_, engine::default_bucket_bytes(*table_));
+    buckets_ = options_.bucket_bytes != 0
+                   ? table_->buckets(options_.bucket_bytes)
+                   : engine::automatic_buckets(options_, *table_, engine::default_bucket_bytes(*table_));
   }
 
   std::vector<MemoryUse> of(const std::vector<std::int64_t>& train, const std::vector<std::int64_t>& eval) {

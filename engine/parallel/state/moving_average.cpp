@@ -1,4 +1,4 @@
-#include "engine/parallel/moving_average.h"
+#include "engine/parallel/state/moving_average.h"
 
 namespace dp::engine {
 

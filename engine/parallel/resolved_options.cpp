@@ -1,4 +1,5 @@
-// Resolves automatic options and rejects impossible ones.
+#include "engine/parallel/resolved_options.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 
 #include "dp/default_devices.h"
 #include "dp/error.h"
-#include "engine/parallel/data_parallel_state.h"
 #include "engine/process_group/process_group_state.h"
 #include "kernels/host/cores.h"
 
@@ -43,6 +43,17 @@ int shards_of(const DataParallelOptions& options) {
 std::optional<DType> activations_of(const DataParallelOptions& options) {
   if (options.amp == Amp::off) return std::nullopt;
   return options.amp == Amp::bfloat16 ? DType::bf16 : DType::f16;
+}
+
+std::int64_t bucket_granularity(const DataParallelOptions& options) {
+  if (options.comm != Comm::nccl || options.reduce != Reduce::sharded) return 1;
+  return static_cast<std::int64_t>(options.devices.size()) * kernels::kSliceBlock;
+}
+
+// Layers read weights in 16 bits, but biases and normalisation parameters in 32 bits. Stored separately, the weights
+// can be gathered in 16 bits.
+bool vectors_first(const DataParallelOptions& options) {
+  return options.amp != Amp::off && options.reduce == Reduce::sharded && ranks_of(options) > 1;
 }
 
 namespace {

@@ -1,0 +1,85 @@
+#include "engine/parallel/gathered_loss.h"
+
+#include <algorithm>
+
+namespace dp::engine {
+
+using kernels::Range;
+
+GatheredLoss::GatheredLoss(ReplicaSet& team)
+    : team_(team),
+      setup_(team.setup),
+      part_bytes_(team.replicas.size(), std::vector<std::size_t>(static_cast<std::size_t>(setup_.size()))) {}
+
+void GatheredLoss::reserve(std::int64_t rows) {
+  const std::size_t bytes = static_cast<std::size_t>(rows * setup_.model.output().numel()) * setup_.element_bytes();
+  if (logits_ != nullptr && logits_->bytes() >= bytes) return;
+  Replica& master = *team_.replicas.front();
+  master.compute().synchronize();
+  for (const kernels::Buffer* old : {logits_.get(), grad_.get(), static_cast<kernels::Buffer*>(labels_.get())})
+    if (old != nullptr) master.forget(old->bytes(), &MemoryUse::other);
+  logits_ = master.allocate(bytes, &MemoryUse::other);
+  grad_ = master.allocate(bytes, &MemoryUse::other);
+  labels_ = master.allocate(static_cast<std::size_t>(rows) * sizeof(std::int32_t), &MemoryUse::other);
+}
+
+kernels::Op& GatheredLoss::op(std::int64_t rows) {
+  for (const auto& [batch, op] : ops_)
+    if (batch == rows) return *op;
+  Replica& master = *team_.replicas.front();
+  ops_.emplace_back(rows, master.context().make_op(
+                              kernels::SoftmaxCrossEntropy{rows, setup_.model.output().numel(), setup_.scales_loss()}));
+  kernels::Op& op = *ops_.back().second;
+  if (workspace_ == nullptr || workspace_->bytes() < op.workspace_bytes()) {
+    master.compute().synchronize();
+    if (workspace_ != nullptr) master.forget(workspace_->bytes(), &MemoryUse::other);
+    workspace_ = master.allocate(std::max(op.workspace_bytes(), std::size_t{1}), &MemoryUse::other);
+  }
+  return op;
+}
+
+void GatheredLoss::upload_labels(Replica& replica, const Batch& batch, Range rows) {
+  if (replica.rank() != 0 || rows.size() == 0) return;
+  current_labels_ = batch.labels.data<std::int32_t>() + rows.begin;
+  if (replica.context().host_accessible()) return;
+  reserve(rows.size());
+  replica.compute().copy(labels_->data(), current_labels_,
+                         static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
+  current_labels_ = labels_->data();
+}
+
+void GatheredLoss::gather_logits(Replica& replica, std::int64_t rows) {
+  if (setup_.size() == 1) return;
+  const Plan* plan = replica.select(0);
+  const auto rank = static_cast<std::size_t>(replica.rank());
+  const std::size_t row = static_cast<std::size_t>(setup_.model.output().numel()) * setup_.element_bytes();
+  for (int r = 0; r < setup_.size(); ++r)
+    part_bytes_[rank][static_cast<std::size_t>(r)] =
+        static_cast<std::size_t>(shard_of(rows, r, setup_.size(), setup_.options.split).size()) * row;
+  if (rank == 0) reserve(rows);
+  team_.io_of(replica).gather(plan ? replica.at(plan->logits()) : nullptr, rank == 0 ? logits_->data() : nullptr,
+                              part_bytes_[rank], 0, replica.compute());
+}
+
+void GatheredLoss::run(Replica& replica, std::int64_t rows) {
+  if (rows == 0) return;
+  const Plan* plan = replica.select(0);
+  gather_logits(replica, rows);
+  const bool master = replica.rank() == 0, alone = setup_.size() == 1;
+  if (master) {
+    void* const args[] = {alone ? replica.at(plan->logits()) : logits_->data(),
+                          const_cast<void*>(current_labels_),
+                          replica.inputs(),
+                          alone ? replica.at(plan->logits_grad()) : grad_->data(),
+                          replica.results(),
+                          replica.scaler()};
+    kernels::Op& loss = op(rows);
+    loss.run(replica.compute(), args, workspace_->data());
+  }
+  if (alone) return;
+  const auto rank = static_cast<std::size_t>(replica.rank());
+  team_.io_of(replica).scatter(master ? grad_->data() : nullptr, plan ? replica.at(plan->logits_grad()) : nullptr,
+                               part_bytes_[rank], 0, replica.compute());
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,44 @@
+// The loss of nn.DataParallel: the master gathers the logits of all replicas, computes the loss of the whole
+// micro-batch, and scatters the gradient of the logits.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "dp/loader.h"
+#include "engine/parallel/replica_set.h"
+
+namespace dp::engine {
+
+class GatheredLoss {
+ public:
+  // `team` must outlive this object, and its replicas must exist.
+  explicit GatheredLoss(ReplicaSet& team);
+
+  // Allocates on the master what micro-batches of `rows` rows need; called on its worker.
+  void reserve(std::int64_t rows);
+  void reserve_op(std::int64_t rows) { op(rows); }
+
+  // Each runs on every replica's worker, and enqueues. `rows`: of the whole micro-batch, in this process.
+  void upload_labels(Replica& replica, const Batch& batch, kernels::Range rows);
+  void gather_logits(Replica& replica, std::int64_t rows);
+  void run(Replica& replica, std::int64_t rows);
+
+  // On the master, of several replicas: (rows, classes) of the latest gather_logits(). Readers share ownership.
+  const std::shared_ptr<kernels::Buffer>& logits() const { return logits_; }
+
+ private:
+  kernels::Op& op(std::int64_t rows);
+
+  ReplicaSet& team_;
+  const ModelSetup& setup_;
+  std::vector<std::vector<std::size_t>> part_bytes_;  // scratch memory of each replica: bytes per rank
+  // Used on the master only.
+  std::shared_ptr<kernels::Buffer> logits_, grad_;
+  std::unique_ptr<kernels::Buffer> labels_, workspace_;
+  const void* current_labels_ = nullptr;                                    // of the current micro-batch
+  std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>> ops_;  // by rows
+};
+
+}  // namespace dp::engine

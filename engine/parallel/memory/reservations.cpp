@@ -1,0 +1,157 @@
+#include "engine/parallel/memory/reservations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "dp/memory.h"
+#include "engine/replica/memory_room.h"
+
+namespace dp::engine {
+namespace {
+
+struct Share {
+  std::size_t need = 0, room = std::numeric_limits<std::size_t>::max(), replicas = 0;  // of one device
+};
+
+// The needs of all ranks on this rank's host: they share its memory.
+Share of_host(const ProcessGroup& group, const std::vector<Share>& ranks) {
+  Share all;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.host_of(rank) != group.host_of(group.rank())) continue;
+    const Share& one = ranks[static_cast<std::size_t>(rank)];
+    all = {all.need + one.need, std::min(all.room, one.room), all.replicas + 1};
+  }
+  return all;
+}
+
+std::string counted(std::size_t replicas) { return fmt::format("{} replica{}", replicas, replicas == 1 ? "" : "s"); }
+
+}  // namespace
+
+// With a process group, team_.of_all_ranks() ensures that all ranks read the free memory before any of them allocates.
+void Reservations::judge(const std::vector<std::size_t>& needs, bool together, const std::string& what,
+                         const FitsText& fits) {
+  std::vector<std::optional<Room>> rooms(needs.size());
+  team_.run([&](int r) {  // on the replica's thread: the query makes its GPU the current device
+    rooms[static_cast<std::size_t>(r)] = room_on(setup_.options.devices[static_cast<std::size_t>(r)]);
+  });
+  for (std::size_t first = 0; first < needs.size(); ++first) {
+    const Device device = setup_.options.devices[first];
+    const auto begin = setup_.options.devices.begin(), here = begin + static_cast<std::ptrdiff_t>(first);
+    if (std::find(begin, here, device) != here) continue;
+    Share share;
+    for (std::size_t r = first; r < needs.size(); ++r)
+      if (setup_.options.devices[r] == device) share.need += needs[r], ++share.replicas;
+    const auto& room = rooms[first];
+    if (room) share.room = room->bytes;
+    if (setup_.options.process_group && together) {
+      const std::vector<Share> ranks = team_.of_all_ranks(share);
+      if (device.kind != DeviceKind::cuda) share = of_host(*setup_.options.process_group, ranks);
+    }
+    if (share.need <= share.room) continue;
+    throw Error(ErrorCode::device, fmt::format("out of memory: {} of {} need {}, but {} are free ({}); {}", what,
+                                               counted(share.replicas), in_units(share.need), in_units(share.room),
+                                               room ? room->limit : "another rank", fits(share.room, share.replicas)));
+  }
+}
+
+// With a process group the size is not rounded.
+std::size_t Reservations::taken(std::size_t bytes) const {
+  return setup_.options.process_group ? bytes : taken_on(setup_.options.devices.front(), bytes);
+}
+
+void Reservations::require_room_for_weights(const kernels::Context& context) {
+  const auto local = static_cast<std::size_t>(setup_.local_shards());
+  const std::size_t each = taken(setup_.table->bytes()) + taken(setup_.table->bytes() * local) +
+                           taken(Replica::low_bytes(*setup_.table, context)) + taken(setup_.buffer_bytes()) +
+                           taken(setup_.moments_bytes());
+  judge(std::vector<std::size_t>(setup_.options.devices.size(), each), /*together=*/true,
+        "weights, gradients and statistics", [&](std::size_t room, std::size_t) {
+          const std::size_t fit = promised(room) / each;
+          return fit == 0 ? "not even one fits: use a smaller model" : "use no more than " + counted(fit);
+        });
+}
+
+std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>& batches) const {
+  std::size_t most = 0;
+  for (const BatchKind& batch : batches)
+    for (int micro = 0; micro < batch.micro_batches; ++micro) {
+      const std::int64_t rows = shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
+      for (int shard = 0; shard < replica.local_shards(); ++shard)
+        if (const std::int64_t own = setup_.rows_of(rows, replica, shard).size(); own > 0)
+          most = std::max(most, replica.arena_bytes_for(replica.planned(
+                                    setup_.plan_options(own, batch.training, micro > 0, batch.gathers))));
+    }
+  const std::size_t held = replica.arena() ? replica.arena()->bytes() : 0;
+  return most > held ? taken(most) - taken(held) : 0;
+}
+
+void Reservations::require_room(const std::vector<BatchKind>& batches, const Optimizer* optimizer, bool together) {
+  const UpdateKind update = optimizer ? kind_of(*optimizer) : UpdateKind{};
+  std::vector<std::size_t> needs(team_.replicas.size());
+  team_.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+    needs[team_.local(replica)] =
+        missing(replica, batches) + (update.state ? taken(gradient_sync.optimizer().missing_bytes(update.rule)) : 0);
+  });
+  std::int64_t rows = 0;
+  for (const BatchKind& batch : batches) rows = std::max(rows, batch.rows);
+  judge(needs, together, fmt::format("a batch of {}: activations and optimizer state", rows),
+        [&](std::size_t room, std::size_t sharing) {
+          // Each replica's share if the free memory is divided equally.
+          const std::size_t each = team_.replicas.front()->memory_use().total() + promised(room) / sharing;
+          const std::size_t rounding = setup_.options.devices.front().kind == DeviceKind::cuda ? 0 : kRounding;
+          const std::int64_t fits = largest_batch(setup_.model, setup_.options, each - std::min(each, rounding),
+                                                  optimizer ? *optimizer : Sgd{.momentum = 0.9f});
+          if (fits == 0) return std::string("use fewer replicas: no batch fits");
+          return fmt::format("a batch of {} fits", std::min(fits, rows - 1));
+        });
+}
+
+void Reservations::place(Replica& replica, const BatchKind& batch) {
+  const auto row = static_cast<std::size_t>(setup_.model.output().numel()) * size_of(setup_.table->type());
+  std::size_t exchanged = setup_.buffer_bytes() + setup_.moments_bytes();  // bytes of the largest call on io
+  for (int micro = 0; micro < batch.micro_batches; ++micro) {
+    const std::int64_t rows = shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
+    if (rows == 0) continue;
+    for (int shard = 0; shard < replica.local_shards(); ++shard) {
+      const kernels::Range own = setup_.rows_of(rows, replica, shard);
+      if (own.size() == 0) continue;
+      replica.plan(setup_.plan_options(own.size(), batch.training, micro > 0, batch.gathers));
+      if (batch.set) replica.upload_images({batch.set, batch.augment}, own.size());
+      replica.reserve_copies(own.size(), batch.set != nullptr);
+      replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(own.size()) * row : 0);
+    }
+    if (!batch.gathers) continue;
+    exchanged = std::max(exchanged, static_cast<std::size_t>(rows) * row);
+    if (replica.rank() != 0) continue;
+    replica.context().reserve_copies(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+    loss_.reserve(rows);
+    if (setup_.options.loss == LossAt::gathered) loss_.reserve_op(rows);
+  }
+  if (!team_.io.empty()) team_.io_of(replica).reserve(exchanged);
+}
+
+void Reservations::place(const std::vector<BatchKind>& batches) {
+  team_.on_replicas([&](Replica& replica, GradientSync&) {
+    for (const BatchKind& batch : batches) place(replica, batch);
+  });
+  placed_.insert(batches.begin(), batches.end());
+}
+
+void Reservations::reserve(const BatchKind& batch) {
+  if (setup_.size() == 1 || placed_.contains(batch)) return;
+  require_room({batch}, /*optimizer=*/nullptr, /*together=*/false);
+  place({batch});
+}
+
+BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
+  return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, resident.set, resident.augment};
+}
+
+BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident) {
+  return {rows, false, false, 1, resident.set, resident.augment};
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,60 @@
+// Memory for the kinds of batch that occur: whether it fits, and its allocation on all replicas before any of them
+// enqueues a collective. An allocation may wait until all devices are idle. A collective that waits for the allocating
+// thread would then never end.
+#pragma once
+
+#include <compare>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/parallel/gathered_loss.h"
+#include "engine/parallel/replica_set.h"
+
+namespace dp::engine {
+
+// A kind of batch. Plans and memory are prepared once per kind.
+struct BatchKind {
+  std::int64_t rows;
+  bool training, gathers;  // gathers: the master gathers the logits
+  int micro_batches;
+  std::shared_ptr<const ImageSet> set{};  // source of the images; null: host memory
+  bool augment = false;
+  auto operator<=>(const BatchKind&) const = default;
+};
+BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options);
+BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident);
+
+class Reservations {
+ public:
+  Reservations(ReplicaSet& team, GatheredLoss& gathered_loss) : team_(team), setup_(team.setup), loss_(gathered_loss) {}
+
+  // Before any replica exists. `context`: of the first one. Error(device) as require_room().
+  void require_room_for_weights(const kernels::Context& context);
+  // Error(device) with the bytes needed, the bytes free and what would fit, if a device has too little memory for these
+  // batches and the state of `optimizer`, which may be null. Only certain allocations count, with their exact sizes from
+  // the plans: a request that fits is never refused. `together`: all ranks make this call, and on CPUs the needs of
+  // ranks on the same host are added.
+  void require_room(const std::vector<BatchKind>& batches, const Optimizer* optimizer, bool together);
+  void place(const std::vector<BatchKind>& batches);  // allocates; calls no require_room()
+  // Both, once per kind. A single replica allocates when the batch is first used.
+  void reserve(const BatchKind& batch);
+
+ private:
+  using FitsText = std::function<std::string(std::size_t room, std::size_t replicas)>;
+
+  // `needs`: bytes per replica of this process.
+  void judge(const std::vector<std::size_t>& needs, bool together, const std::string& what, const FitsText& fits);
+  std::size_t taken(std::size_t bytes) const;  // bytes that a replica's buffer of this size occupies
+  std::size_t missing(Replica& replica, const std::vector<BatchKind>& batches) const;
+  void place(Replica& replica, const BatchKind& batch);
+
+  ReplicaSet& team_;
+  const ModelSetup& setup_;
+  GatheredLoss& loss_;
+  std::set<BatchKind> placed_;
+};
+
+}  // namespace dp::engine

@@ -1,0 +1,79 @@
+#include "engine/parallel/state/replicated_optimizer.h"
+
+#include <algorithm>
+
+namespace dp::engine {
+
+using kernels::UpdateRule;
+
+std::optional<UpdateRule> ReplicatedOptimizer::missing(const Optimizer& optimizer) const {
+  const UpdateKind kind = kind_of(optimizer);
+  const bool needed = kind.state || rule_.value_or(kind.rule) != kind.rule;
+  return needed && rule_ != kind.rule ? std::optional(kind.rule) : std::nullopt;
+}
+
+bool ReplicatedOptimizer::reserve(const Optimizer& optimizer) {
+  const std::optional<UpdateRule> rule = missing(optimizer);
+  return rule && reserve_rule(*rule);
+}
+
+bool ReplicatedOptimizer::reserve_rule(UpdateRule rule) {
+  if (rule_ == rule) return false;
+  if (rule_) team_.wait_for_all(), updates_ = 0;
+  team_.on_replicas([&](Replica&, GradientSync& gradient_sync) { gradient_sync.optimizer().ensure_state(rule); });
+  rule_ = rule;
+  return true;
+}
+
+kernels::UpdateInputs ReplicatedOptimizer::inputs(const Optimizer& optimizer) const {
+  kernels::UpdateInputs inputs;
+  team_.setup.groups->set(inputs, optimizer);
+  inputs.constants = constants_of(optimizer);
+  inputs.updates = updates_;
+  return inputs;
+}
+
+std::int64_t ReplicatedOptimizer::skipped() {
+  kernels::StepResults results;
+  team_.on_first([&](Replica& first, GradientSync& gradient_sync) {
+    gradient_sync.synchronize();
+    first.compute().download(&results, first.results(), sizeof results);
+    first.compute().synchronize();
+  });
+  return results.skipped_steps;
+}
+
+OptimizerState ReplicatedOptimizer::state() {
+  OptimizerState state;
+  if (!rule_) return state;
+  state.optimizer = kernels::name_of(*rule_);
+  std::size_t slot = 0;
+  for (const std::string_view slot_name : slot_names(*rule_))
+    for (auto& [name, tensor] : state_dict_.optimizer_slot(slot++))
+      state.tensors.emplace_back(std::string(slot_name) + "." + name, std::move(tensor));
+  state.updates = updates_ - skipped();
+  return state;
+}
+
+bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
+  if (state.optimizer.empty()) return false;
+  const UpdateRule rule = rule_named(state.optimizer);
+  const auto slots = slot_names(rule);
+  std::vector<StateDict::Tensors> tensors(slots.size());
+  for (const auto& [name, tensor] : state.tensors) {
+    const std::size_t dot = name.find('.');
+    const auto slot = std::find(slots.begin(), slots.end(), std::string_view(name).substr(0, dot));
+    if (dot == std::string::npos || slot == slots.end())
+      throw Error(ErrorCode::data, "optimizer '" + state.optimizer + "' has no state '" + name + "'");
+    tensors[static_cast<std::size_t>(slot - slots.begin())].emplace_back(name.substr(dot + 1), tensor);
+  }
+  for (const StateDict::Tensors& slot : tensors) state_dict_.check_slot(slot);
+  const bool allocated = reserve_rule(rule);
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, tensors[slot]);
+  if (team_.setup.options.process_group)
+    team_.on_replicas([](Replica&, GradientSync& gradient_sync) { gradient_sync.broadcast_state(); });
+  updates_ = state.updates + skipped();
+  return allocated;
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,66 @@
+// Weights, running statistics, gradients and optimizer state as host tensors in PyTorch's names, layout and order, of
+// all replicas together. All calls are made on the caller's thread, between steps.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/parallel/replica_set.h"
+
+namespace dp::engine {
+
+class StateDict {
+ public:
+  using Tensors = std::vector<std::pair<std::string, Tensor>>;
+
+  explicit StateDict(ReplicaSet& team) : team_(team), setup_(team.setup) {}
+
+  Tensors weights();    // parameters and running statistics: each layer's parameters, then its buffers
+  Tensors gradients();  // of the last backward, without the loss scale
+  Tensors optimizer_slot(std::size_t slot);
+  // Tensors that are not named keep their values. Error(data) for an unknown name, or another shape or type; nothing is
+  // then changed.
+  void set_weights(const Tensors& tensors);
+  void check_slot(const Tensors& tensors) const;
+  void set_optimizer_slot(std::size_t slot, const Tensors& tensors);  // the state must be allocated
+  // Sends the first replica's weights to the others, after they were changed in place.
+  void broadcast_weights();
+
+  // Running statistics: the master updates them, and sends them to the others before they are used.
+  void trained(std::int64_t batches) { batches_tracked_ += batches, buffers_behind_ = true; }
+  void buffers_changed() { buffers_behind_ = true; }
+  void broadcast_buffers();
+  std::int64_t batches_tracked() const { return batches_tracked_; }
+  void set_batches_tracked(std::int64_t batches) { batches_tracked_ = batches; }
+
+  // Gathers the float32 weights, which only their owners have updated in the last step.
+  void gather_values();
+
+ private:
+  enum class Arena { gradient, state };
+  struct Found {
+    int entry = 0;
+    const Tensor* tensor = nullptr;
+  };
+
+  int entry_of(const std::string& name, const Tensor& tensor) const;
+  std::vector<Found> find(const Tensors& tensors) const;
+  // Copies the parts of an arena from the replicas that own them into one buffer on the first replica.
+  std::unique_ptr<kernels::Buffer> assemble(Replica& first, Arena arena, std::size_t slot);
+  Tensors parts(Arena arena, std::size_t slot);
+  Tensors export_entries(Replica& first, const std::byte* arena, double factor);
+
+  const BufferSpec* find_buffer(const std::string& name) const;
+  void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
+  void import_buffer(Replica& first, const BufferSpec& buffer, const Tensor& tensor);
+  Tensors export_buffers();
+
+  ReplicaSet& team_;
+  const ModelSetup& setup_;
+  std::int64_t batches_tracked_ = 0;  // training forwards included in the running statistics
+  bool buffers_behind_ = false;       // only the master's running statistics are up to date
+};
+
+}  // namespace dp::engine

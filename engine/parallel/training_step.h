@@ -1,0 +1,69 @@
+// One step of data-parallel training on one replica. Each function runs on that replica's worker thread and only
+// enqueues work; streams and events order it. training_step.cpp tells the step from top to bottom.
+#pragma once
+
+#include <vector>
+
+#include "dp/loader.h"
+#include "engine/parallel/gathered_loss.h"
+#include "engine/parallel/replica_set.h"
+#include "engine/parallel/state/moving_average.h"
+#include "engine/parallel/step_graphs.h"
+
+namespace dp::engine {
+
+class TrainingStep {
+ public:
+  // The other objects must outlive this one. `average`: null without a moving average.
+  TrainingStep(ReplicaSet& team, StepGraphs& graphs, GatheredLoss& gathered_loss, MovingAverage* average);
+
+  // --- a whole step -------------------------------------------------------------------------------------------
+  // `batch` must stay unchanged until the step after next. `inputs` are equal on every replica.
+  void train(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const kernels::StepInputs& inputs,
+             const UpdateKind& update);
+  void evaluate(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const kernels::StepInputs& inputs);
+
+  // --- its parts, as nn.DataParallel has them -----------------------------------------------------------------
+  // The forward pass of `rows` images. The master gathers the logits.
+  void forward_alone(Replica& replica, GradientSync& gradient_sync, const Batch& batch, std::int64_t rows,
+                     bool training, const kernels::StepInputs& inputs);
+  // Backward from the gradient of the logits (rows, classes), and the reduction.
+  void backward_alone(Replica& replica, GradientSync& gradient_sync, const Tensor& logits_grad, std::int64_t rows);
+  void update_alone(Replica& replica, GradientSync& gradient_sync, const kernels::StepInputs& inputs,
+                    const UpdateKind& update);
+
+  // Extends the sample numbers of batches that have none to at least `rows`. Called while no worker runs.
+  void number_rows(std::int64_t rows);
+
+ private:
+  struct ShardRange {  // of a replica's shards
+    int begin = 0, end = 1;
+  };
+
+  void train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows, int micro);
+  void scatter(Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate, bool gathers);
+  void forward(Replica& replica, ShardRange shards, bool training);
+  void update_running_statistics(Replica& replica);
+  void loss(Replica& replica, ShardRange shards);
+  void loss_on_master(Replica& replica, std::int64_t rows);
+  void backward(Replica& replica, GradientSync& gradient_sync, ShardRange shards, bool accumulate, bool last);
+  void update_average(Replica& replica, GradientSync& gradient_sync);
+
+  template <typename After, typename Idle>
+  void run_stage(Replica& replica, ShardRange shards, const std::vector<PlanStep>& (Plan::*stage)() const,
+                 const std::vector<Gather>& gathers, After&& after, Idle&& idle);
+  ShardInput input_of(const Batch& batch, kernels::Range rows) const;
+  void check_finite(Replica& replica);
+  void plant_nan(Replica& replica, Ref place);
+  // Whether the failpoints ask for a NaN in this phase; they may also throw or wait.
+  bool fails(Replica& replica, Phase phase) { return setup_.failpoints.hit(phase, replica.rank(), team_.step); }
+
+  ReplicaSet& team_;
+  const ModelSetup& setup_;
+  StepGraphs& graphs_;
+  GatheredLoss& gathered_loss_;
+  MovingAverage* const average_;
+  std::vector<std::int64_t> row_numbers_;  // 0, 1, 2, ...: dropout's sample keys for batches without samples
+};
+
+}  // namespace dp::engine
