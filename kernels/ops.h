@@ -323,10 +323,10 @@ struct LossScaling {
   std::uint32_t interval = 2000;
 };
 // Adds `blocks` partials in order. Sets grad_norm, clip = min(1, max_norm / (grad_norm + 1e-6)), skip and
-// grad_nonfinite, and increments skipped_steps if the step is skipped.
-// With `scaling` the partials are those of a gradient that is LossScaler::scale times too large. grad_norm and max_norm
-// refer to the unscaled gradient. clip is divided by the scale, so that OptimizerUpdate unscales the gradient. A non-finite
-// gradient always skips the step and does not set grad_nonfinite. The scale is then adapted as LossScaling describes.
+// grad_nonfinite, and increments skipped_steps if the step is skipped. With `scaling` the partials are those of a
+// gradient that is LossScaler::scale times too large. grad_norm and max_norm refer to the unscaled gradient. clip is
+// divided by the scale, so that OptimizerUpdate unscales the gradient. A non-finite gradient always skips the step and
+// does not set grad_nonfinite. The scale is then adapted as LossScaling describes.
 // Args: partials, StepInputs, StepResults; with scaling LossScaler.
 struct GradNormFinish {
   std::int64_t blocks = 0;

@@ -1,5 +1,6 @@
 // The update of one parameter element by each optimizer, in float32, for CPUs and GPUs. Both compile it without
-// contracting a*b+c, so that each new value is the same everywhere. kernels/reference/update.cpp has its own in float64.
+// contracting a*b+c, so that each new value is the same everywhere. kernels/reference/update.cpp has its own in
+// float64.
 //
 // A new optimizer adds: an UpdateRule, its constants, an element type, and a case in each switch here.
 #pragma once

@@ -1,5 +1,5 @@
-// The calls of a DataParallel. Each prepares the step on the caller's thread and then runs it on every replica; the step
-// itself is in training_step.cpp.
+// The calls of a DataParallel. Each prepares the step on the caller's thread and then runs it on every replica; the
+// step itself is in training_step.cpp.
 #include "dp/data_parallel.h"
 
 #include <fmt/format.h>

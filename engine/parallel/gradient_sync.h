@@ -1,6 +1,6 @@
-// Processes a bucket of gradients after backward has finished it: reduces it over the replicas, lets the optimizer update
-// this replica's part, and sends the new weights to every replica. There is one GradientSync per replica. Its work runs
-// on a communication stream.
+// Processes a bucket of gradients after backward has finished it: reduces it over the replicas, lets the optimizer
+// update this replica's part, and sends the new weights to every replica. There is one GradientSync per replica. Its
+// work runs on a communication stream.
 //
 // With sharded updates and mixed precision, replicas gather the new weights in the type that layers read. This halves
 // the bytes. A replica then has only its own part of the full-precision values, until gather_values().

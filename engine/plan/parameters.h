@@ -1,5 +1,5 @@
-// Offsets of all parameters in the flat arenas (values, gradients, optimizer state). They are equal on every replica and in
-// forward order, so gradients become ready from the end to the start.
+// Offsets of all parameters in the flat arenas (values, gradients, optimizer state). They are equal on every replica
+// and in forward order, so gradients become ready from the end to the start.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// OptimizerUpdate, MovingAverage and the gradient norm. Compiled with -ffp-contract=off: an element's new value must not
-// depend on whether the vector loop or its remainder computes it, which changes with the split of a range.
+// OptimizerUpdate, MovingAverage and the gradient norm. Compiled with -ffp-contract=off: an element's new value must
+// not depend on whether the vector loop or its remainder computes it, which changes with the split of a range.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

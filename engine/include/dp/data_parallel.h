@@ -47,8 +47,8 @@ class DataParallel {
   // --- the fused step ----------------------------------------------------------------------------------------
   // One optimizer step on a global batch: mean cross-entropy, its gradient, update, broadcast. With several ranks,
   // `batch` is this rank's part of the global batch. With OnNonfinite::abort, Error(nonfinite) names step and device.
-  // The state of an optimizer begins at zero; a step with another optimizer discards it. Error(usage) for options out of
-  // range. After any other exception, destroy the object.
+  // The state of an optimizer begins at zero; a step with another optimizer discards it. Error(usage) for options out
+  // of range. After any other exception, destroy the object.
   void train_step(const Batch& batch, const Optimizer& optimizer);
   void evaluate(const Batch& batch);  // adds the loss and accuracies of an evaluation-mode forward to the statistics
   Stats take_stats();                 // waits for the devices, returns the totals (of all ranks) and resets them

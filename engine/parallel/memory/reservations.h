@@ -34,9 +34,9 @@ class Reservations {
   // Before any replica exists. `context`: of the first one. Error(device) as require_room().
   void require_room_for_weights(const kernels::Context& context);
   // Error(device) with the bytes needed, the bytes free and what would fit, if a device has too little memory for these
-  // batches and the state of `optimizer`, which may be null. Only certain allocations count, with their exact sizes from
-  // the plans: a request that fits is never refused. `together`: all ranks make this call, and on CPUs the needs of
-  // ranks on the same host are added.
+  // batches and the state of `optimizer`, which may be null. Only certain allocations count, with their exact sizes
+  // from the plans: a request that fits is never refused. `together`: all ranks make this call, and on CPUs the needs
+  // of ranks on the same host are added.
   void require_room(const std::vector<BatchKind>& batches, const Optimizer* optimizer, bool together);
   void place(const std::vector<BatchKind>& batches);  // allocates; calls no require_room()
   // Both, once per kind. A single replica allocates when the batch is first used.
