@@ -26,7 +26,7 @@ GradientNorm::GradientNorm(Replica& replica, const std::vector<Bucket>& buckets,
     first_block_.push_back(first_block_.back() + norm_blocks(buckets[i].range));
     ops_.push_back(own[i].size() != 0 ? context.make_op(GradNormPartials{own[i].size()}) : nullptr);
   }
-  partials_ = replica.allocate(static_cast<std::size_t>(blocks()) * sizeof(double), &MemoryUse::other);
+  partials_ = replica.allocate(norm_bytes(buckets), &MemoryUse::other);
   finish_ = context.make_op(GradNormFinish{blocks(), scaling});
 }
 

@@ -12,6 +12,9 @@ namespace dp::engine {
 
 std::int64_t norm_blocks(kernels::Range range);                // partial sums (doubles) of a range
 std::int64_t norm_blocks(const std::vector<Bucket>& buckets);  // of all buckets
+inline std::size_t norm_bytes(const std::vector<Bucket>& buckets) {
+  return static_cast<std::size_t>(norm_blocks(buckets)) * sizeof(double);
+}
 
 class GradientNorm {
  public:

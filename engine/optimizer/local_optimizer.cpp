@@ -33,8 +33,7 @@ std::byte* LocalOptimizer::state(std::size_t slot, const Part& part) {
 std::size_t LocalOptimizer::missing_bytes(UpdateRule rule) const {
   if (state_ != nullptr && rule == rule_) return 0;
   const Part& last = parts_.back();
-  return static_cast<std::size_t>(slots_of(rule)) * static_cast<std::size_t>(last.offset + last.range.size()) *
-         element_;
+  return state_bytes({rule, /*state=*/true}, last.offset + last.range.size(), element_);
 }
 
 void LocalOptimizer::ensure_state(UpdateRule rule) {

@@ -26,6 +26,10 @@ class LocalOptimizer {
   kernels::UpdateRule rule() const { return rule_; }
   // The state of `part` in slot `slot`; null if the state was never allocated.
   std::byte* state(std::size_t slot, const Part& part);
+  // Bytes of the state of a replica that updates `elements` elements of this size.
+  static std::size_t state_bytes(const UpdateKind& kind, std::int64_t elements, std::size_t element_bytes) {
+    return kind.state ? static_cast<std::size_t>(kernels::slots_of(kind.rule) * elements) * element_bytes : 0;
+  }
   // Bytes that ensure_state() would allocate.
   std::size_t missing_bytes(kernels::UpdateRule rule) const;
   // Allocates the state of this rule, all zeros, unless it exists. Frees the state of another rule; the device must

@@ -201,7 +201,9 @@ bool DataParallel::replicas_identical() const {
   s.team.wait_for_all();
   s.state_dict.gather_values();
   // With mixed precision, also compares the weights in the activation type.
-  const std::size_t low = Replica::low_bytes(*s.setup.table, s.team.replicas.front()->context());
+  const Replica& first = *s.team.replicas.front();
+  const std::size_t low =
+      Replica::sizes(*s.setup.table, s.setup.norms, first.context(), s.setup.replica_options(0)).low_values;
   const std::size_t bytes = s.setup.table->bytes();
   std::vector<std::vector<std::byte>> copies(s.team.replicas.size(), std::vector<std::byte>(bytes + low));
   s.team.on_replicas([&](Replica& replica, GradientSync&) {

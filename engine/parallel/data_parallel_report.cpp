@@ -107,9 +107,9 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   const std::int64_t micro = engine::shard_of(whole, 0, s.setup.options.grad_accum_steps, Split::balanced).size();
   s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) {
     for (const auto& [rows, training] : {std::pair(micro, true), {whole, false}})
-      plans +=
-          replica.describe(replica.plan(s.setup.plan_options(s.setup.rows_of(rows, replica, 0).size(), training, false,
-                                                             training && s.setup.options.loss == LossAt::gathered)));
+      plans += replica.describe(
+          replica.plan(s.setup.plan_options(s.setup.rows_of(rows, replica.rank(), 0).size(), training, false,
+                                            training && s.setup.options.loss == LossAt::gathered)));
   });
   return text + plans;
 }

@@ -170,17 +170,11 @@ void DataParallel::State::make_replicas() {
   setup.groups = std::make_unique<engine::ParameterGroups>(options.parameter_groups, *setup.table);
   reservations.require_room_for_weights(*contexts.front());
 
-  engine::ReplicaOptions replica_options;
-  replica_options.shards = setup.shards();
-  replica_options.local_shards = setup.local_shards();
-  replica_options.in_turns = !setup.forward_gathers.empty() && replica_options.local_shards > 1;
-  replica_options.scales_loss = setup.scales_loss();
   team.run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
-    engine::ReplicaOptions own = replica_options;
-    own.rank = options.process_group ? options.process_group->rank() : local;
-    team.replicas[r] =
-        std::make_unique<engine::Replica>(setup.model, std::move(contexts[r]), *setup.table, setup.norms, own);
+    const int rank = options.process_group ? options.process_group->rank() : local;
+    team.replicas[r] = std::make_unique<engine::Replica>(setup.model, std::move(contexts[r]), *setup.table, setup.norms,
+                                                         setup.replica_options(rank));
   });
 }
 

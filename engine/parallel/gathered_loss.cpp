@@ -1,7 +1,5 @@
 #include "engine/parallel/gathered_loss.h"
 
-#include <algorithm>
-
 namespace dp::engine {
 
 using kernels::Range;
@@ -11,29 +9,38 @@ GatheredLoss::GatheredLoss(ReplicaSet& team)
       setup_(team.setup),
       part_bytes_(team.replicas.size(), std::vector<std::size_t>(static_cast<std::size_t>(setup_.size()))) {}
 
+GatheredLoss::Sizes GatheredLoss::sizes(const ModelSetup& setup, std::int64_t rows) {
+  return {static_cast<std::size_t>(rows * setup.model.output().numel()) * setup.element_bytes(),
+          static_cast<std::size_t>(rows) * sizeof(std::int32_t)};
+}
+
+std::unique_ptr<kernels::Op> GatheredLoss::make_op(const ModelSetup& setup, kernels::Context& context,
+                                                   std::int64_t rows) {
+  return context.make_op(kernels::SoftmaxCrossEntropy{rows, setup.model.output().numel(), setup.scales_loss()});
+}
+
 void GatheredLoss::reserve(std::int64_t rows) {
-  const std::size_t bytes = static_cast<std::size_t>(rows * setup_.model.output().numel()) * setup_.element_bytes();
-  if (logits_ != nullptr && logits_->bytes() >= bytes) return;
+  const Sizes bytes = sizes(setup_, rows);
+  if (logits_ != nullptr && logits_->bytes() >= bytes.logits) return;
   Replica& master = *team_.replicas.front();
   master.compute().synchronize();
   for (const kernels::Buffer* old : {logits_.get(), grad_.get(), static_cast<kernels::Buffer*>(labels_.get())})
     if (old != nullptr) master.forget(old->bytes(), &MemoryUse::other);
-  logits_ = master.allocate(bytes, &MemoryUse::other);
-  grad_ = master.allocate(bytes, &MemoryUse::other);
-  labels_ = master.allocate(static_cast<std::size_t>(rows) * sizeof(std::int32_t), &MemoryUse::other);
+  logits_ = master.allocate(bytes.logits, &MemoryUse::other);
+  grad_ = master.allocate(bytes.logits, &MemoryUse::other);
+  labels_ = master.allocate(bytes.labels, &MemoryUse::other);
 }
 
 kernels::Op& GatheredLoss::op(std::int64_t rows) {
   for (const auto& [batch, op] : ops_)
     if (batch == rows) return *op;
   Replica& master = *team_.replicas.front();
-  ops_.emplace_back(rows, master.context().make_op(
-                              kernels::SoftmaxCrossEntropy{rows, setup_.model.output().numel(), setup_.scales_loss()}));
+  ops_.emplace_back(rows, make_op(setup_, master.context(), rows));
   kernels::Op& op = *ops_.back().second;
   if (workspace_ == nullptr || workspace_->bytes() < op.workspace_bytes()) {
     master.compute().synchronize();
     if (workspace_ != nullptr) master.forget(workspace_->bytes(), &MemoryUse::other);
-    workspace_ = master.allocate(std::max(op.workspace_bytes(), std::size_t{1}), &MemoryUse::other);
+    workspace_ = master.allocate(workspace_of(op), &MemoryUse::other);
   }
   return op;
 }

@@ -2,6 +2,7 @@
 // micro-batch, and scatters the gradient of the logits.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,6 +16,15 @@ class GatheredLoss {
  public:
   // `team` must outlive this object, and its replicas must exist.
   explicit GatheredLoss(ReplicaSet& team);
+
+  // Bytes of what reserve() allocates.
+  struct Sizes {
+    std::size_t logits = 0, labels = 0;  // and as much as the logits for their gradient
+    std::size_t total() const { return 2 * logits + labels; }
+  };
+  static Sizes sizes(const ModelSetup& setup, std::int64_t rows);
+  static std::unique_ptr<kernels::Op> make_op(const ModelSetup& setup, kernels::Context& context, std::int64_t rows);
+  static std::size_t workspace_of(const kernels::Op& op) { return std::max(op.workspace_bytes(), std::size_t{1}); }
 
   // Allocates on the master what micro-batches of `rows` rows need; called on its worker.
   void reserve(std::int64_t rows);

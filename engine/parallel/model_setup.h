@@ -47,18 +47,20 @@ struct ModelSetup {
             training && !gathers && failpoints.empty(),
             shards()};
   }
-  // The rows of a batch or micro-batch that belong to shard `shard` of a replica.
-  kernels::Range rows_of(std::int64_t batch, const Replica& replica, int shard) const {
+  ReplicaOptions replica_options(int rank) const {
+    const bool in_turns = !forward_gathers.empty() && local_shards() > 1;
+    return {rank, local_shards(), shards(), in_turns, scales_loss()};
+  }
+  // The rows of a batch or micro-batch that belong to shard `shard` of replica `rank`.
+  kernels::Range rows_of(std::int64_t batch, int rank, int shard) const {
     if (options.process_group) return {0, batch};
-    return shard_of(batch, replica.rank() * local_shards() + shard, shards(), options.split);
+    return shard_of(batch, rank * local_shards() + shard, shards(), options.split);
   }
   // The rows of micro-batch `micro` of a step.
   kernels::Range micro_batch(std::int64_t rows, int micro) const {
     return shard_of(rows, micro, options.grad_accum_steps, Split::balanced);
   }
   std::size_t element_bytes() const { return size_of(table->type()); }
-  std::size_t moments_bytes() const { return norms.moments_bytes() * static_cast<std::size_t>(shards()); }
-  std::size_t buffer_bytes() const { return static_cast<std::size_t>(norms.buffer_size()) * element_bytes(); }
 
   const Model model;
   DataParallelOptions options;  // resolved

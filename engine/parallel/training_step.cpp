@@ -68,7 +68,7 @@ void TrainingStep::scatter(Replica& replica, const Batch& batch, Range rows, boo
   replica.enter(Phase::scatter);
   fails(replica, Phase::scatter);
   for (int shard = 0; shard < replica.local_shards(); ++shard) {
-    const Range own = setup_.rows_of(rows.size(), replica, shard);
+    const Range own = setup_.rows_of(rows.size(), replica.rank(), shard);
     const Plan* plan =
         own.size() > 0 ? &replica.plan(setup_.plan_options(own.size(), training, accumulate, gathers)) : nullptr;
     replica.bind(shard, plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
@@ -197,7 +197,7 @@ void TrainingStep::forward_alone(Replica& replica, GradientSync& gradient_sync, 
 void TrainingStep::backward_alone(Replica& replica, GradientSync& gradient_sync, const Tensor& logits_grad,
                                   std::int64_t rows) {
   gradient_sync.begin(team_.step, /*per_bucket=*/false);
-  const Range own = setup_.rows_of(rows, replica, 0);
+  const Range own = setup_.rows_of(rows, replica.rank(), 0);
   if (const Plan* plan = replica.select(0)) {
     const Tensor part = logits_grad.rows(own.begin, own.end);
     replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());

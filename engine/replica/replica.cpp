@@ -29,44 +29,65 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       shards_(static_cast<std::size_t>(options.local_shards)),
       compute_(context_->make_stream()),
       image_sets_(*context_, *compute_) {
-  const auto shards = static_cast<std::size_t>(options.local_shards);
+  const Sizes bytes = sizes(table, norms, *context_, options);
   compute_->label(kUntimed);
   if (!context_->host_accessible()) feed_.emplace(*context_, *compute_), feed_->label(kUntimed);
-  values_ = allocate(table.bytes(), &MemoryUse::weights);
-  gradients_ = allocate(table.bytes() * shards, &MemoryUse::gradients);
-  step_inputs_ = allocate(sizeof(kernels::StepInputs), &MemoryUse::other);
-  step_results_ = allocate(sizeof(kernels::StepResults) * shards, &MemoryUse::other);
+  values_ = allocate(bytes.values, &MemoryUse::weights);
+  gradients_ = allocate(bytes.gradients, &MemoryUse::gradients);
+  step_inputs_ = allocate(bytes.inputs, &MemoryUse::other);
+  step_results_ = allocate(bytes.results, &MemoryUse::other);
   set_base(Space::value, values_->data());
   if (mixed()) {
-    low_values_ = allocate(low_bytes(table, *context_), &MemoryUse::weights);
+    low_values_ = allocate(bytes.low_values, &MemoryUse::weights);
     set_base(Space::low_value, low_values_->data());
   }
   if (options.scales_loss) {
-    scaler_ = allocate(sizeof(kernels::LossScaler), &MemoryUse::other);
+    scaler_ = allocate(bytes.scaler, &MemoryUse::other);
     set_base(Space::loss_scaler, scaler_->data());
     set_scaler({});
   }
   set_base(Space::step_inputs, step_inputs_->data());
   if (norms.count() > 0) {
-    buffers_ = allocate(static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type()), &MemoryUse::statistics);
-    moments_ = allocate(norms.moments_bytes() * static_cast<std::size_t>(options.shards), &MemoryUse::statistics);
+    buffers_ = allocate(bytes.buffers, &MemoryUse::statistics);
+    moments_ = allocate(bytes.moments, &MemoryUse::statistics);
     set_base(Space::buffer, buffers_->data());
     set_base(Space::moments, moments_->data());
-    const auto clear = [&](std::size_t bytes) {
-      clear_parts_.emplace_back(bytes, context_->make_op(kernels::Fill{bytes}));
+    const auto clear = [&](std::size_t part) {
+      clear_parts_.emplace_back(part, context_->make_op(kernels::Fill{part}));
     };
     for (int i = 0; i < norms.count(); ++i) clear(norms.norm(i).moments_bytes()), clear(norms.norm(i).sums_bytes());
   }
   clear_gradients_ = context_->make_op(kernels::Fill{table.bytes()});
   for (auto& event : consumed_) event = context_->make_event();
   const kernels::StepResults empty{};
-  for (std::size_t shard = 0; shard < shards; ++shard) compute_->upload(results() + shard, &empty, sizeof empty);
+  for (int shard = 0; shard < options.local_shards; ++shard) compute_->upload(results() + shard, &empty, sizeof empty);
   select(0);
 }
 
-std::size_t Replica::low_bytes(const ParameterTable& table, const kernels::Context& context) {
+Replica::Sizes Replica::sizes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context,
+                              const ReplicaOptions& options) {
+  const auto local_shards = static_cast<std::size_t>(options.local_shards);
   const DType low = context.activation_type();
-  return low == context.compute_type() ? 0 : static_cast<std::size_t>(table.size()) * context.element_bytes(low);
+  Sizes sizes;
+  sizes.values = table.bytes();
+  if (low != context.compute_type())
+    sizes.low_values = static_cast<std::size_t>(table.size()) * context.element_bytes(low);
+  sizes.gradients = table.bytes() * local_shards;
+  sizes.buffers = static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type());
+  sizes.moments = norms.moments_bytes() * static_cast<std::size_t>(options.shards);
+  sizes.inputs = sizeof(kernels::StepInputs);
+  sizes.results = sizeof(kernels::StepResults) * local_shards;
+  sizes.scaler = options.scales_loss ? sizeof(kernels::LossScaler) : 0;
+  return sizes;
+}
+
+MemoryUse Replica::Sizes::use() const {
+  MemoryUse use;
+  use.weights = values + low_values;
+  use.gradients = gradients;
+  use.statistics = buffers + moments;
+  use.other = inputs + results + scaler;
+  return use;
 }
 
 kernels::LossScaler Replica::read_scaler() {

@@ -129,8 +129,16 @@ class Replica {
   void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
   const MemoryUse& memory_use() const { return held_; }
   std::uint64_t allocations() const { return allocations_; }  // count so far; addresses may change when it does
-  // Bytes of the values in the activation type; 0 without mixed precision.
-  static std::size_t low_bytes(const ParameterTable& table, const kernels::Context& context);
+  // Bytes of each buffer that the constructor allocates; 0: none. The estimate of memory reads them too.
+  struct Sizes {
+    std::size_t values = 0, low_values = 0, gradients = 0;  // low: in the activation type, with mixed precision
+    std::size_t buffers = 0, moments = 0;                   // of batch normalisation
+    std::size_t inputs = 0, results = 0, scaler = 0;
+
+    MemoryUse use() const;
+  };
+  static Sizes sizes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context,
+                     const ReplicaOptions& options);
   // Bytes of one shard's activations and, after them, workspace.
   static std::size_t activation_bytes(const Plan& plan);
 

@@ -1,11 +1,13 @@
-// Estimates the memory of training: adds up what DataParallel and its replicas allocate. It makes the plans, but
-// allocates no memory for them.
+// Estimates the memory of training: asks each part of a DataParallel for the sizes with which it allocates. It makes
+// the plans, but allocates no memory for them.
 #include <algorithm>
 
 #include "dp/error.h"
 #include "engine/parallel/bucket_tuning.h"
+#include "engine/parallel/gathered_loss.h"
 #include "engine/parallel/gradient_sync.h"
-#include "engine/parallel/model_setup.h"
+#include "engine/parallel/memory/batch_kind.h"
+#include "engine/parallel/state/moving_average.h"
 #include "kernels/host/memory.h"
 
 namespace dp {
@@ -16,103 +18,81 @@ using engine::Plan;
 class Estimate {
  public:
   Estimate(const Model& model, const DataParallelOptions& options, const Optimizer& optimizer)
-      : model_(model),
-        update_(engine::kind_of(optimizer)),
-        options_(resolved(options).options),
-        ranks_(static_cast<int>(options_.devices.size())),
-        norms_(model),
-        shards_(options_.logical_shards > 0 ? options_.logical_shards : ranks_) {
+      : setup_(model, resolved(options).options), update_(engine::kind_of(optimizer)) {
+    const DataParallelOptions& o = setup_.options;
     kernels::ContextOptions context;
-    context.threads = options_.threads_per_replica;
-    context.deterministic = options_.deterministic;
-    context.fast_convolutions = options_.fast_convolutions;
-    context.activations = activations_of(options_);
-    context_ = kernels::backend(options_.devices.front().kind).open(options_.devices.front(), context);
-    const Plan layouts(model_, *context_, plan_options(engine::kLayoutRows, true, false), nullptr, norms_);
-    table_ = std::make_unique<engine::ParameterTable>(model_, layouts.parameter_layouts(), context_->compute_type(),
-                                                      bucket_granularity(options_), vectors_first(options_));
-    buckets_ = options_.bucket_bytes != 0
-                   ? table_->buckets(options_.bucket_bytes)
-                   : engine::automatic_buckets(options_, *table_, engine::default_bucket_bytes(*table_));
+    context.threads = o.threads_per_replica;
+    context.deterministic = o.deterministic;
+    context.fast_convolutions = o.fast_convolutions;
+    context.activations = activations_of(o);
+    context_ = kernels::backend(o.devices.front().kind).open(o.devices.front(), context);
+    const Plan layouts(setup_.model, *context_, setup_.plan_options(engine::kLayoutRows, true, false, false), nullptr,
+                       setup_.norms);
+    setup_.table = std::make_unique<engine::ParameterTable>(
+        setup_.model, layouts.parameter_layouts(), context_->compute_type(), bucket_granularity(o), vectors_first(o));
+    setup_.groups = std::make_unique<engine::ParameterGroups>(o.parameter_groups, *setup_.table);
+    buckets_ = o.bucket_bytes != 0
+                   ? setup_.table->buckets(o.bucket_bytes)
+                   : engine::automatic_buckets(o, *setup_.table, engine::default_bucket_bytes(*setup_.table));
   }
 
   std::vector<MemoryUse> of(const std::vector<std::int64_t>& train, const std::vector<std::int64_t>& eval) {
+    std::vector<engine::BatchKind> batches;
+    for (const std::int64_t rows : train) batches.push_back(engine::training_batch(rows, {}, setup_.options));
+    for (const std::int64_t rows : eval) batches.push_back(engine::evaluated_batch(rows, {}));
     std::vector<MemoryUse> replicas;
-    for (int rank = 0; rank < ranks_; ++rank) {
+    for (int rank = 0; rank < static_cast<int>(setup_.options.devices.size()); ++rank) {
       MemoryUse use = of_weights(rank);
-      add_rows(use, rank, train, eval);
+      add_activations(use, rank, batches);
+      if (rank == 0 && setup_.options.loss == LossAt::gathered) use.other += of_gathered_loss(batches);
       replicas.push_back(use);
     }
     return replicas;
   }
 
  private:
-  engine::PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate) const {
-    return {rows,
-            training,
-            accumulate,
-            options_.dropout,
-            options_.batch_norm,
-            scales_loss(),
-            training && options_.loss == LossAt::local,
-            shards_};
-  }
-  bool scales_loss() const { return options_.amp == Amp::float16; }
-  std::size_t local_shards() const { return static_cast<std::size_t>(shards_ / ranks_); }
-
   MemoryUse of_weights(int rank) const {
-    const std::size_t element = size_of(table_->type());
-    MemoryUse use;
-    use.weights = table_->bytes() + engine::Replica::low_bytes(*table_, *context_);
-    use.gradients = table_->bytes() * local_shards();
-    if (options_.reduce_dtype == DType::bf16 && (shards_ > 1 || ranks_of(options_) > 1))
-      use.gradients += engine::RoundedGradients::bytes(buckets_, local_shards());
+    const DataParallelOptions& o = setup_.options;
+    const engine::Replica::Sizes sizes =
+        engine::Replica::sizes(*setup_.table, setup_.norms, *context_, setup_.replica_options(rank));
+    MemoryUse use = sizes.use();
+    if (o.reduce_dtype == DType::bf16 && setup_.shards() > 1)
+      use.gradients += engine::RoundedGradients::bytes(buckets_, static_cast<std::size_t>(setup_.local_shards()));
+    std::int64_t updated = 0;
     for (const engine::Bucket& bucket : buckets_)
-      if (update_.state)
-        use.optimizer += static_cast<std::size_t>(engine::updated_by(bucket, options_.reduce, rank, ranks_).size()) *
-                         element * static_cast<std::size_t>(kernels::slots_of(update_.rule));
-    const std::size_t buffers = static_cast<std::size_t>(norms_.buffer_size()) * element;
-    use.statistics = buffers + norms_.moments_bytes() * static_cast<std::size_t>(shards_);
-    if (options_.ema_decay && rank == 0) use.average = table_->bytes() + buffers;
-    use.other = sizeof(kernels::StepInputs) + sizeof(kernels::StepResults) * local_shards() +
-                static_cast<std::size_t>(engine::norm_blocks(buckets_)) * sizeof(double);
-    if (scales_loss()) use.other += sizeof(kernels::LossScaler);
-    use.other += engine::ParameterGroups(options_.parameter_groups, *table_).map().size();
+      updated += engine::updated_by(bucket, o.reduce, rank, setup_.size()).size();
+    use.optimizer = engine::LocalOptimizer::state_bytes(update_, updated, setup_.element_bytes());
+    use.other += engine::norm_bytes(buckets_) + setup_.groups->map().size();
+    if (o.ema_decay && rank == 0) use.average = engine::MovingAverage::bytes(sizes);
     return use;
   }
 
-  // Processes the batches in the same order as DataParallel::prepare() and Replica::reserve().
-  void add_rows(MemoryUse& use, int rank, const std::vector<std::int64_t>& train,
-                const std::vector<std::int64_t>& eval) {
-    const std::size_t copies = options_.batch_norm == BatchNormMode::sync && norms_.count() > 0 ? local_shards() : 1;
+  // As Replica::reserve() does, in the same order.
+  void add_activations(MemoryUse& use, int rank, const std::vector<engine::BatchKind>& batches) {
+    const engine::ReplicaOptions replica = setup_.replica_options(rank);
+    const auto copies = static_cast<std::size_t>(replica.in_turns ? replica.local_shards : 1);
     std::size_t largest = 0;
-    const auto place = [&](std::int64_t rows, bool training, bool accumulate) {
-      if (training && rank == 0 && options_.loss == LossAt::gathered) add_gathered(rows);
-      for (std::size_t local = 0; local < local_shards(); ++local) {
-        const int shard = rank * static_cast<int>(local_shards()) + static_cast<int>(local);
-        const std::int64_t own = engine::shard_of(rows, shard, shards_, options_.split).size();
-        if (own == 0) continue;
-        const Sizes sizes = sizes_of(plan_options(own, training, accumulate));
-        if (sizes.bytes <= largest) continue;
+    for (const engine::BatchKind& batch : batches)
+      engine::for_each_plan(setup_, batch, rank, [&](const engine::PlanOptions& options) {
+        const Sizes sizes = sizes_of(options);
+        if (sizes.bytes <= largest) return;
         largest = sizes.bytes;
         use.workspace = sizes.workspace * copies;
         use.activations = sizes.bytes * copies - use.workspace;
-      }
-    };
-    gathered_rows_ = 0;
-    loss_workspace_ = 0;
-    for (const std::int64_t batch : train)
-      for (int micro = 0; micro < options_.grad_accum_steps; ++micro)
-        place(engine::shard_of(batch, micro, options_.grad_accum_steps, Split::balanced).size(), true, micro > 0);
-    for (const std::int64_t batch : eval) place(batch, false, false);
-    const std::size_t logits = static_cast<std::size_t>(model_.output().numel()) * size_of(table_->type());
-    use.other += static_cast<std::size_t>(gathered_rows_) * (2 * logits + sizeof(std::int32_t)) + loss_workspace_;
+      });
   }
 
-  void add_gathered(std::int64_t rows) {
-    gathered_rows_ = std::max(gathered_rows_, rows);
-    const auto op = context_->make_op(kernels::SoftmaxCrossEntropy{rows, model_.output().numel(), scales_loss()});
-    loss_workspace_ = std::max({loss_workspace_, op->workspace_bytes(), std::size_t{1}});
+  std::size_t of_gathered_loss(const std::vector<engine::BatchKind>& batches) const {
+    std::size_t buffers = 0, workspace = 0;
+    for (const engine::BatchKind& batch : batches)
+      for (int micro = 0; micro < batch.micro_batches && batch.gathers; ++micro) {
+        const std::int64_t rows = batch.micro_rows(micro);
+        if (rows == 0) continue;
+        buffers = std::max(buffers, engine::GatheredLoss::sizes(setup_, rows).total());
+        workspace = std::max(
+            workspace, engine::GatheredLoss::workspace_of(*engine::GatheredLoss::make_op(setup_, *context_, rows)));
+      }
+    return buffers + workspace;
   }
 
   struct Sizes {
@@ -122,23 +102,16 @@ class Estimate {
     for (const auto& [known, sizes] : plans_)
       if (known.batch == options.batch && known.training == options.training && known.accumulate == options.accumulate)
         return sizes;
-    const Plan plan(model_, *context_, options, table_.get(), norms_);
+    const Plan plan(setup_.model, *context_, options, setup_.table.get(), setup_.norms);
     plans_.emplace_back(options, Sizes{engine::Replica::activation_bytes(plan), plan.workspace_bytes()});
     return plans_.back().second;
   }
 
-  const Model& model_;
+  engine::ModelSetup setup_;
   const engine::UpdateKind update_;
-  DataParallelOptions options_;
-  int ranks_;
-  engine::NormTable norms_;
-  int shards_;
   std::unique_ptr<kernels::Context> context_;
-  std::unique_ptr<engine::ParameterTable> table_;
   std::vector<engine::Bucket> buckets_;
   std::vector<std::pair<engine::PlanOptions, Sizes>> plans_;
-  std::int64_t gathered_rows_ = 0;
-  std::size_t loss_workspace_ = 0;
 };
 
 }  // namespace

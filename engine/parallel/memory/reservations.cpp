@@ -63,10 +63,10 @@ std::size_t Reservations::taken(std::size_t bytes) const {
 }
 
 void Reservations::require_room_for_weights(const kernels::Context& context) {
-  const auto local = static_cast<std::size_t>(setup_.local_shards());
-  const std::size_t each = taken(setup_.table->bytes()) + taken(setup_.table->bytes() * local) +
-                           taken(Replica::low_bytes(*setup_.table, context)) + taken(setup_.buffer_bytes()) +
-                           taken(setup_.moments_bytes());
+  const Replica::Sizes sizes = Replica::sizes(*setup_.table, setup_.norms, context, setup_.replica_options(0));
+  std::size_t each = 0;
+  for (const std::size_t bytes : {sizes.values, sizes.low_values, sizes.gradients, sizes.buffers, sizes.moments})
+    each += taken(bytes);
   judge(std::vector<std::size_t>(setup_.options.devices.size(), each), /*together=*/true,
         "weights, gradients and statistics", [&](std::size_t room, std::size_t) {
           const std::size_t fit = promised(room) / each;
@@ -77,13 +77,9 @@ void Reservations::require_room_for_weights(const kernels::Context& context) {
 std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>& batches) const {
   std::size_t most = 0;
   for (const BatchKind& batch : batches)
-    for (int micro = 0; micro < batch.micro_batches; ++micro) {
-      const std::int64_t rows = shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
-      for (int shard = 0; shard < replica.local_shards(); ++shard)
-        if (const std::int64_t own = setup_.rows_of(rows, replica, shard).size(); own > 0)
-          most = std::max(most, replica.arena_bytes_for(replica.planned(
-                                    setup_.plan_options(own, batch.training, micro > 0, batch.gathers))));
-    }
+    for_each_plan(setup_, batch, replica.rank(), [&](const PlanOptions& plan) {
+      most = std::max(most, replica.arena_bytes_for(replica.planned(plan)));
+    });
   const std::size_t held = replica.arena() ? replica.arena()->bytes() : 0;
   return most > held ? taken(most) - taken(held) : 0;
 }
@@ -110,20 +106,21 @@ void Reservations::require_room(const std::vector<BatchKind>& batches, const Opt
 }
 
 void Reservations::place(Replica& replica, const BatchKind& batch) {
-  const auto row = static_cast<std::size_t>(setup_.model.output().numel()) * size_of(setup_.table->type());
-  std::size_t exchanged = setup_.buffer_bytes() + setup_.moments_bytes();  // bytes of the largest call on io
-  for (int micro = 0; micro < batch.micro_batches; ++micro) {
-    const std::int64_t rows = shard_of(batch.rows, micro, batch.micro_batches, Split::balanced).size();
+  const auto row = static_cast<std::size_t>(setup_.model.output().numel()) * setup_.element_bytes();
+  const bool resident = batch.set != nullptr;
+  for_each_plan(setup_, batch, replica.rank(), [&](const PlanOptions& plan) {
+    replica.plan(plan);
+    if (resident) replica.upload_images({batch.set, batch.augment}, plan.batch);
+    replica.reserve_copies(plan.batch, resident);
+    replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(plan.batch) * row : 0);
+  });
+  // Bytes of the largest call on io.
+  const Replica::Sizes sizes =
+      Replica::sizes(*setup_.table, setup_.norms, replica.context(), setup_.replica_options(replica.rank()));
+  std::size_t exchanged = sizes.buffers + sizes.moments;
+  for (int micro = 0; micro < batch.micro_batches && batch.gathers; ++micro) {
+    const std::int64_t rows = batch.micro_rows(micro);
     if (rows == 0) continue;
-    for (int shard = 0; shard < replica.local_shards(); ++shard) {
-      const kernels::Range own = setup_.rows_of(rows, replica, shard);
-      if (own.size() == 0) continue;
-      replica.plan(setup_.plan_options(own.size(), batch.training, micro > 0, batch.gathers));
-      if (batch.set) replica.upload_images({batch.set, batch.augment}, own.size());
-      replica.reserve_copies(own.size(), batch.set != nullptr);
-      replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(own.size()) * row : 0);
-    }
-    if (!batch.gathers) continue;
     exchanged = std::max(exchanged, static_cast<std::size_t>(rows) * row);
     if (replica.rank() != 0) continue;
     replica.context().reserve_copies(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
@@ -144,14 +141,6 @@ void Reservations::reserve(const BatchKind& batch) {
   if (setup_.size() == 1 || placed_.contains(batch)) return;
   require_room({batch}, /*optimizer=*/nullptr, /*together=*/false);
   place({batch});
-}
-
-BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
-  return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, resident.set, resident.augment};
-}
-
-BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident) {
-  return {rows, false, false, 1, resident.set, resident.augment};
 }
 
 }  // namespace dp::engine

@@ -3,29 +3,16 @@
 // thread would then never end.
 #pragma once
 
-#include <compare>
 #include <functional>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "engine/parallel/gathered_loss.h"
+#include "engine/parallel/memory/batch_kind.h"
 #include "engine/parallel/replica_set.h"
 
 namespace dp::engine {
-
-// A kind of batch. Plans and memory are prepared once per kind.
-struct BatchKind {
-  std::int64_t rows;
-  bool training, gathers;  // gathers: the master gathers the logits
-  int micro_batches;
-  std::shared_ptr<const ImageSet> set{};  // source of the images; null: host memory
-  bool augment = false;
-  auto operator<=>(const BatchKind&) const = default;
-};
-BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options);
-BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident);
 
 class Reservations {
  public:

@@ -12,6 +12,8 @@ namespace dp::engine {
 // All calls run on the master's worker.
 class MovingAverage {
  public:
+  // Bytes of the average of these values and running statistics.
+  static std::size_t bytes(const Replica::Sizes& sizes) { return sizes.values + sizes.buffers; }
   // Allocates on the master, which must outlive this object. `buffer_elements`: number of running statistics; may be 0.
   MovingAverage(Replica& master, double decay, std::int64_t buffer_elements);
 

@@ -1,0 +1,40 @@
+// Kinds of batch. Plans and memory are prepared once per kind.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+
+#include "dp/loader.h"
+#include "engine/parallel/model_setup.h"
+
+namespace dp::engine {
+
+struct BatchKind {
+  std::int64_t rows;
+  bool training, gathers;  // gathers: the master gathers the logits
+  int micro_batches;
+  std::shared_ptr<const ImageSet> set{};  // source of the images; null: host memory
+  bool augment = false;
+  auto operator<=>(const BatchKind&) const = default;
+
+  std::int64_t micro_rows(int micro) const { return shard_of(rows, micro, micro_batches, Split::balanced).size(); }
+};
+
+inline BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
+  return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, resident.set, resident.augment};
+}
+inline BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident) {
+  return {rows, false, false, 1, resident.set, resident.augment};
+}
+
+// Calls f(options) for the plan of each shard of replica `rank` that has rows, micro-batch by micro-batch.
+template <typename F>
+void for_each_plan(const ModelSetup& setup, const BatchKind& batch, int rank, F&& f) {
+  for (int micro = 0; micro < batch.micro_batches; ++micro)
+    for (int shard = 0; shard < setup.local_shards(); ++shard)
+      if (const std::int64_t own = setup.rows_of(batch.micro_rows(micro), rank, shard).size(); own > 0)
+        f(setup.plan_options(own, batch.training, micro > 0, batch.gathers));
+}
+
+}  // namespace dp::engine
