@@ -12,7 +12,7 @@ namespace dp::kernels {
 namespace {
 
 // Inputs per matrix product. oneDNN's product is half as fast on a transposed matrix of more than about 1,200 rows,
-// because it then copies more of the matrix than fits in the cache beside the result (benchmarks/cpu_ops, "fc1 data").
+// because it then copies more of the matrix than fits in the cache beside the result (docs/decisions/0015).
 constexpr std::int64_t kChunk = 1024;
 
 // Whether w, viewed as (outputs, inputs...), stores the inputs in dx's order, and all outputs of an input contiguously.

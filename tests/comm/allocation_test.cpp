@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "comm/thread_world.h"
+#include "comm/joining_ranks.h"
 #include "support/catch.h"
 
 namespace {

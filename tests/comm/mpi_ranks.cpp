@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "comm/conformance.h"
-#include "host/host_world.h"
+#include "host/rank_group.h"
 #include "kernels/comm/join.h"
 #include "kernels/comm/wire_communicator.h"
 #include "kernels/mpi_plugin.h"

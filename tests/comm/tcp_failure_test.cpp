@@ -7,7 +7,7 @@
 #include <optional>
 #include <sstream>
 
-#include "comm/thread_world.h"
+#include "comm/joining_ranks.h"
 #include "support/catch.h"
 #include "support/patience.h"
 

@@ -1,5 +1,5 @@
 #include "comm/conformance.h"
-#include "comm/thread_world.h"
+#include "comm/joining_ranks.h"
 #include "kernels/comm/tcp_socket.h"
 #include "support/catch.h"
 

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "host/host_world.h"
+#include "host/rank_group.h"
 #include "support/catch.h"
 
 namespace {

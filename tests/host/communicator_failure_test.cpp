@@ -1,4 +1,4 @@
-#include "host/host_world.h"
+#include "host/rank_group.h"
 #include "support/catch.h"
 #include "support/patience.h"
 

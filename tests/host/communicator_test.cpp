@@ -1,6 +1,6 @@
 #include "kernels/comm/host_communicator.h"
 
-#include "host/host_world.h"
+#include "host/rank_group.h"
 #include "support/catch.h"
 #include "support/summands.h"
 

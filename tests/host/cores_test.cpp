@@ -16,7 +16,7 @@
 
 #include "dp/data_parallel.h"
 #include "dp/models.h"
-#include "host/host_world.h"
+#include "host/rank_group.h"
 #include "support/catch.h"
 
 using namespace dp;

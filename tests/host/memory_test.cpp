@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "host/host_world.h"
+#include "host/rank_group.h"
 #include "support/catch.h"
 
 using namespace dp;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "host/host_world.h"
+#include "host/rank_group.h"
 #include "kernels/comm/join.h"
 
 namespace dp::test {
