@@ -81,7 +81,9 @@ void add_training(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_option("--lr", a.lr, "learning rate [sgd: by model; adamw: 0.001]")->check(real(0, 1e6));
   app.add_option("--momentum", a.momentum, "sgd: momentum [by model]")->check(below(0, 1));
-  app.add_flag("--nesterov,!--no-nesterov", a.nesterov, "sgd: Nesterov momentum [by model]");
+  app.add_flag_function(
+      "--nesterov,!--no-nesterov", [&a](std::int64_t count) { a.nesterov = count > 0; },
+      "sgd: Nesterov momentum [by model]");
   app.add_option("--opt-betas", a.opt_betas,
                  "adamw: decay of the averages of the gradient and of its square [0.9 0.999]")
       ->expected(2)
