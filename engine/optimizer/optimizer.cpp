@@ -13,12 +13,12 @@ namespace {
 using kernels::UpdateConstants;
 using kernels::UpdateRule;
 
-void require(bool holds, const std::string& otherwise) {
-  if (!holds) throw Error(ErrorCode::usage, otherwise);
-}
+// A step checks its optimizer, and must not allocate: nothing is formatted unless a check fails.
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
 
 void require_not_negative(float value, const char* what) {
-  require(std::isfinite(value) && value >= 0, fmt::format("{} is {}; it must be finite and at least 0", what, value));
+  if (!std::isfinite(value) || value < 0)
+    refuse(fmt::format("{} is {}; it must be finite and at least 0", what, value));
 }
 
 UpdateKind kind(const Sgd& sgd) { return {UpdateRule::sgd, sgd.momentum != 0}; }
@@ -30,14 +30,15 @@ UpdateConstants constants(const AdamW& adamw) { return {.adamw = {adamw.beta1, a
 
 void check_own(const Sgd& sgd) {
   require_not_negative(sgd.momentum, "the momentum");
-  require(sgd.momentum < 1, fmt::format("the momentum is {}; it must be below 1", sgd.momentum));
-  require(!sgd.nesterov || sgd.momentum > 0, "Nesterov momentum requires a momentum above 0");
+  if (sgd.momentum >= 1) refuse(fmt::format("the momentum is {}; it must be below 1", sgd.momentum));
+  if (sgd.nesterov && sgd.momentum == 0) refuse("Nesterov momentum requires a momentum above 0");
 }
 
 void check_own(const AdamW& adamw) {
   for (const double beta : {adamw.beta1, adamw.beta2})
-    require(beta >= 0 && beta < 1, fmt::format("a beta of AdamW is {}; it must lie in [0, 1)", beta));
-  require(std::isfinite(adamw.eps) && adamw.eps > 0, fmt::format("eps of AdamW is {}; it must be above 0", adamw.eps));
+    if (!(beta >= 0 && beta < 1)) refuse(fmt::format("a beta of AdamW is {}; it must lie in [0, 1)", beta));
+  if (!(std::isfinite(adamw.eps) && adamw.eps > 0))
+    refuse(fmt::format("eps of AdamW is {}; it must be above 0", adamw.eps));
 }
 
 }  // namespace

@@ -39,9 +39,10 @@ enum class Weights { same, other };
 // Compares a run of the setting with `also` against one with `also` and `arguments`. They must differ as the row says;
 // config.toml must not differ in anything else.
 struct OptionRow {
-  std::string option;               // its first long name in --help
-  Words arguments;                  // "@" stands for the folder of the test data
-  std::vector<std::string> config;  // the lines of config.toml that only the second run has
+  std::string option;  // its first long name in --help
+  Words arguments;     // "@" stands for the folder of the test data
+  // The lines of config.toml that only the second run has. "-key": a key that only the first run has.
+  std::vector<std::string> config;
   Weights weights;
   Setting setting = Setting::mlp;
   Words also{};

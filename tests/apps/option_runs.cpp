@@ -106,7 +106,13 @@ const Ran& base_of(const Words& words, const Words& variables) {
 
 void check_config(const Ran& base, const Ran& ran, const Words& expected) {
   std::set<std::string> keys, added, wanted;
-  for (const std::string& line : expected) wanted.insert(data().resolved(line)), keys.insert(key_of(line));
+  for (const std::string& line : expected) {
+    const bool removed = line.front() == '-';
+    keys.insert(removed ? line.substr(1) : key_of(line));
+    if (!removed) wanted.insert(data().resolved(line));
+    for (const std::string& own : ran.config)
+      if (removed) CHECK(key_of(own) != line.substr(1));
+  }
   std::set_difference(ran.config.begin(), ran.config.end(), base.config.begin(), base.config.end(),
                       std::inserter(added, added.end()));
   const bool comparable = !base.config.empty();  // the base run may have failed before it wrote one

@@ -63,13 +63,13 @@ TEST_CASE("nothing is allocated after the first step") {
         if (replicas == 2) options.trace_steps = 1000, options.timeout_seconds = 60;
         if (loss == LossAt::gathered) options.clip_grad_norm = 1;
         DataParallel net(model, options);
-        net.prepare({12, 5}, {12});
-        const Sgd sgd{.lr = 0.01f, .momentum = 0.9f};
-        net.train_step(whole, sgd);
+        const Optimizer optimizer = replicas == 3 ? Optimizer(AdamW{}) : Optimizer(Sgd{.lr = 0.01f, .momentum = 0.9f});
+        net.prepare({12, 5}, {12}, {}, {}, optimizer);
+        net.train_step(whole, optimizer);
         allocations = 0;
         counting = true;
-        for (int step = 0; step < 2; ++step) net.train_step(whole, sgd);
-        net.train_step(rest, sgd);  // another batch size, passed to prepare()
+        for (int step = 0; step < 2; ++step) net.train_step(whole, optimizer);
+        net.train_step(rest, optimizer);  // another batch size, passed to prepare()
         net.evaluate(whole);
         counting = false;
         INFO(replicas << " replicas, reduce " << static_cast<int>(reduce) << ", gathered "

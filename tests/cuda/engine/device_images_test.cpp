@@ -53,7 +53,7 @@ TEST_CASE("simulated GPUs: the graph of a step makes the batch, also of other da
         auto net = std::make_unique<DataParallel>(model, options);
         for (std::uint64_t i = 0; i < 12; ++i)
           net->train_step(keeps ? resident_batch(model, sets, i) : random_batch(model, 8, i),
-                          {.lr = 0.05f, .momentum = 0.9f});
+                          Sgd{.lr = 0.05f, .momentum = 0.9f});
         return net;
       };
       const auto eager = train(false, true), graphs = train(true, true), uploaded = train(true, false);
