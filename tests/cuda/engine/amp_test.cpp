@@ -260,24 +260,52 @@ TEST_CASE("loss scaling: the scale grows after the growth interval and is restor
   DataParallelOptions options = with(on_gpus(2, 2), Amp::float16);
   options.loss_scale.initial = 1024;
   options.loss_scale.growth_interval = 2;
-  const auto train = [&](DataParallel& net, std::uint64_t first, std::uint64_t last) {
-    for (std::uint64_t i = first; i < last; ++i)
-      net.train_step(random_batch(model, 9, i), Sgd{.lr = 0.05f, .momentum = 0.9f});
-  };
-  DataParallel whole(model, options), begun(model, options), resumed(model, options);
-  train(whole, 0, 7);
-  CHECK(whole.loss_scale()->scale == 8 * 1024);
-  CHECK(whole.loss_scale()->good_steps == 1);
-  train(begun, 0, 3);
-  CHECK(begun.loss_scale()->good_steps == 1);
-  resumed.set_weights(begun.weights());
-  resumed.set_optimizer_state(begun.optimizer_state());
-  resumed.set_step_count(3);
-  resumed.set_loss_scale(*begun.loss_scale());
-  train(resumed, 3, 7);
-  CHECK(bit_equal(resumed.weights(), whole.weights()));
-  CHECK(resumed.loss_scale()->scale == 8 * 1024);
-  CHECK(resumed.loss_scale()->good_steps == 1);
+  for (const Optimizer& optimizer : {Optimizer(Sgd{.lr = 0.05f, .momentum = 0.9f}), Optimizer(AdamW{.lr = 0.003f})}) {
+    const auto train = [&](DataParallel& net, std::uint64_t first, std::uint64_t last) {
+      for (std::uint64_t i = first; i < last; ++i) net.train_step(random_batch(model, 9, i), optimizer);
+    };
+    DataParallel whole(model, options), begun(model, options), resumed(model, options);
+    train(whole, 0, 7);
+    CHECK(whole.loss_scale()->scale == 8 * 1024);
+    CHECK(whole.loss_scale()->good_steps == 1);
+    train(begun, 0, 3);
+    CHECK(begun.loss_scale()->good_steps == 1);
+    resumed.set_weights(begun.weights());
+    resumed.set_optimizer_state(begun.optimizer_state());
+    resumed.set_step_count(3);
+    resumed.set_loss_scale(*begun.loss_scale());
+    train(resumed, 3, 7);
+    CHECK(bit_equal(resumed.weights(), whole.weights()));
+    CHECK(resumed.loss_scale()->scale == 8 * 1024);
+    CHECK(resumed.loss_scale()->good_steps == 1);
+  }
+}
+
+TEST_CASE("loss scaling: steps skipped by an overflow do not count in AdamW's corrections") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2);
+  for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded}) {
+    INFO("reduce " << static_cast<int>(reduce));
+    DataParallelOptions options = with(on_gpus(2, 2), Amp::float16);
+    options.reduce = reduce;
+    options.loss_scale.initial = 0x1p30f;
+    DataParallel net(model, options);
+    std::int64_t overflows = 0;
+    do {
+      net.train_step(random_batch(model, 9, 0), AdamW{});
+      if (net.take_stats().skipped == 0) break;
+    } while (++overflows < 60);
+    CHECK(overflows > 0);
+    options.loss_scale.initial = net.loss_scale()->scale;
+    DataParallel fresh(model, options);
+    fresh.train_step(random_batch(model, 9, 0), AdamW{});
+    for (DataParallel* const one : {&net, &fresh})
+      for (std::uint64_t step = 1; step < 3; ++step) one->train_step(random_batch(model, 9, step), AdamW{});
+    CHECK(net.optimizer_state().updates == 3);
+    CHECK(bit_equal(net.weights(), fresh.weights()));
+    CHECK(bit_equal(net.optimizer_state().tensors, fresh.optimizer_state().tensors));
+    CHECK(net.replicas_identical());
+  }
 }
 
 TEST_CASE("mixed precision: steps as CUDA graphs have the bits of eager steps, with overflows and growth") {
