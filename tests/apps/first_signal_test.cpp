@@ -9,8 +9,8 @@
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
-#include "engine/process_group/socket.h"
 #include "support/catch.h"
+#include "support/free_port.h"
 #include "support/patience.h"
 
 namespace {
@@ -45,8 +45,7 @@ std::vector<Row> commands() {
 // Phases before a rank opens its devices.
 std::vector<Row> rendezvous() {
   const auto rank = [](const std::string& number) {  // separate ports: the ranks never connect
-    const std::string port = std::to_string(dp::process_group::port_of(dp::process_group::listen_on("127.0.0.1", 0)));
-    return Words{"RANK=" + number, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
+    return Words{"RANK=" + number, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + free_port()};
   };
   return {
       {"launcher: the driver", kTiny + Words{"--engine", "ddp"}, "driver:", {"LD_LIBRARY_PATH=" DP_STANDING_DRIVER}},

@@ -13,8 +13,8 @@
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
-#include "engine/process_group/socket.h"
 #include "support/catch.h"
+#include "support/free_port.h"
 
 namespace dp::test {
 
@@ -46,12 +46,6 @@ inline Words short_run(const std::string& run) {
 inline nlohmann::json summary_in(const std::string& run) {
   std::ifstream in(run + "/summary.json");
   return nlohmann::json::parse(in);
-}
-
-// A port that is free now and probably stays free until the test uses it.
-inline std::string free_port() {
-  const FileHandle listener = process_group::listen_on("127.0.0.1", 0);
-  return std::to_string(process_group::port_of(listener));
 }
 
 inline Words rank_variables(int rank, int size, const std::string& port, const std::string& token = "secret") {
