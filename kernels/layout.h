@@ -10,10 +10,15 @@
 
 namespace dp::kernels {
 
+// A backend's own description of a layout.
+struct NativeLayout {
+  virtual ~NativeLayout() = default;
+};
+
 struct Layout {
   std::string name;       // unique per memory order, shape and type; empty: the backend may choose
   std::size_t bytes = 0;  // padding included
-  std::shared_ptr<const void> native;
+  std::shared_ptr<const NativeLayout> native;
 
   bool any() const { return name.empty(); }
   friend bool operator==(const Layout& a, const Layout& b) { return a.name == b.name && a.bytes == b.bytes; }

@@ -60,6 +60,11 @@ std::string name_of(const DnnlDesc& md) {
   return name + gaps;
 }
 
+struct NativeDesc : NativeLayout {
+  explicit NativeDesc(const DnnlDesc& md) : desc(md) {}
+  DnnlDesc desc;
+};
+
 }  // namespace
 
 Layout make_layout(const DnnlDesc& md, DType type) {
@@ -67,13 +72,13 @@ Layout make_layout(const DnnlDesc& md, DType type) {
   Layout layout;
   layout.name = name_of(md) + ":" + short_name(type) + to_string(Shape(std::span<const std::int64_t>(dims)));
   layout.bytes = md.get_size() / sizeof(float) * size_of(type);
-  layout.native = std::make_shared<DnnlDesc>(md);
+  layout.native = std::make_shared<const NativeDesc>(md);
   return layout;
 }
 
 Layout plain_cpu_layout(const Shape& shape, DType type) { return make_layout(plain_desc(dims_of(shape)), type); }
 
-const DnnlDesc& desc_of(const Layout& layout) { return *static_cast<const DnnlDesc*>(layout.native.get()); }
+const DnnlDesc& desc_of(const Layout& layout) { return dynamic_cast<const NativeDesc&>(*layout.native).desc; }
 
 memory::dims dims_of(const Shape& shape) {
   if (shape.rank() == 0) return {1};

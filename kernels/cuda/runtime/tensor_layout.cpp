@@ -1,9 +1,24 @@
 #include "kernels/cuda/runtime/tensor_layout.h"
 
+#include <utility>
+
 #include "dp/error.h"
 
 namespace dp::kernels::cuda {
 namespace {
+
+struct NativeOrder : NativeLayout {
+  NativeOrder(std::string kind_name, const Order& memory_order) : kind(std::move(kind_name)), order(memory_order) {}
+  std::string kind;  // of the layout's name: the order without shape and type
+  Order order;
+};
+
+const NativeOrder& native_order(const Layout& layout) {
+  const auto* const native = dynamic_cast<const NativeOrder*>(layout.native.get());
+  if (native == nullptr)
+    throw Error(ErrorCode::usage, "the layout '" + layout.name + "' is not one of the CUDA backend");
+  return *native;
+}
 
 const char* short_name(DType type) {
   constexpr const char* kNames[] = {"f32", "f64", "u8", "i32", "i64", "bf16", "f16"};
@@ -12,7 +27,7 @@ const char* short_name(DType type) {
 
 Layout make(const std::string& kind, const Shape& shape, DType type, const Order& order) {
   return {kind + ":" + short_name(type) + to_string(shape), static_cast<std::size_t>(shape.numel()) * size_of(type),
-          std::make_shared<const Order>(order)};
+          std::make_shared<const NativeOrder>(kind, order)};
 }
 
 // Row-major order. Channels and pixels matter only for rank 4, which also has a channels-last order.
@@ -35,9 +50,8 @@ Layout channels_last(const Shape& shape, DType type) {
 }
 
 Layout with_type(const TensorDesc& tensor, DType type) {
-  const Order order = order_of(tensor);
-  const std::string& name = tensor.layout.name;
-  return make(name.substr(0, name.rfind(':')), tensor.shape, type, order);
+  const NativeOrder& native = native_order(tensor.layout);
+  return make(native.kind, tensor.shape, type, native.order);
 }
 
 Layout linear_channels_last(const Shape& weights, const Shape& input, DType type) {
@@ -46,14 +60,7 @@ Layout linear_channels_last(const Shape& weights, const Shape& input, DType type
   return make("o(hw" + std::to_string(pixels) + ")c", weights, type, {weights[0], channels, pixels, true});
 }
 
-Order order_of(const TensorDesc& tensor) {
-  const Layout& layout = tensor.layout;
-  const bool ours =
-      layout.native != nullptr && (layout.name.rfind("nchw:", 0) == 0 || layout.name.rfind("plain:", 0) == 0 ||
-                                   layout.name.rfind("nhwc:", 0) == 0 || layout.name.rfind("o(hw", 0) == 0);
-  if (!ours) throw Error(ErrorCode::usage, "the layout '" + layout.name + "' is not one of the CUDA backend");
-  return *static_cast<const Order*>(layout.native.get());
-}
+Order order_of(const TensorDesc& tensor) { return native_order(tensor.layout).order; }
 
 bool is_channels_last(const TensorDesc& tensor) {
   const Order order = order_of(tensor);
