@@ -20,7 +20,11 @@ const std::vector<Entry>& registry() {
       {"mnist_convnet", "conv 32-64, fc 128: PyTorch's MNIST example, 1.2 M parameters", {}, make_mnist_convnet},
       {"resnet18",
        "residual, 18 layers, torchvision's names: 11.2 M parameters; 3x3 stem for images below 64 pixels",
-       {.dataset = "cifar10", .lr = 0.1f, .weight_decay = 5e-4f, .schedule = "multistep", .milestones = {0.5, 0.75}},
+       {.dataset = "cifar10",
+        .lr = 0.1f,
+        .weight_decay = 5e-4f,
+        .schedule = ScheduleKind::multistep,
+        .milestones = {0.5, 0.75}},
        make_resnet18},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},
   };

@@ -46,7 +46,7 @@ Report compare_report(StepOptions options, Progress progress) {
                      {"speed_up", "speed-up", 2},
                      {"mib_per_device", "MiB/device", 0},
                      {"ms_per_step", "ms/step", 1}};
-  const double steps = kEpoch / static_cast<double>(options.batch);
+  const double steps = kEpoch / static_cast<double>(options.run.batch_size);
   const double alone = median(result.variants.front().seconds_per_step);
   for (const Measured& one : result.variants) {
     if (one.seconds_per_step.empty()) {
@@ -79,7 +79,8 @@ Report compare_report(StepOptions options, Progress progress) {
       "global batch. Image loading is not measured. Published figures are from another machine: compare their order, "
       "not their values.";
   Report report{"compare", "", {}, {}};
-  report.title = "ResNet18 on images of CIFAR-100's shape, global batch " + std::to_string(options.batch) + ", " +
+  report.title = "ResNet18 on images of CIFAR-100's shape, global batch " + std::to_string(options.run.batch_size) +
+                 ", " +
                  (gpu ? "GPUs " + options.gpus
                       : std::to_string(n) + " CPU replicas, threads each: " + std::to_string(threads_each));
   report.facts = result.facts;

@@ -1,10 +1,12 @@
 #include "flags.h"
 
-#include <dp/error.h>
+#include <dp/run_options.h>
 #include <cstdio>
+#include <memory>
 #include <string_view>
 
 #include "comm.h"
+#include "command_line/command_line.h"
 #include "compare.h"
 #include "ops.h"
 #include "scaling.h"
@@ -13,22 +15,13 @@
 namespace dp_bench {
 namespace {
 
+using Given = command_line::Given<dp::TrainerOptions>;
+
 CLI::Validator whole(std::int64_t lowest, std::int64_t highest) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        std::int64_t value = 0;
-        const bool good = CLI::detail::lexical_cast(text, value) && value >= lowest && value <= highest;
-        return good ? std::string()
-                    : "'" + text + "' is not a whole number from " + std::to_string(lowest) + " to " +
-                          std::to_string(highest);
-      },
-      "");
+  return command_line::accepts(dp::accepts::whole(lowest, highest));
 }
 
-CLI::Validator named() {
-  return CLI::Validator([](std::string& text) { return text.empty() ? "it is empty; name a file" : std::string(); },
-                        "");
-}
+CLI::Validator named() { return command_line::accepts(dp::accepts::text("a file")); }
 
 void tell(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
@@ -61,10 +54,6 @@ void add_rounds(CLI::App& app, StepOptions& o) {
   app.add_option("--batches", o.batches, "number of distinct batches, used cyclically [96 MiB]")
       ->check(whole(1, 100000));
   app.add_option("--python", o.python, "Python interpreter with PyTorch")->capture_default_str();
-  app.add_flag("--fast-conv", o.fast_conv, "allow faster convolutions with more rounding (CPU: Winograd)");
-  app.add_option("--amp", o.amp, "GPUs: mixed precision of every variant")
-      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
-      ->capture_default_str();
   app.add_option("--images-on", o.images_on,
                  "host: float32 batches from the host; device: device-resident bytes, augmented by each variant")
       ->check(CLI::IsMember({"host", "device"}))
@@ -80,15 +69,20 @@ struct Commands {
   CommOptions comm;
   std::string begin = "8", end = "128M";
   ScalingOptions scaling;
+  std::vector<std::unique_ptr<Given>> given;
 };
 
-void add_batch(CLI::App& app, std::int64_t& batch) {
-  app.add_option("-b,--batch-size", batch, "global batch size")->check(whole(1, 1 << 20))->capture_default_str();
+// Options of a run that every measurement takes as dp_train does.
+void add_run(CLI::App& app, Commands& c, dp::TrainerOptions& run) {
+  c.given.push_back(std::make_unique<Given>(
+      app, dp::run_options(), run, std::vector<std::string_view>{"batch-size", "fast-conv", "amp", "amp-dtype"}));
+  app.parse_complete_callback([given = c.given.back().get(), &run] { given->apply(run); });
 }
 
-void add_step(CLI::App& app, StepOptions& o, Asked& asked) {
+void add_step(CLI::App& app, Commands& c, Asked& asked) {
+  StepOptions& o = c.step;
   add_network(app, o.network);
-  add_batch(app, o.batch);
+  add_run(app, c, o.run);
   add_rounds(app, o);
   app.add_option("--variants", o.variants, "variants to measure, by key: plan,dp1,dp-sharded,... [all]")
       ->delimiter(',');
@@ -100,19 +94,16 @@ void add_step(CLI::App& app, StepOptions& o, Asked& asked) {
   });
 }
 
-void add_ops(CLI::App& app, OpsOptions& o, Asked& asked) {
+void add_ops(CLI::App& app, Commands& c, Asked& asked) {
+  OpsOptions& o = c.ops;
   add_network(app, o.network);
-  add_batch(app, o.batch);
+  add_run(app, c, o.run);
   app.add_option("--threads", o.threads, "CPU threads [cores]")->check(whole(1, 1024));
   app.add_option("--gpu", o.gpu, "GPU id; measures that GPU instead of the CPU")->check(whole(0, 1023));
   app.add_option("--rounds", o.rounds, "number of rounds")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--steps", o.steps, "steps per round")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--python", o.python, "Python interpreter with PyTorch")->capture_default_str();
   app.add_flag("--without-pytorch", o.without_pytorch, "skip the PyTorch measurements");
-  app.add_option("--amp", o.amp, "GPUs: mixed precision")
-      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
-      ->capture_default_str();
-  app.add_flag("--fast-conv", o.fast_conv, "allow faster convolutions with more rounding (CPU: Winograd)");
   app.callback([&] { asked.work = [&o] { return measure_ops(o, tell); }; });
 }
 
@@ -145,9 +136,10 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
   });
 }
 
-void add_scaling(CLI::App& app, ScalingOptions& o, Asked& asked) {
+void add_scaling(CLI::App& app, Commands& c, Asked& asked) {
+  ScalingOptions& o = c.scaling;
   add_network(app, o.step.network);
-  add_batch(app, o.step.batch);
+  add_run(app, c, o.step.run);
   add_rounds(app, o.step);
   app.add_flag("!--model-only", o.measure, "print the model only, without measurements");
   app.add_option("--modelled-batch", o.modelled_batch, "global batch size of the model")
@@ -156,22 +148,13 @@ void add_scaling(CLI::App& app, ScalingOptions& o, Asked& asked) {
   app.callback([&] { asked.work = [&o] { return scaling_report(o, tell); }; });
 }
 
-void add_compare(CLI::App& app, StepOptions& o, Asked& asked) {
-  o.batch = 128;
+void add_compare(CLI::App& app, Commands& c, Asked& asked) {
+  StepOptions& o = c.compare;
+  o.run.batch_size = 128;
   o.rounds = 5;
-  add_batch(app, o.batch);
+  add_run(app, c, o.run);
   add_rounds(app, o);
   app.callback([&] { asked.work = [&o] { return compare_report(o, tell); }; });
-}
-
-// CLI11 would take the next argument as the value of "--flag=".
-void refuse_missing_values(int argc, const char* const* argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word.starts_with("--") && word.size() > 3 && word.find('=') == word.size() - 1)
-      throw dp::Error(dp::ErrorCode::usage, std::string(word.substr(0, word.size() - 1)) +
-                                                ": no value after the '='; dp_bench --help lists the flags");
-  }
 }
 
 }  // namespace
@@ -179,33 +162,24 @@ void refuse_missing_values(int argc, const char* const* argv) {
 std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
   static Commands commands;
   static Asked asked;
-  CLI::App app("dp_bench: measures training steps, ops and collectives, and models hardware that is not available");
+  CLI::App app("Measures training steps, ops and collectives, and models hardware that is not available.", "dp_bench");
   app.require_subcommand(1);
   app.fallthrough();
   app.set_version_flag("--version", DP_VERSION);
   app.add_option("--json", asked.output.json, "write all results to this file, as JSON")->check(named());
   app.add_option("--html", asked.output.html, "write a page with bar charts to this file")->check(named());
   app.add_option("--markdown", asked.output.markdown, "write the tables to this file")->check(named());
-  add_step(*app.add_subcommand("step", "training step of one model in every variant, interleaved"), commands.step,
-           asked);
-  add_ops(*app.add_subcommand("ops", "each op of a training step, with its lower bound and PyTorch's time"),
-          commands.ops, asked);
+  add_step(*app.add_subcommand("step", "training step of one model in every variant, interleaved"), commands, asked);
+  add_ops(*app.add_subcommand("ops", "each op of a training step, with its lower bound and PyTorch's time"), commands,
+          asked);
   add_comm(*app.add_subcommand("comm", "every collective of every communicator, with the columns of nccl-tests"),
            commands, asked);
   add_scaling(
       *app.add_subcommand("scaling", "scaling over 1, 2, ... devices: measured here, modelled for other hardware"),
-      commands.scaling, asked);
-  add_compare(*app.add_subcommand("compare", "ResNet18 on CIFAR-100's shape: dp, ddp, with and without AMP"),
-              commands.compare, asked);
-  refuse_missing_values(argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asks_for_text) {
-    app.exit(asks_for_text);
-    return {};
-  } catch (const CLI::ParseError& error) {
-    throw dp::Error(dp::ErrorCode::usage, std::string(error.what()) + "; dp_bench --help lists the flags");
-  }
+      commands, asked);
+  add_compare(*app.add_subcommand("compare", "ResNet18 on CIFAR-100's shape: dp, ddp, with and without AMP"), commands,
+              asked);
+  if (!command_line::parse(app, argc, argv)) return {};
   return asked;
 }
 

@@ -66,12 +66,12 @@ class Ops {
                                    "--classes",
                                    std::to_string(options_.network.classes),
                                    "--batch",
-                                   std::to_string(options_.batch),
+                                   std::to_string(options_.run.batch_size),
                                    "--threads",
                                    std::to_string(options_.threads)};
     if (!options_.gpu.empty()) words.insert(words.end(), {"--gpu", options_.gpu});
-    if (options_.fast_conv) words.emplace_back("--fast-conv");
-    if (options_.amp != "off") words.insert(words.end(), {"--amp", options_.amp});
+    if (options_.run.parallel.fast_convolutions) words.emplace_back("--fast-conv");
+    for (const std::string& word : amp_words(options_.run)) words.push_back(word);
     dp_ = std::make_unique<Child>(words, std::vector<std::string>{});
     while (true) {
       const Reply reply = dp_->read(options_.timeout);
@@ -95,7 +95,7 @@ class Ops {
     std::vector<std::string> words{options_.python, find_program("pytorch_ops.py"), "--threads",
                                    std::to_string(options_.threads)};
     if (!options_.gpu.empty()) words.insert(words.end(), {"--gpu", options_.gpu});
-    if (options_.amp != "off") words.insert(words.end(), {"--amp", options_.amp});
+    for (const std::string& word : amp_words(options_.run)) words.push_back(word);
     const std::string threads = std::to_string(options_.threads);
     std::vector<std::string> variables{"OMP_NUM_THREADS=" + threads, "OPENBLAS_NUM_THREADS=" + threads,
                                        "OMP_PROC_BIND=true", "OMP_PLACES=cores"};
@@ -132,7 +132,7 @@ class Ops {
   Report report() const {
     Report report{"ops", "", {}, {}};
     report.title = "Ops of " + options_.network.model + " on " + shape_text(options_.network.input, "x") + ", batch " +
-                   std::to_string(options_.batch) + ", " +
+                   std::to_string(options_.run.batch_size) + ", " +
                    (options_.gpu.empty() ? std::to_string(options_.threads) + " threads" : "GPU " + options_.gpu);
     report.facts = {{"rounds", std::to_string(options_.rounds) + " of " + std::to_string(options_.steps) + " steps"},
                     {"PyTorch", pytorch_note_}};

@@ -9,13 +9,12 @@ namespace dp_bench {
 
 struct OpsOptions {
   Network network;
-  std::int64_t batch = 64;
-  int threads = 0;  // 0: one per core
-  std::string gpu;  // id; empty: the CPU
+  dp::TrainerOptions run{.batch_size = 64};  // batch size, mixed precision, fast convolutions
+  int threads = 0;                           // 0: one per core
+  std::string gpu;                           // id; empty: the CPU
   int rounds = 8, steps = 5;
   std::string python = "python3";
-  bool fast_conv = false, without_pytorch = false;
-  std::string amp = "off";
+  bool without_pytorch = false;
   double timeout = 300;
 };
 Report measure_ops(OpsOptions options, Progress progress);

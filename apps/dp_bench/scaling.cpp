@@ -41,7 +41,7 @@ Row row_of(const std::string& what, int devices, double seconds, double alone, d
 Section measured_section(const StepResult& result) {
   Section section{"measured", "Measured: one CPU thread per device", "", columns(), {}, Bars{2, 3, 4, true}};
   if (!result.options.gpus.empty()) section.title = "Measured: GPUs";
-  const auto images = static_cast<double>(result.options.batch);
+  const auto images = static_cast<double>(result.options.run.batch_size);
   const double alone = median(result.variants.front().seconds_per_step);
   for (const Measured& one : result.variants) {
     Row row = row_of(one.spec.group, one.spec.devices, median(one.seconds_per_step), alone, images);
@@ -125,7 +125,7 @@ Report scaling_report(const ScalingOptions& asked, Progress progress) {
       variants.push_back(our_variant(options, "ddp" + std::to_string(n), "ddp x" + std::to_string(n), "ddp", n, 1, {}));
     const StepResult result = measure_steps(options, variants, progress);
     report.title = "Scaling of " + options.network.model + " on " + shape_text(options.network.input, "x") +
-                   ", global batch " + std::to_string(options.batch);
+                   ", global batch " + std::to_string(options.run.batch_size);
     report.facts = result.facts;
     report.sections.push_back(measured_section(result));
   } else {

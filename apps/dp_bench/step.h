@@ -1,6 +1,7 @@
 // `dp_bench step`: one model's training step in all variants, measured in rounds.
 #pragma once
 
+#include <dp/trainer.h>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,11 @@ namespace dp_bench {
 
 struct StepOptions {
   Network network;
-  std::int64_t batch = 64;      // global
-  int replicas = 2;             // N of `dp` and `ddp`
-  std::string gpus;             // ids; empty: CPU replicas
-  int replicas_per_device = 1;  // above 1: adds a variant with this number of replicas on each GPU
-  int threads = 0;              // total CPU threads; 0: about one per core
+  dp::TrainerOptions run{.batch_size = 64};  // of every variant: batch size, mixed precision, fast convolutions
+  int replicas = 2;                          // N of `dp` and `ddp`
+  std::string gpus;                          // ids; empty: CPU replicas
+  int replicas_per_device = 1;               // above 1: adds a variant with this number of replicas on each GPU
+  int threads = 0;                           // total CPU threads; 0: about one per core
   int rounds = 8;
   int steps = 0;         // per variant and round; 0: as many as take `seconds`
   double seconds = 1.0;  // per variant and round
@@ -23,10 +24,8 @@ struct StepOptions {
   int batches = 0;       // number of different batches, used in rotation; 0: more than a cache holds
   std::string python = "python3";
   std::vector<std::string> variants;  // keys; empty: all
-  bool fast_conv = false;
-  std::string amp = "off";         // or bf16, fp16: mixed precision in every variant
-  std::string images_on = "host";  // or device: resident bytes, from which every variant makes its augmented batches
-  double timeout = 300;            // seconds without a reply
+  std::string images_on = "host";     // or device: resident bytes, from which every variant makes its augmented batches
+  double timeout = 300;               // seconds without a reply
 };
 
 // A training variant before its start.
@@ -46,6 +45,8 @@ VariantSpec our_variant(const StepOptions& options, const std::string& key, cons
                         const std::string& group, int devices, int threads_each, const std::vector<std::string>& more);
 // Resolves all automatic choices. dp::Error(usage), dp::Error(device).
 StepOptions resolved(StepOptions options);
+// The measured programs' words for mixed precision.
+std::vector<std::string> amp_words(const dp::TrainerOptions& run);
 
 // The measurements of one variant.
 struct Measured {

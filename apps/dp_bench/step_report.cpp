@@ -52,7 +52,7 @@ Section variants_section(const StepResult& result) {
                    quantile(ms, 0.75),
                    quantile(ms, 0),
                    quantile(ms, 1),
-                   static_cast<double>(result.options.batch) * 1e3 / median(ms),
+                   static_cast<double>(result.options.run.batch_size) * 1e3 / median(ms),
                    one.bytes_per_device / kMebi,
                    bytes_sent(one.parameter_bytes, one.spec.devices) / 1e6,
                    bytes_sent_by_one(one.parameter_bytes, one.spec.devices, reduce) / 1e6,
@@ -122,7 +122,8 @@ Report step_report(const StepResult& result) {
       o.gpus.empty() ? std::to_string(o.replicas) + " CPU replicas, " + std::to_string(o.threads) + " threads in total"
                      : "GPUs " + o.gpus;
   report.title = o.network.model + " on " + shape_text(o.network.input, "x") + ", " +
-                 std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.batch) + ", " + where;
+                 std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.run.batch_size) + ", " +
+                 where;
   report.facts = {{"rounds", std::to_string(o.rounds) + ", interleaved: one slice per variant"},
                   {"slice", o.steps ? std::to_string(o.steps) + " steps" : "about " + shown(Cell(o.seconds), 2) + " s"},
                   {"batches", std::to_string(o.batches) + " distinct, used cyclically"}};

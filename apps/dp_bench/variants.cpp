@@ -14,10 +14,10 @@ std::vector<std::string> network_arguments(const StepOptions& options) {
   std::vector<std::string> words{"--model",     options.network.model,
                                  "--input",     shape_text(options.network.input, ","),
                                  "--classes",   std::to_string(options.network.classes),
-                                 "--batch",     std::to_string(options.batch),
+                                 "--batch",     std::to_string(options.run.batch_size),
                                  "--batches",   std::to_string(options.batches),
                                  "--images-on", options.images_on};
-  if (options.amp != "off") words.insert(words.end(), {"--amp", options.amp});
+  for (const std::string& word : amp_words(options.run)) words.push_back(word);
   return words;
 }
 
@@ -33,6 +33,11 @@ std::string first_gpus(const std::string& gpus, int count) {
 }
 
 }  // namespace
+
+std::vector<std::string> amp_words(const dp::TrainerOptions& run) {
+  if (run.parallel.amp == dp::Amp::off) return {};
+  return {"--amp", run.parallel.amp == dp::Amp::bfloat16 ? "bf16" : "fp16"};
+}
 
 StepOptions resolved(StepOptions options) {
   options.network = resolved(options.network);
@@ -51,13 +56,13 @@ StepOptions resolved(StepOptions options) {
     throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) +
                                               " is not a multiple of the " + std::to_string(options.replicas) +
                                               " replicas; give a multiple of --cpu");
-  if (options.batch < options.replicas)
-    throw dp::Error(dp::ErrorCode::usage, "-b " + std::to_string(options.batch) + " is less than the " +
+  if (options.run.batch_size < options.replicas)
+    throw dp::Error(dp::ErrorCode::usage, "-b " + std::to_string(options.run.batch_size) + " is less than the " +
                                               std::to_string(options.replicas) +
                                               " replicas; give at least one image per replica");
   if (options.batches == 0)
-    options.batches = static_cast<int>(
-        std::clamp<std::int64_t>(kInputBytes / (4 * options.batch * numbers_per_sample(options.network)), 4, 512));
+    options.batches = static_cast<int>(std::clamp<std::int64_t>(
+        kInputBytes / (4 * options.run.batch_size * numbers_per_sample(options.network)), 4, 512));
   return options;
 }
 
@@ -73,7 +78,7 @@ VariantSpec our_variant(const StepOptions& options, const std::string& key, cons
   else
     add({"--cpu", std::to_string(devices), "--threads", std::to_string(threads_each)});
   add({"--variant", group});
-  if (options.fast_conv) add({"--fast-conv"});
+  if (options.run.parallel.fast_convolutions) add({"--fast-conv"});
   add(more);
   return spec;
 }

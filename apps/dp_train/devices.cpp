@@ -33,11 +33,11 @@ std::vector<int> first_gpus(int count, const dp::DeviceProbe& probe) {
   return ids;
 }
 
-Devices choose_once(const Arguments& arguments) {
-  if (arguments.cpu) return {dp::cpus(*arguments.cpu), ""};
+Devices choose_once(const Command& command) {
+  if (command.cpu) return {dp::cpus(*command.cpu), ""};
   const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
-  if (arguments.gpus) return {dp::gpus(gpu_ids(*arguments.gpus, probe)), ""};
-  if (arguments.num_gpus) return {dp::gpus(first_gpus(*arguments.num_gpus, probe)), ""};
+  if (command.gpus) return {dp::gpus(gpu_ids(*command.gpus, probe)), ""};
+  if (command.num_gpus) return {dp::gpus(first_gpus(*command.num_gpus, probe)), ""};
   const std::string no_gpu_text =
       "No usable GPU (" + probe.reason + "): training on 2 CPU replicas; set another number with --cpu N";
   try {
@@ -51,11 +51,11 @@ Devices choose_once(const Arguments& arguments) {
 
 }  // namespace
 
-Devices choose_devices(const Arguments& arguments) {
-  Devices devices = choose_once(arguments);
+Devices choose_devices(const Command& command) {
+  Devices devices = choose_once(command);
   std::vector<dp::Device> repeated;
   for (const dp::Device device : devices.list)
-    repeated.insert(repeated.end(), static_cast<std::size_t>(arguments.replicas_per_device), device);
+    repeated.insert(repeated.end(), static_cast<std::size_t>(command.replicas_per_device), device);
   devices.list = std::move(repeated);
   return devices;
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "arguments.h"
+#include "command.h"
 
 namespace dp_train {
 
@@ -17,6 +17,6 @@ struct Devices {
 
 // Creates no CUDA context. dp::Error(usage) for invalid ids. dp::Error(device), with the reason, if GPUs are requested
 // and none is usable.
-Devices choose_devices(const Arguments& arguments);
+Devices choose_devices(const Command& command);
 
 }  // namespace dp_train

@@ -12,15 +12,15 @@ double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 104857
 
 }  // namespace
 
-void estimate_memory(const Arguments& a, const dp::models::Entry& entry, const dp::TrainerOptions& trainer) {
+void estimate_memory(const Command& command, const dp::models::Entry& entry, const dp::TrainerOptions& trainer) {
   const std::string& dataset = trainer.dataset_name;
   const std::int64_t batch = trainer.batch_size;
   const dp::DataParallelOptions& options = trainer.parallel;
-  const ImageFormat images = image_format(a, dataset);
+  const ImageFormat images = image_format(command, dataset);
   const dp::Model model = entry.make(images.shape, images.classes);
   const auto replicas =
       dp::estimate_memory(model, options, {batch}, {std::max<std::int64_t>(batch, 128)}, trainer.optimizer);
-  std::printf("%s, %s, global batch %lld, MiB per replica\n", a.model.c_str(), dataset.c_str(),
+  std::printf("%s, %s, global batch %lld, MiB per replica\n", command.model.c_str(), dataset.c_str(),
               static_cast<long long>(batch));
   std::printf("replica   weights gradients optimizer statistics   average activations workspace     other     total\n");
   for (std::size_t i = 0; i < replicas.size(); ++i) {

@@ -27,19 +27,19 @@ dp::Shape parse_input(const std::string& text) {
   return {sizes[0], sizes[1], sizes[2]};
 }
 
-void check_belongs(const Arguments& a, const std::string& dataset) {
+void check_belongs(const Command& command, const std::string& dataset) {
   if (dataset == "synthetic") return;
-  for (const auto& [flag, given] : {std::pair("--input", a.input.has_value()),
-                                    {"--classes", a.classes.has_value()},
-                                    {"--images", a.images.has_value()}})
+  for (const auto& [flag, given] : {std::pair("--input", command.input.has_value()),
+                                    {"--classes", command.classes.has_value()},
+                                    {"--images", command.images.has_value()}})
     if (given) usage(std::string(flag) + " requires --dataset synthetic, but the data set is " + dataset);
 }
 
 }  // namespace
 
-ImageFormat image_format(const Arguments& a, const std::string& dataset) {
-  check_belongs(a, dataset);
-  if (dataset == "synthetic") return {parse_input(a.input.value_or("1,28,28")), a.classes.value_or(10)};
+ImageFormat image_format(const Command& command, const std::string& dataset) {
+  check_belongs(command, dataset);
+  if (dataset == "synthetic") return {parse_input(command.input.value_or("1,28,28")), command.classes.value_or(10)};
   if (dataset == "cifar10") return {{3, 32, 32}, 10};
   if (dataset == "cifar100") return {{3, 32, 32}, 100};
   if (dataset == "imagefolder") return {{3, 224, 224}, 1000};
@@ -49,12 +49,12 @@ ImageFormat image_format(const Arguments& a, const std::string& dataset) {
   usage("--dataset '" + dataset + "' is not a data set; choose one of " + names);
 }
 
-dp::DatasetPair open_images(const Arguments& a, const std::string& dataset) {
-  check_belongs(a, dataset);
-  if (dataset != "synthetic") return dp::datasets::open(dataset, a.data_path, a.seed);
-  const ImageFormat format = image_format(a, dataset);
-  const std::int64_t count = a.images.value_or(kImages);
-  return dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, a.seed);
+dp::DatasetPair open_images(const Command& command, const std::string& dataset) {
+  check_belongs(command, dataset);
+  if (dataset != "synthetic") return dp::datasets::open(dataset, command.data_path, command.trainer.parallel.seed);
+  const ImageFormat format = image_format(command, dataset);
+  const std::int64_t count = command.images.value_or(kImages);
+  return dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, command.trainer.parallel.seed);
 }
 
 }  // namespace dp_train

@@ -5,7 +5,7 @@
 #include <dp/shape.h>
 #include <string>
 
-#include "arguments.h"
+#include "command.h"
 
 namespace dp_train {
 
@@ -16,9 +16,9 @@ struct ImageFormat {
 
 // The format of the data set `dataset`. Reads no file. dp::Error(usage) for an unknown name, or for --input, --classes
 // or --images with a data set other than synthetic.
-ImageFormat image_format(const Arguments& arguments, const std::string& dataset);
+ImageFormat image_format(const Command& command, const std::string& dataset);
 
 // dp::Error(usage) as above. dp::Error(data) for missing or damaged files.
-dp::DatasetPair open_images(const Arguments& arguments, const std::string& dataset);
+dp::DatasetPair open_images(const Command& command, const std::string& dataset);
 
 }  // namespace dp_train

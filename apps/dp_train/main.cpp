@@ -8,13 +8,14 @@
 #include <new>
 #include <thread>
 
-#include "arguments.h"
+#include "command.h"
 #include "devices.h"
 #include "estimate.h"
 #include "images.h"
-#include "options.h"
+#include "output_folder.h"
 #include "processes.h"
 #include "signals.h"
+#include "trainer_options.h"
 
 namespace dp_train {
 namespace {
@@ -36,33 +37,33 @@ void warn(const std::string& text) {
 }
 
 // Runs this process: the whole run, or one rank of it.
-int train(const Arguments& arguments, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
+int train(const Command& command, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
           Signals& signals) {
   const bool leads = !group || group->leads();
-  const dp::models::Entry& entry = dp::models::find(arguments.model);
-  dp::TrainerOptions options = trainer_options(arguments, entry.recipe, devices.list, group);
-  if (leads) warn(devices.warning), warn(without_effect(arguments, devices.list.front().kind));
-  if (arguments.estimate_memory) {
-    estimate_memory(arguments, entry, options);
+  const dp::models::Entry& entry = dp::models::find(command.model);
+  dp::TrainerOptions options = trainer_options(command, devices.list, group);
+  if (leads) warn(devices.warning), warn(without_effect(command, devices.list.front().kind));
+  if (command.estimate_memory) {
+    estimate_memory(command, entry, options);
     return code_of(signals);
   }
-  if (leads && !devices.notice.empty() && !arguments.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
+  if (leads && !devices.notice.empty() && !command.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
 
-  const dp::DatasetPair data = open_images(arguments, options.dataset_name);
+  const dp::DatasetPair data = open_images(command, options.dataset_name);
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
-  const OutputFolder folder = leads ? output_folder(arguments) : OutputFolder("");
+  const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();
-  if (!arguments.evaluate && !arguments.print_plan) dp::require_memory(model, data, options);
+  if (!command.evaluate && !command.print_plan) dp::require_memory(model, data, options);
   options.stop = &signals.received;
   options.unsaved = &signals.unsaved;
   dp::Trainer trainer(model, data, options);
-  if (arguments.print_plan) {
+  if (command.print_plan) {
     if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
     return code_of(signals);
   }
   const dp::TrainerCallbacks console =
-      dp::console_callbacks({.quiet = arguments.quiet, .progress = !arguments.no_progress});
-  const dp::RunSummary summary = arguments.evaluate ? trainer.evaluate(console) : trainer.run(console);
+      dp::console_callbacks({.quiet = command.quiet, .progress = !command.no_progress});
+  const dp::RunSummary summary = command.evaluate ? trainer.evaluate(console) : trainer.run(console);
   if (leads) dp::print_summary(summary);
   try {
     if (leads) dp::flush_stdout();
@@ -86,24 +87,24 @@ bool ended_by_signal(const dp::ProcessGroup* group, const Signals& signals) {
   return group->failure().has_value();
 }
 
-int run(const Arguments& arguments, char* const* argv, std::shared_ptr<dp::ProcessGroup>& group, Signals& signals) {
-  if (arguments.list_models) {
+int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGroup>& group, Signals& signals) {
+  if (command.list_models) {
     list_models();
     return code_of(signals);
   }
-  if (arguments.environment) {
+  if (command.environment) {
     std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
     return code_of(signals);
   }
-  check_processes(arguments);
-  if (arguments.engine == "dp") return train(arguments, choose_devices(arguments), nullptr, signals);
-  const auto rank = rank_of_this_process(arguments, signals.received);
-  if (!rank) return start_ranks(arguments, argv, signals);
+  check_processes(command);
+  if (command.engine == "dp") return train(command, choose_devices(command), nullptr, signals);
+  const auto rank = rank_of_this_process(command, signals.received);
+  if (!rank) return start_ranks(command, argv, signals);
   signals.announces = rank->rank == 0;
   signals.forwarded = true;
   try {
     group = dp::ProcessGroup::join(*rank);
-    return train(arguments, device_of_rank(arguments, *group), group, signals);
+    return train(command, device_of_rank(command, *group), group, signals);
   } catch (const dp::Error&) {
     if (!ended_by_signal(group.get(), signals)) throw;
     return code_of(signals);
@@ -139,8 +140,8 @@ int guarded(int argc, char* const* argv) {
   std::shared_ptr<dp::ProcessGroup> group;
   try {
     Signals& signals = handle_signals();
-    const auto arguments = parse_arguments(argc, argv);
-    return arguments ? run(*arguments, argv, group, signals) : code_of(signals);
+    const auto command = parse_command(argc, argv);
+    return command ? run(*command, argv, group, signals) : code_of(signals);
   } catch (const dp::Error& error) {
     return fail_rank(group, error);
   } catch (const std::bad_alloc&) {

@@ -13,46 +13,50 @@ constexpr int kDefaultPort = 29500;  // torchrun's
 
 }  // namespace
 
-void check_processes(const Arguments& a) {
-  const bool several = a.nnodes > 1 || a.node_rank > 0 || a.master_addr || a.master_port != 0;
-  if (a.engine == "dp" && several) usage("--nnodes, --node-rank, --master-addr and --master-port require --engine ddp");
-  if (a.engine == "dp") return;
-  if (a.replicas_per_device > 1) usage("--engine ddp runs one process per device; remove --replicas-per-device");
-  if (a.estimate_memory) usage("estimate-memory supports only --engine dp; a rank needs as much memory as a replica");
-  if (a.node_rank >= a.nnodes)
-    usage("--node-rank " + std::to_string(a.node_rank) + " must be less than --nnodes " + std::to_string(a.nnodes));
-  if (a.nnodes > 1 && !a.master_addr) usage("--nnodes requires --master-addr, the address of host 0");
+void check_processes(const Command& command) {
+  const bool several = command.nnodes > 1 || command.node_rank > 0 || command.master_addr || command.master_port != 0;
+  if (command.engine == "dp" && several)
+    usage("--nnodes, --node-rank, --master-addr and --master-port require --engine ddp");
+  if (command.engine == "dp") return;
+  if (command.replicas_per_device > 1) usage("--engine ddp runs one process per device; remove --replicas-per-device");
+  if (command.estimate_memory)
+    usage("estimate-memory supports only --engine dp; a rank needs as much memory as a replica");
+  if (command.node_rank >= command.nnodes)
+    usage("--node-rank " + std::to_string(command.node_rank) + " must be less than --nnodes " +
+          std::to_string(command.nnodes));
+  if (command.nnodes > 1 && !command.master_addr) usage("--nnodes requires --master-addr, the address of host 0");
 }
 
-std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Arguments& a, const std::atomic<int>& stop) {
+std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Command& command, const std::atomic<int>& stop) {
   std::optional<dp::ProcessGroupOptions> options = dp::process_group_from_environment();
   if (!options) options = dp::process_group_from_mpi();
   if (!options) return options;
-  if (a.timeout > 0) options->timeout_seconds = a.timeout;
+  if (command.trainer.parallel.timeout_seconds.value_or(0) > 0)
+    options->timeout_seconds = *command.trainer.parallel.timeout_seconds;
   options->stop = &stop;
   return options;
 }
 
-int start_ranks(const Arguments& a, char* const* argv, Signals& signals) {
-  const int here = static_cast<int>(choose_devices(a).list.size());
+int start_ranks(const Command& command, char* const* argv, Signals& signals) {
+  const int here = static_cast<int>(choose_devices(command).list.size());
   dp::LaunchOptions options;
   options.ranks = here;
-  options.first_rank = a.node_rank * here;
-  options.world_size = a.nnodes * here;
-  options.address = a.master_addr.value_or("127.0.0.1");
-  options.port = a.master_port != 0 ? a.master_port : a.nnodes > 1 ? kDefaultPort : 0;
+  options.first_rank = command.node_rank * here;
+  options.world_size = command.nnodes * here;
+  options.address = command.master_addr.value_or("127.0.0.1");
+  options.port = command.master_port != 0 ? command.master_port : command.nnodes > 1 ? kDefaultPort : 0;
   options.stop = &signals.received;
   options.unsaved = &signals.unsaved;  // set while ranks run; the ranks decide when to stop
   if (const char* const token = std::getenv("DP_TOKEN")) options.token = token;
-  if (a.nnodes > 1 && options.token.empty())
+  if (command.nnodes > 1 && options.token.empty())
     usage("--nnodes requires a shared secret; set DP_TOKEN to the same text on every host");
-  signals.announces = a.node_rank != 0;  // on node 0, rank 0 announces the signal
+  signals.announces = command.node_rank != 0;  // on node 0, rank 0 announces the signal
   return dp::launch_ranks(options, argv);
 }
 
-Devices device_of_rank(const Arguments& a, const dp::ProcessGroup& group) {
-  if (a.cpu) return {dp::cpus(1), ""};
-  Devices devices = choose_devices(a);
+Devices device_of_rank(const Command& command, const dp::ProcessGroup& group) {
+  if (command.cpu) return {dp::cpus(1), ""};
+  Devices devices = choose_devices(command);
   if (devices.list.front().kind == dp::DeviceKind::cpu) return {dp::cpus(1), devices.notice, devices.warning};
   // A single visible device was assigned by the launcher of the rank (CUDA_VISIBLE_DEVICES).
   const auto at = devices.list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(group.local_rank());

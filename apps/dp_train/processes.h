@@ -5,22 +5,22 @@
 #include <atomic>
 #include <optional>
 
-#include "arguments.h"
+#include "command.h"
 #include "devices.h"
 #include "signals.h"
 
 namespace dp_train {
 
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
-void check_processes(const Arguments& arguments);
+void check_processes(const Command& command);
 
 // This process's rank, if a launcher or mpirun started it as one. Nullopt if this process must start the ranks.
-std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Arguments& arguments, const std::atomic<int>& stop);
+std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Command& command, const std::atomic<int>& stop);
 
 // Starts one rank per device of this host and returns their exit code.
-int start_ranks(const Arguments& arguments, char* const* argv, Signals& signals);
+int start_ranks(const Command& command, char* const* argv, Signals& signals);
 
 // This rank's device: the chosen device with the index of its local rank. On CPUs: one replica.
-Devices device_of_rank(const Arguments& arguments, const dp::ProcessGroup& group);
+Devices device_of_rank(const Command& command, const dp::ProcessGroup& group);
 
 }  // namespace dp_train

@@ -90,7 +90,7 @@ class Commands:
         self.dp_bench = str(options.build / "apps/dp_bench/dp_bench")
 
     def of_network(self, name, network, batch, kind):
-        amp = [] if kind == "fp32" else ["--amp", kind]
+        amp = [] if kind == "fp32" else ["--amp", "--amp-dtype", {"bf16": "bfloat16", "fp16": "float16"}[kind]]
         return [self.dp_bench, name, "--model", network[1], "--input", network[2], "--classes", str(network[3]), "-b", str(batch), *amp]
 
     def step(self, network, batch, kind, variants, more=()):

@@ -23,6 +23,5 @@ kernels::UpdateConstants constants_of(const Optimizer& optimizer);
 // Names of the state tensors of a parameter, in the order of the update's arguments.
 std::vector<std::string_view> slot_names(kernels::UpdateRule rule);
 kernels::UpdateRule rule_named(std::string_view name);  // Error(data) for an unknown name
-void check(const Optimizer& optimizer);                 // Error(usage) names the option that is out of range
 
 }  // namespace dp::engine

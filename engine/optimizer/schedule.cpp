@@ -3,28 +3,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "dp/error.h"
 #include "dp/optimizer.h"
 
 namespace dp {
-
-ScheduleKind parse_schedule(const std::string& name) {
-  for (const ScheduleKind kind :
-       {ScheduleKind::constant, ScheduleKind::step, ScheduleKind::multistep, ScheduleKind::cosine})
-    if (name == to_string(kind)) return kind;
-  throw Error(ErrorCode::usage,
-              "there is no learning rate schedule '" + name + "'; use constant, step, multistep or cosine");
-}
-
-const char* to_string(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::constant: return "constant";
-    case ScheduleKind::step: return "step";
-    case ScheduleKind::multistep: return "multistep";
-    case ScheduleKind::cosine: return "cosine";
-  }
-  return "unknown";
-}
 
 double Schedule::factor(double epoch, double epochs_per_step) const {
   // The small offset ensures that a milestone at a step takes effect at that step, despite rounding of steps / steps

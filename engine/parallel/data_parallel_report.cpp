@@ -60,11 +60,11 @@ std::vector<std::string> DataParallel::device_names() const { return state_->dev
 
 std::string DataParallel::communicator() const {
   if (!state_->team.io.empty()) return state_->team.io.front()->name();
-  return std::string(communicator_name(state_->setup.options.comm));
+  return communicator_name(state_->setup.options.comm);
 }
 
 Choice DataParallel::communicator_choice() const {
-  return {std::string(communicator_name(state_->setup.options.comm)), state_->communicator_reason};
+  return {communicator_name(state_->setup.options.comm), state_->communicator_reason};
 }
 
 Choice DataParallel::graphs_choice() const { return state_->graphs->choice(); }

@@ -187,7 +187,7 @@ void DataParallel::State::make_communicators() {
   std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count);
   team.watched([&] {
     kernels::Backend& backend = kernels::backend(options.devices.front().kind);
-    const std::string_view name = communicator_name(options.comm);
+    const std::string name = communicator_name(options.comm);
     if (options.process_group && setup.size() > 1) {
       of_buckets.front() = backend.join(name, *contexts.front(), options.process_group->state());
       team.io.push_back(backend.join(name, *contexts.front(), options.process_group->state()));

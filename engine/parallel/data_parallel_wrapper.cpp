@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "dp/error.h"
+#include "engine/optimizer/optimizer_options.h"
 #include "engine/parallel/data_parallel_state.h"
 
 namespace dp {

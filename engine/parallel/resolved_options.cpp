@@ -7,6 +7,7 @@
 
 #include "dp/default_devices.h"
 #include "dp/error.h"
+#include "engine/parallel/parallel_option_table.h"
 #include "engine/process_group/process_group_state.h"
 #include "kernels/host/cores.h"
 
@@ -15,22 +16,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::usage, why); }
 
-constexpr std::pair<Comm, std::string_view> kCommunicators[] = {
-    {Comm::host, "host"}, {Comm::p2p, "p2p"}, {Comm::nccl, "nccl"}, {Comm::tcp, "tcp"}, {Comm::mpi, "mpi"}};
-
-Comm comm_named(std::string_view name) {
-  for (const auto& [comm, known] : kCommunicators)
-    if (known == name) return comm;
-  refuse("there is no communicator '" + std::string(name) + "'");
-}
-
 }  // namespace
 
-std::string_view communicator_name(Comm comm) {
-  for (const auto& [known, name] : kCommunicators)
-    if (known == comm) return name;
-  return "auto";
-}
+std::string communicator_name(Comm comm) { return parallel_option_table().text("comm", {.comm = comm}); }
 
 int ranks_of(const DataParallelOptions& options) {
   return options.process_group ? options.process_group->size() : static_cast<int>(options.devices.size());
@@ -63,7 +51,8 @@ constexpr double kGpuTimeout = 300;  // seconds; also dp_train's default
 
 // Sets o.comm to a backend's default communicator. Returns the reason.
 std::string take(const kernels::CommunicatorChoice& choice, DataParallelOptions& o) {
-  o.comm = comm_named(choice.name);
+  const OptionTable<DataParallelOptions>& table = parallel_option_table();
+  table.set(*table.find("comm"), o, choice.name);
   return choice.reason;
 }
 
@@ -98,8 +87,6 @@ std::string resolve_ranks(DataParallelOptions& o) {
 }
 
 void check_rounded_sums(const DataParallelOptions& o) {
-  if (o.reduce_dtype != DType::bf16)
-    refuse(fmt::format("--reduce-dtype must be float32 or bfloat16, not {}", to_string(o.reduce_dtype)));
   if (o.devices.front().kind == DeviceKind::reference)
     refuse("--reduce-dtype bfloat16: reference devices reduce in float64; remove the flag");
   if (o.comm == Comm::mpi)
@@ -111,6 +98,7 @@ void check_rounded_sums(const DataParallelOptions& o) {
 }  // namespace
 
 ResolvedOptions resolved(DataParallelOptions o) {
+  parallel_option_table().check(o);
   std::string communicator_reason = kAskedFor;
   if (o.process_group) communicator_reason = resolve_ranks(o);
   if (!o.process_group && (o.comm == Comm::tcp || o.comm == Comm::mpi))
@@ -128,15 +116,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
     refuse(
         "a loss scale begins at a positive number, grows by a factor of at least 1 after at least one step, and backs "
         "off by one below 1");
-  if (o.grad_accum_steps < 1) refuse("grad_accum_steps must be at least 1");
-  if (!(o.label_smoothing >= 0 && o.label_smoothing < 1)) refuse("label_smoothing must lie in [0, 1)");
-  if (o.clip_grad_norm && !(*o.clip_grad_norm > 0)) refuse("clip_grad_norm must be positive");
-  if (o.ema_decay && !(*o.ema_decay >= 0 && *o.ema_decay < 1)) refuse("ema_decay must lie in [0, 1)");
-  if (o.threads_per_replica < 0) refuse("threads_per_replica must not be negative");
   if (!o.timeout_seconds) o.timeout_seconds = o.devices.front().kind == DeviceKind::cuda ? kGpuTimeout : 0;
-  if (!(*o.timeout_seconds >= 0)) refuse("timeout_seconds must not be negative");
   if (o.trace_first < 0 || o.trace_steps < 0) refuse("trace_first and trace_steps must not be negative");
-  if (o.logical_shards < 0) refuse("logical_shards must not be negative");
   if (o.logical_shards > 0) {
     if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
       refuse(fmt::format("--logical-shards {} is not a multiple of the {} replicas; use a multiple of {}",

@@ -19,7 +19,7 @@ ResolvedOptions resolved(DataParallelOptions options);
 int ranks_of(const DataParallelOptions& options);                         // replicas of all ranks
 int shards_of(const DataParallelOptions& options);                        // of a batch, over all replicas
 std::optional<DType> activations_of(const DataParallelOptions& options);  // empty without mixed precision
-std::string_view communicator_name(Comm comm);                            // the backends' name for it
+std::string communicator_name(Comm comm);                                 // the backends' name for it
 // Sizes of buckets and arenas are multiples of this number of elements. With nccl, all ranks' slices of a bucket are
 // then equally large, as NCCL's reduce-scatter and all-gather require.
 std::int64_t bucket_granularity(const DataParallelOptions& options);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dp/error.h"
+#include "dp/run_options.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/train/run_folder.h"
 
@@ -72,13 +73,13 @@ void require_same_order(const Resumed& resumed, const std::string& had, const st
   }
 }
 
-// Options that determine the arithmetic of a step.
+// Options that determine the arithmetic of a step. One that is not recorded has its default.
 void require_same_step(const Resumed& resumed, const std::string& had, const std::string& wanted) {
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
   if (!then.is_object() || !now.is_object()) return;
   const auto text = [](const nlohmann::json& config, const char* key) {
     const auto value = config.find(key);
-    if (value == config.end()) return std::string("none");
+    if (value == config.end()) return run_options().text(key, TrainerOptions{});
     return value->is_string() ? value->get<std::string>() : value->dump();
   };
   const std::string optimizer = then.contains("optimizer") ? text(then, "optimizer") : "sgd";  // older ones: always SGD

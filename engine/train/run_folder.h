@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/base/file_handle.h"
-#include "engine/base/made_paths.h"
+#include "engine/train/made_paths.h"
 
 namespace dp {
 

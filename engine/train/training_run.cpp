@@ -109,10 +109,6 @@ void TrainingRun::begin() {
   state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   if (group() != nullptr) {
     nlohmann::ordered_json all = config;  // and the options that determine when ranks exchange data
-    all["print-freq"] = options_.print_freq;
-    all["save-every"] = options_.save_every_epochs;
-    all["save-every-steps"] = options_.save_every_steps;
-    all["checkpoint-hist"] = options_.checkpoint_hist;
     all["dry-run"] = options_.dry_run;
     all["trace"] = !options_.trace_file.empty();
     require_same_options(*group(), all);

@@ -68,8 +68,7 @@ TEST_CASE("without a GPU and a device flag two CPU replicas train, and the outpu
 TEST_CASE("graphs are turned off by --no-graphs or --graphs never, and config.toml records it") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
-  for (const std::vector<std::string>& flags :
-       {std::vector<std::string>{"--no-graphs"}, {"--graphs", "never"}, {"--no-graphs", "--graphs", "never"}}) {
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--no-graphs"}, {"--graphs", "never"}}) {
     std::vector<std::string> words{"--max-steps", "1", "--output-dir", "run" + std::to_string(flags.size()) + flags[0]};
     words.insert(words.end(), flags.begin(), flags.end());
     CHECK(run_dp_train(tiny(words), temp.path()).code == 0);
@@ -92,7 +91,7 @@ TEST_CASE("a bfloat16 reduction is printed in the plan and recorded in config.to
   CHECK_THAT(run({"--print-plan", "--reduce-dtype", "bfloat16"}),
              Catch::Contains("gradients are rounded to bfloat16 for their sum"));
   CHECK_THAT(run({"--max-steps", "2", "--output-dir", "full"}), !Catch::Contains("bfloat16"));
-  CHECK_THAT(read_text(temp / "full/config.toml"), !Catch::Contains("reduce-dtype"));
+  CHECK_THAT(read_text(temp / "full/config.toml"), Catch::Contains("reduce-dtype = \"float32\""));
   const Outcome one = run_dp_train({"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1",
                                     "--max-steps", "1", "--dry-run", "--reduce-dtype", "bfloat16"},
                                    temp.path());

@@ -32,7 +32,7 @@ class Bench(unittest.TestCase):
         return done.returncode, done.stdout, (self.home / "asked").read_text()
 
     def test_lists_and_help_need_no_build(self):
-        for words, said in ((("gpu", "--list"), "dp_bench step"), (("gpu", "--quick", "--list"), "--amp bf16"), (("gpu", "--help"), "--quick"),
+        for words, said in ((("gpu", "--list"), "dp_bench step"), (("gpu", "--quick", "--list"), "--amp-dtype bfloat16"), (("gpu", "--help"), "--quick"),
                             (("gpu", "-h"), "--quick"), (("gpu_first", "--list"), "7x7, stride 2"), (("gpu_first", "--help"), "--batches")):
             status, output, asked = self.bench(*words)
             self.assertEqual((status, asked), (0, ""), words)

@@ -123,7 +123,7 @@ class PlannedCases(unittest.TestCase):
         self.assertEqual(steps, {(network[0], kind, batch) for network in gpu.NETWORKS for kind in ("bf16", "fp16", "fp32") for batch in (64, 128, 256, 512, 1024)})
         for _, about, command in self.cases("--only", "step"):
             self.assertIn("plan,dp1,torch-cl,torch-compiled", command)
-            self.assertEqual(["--amp", about["type"]] == command[command.index("-b") + 2:][:2], about["type"] != "fp32")
+            self.assertEqual(command[command.index("-b") + 2:][:3] == ["--amp", "--amp-dtype", {"bf16": "bfloat16", "fp16": "float16"}.get(about["type"])], about["type"] != "fp32")
 
     def test_candidates_are_timed_on_the_shapes_of_the_first_measurements(self):
         ways = {(about["type"], about["batch"]) for section, about, _ in self.cases() if section == "ways"}

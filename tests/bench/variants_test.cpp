@@ -70,7 +70,7 @@ TEST_CASE("devices send twice all but one share of the gradient in every reducti
 TEST_CASE("the report has medians, quartiles, ratios by round, and the reason for each missing row") {
   StepResult result;
   result.options = resolved(StepOptions{});
-  result.options.batch = 64;
+  result.options.run.batch_size = 64;
   result.variants = {measured("dp-sharded", "dp", 2, {0.010, 0.012, 0.011}),
                      measured("ddp", "ddp", 2, {0.020, 0.012, 0.022}), measured("torch", "pytorch", 1, {})};
   result.variants.back().note = "PyTorch is not installed";

@@ -89,7 +89,7 @@ class Ends(OnHost):
         self.assertTrue(self.host.record("a")["finished"])
 
     def test_a_killed_program_fails_only_its_part(self):
-        self.host.behave("die --graphs never\ndie fp16\n")
+        self.host.behave("die --graphs never\ndie --amp-dtype float16 --gpus\n")
         status, output = self.host.call("--out", "a")
         self.assertEqual(status, 1, output)
         results = self.host.results("a")

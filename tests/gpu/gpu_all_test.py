@@ -15,7 +15,7 @@ from pretended_host import Host
 
 # Parts in order, each with words of its first command that no command of an earlier passed part has.
 PARTS = [("prebuilt programs", ""), ("dp_train env", "dp_train env"), ("resnet18: bfloat16, tuned, 50 steps", "--amp --max-steps 50"),
-         ("steps, bf16, compared with eager PyTorch", "--amp bf16"), ("steps, fp16, compared with eager PyTorch", "--amp fp16"),
+         ("steps, bf16, compared with eager PyTorch", "--amp-dtype bfloat16"), ("steps, fp16, compared with eager PyTorch", "--amp-dtype float16"),
          ("libraries and tensor cores", "test_real_libraries"), ("GPU tests", "test_gpu"), ("ops and golden figures", "test_ops"),
          ("mnist_convnet: 1, 2, 4 replicas on one GPU", "--gpus 0 --quiet --summary"), ("resnet18: 1, 2, 4 replicas on one GPU", "--bn sync"),
          ("digits, two epochs", "--epochs 2"), ("digits, two epochs, bfloat16", "--amp-dtype bfloat16"), ("digits, two epochs, float16", "--amp-dtype float16"),

@@ -63,7 +63,9 @@ std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files)
     const std::string folder = file.path.substr(0, file.path.rfind('/') + 1);
     const auto is_own = [&](const Include& include) {
       return !include.angle && std::any_of(files.begin(), files.end(), [&](const SourceFile& other) {
-        return other.path == folder + include.path;
+        // Both programs use apps/command_line.
+        return other.path == folder + include.path ||
+               (app && include.path.starts_with("command_line/") && other.path == "apps/" + include.path);
       });
     };
     for (const Include& include : file.includes) {

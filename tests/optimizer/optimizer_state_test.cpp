@@ -78,8 +78,8 @@ TEST_CASE("options of AdamW that are out of range are rejected, and the network 
   CHECK_THROWS_WITH(net.train_step(batch, AdamW{.beta1 = 1}), Catch::Contains("beta") && Catch::Contains("1"));
   CHECK_THROWS_WITH(net.train_step(batch, AdamW{.beta2 = -0.5}), Catch::Contains("beta"));
   CHECK_THROWS_WITH(net.train_step(batch, AdamW{.eps = 0}), Catch::Contains("eps"));
-  CHECK_THROWS_WITH(net.train_step(batch, AdamW{.weight_decay = -1}), Catch::Contains("weight decay"));
-  CHECK_THROWS_WITH(net.step(AdamW{.lr = -1}), Catch::Contains("learning rate"));
+  CHECK_THROWS_WITH(net.train_step(batch, AdamW{.weight_decay = -1}), Catch::Contains("weight-decay is -1"));
+  CHECK_THROWS_WITH(net.step(AdamW{.lr = -1}), Catch::Contains("lr is -1"));
   net.train_step(batch, AdamW{});
   CHECK(net.optimizer_state().updates == 1);
 }

@@ -3,7 +3,6 @@
 
 #include "dp/optimizer.h"
 #include "support/catch.h"
-#include "train/expect_error.h"
 
 namespace {
 
@@ -13,13 +12,6 @@ using dp::ScheduleKind;
 // The factor before step `step` of an epoch with `per_epoch` steps, called as the trainer calls it.
 double factor(const Schedule& schedule, int step, int per_epoch) {
   return schedule.factor(step * (1.0 / per_epoch), 1.0 / per_epoch);
-}
-
-TEST_CASE("schedules are selected by name") {
-  for (const char* name : {"constant", "step", "multistep", "cosine"})
-    CHECK(std::string(dp::to_string(dp::parse_schedule(name))) == name);
-  dp::test::expect_error(dp::ErrorCode::usage, {"'linear'", "constant, step, multistep"},
-                         [] { dp::parse_schedule("linear"); });
 }
 
 TEST_CASE("a constant rate does not change") {

@@ -145,14 +145,14 @@ TEST_CASE("invalid options are rejected at once") {
                  [&] { Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options); });
   };
   refused({"epochs", "0"}, [](TrainerOptions& o) { o.epochs = 0; });
-  refused({"batch size", "-1"}, [](TrainerOptions& o) { o.batch_size = -1; });
-  refused({"learning rate"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = -1}; });
-  refused({"learning rate", "nan"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = NAN}; });
+  refused({"batch-size", "-1"}, [](TrainerOptions& o) { o.batch_size = -1; });
+  refused({"lr is -1"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = -1}; });
+  refused({"lr is nan"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = NAN}; });
   refused({"momentum"}, [](TrainerOptions& o) { o.optimizer = Sgd{.momentum = 1}; });
   refused({"Nesterov"}, [](TrainerOptions& o) { o.optimizer = Sgd{.nesterov = true}; });
-  refused({"step size"}, [](TrainerOptions& o) { o.schedule.step_size = 0; });
+  refused({"lr-step-size"}, [](TrainerOptions& o) { o.schedule = {.kind = ScheduleKind::step, .step_size = 0}; });
   refused({"milestones", "ascend"}, [](TrainerOptions& o) { o.schedule.milestones = {2, 1}; });
-  refused({"print frequency"}, [](TrainerOptions& o) { o.print_freq = -1; });
+  refused({"print-freq is -1"}, [](TrainerOptions& o) { o.print_freq = -1; });
   refused({"give one"}, [](TrainerOptions& o) { o.init = "a", o.resume = "b"; });
   refused({"--init"}, [](TrainerOptions& o) { o.init_partial = true; });
   expect_error(ErrorCode::usage, {"(1, 28, 28)", "(3, 8, 8)"}, [] {

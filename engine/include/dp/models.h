@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dp/model.h"
+#include "dp/optimizer.h"
 
 namespace dp::models {
 
@@ -47,7 +48,7 @@ struct Recipe {
   float momentum = 0.9f;
   bool nesterov = false;
   float weight_decay = 0;
-  std::string schedule = "cosine";
+  ScheduleKind schedule = ScheduleKind::cosine;
   std::vector<double> milestones{};  // for multistep, as fractions of the epochs
 };
 

@@ -56,8 +56,6 @@ struct OptimizerState {
 };
 
 enum class ScheduleKind { constant, step, multistep, cosine };
-ScheduleKind parse_schedule(const std::string& name);  // Error(usage) for an unknown name lists the names
-const char* to_string(ScheduleKind kind);
 
 // The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. At whole epochs and
 // without warm-up it equals torch.optim.lr_scheduler's StepLR, MultiStepLR and CosineAnnealingLR (eta_min 0).

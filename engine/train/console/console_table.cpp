@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "engine/base/text.h"
+#include "engine/parallel/parallel_option_table.h"
 #include "engine/train/console/console_text.h"
-#include "engine/train/option_names.h"
 #include "engine/train/records.h"
 
 namespace dp {
@@ -46,15 +46,15 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
         fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, printable(devices[at]), rows(replica),
                     cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
-  out += fmt::format("global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
-                     name_of(chosen.reduce),
-                     chosen.reduce_dtype == DType::f32 ? ""
-                     : replicas * shards_each > 1      ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
-                                                       : " (nothing to reduce)",
-                     name_of(chosen.loss), name_of(chosen.split), name_of(chosen.batch_norm), chosen.seed,
-                     chosen.deterministic ? ", deterministic" : "",
-                     chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name_of(chosen.amp)),
-                     chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  const auto name = [&](const char* option) { return parallel_option_table().text(option, chosen); };
+  out += fmt::format(
+      "global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size, name("reduce"),
+      chosen.reduce_dtype == DType::f32 ? ""
+      : replicas * shards_each > 1      ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
+                                        : " (nothing to reduce)",
+      name("loss"), name("split"), name("bn"), chosen.seed, chosen.deterministic ? ", deterministic" : "",
+      chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name("amp-dtype")),
+      chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
   const Choice graphs = net.graphs_choice();
   out += fmt::format("comm {}: {}\ngraphs {}: {}\n", net.communicator(), net.communicator_choice().reason, graphs.what,
                      graphs.reason);

@@ -1,4 +1,4 @@
-#include "engine/base/made_paths.h"
+#include "engine/train/made_paths.h"
 
 #include <sys/stat.h>
 

@@ -3,8 +3,9 @@
 
 #include <cmath>
 
-#include "apps/dp_train/options.h"
 #include "dp/dp.h"
+#include "dp_train/command.h"
+#include "dp_train/trainer_options.h"
 #include "support/catch.h"
 #include "support/training.h"
 
@@ -166,10 +167,11 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
   };
   for (const auto& recipe : recipes) {
     INFO(recipe.model << " on " << recipe.expected_dataset);
-    dp_train::Arguments arguments;
-    arguments.model = recipe.model;
-    if (recipe.dataset != nullptr) arguments.dataset = recipe.dataset;
-    const TrainerOptions o = dp_train::trainer_options(arguments, models::find(recipe.model).recipe, cpus(4), nullptr);
+    std::vector<const char*> words{"dp_train", "--model", recipe.model};
+    if (recipe.dataset != nullptr) words.insert(words.end(), {"--dataset", recipe.dataset});
+    const auto command = dp_train::parse_command(static_cast<int>(words.size()), words.data());
+    REQUIRE(command);
+    const TrainerOptions o = dp_train::trainer_options(*command, cpus(4), nullptr);
     CHECK(o.dataset_name == recipe.expected_dataset);
     CHECK(o.epochs == recipe.epochs);
     CHECK(o.max_steps == 0);

@@ -1,0 +1,123 @@
+#include "command_line/command_line.h"
+
+#include <dp/error.h>
+#include <iostream>
+
+namespace command_line {
+namespace {
+
+using Kind = dp::Accepts::Kind;
+using Count = dp::Accepts::Count;
+
+[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
+
+std::string names_on_command_line(const dp::OptionText& option) {
+  return "--" + option.name + (option.spellings.empty() ? "" : ",") + option.spellings;
+}
+
+std::string description(const dp::OptionText& option, const dp::OptionValue& initial) {
+  const bool none = option.accepts.kind == Kind::flag || std::holds_alternative<std::monostate>(initial);
+  const std::string shown = !option.default_text.empty() ? option.default_text : none ? "" : dp::to_text(initial);
+  return option.help + (shown.empty() ? "" : " [" + shown + "]");
+}
+
+const char* type_name(Kind kind) {
+  switch (kind) {
+    case Kind::flag: return "";
+    case Kind::whole:
+    case Kind::seed: return "INT";
+    case Kind::number: return "FLOAT";
+    case Kind::text: return "TEXT";
+  }
+  return "";
+}
+
+constexpr int kAny = CLI::detail::expected_max_vector_size;
+
+void set_count(CLI::Option& option, Count count) {
+  switch (count) {
+    case Count::one: option.expected(1)->take_last(); break;  // refuse_repeats() refuses a second one
+    case Count::two: option.expected(2)->take_all(); break;
+    case Count::list: option.expected(1, kAny)->allow_extra_args()->delimiter(',')->take_all(); break;
+    case Count::repeated: option.expected(1, kAny)->allow_extra_args(false)->take_all(); break;
+  }
+}
+
+// CLI11 rejects some repeated options and takes the last value of others. This rejects every second value.
+void refuse_repeats(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_items_expected_max() <= 1 && option->count() > 1)
+      usage(option->get_name() + " is given " + std::to_string(option->count()) + " times; give it once");
+  for (const CLI::App* command : app.get_subcommands()) refuse_repeats(*command);
+}
+
+// CLI11 would take the next argument as the value of "--option=".
+void refuse_missing_values(int argc, const char* const* argv, const std::string& hint) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.starts_with("--") && word.size() > 3 && word.find('=') == word.size() - 1)
+      usage(std::string(word.substr(0, word.size() - 1)) + ": no value after the '='; " + hint);
+  }
+}
+
+}  // namespace
+
+CLI::Option& add_option(CLI::App& app, const dp::OptionText& option, const dp::OptionValue& initial,
+                        std::function<void(const dp::OptionValue&)> store) {
+  const std::string names = names_on_command_line(option), text = description(option, initial);
+  CLI::Option* added = nullptr;
+  if (option.accepts.kind == Kind::flag) {
+    added = app.add_flag_function(
+        names, [store = std::move(store)](std::int64_t count) { store(count > 0); }, text);
+  } else {
+    const CLI::callback_t read = [name = "--" + option.name, accepted = option.accepts,
+                                  store = std::move(store)](const CLI::results_t& texts) {
+      try {
+        store(dp::parse_option(accepted, texts));
+      } catch (const dp::Error& error) {
+        throw CLI::ValidationError(name, error.what());
+      }
+      return true;
+    };
+    added = app.add_option(names, read, text);
+    set_count(*added, option.accepts.count);
+    added->type_name(type_name(option.accepts.kind));
+  }
+  return *added->group(option.group);
+}
+
+CLI::Validator accepts(const dp::Accepts& accepts) {
+  return CLI::Validator(
+      [accepts](std::string& text) -> std::string {
+        try {
+          dp::parse_option(accepts, {text});
+          return "";
+        } catch (const dp::Error& error) {
+          return error.what();
+        }
+      },
+      "");
+}
+
+bool parse(CLI::App& app, int argc, const char* const* argv) {
+  const std::string hint = app.get_name() + " --help lists the options";
+  refuse_missing_values(argc, argv, hint);
+  app.add_flag_callback("--help-page",
+                        [&app] {
+                          std::cout << reference_page(app);
+                          throw CLI::Success();
+                        })
+      ->group("");  // not in --help; ./dev docs writes the page
+  try {
+    app.parse(argc, argv);
+    refuse_repeats(app);
+  } catch (const CLI::Success& success) {
+    app.exit(success);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    usage(std::string(error.what()) + "; " + hint);
+  }
+  return true;
+}
+
+}  // namespace command_line

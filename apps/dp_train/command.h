@@ -1,0 +1,51 @@
+// What the command line asks for.
+#pragma once
+
+#include <dp/option_table.h>
+#include <dp/trainer.h>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dp_train {
+
+struct Command {
+  Command();
+
+  std::string model = "mnist_convnet";
+  std::string data_path = "./datasets";
+  std::optional<std::string> input;             // C,H,W of synthetic images
+  std::optional<std::int64_t> classes, images;  // of the synthetic data set
+
+  std::optional<std::string> gpus;
+  std::optional<int> num_gpus, cpu;
+  int replicas_per_device = 1;
+  std::string engine = "dp";
+  int nnodes = 1, node_rank = 0, master_port = 0;
+  std::optional<std::string> master_addr;
+
+  std::optional<std::int64_t> batch_size_per_gpu;
+  std::string lr_scale = "none";
+  std::optional<std::string> output_dir, experiment;
+
+  bool estimate_memory = false;  // subcommand estimate-memory
+  bool environment = false;      // subcommand env
+  bool evaluate = false, print_plan = false, list_models = false;
+  bool quiet = false, no_progress = false;
+
+  // Options that the command line does not give have the values of the model's recipe and the data set. Not set here:
+  // devices, process group, run folder, and what depends on the number of replicas (see trainer_options()).
+  dp::TrainerOptions trainer{};
+  // The given options that have an effect on one kind of device only.
+  std::vector<std::pair<std::string, dp::DeviceKind>> given_for_one_kind;
+};
+
+// All options of dp_train: its own, and dp::run_options().
+const dp::OptionTable<Command>& command_table();
+
+// Parses the command line. Nullopt after printing --help or --version. dp::Error(usage) for an invalid one.
+std::optional<Command> parse_command(int argc, const char* const* argv);
+
+}  // namespace dp_train

@@ -1,0 +1,51 @@
+#include "trainer_options.h"
+
+#include <dp/error.h>
+
+namespace dp_train {
+namespace {
+
+[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
+
+void check_name(const std::string& name) {
+  const bool good = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+                    dp::printable(name) == name;
+  if (!good) usage("--experiment '" + name + "' is not a plain name; leave out slashes and control characters");
+}
+
+void check(const Command& command) {
+  const dp::TrainerOptions& options = command.trainer;
+  if (command.evaluate && options.init.empty() && options.resume.empty())
+    usage("--evaluate requires weights; give --init FILE or --resume PATH");
+  if (!options.init.empty() && !options.resume.empty() && options.resume != "auto")
+    usage("--init and --resume PATH exclude each other; give one");
+  if (options.resume == "auto" && !command.output_dir && !command.experiment)
+    usage("--resume auto requires the run's folder; give it with --output-dir");
+  if (command.experiment) check_name(*command.experiment);
+  if (command.evaluate && !options.trace_file.empty()) usage("--trace records training steps; remove --evaluate");
+  if (command.evaluate && options.profile) usage("--profile measures training steps; remove --evaluate");
+}
+
+}  // namespace
+
+dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp::Device>& devices,
+                                   const std::shared_ptr<dp::ProcessGroup>& group) {
+  check(command);
+  const auto replicas = group ? static_cast<std::int64_t>(group->size()) : static_cast<std::int64_t>(devices.size());
+  dp::TrainerOptions options = command.trainer;
+  if (command.batch_size_per_gpu) options.batch_size = *command.batch_size_per_gpu * replicas;
+  if (command.lr_scale == "linear") dp::learning_rate(options.optimizer) *= static_cast<float>(replicas);
+  options.parallel.devices = devices;
+  options.parallel.process_group = group;
+  return options;
+}
+
+std::string without_effect(const Command& command, dp::DeviceKind kind) {
+  std::string options;
+  for (const auto& [name, only] : command.given_for_one_kind)
+    if (only != kind) options += (options.empty() ? "--" : ", --") + name;
+  if (options.empty()) return options;
+  return "no effect on " + std::string(kind == dp::DeviceKind::cuda ? "GPUs: " : "the CPU: ") + options;
+}
+
+}  // namespace dp_train

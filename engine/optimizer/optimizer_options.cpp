@@ -1,0 +1,147 @@
+#include "engine/optimizer/optimizer_options.h"
+
+#include "dp/error.h"
+
+namespace dp::engine {
+namespace {
+
+const Accepts kRate = accepts::number(0, 1e6), kMomentum = accepts::below(0, 1), kBeta = accepts::below(0, 1),
+              kEps = accepts::positive(1);
+
+// A member of one kind of optimizer.
+template <typename Kind, typename T>
+auto member(T Kind::*field) {
+  return [field](auto& optimizer) {
+    auto* const own = std::get_if<Kind>(&optimizer);
+    return own ? &(own->*field) : nullptr;
+  };
+}
+
+void choose(Optimizer& optimizer, const std::string& name) {
+  for (const Optimizer& other : {Optimizer(Sgd{}), Optimizer(AdamW{})})
+    if (name == name_of(other) && other.index() != optimizer.index()) optimizer = other;
+}
+
+OptionTable<Optimizer> make_optimizer_options() {
+  const std::string sgd = "--optimizer sgd", adamw = "--optimizer adamw", choice = "optimizer";
+  OptionTable<Optimizer> table;
+  table.group("Training");
+  table.add(
+      "optimizer,--opt", accepts::one_of({"sgd", "adamw"}), "sgd or adamw",
+      [](const Optimizer& optimizer) { return std::string(name_of(optimizer)); },
+      [](Optimizer& optimizer, const OptionValue& name) {
+        choose(optimizer, std::get<std::string>(name));
+        return true;
+      });
+  table
+      .add(
+          "lr", kRate, [](auto& optimizer) { return std::visit([](auto& own) { return &own.lr; }, optimizer); },
+          "learning rate")
+      .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.lr)}));
+  table.add("momentum", kMomentum, member(&Sgd::momentum), "sgd: momentum").needs(sgd, choice).shown("by model");
+  table.add("nesterov,!--no-nesterov", accepts::flag(), member(&Sgd::nesterov), "sgd: Nesterov momentum")
+      .needs(sgd, choice)
+      .shown("by model");
+  table
+      .add(
+          "opt-betas", accepts::two(kBeta), "adamw: decay of the averages of the gradient and of its square",
+          [](const Optimizer& optimizer) {
+            const auto* const own = std::get_if<AdamW>(&optimizer);
+            return own ? OptionValue{std::vector{own->beta1, own->beta2}} : OptionValue{};
+          },
+          [](Optimizer& optimizer, const OptionValue& betas) {
+            auto* const own = std::get_if<AdamW>(&optimizer);
+            if (own) own->beta1 = std::get<std::vector<double>>(betas)[0];
+            if (own) own->beta2 = std::get<std::vector<double>>(betas)[1];
+            return own != nullptr;
+          })
+      .needs(adamw, choice)
+      .shown(to_text(OptionValue{std::vector{AdamW{}.beta1, AdamW{}.beta2}}));
+  table.add("opt-eps", kEps, member(&AdamW::eps), "adamw: added to the denominator")
+      .needs(adamw, choice)
+      .shown(to_text(OptionValue{option_fields::shortest(AdamW{}.eps)}));
+  table
+      .add(
+          "weight-decay,--wd", kRate,
+          [](auto& optimizer) { return std::visit([](auto& own) { return &own.weight_decay; }, optimizer); },
+          "weight decay; an L2 penalty with sgd")
+      .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.weight_decay)}));
+  return table;
+}
+
+OptionTable<Schedule> make_schedule_options() {
+  const std::string choice = "lr-scheduler";
+  OptionTable<Schedule> table;
+  table.group("Training");
+  table
+      .add(choice, accepts::one_of({"constant", "step", "multistep", "cosine"}), &Schedule::kind,
+           "constant, step, multistep, cosine")
+      .shown("by model");
+  table
+      .add(
+          "lr-step-size", accepts::number(1e-6, 1e9),
+          [](auto& schedule) { return schedule.kind == ScheduleKind::step ? &schedule.step_size : nullptr; },
+          "step: epochs between drops")
+      .needs("--lr-scheduler step", choice)
+      .shown(to_text(OptionValue{Schedule{}.step_size}));
+  table
+      .add(
+          "lr-gamma", accepts::number(0, 1e6),
+          [](auto& schedule) {
+            const bool drops = schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::multistep;
+            return drops ? &schedule.gamma : nullptr;
+          },
+          "step, multistep: factor of each drop")
+      .needs("--lr-scheduler step or multistep", choice)
+      .shown(to_text(OptionValue{Schedule{}.gamma}));
+  table
+      .add(
+          "lr-milestones", accepts::list(accepts::number(0, 1e9)),
+          [](auto& schedule) { return schedule.kind == ScheduleKind::multistep ? &schedule.milestones : nullptr; },
+          "multistep: epochs of the drops, ascending")
+      .needs("--lr-scheduler multistep", choice)
+      .shown("50 % and 75 % of the epochs");
+  table.add("lr-warmup-epochs", accepts::number(0, 1e9), &Schedule::warmup_epochs, "epochs of linear warm-up");
+  return table;
+}
+
+void require(const char* option, const Accepts& accepts, double value) {
+  if (is_accepted(accepts, value)) return;
+  OptionText text;
+  text.name = option, text.accepts = accepts;
+  refuse_value(text, value);
+}
+
+void check_own(const Sgd& sgd) {
+  require("momentum", kMomentum, double{sgd.momentum});
+  if (sgd.nesterov && sgd.momentum == 0) throw Error(ErrorCode::usage, "Nesterov momentum requires a momentum above 0");
+}
+
+void check_own(const AdamW& adamw) {
+  for (const double beta : {adamw.beta1, adamw.beta2}) require("opt-betas", kBeta, beta);
+  require("opt-eps", kEps, double{adamw.eps});
+}
+
+}  // namespace
+
+const OptionTable<Optimizer>& optimizer_options() {
+  static const OptionTable<Optimizer> table = make_optimizer_options();
+  return table;
+}
+
+const OptionTable<Schedule>& schedule_options() {
+  static const OptionTable<Schedule> table = make_schedule_options();
+  return table;
+}
+
+void check(const Optimizer& optimizer) {
+  std::visit(
+      [](const auto& own) {
+        require("lr", kRate, double{own.lr});
+        require("weight-decay", kRate, double{own.weight_decay});
+        check_own(own);
+      },
+      optimizer);
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,154 @@
+#include "dp/run_options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "dp/error.h"
+#include "engine/optimizer/optimizer_options.h"
+#include "engine/parallel/parallel_option_table.h"
+
+namespace dp {
+namespace {
+
+using Options = TrainerOptions;
+using Table = OptionTable<Options>;
+
+constexpr std::int64_t kBillion = 1'000'000'000;
+constexpr std::int64_t kTraceFirst = 10, kTraceSteps = 10;  // unless --trace-steps is given
+
+void trace_some_steps(Options& o) {
+  if (o.parallel.trace_steps == 0) o.parallel.trace_first = kTraceFirst, o.parallel.trace_steps = kTraceSteps;
+}
+
+void read_trace_steps(const std::string& text, DataParallelOptions& parallel) {
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, parallel.trace_first);
+  if (first.ec == std::errc() && first.ptr != end && *first.ptr == ':') {
+    const auto count = std::from_chars(first.ptr + 1, end, parallel.trace_steps);
+    if (count.ec == std::errc() && count.ptr == end && parallel.trace_first >= 0 && parallel.trace_steps > 0) return;
+  }
+  throw Error(ErrorCode::usage, "--trace-steps '" + text + "' is not FIRST:COUNT, such as 10:10");
+}
+
+void add_training(Table& table) {
+  table.group("Model and data");
+  table
+      .add("dataset", accepts::text(), &Options::dataset_name,
+           "digits (drawn, needs no files), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic (random "
+           "bytes)")
+      .shown("by model");
+  table.group("Training");
+  table.add("batch-size,-b", accepts::whole(1, 1 << 20), &Options::batch_size, "global batch size, per optimizer step");
+  table.add("epochs", accepts::whole(1, kBillion), &Options::epochs, "number of epochs").shown("by data set");
+  table
+      .add("max-steps", accepts::whole(1, kBillion), &Options::max_steps,
+           "stop after N optimizer steps, steps before a resume included")
+      .unset_at_zero();
+  table.include(engine::optimizer_options(), &Options::optimizer);
+  table.include(engine::schedule_options(), &Options::schedule);
+}
+
+void add_order(Table& table) {
+  table.group("Randomness and order");
+  table.add_off("no-augment", &Options::augment, "do not augment training images");
+  table.add_off("no-shuffle", &Options::shuffle, "read training images in order");
+  table.add("drop-last", accepts::flag(), &Options::drop_last, "drop the incomplete last batch of an epoch");
+  table.add("workers,-j", accepts::whole(1, 256), &Options::workers, "loader threads")
+      .unset_at_zero()
+      .shown("unused cores, 1 to 4");
+  table.add("images-on", accepts::one_of({"auto", "host", "device"}), &Options::images_on,
+            "where the data set is stored: host, device (device-resident, as bytes), auto (on GPUs with room)");
+}
+
+void add_checkpoints(Table& table) {
+  table
+      .add("resume", accepts::text("a checkpoint, a run folder, or auto"), &Options::resume,
+           "continue from a checkpoint or run folder; auto: from the newest in --output-dir, if any")
+      .not_recorded();
+  table.add("init", accepts::text("a file"), &Options::init, "initial weights, a safetensors file");
+  table
+      .add(
+          "init-partial", accepts::flag(), [](auto& o) { return o.init.empty() ? nullptr : &o.init_partial; },
+          "load the tensors of --init that fit, and list the others")
+      .needs("--init FILE");
+  table.add("save-every", accepts::whole(0, kBillion), &Options::save_every_epochs,
+            "epochs between checkpoints; 0: only at the end");
+  table
+      .add("save-every-steps", accepts::whole(1, kBillion), &Options::save_every_steps,
+           "optimizer steps between additional checkpoints")
+      .unset_at_zero();
+  table.add("checkpoint-hist", accepts::whole(0, 1 << 20), &Options::checkpoint_hist,
+            "keep the latest N checkpoints as step-<number>");
+}
+
+void add_traces(Table& table) {
+  const std::string steps = fmt::format("{}:{}", kTraceFirst, kTraceSteps);
+  table
+      .add(
+          "trace", accepts::text("a file"), "write a timeline of --trace-steps to this file, for Perfetto or Chrome",
+          [](const Options& o) { return o.trace_file.empty() ? OptionValue{} : OptionValue{o.trace_file}; },
+          [](Options& o, const OptionValue& file) {
+            o.trace_file = std::get<std::string>(file);
+            trace_some_steps(o);
+            return true;
+          })
+      .not_recorded();
+  table
+      .add(
+          "profile", accepts::flag(), "print the time of each layer in --trace-steps, and its lower bound",
+          [](const Options& o) { return o.profile; },
+          [](Options& o, const OptionValue& on) {
+            o.profile = std::get<bool>(on);
+            if (o.profile) trace_some_steps(o);
+            return true;
+          })
+      .not_recorded();
+  table
+      .add(
+          "trace-steps", accepts::text(), "FIRST:COUNT, steps of this run, counted from 0",
+          [](const Options& o) {
+            const DataParallelOptions& p = o.parallel;
+            return p.trace_steps == 0 ? OptionValue{} : OptionValue{fmt::format("{}:{}", p.trace_first, p.trace_steps)};
+          },
+          [](Options& o, const OptionValue& text) {
+            if (o.trace_file.empty() && !o.profile) return false;
+            read_trace_steps(std::get<std::string>(text), o.parallel);
+            return true;
+          })
+      .needs("--trace or --profile")
+      .not_recorded()
+      .shown(steps);
+}
+
+void add_output(Table& table) {
+  table.add("dry-run", accepts::flag(), &Options::dry_run, "one training and one evaluation batch, no files")
+      .not_recorded();
+  table.add("print-freq,-p,--log-interval", accepts::whole(1, kBillion), &Options::print_freq, "steps between reports")
+      .unset_at_zero();
+  table
+      .add("summary", accepts::text("a file"), &Options::summary_file,
+           "write the summary to this file, as one JSON object")
+      .not_recorded();
+}
+
+Table make() {
+  Table table;
+  add_training(table);
+  table.include(parallel_option_table(), &Options::parallel);
+  add_order(table);
+  table.group("The run");
+  add_checkpoints(table);
+  add_traces(table);
+  add_output(table);
+  return table;
+}
+
+}  // namespace
+
+const Table& run_options() {
+  static const Table table = make();
+  return table;
+}
+
+}  // namespace dp
