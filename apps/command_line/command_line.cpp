@@ -69,6 +69,7 @@ CLI::Option& add_option(CLI::App& app, const dp::OptionText& option, const dp::O
   if (option.accepts.kind == Kind::flag) {
     added = app.add_flag_function(
         names, [store = std::move(store)](std::int64_t count) { store(count > 0); }, text);
+    added->check(accepts(dp::accepts::one_of({"true", "false"})));  // also given as --flag=false
   } else {
     const CLI::callback_t read = [name = "--" + option.name, accepted = option.accepts,
                                   store = std::move(store)](const CLI::results_t& texts) {

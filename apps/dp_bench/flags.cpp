@@ -21,6 +21,14 @@ CLI::Validator whole(std::int64_t lowest, std::int64_t highest) {
   return command_line::accepts(dp::accepts::whole(lowest, highest));
 }
 
+CLI::Validator number(double lowest, double highest) {
+  return command_line::accepts(dp::accepts::number(lowest, highest));
+}
+
+CLI::Validator one_of(std::vector<std::string> names) {
+  return command_line::accepts(dp::accepts::one_of(std::move(names)));
+}
+
 CLI::Validator named() { return command_line::accepts(dp::accepts::text("a file")); }
 
 void tell(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
@@ -46,7 +54,7 @@ void add_rounds(CLI::App& app, StepOptions& o) {
       ->capture_default_str();
   app.add_option("--steps", o.steps, "steps of each variant per round [about --seconds]")->check(whole(1, 1000000));
   app.add_option("--seconds", o.seconds, "approximate time of each variant per round")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(number(0.001, 3600.0))
       ->capture_default_str();
   app.add_option("--warmup", o.warmup, "steps of each variant before the first round")
       ->check(whole(1, 100000))
@@ -56,10 +64,10 @@ void add_rounds(CLI::App& app, StepOptions& o) {
   app.add_option("--python", o.python, "Python interpreter with PyTorch")->capture_default_str();
   app.add_option("--images-on", o.images_on,
                  "host: float32 batches from the host; device: device-resident bytes, augmented by each variant")
-      ->check(CLI::IsMember({"host", "device"}))
+      ->check(one_of({"host", "device"}))
       ->capture_default_str();
   app.add_option("--timeout", o.timeout, "abandon a variant after N seconds without an answer")
-      ->check(CLI::Range(1.0, 86400.0))
+      ->check(number(1.0, 86400.0))
       ->capture_default_str();
 }
 
@@ -111,19 +119,17 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
   CommOptions& o = c.comm;
   app.add_option("-b,--minbytes", c.begin, "smallest size: 8, 64K, 128M, ...")->capture_default_str();
   app.add_option("-e,--maxbytes", c.end, "largest size")->capture_default_str();
-  app.add_option("-f,--stepfactor", o.factor, "factor between sizes")
-      ->check(CLI::Range(1.1, 1e6))
-      ->capture_default_str();
+  app.add_option("-f,--stepfactor", o.factor, "factor between sizes")->check(number(1.1, 1e6))->capture_default_str();
   auto* cpu = app.add_option("--cpu", o.ranks, "number of CPU ranks")->check(whole(2, 256))->capture_default_str();
   app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all")->excludes(cpu);
   app.add_option("--threads", o.threads, "threads per rank")->check(whole(1, 1024))->capture_default_str();
   app.add_option("--rounds", o.rounds, "number of rounds")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--seconds", o.seconds, "approximate time of each size per round")
-      ->check(CLI::Range(1e-4, 60.0))
+      ->check(number(1e-4, 60.0))
       ->capture_default_str();
   app.add_option("--collectives", o.collectives, "collectives to measure: all_reduce,broadcast,... [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember(collective_names()));
+      ->check(one_of(collective_names()));
   app.add_option("--communicators", o.communicators,
                  "communicators to measure: host,host-processes,tcp,mpi,p2p,nccl,nccl-processes [all]")
       ->delimiter(',');

@@ -138,7 +138,7 @@ bool is_accepted(const Accepts& accepts, const OptionValue& value) { return std:
 OptionValue parse_option(const Accepts& accepts, const std::vector<std::string>& texts) {
   if (accepts.count == Count::one) return parse_accepted(accepts, texts.back());
   if (accepts.count == Count::two && texts.size() != 2)
-    refuse(fmt::format("{} values are given; give two", texts.size()));
+    refuse(fmt::format("two values are needed, not {}", texts.size()));
   if (accepts.kind == Kind::text) {
     for (const std::string& text : texts) parse_accepted(accepts, text);
     return texts;

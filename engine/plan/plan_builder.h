@@ -126,7 +126,6 @@ class PlanBuilder {
   bool backward_with_pool(const Node& linear, const Value& dy, const Result& result);
   bool backward_at_once(const Node& linear, const Value& dy, const Result& result);  // both gradients
 
-  void backward_all(const Value& logits_grad);
   void backward_node(const Node& node, const Result& result, std::vector<Gradient> gradients);
   void backward_weighted(const Node& node, const Value& dy, const Result& result);
   void backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients);
