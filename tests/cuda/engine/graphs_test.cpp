@@ -57,7 +57,7 @@ TEST_CASE("simulated GPUs: a mixed-precision step as a graph scales its loss on 
 TEST_CASE("simulated GPUs: logical shards and replicas that share a GPU run as graphs") {
   SimulatedGpus machine(2);
   const Model model = narrow_convnet();
-  for (const int replicas : {1, 4}) {
+  for (const int replicas : cases({1, 4}, {4})) {
     DataParallelOptions options = on_gpus(replicas, 2);
     options.logical_shards = 4;
     const Course eager = course_of(model, options, false), graphs = course_of(model, options, true);
@@ -68,7 +68,7 @@ TEST_CASE("simulated GPUs: logical shards and replicas that share a GPU run as g
 
 TEST_CASE("simulated GPUs: the graph of a step makes the launches of the eager step in the same order") {
   const Model model = narrow_convnet();
-  for (const int gpus : {1, 2})
+  for (const int gpus : cases({1, 2}, {2}))
     for (const Reduce reduce : kReductions) {
       SimulatedGpus machine(gpus);
       DataParallelOptions options = on_gpus(gpus, gpus);
