@@ -154,7 +154,7 @@ void refuse_unmet(const OptionText& option, const std::string& instead) {
 }
 
 void refuse_value(const OptionText& option, const OptionValue& value) {
-  refuse(fmt::format("{} is {}; it must be {}", option.name, to_text(value), to_text(option.accepts)));
+  refuse(fmt::format("--{} is {}; it must be {}", option.name, to_text(value), to_text(option.accepts)));
 }
 
 }  // namespace dp

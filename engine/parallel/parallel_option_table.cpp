@@ -120,11 +120,10 @@ void add_reduction(Table& table) {
             "shard sizes: balanced, or chunk (as torch.chunk)");
   table
       .add(
-          "bucket-mb", accepts::number(0.001, 65536), "size of a gradient bucket in MiB",
+          "bucket-mb", accepts::positive(1e9), "size of a gradient bucket in MiB",
           [](const Options& o) { return static_cast<double>(o.bucket_bytes) / kMebibyte; },
           [](Options& o, const OptionValue& size) {
-            o.bucket_bytes =
-                static_cast<std::size_t>(std::ceil(std::get<double>(size) * kMebibyte));  // within the range
+            o.bucket_bytes = static_cast<std::size_t>(std::ceil(std::get<double>(size) * kMebibyte));
             return true;
           })
       .unset_at_zero()

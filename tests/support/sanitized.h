@@ -1,6 +1,7 @@
 // Shorter tests under a sanitizer.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 namespace dp::test {
@@ -14,7 +15,7 @@ inline constexpr bool kSanitized = false;
 // The cases of a loop. Sanitizers make the simulated GPUs up to 50 times slower and look for invalid memory accesses
 // and races, not for bits: there the loop has only the cases of `fewer`, which reach the same code.
 template <typename T>
-std::vector<T> cases(std::vector<T> all, std::vector<T> fewer) {
+std::vector<T> cases(std::initializer_list<T> all, std::initializer_list<T> fewer) {
   return kSanitized ? fewer : all;
 }
 
