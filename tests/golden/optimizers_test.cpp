@@ -150,3 +150,41 @@ TEST_CASE("a step with another optimizer begins with a new state") {
   CHECK(net.optimizer_state().optimizer == "sgd");
   CHECK(net.optimizer_state().updates == 1);
 }
+
+TEST_CASE("an optimizer counts its own updates, whatever ran and was skipped before it") {
+  DataParallelOptions options = options_for(Device{}, 2, Reduce::sharded);
+  options.on_nonfinite = OnNonfinite::skip;
+  const Optimizer& adamw = kCases[1].optimizer;
+  for (const float momentum : {0.0f, 0.9f}) {  // without momentum SGD has no state
+    INFO("momentum " << momentum);
+    const Optimizer sgd = Sgd{.lr = 0.1f, .momentum = momentum};
+    DataParallel net(network(), options), fresh(network(), options);
+    train(net, sgd, 0, 3);
+    Batch bad = batch_of(3);
+    bad.images.span<float>()[0] = NAN;
+    net.train_step(bad, sgd);
+    fresh.set_weights(net.weights());
+    fresh.set_step_count(net.step_count());
+    train(net, adamw, 4, 5);
+    CHECK(net.optimizer_state().updates == 1);
+    CHECK(net.take_stats().skipped == 1);
+    CHECK(net.optimizer_state().updates == 1);
+    train(net, adamw, 5, 7);
+    train(fresh, adamw, 4, 7);
+    CHECK(bit_equal(net.weights(), fresh.weights()));
+    CHECK(net.optimizer_state().updates == 3);
+  }
+}
+
+TEST_CASE("a state with an impossible number of updates is rejected and changes nothing") {
+  DataParallel net(network(), options_for(Device{}, 1, Reduce::master));
+  train(net, kCases[1].optimizer, 0, 2);
+  const OptimizerState before = net.optimizer_state();
+  for (const std::int64_t updates : {std::int64_t{-1}, std::int64_t{1} << 53}) {
+    OptimizerState state = before;
+    state.updates = updates;
+    CHECK_THROWS_WITH(net.set_optimizer_state(state), Catch::Contains(std::to_string(updates) + " updates"));
+  }
+  CHECK(net.optimizer_state().updates == 2);
+  CHECK(bit_equal(net.optimizer_state().tensors, before.tensors));
+}

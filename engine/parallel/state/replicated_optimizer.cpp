@@ -1,10 +1,14 @@
 #include "engine/parallel/state/replicated_optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace dp::engine {
 
 using kernels::UpdateRule;
+
+constexpr std::int64_t kMostUpdates = std::int64_t{1} << 53;  // as for steps in checkpoints
 
 std::optional<UpdateRule> ReplicatedOptimizer::missing(const Optimizer& optimizer) const {
   const UpdateKind kind = kind_of(optimizer);
@@ -19,7 +23,10 @@ bool ReplicatedOptimizer::reserve(const Optimizer& optimizer) {
 
 bool ReplicatedOptimizer::reserve_rule(UpdateRule rule) {
   if (rule_ == rule) return false;
-  if (rule_) team_.wait_for_all(), updates_ = 0;
+  if (rule_ || updates_ != 0) {
+    team_.wait_for_all();
+    updates_ = skipped();  // the new optimizer begins with update 0; the devices still count earlier skipped steps
+  }
   team_.on_replicas([&](Replica&, GradientSync& gradient_sync) { gradient_sync.optimizer().ensure_state(rule); });
   rule_ = rule;
   return true;
@@ -58,6 +65,9 @@ OptimizerState ReplicatedOptimizer::state() {
 bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
   if (state.optimizer.empty()) return false;
   const UpdateRule rule = rule_named(state.optimizer);
+  if (state.updates < 0 || state.updates >= kMostUpdates)
+    throw Error(ErrorCode::data,
+                fmt::format("optimizer '{}' cannot have made {} updates", state.optimizer, state.updates));
   const auto slots = slot_names(rule);
   std::vector<StateDict::Tensors> tensors(slots.size());
   for (const auto& [name, tensor] : state.tensors) {
