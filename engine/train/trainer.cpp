@@ -149,6 +149,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
     TrainState wanted;
     wanted.model = summary.model;
     require_same_run(*resumed, wanted, true);
+    resumed->checkpoint.optimizer = {};  // an evaluation needs none, and may name another
     summary.checkpoint = resumed->folder;
     summary.steps = resumed->checkpoint.state.step;
     summary.epochs = resumed->checkpoint.state.epoch;

@@ -76,6 +76,20 @@ TEST_CASE("graphs are turned off by --no-graphs or --graphs never, and config.to
   }
 }
 
+TEST_CASE("an evaluation needs no option of the run's optimizer, in one process and in several") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const std::vector<std::string> trained = tiny({"--optimizer", "adamw", "--max-steps", "2", "--output-dir", "run"});
+  REQUIRE(run_dp_train(trained, temp.path()).code == 0);
+  for (const char* engine : {"dp", "ddp"}) {
+    const Outcome outcome =
+        run_dp_train(tiny({"-e", "--resume", "run", "--timeout", "10", "--engine", engine}), temp.path());
+    INFO(engine << ": " << outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK_THAT(outcome.out, Catch::Contains("Acc@1"));
+  }
+}
+
 TEST_CASE("a bfloat16 reduction is printed in the plan and recorded in config.toml") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
