@@ -30,20 +30,20 @@ std::byte* LocalOptimizer::state(std::size_t slot, const Part& part) {
   return static_cast<std::byte*>(state_->data()) + static_cast<std::size_t>(element) * element_;
 }
 
-std::size_t LocalOptimizer::missing_bytes(UpdateRule rule) const {
-  if (state_ != nullptr && rule == rule_) return 0;
+std::size_t LocalOptimizer::bytes_for(const UpdateKind& kind) const {
+  if (state_ != nullptr && kind.rule == rule_) return held_bytes();
   const Part& last = parts_.back();
-  return state_bytes({rule, /*state=*/true}, last.offset + last.range.size(), element_);
+  return state_bytes(kind, last.offset + last.range.size(), element_);
 }
 
-void LocalOptimizer::ensure_state(UpdateRule rule) {
-  const std::size_t bytes = missing_bytes(rule);
-  if (rule != rule_ && state_ != nullptr) {
-    replica_.forget(state_->bytes(), &MemoryUse::optimizer);
+void LocalOptimizer::ensure_state(const UpdateKind& kind) {
+  const std::size_t bytes = bytes_for(kind);
+  if (kind.rule != rule_ && state_ != nullptr) {
+    replica_.forget(held_bytes(), &MemoryUse::optimizer);
     state_.reset();
   }
-  use({rule, false});
-  if (bytes != 0) state_ = replica_.allocate(bytes, &MemoryUse::optimizer);
+  use({kind.rule, false});
+  if (state_ == nullptr && bytes != 0) state_ = replica_.allocate(bytes, &MemoryUse::optimizer);
 }
 
 void LocalOptimizer::use(const UpdateKind& kind) {

@@ -30,13 +30,14 @@ class LocalOptimizer {
   static std::size_t state_bytes(const UpdateKind& kind, std::int64_t elements, std::size_t element_bytes) {
     return kind.state ? static_cast<std::size_t>(kernels::slots_of(kind.rule) * elements) * element_bytes : 0;
   }
-  // Bytes that ensure_state() would allocate.
-  std::size_t missing_bytes(kernels::UpdateRule rule) const;
-  // Allocates the state of this rule, all zeros, unless it exists. Frees the state of another rule; the device must
+  // Bytes of the state now, and after ensure_state().
+  std::size_t held_bytes() const { return state_ ? state_->bytes() : 0; }
+  std::size_t bytes_for(const UpdateKind& kind) const;
+  // Allocates the state of this kind, all zeros, unless it exists. Frees the state of another rule; the device must
   // then be idle.
-  void ensure_state(kernels::UpdateRule rule);
+  void ensure_state(const UpdateKind& kind);
 
-  // The updates from now on are of this kind. With state: requires ensure_state().
+  // Sets the kind of the next updates. With state: requires ensure_state().
   void use(const UpdateKind& kind);
   // Enqueues. Sets the reduced gradients of frozen parameters to zero.
   void clear_frozen(std::size_t part, kernels::Stream& stream);

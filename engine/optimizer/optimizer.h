@@ -1,5 +1,5 @@
-// What the engine needs to know of each dp::Optimizer. All that differs between optimizers is in optimizer.cpp, and
-// their arithmetic in kernels/update_rules.h.
+// What differs between the optimizers: their state and the constants of their updates. Their arithmetic is in
+// kernels/update_rules.h.
 #pragma once
 
 #include <string_view>

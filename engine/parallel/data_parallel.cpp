@@ -61,7 +61,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   s.forward_rows = 0;
   if (s.begun) s.end_step();
   s.reserve(engine::training_batch(batch.size(), batch.resident, s.setup.options));
-  s.reserve(optimizer);
+  s.reserve(update);
   s.graphs->begin_step({batch.size(), batch.global_size(), update, batch.resident.set != nullptr}, micro_batches,
                        s.step_is_eager());
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size(), &optimizer);
@@ -90,10 +90,10 @@ void DataParallel::evaluate(const Batch& batch) {
 
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
                            const std::vector<std::int64_t>& eval_batches, const DeviceImages& train_images,
-                           const DeviceImages& eval_images, const Optimizer& optimizer) {
+                           const DeviceImages& eval_images, const std::optional<Optimizer>& optimizer) {
   State& s = *state_;
   const DataParallelOptions& options = s.setup.options;
-  engine::check(optimizer);
+  if (optimizer) engine::check(*optimizer);
   for (const DeviceImages& images : {train_images, eval_images})
     if (images.set) check_images(images.set->images.shape(), s.setup.model);
   for (const std::int64_t rows : train_batches)
@@ -102,9 +102,14 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   for (const std::int64_t rows : train_batches)
     s.step->number_rows(rows), batches.push_back(engine::training_batch(rows, train_images, options));
   for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluated_batch(rows, eval_images));
-  s.reservations.require_room(batches, &optimizer, /*together=*/true);
+  std::optional<Optimizer> update;
+  if (optimizer)
+    update = optimizer;
+  else if (!train_batches.empty() && !s.optimizer.has_state())
+    update = Sgd{.momentum = 0.9f};
+  s.reservations.require_room(batches, update, /*together=*/true);
   s.reservations.place(batches);
-  s.reserve(optimizer);
+  if (update) s.reserve(engine::kind_of(*update));
   s.graphs->prepared();
   if (options.process_group) s.rank_memory = s.team.of_all_ranks(s.team.replicas.front()->memory_use());
 }
@@ -179,6 +184,7 @@ std::vector<NamedTensor> DataParallel::average_weights() {
 void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) {
   engine::StateDict& state_dict = state_->state_dict;
   const std::int64_t tracked = state_dict.batches_tracked();
+  state_dict.check_weights(tensors);
   swap_average();
   state_dict.set_weights(tensors);
   swap_average();

@@ -33,7 +33,7 @@ struct DataParallel::State {
   // Error(usage) if batch normalisation would train on one value per channel, as in PyTorch.
   void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
   void reserve(const engine::BatchKind& batch) { reservations.reserve(batch); }
-  void reserve(const Optimizer& update) {
+  void reserve(const engine::UpdateKind& update) {
     if (optimizer.reserve(update)) graphs->prepared();
   }
   const Tensor& forward_all(const Tensor& images, bool training);

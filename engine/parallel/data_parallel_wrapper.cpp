@@ -106,9 +106,9 @@ void DataParallel::step(const Optimizer& optimizer) {
   refuse_scaled(s.setup.scales_loss());
   engine::check(optimizer);
   s.forward_rows = 0;
-  s.reserve(optimizer);
-  const kernels::StepInputs inputs = s.step_inputs(1, &optimizer);
   const engine::UpdateKind update = engine::kind_of(optimizer);
+  s.reserve(update);
+  const kernels::StepInputs inputs = s.step_inputs(1, &optimizer);
   s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
     s.step->update_alone(replica, gradient_sync, inputs, update);
   });

@@ -1,5 +1,5 @@
-// The replicas of this process, with a worker thread each and the communicators between them. Calls work on all of them
-// at once, and turns a failure into an error that names replica, device, phase and step.
+// The replicas of this process, with a worker thread each and the communicators between them. Runs a function on all of
+// them at once. If it fails, the error names the replica, device, phase and step.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // One step of data-parallel training on one replica. Each function runs on that replica's worker thread and only
-// enqueues work; streams and events order it. training_step.cpp tells the step from top to bottom.
+// enqueues work; streams and events order it. Read training_step.cpp from top to bottom to see the order.
 #pragma once
 
 #include <vector>
@@ -55,7 +55,7 @@ class TrainingStep {
   ShardInput input_of(const Batch& batch, kernels::Range rows) const;
   void check_finite(Replica& replica);
   void plant_nan(Replica& replica, Ref place);
-  // Whether the failpoints ask for a NaN in this phase; they may also throw or wait.
+  // Runs the failpoints of this phase, which may throw or wait. Returns whether one plants a NaN.
   bool fails(Replica& replica, Phase phase) { return setup_.failpoints.hit(phase, replica.rank(), team_.step); }
 
   ReplicaSet& team_;

@@ -25,8 +25,8 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
 }
 
 void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer) {
-  net.prepare(train ? train->batch_sizes() : std::vector<std::int64_t>{}, test.batch_sizes(),
-              train ? train->resident() : DeviceImages{}, test.resident(), optimizer);
+  if (train == nullptr) return net.prepare({}, test.batch_sizes(), {}, test.resident());
+  net.prepare(train->batch_sizes(), test.batch_sizes(), train->resident(), test.resident(), optimizer);
 }
 
 std::int64_t eval_batch_size(const TrainerOptions& options) { return std::max<std::int64_t>(options.batch_size, 128); }

@@ -61,6 +61,16 @@ TEST_CASE("new weights restart the average with their running statistics") {
   CHECK(bit_equal(net.average_weights(), net.weights()));
 }
 
+TEST_CASE("an average that does not fit the model is rejected and changes nothing") {
+  const Model model = residual_net();
+  DataParallel net(model, averaging(2));
+  train(net, 3);
+  const auto weights = net.weights(), average = net.average_weights();
+  CHECK_THROWS_WITH(net.set_average_weights({{"conv9.weight", Tensor(Shape{1})}}), Catch::Contains("conv9.weight"));
+  CHECK(bit_equal(net.weights(), weights));
+  CHECK(bit_equal(net.average_weights(), average));
+}
+
 TEST_CASE("setting the average leaves the current weights and their counters unchanged") {
   const Model model = residual_net();
   DataParallel net(model, averaging(2)), other(model, averaging(3));

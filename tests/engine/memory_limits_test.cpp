@@ -123,6 +123,30 @@ TEST_CASE("activations and optimizer state that exceed memory are rejected with 
     }
 }
 
+TEST_CASE("state of another optimizer counts as free memory, because the new state replaces it") {
+  const Model model = models::mlp({.hidden = {1024}});
+  const auto arena_of = [&](std::int64_t rows) {
+    DataParallel net(model, on_cpus(1));
+    net.prepare({rows});
+    const MemoryUse use = net.memory_use(0);
+    return kernels::resident_bytes(use.activations + use.workspace);
+  };
+  const std::size_t more = arena_of(4096) - arena_of(8);
+  const FakeSystem system;
+  system.set_available(1'000'000);
+  DataParallel net(model, on_cpus(1));
+  net.prepare({8}, {}, {}, {}, Sgd{.momentum = 0.9f});
+  const std::size_t slot = net.memory_use(0).optimizer;
+  const std::size_t need = more + kernels::resident_bytes(2 * slot) - kernels::resident_bytes(slot);
+  REQUIRE(more > slot);  // the faked free memory does not grow when the old state is freed
+  system.set_available(kibibytes_for(need) - 1);
+  CHECK_THAT(refusal([&] { net.prepare({4096}, {}, {}, {}, AdamW{}); }), Catch::Contains("out of memory"));
+  CHECK(net.memory_use(0).optimizer == slot);
+  system.set_available(kibibytes_for(need));
+  CHECK(refusal([&] { net.prepare({4096}, {}, {}, {}, AdamW{}); }).empty());
+  CHECK(net.memory_use(0).optimizer == 2 * slot);
+}
+
 TEST_CASE("a step without prepare is checked against the sum of its replicas too") {
   const Model model = small_convnet();
   const FakeSystem system;

@@ -50,6 +50,16 @@ TEST_CASE("the memory estimate equals the memory held, kind by kind") {
         }
 }
 
+TEST_CASE("the estimate for evaluations alone has no optimizer state, as the memory held") {
+  const Model model = residual_net();
+  DataParallel net(model, on_cpus(2));
+  net.prepare({}, {20});
+  net.evaluate(random_batch(model, 20));
+  const auto estimated = estimate_memory(model, on_cpus(2), {}, {20}, AdamW{});
+  for (int replica = 0; replica < 2; ++replica)
+    check_equal(estimated[static_cast<std::size_t>(replica)], net.memory_use(replica));
+}
+
 TEST_CASE("the largest batch fits, and a slightly larger one does not") {
   const Model model = small_convnet();
   const DataParallelOptions options = on_cpus(2);

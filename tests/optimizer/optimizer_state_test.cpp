@@ -101,6 +101,45 @@ TEST_CASE("a state of an unknown optimizer, slot or parameter is rejected and ch
   CHECK(net.optimizer_state().updates == before.updates);
 }
 
+TEST_CASE("prepare without an optimizer keeps a state that was set, and allocates momentum if there is none") {
+  const Model model = small_convnet();
+  DataParallel source(model, on_cpus(1)), net(model, on_cpus(2));
+  source.train_step(random_batch(model, 8), AdamW{});
+  const OptimizerState state = source.optimizer_state();
+  net.set_optimizer_state(state);
+  net.prepare({8});
+  CHECK(net.optimizer_state().optimizer == "adamw");
+  CHECK(bit_equal(net.optimizer_state().tensors, state.tensors));
+  DataParallel fresh(model, on_cpus(2));
+  fresh.prepare({8});
+  CHECK(fresh.optimizer_state().optimizer == "sgd");
+}
+
+TEST_CASE("evaluations and updates without state hold no memory for it") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(2));
+  net.prepare({}, {8});
+  CHECK(net.memory_use(0).optimizer == 0);
+  net.train_step(random_batch(model, 8), AdamW{});
+  const std::size_t adamw = net.memory_use(0).optimizer;
+  net.train_step(random_batch(model, 8), kMomentum);
+  CHECK(net.memory_use(0).optimizer == adamw / 2);
+  net.train_step(random_batch(model, 8), AdamW{});
+  net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f});
+  CHECK(net.memory_use(0).optimizer == 0);
+  CHECK(net.optimizer_state().optimizer.empty());
+}
+
+TEST_CASE("an optimizer that follows updates without state begins with update 0") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(2));
+  for (int step = 0; step < 2; ++step) {
+    net.train_step(random_batch(model, 8), AdamW{});
+    CHECK(net.optimizer_state().updates == 1);
+    net.train_step(random_batch(model, 8), Sgd{.lr = 0.1f});
+  }
+}
+
 TEST_CASE("a checkpoint keeps the state, and one without an optimizer's name is of SGD with momentum") {
   const TemporaryFolder temp;
   const auto values = [](float value) {

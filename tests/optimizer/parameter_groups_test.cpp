@@ -59,16 +59,17 @@ TEST_CASE("each parameter moves with the rate and decay of the first group that 
 
 TEST_CASE("frozen parameters keep their bits and do not count in the gradient norm") {
   const Model model = residual_net();
+  const Optimizer optimizer = GENERATE(Optimizer(kSgd), Optimizer(AdamW{}));
   for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
     for (const int replicas : {1, 3}) {
-      INFO("reduce " << static_cast<int>(reduce) << " replicas " << replicas);
+      INFO(name_of(optimizer) << ", reduce " << static_cast<int>(reduce) << " replicas " << replicas);
       DataParallelOptions options = grouped(replicas, {{.pattern = "[ab].*", .frozen = true}});
       options.reduce = reduce;
       options.clip_grad_norm = 1e9;  // computes the norm
       DataParallel net(model, options);
       const NamedTensors before = net.weights();
       for (int step = 0; step < 3; ++step)
-        net.train_step(random_batch(model, 9, static_cast<std::uint64_t>(step)), kSgd);
+        net.train_step(random_batch(model, 9, static_cast<std::uint64_t>(step)), optimizer);
       const NamedTensors gradients = net.gradients();
       const Stats stats = net.take_stats();
       double squares = 0;

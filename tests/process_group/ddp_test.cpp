@@ -209,7 +209,8 @@ TEST_CASE("ddp: every rank receives what rank 0 sets") {
   all_ranks(3, [&](const auto& group) {
     DataParallel net(model, in_group(options, group));
     net.set_weights(group->leads() ? other.weights : State{});
-    net.set_optimizer_state({"sgd", 3, group->leads() ? other.state : State{}});
+    net.set_optimizer_state(group->leads() ? OptimizerState{"sgd", 3, other.state} : OptimizerState{});
+    DP_HOLDS(net.optimizer_state().updates == 3);
     net.train_step(part_of(random_batch(model, 12, 7), group->rank(), 3), kSgd);
     DP_HOLDS(net.replicas_identical());
     DP_HOLDS(net.average_weights().size() == other.weights.size());

@@ -60,10 +60,11 @@ class DataParallel {
   // Error(usage) without trace_steps.
   std::vector<LayerTime> layer_times();
 
-  // Allocates all memory for these global batch sizes and this optimizer, so that no later step allocates.
+  // Allocates all memory for these global batch sizes and this optimizer, so that no later step allocates. Without an
+  // optimizer: for training batches, state of SGD with momentum, unless there is state of any optimizer.
   void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {},
                const DeviceImages& train_images = {}, const DeviceImages& eval_images = {},
-               const Optimizer& optimizer = Sgd{.momentum = 0.9f});
+               const std::optional<Optimizer>& optimizer = {});
 
   // --- state -------------------------------------------------------------------------------------------------
   // Host copies in PyTorch's layout and order; float32 (float64 on reference devices). weights() is the whole state

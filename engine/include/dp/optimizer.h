@@ -46,7 +46,7 @@ struct ParameterGroup {
   bool frozen = false;                  // their values do not change, and their gradients are zero
 };
 
-// What an optimizer remembers from step to step.
+// An optimizer's state between two steps.
 struct OptimizerState {
   std::string optimizer;     // name_of(); empty: no state
   std::int64_t updates = 0;  // that were not skipped

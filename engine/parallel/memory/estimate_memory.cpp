@@ -1,5 +1,5 @@
-// Estimates the memory of training: asks each part of a DataParallel for the sizes with which it allocates. It makes
-// the plans, but allocates no memory for them.
+// Estimates the memory of training, with the functions that give the allocations their sizes. It makes the plans, but
+// allocates no memory for them.
 #include <algorithm>
 
 #include "dp/error.h"
@@ -43,6 +43,7 @@ class Estimate {
     std::vector<MemoryUse> replicas;
     for (int rank = 0; rank < static_cast<int>(setup_.options.devices.size()); ++rank) {
       MemoryUse use = of_weights(rank);
+      if (train.empty()) use.optimizer = 0;
       add_activations(use, rank, batches);
       if (rank == 0 && setup_.options.loss == LossAt::gathered) use.other += of_gathered_loss(batches);
       replicas.push_back(use);

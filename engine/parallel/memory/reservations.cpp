@@ -62,6 +62,10 @@ std::size_t Reservations::taken(std::size_t bytes) const {
   return setup_.options.process_group ? bytes : taken_on(setup_.options.devices.front(), bytes);
 }
 
+std::size_t Reservations::added(std::size_t held, std::size_t needed) const {
+  return needed > held ? taken(needed) - taken(held) : 0;
+}
+
 void Reservations::require_room_for_weights(const kernels::Context& context) {
   const Replica::Sizes sizes = Replica::sizes(*setup_.table, setup_.norms, context, setup_.replica_options(0));
   std::size_t each = 0;
@@ -80,16 +84,16 @@ std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>
     for_each_plan(setup_, batch, replica.rank(), [&](const PlanOptions& plan) {
       most = std::max(most, replica.arena_bytes_for(replica.planned(plan)));
     });
-  const std::size_t held = replica.arena() ? replica.arena()->bytes() : 0;
-  return most > held ? taken(most) - taken(held) : 0;
+  return added(replica.arena() ? replica.arena()->bytes() : 0, most);
 }
 
-void Reservations::require_room(const std::vector<BatchKind>& batches, const Optimizer* optimizer, bool together) {
-  const UpdateKind update = optimizer ? kind_of(*optimizer) : UpdateKind{};
+void Reservations::require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer,
+                                bool together) {
   std::vector<std::size_t> needs(team_.replicas.size());
   team_.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
-    needs[team_.local(replica)] =
-        missing(replica, batches) + (update.state ? taken(gradient_sync.optimizer().missing_bytes(update.rule)) : 0);
+    const LocalOptimizer& local = gradient_sync.optimizer();
+    const std::size_t state = optimizer ? local.bytes_for(kind_of(*optimizer)) : 0;
+    needs[team_.local(replica)] = missing(replica, batches) + added(local.held_bytes(), state);
   });
   std::int64_t rows = 0;
   for (const BatchKind& batch : batches) rows = std::max(rows, batch.rows);
@@ -99,7 +103,7 @@ void Reservations::require_room(const std::vector<BatchKind>& batches, const Opt
           const std::size_t each = team_.replicas.front()->memory_use().total() + promised(room) / sharing;
           const std::size_t rounding = setup_.options.devices.front().kind == DeviceKind::cuda ? 0 : kRounding;
           const std::int64_t fits = largest_batch(setup_.model, setup_.options, each - std::min(each, rounding),
-                                                  optimizer ? *optimizer : Sgd{.momentum = 0.9f});
+                                                  optimizer.value_or(Sgd{.momentum = 0.9f}));
           if (fits == 0) return std::string("use fewer replicas: no batch fits");
           return fmt::format("a batch of {} fits", std::min(fits, rows - 1));
         });
@@ -139,7 +143,7 @@ void Reservations::place(const std::vector<BatchKind>& batches) {
 
 void Reservations::reserve(const BatchKind& batch) {
   if (setup_.size() == 1 || placed_.contains(batch)) return;
-  require_room({batch}, /*optimizer=*/nullptr, /*together=*/false);
+  require_room({batch}, /*optimizer=*/{}, /*together=*/false);
   place({batch});
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,10 +22,10 @@ class Reservations {
   // Before any replica exists. `context`: of the first one. Error(device) as require_room().
   void require_room_for_weights(const kernels::Context& context);
   // Error(device) with the bytes needed, the bytes free and what would fit, if a device has too little memory for these
-  // batches and the state of `optimizer`, which may be null. Only certain allocations count, with their exact sizes
+  // batches and the state of `optimizer`, if any. Only certain allocations count, with their exact sizes
   // from the plans: a request that fits is never refused. `together`: all ranks make this call, and on CPUs the needs
   // of ranks on the same host are added.
-  void require_room(const std::vector<BatchKind>& batches, const Optimizer* optimizer, bool together);
+  void require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer, bool together);
   void place(const std::vector<BatchKind>& batches);  // allocates; calls no require_room()
   // Both, once per kind. A single replica allocates when the batch is first used.
   void reserve(const BatchKind& batch);
@@ -34,7 +35,8 @@ class Reservations {
 
   // `needs`: bytes per replica of this process.
   void judge(const std::vector<std::size_t>& needs, bool together, const std::string& what, const FitsText& fits);
-  std::size_t taken(std::size_t bytes) const;  // bytes that a replica's buffer of this size occupies
+  std::size_t taken(std::size_t bytes) const;                     // bytes that a replica's buffer of this size occupies
+  std::size_t added(std::size_t held, std::size_t needed) const;  // by a buffer that replaces a smaller one
   std::size_t missing(Replica& replica, const std::vector<BatchKind>& batches) const;
   void place(Replica& replica, const BatchKind& batch);
 

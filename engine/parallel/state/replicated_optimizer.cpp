@@ -10,24 +10,14 @@ using kernels::UpdateRule;
 
 constexpr std::int64_t kMostUpdates = std::int64_t{1} << 53;  // as for steps in checkpoints
 
-std::optional<UpdateRule> ReplicatedOptimizer::missing(const Optimizer& optimizer) const {
-  const UpdateKind kind = kind_of(optimizer);
-  const bool needed = kind.state || rule_.value_or(kind.rule) != kind.rule;
-  return needed && rule_ != kind.rule ? std::optional(kind.rule) : std::nullopt;
-}
-
-bool ReplicatedOptimizer::reserve(const Optimizer& optimizer) {
-  const std::optional<UpdateRule> rule = missing(optimizer);
-  return rule && reserve_rule(*rule);
-}
-
-bool ReplicatedOptimizer::reserve_rule(UpdateRule rule) {
-  if (rule_ == rule) return false;
+bool ReplicatedOptimizer::reserve(const UpdateKind& kind) {
+  const auto rule = kind.state || rule_ == kind.rule ? std::optional(kind.rule) : std::nullopt;
+  if (rule == rule_) return false;
   if (rule_ || updates_ != 0) {
     team_.wait_for_all();
     updates_ = skipped();  // the new optimizer begins with update 0; the devices still count earlier skipped steps
   }
-  team_.on_replicas([&](Replica&, GradientSync& gradient_sync) { gradient_sync.optimizer().ensure_state(rule); });
+  team_.on_replicas([&](Replica&, GradientSync& gradient_sync) { gradient_sync.optimizer().ensure_state(kind); });
   rule_ = rule;
   return true;
 }
@@ -63,12 +53,25 @@ OptimizerState ReplicatedOptimizer::state() {
 }
 
 bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
-  if (state.optimizer.empty()) return false;
-  const UpdateRule rule = rule_named(state.optimizer);
+  const std::vector<StateDict::Tensors> slots = tensors_by_slot(state);
+  Loaded loaded{slots.empty() ? std::nullopt : std::optional(rule_named(state.optimizer)), state.updates};
+  const bool leads = !team_.setup.options.process_group || team_.setup.options.process_group->leads();
+  if (team_.setup.options.process_group) loaded = team_.of_all_ranks(loaded).front();
+  if (!loaded.rule) return false;
+  const bool changed = reserve({*loaded.rule, /*state=*/true});
+  for (std::size_t slot = 0; leads && slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, slots[slot]);
+  if (team_.setup.options.process_group)
+    team_.on_replicas([](Replica&, GradientSync& gradient_sync) { gradient_sync.broadcast_state(); });
+  updates_ = loaded.updates + skipped();
+  return changed;
+}
+
+std::vector<StateDict::Tensors> ReplicatedOptimizer::tensors_by_slot(const OptimizerState& state) const {
+  if (state.optimizer.empty()) return {};
+  const auto slots = slot_names(rule_named(state.optimizer));
   if (state.updates < 0 || state.updates >= kMostUpdates)
     throw Error(ErrorCode::data,
                 fmt::format("optimizer '{}' cannot have made {} updates", state.optimizer, state.updates));
-  const auto slots = slot_names(rule);
   std::vector<StateDict::Tensors> tensors(slots.size());
   for (const auto& [name, tensor] : state.tensors) {
     const std::size_t dot = name.find('.');
@@ -78,12 +81,7 @@ bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
     tensors[static_cast<std::size_t>(slot - slots.begin())].emplace_back(name.substr(dot + 1), tensor);
   }
   for (const StateDict::Tensors& slot : tensors) state_dict_.check_slot(slot);
-  const bool allocated = reserve_rule(rule);
-  for (std::size_t slot = 0; slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, tensors[slot]);
-  if (team_.setup.options.process_group)
-    team_.on_replicas([](Replica&, GradientSync& gradient_sync) { gradient_sync.broadcast_state(); });
-  updates_ = state.updates + skipped();
-  return allocated;
+  return tensors;
 }
 
 }  // namespace dp::engine

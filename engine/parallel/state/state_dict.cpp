@@ -118,22 +118,28 @@ std::vector<StateDict::Found> StateDict::find(const Tensors& tensors) const {
   return found;
 }
 
-void StateDict::set_weights(const Tensors& tensors) {
-  std::vector<Found> found;
-  std::vector<std::pair<const BufferSpec*, const Tensor*>> buffers;
+StateDict::FoundWeights StateDict::find_weights(const Tensors& tensors) const {
+  FoundWeights found;
   for (const auto& [name, tensor] : tensors) {
     if (const BufferSpec* buffer = find_buffer(name)) {
       require_fit(*buffer, tensor);
-      buffers.emplace_back(buffer, &tensor);
+      found.buffers.emplace_back(buffer, &tensor);
     } else {
-      found.push_back({entry_of(name, tensor), &tensor});
+      found.parameters.push_back({entry_of(name, tensor), &tensor});
     }
   }
+  return found;
+}
+
+void StateDict::check_weights(const Tensors& tensors) const { find_weights(tensors); }
+
+void StateDict::set_weights(const Tensors& tensors) {
+  const FoundWeights found = find_weights(tensors);
   team_.wait_for_all();
   gather_values();  // `tensors` may contain only some of them
   team_.on_first([&](Replica& first, GradientSync&) {
-    for (const Found& one : found) first.import_entry(one.entry, *one.tensor, first.values());
-    for (const auto& [buffer, tensor] : buffers) import_buffer(first, *buffer, *tensor);
+    for (const Found& one : found.parameters) first.import_entry(one.entry, *one.tensor, first.values());
+    for (const auto& [buffer, tensor] : found.buffers) import_buffer(first, *buffer, *tensor);
   });
   buffers_behind_ = true;
   broadcast_weights();

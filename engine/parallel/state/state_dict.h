@@ -23,6 +23,7 @@ class StateDict {
   // Tensors that are not named keep their values. Error(data) for an unknown name, or another shape or type; nothing is
   // then changed.
   void set_weights(const Tensors& tensors);
+  void check_weights(const Tensors& tensors) const;  // Error(data) as set_weights()
   void check_slot(const Tensors& tensors) const;
   void set_optimizer_slot(std::size_t slot, const Tensors& tensors);  // the state must be allocated
   // Sends the first replica's weights to the others, after they were changed in place.
@@ -44,9 +45,14 @@ class StateDict {
     int entry = 0;
     const Tensor* tensor = nullptr;
   };
+  struct FoundWeights {
+    std::vector<Found> parameters;
+    std::vector<std::pair<const BufferSpec*, const Tensor*>> buffers;
+  };
 
   int entry_of(const std::string& name, const Tensor& tensor) const;
   std::vector<Found> find(const Tensors& tensors) const;
+  FoundWeights find_weights(const Tensors& tensors) const;
   // Copies the parts of an arena from the replicas that own them into one buffer on the first replica.
   std::unique_ptr<kernels::Buffer> assemble(Replica& first, Arena arena, std::size_t slot);
   Tensors parts(Arena arena, std::size_t slot);
