@@ -91,14 +91,12 @@ struct StreamProgress {
   std::uint64_t detail = 0;  // of the waiting work
 };
 
-inline constexpr int kMaxOpArgs = 12;
-
 // An operation bound to shapes and layouts. It can run any number of times.
 class Op {
  public:
   virtual ~Op() = default;
-  // Enqueues the operation. `args` are the pointers that the descriptor lists (ops.h). `workspace` has at least
-  // workspace_bytes() bytes; all ops of a stream share it.
+  // Enqueues the operation. `args`: the descriptor's Args in order; run_op() of op_args.h takes them by name.
+  // `workspace` has at least workspace_bytes() bytes; all ops of a stream share it.
   virtual void run(Stream& stream, std::span<void* const> args, void* workspace) = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
   // The descriptor's TensorDescs in member order, with resolved layouts.

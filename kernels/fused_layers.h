@@ -21,8 +21,10 @@ auto layer_steps(const LinearDropoutForward& d, const Make& make) {
   using T = typename decltype(linear)::element_type;
   auto dropout = make(DropoutApply{linear->tensors()[2], d.dropout});
   LayerSteps<T> layer{{}, linear->tensors(), linear->implementation() + ", " + dropout->implementation()};
-  layer.steps.add(std::move(linear), {0, 1, 2, 3});
-  layer.steps.add(std::move(dropout), {3, 3, 4, 5});
+  constexpr auto at = positions<LinearDropoutForward>();
+  layer.steps.template add<LinearForward>(std::move(linear), {.x = at.x, .w = at.w, .b = at.b, .y = at.y});
+  layer.steps.template add<DropoutApply>(std::move(dropout),
+                                         {.x = at.y, .y = at.y, .samples = at.samples, .inputs = at.inputs});
   return layer;
 }
 
@@ -36,8 +38,12 @@ auto layer_steps(const Conv2dPoolForward& d, const Make& make) {
   auto pool = make(pooling);
   LayerSteps<T> layer{{}, conv->tensors(), conv->implementation() + ", " + pool->implementation()};
   layer.tensors.push_back(pool->tensors()[1]);
-  layer.steps.add_between(std::move(conv), {0, 1, 2, FusedSteps<T>::kBetween}, between);
-  layer.steps.add(std::move(pool), {FusedSteps<T>::kBetween, 3, 4, 5, 6});
+  constexpr auto at = positions<Conv2dPoolForward>();
+  constexpr Position inner = FusedSteps<T>::kBetween;
+  layer.steps.template add_between<Conv2dForward>(std::move(conv), {.x = at.x, .w = at.w, .b = at.b, .y = inner},
+                                                  between);
+  layer.steps.template add<MaxPool2dForward>(
+      std::move(pool), {.x = inner, .y = at.y, .mask = at.mask, .samples = at.samples, .inputs = at.inputs});
   return layer;
 }
 
@@ -47,8 +53,9 @@ auto layer_steps(const Conv2dReluBackwardData& d, const Make& make) {
   using T = typename decltype(data)::element_type;
   auto relu = make(ReluBackward{data->tensors()[2]});
   LayerSteps<T> layer{{}, data->tensors(), data->implementation() + ", " + relu->implementation()};
-  layer.steps.add(std::move(data), {0, 1, 3});
-  layer.steps.add(std::move(relu), {3, 2, 3});
+  constexpr auto at = positions<Conv2dReluBackwardData>();
+  layer.steps.template add<Conv2dBackwardData>(std::move(data), {.dy = at.dy, .w = at.w, .dx = at.dx});
+  layer.steps.template add<ReluBackward>(std::move(relu), {.dy = at.dx, .y = at.x, .dx = at.dx});
   return layer;
 }
 
@@ -62,8 +69,10 @@ auto layer_steps(const LinearPoolBackwardData& d, const Make& make) {
   auto pool = make(pooling);
   LayerSteps<T> layer{{}, data->tensors(), data->implementation() + ", " + pool->implementation()};
   layer.tensors.push_back(pool->tensors()[1]);
-  layer.steps.add_between(std::move(data), {0, 1, FusedSteps<T>::kBetween}, between);
-  layer.steps.add(std::move(pool), {FusedSteps<T>::kBetween, 2, 3});
+  constexpr auto at = positions<LinearPoolBackwardData>();
+  constexpr Position inner = FusedSteps<T>::kBetween;
+  layer.steps.template add_between<LinearBackwardData>(std::move(data), {.dy = at.dy, .w = at.w, .dx = inner}, between);
+  layer.steps.template add<MaxPool2dBackward>(std::move(pool), {.dy = inner, .mask = at.mask, .dx = at.dx});
   return layer;
 }
 
@@ -78,9 +87,11 @@ auto layer_steps(const LinearReluBackward& d, const Make& make) {
                       weights->implementation() + ", " + data->implementation() + ", " + relu->implementation()};
   layer.tensors.push_back(data->tensors()[1]);
   layer.tensors.push_back(data->tensors()[2]);
-  layer.steps.add(std::move(weights), {0, 1, 3, 4});
-  layer.steps.add(std::move(data), {1, 2, 5});
-  layer.steps.add(std::move(relu), {5, 0, 5});
+  constexpr auto at = positions<LinearReluBackward>();
+  layer.steps.template add<LinearBackwardWeights>(std::move(weights),
+                                                  {.x = at.x, .dy = at.dy, .dw = at.dw, .db = at.db});
+  layer.steps.template add<LinearBackwardData>(std::move(data), {.dy = at.dy, .w = at.w, .dx = at.dx});
+  layer.steps.template add<ReluBackward>(std::move(relu), {.dy = at.dx, .y = at.x, .dx = at.dx});
   return layer;
 }
 
@@ -90,8 +101,14 @@ auto layer_steps(const LinearLoss& d, const Make& make) {
   using T = typename decltype(linear)::element_type;
   auto loss = make(d.loss);
   LayerSteps<T> layer{{}, linear->tensors(), linear->implementation() + ", " + loss->implementation()};
-  layer.steps.add(std::move(linear), {0, 1, 2, 3});
-  layer.steps.add(std::move(loss), {3, 4, 5, 6, 7, 8});
+  constexpr auto at = positions<LinearLoss>();
+  layer.steps.template add<LinearForward>(std::move(linear), {.x = at.x, .w = at.w, .b = at.b, .y = at.logits});
+  layer.steps.template add<SoftmaxCrossEntropy>(std::move(loss), {.logits = at.logits,
+                                                                  .labels = at.labels,
+                                                                  .inputs = at.inputs,
+                                                                  .dlogits = at.dlogits,
+                                                                  .results = at.results,
+                                                                  .scaler = at.scaler});
   return layer;
 }
 

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 
@@ -19,19 +18,22 @@ namespace dp::kernels {
 template <typename T>
 class FusedSteps {
  public:
-  static constexpr int kNone = -1, kBetween = -2;  // null; the intermediate tensor in the workspace
+  static constexpr Position kNone{-1}, kBetween{-2};  // null; the intermediate tensor in the workspace
 
-  // `args` gives each argument of `op`: an index into the fused op's arguments, kNone or kBetween.
-  void add(std::unique_ptr<T> op, std::initializer_list<int> args) {
-    Step step{std::move(op), {}, args.size()};
-    std::ranges::copy(args, step.args.begin());
+  // `op` is made from a D. `args` gives each of its arguments: the position among the fused op's arguments, kNone or
+  // kBetween.
+  template <typename D>
+  void add(std::unique_ptr<T> op, const typename D::template Args<Position>& args) {
+    Step step{std::move(op), {}, kArgCount<D>};
+    std::ranges::copy(in_order<D, Position>(args), step.args.begin());
     workspace_ = std::max(workspace_, step.op->workspace_bytes());
     steps_.push_back(std::move(step));
   }
   // As add(), for the op that writes `tensor`, the intermediate tensor, to the workspace.
-  void add_between(std::unique_ptr<T> op, std::initializer_list<int> args, const TensorDesc& tensor) {
+  template <typename D>
+  void add_between(std::unique_ptr<T> op, const typename D::template Args<Position>& args, const TensorDesc& tensor) {
     between_ = (tensor.layout.bytes + kAlignment - 1) / kAlignment * kAlignment;
-    add(std::move(op), args);
+    add<D>(std::move(op), args);
   }
 
   std::size_t workspace_bytes() const { return between_ + workspace_; }
@@ -42,9 +44,7 @@ class FusedSteps {
     for (const Step& step : steps_) {
       std::array<void*, kMaxOpArgs> own{};
       for (std::size_t i = 0; i < step.count; ++i)
-        own[i] = step.args[i] == kBetween ? workspace
-                 : step.args[i] == kNone  ? nullptr
-                                          : args[static_cast<std::size_t>(step.args[i])];
+        own[i] = step.args[i].index == kBetween.index ? workspace : arg_at(args, step.args[i]);
       run(*step.op, std::span<void* const>(own.data(), step.count), rest);
     }
   }
@@ -53,7 +53,7 @@ class FusedSteps {
   static constexpr std::size_t kAlignment = 256;
   struct Step {
     std::unique_ptr<T> op;
-    std::array<int, kMaxOpArgs> args;
+    std::array<Position, kMaxOpArgs> args;
     std::size_t count;
   };
   std::vector<Step> steps_;
@@ -79,15 +79,33 @@ inline std::optional<OpDesc> inner_convolution(const OpDesc& desc) {
       desc);
 }
 
+// Adds the normalisation of x with ReLU. Its result is the intermediate tensor. `at`: positions of the fused op.
+template <typename T, typename Make, typename At>
+void add_normalized(FusedSteps<T>& steps, const Make& make, const TensorDesc& x, const At& at) {
+  steps.template add_between<BatchNormForward>(make(BatchNormForward{x, true, false}),
+                                               {.x = at.x,
+                                                .stats = at.stats,
+                                                .weight = at.weight,
+                                                .bias = at.bias,
+                                                .addend = FusedSteps<T>::kNone,
+                                                .y = FusedSteps<T>::kBetween},
+                                               x);
+}
+
 // `convolution` is already made and its tensors are resolved. make(descriptor) makes the other members.
 template <typename T, typename Make>
 FusedSteps<T> fused_steps(const NormConv2dForward& d, std::unique_ptr<T> convolution, const Make& make) {
   using Steps = FusedSteps<T>;
   Steps steps;
   const TensorDesc x = convolution->tensors()[0], y = convolution->tensors()[2];
-  if (d.norm) steps.add_between(make(BatchNormForward{x, true, false}), {0, 1, 2, 3, Steps::kNone, Steps::kBetween}, x);
-  steps.add(std::move(convolution), {d.norm ? Steps::kBetween : 0, 4, Steps::kNone, 5});
-  if (d.moments) steps.add(make(BatchNormMoments{y, d.eps}), {5, 6, d.eps ? 7 : Steps::kNone});
+  constexpr auto at = positions<NormConv2dForward>();
+  if (d.norm) add_normalized(steps, make, x, at);
+  steps.template add<Conv2dForward>(std::move(convolution),
+                                    {.x = d.norm ? Steps::kBetween : at.x, .w = at.w, .b = Steps::kNone, .y = at.y});
+  if (d.moments)
+    steps.template add<BatchNormMoments>(
+        make(BatchNormMoments{y, d.eps}),
+        {.x = at.y, .moments = at.moments, .stats = d.eps ? at.y_stats : Steps::kNone});
   return steps;
 }
 template <typename T, typename Make>
@@ -95,12 +113,22 @@ FusedSteps<T> fused_steps(const NormConv2dBackwardData& d, std::unique_ptr<T> co
   using Steps = FusedSteps<T>;
   Steps steps;
   const TensorDesc x = convolution->tensors()[2];
-  if (d.renormalize)
-    steps.add_between(make(BatchNormForward{x, true, false}), {3, 5, 6, 7, Steps::kNone, Steps::kBetween}, x);
-  const int y = !d.relu ? Steps::kNone : d.renormalize ? Steps::kBetween : 4, dy2 = d.add ? 2 : Steps::kNone;
+  constexpr auto at = positions<NormConv2dBackwardData>();
+  if (d.renormalize) add_normalized(steps, make, x, at);
   const bool masks = d.relu || d.add;
-  steps.add(std::move(convolution), {0, 1, 11});
-  steps.add(make(BatchNormBackwardSums{x, d.relu}), {11, dy2, 3, y, 5, 8, 9, 10, masks ? 11 : Steps::kNone});
+  steps.template add<Conv2dBackwardData>(std::move(convolution), {.dy = at.dy, .w = at.w, .dx = at.dz});
+  steps.template add<BatchNormBackwardSums>(make(BatchNormBackwardSums{x, d.relu}),
+                                            {.dy = at.dz,
+                                             .dy2 = d.add ? at.dy2 : Steps::kNone,
+                                             .x = at.x,
+                                             .y = !d.relu         ? Steps::kNone
+                                                  : d.renormalize ? Steps::kBetween
+                                                                  : at.y,
+                                             .stats = at.stats,
+                                             .sums = at.sums,
+                                             .dweight = at.dweight,
+                                             .dbias = at.dbias,
+                                             .dz = masks ? at.dz : Steps::kNone});
   return steps;
 }
 template <typename T, typename Make>
@@ -108,8 +136,10 @@ FusedSteps<T> fused_steps(const NormConv2dBackwardWeights&, std::unique_ptr<T> c
   using Steps = FusedSteps<T>;
   Steps steps;
   const TensorDesc x = convolution->tensors()[0];
-  steps.add_between(make(BatchNormForward{x, true, false}), {0, 1, 2, 3, Steps::kNone, Steps::kBetween}, x);
-  steps.add(std::move(convolution), {Steps::kBetween, 4, 5, Steps::kNone});
+  constexpr auto at = positions<NormConv2dBackwardWeights>();
+  add_normalized(steps, make, x, at);
+  steps.template add<Conv2dBackwardWeights>(std::move(convolution),
+                                            {.x = Steps::kBetween, .dy = at.dy, .dw = at.dw, .db = Steps::kNone});
   return steps;
 }
 

@@ -44,8 +44,8 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
     const Shape flat{table_->size()};
     const auto cast = own.make_op(kernels::Reorder{{flat, table_->type(), own.plain_layout(flat, table_->type())},
                                                    {flat, *update.copy, own.plain_layout(flat, *update.copy)}});
-    void* const args[] = {replica_->values(), replica_->low_value(0)};
-    cast->run(replica_->compute(), args, nullptr);
+    kernels::run_op<kernels::Reorder>(*cast, replica_->compute(),
+                                      {.src = replica_->values(), .dst = replica_->low_value(0)});
     replica_->compute().synchronize();
   }
   update_ = replica_->context().make_op(update);
@@ -68,15 +68,13 @@ void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
 }
 
 void BareLoop::update() {
-  void* const args[] = {replica_->values(),
-                        replica_->gradients(),
-                        momenta_->data(),
-                        nullptr,
-                        nullptr,
-                        replica_->inputs(),
-                        replica_->results(),
-                        replica_->mixed() ? replica_->low_value(0) : nullptr};
-  update_->run(replica_->compute(), args, nullptr);
+  kernels::run_op<kernels::OptimizerUpdate>(*update_, replica_->compute(),
+                                            {.weights = replica_->values(),
+                                             .gradients = replica_->gradients(),
+                                             .first_state = momenta_->data(),
+                                             .inputs = replica_->inputs(),
+                                             .results = replica_->results(),
+                                             .copy = replica_->mixed() ? replica_->low_value(0) : nullptr});
 }
 
 void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {

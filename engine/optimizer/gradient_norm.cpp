@@ -33,14 +33,16 @@ GradientNorm::GradientNorm(Replica& replica, const std::vector<Bucket>& buckets,
 void GradientNorm::sum_own(std::size_t bucket, Stream& stream) {
   if (ops_[bucket] == nullptr) return;
   const std::size_t element = size_of(replica_.table().type());
-  void* const args[] = {replica_.gradients() + static_cast<std::size_t>(own_[bucket].begin) * element,
-                        own_partials(bucket)};
-  ops_[bucket]->run(stream, args, nullptr);
+  std::byte* const own = replica_.gradients() + static_cast<std::size_t>(own_[bucket].begin) * element;
+  run_op<GradNormPartials>(*ops_[bucket], stream, {.x = own, .partials = own_partials(bucket)});
 }
 
 void GradientNorm::finish(Stream& stream) {
-  void* const args[] = {partials_->data(), replica_.inputs(), replica_.results(), replica_.scaler()};
-  finish_->run(stream, args, nullptr);
+  run_op<GradNormFinish>(*finish_, stream,
+                         {.partials = partials_->data(),
+                          .inputs = replica_.inputs(),
+                          .results = replica_.results(),
+                          .scaler = replica_.scaler()});
 }
 
 }  // namespace dp::engine

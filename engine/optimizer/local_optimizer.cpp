@@ -60,10 +60,7 @@ void LocalOptimizer::use(const UpdateKind& kind) {
 }
 
 void LocalOptimizer::clear_frozen(std::size_t part, Stream& stream) {
-  for (const Frozen& frozen : frozen_[part]) {
-    void* const args[] = {gradient(frozen.begin)};
-    frozen.clear->run(stream, args, nullptr);
-  }
+  for (const Frozen& frozen : frozen_[part]) run_op<Fill>(*frozen.clear, stream, {.dst = gradient(frozen.begin)});
 }
 
 void LocalOptimizer::update(std::size_t index, Stream& stream) {
@@ -73,15 +70,16 @@ void LocalOptimizer::update(std::size_t index, Stream& stream) {
     return uses_state_ && number < slots_of(rule_) ? state(static_cast<std::size_t>(number), part) : nullptr;
   };
   const auto begin = static_cast<std::size_t>(part.range.begin);
-  void* const args[] = {replica_.values() + begin * element_,
-                        gradient(part.range.begin),
-                        slot(0),
-                        slot(1),
-                        groups_ ? static_cast<std::byte*>(groups_->data()) + begin / kGroupElements : nullptr,
-                        replica_.inputs(),
-                        replica_.results(),
-                        replica_.mixed() ? replica_.low_value(part.range.begin) : nullptr};
-  ops_[index]->run(stream, args, nullptr);
+  run_op<OptimizerUpdate>(
+      *ops_[index], stream,
+      {.weights = replica_.values() + begin * element_,
+       .gradients = gradient(part.range.begin),
+       .first_state = slot(0),
+       .second_state = slot(1),
+       .groups = groups_ ? static_cast<std::byte*>(groups_->data()) + begin / kGroupElements : nullptr,
+       .inputs = replica_.inputs(),
+       .results = replica_.results(),
+       .copy = replica_.mixed() ? replica_.low_value(part.range.begin) : nullptr});
 }
 
 }  // namespace dp::engine

@@ -1,4 +1,5 @@
 #include "engine/parallel/bucket_tuning.h"
+#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <array>
@@ -28,15 +29,13 @@ double seconds_of_sum(Replica& replica, kernels::Communicator& communicator, std
   std::unique_ptr<kernels::Op> to_low, to_wide;
   if (low) to_low = context.make_op(kernels::Reorder{flat(type), flat(reduce_dtype)});
   if (low) to_wide = context.make_op(kernels::Reorder{flat(reduce_dtype), flat(type)});
-  void* const down[] = {wide, travels};
-  void* const up[] = {travels, wide};
   std::array<double, kRounds> rounds{};
   for (int round = -1; round < kRounds; ++round) {  // round -1 is a warm-up
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kSums; ++i) {
-      if (to_low) to_low->run(stream, down, nullptr);
+      if (to_low) kernels::run_op<kernels::Reorder>(*to_low, stream, {.src = wide, .dst = travels});
       communicator.all_reduce(travels, count, low ? reduce_dtype : type, stream);
-      if (to_wide) to_wide->run(stream, up, nullptr);
+      if (to_wide) kernels::run_op<kernels::Reorder>(*to_wide, stream, {.src = travels, .dst = wide});
     }
     context.flush();
     stream.synchronize();

@@ -6,6 +6,7 @@
 #include "dp/error.h"
 #include "dp/loss.h"
 #include "kernels/backend.h"
+#include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
 namespace dp {
@@ -45,10 +46,14 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
   kernels::StepResults results;
   Loss loss;
   loss.grad = Tensor(logits.shape(), logits.dtype());
-  void* const args[] = {const_cast<void*>(on_host.raw()), const_cast<void*>(labels.raw()), &inputs, loss.grad.raw(),
-                        &results};
   const auto workspace = context.allocate(std::max(op->workspace_bytes(), std::size_t{1}));
-  op->run(*stream, args, workspace->data());
+  kernels::run_op<kernels::SoftmaxCrossEntropy>(*op, *stream,
+                                                {.logits = const_cast<void*>(on_host.raw()),
+                                                 .labels = const_cast<void*>(labels.raw()),
+                                                 .inputs = &inputs,
+                                                 .dlogits = loss.grad.raw(),
+                                                 .results = &results},
+                                                workspace->data());
   stream->synchronize();
   loss.value = results.loss_sum / static_cast<double>(batch);
   return loss;

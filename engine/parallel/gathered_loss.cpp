@@ -74,14 +74,15 @@ void GatheredLoss::run(Replica& replica, std::int64_t rows) {
   gather_logits(replica, rows);
   const bool master = replica.rank() == 0, alone = setup_.size() == 1;
   if (master) {
-    void* const args[] = {alone ? replica.at(plan->logits()) : logits_->data(),
-                          const_cast<void*>(current_labels_),
-                          replica.inputs(),
-                          alone ? replica.at(plan->logits_grad()) : grad_->data(),
-                          replica.results(),
-                          replica.scaler()};
     kernels::Op& loss = op(rows);
-    loss.run(replica.compute(), args, workspace_->data());
+    kernels::run_op<kernels::SoftmaxCrossEntropy>(loss, replica.compute(),
+                                                  {.logits = alone ? replica.at(plan->logits()) : logits_->data(),
+                                                   .labels = const_cast<void*>(current_labels_),
+                                                   .inputs = replica.inputs(),
+                                                   .dlogits = alone ? replica.at(plan->logits_grad()) : grad_->data(),
+                                                   .results = replica.results(),
+                                                   .scaler = replica.scaler()},
+                                                  workspace_->data());
   }
   if (alone) return;
   const auto rank = static_cast<std::size_t>(replica.rank());

@@ -78,8 +78,7 @@ GradientSync::Cast GradientSync::cast_of(Range range) {
 }
 
 void GradientSync::run(const Cast& cast) {
-  void* const args[] = {value(cast.begin), replica_.low_value(cast.begin)};
-  cast.op->run(stream(), args, nullptr);
+  run_op<Reorder>(*cast.op, stream(), {.src = value(cast.begin), .dst = replica_.low_value(cast.begin)});
 }
 
 GradientSync::~GradientSync() {

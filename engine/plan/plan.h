@@ -13,7 +13,7 @@
 #include "dp/parallel_options.h"
 #include "engine/plan/norms.h"
 #include "engine/plan/parameters.h"
-#include "kernels/backend.h"
+#include "kernels/op_args.h"
 
 namespace dp::engine {
 

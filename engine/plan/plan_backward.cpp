@@ -31,7 +31,8 @@ PlanBuilder::Gradient PlanBuilder::sum(const Node& node, const Result& result, s
     Gradient a = total, b{value, owned};
     if (!a.owned) std::swap(a, b);
     const Value to = in_place_or_new(a);
-    add(steps, reader, "sum", make(AddForward{result.y.desc, false}), {a.value.where, b.value.where, to.where});
+    add(steps, reader, "sum", make(AddForward{result.y.desc, false}),
+        {.a = a.value.where, .b = b.value.where, .y = to.where});
     total = {to, true};
   }
   return total;
@@ -51,7 +52,7 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
   if (folded_relu || node.kind == NodeKind::relu) {
     const Value to = in_place_or_new(dy);
     add(steps, node.name, node.kind == NodeKind::relu ? "backward" : "relu_backward",
-        make(ReluBackward{from.desc, result.scale}), {from.where, result.y.where, to.where});
+        make(ReluBackward{from.desc, result.scale}), {.dy = from.where, .y = result.y.where, .dx = to.where});
     dy = {to, true};
   }
   switch (node.kind) {
@@ -60,13 +61,13 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
     case NodeKind::max_pool: {
       auto op = make(MaxPool2dBackward{from.desc, result.x.desc, node.window, node.dropout});
       const Value dx = new_value(result.x.desc);
-      add(steps, node.name, "backward", std::move(op), {from.where, result.saved.where, dx.where});
+      add(steps, node.name, "backward", std::move(op), {.dy = from.where, .mask = result.saved.where, .dx = dx.where});
       return give(node.inputs[0], dx, true);
     }
     case NodeKind::avg_pool: {
       auto op = make(AvgPool2dBackward{from.desc, result.x.desc, node.window, node.global});
       const Value dx = new_value(result.x.desc);
-      add(steps, node.name, "backward", std::move(op), {from.where, dx.where});
+      add(steps, node.name, "backward", std::move(op), {.dy = from.where, .dx = dx.where});
       return give(node.inputs[0], dx, true);
     }
     case NodeKind::add: {
@@ -78,7 +79,7 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
       if (result.joined) return give(node.inputs[0], dy.value, dy.owned);
       const Value to = in_place_or_new(dy);
       add(steps, node.name, "backward", make(DropoutApply{from.desc, *node.dropout}),
-          {from.where, to.where, {Space::samples}, {Space::step_inputs}});
+          {.x = from.where, .y = to.where, .samples = {Space::samples}, .inputs = {Space::step_inputs}});
       return give(node.inputs[0], to, true);
     }
     default: return give(node.inputs[0], dy.value, dy.owned);
@@ -95,38 +96,52 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
   const TensorDesc any_dy = any(dy.desc.shape);
 
   if (!conv && backward_at_once(node, dy, result)) return;
-  {
-    const Node* const norm = conv ? deferred_norm(node) : nullptr;
-    auto op = norm   ? fused_backward_weights(node, x, dy.desc)
-              : conv ? make(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0})
-                     : make(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
+  const Node* const norm = conv ? deferred_norm(node) : nullptr;
+  const auto add_weight_gradients = [&]<typename D>(const D& desc) {
+    auto op = make(desc);
     const TensorDesc wanted_x = op.tensors()[0], wanted_dy = op.tensors()[1], produced = op.tensors()[2];
     const Value from = as(steps, node.name + " backward_weights", result.x, wanted_x);
     const Value grad = as(steps, node.name + " backward_weights", dy, wanted_dy);
     const Value dw = gradient_target(node.weight, produced);
     Value db;
     if (node.bias >= 0) db = gradient_target(node.bias, channels_desc(node.output[0]));
-    if (norm != nullptr)
+    if constexpr (std::is_same_v<D, NormConv2dBackwardWeights>)
       add(steps, node.name, "backward_weights", std::move(op),
-          {from.where, results_[index(node.inputs[0])].saved.where, parameter_place(norm->weight),
-           parameter_place(norm->bias), grad.where, dw.where});
+          {.x = from.where,
+           .stats = results_[index(node.inputs[0])].saved.where,
+           .weight = parameter_place(norm->weight),
+           .bias = parameter_place(norm->bias),
+           .dy = grad.where,
+           .dw = dw.where});
     else
-      add(steps, node.name, "backward_weights", std::move(op), {from.where, grad.where, dw.where, db.where});
+      add(steps, node.name, "backward_weights", std::move(op),
+          {.x = from.where, .dy = grad.where, .dw = dw.where, .db = db.where});
     store_gradient(node.name + " weight", node.weight, dw);
     if (node.bias >= 0) store_gradient(node.name + " bias", node.bias, db);
-  }
+  };
+  if (norm != nullptr)
+    add_weight_gradients(fused_backward_weights(node, x, dy.desc));
+  else if (conv)
+    add_weight_gradients(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0});
+  else
+    add_weight_gradients(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
 
   if (conv && sums_gradient(node)) return backward_data_and_sums(node, dy);
   const bool fused = conv ? backward_with_mask(node, dy, result) : backward_with_pool(node, dy, result);
-  if (!fused && needs_gradient(node.inputs[0])) {
-    auto op =
-        make(conv ? OpDesc(Conv2dBackwardData{any_dy, w, x, node.window}) : OpDesc(LinearBackwardData{any_dy, w, x}));
+  const auto add_data_gradient = [&](const auto& desc) {
+    auto op = make(desc);
     const TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1], produced = op.tensors()[2];
     const Value grad = as(steps, node.name + " backward_data", dy, wanted_dy);
     const Value weight = backward_weight(node, wanted_w);
     const Value dx = new_value(produced);
-    add(steps, node.name, "backward_data", std::move(op), {grad.where, weight.where, dx.where});
+    add(steps, node.name, "backward_data", std::move(op), {.dy = grad.where, .w = weight.where, .dx = dx.where});
     give(node.inputs[0], dx, true);
+  };
+  if (!fused && needs_gradient(node.inputs[0])) {
+    if (conv)
+      add_data_gradient(Conv2dBackwardData{any_dy, w, x, node.window});
+    else
+      add_data_gradient(LinearBackwardData{any_dy, w, x});
   }
   finished(node.weight, node.bias);
 }
@@ -144,12 +159,12 @@ void PlanBuilder::store_gradient(const std::string& name, int entry, const Value
   const Ref target{Space::gradient, parameter_place(entry).offset};
   if (!plan_.options_.accumulate) {
     add(steps, name + " gradient", "reorder", make(Reorder{gradient.desc, parameter_desc(entry)}),
-        {gradient.where, target});
+        {.src = gradient.where, .dst = target});
     ++plan_.reorders_;
     return;
   }
   const Value summand = as(steps, name + " gradient", gradient, parameter_desc(entry));
-  add(steps, name, "accumulate", make(Accumulate{e.count}), {summand.where, target});
+  add(steps, name, "accumulate", make(Accumulate{e.count}), {.x = summand.where, .y = target});
 }
 
 }  // namespace dp::engine

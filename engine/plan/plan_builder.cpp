@@ -82,14 +82,14 @@ PlanBuilder::Value PlanBuilder::new_value(const TensorDesc& resolved) {
   return {{Space::activation, buffers_.size() - 1}, resolved};
 }
 
-PlanStep& PlanBuilder::add(Steps& steps, const std::string& node, const std::string& part, MadeOp made,
-                           std::initializer_list<Ref> args) {
+void PlanBuilder::add(Steps& steps, const std::string& node, const std::string& part, OpDesc desc,
+                      std::unique_ptr<Op> op, std::span<const Ref> args) {
   PlanStep step;
   step.name = part.empty() ? node : node + " " + part;
   step.node = node;
-  plan_.workspace_bytes_ = std::max(plan_.workspace_bytes_, made.op->workspace_bytes());
-  step.desc = std::move(made.desc);
-  step.op = std::move(made.op);
+  plan_.workspace_bytes_ = std::max(plan_.workspace_bytes_, op->workspace_bytes());
+  step.desc = std::move(desc);
+  step.op = std::move(op);
   for (const Ref& ref : args) {
     if (ref.space == Space::activation) {
       Lifetime& life = buffers_[ref.offset];
@@ -100,7 +100,6 @@ PlanStep& PlanBuilder::add(Steps& steps, const std::string& node, const std::str
   }
   ++step_;
   steps.push_back(std::move(step));
-  return steps.back();
 }
 
 PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, const Value& value,
@@ -113,7 +112,7 @@ PlanBuilder::Value PlanBuilder::as(Steps& steps, const std::string& reader, cons
     return as(steps, reader, plain, wanted);
   }
   const Value result = new_value(wanted);
-  add(steps, reader, "reorder", make(Reorder{value.desc, wanted}), {value.where, result.where});
+  add(steps, reader, "reorder", make(Reorder{value.desc, wanted}), {.src = value.where, .dst = result.where});
   ++plan_.reorders_;
   return result;
 }
@@ -140,26 +139,27 @@ void PlanBuilder::forward_node(const Node& node, Result& result) {
       auto op = make(AvgPool2dForward{computed(x.desc), batched(node.output), node.window, node.global});
       result.x = as(steps, node.name, x, op.tensors()[0]);
       result.y = new_value(op.tensors()[1]);
-      add(steps, node.name, "", std::move(op), {result.x.where, result.y.where});
+      add(steps, node.name, "", std::move(op), {.x = result.x.where, .y = result.y.where});
       return;
     }
     case NodeKind::add: {
       result.x = as(steps, node.name, x, computed(x.desc));
       const Value b = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
       result.y = new_value(result.x.desc);
-      add(steps, node.name, "", make(AddForward{result.x.desc, node.relu}), {result.x.where, b.where, result.y.where});
+      add(steps, node.name, "", make(AddForward{result.x.desc, node.relu}),
+          {.a = result.x.where, .b = b.where, .y = result.y.where});
       return;
     }
     case NodeKind::relu:
       result.x = as(steps, node.name, x, computed(x.desc));
       result.y = new_value(result.x.desc);
-      add(steps, node.name, "", make(ReluForward{result.x.desc}), {result.x.where, result.y.where});
+      add(steps, node.name, "", make(ReluForward{result.x.desc}), {.x = result.x.where, .y = result.y.where});
       return;
     case NodeKind::dropout:
       result.x = as(steps, node.name, x, computed(x.desc));
       result.y = new_value(result.x.desc);
       add(steps, node.name, "", make(DropoutApply{result.x.desc, *node.dropout}),
-          {result.x.where, result.y.where, {Space::samples}, {Space::step_inputs}});
+          {.x = result.x.where, .y = result.y.where, .samples = {Space::samples}, .inputs = {Space::step_inputs}});
   }
 }
 
@@ -173,15 +173,20 @@ void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& res
   const std::int64_t inner = node.input.numel();
   const TensorDesc w = any(conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
                                 : Shape{node.output[0], inner});
-  const OpDesc desc = conv ? OpDesc(Conv2dForward{in, w, batched(node.output), node.window, node.bias >= 0, node.relu})
-                           : OpDesc(LinearForward{in, w, batched(node.output), node.bias >= 0, node.relu});
-  auto op = make(desc);
-  const TensorDesc wanted_x = op.tensors()[0], wanted_w = op.tensors()[1], out = op.tensors()[2];
-  const Value from = as(steps, node.name, x, wanted_x);
-  const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
-  result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // mixed precision: cast the images once
-  result.y = new_value(out);
-  add(steps, node.name, "", std::move(op), {from.where, weight.where, parameter_place(node.bias), result.y.where});
+  const auto add_layer = [&](const auto& desc) {
+    auto op = make(desc);
+    const TensorDesc wanted_x = op.tensors()[0], wanted_w = op.tensors()[1], out = op.tensors()[2];
+    const Value from = as(steps, node.name, x, wanted_x);
+    const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
+    result.x = mixed() && x.desc.type != from.desc.type ? from : x;  // mixed precision: cast the images once
+    result.y = new_value(out);
+    add(steps, node.name, "", std::move(op),
+        {.x = from.where, .w = weight.where, .b = parameter_place(node.bias), .y = result.y.where});
+  };
+  if (conv)
+    add_layer(Conv2dForward{in, w, batched(node.output), node.window, node.bias >= 0, node.relu});
+  else
+    add_layer(LinearForward{in, w, batched(node.output), node.bias >= 0, node.relu});
 }
 
 void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& result) {
@@ -192,9 +197,12 @@ void PlanBuilder::forward_max_pool(const Node& node, const Value& x, Result& res
   result.x = as(steps, node.name, x, op.tensors()[0]);
   result.y = new_value(op.tensors()[1]);
   if (training) result.saved = new_mask(result.y);
-  const Ref samples{node.dropout ? Space::samples : Space::none},
-      inputs{node.dropout ? Space::step_inputs : Space::none};
-  add(steps, node.name, "", std::move(op), {result.x.where, result.y.where, result.saved.where, samples, inputs});
+  add(steps, node.name, "", std::move(op),
+      {.x = result.x.where,
+       .y = result.y.where,
+       .mask = result.saved.where,
+       .samples = {node.dropout ? Space::samples : Space::none},
+       .inputs = {node.dropout ? Space::step_inputs : Space::none}});
 }
 
 PlanBuilder::Value PlanBuilder::new_mask(const Value& pooled) {
@@ -209,12 +217,12 @@ void PlanBuilder::cross_entropy(const Value& logits) {
   if (plan_.options_.training) grad = new_value(logits.desc).where;
   const bool scaled = plan_.options_.training && plan_.options_.scales_loss;
   add(plan_.loss_, "loss", "", make(SoftmaxCrossEntropy{batch, logits.desc.shape.numel() / batch, scaled}),
-      {logits.where,
-       {Space::labels},
-       {Space::step_inputs},
-       grad,
-       {Space::step_results},
-       {scaled ? Space::loss_scaler : Space::none}});
+      {.logits = logits.where,
+       .labels = {Space::labels},
+       .inputs = {Space::step_inputs},
+       .dlogits = grad,
+       .results = {Space::step_results},
+       .scaler = {scaled ? Space::loss_scaler : Space::none}});
   plan_.logits_grad_ = grad;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,18 +72,24 @@ class PlanBuilder {
 
   Value new_value(const kernels::TensorDesc& resolved);
   Value new_doubles(std::int64_t count);
+  template <typename D>
   struct MadeOp {
-    kernels::OpDesc desc;
+    D desc;
     std::unique_ptr<kernels::Op> op;
     const std::vector<kernels::TensorDesc>& tensors() const { return op->tensors(); }
   };
-  MadeOp make(kernels::OpDesc desc) {
-    auto op = context_.make_op(desc);
-    return {std::move(desc), std::move(op)};
+  template <typename D>
+  MadeOp<D> make(const D& desc) {
+    return {desc, context_.make_op(desc)};
   }
   // `node` and `part` make the step's name. `part` is empty for the main op of a forward pass.
-  PlanStep& add(Steps& steps, const std::string& node, const std::string& part, MadeOp made,
-                std::initializer_list<Ref> args);
+  template <typename D>
+  void add(Steps& steps, const std::string& node, const std::string& part, MadeOp<D> made,
+           const typename D::template Args<Ref>& args) {
+    add(steps, node, part, std::move(made.desc), std::move(made.op), kernels::in_order<D, Ref>(args));
+  }
+  void add(Steps& steps, const std::string& node, const std::string& part, kernels::OpDesc desc,
+           std::unique_ptr<kernels::Op> op, std::span<const Ref> args);
   // Returns `value` if it matches `wanted` (flattened if necessary), otherwise a reordered copy.
   Value as(Steps& steps, const std::string& reader, const Value& value, const kernels::TensorDesc& wanted);
   // The weights that a layer reads, in the `wanted` layout.
@@ -111,7 +118,8 @@ class PlanBuilder {
   bool is_faster(const Node& conv, const kernels::NormConv2dForward& with, const kernels::NormConv2dForward& without);
   kernels::NormConv2dForward fused_forward(const Node& conv, const kernels::TensorDesc& x, bool norm) const;
   bool forward_fused(const Node& node, const Value& x, Result& result);  // false: no fusion
-  MadeOp fused_backward_weights(const Node& node, const kernels::TensorDesc& x, const kernels::TensorDesc& dy);
+  kernels::NormConv2dBackwardWeights fused_backward_weights(const Node& node, const kernels::TensorDesc& x,
+                                                            const kernels::TensorDesc& dy) const;
   void backward_data_and_sums(const Node& node, const Value& dy);
 
   // In plan_layers.cpp: layers fused with adjacent layers. Each function returns false if it does not fuse.

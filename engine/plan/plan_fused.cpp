@@ -94,14 +94,21 @@ bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result
     if (eps_of_part(own)) stats = (results_[behind].saved = new_doubles(1 + 2 * own.channels)).where;
   }
   add(steps, node.name, "", std::move(op),
-      {from.where, saved, scale, bias, weight.where, result.y.where, statistics, stats});
+      {.x = from.where,
+       .stats = saved,
+       .weight = scale,
+       .bias = bias,
+       .w = weight.where,
+       .y = result.y.where,
+       .moments = statistics,
+       .y_stats = stats});
   steps.back().gathers = moments && plan_.options_.norm == BatchNormMode::sync;
   return true;
 }
 
-PlanBuilder::MadeOp PlanBuilder::fused_backward_weights(const Node& node, const TensorDesc& x, const TensorDesc& dy) {
-  return make(NormConv2dBackwardWeights{
-      x, dy, any_full({node.output[0], node.input[0], node.window.kernel, node.window.kernel}), node.window});
+NormConv2dBackwardWeights PlanBuilder::fused_backward_weights(const Node& node, const TensorDesc& x,
+                                                              const TensorDesc& dy) const {
+  return {x, dy, any_full({node.output[0], node.input[0], node.window.kernel, node.window.kernel}), node.window};
 }
 
 void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
@@ -127,9 +134,18 @@ void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
   const Value dz = new_value(result.x.desc);
   const bool renormalizes = result.deferred;
   add(steps, node.name, "backward_data", std::move(op),
-      {grad.where, weight.where, second.where, result.x.where, before.relu && !renormalizes ? result.y.where : Ref{},
-       result.saved.where, renormalizes ? parameter_place(before.weight) : Ref{},
-       renormalizes ? parameter_place(before.bias) : Ref{}, own_sums(norm), dw.where, db.where, dz.where});
+      {.dy = grad.where,
+       .w = weight.where,
+       .dy2 = second.where,
+       .x = result.x.where,
+       .y = before.relu && !renormalizes ? result.y.where : Ref{},
+       .stats = result.saved.where,
+       .weight = renormalizes ? parameter_place(before.weight) : Ref{},
+       .bias = renormalizes ? parameter_place(before.bias) : Ref{},
+       .sums = own_sums(norm),
+       .dweight = dw.where,
+       .dbias = db.where,
+       .dz = dz.where});
   steps.back().gathers = plan_.options_.norm == BatchNormMode::sync;
   finished(node.weight, node.bias);
   store_gradient(before.name + " weight", before.weight, dw);

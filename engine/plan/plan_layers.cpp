@@ -59,13 +59,13 @@ bool PlanBuilder::forward_with_pool(const Node& node, const Value& x, Result& re
   if (training) pooled.saved = new_mask(pooled.y);
   const bool drops = pool.dropout.has_value();
   add(steps, node.name + "+" + pool.name, "", std::move(op),
-      {from.where,
-       weight.where,
-       parameter_place(node.bias),
-       pooled.y.where,
-       pooled.saved.where,
-       {drops ? Space::samples : Space::none},
-       {drops ? Space::step_inputs : Space::none}});
+      {.x = from.where,
+       .w = weight.where,
+       .b = parameter_place(node.bias),
+       .y = pooled.y.where,
+       .mask = pooled.saved.where,
+       .samples = {drops ? Space::samples : Space::none},
+       .inputs = {drops ? Space::step_inputs : Space::none}});
   return true;
 }
 
@@ -89,7 +89,12 @@ bool PlanBuilder::forward_with_dropout(const Node& node, const Value& x, Result&
   dropped.joined = true;
   dropped.x = dropped.y = result.y;
   add(steps, node.name + "+" + dropout.name, "", std::move(op),
-      {from.where, weight.where, parameter_place(node.bias), result.y.where, {Space::samples}, {Space::step_inputs}});
+      {.x = from.where,
+       .w = weight.where,
+       .b = parameter_place(node.bias),
+       .y = result.y.where,
+       .samples = {Space::samples},
+       .inputs = {Space::step_inputs}});
   return true;
 }
 
@@ -108,15 +113,15 @@ bool PlanBuilder::forward_with_loss(const Node& node, const Value& x, Result& re
   result.y = new_value(tensors[2]);
   plan_.logits_grad_ = new_value(tensors[2]).where;
   add(plan_.loss_, node.name + "+loss", "", std::move(op),
-      {result.x.where,
-       weight.where,
-       parameter_place(node.bias),
-       result.y.where,
-       {Space::labels},
-       {Space::step_inputs},
-       plan_.logits_grad_,
-       {Space::step_results},
-       {options.scales_loss ? Space::loss_scaler : Space::none}});
+      {.x = result.x.where,
+       .w = weight.where,
+       .b = parameter_place(node.bias),
+       .logits = result.y.where,
+       .labels = {Space::labels},
+       .inputs = {Space::step_inputs},
+       .dlogits = plan_.logits_grad_,
+       .results = {Space::step_results},
+       .scaler = {options.scales_loss ? Space::loss_scaler : Space::none}});
   return true;
 }
 
@@ -132,7 +137,8 @@ bool PlanBuilder::backward_with_mask(const Node& node, const Value& dy, const Re
   const Value grad = as(steps, node.name + " backward_data", dy, tensors[0]);
   const Value weight = backward_weight(node, tensors[1]);
   const Value dx = new_value(tensors[2]);
-  add(steps, node.name, "backward_data", std::move(op), {grad.where, weight.where, result.x.where, dx.where});
+  add(steps, node.name, "backward_data", std::move(op),
+      {.dy = grad.where, .w = weight.where, .x = result.x.where, .dx = dx.where});
   results_[index(before)].masked = true;
   give(node.inputs[0], dx, true);
   return true;
@@ -154,7 +160,8 @@ bool PlanBuilder::backward_with_pool(const Node& node, const Value& dy, const Re
   const Value grad = as(steps, node.name + " backward_data", dy, tensors[0]);
   const Value weight = backward_weight(node, tensors[1]);
   const Value dx = new_value(tensors[3]);
-  add(steps, node.name, "backward_data", std::move(op), {grad.where, weight.where, pooled.saved.where, dx.where});
+  add(steps, node.name, "backward_data", std::move(op),
+      {.dy = grad.where, .w = weight.where, .mask = pooled.saved.where, .dx = dx.where});
   pooled.unpooled = true;
   give(from, dx, true);
   return true;
@@ -178,7 +185,7 @@ bool PlanBuilder::backward_at_once(const Node& node, const Value& dy, const Resu
   if (node.bias >= 0) db = gradient_target(node.bias, channels_desc(node.output[0]));
   const Value dx = new_value(tensors[4]);
   add(steps, node.name, "backward", std::move(op),
-      {result.x.where, grad.where, weight.where, dw.where, db.where, dx.where});
+      {.x = result.x.where, .dy = grad.where, .w = weight.where, .dw = dw.where, .db = db.where, .dx = dx.where});
   store_gradient(node.name + " weight", node.weight, dw);
   if (node.bias >= 0) store_gradient(node.name + " bias", node.bias, db);
   results_[index(before)].masked = true;

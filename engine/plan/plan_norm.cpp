@@ -19,15 +19,15 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   if (plan_.options_.training) {
     if (!taken) {
       add(steps, node.name, "moments", make(BatchNormMoments{result.x.desc, eps_of_part(norm)}),
-          {result.x.where, own_moments(norm), sync ? Ref{} : result.saved.where});
+          {.x = result.x.where, .moments = own_moments(norm), .stats = sync ? Ref{} : result.saved.where});
       steps.back().gathers = sync;
     }
     if (sync)
       add(steps, node.name, "statistics", make(BatchNormMerge{norm.channels, plan_.options_.shards, norm.eps}),
-          {all_shards(norm.moments), result.saved.where});
+          {.moments = all_shards(norm.moments), .stats = result.saved.where});
   } else {
     add(steps, node.name, "statistics", make(BatchNormRunning{norm.channels, norm.eps}),
-        {mean, variance, result.saved.where});
+        {.mean = mean, .variance = variance, .stats = result.saved.where});
   }
   if (defers(node, result.x.desc)) {
     result.deferred = true;
@@ -39,8 +39,12 @@ void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result)
   if (adds) addend = as(steps, node.name, result_of(node.inputs[1]), result.x.desc);
   result.y = new_value(result.x.desc);
   add(steps, node.name, "", make(BatchNormForward{result.x.desc, node.relu, adds}),
-      {result.x.where, result.saved.where, parameter_place(node.weight), parameter_place(node.bias), addend.where,
-       result.y.where});
+      {.x = result.x.where,
+       .stats = result.saved.where,
+       .weight = parameter_place(node.weight),
+       .bias = parameter_place(node.bias),
+       .addend = addend.where,
+       .y = result.y.where});
 }
 
 // Uses part 0, or all parts. The replica with part 0 runs this step.
@@ -53,7 +57,7 @@ void PlanBuilder::update_running() {
                            static_cast<std::int64_t>(all_shards(norm.moments).offset / sizeof(double)), norm.mean,
                            norm.variance});
   }
-  add(plan_.running_, "running", "statistics", make(track), {{Space::moments}, {Space::buffer}});
+  add(plan_.running_, "running", "statistics", make(track), {.moments = {Space::moments}, .running = {Space::buffer}});
 }
 
 void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients) {
@@ -88,8 +92,15 @@ void PlanBuilder::backward_norm(const Node& node, const Result& result, std::vec
   const Value dw = gradient_target(node.weight, channels), db = gradient_target(node.bias, channels);
   const Ref y = node.relu ? result.y.where : Ref{};
   add(steps, node.name, "backward sums", make(BatchNormBackwardSums{result.x.desc, node.relu}),
-      {dy.value.where, two ? second.value.where : Ref{}, result.x.where, y, result.saved.where, own_sums(norm),
-       dw.where, db.where, writes ? dz.value.where : Ref{}});
+      {.dy = dy.value.where,
+       .dy2 = two ? second.value.where : Ref{},
+       .x = result.x.where,
+       .y = y,
+       .stats = result.saved.where,
+       .sums = own_sums(norm),
+       .dweight = dw.where,
+       .dbias = db.where,
+       .dz = writes ? dz.value.where : Ref{}});
   steps.back().gathers = sync;
   store_gradient(node.name + " weight", node.weight, dw);
   store_gradient(node.name + " bias", node.bias, db);
@@ -105,8 +116,13 @@ void PlanBuilder::finish_norm(const Node& node, const Result& result, const Grad
   if (needs_gradient(node.inputs[0])) {
     const Value dx = addend ? new_value(dz.value.desc) : in_place_or_new(dz);
     add(steps, node.name, "backward", make(BatchNormBackward{result.x.desc, sync ? plan_.options_.shards : 1, masks}),
-        {dz.value.where, result.x.where, masks ? result.y.where : Ref{}, result.saved.where,
-         parameter_place(node.weight), sync ? all_shards(norm.sums) : own_sums(norm), dx.where});
+        {.dz = dz.value.where,
+         .x = result.x.where,
+         .y = masks ? result.y.where : Ref{},
+         .stats = result.saved.where,
+         .weight = parameter_place(node.weight),
+         .sums = sync ? all_shards(norm.sums) : own_sums(norm),
+         .dx = dx.where});
     give(node.inputs[0], dx, true);
   }
   finished(node.weight, node.bias);

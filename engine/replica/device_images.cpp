@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "dp/error.h"
+#include "kernels/op_args.h"
 
 namespace dp::engine {
 namespace {
@@ -90,8 +91,8 @@ void DeviceImageSets::choose(const DeviceImages& images) {
 }
 
 void DeviceImageSets::gather(const std::int64_t* samples, std::int64_t rows, float* x) {
-  void* const args[] = {const_cast<std::int64_t*>(samples), inputs_->data(), x};
-  gather_of(rows)->run(stream_, args, nullptr);
+  kernels::run_op<kernels::GatherImages>(
+      *gather_of(rows), stream_, {.samples = const_cast<std::int64_t*>(samples), .inputs = inputs_->data(), .x = x});
 }
 
 }  // namespace dp::engine

@@ -1,4 +1,5 @@
 #include "engine/replica/replica.h"
+#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <numeric>
@@ -269,14 +270,14 @@ void Replica::enqueue(const PlanStep& step) {
 }
 
 void Replica::zero_gradients(int shard) {
-  void* const args[] = {gradients() + static_cast<std::size_t>(shard) * table_.bytes()};
-  clear_gradients_->run(*compute_, args, nullptr);
+  kernels::run_op<kernels::Fill>(*clear_gradients_, *compute_,
+                                 {.dst = gradients() + static_cast<std::size_t>(shard) * table_.bytes()});
 }
 
 void Replica::zero_part(const Gather& gather) {
-  void* const args[] = {at({Space::moments, gather.offset, gather.part_bytes})};
+  std::byte* const part = at({Space::moments, gather.offset, gather.part_bytes});
   for (const auto& [bytes, op] : clear_parts_)
-    if (bytes == gather.part_bytes) return op->run(*compute_, args, nullptr);
+    if (bytes == gather.part_bytes) return kernels::run_op<kernels::Fill>(*op, *compute_, {.dst = part});
 }
 
 void Replica::throttle() {
@@ -336,8 +337,8 @@ void Replica::import_entry(int index, const Tensor& from, std::byte* arena) {
   const auto staged = context_->allocate(std::max(from.bytes(), std::size_t{1}));
   const auto workspace = context_->allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
   compute_->copy(staged->data(), from.raw(), from.bytes());
-  void* const args[] = {staged->data(), arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type())};
-  reorder->run(*compute_, args, workspace->data());
+  std::byte* const values = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
+  kernels::run_op<kernels::Reorder>(*reorder, *compute_, {.src = staged->data(), .dst = values}, workspace->data());
   compute_->synchronize();
 }
 
@@ -347,9 +348,9 @@ void Replica::export_entry(int index, const std::byte* arena, Tensor& to) {
   const auto reorder = context_->make_op(kernels::Reorder{{entry.shape, table_.type(), entry.layout}, plain});
   const auto staged = context_->allocate(std::max(to.bytes(), std::size_t{1}));
   const auto workspace = context_->allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
-  const std::byte* source = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
-  void* const args[] = {const_cast<std::byte*>(source), staged->data()};
-  reorder->run(*compute_, args, workspace->data());
+  const std::byte* values = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
+  kernels::run_op<kernels::Reorder>(*reorder, *compute_, {.src = const_cast<std::byte*>(values), .dst = staged->data()},
+                                    workspace->data());
   compute_->download(to.raw(), staged->data(), to.bytes());
 }
 

@@ -45,19 +45,18 @@ void RoundedGradients::add_bucket(Range range, Range own) {
 void RoundedGradients::round(std::size_t bucket, Stream& stream) {
   const Ops& ops = buckets_[bucket];
   const std::int64_t arena = replica_.table().size();
-  for (int shard = 0; shard < replica_.local_shards(); ++shard) {
-    void* const args[] = {reinterpret_cast<float*>(replica_.gradients()) + shard * arena + ops.range.begin,
-                          static_cast<BFloat16*>(data()) + shard * stride_};
-    ops.round->run(stream, args, nullptr);
-  }
+  for (int shard = 0; shard < replica_.local_shards(); ++shard)
+    run_op<Reorder>(*ops.round, stream,
+                    {.src = reinterpret_cast<float*>(replica_.gradients()) + shard * arena + ops.range.begin,
+                     .dst = static_cast<BFloat16*>(data()) + shard * stride_});
 }
 
 void RoundedGradients::widen(std::size_t bucket, Stream& stream) {
   const Ops& ops = buckets_[bucket];
   if (!ops.widen) return;
-  void* const args[] = {static_cast<BFloat16*>(data()) + (ops.own.begin - ops.range.begin),
-                        reinterpret_cast<float*>(replica_.gradients()) + ops.own.begin};
-  ops.widen->run(stream, args, nullptr);
+  run_op<Reorder>(*ops.widen, stream,
+                  {.src = static_cast<BFloat16*>(data()) + (ops.own.begin - ops.range.begin),
+                   .dst = reinterpret_cast<float*>(replica_.gradients()) + ops.own.begin});
 }
 
 }  // namespace dp::engine

@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -18,9 +19,10 @@ class AddOp : public HostOp {
   }
   std::string implementation() const override { return "own:simd"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float *a = static_cast<const float*>(args[0]), *b = static_cast<const float*>(args[1]);
-    float* y = static_cast<float*>(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AddForward>(pointers);
+    const float *a = static_cast<const float*>(args.a), *b = static_cast<const float*>(args.b);
+    float* y = static_cast<float*>(args.y);
     parallel_ranges(threads_, count_, 16, [=, relu = relu_](std::int64_t begin, std::int64_t end) {
       if (relu) {
 #pragma omp simd

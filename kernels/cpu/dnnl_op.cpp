@@ -46,7 +46,7 @@ void DnnlOp::execute(std::span<void* const> args, void* workspace) {
   std::array<void*, kMaxOpArgs> pointers{};
   std::size_t count = 0;
   for (std::size_t i = 0; i < args.size(); ++i)
-    if (static_cast<int>(i) != skipped_) pointers[count++] = args[i];
+    if (static_cast<int>(i) != skipped_.index) pointers[count++] = args[i];
   call_.run(threads_, {pointers.data(), count}, workspace);
 }
 

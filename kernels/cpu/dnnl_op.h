@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 
@@ -67,8 +68,8 @@ class DnnlOp : public HostOp {
       : call_(primitive, pd.scratchpad_desc()), threads_(threads), implementation_(pd.impl_info_str()) {}
   DnnlOp& input(int id, const DnnlDesc& md) { return call_.add_input(id, md), *this; }
   DnnlOp& output(int id, const DnnlDesc& md) { return call_.add_output(id, md), *this; }
-  // Index of an arg that the primitive does not take.
-  DnnlOp& skip(int arg) { return skipped_ = arg, *this; }
+  // The primitive does not take this argument.
+  DnnlOp& skip(Position arg) { return skipped_ = arg, *this; }
   DnnlOp& tensors_are(std::vector<TensorDesc> tensors) { return tensors_ = std::move(tensors), *this; }
 
   void execute(std::span<void* const> args, void* workspace) override;
@@ -78,7 +79,7 @@ class DnnlOp : public HostOp {
  private:
   DnnlCall call_;
   int threads_;
-  int skipped_ = -1;
+  Position skipped_;
   std::string implementation_;
 };
 

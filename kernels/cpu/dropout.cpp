@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dropout_plane.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -19,11 +20,12 @@ class DropoutOp : public HostOp {
   }
   std::string implementation() const override { return "own:philox"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float* x = static_cast<const float*>(args[0]);
-    float* y = static_cast<float*>(args[1]);
-    const std::int64_t* samples = static_cast<const std::int64_t*>(args[2]);
-    const StepInputs& step = *static_cast<const StepInputs*>(args[3]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<DropoutApply>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    float* y = static_cast<float*>(args.y);
+    const std::int64_t* samples = static_cast<const std::int64_t*>(args.samples);
+    const StepInputs& step = *static_cast<const StepInputs*>(args.inputs);
     parallel_ranges(threads_, view_.n * view_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t n = i / view_.blocks, block = i % view_.blocks, at = view_.at(n, block);

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/crop.h"
+#include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels {
@@ -20,11 +21,12 @@ class GatherOp : public HostOp {
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes));
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const auto* samples = static_cast<const std::int64_t*>(args[0]);
-    const auto& inputs = *static_cast<const GatherInputs*>(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GatherImages>(pointers);
+    const auto* samples = static_cast<const std::int64_t*>(args.samples);
+    const auto& inputs = *static_cast<const GatherInputs*>(args.inputs);
     const float* const statistics = inputs.statistics;
-    auto* x = static_cast<float*>(args[2]);
+    auto* x = static_cast<float*>(args.x);
     parallel_ranges(threads_, view_.n, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
         Random random(inputs.seed, RandomUse::augment, inputs.epoch, static_cast<std::uint64_t>(samples[n]));

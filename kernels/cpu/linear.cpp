@@ -45,7 +45,7 @@ std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options
                                               bias, requested(d.y), attr);
   auto op = std::make_unique<DnnlOp>(dnnl::inner_product_forward(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
-  d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(2);
+  d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(positions<LinearForward>().b);
   op->output(DNNL_ARG_DST, pd.dst_desc())
       .tensors_are({resolved(d.x, pd.src_desc()), resolved(d.w, pd.weights_desc()), resolved(d.y, pd.dst_desc())});
   return op;
@@ -81,7 +81,7 @@ std::unique_ptr<HostOp> make(const LinearBackwardWeights& d, const CpuOpOptions&
   op->input(DNNL_ARG_SRC, pd.src_desc())
       .input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
       .output(DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc());
-  d.bias ? op->output(DNNL_ARG_DIFF_BIAS, bias) : op->skip(3);
+  d.bias ? op->output(DNNL_ARG_DIFF_BIAS, bias) : op->skip(positions<LinearBackwardWeights>().db);
   op->tensors_are(
       {resolved(d.x, pd.src_desc()), resolved(d.dy, pd.diff_dst_desc()), resolved(d.dw, pd.diff_weights_desc())});
   return op;

@@ -1,4 +1,5 @@
 #include "kernels/cpu/linear_chunks.h"
+#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <atomic>
@@ -47,10 +48,11 @@ class ChunkedBackwardData : public HostOp {
   }
   std::string implementation() const override { return "dnnl_sgemm:chunks"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const auto* dy = static_cast<const float*>(args[0]);
-    const auto* w = static_cast<const float*>(args[1]);
-    auto* dx = static_cast<float*>(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<LinearBackwardData>(pointers);
+    const auto* dy = static_cast<const float*>(args.dy);
+    const auto* w = static_cast<const float*>(args.w);
+    auto* dx = static_cast<float*>(args.dx);
     announce_read(dy, static_cast<std::size_t>(rows_ * outputs_) * sizeof(float));
     announce_read(w, static_cast<std::size_t>(inputs_ * outputs_) * sizeof(float));
     announce_write(dx, static_cast<std::size_t>(rows_ * inputs_) * sizeof(float));

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels {
@@ -55,12 +56,13 @@ class LossOp : public HostOp {
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(batch_) * sizeof(SampleResult); }
   std::string implementation() const override { return "own:double"; }
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float* logits = static_cast<const float*>(args[0]);
-    const std::int32_t* labels = static_cast<const std::int32_t*>(args[1]);
-    const StepInputs& step = *static_cast<const StepInputs*>(args[2]);
-    float* dlogits = static_cast<float*>(args[3]);
-    StepResults& results = *static_cast<StepResults*>(args[4]);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<SoftmaxCrossEntropy>(pointers);
+    const float* logits = static_cast<const float*>(args.logits);
+    const std::int32_t* labels = static_cast<const std::int32_t*>(args.labels);
+    const StepInputs& step = *static_cast<const StepInputs*>(args.inputs);
+    float* dlogits = static_cast<float*>(args.dlogits);
+    StepResults& results = *static_cast<StepResults*>(args.results);
     SampleResult* samples = static_cast<SampleResult*>(workspace);
     parallel_ranges(threads_, batch_, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n)

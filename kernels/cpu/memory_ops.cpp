@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -13,8 +14,9 @@ class FillOp : public HostOp {
   FillOp(const Fill& d, const CpuOpOptions& options)
       : bytes_(static_cast<std::int64_t>(d.bytes)), threads_(threads_for(options.threads, bytes_)) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    char* dst = static_cast<char*>(args[0]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Fill>(pointers);
+    char* dst = static_cast<char*>(args.dst);
     parallel_ranges(threads_, bytes_, 4096, [=](std::int64_t begin, std::int64_t end) {
       std::memset(dst + begin, 0, static_cast<std::size_t>(end - begin));
     });
@@ -31,9 +33,10 @@ class AccumulateOp : public HostOp {
       : count_(d.count), threads_(threads_for(options.threads, d.count * 8)) {}
   std::string implementation() const override { return "own:simd"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float* x = static_cast<const float*>(args[0]);
-    float* y = static_cast<float*>(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Accumulate>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    float* y = static_cast<float*>(args.y);
     parallel_ranges(threads_, count_, 16, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) y[i] += x[i];

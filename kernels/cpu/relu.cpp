@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -19,26 +20,33 @@ class ReluOp : public HostOp {
   }
   std::string implementation() const override { return "own:simd"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float* in = static_cast<const float*>(args[0]);
-    const float* kept = backward_ ? static_cast<const float*>(args[1]) : nullptr;
-    float* out = static_cast<float*>(args[backward_ ? 2 : 1]);
-    parallel_ranges(threads_, count_, 16,
-                    [=, backward = backward_, scale = scale_](std::int64_t begin, std::int64_t end) {
-                      if (backward) {
-#pragma omp simd
-                        for (std::int64_t i = begin; i < end; ++i) {
-                          const float gradient = in[i];  // read unconditionally, otherwise the loop is not vectorised
-                          out[i] = kept[i] > 0 ? gradient * scale : 0.f;
-                        }
-                      } else {
-#pragma omp simd
-                        for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] < 0 ? 0.f : in[i];  // NaN stays NaN
-                      }
-                    });
+  void execute(std::span<void* const> pointers, void*) override {
+    if (backward_) {
+      const auto args = args_of<ReluBackward>(pointers);
+      backward(static_cast<const float*>(args.dy), static_cast<const float*>(args.y), static_cast<float*>(args.dx));
+    } else {
+      const auto args = args_of<ReluForward>(pointers);
+      forward(static_cast<const float*>(args.x), static_cast<float*>(args.y));
+    }
   }
 
  private:
+  void forward(const float* x, float* y) const {
+    parallel_ranges(threads_, count_, 16, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] < 0 ? 0.f : x[i];  // NaN stays NaN
+    });
+  }
+  void backward(const float* dy, const float* y, float* dx) const {
+    parallel_ranges(threads_, count_, 16, [=, scale = scale_](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float gradient = dy[i];  // read unconditionally, otherwise the loop is not vectorised
+        dx[i] = y[i] > 0 ? gradient * scale : 0.f;
+      }
+    });
+  }
+
   bool backward_;
   float scale_;
   std::int64_t count_ = 0;

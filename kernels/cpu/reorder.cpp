@@ -9,6 +9,7 @@
 #include "kernels/cpu/dnnl_op.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/low_float.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -71,14 +72,15 @@ class ReorderOp : public HostOp {
   std::size_t workspace_bytes() const override { return converted_bytes_ + (call_ ? call_->scratchpad_bytes() : 0); }
   std::string implementation() const override { return implementation_; }
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const void* src = args[0];
-    void* dst = args[1];
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Reorder>(pointers);
+    const void* src = args.src;
+    void* dst = args.dst;
     if (same_order_) return copy(src, dst);
     char* scratchpad = static_cast<char*>(workspace) + converted_bytes_;
     const auto reorder = [&](const void* from, void* to) {
-      void* const pointers[] = {const_cast<void*>(from), to};
-      call_->run(threads_, pointers, scratchpad);
+      void* const both[] = {const_cast<void*>(from), to};
+      call_->run(threads_, both, scratchpad);
     };
     if (src_ == DType::f64) {
       convert<double, float>(threads_, src, workspace, count_);

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels {
@@ -45,14 +46,15 @@ class OptimizerOp : public HostOp {
       : desc_(d), threads_(threads_for(options.threads, d.count * 12)) {}
   std::string implementation() const override { return "own:simd"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    float* weights = static_cast<float*>(args[0]);
-    const float* gradients = static_cast<const float*>(args[1]);
-    float* first = static_cast<float*>(args[2]);
-    float* second = static_cast<float*>(args[3]);
-    const auto* groups = static_cast<const std::uint8_t*>(args[4]);
-    const UpdateInputs& update = static_cast<const StepInputs*>(args[5])->update;
-    StepResults& results = *static_cast<StepResults*>(args[6]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<OptimizerUpdate>(pointers);
+    float* weights = static_cast<float*>(args.weights);
+    const float* gradients = static_cast<const float*>(args.gradients);
+    float* first = static_cast<float*>(args.first_state);
+    float* second = static_cast<float*>(args.second_state);
+    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
+    const UpdateInputs& update = static_cast<const StepInputs*>(args.inputs)->update;
+    StepResults& results = *static_cast<StepResults*>(args.results);
     if (results.skip != 0) return;
     const float clip = results.clip;
     const std::int64_t number = number_of(update, results);
@@ -83,9 +85,10 @@ class MovingAverageOp : public HostOp {
         threads_(threads_for(options.threads, d.count * 8)) {}
   std::string implementation() const override { return "own:simd"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float* x = static_cast<const float*>(args[0]);
-    float* average = static_cast<float*>(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MovingAverage>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    float* average = static_cast<float*>(args.average);
     parallel_ranges(threads_, count_, 16, [=, step = step_](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) average[i] += step * (x[i] - average[i]);
@@ -118,9 +121,10 @@ class GradNormPartialsOp : public HostOp {
       : count_(d.count), threads_(threads_for(options.threads, d.count * 4)) {}
   std::string implementation() const override { return "own:simd"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float* x = static_cast<const float*>(args[0]);
-    double* partials = static_cast<double*>(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormPartials>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    double* partials = static_cast<double*>(args.partials);
     parallel_ranges(threads_, count_, kNormBlock, [=](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; at += kNormBlock)
         partials[at / kNormBlock] = sum_of_squares(x + at, std::min(kNormBlock, end - at));
@@ -136,10 +140,11 @@ class GradNormFinishOp : public HostOp {
  public:
   explicit GradNormFinishOp(const GradNormFinish& d) : blocks_(d.blocks) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* partials = static_cast<const double*>(args[0]);
-    const StepInputs& step = *static_cast<const StepInputs*>(args[1]);
-    StepResults& results = *static_cast<StepResults*>(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormFinish>(pointers);
+    const double* partials = static_cast<const double*>(args.partials);
+    const StepInputs& step = *static_cast<const StepInputs*>(args.inputs);
+    StepResults& results = *static_cast<StepResults*>(args.results);
     double sum = 0;
     for (std::int64_t i = 0; i < blocks_; ++i) sum += partials[i];
     const bool finite = std::isfinite(sum);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/host/host_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 #include "kernels/reference/window_axis.h"
 
@@ -53,9 +54,10 @@ class Forward final : public AvgPoolOp<AvgPool2dForward> {
  public:
   explicit Forward(const AvgPool2dForward& desc) : AvgPoolOp(desc, {desc.x, desc.y}, 0, 1) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* y = f64(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AvgPool2dForward>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
     std::fill_n(y, shape(1).numel(), 0.0);
     each_pair([&](std::int64_t input, std::int64_t output) { y[output] += x[input] / cells(); });
   }
@@ -65,9 +67,10 @@ class Backward final : public AvgPoolOp<AvgPool2dBackward> {
  public:
   explicit Backward(const AvgPool2dBackward& desc) : AvgPoolOp(desc, {desc.dy, desc.dx}, 1, 0) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* dy = f64(args[0]);
-    double* dx = f64(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AvgPool2dBackward>(pointers);
+    const double* dy = f64(args.dy);
+    double* dx = f64(args.dx);
     std::fill_n(dx, shape(1).numel(), 0.0);
     each_pair([&](std::int64_t input, std::int64_t output) { dx[input] += dy[output] / cells(); });
   }

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 
 namespace dp::kernels::reference {
@@ -64,9 +65,10 @@ class MomentsOp final : public NormOp<BatchNormMoments> {
     require(desc.eps.value_or(0) >= 0, "eps must not be negative");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* moments = f64(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormMoments>(pointers);
+    const double* x = f64(args.x);
+    double* moments = f64(args.moments);
     moments[0] = count();
     for (std::int64_t c = 0; c < channels_; ++c) {
       double mean = 0, squares = 0;
@@ -75,7 +77,7 @@ class MomentsOp final : public NormOp<BatchNormMoments> {
       moments[1 + c] = mean;
       moments[1 + channels_ + c] = squares;
     }
-    if (desc_.eps) write_stats(merged(moments, channels_, 1), *desc_.eps, f64(args[2]));
+    if (desc_.eps) write_stats(merged(moments, channels_, 1), *desc_.eps, f64(args.stats));
   }
 };
 
@@ -87,8 +89,9 @@ class MergeOp final : public ReferenceOp<BatchNormMerge> {
     require(desc.eps >= 0, "eps must not be negative");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    write_stats(merged(f64(args[0]), desc_.channels, desc_.parts), desc_.eps, f64(args[1]));
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormMerge>(pointers);
+    write_stats(merged(f64(args.moments), desc_.channels, desc_.parts), desc_.eps, f64(args.stats));
   }
 };
 
@@ -102,10 +105,11 @@ class TrackOp final : public ReferenceOp<BatchNormTrack> {
     }
   }
 
-  void execute(std::span<void* const> args, void*) override {
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormTrack>(pointers);
     for (const BatchNormTrack::Norm& norm : desc_.norms) {
-      const Merged all = merged(f64(args[0]) + norm.moments, norm.channels, desc_.parts);
-      double *mean = f64(args[1]) + norm.mean, *variance = f64(args[1]) + norm.variance;
+      const Merged all = merged(f64(args.moments) + norm.moments, norm.channels, desc_.parts);
+      double *mean = f64(args.running) + norm.mean, *variance = f64(args.running) + norm.variance;
       for (std::size_t c = 0; c < all.mean.size(); ++c) {
         if (!(all.count > 0) || !std::isfinite(all.mean[c]) || !std::isfinite(all.squares[c])) continue;
         const double unbiased = all.count > 1 ? all.squares[c] / (all.count - 1) : 0;
@@ -123,9 +127,10 @@ class RunningOp final : public ReferenceOp<BatchNormRunning> {
     require(desc.eps >= 0, "eps must not be negative");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *mean = f64(args[0]), *variance = f64(args[1]);
-    double* stats = f64(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormRunning>(pointers);
+    const double *mean = f64(args.mean), *variance = f64(args.variance);
+    double* stats = f64(args.stats);
     stats[0] = 0;
     for (std::int64_t c = 0; c < desc_.channels; ++c) {
       stats[1 + c] = mean[c];
@@ -138,10 +143,11 @@ class ForwardOp final : public NormOp<BatchNormForward> {
  public:
   explicit ForwardOp(const BatchNormForward& desc) : NormOp(desc) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *x = f64(args[0]), *stats = f64(args[1]), *weight = f64(args[2]), *bias = f64(args[3]);
-    const double* addend = f64(args[4]);
-    double* y = f64(args[5]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormForward>(pointers);
+    const double *x = f64(args.x), *stats = f64(args.stats), *weight = f64(args.weight), *bias = f64(args.bias);
+    const double* addend = f64(args.addend);
+    double* y = f64(args.y);
     for (std::int64_t c = 0; c < channels_; ++c)
       each_of(c, [&](std::int64_t i) {
         double value = (x[i] - stats[1 + c]) * stats[1 + channels_ + c] * weight[c] + bias[c];
@@ -155,9 +161,10 @@ class BackwardSumsOp final : public NormOp<BatchNormBackwardSums> {
  public:
   explicit BackwardSumsOp(const BatchNormBackwardSums& desc) : NormOp(desc) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *dy = f64(args[0]), *dy2 = f64(args[1]), *x = f64(args[2]), *y = f64(args[3]), *stats = f64(args[4]);
-    double *sums = f64(args[5]), *dweight = f64(args[6]), *dbias = f64(args[7]), *dz = f64(args[8]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormBackwardSums>(pointers);
+    const double *dy = f64(args.dy), *dy2 = f64(args.dy2), *x = f64(args.x), *y = f64(args.y), *stats = f64(args.stats);
+    double *sums = f64(args.sums), *dweight = f64(args.dweight), *dbias = f64(args.dbias), *dz = f64(args.dz);
     for (std::int64_t c = 0; c < channels_; ++c) {
       double sum = 0, product = 0;
       each_of(c, [&](std::int64_t i) {
@@ -179,10 +186,11 @@ class BackwardOp final : public NormOp<BatchNormBackward> {
     require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *dy = f64(args[0]), *x = f64(args[1]), *y = f64(args[2]), *stats = f64(args[3]);
-    const double *weight = f64(args[4]), *sums = f64(args[5]);
-    double* dx = f64(args[6]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormBackward>(pointers);
+    const double *dy = f64(args.dz), *x = f64(args.x), *y = f64(args.y), *stats = f64(args.stats);
+    const double *weight = f64(args.weight), *sums = f64(args.sums);
+    double* dx = f64(args.dx);
     for (std::int64_t c = 0; c < channels_; ++c) {
       double sum = 0, product = 0;
       for (int part = 0; part < desc_.parts; ++part) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 #include "kernels/reference/strided.h"
 #include "kernels/reference/window_axis.h"
@@ -58,9 +59,10 @@ class Forward final : public ConvOp<Conv2dForward> {
  public:
   explicit Forward(const Conv2dForward& desc) : ConvOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *x = f64(args[0]), *w = f64(args[1]), *b = f64(args[2]);
-    double* y = f64(args[3]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Conv2dForward>(pointers);
+    const double *x = f64(args.x), *w = f64(args.w), *b = f64(args.b);
+    double* y = f64(args.y);
     const std::int64_t count = batch_ * out_ * plane();
     for (std::int64_t i = 0; i < count; ++i) y[i] = desc_.bias ? b[i / plane() % out_] : 0;
     for_each_row([&](std::int64_t weight, std::int64_t from, std::int64_t to, std::int64_t cells) {
@@ -75,9 +77,10 @@ class BackwardData final : public ConvOp<Conv2dBackwardData> {
  public:
   explicit BackwardData(const Conv2dBackwardData& desc) : ConvOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *dy = f64(args[0]), *w = f64(args[1]);
-    double* dx = f64(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Conv2dBackwardData>(pointers);
+    const double *dy = f64(args.dy), *w = f64(args.w);
+    double* dx = f64(args.dx);
     std::fill_n(dx, batch_ * in_ * rows_.input * cols_.input, 0.0);
     for_each_row([&](std::int64_t weight, std::int64_t to, std::int64_t from, std::int64_t cells) {
       add_scaled(dx + to, stride(), dy + from, 1, w[weight], cells);
@@ -89,9 +92,10 @@ class BackwardWeights final : public ConvOp<Conv2dBackwardWeights> {
  public:
   explicit BackwardWeights(const Conv2dBackwardWeights& desc) : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *x = f64(args[0]), *dy = f64(args[1]);
-    double *dw = f64(args[2]), *db = f64(args[3]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Conv2dBackwardWeights>(pointers);
+    const double *x = f64(args.x), *dy = f64(args.dy);
+    double *dw = f64(args.dw), *db = f64(args.db);
     std::fill_n(dw, tensors_[2].shape.numel(), 0.0);
     for_each_row([&](std::int64_t weight, std::int64_t from, std::int64_t grad, std::int64_t cells) {
       dw[weight] += dot(dy + grad, x + from, stride(), cells);

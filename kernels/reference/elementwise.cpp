@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/dropout_mask.h"
 #include "kernels/reference/reference_op.h"
 
@@ -10,9 +11,10 @@ class ReluForwardOp final : public ReferenceOp<ReluForward> {
  public:
   explicit ReluForwardOp(const ReluForward& desc) : ReferenceOp(desc, {desc.x}) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* y = f64(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ReluForward>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
     for (std::int64_t i = 0; i < shape(0).numel(); ++i) y[i] = x[i] < 0 ? 0 : x[i];  // NaN stays NaN
   }
 };
@@ -21,9 +23,10 @@ class ReluBackwardOp final : public ReferenceOp<ReluBackward> {
  public:
   explicit ReluBackwardOp(const ReluBackward& desc) : ReferenceOp(desc, {desc.x}) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *dy = f64(args[0]), *y = f64(args[1]);
-    double* dx = f64(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ReluBackward>(pointers);
+    const double *dy = f64(args.dy), *y = f64(args.y);
+    double* dx = f64(args.dx);
     for (std::int64_t i = 0; i < shape(0).numel(); ++i) dx[i] = y[i] > 0 ? dy[i] * static_cast<double>(desc_.scale) : 0;
   }
 };
@@ -32,9 +35,10 @@ class AddOp final : public ReferenceOp<AddForward> {
  public:
   explicit AddOp(const AddForward& desc) : ReferenceOp(desc, {desc.x}) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *a = f64(args[0]), *b = f64(args[1]);
-    double* y = f64(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AddForward>(pointers);
+    const double *a = f64(args.a), *b = f64(args.b);
+    double* y = f64(args.y);
     for (std::int64_t i = 0; i < shape(0).numel(); ++i) {
       const double sum = a[i] + b[i];
       y[i] = desc_.relu && sum < 0 ? 0 : sum;
@@ -49,11 +53,12 @@ class DropoutOp final : public ReferenceOp<DropoutApply> {
     require(legal(desc.dropout), "p must lie in [0, 1)");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* y = f64(args[1]);
-    const auto* samples = static_cast<const std::int64_t*>(args[2]);
-    const auto& inputs = *static_cast<const StepInputs*>(args[3]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<DropoutApply>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
+    const auto* samples = static_cast<const std::int64_t*>(args.samples);
+    const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
     const std::int64_t per_sample = shape(0).without_first().numel();
     for (std::int64_t n = 0, at = 0; n < shape(0)[0]; ++n)
       for (std::int64_t element = 0; element < per_sample; ++element, ++at)
@@ -65,8 +70,9 @@ class FillOp final : public ReferenceOp<Fill> {
  public:
   explicit FillOp(const Fill& desc) : ReferenceOp(desc, {}) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    if (desc_.bytes) std::memset(args[0], 0, desc_.bytes);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Fill>(pointers);
+    if (desc_.bytes) std::memset(args.dst, 0, desc_.bytes);
   }
 };
 
@@ -76,9 +82,10 @@ class AccumulateOp final : public ReferenceOp<Accumulate> {
     require(desc.count >= 0, "the count is negative");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* y = f64(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Accumulate>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
     for (std::int64_t i = 0; i < desc_.count; ++i) y[i] += x[i];
   }
 };

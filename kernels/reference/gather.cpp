@@ -1,5 +1,6 @@
 #include "dp/random.h"
 #include "kernels/crop.h"
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 #include "kernels/step_state.h"
 
@@ -12,10 +13,11 @@ class GatherOp final : public ReferenceOp<GatherImages> {
     require(shape(0).rank() == 4, "writes a tensor of four dimensions");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const auto* samples = static_cast<const std::int64_t*>(args[0]);
-    const auto& inputs = *static_cast<const GatherInputs*>(args[1]);
-    double* x = f64(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GatherImages>(pointers);
+    const auto* samples = static_cast<const std::int64_t*>(args.samples);
+    const auto& inputs = *static_cast<const GatherInputs*>(args.inputs);
+    double* x = f64(args.x);
     const std::int64_t channels = shape(0)[1], rows = shape(0)[2], cols = shape(0)[3];
     for (std::int64_t n = 0; n < shape(0)[0]; ++n) {
       Random random(inputs.seed, RandomUse::augment, inputs.epoch, static_cast<std::uint64_t>(samples[n]));

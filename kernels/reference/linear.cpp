@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 
 namespace dp::kernels::reference {
@@ -25,9 +26,10 @@ class Forward final : public LinearOp<LinearForward> {
  public:
   explicit Forward(const LinearForward& desc) : LinearOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *x = f64(args[0]), *w = f64(args[1]), *b = f64(args[2]);
-    double* y = f64(args[3]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<LinearForward>(pointers);
+    const double *x = f64(args.x), *w = f64(args.w), *b = f64(args.b);
+    double* y = f64(args.y);
     for (std::int64_t n = 0; n < batch_; ++n)
       for (std::int64_t o = 0; o < out_; ++o) {
         double sum = desc_.bias ? b[o] : 0;
@@ -41,9 +43,10 @@ class BackwardData final : public LinearOp<LinearBackwardData> {
  public:
   explicit BackwardData(const LinearBackwardData& desc) : LinearOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *dy = f64(args[0]), *w = f64(args[1]);
-    double* dx = f64(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<LinearBackwardData>(pointers);
+    const double *dy = f64(args.dy), *w = f64(args.w);
+    double* dx = f64(args.dx);
     std::fill_n(dx, batch_ * in_, 0.0);
     for (std::int64_t n = 0; n < batch_; ++n)
       for (std::int64_t o = 0; o < out_; ++o)
@@ -55,9 +58,10 @@ class BackwardWeights final : public LinearOp<LinearBackwardWeights> {
  public:
   explicit BackwardWeights(const LinearBackwardWeights& desc) : LinearOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double *x = f64(args[0]), *dy = f64(args[1]);
-    double *dw = f64(args[2]), *db = f64(args[3]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<LinearBackwardWeights>(pointers);
+    const double *x = f64(args.x), *dy = f64(args.dy);
+    double *dw = f64(args.dw), *db = f64(args.db);
     std::fill_n(dw, out_ * in_, 0.0);
     if (desc_.bias) std::fill_n(db, out_, 0.0);
     for (std::int64_t n = 0; n < batch_; ++n)

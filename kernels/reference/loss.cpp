@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 #include "kernels/step_state.h"
 
@@ -16,15 +17,16 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
                                                       ")");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const auto* labels = static_cast<const std::int32_t*>(args[1]);
-    const auto& inputs = *static_cast<const StepInputs*>(args[2]);
-    double* dlogits = f64(args[3]);
-    auto& results = *static_cast<StepResults*>(args[4]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<SoftmaxCrossEntropy>(pointers);
+    const auto* labels = static_cast<const std::int32_t*>(args.labels);
+    const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
+    double* dlogits = f64(args.dlogits);
+    auto& results = *static_cast<StepResults*>(args.results);
     const double scale = static_cast<double>(inputs.loss_scale) *
-                         (desc_.scaled ? static_cast<double>(static_cast<const LossScaler*>(args[5])->scale) : 1);
+                         (desc_.scaled ? static_cast<double>(static_cast<const LossScaler*>(args.scaler)->scale) : 1);
     for (std::int64_t n = 0; n < desc_.batch; ++n) {
-      const double* logits = f64(args[0]) + n * desc_.classes;
+      const double* logits = f64(args.logits) + n * desc_.classes;
       const double loss = sample(logits, labels[n], inputs, scale, dlogits ? dlogits + n * desc_.classes : nullptr);
       const std::int64_t better = classes_before(logits, labels[n]);
       if (dlogits != nullptr && !std::isfinite(loss)) {

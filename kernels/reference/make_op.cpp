@@ -9,25 +9,27 @@ namespace {
 
 // An output of an op that may have a 16-bit type.
 struct Written {
-  std::size_t argument = 0;
+  Position argument;
   TensorDesc tensor;
 };
-std::vector<Written> written_by(const Conv2dForward& d) { return {{3, d.y}}; }
-std::vector<Written> written_by(const Conv2dBackwardData& d) { return {{2, d.dx}}; }
-std::vector<Written> written_by(const LinearForward& d) { return {{3, d.y}}; }
-std::vector<Written> written_by(const LinearBackwardData& d) { return {{2, d.dx}}; }
-std::vector<Written> written_by(const ReluForward& d) { return {{1, d.x}}; }
-std::vector<Written> written_by(const ReluBackward& d) { return {{2, d.x}}; }
-std::vector<Written> written_by(const MaxPool2dForward& d) { return {{1, d.y}}; }
-std::vector<Written> written_by(const MaxPool2dBackward& d) { return {{2, d.dx}}; }
-std::vector<Written> written_by(const AvgPool2dForward& d) { return {{1, d.y}}; }
-std::vector<Written> written_by(const AvgPool2dBackward& d) { return {{1, d.dx}}; }
-std::vector<Written> written_by(const AddForward& d) { return {{2, d.x}}; }
-std::vector<Written> written_by(const BatchNormForward& d) { return {{5, d.x}}; }
-std::vector<Written> written_by(const BatchNormBackwardSums& d) { return {{8, d.x}}; }
-std::vector<Written> written_by(const BatchNormBackward& d) { return {{6, d.x}}; }
-std::vector<Written> written_by(const DropoutApply& d) { return {{1, d.x}}; }
-std::vector<Written> written_by(const Reorder& d) { return {{1, d.dst}}; }
+std::vector<Written> written_by(const Conv2dForward& d) { return {{positions<Conv2dForward>().y, d.y}}; }
+std::vector<Written> written_by(const Conv2dBackwardData& d) { return {{positions<Conv2dBackwardData>().dx, d.dx}}; }
+std::vector<Written> written_by(const LinearForward& d) { return {{positions<LinearForward>().y, d.y}}; }
+std::vector<Written> written_by(const LinearBackwardData& d) { return {{positions<LinearBackwardData>().dx, d.dx}}; }
+std::vector<Written> written_by(const ReluForward& d) { return {{positions<ReluForward>().y, d.x}}; }
+std::vector<Written> written_by(const ReluBackward& d) { return {{positions<ReluBackward>().dx, d.x}}; }
+std::vector<Written> written_by(const MaxPool2dForward& d) { return {{positions<MaxPool2dForward>().y, d.y}}; }
+std::vector<Written> written_by(const MaxPool2dBackward& d) { return {{positions<MaxPool2dBackward>().dx, d.dx}}; }
+std::vector<Written> written_by(const AvgPool2dForward& d) { return {{positions<AvgPool2dForward>().y, d.y}}; }
+std::vector<Written> written_by(const AvgPool2dBackward& d) { return {{positions<AvgPool2dBackward>().dx, d.dx}}; }
+std::vector<Written> written_by(const AddForward& d) { return {{positions<AddForward>().y, d.x}}; }
+std::vector<Written> written_by(const BatchNormForward& d) { return {{positions<BatchNormForward>().y, d.x}}; }
+std::vector<Written> written_by(const BatchNormBackwardSums& d) {
+  return {{positions<BatchNormBackwardSums>().dz, d.x}};
+}
+std::vector<Written> written_by(const BatchNormBackward& d) { return {{positions<BatchNormBackward>().dx, d.x}}; }
+std::vector<Written> written_by(const DropoutApply& d) { return {{positions<DropoutApply>().y, d.x}}; }
+std::vector<Written> written_by(const Reorder& d) { return {{positions<Reorder>().dst, d.dst}}; }
 template <typename Desc>
 std::vector<Written> written_by(const Desc&) {
   return {};
@@ -45,7 +47,7 @@ class RoundedOp final : public HostOp {
   void execute(std::span<void* const> args, void* workspace) override {
     op_->execute(args, workspace);
     for (const Written& each : written_) {
-      auto* const values = static_cast<double*>(args[each.argument]);
+      auto* const values = static_cast<double*>(arg_at(args, each.argument));
       if (values == nullptr) continue;
       for (std::int64_t i = 0; i < each.tensor.shape.numel(); ++i) values[i] = rounded(values[i], each.tensor.type);
     }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/dropout_mask.h"
 #include "kernels/reference/reference_op.h"
 #include "kernels/reference/window_axis.h"
@@ -36,12 +37,13 @@ class Forward final : public PoolOp<MaxPool2dForward> {
  public:
   explicit Forward(const MaxPool2dForward& desc) : PoolOp(desc, {desc.x, desc.y}, 0, 1) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* y = f64(args[1]);
-    auto* mask = desc_.training ? static_cast<std::uint8_t*>(args[2]) : nullptr;
-    const auto* samples = static_cast<const std::int64_t*>(args[3]);
-    const auto* inputs = static_cast<const StepInputs*>(args[4]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dForward>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
+    auto* mask = desc_.training ? static_cast<std::uint8_t*>(args.mask) : nullptr;
+    const auto* samples = static_cast<const std::int64_t*>(args.samples);
+    const auto* inputs = static_cast<const StepInputs*>(args.inputs);
     const bool dropout = desc_.training && desc_.dropout;
     const std::int64_t per_sample = tensors_[1].shape.without_first().numel();
     for (std::int64_t plane = 0, at = 0; plane < planes_; ++plane)
@@ -83,10 +85,11 @@ class Backward final : public PoolOp<MaxPool2dBackward> {
  public:
   explicit Backward(const MaxPool2dBackward& desc) : PoolOp(desc, {desc.dy, desc.dx}, 1, 0) {}
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* dy = f64(args[0]);
-    const auto* mask = static_cast<const std::uint8_t*>(args[1]);
-    double* dx = f64(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dBackward>(pointers);
+    const double* dy = f64(args.dy);
+    const auto* mask = static_cast<const std::uint8_t*>(args.mask);
+    double* dx = f64(args.dx);
     const double scale = desc_.dropout ? dropout_scale(*desc_.dropout) : 1;
     const int kernel = desc_.window.kernel;
     std::fill_n(dx, planes_ * rows_.input * cols_.input, 0.0);

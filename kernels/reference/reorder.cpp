@@ -1,3 +1,4 @@
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 
 namespace dp::kernels::reference {
@@ -11,11 +12,12 @@ class ReorderOp final : public ReferenceOp<Reorder> {
     require(is_float(desc.src.type) && is_float(desc.dst.type), "the element types are float32 and float64");
   }
 
-  void execute(std::span<void* const> args, void*) override {
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Reorder>(pointers);
     if (desc_.src.type == DType::f32)
-      copy_to(static_cast<const float*>(args[0]), args[1]);
+      copy_to(static_cast<const float*>(args.src), args.dst);
     else
-      copy_to(static_cast<const double*>(args[0]), args[1]);
+      copy_to(static_cast<const double*>(args.src), args.dst);
   }
 
  private:

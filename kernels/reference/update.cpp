@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/op_args.h"
 #include "kernels/reference/reference_op.h"
 #include "kernels/step_state.h"
 
@@ -34,26 +35,27 @@ class OptimizerOp final : public ReferenceOp<OptimizerUpdate> {
     require(desc.count >= 0, "the count is negative");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    double* weights = f64(args[0]);
-    const double* gradients = f64(args[1]);
-    const auto* groups = static_cast<const std::uint8_t*>(args[4]);
-    const UpdateInputs& inputs = static_cast<const StepInputs*>(args[5])->update;
-    auto& results = *static_cast<StepResults*>(args[6]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<OptimizerUpdate>(pointers);
+    double* weights = f64(args.weights);
+    const double* gradients = f64(args.gradients);
+    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
+    const UpdateInputs& inputs = static_cast<const StepInputs*>(args.inputs)->update;
+    auto& results = *static_cast<StepResults*>(args.results);
     if (results.skip) return;
     for (std::int64_t i = 0; i < desc_.count; ++i) {
       const UpdateInputs::Group& group = inputs.groups[groups ? groups[i / kGroupElements] : 0];
       const double gradient = static_cast<double>(results.clip) * gradients[i];
-      double* const first = args[2] ? f64(args[2]) + i : nullptr;
+      double* const first = args.first_state ? f64(args.first_state) + i : nullptr;
       switch (desc_.rule) {
         case UpdateRule::sgd: weights[i] = sgd(group, inputs.constants.sgd, gradient, weights[i], first); break;
         case UpdateRule::adamw:
-          weights[i] = adamw(group, inputs.constants.adamw, gradient, weights[i], *first, f64(args[3])[i],
+          weights[i] = adamw(group, inputs.constants.adamw, gradient, weights[i], *first, f64(args.second_state)[i],
                              static_cast<double>(number_of(inputs, results)));
           break;
       }
       if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
-      if (desc_.copy) f64(args[7])[i] = rounded(weights[i], *desc_.copy);
+      if (desc_.copy) f64(args.copy)[i] = rounded(weights[i], *desc_.copy);
     }
   }
 };
@@ -65,9 +67,10 @@ class MovingAverageOp final : public ReferenceOp<MovingAverage> {
     require(desc.decay >= 0 && desc.decay <= 1, "the decay must lie in [0, 1]");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* average = f64(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MovingAverage>(pointers);
+    const double* x = f64(args.x);
+    double* average = f64(args.average);
     for (std::int64_t i = 0; i < desc_.count; ++i) average[i] += (1 - desc_.decay) * (x[i] - average[i]);
   }
 };
@@ -78,9 +81,10 @@ class GradNormPartialsOp final : public ReferenceOp<GradNormPartials> {
     require(desc.count >= 0, "the count is negative");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* x = f64(args[0]);
-    double* partials = f64(args[1]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormPartials>(pointers);
+    const double* x = f64(args.x);
+    double* partials = f64(args.partials);
     for (std::int64_t begin = 0; begin < desc_.count; begin += kNormBlock) {
       double sum = 0;
       for (std::int64_t i = begin; i < std::min(desc_.count, begin + kNormBlock); ++i) sum += x[i] * x[i];
@@ -95,14 +99,15 @@ class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
     require(desc.blocks >= 0, "the number of blocks is negative");
   }
 
-  void execute(std::span<void* const> args, void*) override {
-    const double* partials = f64(args[0]);
-    const auto& inputs = *static_cast<const StepInputs*>(args[1]);
-    auto& results = *static_cast<StepResults*>(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormFinish>(pointers);
+    const double* partials = f64(args.partials);
+    const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
+    auto& results = *static_cast<StepResults*>(args.results);
     double sum = 0;
     for (std::int64_t i = 0; i < desc_.blocks; ++i) sum += partials[i];
     const bool finite = std::isfinite(sum);
-    auto* const scaler = desc_.scaling ? static_cast<LossScaler*>(args[3]) : nullptr;
+    auto* const scaler = desc_.scaling ? static_cast<LossScaler*>(args.scaler) : nullptr;
     const double scale = scaler ? static_cast<double>(scaler->scale) : 1;
     results.grad_norm = std::sqrt(sum) / scale;
     double clip = 1;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "host/rank_group.h"
+#include "kernels/op_args.h"
 #include "support/catch.h"
 
 using namespace dp;

@@ -20,11 +20,11 @@ void MovingAverage::restart() {
 }
 
 void MovingAverage::update() {
-  void* const values[] = {master_.values(), values_->data()};
-  update_values_->run(master_.compute(), values, nullptr);
-  if (!buffers_) return;
-  void* const buffers[] = {master_.buffers(), buffers_->data()};
-  update_buffers_->run(master_.compute(), buffers, nullptr);
+  kernels::run_op<kernels::MovingAverage>(*update_values_, master_.compute(),
+                                          {.x = master_.values(), .average = values_->data()});
+  if (buffers_)
+    kernels::run_op<kernels::MovingAverage>(*update_buffers_, master_.compute(),
+                                            {.x = master_.buffers(), .average = buffers_->data()});
 }
 
 void MovingAverage::swap() {

@@ -59,7 +59,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
     if (auto own = make_winograd(Conv2dForward{x, w, y, d.window, d.bias, d.relu}, options)) return own;
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_forward(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
-  d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(2);
+  d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(positions<Conv2dForward>().b);
   op->output(DNNL_ARG_DST, pd.dst_desc()).tensors_are({x, w, y});
   return op;
 }
@@ -106,7 +106,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
   op->input(DNNL_ARG_SRC, pd.src_desc())
       .input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
       .output(DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc());
-  d.bias ? op->output(DNNL_ARG_DIFF_BIAS, bias) : op->skip(3);
+  d.bias ? op->output(DNNL_ARG_DIFF_BIAS, bias) : op->skip(positions<Conv2dBackwardWeights>().db);
   op->tensors_are({x, dy, dw});
   return op;
 }

@@ -1,4 +1,5 @@
 #include "kernels/cpu/conv/conv_thin.h"
+#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <cstring>
@@ -101,9 +102,10 @@ class ThinBackwardWeights : public HostOp {
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(threads_ * sums_) * sizeof(float); }
   std::string implementation() const override { return "own:thin"; }
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float* x = static_cast<const float*>(args[0]);
-    const float* dy = static_cast<const float*>(args[1]);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dBackwardWeights>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    const float* dy = static_cast<const float*>(args.dy);
     float* all = static_cast<float*>(workspace);
     std::memset(all, 0, workspace_bytes());
     // One fixed range of images per thread, so that results depend only on the number of threads.
@@ -115,8 +117,8 @@ class ThinBackwardWeights : public HostOp {
     for (int t = 1; t < threads_; ++t)
       for (std::int64_t i = 0; i < sums_; ++i) all[i] += all[t * sums_ + i];
 
-    float* dw = static_cast<float*>(args[2]);
-    float* db = args.size() > 3 ? static_cast<float*>(args[3]) : nullptr;
+    float* dw = static_cast<float*>(args.dw);
+    float* db = static_cast<float*>(args.db);
     std::memset(dw, 0, tensors_[2].layout.bytes);
     for (std::int64_t o = 0; o < dy_.c; ++o) {
       const float* block = all + o / dy_.block * dy_.block * (taps_ + 1) + o % dy_.block;

@@ -1,4 +1,5 @@
 #include "kernels/cpu/conv/winograd_conv.h"
+#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <atomic>
@@ -71,15 +72,26 @@ class ImagesOp : public WinogradOp {
     runs_at_ = reserve(threads_ * (taken(nullptr).floats() + products(nullptr).floats()));
   }
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float *from = static_cast<const float*>(args[0]), *w = static_cast<const float*>(args[1]);
-    float *to = static_cast<float*>(args[call_.data ? 2 : 3]), *memory = static_cast<float*>(workspace);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    if (call_.data) {
+      const auto args = args_of<Conv2dBackwardData>(pointers);
+      convolve(args.dy, args.w, nullptr, args.dx, workspace);
+    } else {
+      const auto args = args_of<Conv2dForward>(pointers);
+      convolve(args.x, args.w, args.b, args.y, workspace);
+    }
+  }
+
+ private:
+  void convolve(const void* images, const void* kernel, const void* bias_of_y, void* results, void* workspace) {
+    const float *from = static_cast<const float*>(images), *w = static_cast<const float*>(kernel);
+    float *to = static_cast<float*>(results), *memory = static_cast<float*>(workspace);
     omp_set_num_threads(1);  // per product, also if parallel_ranges uses no team
     const Matrices u = transformed(memory + transformed_at_);
     parallel_ranges(threads_, weights_.inputs, 1, [&](std::int64_t begin, std::int64_t end) {
       take_weights(weights_, w, call_.data, begin, end, u);
     });
-    const float* bias = call_.bias ? padded_bias(static_cast<const float*>(args[2]), memory + bias_at_) : nullptr;
+    const float* bias = call_.bias ? padded_bias(static_cast<const float*>(bias_of_y), memory + bias_at_) : nullptr;
     parallel_ranges(threads_, tiles_.count(), run_, [&](std::int64_t begin, std::int64_t end) {
       float* own = memory + runs_at_ + omp_get_thread_num() * (taken(nullptr).floats() + products(nullptr).floats());
       const Matrices v = taken(own), m = products(own + v.floats());
@@ -94,8 +106,6 @@ class ImagesOp : public WinogradOp {
     });
     check();
   }
-
- private:
   Matrices transformed(float* at) const { return {at, weights_.inputs, weights_.outputs}; }
   Matrices taken(float* at) const { return {at, run_, channels_of(from_)}; }
   Matrices products(float* at) const { return {at, run_, channels_of(to_)}; }
@@ -128,9 +138,10 @@ class WeightsOp : public WinogradOp {
     bias_at_ = reserve(2 * channels_of(dy_));  // doubles
   }
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float *x = static_cast<const float*>(args[0]), *dy = static_cast<const float*>(args[1]);
-    float *dw = static_cast<float*>(args[2]), *db = static_cast<float*>(args[3]);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dBackwardWeights>(pointers);
+    const float *x = static_cast<const float*>(args.x), *dy = static_cast<const float*>(args.dy);
+    float *dw = static_cast<float*>(args.dw), *db = static_cast<float*>(args.db);
     float* memory = static_cast<float*>(workspace);
     const Matrices v = inputs(memory + inputs_at_), g = gradients(memory + gradients_at_);
     const Matrices u = products(memory + products_at_);

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/norm/batch_norm_plane.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -44,12 +45,13 @@ class ForwardOp : public NormOp {
   ForwardOp(const BatchNormForward& d, const CpuOpOptions& options)
       : NormOp(d.x, 3, options), relu_(d.relu), add_(d.add) {}
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float* x = static_cast<const float*>(args[0]);
-    const double* stats = static_cast<const double*>(args[1]);
-    const float *weight = static_cast<const float*>(args[2]), *bias = static_cast<const float*>(args[3]);
-    const float* addend = add_ ? static_cast<const float*>(args[4]) : nullptr;
-    float* y = static_cast<float*>(args[5]);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormForward>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    const double* stats = static_cast<const double*>(args.stats);
+    const float *weight = static_cast<const float*>(args.weight), *bias = static_cast<const float*>(args.bias);
+    const float* addend = add_ ? static_cast<const float*>(args.addend) : nullptr;
+    float* y = static_cast<float*>(args.y);
     float *shift = static_cast<float*>(workspace), *scale = shift + channels_, *offset = scale + channels_;
     for (std::int64_t c = 0; c < view_.c; ++c) {
       const double mean = stats[1 + c], slope = weight[c] * stats[1 + view_.c + c];
@@ -73,13 +75,14 @@ class BackwardOp : public NormOp {
   BackwardOp(const BatchNormBackward& d, const CpuOpOptions& options)
       : NormOp(d.x, 4, options), parts_(d.parts), relu_(d.relu) {}
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float *dy = static_cast<const float*>(args[0]), *x = static_cast<const float*>(args[1]);
-    const float* y = relu_ ? static_cast<const float*>(args[2]) : nullptr;
-    const double* stats = static_cast<const double*>(args[3]);
-    const float* weight = static_cast<const float*>(args[4]);
-    const double* sums = static_cast<const double*>(args[5]);
-    float* dx = static_cast<float*>(args[6]);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormBackward>(pointers);
+    const float *dy = static_cast<const float*>(args.dz), *x = static_cast<const float*>(args.x);
+    const float* y = relu_ ? static_cast<const float*>(args.y) : nullptr;
+    const double* stats = static_cast<const double*>(args.stats);
+    const float* weight = static_cast<const float*>(args.weight);
+    const double* sums = static_cast<const double*>(args.sums);
+    float* dx = static_cast<float*>(args.dx);
     float* shift = static_cast<float*>(workspace);
     float *scale = shift + channels_, *slope = scale + channels_, *offset = slope + channels_;
     const double share = stats[0] > 0 ? 1 / stats[0] : 0;  // 0: running statistics, which do not depend on x

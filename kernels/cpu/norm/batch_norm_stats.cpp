@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/norm/batch_norm_plane.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -25,10 +26,11 @@ class MergeOp : public HostOp {
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(2 * desc_.channels) * sizeof(double); }
   std::string implementation() const override { return "own:double"; }
 
-  void execute(std::span<void* const> args, void* workspace) override {
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormMerge>(pointers);
     double* const merged = static_cast<double*>(workspace);
-    const double count = merge_parts(desc_.channels, desc_.parts, static_cast<const double*>(args[0]), merged);
-    write_stats(desc_.channels, count, merged, merged + desc_.channels, desc_.eps, static_cast<double*>(args[1]));
+    const double count = merge_parts(desc_.channels, desc_.parts, static_cast<const double*>(args.moments), merged);
+    write_stats(desc_.channels, count, merged, merged + desc_.channels, desc_.eps, static_cast<double*>(args.stats));
   }
 
  private:
@@ -43,11 +45,13 @@ class TrackOp : public HostOp {
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(2 * channels_) * sizeof(double); }
   std::string implementation() const override { return "own:double"; }
 
-  void execute(std::span<void* const> args, void* workspace) override {
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormTrack>(pointers);
     double* const mean = static_cast<double*>(workspace);
     for (const BatchNormTrack::Norm& norm : desc_.norms) {
-      const double *const moments = static_cast<const double*>(args[0]) + norm.moments, *squares = mean + norm.channels;
-      float* const running = static_cast<float*>(args[1]);
+      const double *const moments = static_cast<const double*>(args.moments) + norm.moments,
+                          *squares = mean + norm.channels;
+      float* const running = static_cast<float*>(args.running);
       const double count = merge_parts(norm.channels, desc_.parts, moments, mean);
       if (!(count > 0)) continue;
       const double divisor = count > 1 ? count - 1 : 1, own = norm.momentum, kept = 1 - own;
@@ -70,9 +74,10 @@ class RunningOp : public HostOp {
   explicit RunningOp(const BatchNormRunning& d) : desc_(d) {}
   std::string implementation() const override { return "own:double"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float *mean = static_cast<const float*>(args[0]), *variance = static_cast<const float*>(args[1]);
-    double* stats = static_cast<double*>(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormRunning>(pointers);
+    const float *mean = static_cast<const float*>(args.mean), *variance = static_cast<const float*>(args.variance);
+    double* stats = static_cast<double*>(args.stats);
     stats[0] = 0;
     for (std::int64_t c = 0; c < desc_.channels; ++c) {
       stats[1 + c] = mean[c];

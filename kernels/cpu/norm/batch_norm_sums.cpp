@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/norm/batch_norm_plane.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -50,9 +51,10 @@ class MomentsOp : public GroupedSums {
   MomentsOp(const BatchNormMoments& d, const CpuOpOptions& options) : GroupedSums(d.x, 1, options), eps_(d.eps) {}
   std::size_t workspace_bytes() const override { return sums_bytes(); }
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float* x = static_cast<const float*>(args[0]);
-    double* moments = static_cast<double*>(args[1]);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormMoments>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    double* moments = static_cast<double*>(args.moments);
     for_planes(workspace, [&](std::int64_t group, std::int64_t n, std::int64_t block, double* mean, double* squares) {
       add_moments(plane_, x + view_.at(n, block), count_of(n - groups_.begin(group)), mean, squares);
     });
@@ -65,7 +67,7 @@ class MomentsOp : public GroupedSums {
       merge_moments(view_.c, count_of(begin), mean, squares, count_of(groups_.begin(group + 1) - begin), part,
                     part + channels_);
     }
-    if (eps_) write_stats(view_.c, moments[0], mean, squares, *eps_, static_cast<double*>(args[2]));
+    if (eps_) write_stats(view_.c, moments[0], mean, squares, *eps_, static_cast<double*>(args.stats));
   }
 
  private:
@@ -82,11 +84,12 @@ class BackwardSumsOp : public GroupedSums {
     return sums_bytes() + static_cast<std::size_t>(channels_) * sizeof(float);
   }
 
-  void execute(std::span<void* const> args, void* workspace) override {
-    const float *dy = static_cast<const float*>(args[0]), *dy2 = static_cast<const float*>(args[1]);
-    const float *x = static_cast<const float*>(args[2]), *y = static_cast<const float*>(args[3]);
-    const double* stats = static_cast<const double*>(args[4]);
-    float* dz = static_cast<float*>(args[8]);
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormBackwardSums>(pointers);
+    const float *dy = static_cast<const float*>(args.dy), *dy2 = static_cast<const float*>(args.dy2);
+    const float *x = static_cast<const float*>(args.x), *y = static_cast<const float*>(args.y);
+    const double* stats = static_cast<const double*>(args.stats);
+    float* dz = static_cast<float*>(args.dz);
     float* shift = reinterpret_cast<float*>(sums_of(workspace, groups_.count));
     for (std::int64_t c = 0; c < channels_; ++c) shift[c] = c < view_.c ? static_cast<float>(stats[1 + c]) : 0.f;
     for_planes(workspace, [&](std::int64_t, std::int64_t n, std::int64_t block, double* sums, double* products) {
@@ -95,8 +98,8 @@ class BackwardSumsOp : public GroupedSums {
                                  dz == nullptr ? nullptr : dz + at};
       add_gradient_sums(plane_, tensors, shift + block * view_.block, sums, products);
     });
-    finish(stats, shift, workspace, static_cast<double*>(args[5]), static_cast<float*>(args[6]),
-           static_cast<float*>(args[7]));
+    finish(stats, shift, workspace, static_cast<double*>(args.sums), static_cast<float*>(args.dweight),
+           static_cast<float*>(args.dbias));
   }
 
  private:

@@ -5,6 +5,7 @@
 #include "kernels/cpu/dropout_plane.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/pool/max_pool_plane.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
@@ -42,18 +43,19 @@ class MaxPoolForwardOp : public HostOp {
   }
   std::string implementation() const override { return planes_.tiles() ? "own:tiles" : "own:windows"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float* x = static_cast<const float*>(args[0]);
-    float* y = static_cast<float*>(args[1]);
-    std::uint8_t* mask = training_ ? static_cast<std::uint8_t*>(args[2]) : nullptr;
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dForward>(pointers);
+    const float* x = static_cast<const float*>(args.x);
+    float* y = static_cast<float*>(args.y);
+    std::uint8_t* mask = training_ ? static_cast<std::uint8_t*>(args.mask) : nullptr;
     parallel_ranges(threads_, x_.n * x_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t n = i / x_.blocks, block = i % x_.blocks, at = y_.at(n, block);
         std::uint8_t* plane_mask = mask == nullptr ? nullptr : mask + at;
         max_pool_plane(planes_, relu_, x + x_.at(n, block), y + at, plane_mask);
         if (!dropout_) continue;
-        const DropoutWords words(*static_cast<const StepInputs*>(args[4]), layer_,
-                                 static_cast<const std::int64_t*>(args[3])[n]);
+        const DropoutWords words(*static_cast<const StepInputs*>(args.inputs), layer_,
+                                 static_cast<const std::int64_t*>(args.samples)[n]);
         dropout_->apply(words, block, y + at, y + at, plane_mask);  // while it is in the cache
       }
     });
@@ -81,10 +83,11 @@ class MaxPoolBackwardOp : public HostOp {
   }
   std::string implementation() const override { return planes_.tiles() ? "own:tiles" : "own:windows"; }
 
-  void execute(std::span<void* const> args, void*) override {
-    const float* dy = static_cast<const float*>(args[0]);
-    const std::uint8_t* mask = static_cast<const std::uint8_t*>(args[1]);
-    float* dx = static_cast<float*>(args[2]);
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dBackward>(pointers);
+    const float* dy = static_cast<const float*>(args.dy);
+    const std::uint8_t* mask = static_cast<const std::uint8_t*>(args.mask);
+    float* dx = static_cast<float*>(args.dx);
     parallel_ranges(threads_, dx_.n * dx_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t n = i / dx_.blocks, block = i % dx_.blocks, at = dy_.at(n, block);

@@ -2,6 +2,7 @@
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/gemm/gemm_enqueue.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 
@@ -20,8 +21,9 @@ class Conv2dBackwardDataOp final : public CudaOp {
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_backward_data", args[0], args[1], nullptr, args[2], nullptr, out(workspace), {});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dBackwardData>(pointers);
+    gemm_.enqueue(stream, "conv2d_backward_data", args.dy, args.w, nullptr, args.dx, nullptr, out(workspace), {});
   }
 
  private:

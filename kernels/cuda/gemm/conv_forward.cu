@@ -3,6 +3,7 @@
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/gemm/conv_thin.h"
 #include "kernels/cuda/gemm/gemm_enqueue.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 
@@ -18,8 +19,9 @@ class ThinForwardOp final : public CudaOp {
   std::string implementation() const override { return "own:thin"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    thin_.enqueue(stream, args[0], args[1], in(args[2]), args[3]);
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Conv2dForward>(pointers);
+    thin_.enqueue(stream, args.x, args.w, in(args.b), args.y);
   }
 
  private:
@@ -38,8 +40,9 @@ class Conv2dForwardOp final : public CudaOp {
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_forward", args[0], args[1], in(args[2]), args[3], nullptr, out(workspace), {});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dForward>(pointers);
+    gemm_.enqueue(stream, "conv2d_forward", args.x, args.w, in(args.b), args.y, nullptr, out(workspace), {});
   }
 
  private:

@@ -3,6 +3,7 @@
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/gemm/conv_thin.h"
 #include "kernels/cuda/gemm/gemm_enqueue.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 
@@ -20,8 +21,9 @@ class ThinWeightsOp final : public CudaOp {
   std::string implementation() const override { return "own:thin"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    thin_.enqueue(stream, args[0], args[1], out(args[2]), out(args[3]), out(workspace));
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dBackwardWeights>(pointers);
+    thin_.enqueue(stream, args.x, args.dy, out(args.dw), out(args.db), out(workspace));
   }
 
  private:
@@ -40,8 +42,9 @@ class Conv2dBackwardWeightsOp final : public CudaOp {
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_backward_weights", args[0], args[1], nullptr, args[2], out(args[3]), out(workspace),
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dBackwardWeights>(pointers);
+    gemm_.enqueue(stream, "conv2d_backward_weights", args.x, args.dy, nullptr, args.dw, out(args.db), out(workspace),
                   {});
   }
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -20,8 +21,9 @@ class LinearForwardOp final : public CudaOp {
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_forward", args[0], args[1], in(args[2]), args[3], nullptr, out(workspace), {});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<LinearForward>(pointers);
+    gemm_.enqueue(stream, "linear_forward", args.x, args.w, in(args.b), args.y, nullptr, out(workspace), {});
   }
 
  private:
@@ -40,8 +42,9 @@ class LinearBackwardDataOp final : public CudaOp {
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_backward_data", args[0], args[1], nullptr, args[2], nullptr, out(workspace), {});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<LinearBackwardData>(pointers);
+    gemm_.enqueue(stream, "linear_backward_data", args.dy, args.w, nullptr, args.dx, nullptr, out(workspace), {});
   }
 
  private:
@@ -60,8 +63,9 @@ class LinearBackwardWeightsOp final : public CudaOp {
   std::vector<GemmChoice> alternatives() const override { return gemm_.alternatives(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "linear_backward_weights", args[0], args[1], nullptr, args[2], out(args[3]), out(workspace),
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<LinearBackwardWeights>(pointers);
+    gemm_.enqueue(stream, "linear_backward_weights", args.x, args.dy, nullptr, args.dw, out(args.db), out(workspace),
                   {});
   }
 

@@ -2,6 +2,7 @@
 // forward adds the pixels with a block per tile of channels (channels last) or a warp per plane (row-major).
 #include "kernels/cuda/ops/pool_op.h"
 #include "kernels/cuda/runtime/block_reduce.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -95,28 +96,29 @@ class AvgPoolForwardOp final : public PoolOp {
       : PoolOp(Direction::forward, desc.x, desc.y, desc.window, desc.global), global_(desc.global) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AvgPool2dForward>(pointers);
     if (count_ == 0) return;
-    const bool packs = in_packs(args[0], args[1]);
+    const bool packs = in_packs(args.x, args.y);
     if (global_) return in_type(tensors_[0].type, [&]<typename T>() { run_global<T>(stream, args, packs); });
     in_form_of(packs, [&]<typename T, int kWidth, bool kChannelsLast>() {
       launch(over_cells("avg_pool_forward", count_, kWidth, stream), avg_pool_forward_kernel<T, kWidth, kChannelsLast>,
-             args[0], args[1], pool_, count_ / kWidth);
+             args.x, args.y, pool_, count_ / kWidth);
     });
   }
 
  private:
   template <typename T>
-  void run_global(cudaStream_t stream, std::span<void* const> args, bool packs) {
+  void run_global(cudaStream_t stream, const Pointers<AvgPool2dForward>& args, bool packs) {
     const unsigned channels = pool_.large.channels, pixels = pool_.large.rows * pool_.large.cols;
     if (!channels_last_) {
       const Launch where{"global_avg_pool", dim3(blocks_for(count_, kPoolThreads / 32)), dim3(kPoolThreads), stream};
-      return launch(where, global_avg_pool_plain_kernel<T>, args[0], args[1], count_, pixels);
+      return launch(where, global_avg_pool_plain_kernel<T>, args.x, args.y, count_, pixels);
     }
     const unsigned tiles = blocks_for(channels, kLanes * (packs ? 4 : 1));
     const Launch where{"global_avg_pool", dim3(count_ / channels * tiles), dim3(kPoolThreads), stream};
     launch(where, packs ? global_avg_pool_channels_last_kernel<4, T> : global_avg_pool_channels_last_kernel<1, T>,
-           args[0], args[1], channels, pixels, tiles);
+           args.x, args.y, channels, pixels, tiles);
   }
 
   bool global_;
@@ -128,11 +130,12 @@ class AvgPoolBackwardOp final : public PoolOp {
       : PoolOp(Direction::backward, desc.dx, desc.dy, desc.window, desc.global) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AvgPool2dBackward>(pointers);
     if (count_ == 0) return;
-    in_form_of(in_packs(args[0], args[1]), [&]<typename T, int kWidth, bool kChannelsLast>() {
+    in_form_of(in_packs(args.dy, args.dx), [&]<typename T, int kWidth, bool kChannelsLast>() {
       launch(over_cells("avg_pool_backward", count_, kWidth, stream),
-             avg_pool_backward_kernel<T, kWidth, kChannelsLast>, args[0], args[1], pool_, count_ / kWidth);
+             avg_pool_backward_kernel<T, kWidth, kChannelsLast>, args.dy, args.dx, pool_, count_ / kWidth);
     });
   }
 };

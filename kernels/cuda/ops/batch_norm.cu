@@ -2,6 +2,7 @@
 // computes the coefficients of its channels. The kernels subtract the float nearest to
 // the mean from x; the offset accounts for the difference to the mean.
 #include "kernels/cuda/ops/batch_norm_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -105,13 +106,14 @@ class ForwardOp final : public NormOp {
       : NormOp(desc.x, 4, kChunk, kBlocks, kNormChannels), relu_(desc.relu), add_(desc.add) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormForward>(pointers);
     if (is_empty()) return;
-    const bool aligned = take_packs(args[0], args[4], args[5]);
+    const bool aligned = take_packs(args.x, args.addend, args.y);
     over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
       launch(over_parts("batch_norm_forward", cut, stream),
              add_ ? forward_kernel<T, kWidth, kChannelsLast, true> : forward_kernel<T, kWidth, kChannelsLast, false>,
-             args[0], args[1], args[2], args[3], args[4], args[5], cut, relu_);
+             args.x, args.stats, args.weight, args.bias, args.addend, args.y, cut, relu_);
     });
   }
 
@@ -125,13 +127,14 @@ class BackwardOp final : public NormOp {
       : NormOp(desc.x, 4, kChunk, kBlocks, kNormChannels), relu_(desc.relu), parts_(desc.parts) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormBackward>(pointers);
     if (is_empty()) return;
-    const bool aligned = take_packs(args[0], args[1], relu_ ? args[2] : nullptr, args[6]);
+    const bool aligned = take_packs(args.dz, args.x, relu_ ? args.y : nullptr, args.dx);
     over_values(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
       launch(over_parts("batch_norm_backward", cut, stream),
              relu_ ? backward_kernel<T, kWidth, kChannelsLast, true> : backward_kernel<T, kWidth, kChannelsLast, false>,
-             args[0], args[1], args[2], args[3], args[4], args[5], args[6], cut, parts_);
+             args.dz, args.x, args.y, args.stats, args.weight, args.sums, args.dx, cut, parts_);
     });
   }
 

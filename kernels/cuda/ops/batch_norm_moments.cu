@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/ops/batch_norm_join.h"
 #include "kernels/cuda/ops/batch_norm_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -65,12 +66,13 @@ class MomentsOp final : public ReducingNormOp {
   std::size_t workspace_bytes() const override { return parts_bytes(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    const MomentsEnd end{static_cast<double*>(args[1]), static_cast<double*>(eps_ ? args[2] : nullptr),
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormMoments>(pointers);
+    const MomentsEnd end{static_cast<double*>(args.moments), static_cast<double*>(eps_ ? args.stats : nullptr),
                          eps_.value_or(0)};
-    over_values<true>(take_packs(args[0]), [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
-      launch(over_parts("batch_norm_moments", cut, stream), moments_kernel<T, kWidth, kChannelsLast>, args[0],
-             workspace, counters(), end, cut);
+    over_values<true>(take_packs(args.x), [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
+      launch(over_parts("batch_norm_moments", cut, stream), moments_kernel<T, kWidth, kChannelsLast>, args.x, workspace,
+             counters(), end, cut);
     });
   }
 

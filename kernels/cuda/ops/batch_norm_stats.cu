@@ -3,6 +3,7 @@
 
 #include "device_code.h"
 #include "kernels/cuda/cuda_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -75,9 +76,10 @@ class MergeOp final : public CudaOp {
   explicit MergeOp(const BatchNormMerge& desc) : desc_(desc) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormMerge>(pointers);
     launch({"batch_norm_merge", dim3(blocks_for(desc_.channels, kThreads)), dim3(kThreads), stream}, merge_kernel,
-           args[0], args[1], desc_.channels, desc_.parts, desc_.eps);
+           args.moments, args.stats, desc_.channels, desc_.parts, desc_.eps);
   }
 
  private:
@@ -89,7 +91,8 @@ class TrackOp final : public CudaOp {
   explicit TrackOp(const BatchNormTrack& desc) : desc_(desc) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormTrack>(pointers);
     for (std::size_t first = 0; first < desc_.norms.size(); first += kMostTracked) {
       const std::size_t count = std::min(kMostTracked, desc_.norms.size() - first);
       TrackTable table{};
@@ -101,7 +104,8 @@ class TrackOp final : public CudaOp {
         channels = std::max(channels, norm.channels);
       }
       const dim3 grid(blocks_for(channels, kThreads), static_cast<unsigned>(count));
-      launch({"batch_norm_track", grid, dim3(kThreads), stream}, track_kernel, args[0], args[1], table, desc_.parts);
+      launch({"batch_norm_track", grid, dim3(kThreads), stream}, track_kernel, args.moments, args.running, table,
+             desc_.parts);
     }
   }
 
@@ -114,9 +118,10 @@ class RunningOp final : public CudaOp {
   explicit RunningOp(const BatchNormRunning& desc) : desc_(desc) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormRunning>(pointers);
     launch({"batch_norm_running", dim3(blocks_for(desc_.channels, kThreads)), dim3(kThreads), stream}, running_kernel,
-           args[0], args[1], args[2], desc_.channels, desc_.eps);
+           args.mean, args.variance, args.stats, desc_.channels, desc_.eps);
   }
 
  private:

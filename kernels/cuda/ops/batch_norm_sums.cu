@@ -2,6 +2,7 @@
 // over N,H,W. A thread sums kChunk rows in float. These sums are added in double: within
 // the thread, within the block, then over the parts of the tensor. The order is fixed.
 #include "kernels/cuda/ops/batch_norm_sums.h"
+#include "kernels/op_args.h"
 
 #include "kernels/cuda/ops/batch_norm_op.h"
 #include "kernels/cuda/runtime/last_block.h"
@@ -77,17 +78,19 @@ class BackwardSumsOp final : public ReducingNormOp {
   std::size_t workspace_bytes() const override { return parts_bytes(); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    const bool second = args[1] != nullptr;
-    const bool aligned = take_packs(args[0], args[1], args[2], relu_ ? args[3] : nullptr, args[8]);
-    const SumsEnd end{static_cast<const double*>(args[4]), static_cast<double*>(args[5]), out(args[6]), out(args[7])};
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<BatchNormBackwardSums>(pointers);
+    const bool second = args.dy2 != nullptr;
+    const bool aligned = take_packs(args.dy, args.dy2, args.x, relu_ ? args.y : nullptr, args.dz);
+    const SumsEnd end{static_cast<const double*>(args.stats), static_cast<double*>(args.sums), out(args.dweight),
+                      out(args.dbias)};
     over_values<true>(aligned, [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& own) {
       const auto kernel = relu_    ? second ? sums_kernel<T, kWidth, kChannelsLast, true, true>
                                             : sums_kernel<T, kWidth, kChannelsLast, true, false>
                              : second ? sums_kernel<T, kWidth, kChannelsLast, false, true>
                                    : sums_kernel<T, kWidth, kChannelsLast, false, false>;
-      launch(over_parts("batch_norm_backward_sums", own, stream), kernel, args[0], args[1], args[2], args[3], workspace,
-             counters(), end, args[8], own);
+      launch(over_parts("batch_norm_backward_sums", own, stream), kernel, args.dy, args.dy2, args.x, args.y, workspace,
+             counters(), end, args.dz, own);
     });
   }
 

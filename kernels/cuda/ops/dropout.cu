@@ -4,6 +4,7 @@
 #include "kernels/cuda/ops/orders.h"
 #include "kernels/cuda/ops/pack.h"
 #include "kernels/cuda/ops/philox.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -60,9 +61,10 @@ class DropoutOp final : public CudaOp {
   std::string implementation() const override { return "own:philox"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<DropoutApply>(pointers);
     if (count_ == 0) return;
-    const bool aligned = take_packs(args[0], args[1]);
+    const bool aligned = take_packs(args.x, args.y);
     in_type(tensors_[0].type, [&]<typename T>() {
       if (order_.channels_last)
         channels_last<T>(stream, args, aligned);
@@ -73,21 +75,21 @@ class DropoutOp final : public CudaOp {
 
  private:
   template <typename T>
-  void channels_last(cudaStream_t stream, std::span<void* const> args, bool aligned) const {
+  void channels_last(cudaStream_t stream, const Pointers<DropoutApply>& args, bool aligned) const {
     const bool packs = aligned && order_.channels % 4 == 0;
     const unsigned count = packs ? count_ / 4 : count_;
     launch({"dropout", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream},
-           packs ? dropout_channels_last_kernel<4, T> : dropout_channels_last_kernel<1, T>, args[0], args[1], args[2],
-           args[3], count, order_.channels, order_.pixels, dropping_);
+           packs ? dropout_channels_last_kernel<4, T> : dropout_channels_last_kernel<1, T>, args.x, args.y,
+           args.samples, args.inputs, count, order_.channels, order_.pixels, dropping_);
   }
   template <typename T>
-  void plain(cudaStream_t stream, std::span<void* const> args, bool aligned) const {
+  void plain(cudaStream_t stream, const Pointers<DropoutApply>& args, bool aligned) const {
     const auto batch = static_cast<unsigned>(tensors_[0].shape[0]);
     const unsigned per_sample = count_ / batch, quads = blocks_for(per_sample, 4);
     const bool packs = aligned && per_sample % 4 == 0;
     launch({"dropout", dim3(blocks_for(batch * quads, kThreads)), dim3(kThreads), stream},
-           packs ? dropout_plain_kernel<4, T> : dropout_plain_kernel<1, T>, args[0], args[1], args[2], args[3], batch,
-           per_sample, quads, dropping_);
+           packs ? dropout_plain_kernel<4, T> : dropout_plain_kernel<1, T>, args.x, args.y, args.samples, args.inputs,
+           batch, per_sample, quads, dropping_);
   }
 
   Dropping dropping_;

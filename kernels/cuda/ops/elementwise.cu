@@ -1,5 +1,6 @@
 // ReluForward, ReluBackward, AddForward, Fill, Accumulate: one pass over contiguous memory, in any element order.
 #include "kernels/cuda/ops/elementwise.h"
+#include "kernels/op_args.h"
 
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/runtime/check.h"
@@ -38,13 +39,14 @@ class ReluForwardOp final : public CudaOp {
   explicit ReluForwardOp(const ReluForward& desc) { tensors_ = {resolved_channels_last(desc.x)}; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ReluForward>(pointers);
     const long long count = tensors_[0].shape.numel();
-    const bool packs = take_packs(args[0], args[1]);
+    const bool packs = take_packs(args.x, args.y);
     if (count == 0) return;
     in_type(tensors_[0].type, [&]<typename T>() {
       launch(over_elements("relu_forward", count, packs, stream),
-             packs ? relu_forward_kernel<4, T> : relu_forward_kernel<1, T>, args[0], args[1], count);
+             packs ? relu_forward_kernel<4, T> : relu_forward_kernel<1, T>, args.x, args.y, count);
     });
   }
 };
@@ -56,13 +58,14 @@ class ReluBackwardOp final : public CudaOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ReluBackward>(pointers);
     const long long count = tensors_[0].shape.numel();
-    const bool packs = take_packs(args[0], args[1], args[2]);
+    const bool packs = take_packs(args.dy, args.y, args.dx);
     if (count == 0) return;
     in_type(tensors_[0].type, [&]<typename T>() {
       launch(over_elements("relu_backward", count, packs, stream),
-             packs ? relu_backward_kernel<4, T> : relu_backward_kernel<1, T>, args[0], args[1], args[2], count, scale_);
+             packs ? relu_backward_kernel<4, T> : relu_backward_kernel<1, T>, args.dy, args.y, args.dx, count, scale_);
     });
   }
 
@@ -75,13 +78,14 @@ class AddOp final : public CudaOp {
   explicit AddOp(const AddForward& desc) : relu_(desc.relu) { tensors_ = {resolved_channels_last(desc.x)}; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AddForward>(pointers);
     const long long count = tensors_[0].shape.numel();
-    const bool packs = take_packs(args[0], args[1], args[2]);
+    const bool packs = take_packs(args.a, args.b, args.y);
     if (count == 0) return;
     in_type(tensors_[0].type, [&]<typename T>() {
-      launch(over_elements("add", count, packs, stream), packs ? add_kernel<4, T> : add_kernel<1, T>, args[0], args[1],
-             args[2], count, relu_);
+      launch(over_elements("add", count, packs, stream), packs ? add_kernel<4, T> : add_kernel<1, T>, args.a, args.b,
+             args.y, count, relu_);
     });
   }
 
@@ -95,9 +99,10 @@ class FillOp final : public CudaOp {
   std::string implementation() const override { return "memset"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Fill>(pointers);
     if (bytes_ > 0 && !KernelLoading::active())
-      check(cudaMemsetAsync(args[0], 0, bytes_, stream), "filling memory with zeros");
+      check(cudaMemsetAsync(args.dst, 0, bytes_, stream), "filling memory with zeros");
   }
 
  private:
@@ -109,11 +114,12 @@ class AccumulateOp final : public CudaOp {
   explicit AccumulateOp(const Accumulate& desc) : count_(desc.count) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    const bool packs = take_packs(args[0], args[1]);
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Accumulate>(pointers);
+    const bool packs = take_packs(args.x, args.y);
     if (count_ > 0)
       launch(over_elements("accumulate", count_, packs, stream), packs ? accumulate_kernel<4> : accumulate_kernel<1>,
-             args[0], args[1], count_);
+             args.x, args.y, count_);
   }
 
  private:

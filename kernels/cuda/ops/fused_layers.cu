@@ -1,6 +1,7 @@
 // The ops of kernels/fused_layers.h as single kernels in float32, for layers so small
 // that the cost of a launch matters.
 #include "kernels/cuda/ops/fused_layers.h"
+#include "kernels/op_args.h"
 
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/gemm/conv_geometry.h"
@@ -73,10 +74,11 @@ class LinearDropoutOp final : public CudaOp {
   std::string implementation() const override { return gemm_.name() + " + dropout"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    const DroppedOut beside{static_cast<const std::int64_t*>(args[4]), static_cast<const StepInputs*>(args[5]),
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<LinearDropoutForward>(pointers);
+    const DroppedOut beside{static_cast<const std::int64_t*>(args.samples), static_cast<const StepInputs*>(args.inputs),
                             dropping_};
-    gemm_.enqueue(stream, "linear_dropout_forward", args[0], args[1], in(args[2]), args[3], nullptr, out(workspace),
+    gemm_.enqueue(stream, "linear_dropout_forward", args.x, args.w, in(args.b), args.y, nullptr, out(workspace),
                   beside);
   }
 
@@ -95,9 +97,10 @@ class Conv2dReluDataOp final : public CudaOp {
   std::string implementation() const override { return gemm_.name() + " + relu"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    gemm_.enqueue(stream, "conv2d_relu_backward_data", args[0], args[1], nullptr, args[3], nullptr, out(workspace),
-                  Masked{in(args[2])});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dReluBackwardData>(pointers);
+    gemm_.enqueue(stream, "conv2d_relu_backward_data", args.dy, args.w, nullptr, args.dx, nullptr, out(workspace),
+                  Masked{in(args.x)});
   }
 
  private:
@@ -144,16 +147,17 @@ class Conv2dPoolOp final : public CudaOp {
   std::string implementation() const override { return gemm_name(choice_) + " + pool"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Conv2dPoolForward>(pointers);
     if (shape_.results == 0) return;
     Ending ending = ending_;
-    ending.quads_a = ending.quads_a && on_16_bytes(args[0]), ending.quads_b = ending.quads_b && on_16_bytes(args[1]);
+    ending.quads_a = ending.quads_a && on_16_bytes(args.x), ending.quads_b = ending.quads_b && on_16_bytes(args.w);
     in_tile(choice_.tile, [&]<typename Tile>() {
       launch({"conv2d_pool_forward", tiles<Tile>(shape_), dim3(Tile::kThreads), stream}, gemm_pool_kernel<Tile>,
-             in(args[0]), in(args[1]), in(args[2]), out(args[3]),
-             training_ ? static_cast<std::uint8_t*>(args[4]) : nullptr,
-             drops_ ? static_cast<const std::int64_t*>(args[5]) : nullptr,
-             drops_ ? static_cast<const StepInputs*>(args[6]) : nullptr, geometry_, ending, dropping_, relu_);
+             in(args.x), in(args.w), in(args.b), out(args.y),
+             training_ ? static_cast<std::uint8_t*>(args.mask) : nullptr,
+             drops_ ? static_cast<const std::int64_t*>(args.samples) : nullptr,
+             drops_ ? static_cast<const StepInputs*>(args.inputs) : nullptr, geometry_, ending, dropping_, relu_);
     });
   }
 
@@ -180,13 +184,14 @@ class LinearPoolDataOp final : public CudaOp {
   std::string implementation() const override { return gemm_name(choice_) + " + pool"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<LinearPoolBackwardData>(pointers);
     if (shape_.results == 0) return;
     Ending ending = ending_;
-    ending.quads_a = ending.quads_a && on_16_bytes(args[0]), ending.quads_b = ending.quads_b && on_16_bytes(args[1]);
+    ending.quads_a = ending.quads_a && on_16_bytes(args.dy), ending.quads_b = ending.quads_b && on_16_bytes(args.w);
     in_tile(choice_.tile, [&]<typename Tile>() {
       launch({"linear_pool_backward_data", tiles<Tile>(shape_), dim3(Tile::kThreads), stream}, gemm_unpool_kernel<Tile>,
-             in(args[0]), in(args[1]), static_cast<const std::uint8_t*>(args[2]), out(args[3]), geometry_, ending,
+             in(args.dy), in(args.w), static_cast<const std::uint8_t*>(args.mask), out(args.dx), geometry_, ending,
              pooled_, scale_);
     });
   }
@@ -260,10 +265,11 @@ class LinearReluBackwardOp final : public CudaOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<LinearReluBackward>(pointers);
     if (layer_.rows == 0) return;
     launch({"linear_relu_backward", dim3(blocks_for(layer_.features, kFeatures)), dim3(kBackwardThreads), stream},
-           linear_relu_backward_kernel, in(args[0]), in(args[1]), in(args[2]), out(args[3]), out(args[4]), out(args[5]),
+           linear_relu_backward_kernel, in(args.x), in(args.dy), in(args.w), out(args.dw), out(args.db), out(args.dx),
            layer_);
   }
 

@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/orders.h"
 #include "kernels/cuda/ops/philox.h"
+#include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels::cuda {
@@ -58,10 +59,11 @@ class GatherOp final : public CudaOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GatherImages>(pointers);
     if (batch_ == 0) return;
     launch({"gather_images", dim3(batch_ * shape_.parts), dim3(kThreads), stream},
-           channels_last_ ? gather_kernel<true> : gather_kernel<false>, args[0], args[1], args[2], shape_);
+           channels_last_ ? gather_kernel<true> : gather_kernel<false>, args.samples, args.inputs, args.x, shape_);
   }
 
  private:

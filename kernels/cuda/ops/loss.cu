@@ -7,6 +7,7 @@
 #include "kernels/cuda/runtime/block_reduce.h"
 #include "kernels/cuda/runtime/last_block.h"
 #include "kernels/cuda/runtime/owner.h"
+#include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels::cuda {
@@ -156,10 +157,12 @@ class LossOp final : public CudaOp {
   std::size_t workspace_bytes() const override { return blocks_for(problem_.batch, kSamples) * sizeof(Sums); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<SoftmaxCrossEntropy>(pointers);
     if (problem_.batch == 0) return;
-    launch({"loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, loss_kernel, args[0], args[1],
-           args[2], scaled_ ? args[5] : nullptr, args[3], args[4], workspace, counter_.get(), problem_);
+    launch({"loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, loss_kernel, args.logits,
+           args.labels, args.inputs, scaled_ ? args.scaler : nullptr, args.dlogits, args.results, workspace,
+           counter_.get(), problem_);
   }
 
  private:
@@ -181,11 +184,12 @@ class LinearLossOp final : public CudaOp {
   std::size_t workspace_bytes() const override { return blocks_for(problem_.batch, kSamples) * sizeof(Sums); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<LinearLoss>(pointers);
     if (problem_.batch == 0) return;
     launch({"linear_loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, linear_loss_kernel,
-           in(args[0]), in(args[1]), bias_ ? in(args[2]) : nullptr, out(args[3]), args[4], args[5],
-           scaled_ ? args[8] : nullptr, args[6], args[7], workspace, counter_.get(), problem_, features_);
+           in(args.x), in(args.w), bias_ ? in(args.b) : nullptr, out(args.logits), args.labels, args.inputs,
+           scaled_ ? args.scaler : nullptr, args.dlogits, args.results, workspace, counter_.get(), problem_, features_);
   }
 
  private:

@@ -2,6 +2,7 @@
 // of y or dx. In backward it gathers the gradients of all windows that cover the pack.
 #include "kernels/cuda/ops/philox.h"
 #include "kernels/cuda/ops/pool_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -105,13 +106,14 @@ class MaxPoolForwardOp final : public PoolOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dForward>(pointers);
     if (count_ == 0) return;
-    in_form_of(in_packs(args[0], args[1], args[2]), [&]<typename T, int kWidth, bool kChannelsLast>() {
+    in_form_of(in_packs(args.x, args.y, args.mask), [&]<typename T, int kWidth, bool kChannelsLast>() {
       launch(over_cells("max_pool_forward", count_, kWidth, stream),
              drops_ ? max_pool_forward_kernel<T, kWidth, kChannelsLast, true>
                     : max_pool_forward_kernel<T, kWidth, kChannelsLast, false>,
-             args[0], args[1], training_ ? args[2] : nullptr, args[3], args[4], pool_, count_ / kWidth, relu_,
+             args.x, args.y, training_ ? args.mask : nullptr, args.samples, args.inputs, pool_, count_ / kWidth, relu_,
              dropping_);
     });
   }
@@ -129,11 +131,12 @@ class MaxPoolBackwardOp final : public PoolOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dBackward>(pointers);
     if (count_ == 0) return;
-    in_form_of(in_packs(args[0], args[1], args[2]), [&]<typename T, int kWidth, bool kChannelsLast>() {
+    in_form_of(in_packs(args.dy, args.mask, args.dx), [&]<typename T, int kWidth, bool kChannelsLast>() {
       launch(over_cells("max_pool_backward", count_, kWidth, stream),
-             max_pool_backward_kernel<T, kWidth, kChannelsLast>, args[0], args[1], args[2], pool_, count_ / kWidth,
+             max_pool_backward_kernel<T, kWidth, kChannelsLast>, args.dy, args.mask, args.dx, pool_, count_ / kWidth,
              scale_);
     });
   }

@@ -4,6 +4,7 @@
 #include "kernels/cuda/ops/orders.h"
 #include "kernels/cuda/ops/pack.h"
 #include "kernels/cuda/runtime/check.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -87,14 +88,15 @@ class ReorderOp final : public CudaOp {
   std::string implementation() const override { return same_ ? "own:copy" : "own:transpose"; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Reorder>(pointers);
     if (tensors_[0].shape.numel() == 0) return;
     const DType from = tensors_[0].type, to = tensors_[1].type;
     if (same_ && from == to)
-      return KernelLoading::active()
-                 ? void()
-                 : check(cudaMemcpyAsync(args[1], args[0], tensors_[0].layout.bytes, cudaMemcpyDeviceToDevice, stream),
-                         "copying a tensor");
+      return KernelLoading::active() ? void()
+                                     : check(cudaMemcpyAsync(args.dst, args.src, tensors_[0].layout.bytes,
+                                                             cudaMemcpyDeviceToDevice, stream),
+                                             "copying a tensor");
     if (from == DType::f64)
       to == DType::f64 ? run<double, double>(stream, args) : run<double, float>(stream, args);
     else if (to == DType::f64)
@@ -109,29 +111,31 @@ class ReorderOp final : public CudaOp {
 
  private:
   template <typename From, typename To>
-  void run(cudaStream_t stream, std::span<void* const> args) const {
+  void run(cudaStream_t stream, const Pointers<Reorder>& args) const {
     const auto channels = static_cast<unsigned>(order_.channels), pixels = static_cast<unsigned>(order_.pixels);
     if (same_) {
       const long long count = tensors_[0].shape.numel();
       if constexpr (kLow<From> != kLow<To> && !std::is_same_v<From, double> && !std::is_same_v<To, double>)
-        if (take_packs(args[0], args[1]))
+        if (take_packs(args.src, args.dst))
           return launch({"reorder_copy", dim3(blocks_for(count, 4 * kThreads)), dim3(kThreads), stream},
-                        convert_packs_kernel<From, To>, args[0], args[1], count);
+                        convert_packs_kernel<From, To>, args.src, args.dst, count);
       launch({"reorder_copy", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream}, convert_kernel<From, To>,
-             args[0], args[1], count);
+             args.src, args.dst, count);
     } else if (channels <= kFew) {
       const unsigned count = index_count(tensors_[0]) / channels;
       const Launch where{"reorder_few_channels", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream};
       if (from_channels_last_)
-        launch(where, few_channels_kernel<From, To>, args[0], args[1], count, channels, pixels, 1, channels, pixels, 1);
+        launch(where, few_channels_kernel<From, To>, args.src, args.dst, count, channels, pixels, 1, channels, pixels,
+               1);
       else
-        launch(where, few_channels_kernel<From, To>, args[0], args[1], count, channels, pixels, pixels, 1, 1, channels);
+        launch(where, few_channels_kernel<From, To>, args.src, args.dst, count, channels, pixels, pixels, 1, 1,
+               channels);
     } else {
       const unsigned rows = from_channels_last_ ? pixels : channels, cols = from_channels_last_ ? channels : pixels;
       const unsigned row_tiles = blocks_for(rows, kTile), col_tiles = blocks_for(cols, kTile);
       const auto blocks = static_cast<unsigned>(order_.outer * row_tiles * col_tiles);
-      launch({"reorder_transpose", dim3(blocks), dim3(kThreads), stream}, transpose_kernel<From, To>, args[0], args[1],
-             rows, cols, row_tiles, col_tiles);
+      launch({"reorder_transpose", dim3(blocks), dim3(kThreads), stream}, transpose_kernel<From, To>, args.src,
+             args.dst, rows, cols, row_tiles, col_tiles);
     }
   }
 

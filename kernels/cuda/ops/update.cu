@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/elementwise.h"
 #include "kernels/cuda/runtime/block_reduce.h"
+#include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
 namespace dp::kernels::cuda {
@@ -125,15 +126,16 @@ class OptimizerOp final : public CudaOp {
   explicit OptimizerOp(const OptimizerUpdate& desc) : desc_(desc) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<OptimizerUpdate>(pointers);
     if (desc_.count == 0) return;
-    void* const copy = desc_.copy ? args[7] : nullptr;
-    const bool packs = take_packs(args[0], args[1], args[2], args[3], copy);
+    void* const copy = desc_.copy ? args.copy : nullptr;
+    const bool packs = take_packs(args.weights, args.gradients, args.first_state, args.second_state, copy);
     in_type(desc_.copy.value_or(DType::f32), [&]<typename Copy>() {
-      with_element(desc_.rule, args[2] != nullptr, [&]<typename Element>() {
+      with_element(desc_.rule, args.first_state != nullptr, [&]<typename Element>() {
         launch(over_elements(name_of(desc_.rule), desc_.count, packs, stream),
-               packs ? update_kernel<4, Element, Copy> : update_kernel<1, Element, Copy>, args[0], args[1], args[2],
-               args[3], args[4], args[5], args[6], copy, desc_.count);
+               packs ? update_kernel<4, Element, Copy> : update_kernel<1, Element, Copy>, args.weights, args.gradients,
+               args.first_state, args.second_state, args.groups, args.inputs, args.results, copy, desc_.count);
       });
     });
   }
@@ -148,11 +150,12 @@ class MovingAverageOp final : public CudaOp {
       : count_(desc.count), share_(static_cast<float>(1.0 - desc.decay)) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    const bool packs = take_packs(args[0], args[1]);
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MovingAverage>(pointers);
+    const bool packs = take_packs(args.x, args.average);
     if (count_ > 0)
       launch(over_elements("moving_average", count_, packs, stream),
-             packs ? moving_average_kernel<4> : moving_average_kernel<1>, args[0], args[1], count_, share_);
+             packs ? moving_average_kernel<4> : moving_average_kernel<1>, args.x, args.average, count_, share_);
   }
 
  private:
@@ -165,11 +168,12 @@ class GradNormPartialsOp final : public CudaOp {
   explicit GradNormPartialsOp(const GradNormPartials& desc) : count_(desc.count) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormPartials>(pointers);
     if (count_ == 0) return;
     const Launch where{"grad_norm_partials", dim3(blocks_for(count_, kNormBlock)), dim3(kElementThreads), stream};
-    launch(where, take_packs(args[0]) ? grad_norm_partials_kernel<4> : grad_norm_partials_kernel<1>, args[0], args[1],
-           count_);
+    launch(where, take_packs(args.x) ? grad_norm_partials_kernel<4> : grad_norm_partials_kernel<1>, args.x,
+           args.partials, count_);
   }
 
  private:
@@ -181,10 +185,11 @@ class GradNormFinishOp final : public CudaOp {
   explicit GradNormFinishOp(const GradNormFinish& desc) : desc_(desc) {}
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormFinish>(pointers);
     const LossScaling scaling = desc_.scaling.value_or(LossScaling{});
-    launch({"grad_norm_finish", dim3(1), dim3(kFinishThreads), stream}, grad_norm_finish_kernel, args[0], args[1],
-           args[2], desc_.scaling ? args[3] : nullptr, desc_.blocks,
+    launch({"grad_norm_finish", dim3(1), dim3(kFinishThreads), stream}, grad_norm_finish_kernel, args.partials,
+           args.inputs, args.results, desc_.scaling ? args.scaler : nullptr, desc_.blocks,
            Scaling{scaling.growth, scaling.backoff, scaling.interval});
   }
 

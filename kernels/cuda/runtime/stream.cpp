@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {

@@ -2,6 +2,7 @@
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/tensor_core/conv_mma_enqueue.h"
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -15,10 +16,11 @@ class MmaForwardOp final : public CudaOp {
   std::string implementation() const override { return mma_name(choice_); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void*) override {
-    check_on_16_bytes({args[0], args[1], args[3]});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Conv2dForward>(pointers);
+    check_on_16_bytes({args.x, args.w, args.y});
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_mma<BFloat16, false> : enqueue_mma<Float16, false>;
-    run(stream, choice_.tile, product_, multiprocessors_, args[0], args[1], args[2], args[3]);
+    run(stream, choice_.tile, product_, multiprocessors_, args.x, args.w, args.b, args.y);
   }
 
  private:

@@ -4,6 +4,7 @@
 #include "kernels/cuda/runtime/owner.h"
 #include "kernels/cuda/tensor_core/conv_mma_norm_data.h"
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -24,27 +25,28 @@ class MmaNormDataOp final : public CudaOp {
   std::string implementation() const override { return mma_fused_name(choice_); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    void* const y = desc_.relu && !desc_.renormalize ? args[4] : nullptr;
-    void* const dy2 = desc_.add ? args[2] : nullptr;
-    check_on_16_bytes({args[0], args[1], dy2, args[3], y, args[11]});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<NormConv2dBackwardData>(pointers);
+    void* const y = desc_.relu && !desc_.renormalize ? args.y : nullptr;
+    void* const dy2 = desc_.add ? args.dy2 : nullptr;
+    check_on_16_bytes({args.dy, args.w, dy2, args.x, y, args.dz});
     auto* const partials = static_cast<double*>(workspace);
     double* const groups = partials + static_cast<std::size_t>(tiles_) * static_cast<std::size_t>(numbers());
-    const auto* const stats = static_cast<const double*>(args[5]);
-    const NormDataArgs all{.dy = args[0],
-                           .weights = args[1],
+    const auto* const stats = static_cast<const double*>(args.stats);
+    const NormDataArgs all{.dy = args.dy,
+                           .weights = args.w,
                            .norm = {.dy2 = static_cast<const uint4*>(dy2),
-                                    .x = static_cast<const uint4*>(args[3]),
+                                    .x = static_cast<const uint4*>(args.x),
                                     .y = static_cast<const uint4*>(y),
                                     .stats = stats,
-                                    .weight = desc_.renormalize ? in(args[6]) : nullptr,
-                                    .bias = desc_.renormalize ? in(args[7]) : nullptr,
+                                    .weight = desc_.renormalize ? in(args.weight) : nullptr,
+                                    .bias = desc_.renormalize ? in(args.bias) : nullptr,
                                     .relu = desc_.relu},
-                           .dz = args[11],
+                           .dz = args.dz,
                            .sums = {.partials = partials,
                                     .groups = groups,
                                     .counters = static_cast<unsigned*>(counters_.get()),
-                                    .end = {stats, static_cast<double*>(args[8]), out(args[9]), out(args[10])},
+                                    .end = {stats, static_cast<double*>(args.sums), out(args.dweight), out(args.dbias)},
                                     .tiles = tiles_}};
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_norm_data<BFloat16> : enqueue_norm_data<Float16>;
     run(stream, choice_.tile, product_, multiprocessors_, all);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/tensor_core/conv_mma_norm.h"
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
 #include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -156,16 +157,18 @@ class NormConvOp final : public CudaOp {
   std::string implementation() const override { return mma_fused_name(choice_); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    check_on_16_bytes({args[0], args[4], args[5]});
-    const Tensors tensors = norm_ ? Tensors{args[0], args[1], args[2], args[3], args[4], args[5]}
-                                  : Tensors{args[0], nullptr, nullptr, nullptr, args[4], args[5]};
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<NormConv2dForward>(pointers);
+    check_on_16_bytes({args.x, args.w, args.y});
+    const Tensors tensors = norm_ ? Tensors{args.x, args.stats, args.weight, args.bias, args.w, args.y}
+                                  : Tensors{args.x, nullptr, nullptr, nullptr, args.w, args.y};
     StoredMoments moments{};
     if (moments_) {
       auto* const parts = static_cast<double*>(workspace);
-      moments = {{parts, parts + parts_.parts * part_doubles(), static_cast<unsigned*>(counters_.get())},
-                 {static_cast<double*>(args[6]), static_cast<double*>(eps_ ? args[7] : nullptr), eps_.value_or(0)},
-                 parts_};
+      moments = {
+          {parts, parts + parts_.parts * part_doubles(), static_cast<unsigned*>(counters_.get())},
+          {static_cast<double*>(args.moments), static_cast<double*>(eps_ ? args.y_stats : nullptr), eps_.value_or(0)},
+          parts_};
     }
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_products<BFloat16> : enqueue_products<Float16>;
     run(stream, choice_.tile, product_, multiprocessors_, tensors, moments);

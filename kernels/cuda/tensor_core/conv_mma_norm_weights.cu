@@ -6,6 +6,7 @@
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
 #include "kernels/cuda/tensor_core/conv_mma_resident_weights.h"
 #include "kernels/cuda/tensor_core/conv_mma_weights_tile.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -112,16 +113,17 @@ class MmaNormWeightsOp final : public CudaOp {
   std::string implementation() const override { return mma_fused_name(choice_); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    check_on_16_bytes({args[0], args[4]});
-    const Operands from{static_cast<const uint4*>(args[0]),
-                        {static_cast<const double*>(args[1]), in(args[2]), in(args[3])},
-                        static_cast<const uint4*>(args[4])};
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<NormConv2dBackwardWeights>(pointers);
+    check_on_16_bytes({args.x, args.dy});
+    const Operands from{static_cast<const uint4*>(args.x),
+                        {static_cast<const double*>(args.stats), in(args.weight), in(args.bias)},
+                        static_cast<const uint4*>(args.dy)};
     const bool whole = choice_.splits == 1;
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_weights<BFloat16> : enqueue_weights<Float16>;
-    run(stream, choice_.tile, weights_, from, out(whole ? args[5] : workspace));
+    run(stream, choice_.tile, weights_, from, out(whole ? args.dw : workspace));
     if (!whole)
-      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[5]), geometry_,
+      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args.dw), geometry_,
                                  {choice_.splits, false, false, false, false});
   }
 

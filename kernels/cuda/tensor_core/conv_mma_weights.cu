@@ -9,6 +9,7 @@
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
 #include "kernels/cuda/tensor_core/conv_mma_resident_weights.h"
 #include "kernels/cuda/tensor_core/conv_mma_weights_tile.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -55,15 +56,16 @@ class MmaWeightsOp final : public CudaOp {
   std::string implementation() const override { return mma_name(choice_); }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    check_on_16_bytes({args[0], args[1]});
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<Conv2dBackwardWeights>(pointers);
+    check_on_16_bytes({args.x, args.dy});
     const bool whole = choice_.splits == 1;
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_weights<BFloat16> : enqueue_weights<Float16>;
-    run(stream, choice_.tile, weights_, args[0], args[1], out(whole ? args[2] : workspace));
+    run(stream, choice_.tile, weights_, args.x, args.dy, out(whole ? args.dw : workspace));
     if (!whole)
-      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args[2]), geometry_,
+      enqueue_end<WeightsPoints>(stream, out(workspace), nullptr, out(args.dw), geometry_,
                                  {choice_.splits, false, false, false, false});
-    if (bias_) bias_->enqueue(stream, args[1], out(args[3]), out(workspace));
+    if (bias_) bias_->enqueue(stream, args.dy, out(args.db), out(workspace));
   }
 
  private:

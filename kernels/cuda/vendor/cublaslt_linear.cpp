@@ -8,18 +8,20 @@
 #include "kernels/cuda/vendor/cublaslt_product.h"
 #include "kernels/cuda/vendor/libraries.h"
 #include "kernels/cuda/vendor/library_kernels.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
-// One layer in one direction. a, b, d and bias are indices into Op::run's arguments.
+// One layer in one direction.
 struct Problem {
   const char* name = "";
   std::vector<TensorDesc> tensors;
   CublasLtProduct product;
-  std::size_t a = 0, b = 0, d = 0;
+  Position a, b, d;                // operands and result of the product, among the arguments
   bool bias_in_epilogue = false;   // reads the bias, or writes its gradient
-  std::size_t bias = 0;            // bias or its gradient
+  Position bias;                   // or its gradient
+  Position gradient;               // for own_bias_gradient: dy
   bool own_bias_gradient = false;  // our kernel computes it
   bool narrow_bias = false;        // the bias is rounded to y's type first
   TensorDesc dy;                   // for own_bias_gradient
@@ -48,7 +50,8 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
     problem.tensors = {t.x, t.w, t.y};
     product.a = operand(t.w, false), product.b = operand(t.x, true), product.d = operand(t.y, true);
     product.transpose_a = true;
-    problem.a = 1, problem.b = 0, problem.d = 3, problem.bias = 2;
+    constexpr auto at = positions<LinearForward>();
+    problem.a = at.w, problem.b = at.x, problem.d = at.y, problem.bias = at.b;
     problem.bias_in_epilogue = d->bias;
     if (d->relu) product.epilogue = CublasLtEpilogue::relu;
     if (d->bias) product.epilogue = d->relu ? CublasLtEpilogue::relu_bias : CublasLtEpilogue::bias;
@@ -62,7 +65,8 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
     if (!on(t)) return {};
     problem.tensors = {t.y, t.w, t.x};
     product.a = operand(t.w, false), product.b = operand(t.y, true), product.d = operand(t.x, true);
-    problem.a = 1, problem.b = 0, problem.d = 2;
+    constexpr auto at = positions<LinearBackwardData>();
+    problem.a = at.w, problem.b = at.dy, problem.d = at.dx;
     return {problem};
   }
   if (const auto* const d = std::get_if<LinearBackwardWeights>(&desc)) {
@@ -71,7 +75,9 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
     problem.tensors = {t.x, t.y, t.w};
     product.a = operand(t.x, true), product.b = operand(t.y, true), product.d = operand(t.w, false);
     product.transpose_b = true;
-    problem.a = 0, problem.b = 1, problem.d = 2, problem.bias = 3, problem.dy = t.y;
+    constexpr auto at = positions<LinearBackwardWeights>();
+    problem.a = at.x, problem.b = at.dy, problem.d = at.dw, problem.bias = at.db;
+    problem.gradient = at.dy, problem.dy = t.y;
     if (!d->bias) return {problem};
     problem.places = kMaxCublasLtCandidates / 2;
     Problem fused = problem;
@@ -109,12 +115,12 @@ class CublasLtLinearOp final : public CudaOp {
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
     const CublasLtProduct& product = problem_.product;
-    void* const a = args[problem_.a];
-    void* const b = args[problem_.b];
-    void* const d = args[problem_.d];
+    void* const a = arg_at(args, problem_.a);
+    void* const b = arg_at(args, problem_.b);
+    void* const d = arg_at(args, problem_.d);
     check_alignment(product.a, a), check_alignment(product.b, b), check_alignment(product.d, d);
     void* const ours = aligned_workspace(workspace);
-    void* bias = problem_.bias_in_epilogue ? args[problem_.bias] : nullptr;
+    void* bias = problem_.bias_in_epilogue ? arg_at(args, problem_.bias) : nullptr;
     if (problem_.narrow_bias) {
       void* const narrow = aligned_workspace(static_cast<std::byte*>(ours) + chosen_.workspace_bytes);
       enqueue_cast(stream, bias, DType::f32, narrow, product.bias_type, product.d.rows);
@@ -124,7 +130,8 @@ class CublasLtLinearOp final : public CudaOp {
         matmul_.run(libraries_->cublaslt_handle(), chosen_.algo, a, b, d, bias,
                     chosen_.workspace_bytes == 0 ? nullptr : ours, chosen_.workspace_bytes, stream);
     if (status != CublasStatus::success) fail(api_.get_status_string(status));
-    if (bias_sums_) bias_sums_->enqueue(stream, args[1], args[problem_.bias], workspace);
+    if (bias_sums_)
+      bias_sums_->enqueue(stream, arg_at(args, problem_.gradient), arg_at(args, problem_.bias), workspace);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include "kernels/cuda/runtime/tensor_layout.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_norm_conv.h"
 #include "kernels/cuda/vendor/library_kernels.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -17,14 +18,21 @@ struct Problem {
   bool widen = false;  // weight gradients have 16 bits and are converted to float32 afterwards
 };
 
-// The index of each graph tensor among the op's arguments; -1: not an argument.
-struct Positions {
-  int x, w, bias, y;
+// The graph's tensors among the op's arguments.
+struct Tensors {
+  void *x, *w, *bias, *y;
 };
-Positions positions_of(CudnnDirection direction, bool bias) {
-  if (direction == CudnnDirection::forward) return {0, 1, bias ? 2 : -1, 3};
-  if (direction == CudnnDirection::backward_data) return {2, 1, -1, 0};
-  return {0, 2, -1, 1};
+Tensors tensors_of(CudnnDirection direction, bool bias, std::span<void* const> pointers) {
+  if (direction == CudnnDirection::forward) {
+    const auto args = args_of<Conv2dForward>(pointers);
+    return {args.x, args.w, bias ? args.b : nullptr, args.y};
+  }
+  if (direction == CudnnDirection::backward_data) {
+    const auto args = args_of<Conv2dBackwardData>(pointers);
+    return {args.dx, args.w, nullptr, args.dy};
+  }
+  const auto args = args_of<Conv2dBackwardWeights>(pointers);
+  return {args.x, args.dw, nullptr, args.dy};
 }
 
 class CudnnConvolutionOp final : public CudaOp {
@@ -46,18 +54,16 @@ class CudnnConvolutionOp final : public CudaOp {
   bool rounds_to_tf32() const override { return tf32_; }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
     const CudnnConvolution& c = problem_->convolution;
-    const Positions at = positions_of(c.direction, c.bias);
-    const auto arg = [&](int position) { return position < 0 ? nullptr : args[static_cast<std::size_t>(position)]; };
+    const Tensors at = tensors_of(c.direction, c.bias, pointers);
     void* const ours = aligned_workspace(workspace);
     void* const narrow = static_cast<std::byte*>(ours) + run_.workspace_bytes();
-    void* const w = problem_->widen ? aligned_workspace(narrow) : arg(at.w);
-    run_.check_alignment(c.x, arg(at.x)), run_.check_alignment(c.y, arg(at.y));
-    run_.enqueue(stream,
-                 {{{kCudnnX, arg(at.x)}, {kCudnnW, w}, {kCudnnBias, arg(at.bias)}, {kCudnnY, arg(at.y)}}, ours});
-    if (problem_->widen) enqueue_cast(stream, w, c.w.type, arg(at.w), DType::f32, c.w.shape.numel());
-    if (bias_sums_) bias_sums_->enqueue(stream, args[1], args[3], workspace);
+    void* const w = problem_->widen ? aligned_workspace(narrow) : at.w;
+    run_.check_alignment(c.x, at.x), run_.check_alignment(c.y, at.y);
+    run_.enqueue(stream, {{{kCudnnX, at.x}, {kCudnnW, w}, {kCudnnBias, at.bias}, {kCudnnY, at.y}}, ours});
+    if (problem_->widen) enqueue_cast(stream, w, c.w.type, at.w, DType::f32, c.w.shape.numel());
+    if (bias_sums_) bias_sums_->enqueue(stream, at.y, args_of<Conv2dBackwardWeights>(pointers).db, workspace);
   }
 
  private:

@@ -1,4 +1,5 @@
 #include "kernels/cuda/vendor/cudnn/cudnn_norm_conv.h"
+#include "kernels/op_args.h"
 
 #include "kernels/cuda/runtime/tensor_layout.h"
 #include "kernels/cuda/vendor/library_kernels.h"
@@ -47,18 +48,20 @@ class ForwardOp final : public CudnnNormOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<NormConv2dForward>(pointers);
     const CudnnConvolution& c = convolution();
     const auto [norm, statistics] = std::pair(fused_.graph.norm, fused_.graph.statistics);
     void* const ours = aligned_workspace(workspace);
     void *const scale = norm ? at(ours, scale_) : nullptr, *const offset = norm ? at(ours, offset_) : nullptr,
                 *const sum = statistics ? at(ours, sum_) : nullptr,
                 *const squares = statistics ? at(ours, squares_) : nullptr;
-    run_.check_alignment(c.x, args[0]), run_.check_alignment(c.y, args[5]);
-    if (norm) enqueue_scale_and_offset(stream, c.x.type, args[1], args[2], args[3], scale, offset, c.x.shape[1]);
-    run_.enqueue(stream, {{{kCudnnX, args[0]},
-                           {kCudnnW, args[4]},
-                           {kCudnnY, args[5]},
+    run_.check_alignment(c.x, args.x), run_.check_alignment(c.y, args.y);
+    if (norm)
+      enqueue_scale_and_offset(stream, c.x.type, args.stats, args.weight, args.bias, scale, offset, c.x.shape[1]);
+    run_.enqueue(stream, {{{kCudnnX, args.x},
+                           {kCudnnW, args.w},
+                           {kCudnnY, args.y},
                            {kCudnnScale, scale},
                            {kCudnnBias, offset},
                            {kCudnnSum, sum},
@@ -66,8 +69,8 @@ class ForwardOp final : public CudnnNormOp {
                           ours});
     const std::int64_t channels = c.y.shape[1];
     if (fused_.moments)
-      enqueue_moments_of_sums(stream, sum, squares, c.y.shape.numel() / channels, args[6],
-                              fused_.eps ? args[7] : nullptr, fused_.eps.value_or(0), channels);
+      enqueue_moments_of_sums(stream, sum, squares, c.y.shape.numel() / channels, args.moments,
+                              fused_.eps ? args.y_stats : nullptr, fused_.eps.value_or(0), channels);
   }
 
  private:
@@ -85,17 +88,18 @@ class WeightsOp final : public CudnnNormOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<NormConv2dBackwardWeights>(pointers);
     const CudnnConvolution& c = convolution();
     void* const ours = aligned_workspace(workspace);
     void *const scale = at(ours, scale_), *const offset = at(ours, offset_),
-                *const dw = widens() ? at(ours, narrow_) : args[5];
-    run_.check_alignment(c.x, args[0]), run_.check_alignment(c.y, args[4]);
-    enqueue_scale_and_offset(stream, c.x.type, args[1], args[2], args[3], scale, offset, c.x.shape[1]);
+                *const dw = widens() ? at(ours, narrow_) : args.dw;
+    run_.check_alignment(c.x, args.x), run_.check_alignment(c.y, args.dy);
+    enqueue_scale_and_offset(stream, c.x.type, args.stats, args.weight, args.bias, scale, offset, c.x.shape[1]);
     run_.enqueue(
         stream,
-        {{{kCudnnX, args[0]}, {kCudnnW, dw}, {kCudnnY, args[4]}, {kCudnnScale, scale}, {kCudnnBias, offset}}, ours});
-    if (widens()) enqueue_cast(stream, dw, c.w.type, args[5], DType::f32, c.w.shape.numel());
+        {{{kCudnnX, args.x}, {kCudnnW, dw}, {kCudnnY, args.dy}, {kCudnnScale, scale}, {kCudnnBias, offset}}, ours});
+    if (widens()) enqueue_cast(stream, dw, c.w.type, args.dw, DType::f32, c.w.shape.numel());
   }
 
  private:
@@ -113,7 +117,8 @@ class DataOp final : public CudnnNormOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<NormConv2dBackwardData>(pointers);
     const CudnnConvolution& c = convolution();
     const std::int64_t channels = c.x.shape[1];
     const bool result = fused_.graph.result;
@@ -122,14 +127,14 @@ class DataOp final : public CudnnNormOp {
     std::array<void*, kPieces> own;
     for (std::size_t i = 0; i < kPieces; ++i) own[i] = at(ours, pieces_[i]);
     const auto [mean, inv_std, scale, offset, dscale, dbias, dy_factor, x_factor, constant] = own;
-    void *const dy2 = fused_.graph.add ? args[2] : nullptr, *const y = result ? args[4] : nullptr;
-    run_.check_alignment(c.y, args[0]);
-    for (const void* const tensor : {dy2, args[3], y, args[11]}) run_.check_alignment(c.x, tensor);
-    enqueue_backward_numbers(stream, mask, args[5], args[6], args[7], mean, inv_std, scale, offset, channels);
-    run_.enqueue(stream, {{{kCudnnY, args[0]},
-                           {kCudnnW, args[1]},
+    void *const dy2 = fused_.graph.add ? args.dy2 : nullptr, *const y = result ? args.y : nullptr;
+    run_.check_alignment(c.y, args.dy);
+    for (const void* const tensor : {dy2, args.x, y, args.dz}) run_.check_alignment(c.x, tensor);
+    enqueue_backward_numbers(stream, mask, args.stats, args.weight, args.bias, mean, inv_std, scale, offset, channels);
+    run_.enqueue(stream, {{{kCudnnY, args.dy},
+                           {kCudnnW, args.w},
                            {kCudnnDy2, dy2},
-                           {kCudnnX, args[3]},
+                           {kCudnnX, args.x},
                            {kCudnnResult, y},
                            {kCudnnMean, mean},
                            {kCudnnInvStd, inv_std},
@@ -140,9 +145,9 @@ class DataOp final : public CudnnNormOp {
                            {kCudnnDyFactor, dy_factor},
                            {kCudnnXFactor, x_factor},
                            {kCudnnConstant, constant},
-                           {kCudnnDz, args[11]}},
+                           {kCudnnDz, args.dz}},
                           ours});
-    enqueue_backward_sums(stream, dscale, dbias, args[8], args[9], args[10], channels);
+    enqueue_backward_sums(stream, dscale, dbias, args.sums, args.dweight, args.dbias, channels);
   }
 
  private:
@@ -163,21 +168,22 @@ class MaskedDataOp final : public CudnnNormOp {
   }
 
  protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<NormConv2dBackwardData>(pointers);
     const CudnnConvolution& c = convolution();
     void* const ours = aligned_workspace(workspace);
     std::array<void*, kPieces> own{};
     if (normalizes()) {
       for (std::size_t i = 0; i < kPieces; ++i) own[i] = at(ours, pieces_[i]);
-      enqueue_backward_numbers(stream, ReluMask::normalized, args[5], args[6], args[7], own[0], own[1], own[2], own[3],
-                               c.x.shape[1]);
+      enqueue_backward_numbers(stream, ReluMask::normalized, args.stats, args.weight, args.bias, own[0], own[1], own[2],
+                               own[3], c.x.shape[1]);
     }
-    void *const dy2 = fused_.graph.add ? args[2] : nullptr, *const x = normalizes() ? args[3] : nullptr,
-                *const y = fused_.graph.result ? args[4] : nullptr, *const dz = args[11];
-    run_.check_alignment(c.y, args[0]);
+    void *const dy2 = fused_.graph.add ? args.dy2 : nullptr, *const x = normalizes() ? args.x : nullptr,
+                *const y = fused_.graph.result ? args.y : nullptr, *const dz = args.dz;
+    run_.check_alignment(c.y, args.dy);
     for (const void* const tensor : {dy2, x, y, dz}) run_.check_alignment(c.x, tensor);
-    run_.enqueue(stream, {{{kCudnnY, args[0]},
-                           {kCudnnW, args[1]},
+    run_.enqueue(stream, {{{kCudnnY, args.dy},
+                           {kCudnnW, args.w},
                            {kCudnnDy2, dy2},
                            {kCudnnX, x},
                            {kCudnnResult, y},
@@ -187,8 +193,9 @@ class MaskedDataOp final : public CudnnNormOp {
                            {kCudnnBias, own[3]},
                            {kCudnnDz, dz}},
                           ours});
-    void* const of_sums[] = {dz, nullptr, args[3], nullptr, args[5], args[8], args[9], args[10], nullptr};
-    sums_->run_on(stream, of_sums, at(ours, sums_piece_));
+    const Pointers<BatchNormBackwardSums> of_sums{
+        .dy = dz, .x = args.x, .stats = args.stats, .sums = args.sums, .dweight = args.dweight, .dbias = args.dbias};
+    sums_->run_on(stream, in_order<BatchNormBackwardSums, void*>(of_sums), at(ours, sums_piece_));
   }
 
  private:
