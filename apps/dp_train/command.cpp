@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include <dp/dataset.h>
 #include <dp/models.h>
 
 #include "command_line/command_line.h"
@@ -7,18 +8,10 @@
 namespace dp_train {
 namespace {
 
-std::int64_t default_epochs(const std::string& dataset) {
-  if (dataset == "fashion_mnist") return 10;
-  if (dataset == "mnist") return 3;
-  if (dataset == "cifar10" || dataset == "cifar100") return 30;
-  if (dataset == "imagefolder") return 90;
-  return 1;  // digits, synthetic
-}
-
 // The recipe's options, for what the command line does not give.
 void set_defaults(dp::TrainerOptions& options, const dp::models::Recipe& recipe, bool dataset_given) {
   if (!dataset_given) options.dataset_name = recipe.dataset;
-  options.epochs = default_epochs(options.dataset_name);
+  options.epochs = dp::datasets::find(options.dataset_name).epochs;
   options.optimizer = dp::Sgd{
       .lr = recipe.lr, .momentum = recipe.momentum, .nesterov = recipe.nesterov, .weight_decay = recipe.weight_decay};
   options.schedule.kind = recipe.schedule;

@@ -40,18 +40,13 @@ void check_belongs(const Command& command, const std::string& dataset) {
 ImageFormat image_format(const Command& command, const std::string& dataset) {
   check_belongs(command, dataset);
   if (dataset == "synthetic") return {parse_input(command.input.value_or("1,28,28")), command.classes.value_or(10)};
-  if (dataset == "cifar10") return {{3, 32, 32}, 10};
-  if (dataset == "cifar100") return {{3, 32, 32}, 100};
-  if (dataset == "imagefolder") return {{3, 224, 224}, 1000};
-  if (dataset == "digits" || dataset == "mnist" || dataset == "fashion_mnist") return {{1, 28, 28}, 10};
-  std::string names;
-  for (const std::string& name : dp::datasets::names()) names += (names.empty() ? "" : ", ") + name;
-  usage("--dataset '" + dataset + "' is not a data set; choose one of " + names);
+  const dp::datasets::Entry& entry = dp::datasets::find(dataset);
+  return {entry.image, entry.classes};
 }
 
 dp::DatasetPair open_images(const Command& command, const std::string& dataset) {
   check_belongs(command, dataset);
-  if (dataset != "synthetic") return dp::datasets::open(dataset, command.data_path, command.trainer.parallel.seed);
+  if (dataset != "synthetic") return dp::datasets::find(dataset).open(command.data_path, command.trainer.parallel.seed);
   const ImageFormat format = image_format(command, dataset);
   const std::int64_t count = command.images.value_or(kImages);
   return dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, command.trainer.parallel.seed);

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   options.augment = !plain;
   try {
-    const dp::DatasetPair pair = dp::datasets::open(dataset, path);
+    const dp::DatasetPair pair = dp::datasets::find(dataset).open(path, 42);
     dp::Loader loader(part == "train" ? pair.train : pair.test, options);
     std::int64_t epoch = 0;
     loader.start(epoch);

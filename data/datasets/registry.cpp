@@ -2,24 +2,40 @@
 #include "dp/error.h"
 
 namespace dp::datasets {
+namespace {
 
-const std::vector<std::string>& names() {
-  static const std::vector<std::string> all{"digits",   "mnist",       "fashion_mnist", "cifar10",
-                                            "cifar100", "imagefolder", "synthetic"};
-  return all;
+template <DatasetPair (*kOpen)(const std::string&)>
+DatasetPair from_files(const std::string& folder, std::uint64_t) {
+  return kOpen(folder);
+}
+DatasetPair open_digits(const std::string&, std::uint64_t seed) { return digits(60000, 10000, seed); }
+DatasetPair open_image_folder(const std::string& folder, std::uint64_t) { return image_folder(folder); }
+DatasetPair open_synthetic(const std::string&, std::uint64_t seed) {
+  return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);
 }
 
-DatasetPair open(std::string_view name, const std::string& folder, std::uint64_t seed) {
-  if (name == "digits") return digits(60000, 10000, seed);
-  if (name == "mnist") return mnist(folder);
-  if (name == "fashion_mnist") return fashion_mnist(folder);
-  if (name == "cifar10") return cifar10(folder);
-  if (name == "cifar100") return cifar100(folder);
-  if (name == "imagefolder") return image_folder(folder);
-  if (name == "synthetic") return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);  // MNIST's sizes
-  std::string known;
-  for (const std::string& each : names()) known += (known.empty() ? "" : ", ") + each;
-  throw Error(ErrorCode::usage, "dataset \"" + std::string(name) + "\" does not exist; choose one of " + known);
+}  // namespace
+
+const std::vector<Entry>& registry() {
+  static const std::vector<Entry> entries{
+      {"digits", "drawn, needs no files", {1, 28, 28}, 10, 1, open_digits},
+      {"mnist", "", {1, 28, 28}, 10, 3, from_files<mnist>},
+      {"fashion_mnist", "", {1, 28, 28}, 10, 10, from_files<fashion_mnist>},
+      {"cifar10", "", {3, 32, 32}, 10, 30, from_files<cifar10>},
+      {"cifar100", "", {3, 32, 32}, 100, 30, from_files<cifar100>},
+      {"imagefolder", "", {3, 224, 224}, 1000, 90, open_image_folder},
+      {"synthetic", "random bytes", {1, 28, 28}, 10, 1, open_synthetic},
+  };
+  return entries;
+}
+
+const Entry& find(std::string_view name) {
+  std::string names;
+  for (const Entry& entry : registry()) {
+    if (entry.name == name) return entry;
+    names += (names.empty() ? "" : ", ") + entry.name;
+  }
+  throw Error(ErrorCode::usage, "dataset '" + std::string(name) + "' does not exist; choose one of " + names);
 }
 
 }  // namespace dp::datasets

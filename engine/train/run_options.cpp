@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "dp/dataset.h"
 #include "dp/error.h"
 #include "engine/optimizer/optimizer_options.h"
 #include "engine/parallel/parallel_option_table.h"
@@ -33,11 +34,10 @@ void read_trace_steps(const std::string& text, DataParallelOptions& parallel) {
 
 void add_training(Table& table) {
   table.group("Model and data");
-  table
-      .add("dataset", accepts::text(), &Options::dataset_name,
-           "digits (drawn, needs no files), mnist, fashion_mnist, cifar10, cifar100, imagefolder, synthetic (random "
-           "bytes)")
-      .shown("by model");
+  std::string names;
+  for (const datasets::Entry& entry : datasets::registry())
+    names += (names.empty() ? "" : ", ") + entry.name + (entry.note.empty() ? "" : " (" + entry.note + ")");
+  table.add("dataset", accepts::text(), &Options::dataset_name, names).shown("by model");
   table.group("Training");
   table.add("batch-size,-b", accepts::whole(1, 1 << 20), &Options::batch_size, "global batch size, per optimizer step");
   table.add("epochs", accepts::whole(1, kBillion), &Options::epochs, "number of epochs").shown("by data set");

@@ -33,9 +33,11 @@ TEST_CASE("CIFAR-10 of the official sizes is found in the folder and in the arch
   for (const char* prefix : {"", "cifar-10-batches-bin/"}) {
     const TemporaryFolder folder;
     write_ten(folder, prefix);
-    const dp::DatasetPair pair = dp::datasets::open("cifar10", folder.path());
+    const dp::DatasetPair pair = dp::datasets::find("cifar10").open(folder.path(), 42);
     REQUIRE(pair.train->size() == 50000);
     REQUIRE(pair.test->size() == 10000);
+    CHECK(pair.train->image_shape() == dp::datasets::find("cifar10").image);
+    CHECK(pair.train->classes() == dp::datasets::find("cifar10").classes);
     for (int i = 0; i < 5; ++i) CHECK(pair.train->label(10000 * i + 1) == i + 2);
     CHECK(pair.test->label(0) == 9);
     CHECK(pair.train->normalization().mean == std::vector<float>{0.4914f, 0.4822f, 0.4465f});
@@ -47,10 +49,12 @@ TEST_CASE("CIFAR-100 of the official sizes is found with its fine labels") {
   const TemporaryFolder folder;
   write_sparse(folder, "cifar-100-binary/train.bin", kHundredTrainBytes, dp::test::cifar_records(2, 2, 60));
   write_sparse(folder, "cifar-100-binary/test.bin", kHundredTestBytes, dp::test::cifar_records(2, 2, 98));
-  const dp::DatasetPair pair = dp::datasets::open("cifar100", folder.path());
+  const dp::DatasetPair pair = dp::datasets::find("cifar100").open(folder.path(), 42);
   REQUIRE(pair.train->size() == 50000);
   REQUIRE(pair.test->size() == 10000);
+  CHECK(pair.train->image_shape() == dp::datasets::find("cifar100").image);
   CHECK(pair.train->classes() == 100);
+  CHECK(dp::datasets::find("cifar100").classes == 100);
   CHECK(pair.train->label(1) == 61);
   CHECK(pair.test->label(1) == 99);
   CHECK(pair.train->normalization().mean == std::vector<float>{0.50707f, 0.48655f, 0.44092f});

@@ -8,25 +8,28 @@
 TEST_CASE("an unknown data set is rejected with the valid names") {
   for (const char* bad : {"", "cifar", "CIFAR10", "Digits", "mnist "}) {
     try {
-      dp::datasets::open(bad, ".");
+      dp::datasets::find(bad).open(".", 42);
       FAIL("accepted " << bad);
     } catch (const dp::Error& error) {
       CHECK(error.code() == dp::ErrorCode::usage);
-      for (const std::string& name : dp::datasets::names()) CHECK_THAT(error.what(), Catch::Contains(name));
+      for (const auto& entry : dp::datasets::registry()) CHECK_THAT(error.what(), Catch::Contains(entry.name));
     }
   }
 }
 
 TEST_CASE("every data set opens or names the missing files") {
-  for (const std::string& name : dp::datasets::names()) {
-    INFO(name);
+  for (const dp::datasets::Entry& entry : dp::datasets::registry()) {
+    INFO(entry.name);
     try {
-      const dp::DatasetPair pair = dp::datasets::open(name, "/nowhere");
+      const dp::DatasetPair pair = entry.open("/nowhere", 42);
+      CHECK(pair.train->image_shape() == entry.image);
+      CHECK(pair.train->classes() == entry.classes);
       CHECK(pair.train->size() == 60000);
       CHECK(pair.test->size() == 10000);
     } catch (const dp::Error& error) {
       CHECK(error.code() == dp::ErrorCode::data);
-      CHECK_THAT(error.what(), Catch::Contains(name) && Catch::Contains("/nowhere") && Catch::Contains("--data-path"));
+      CHECK_THAT(error.what(),
+                 Catch::Contains(entry.name) && Catch::Contains("/nowhere") && Catch::Contains("--data-path"));
     }
   }
 }

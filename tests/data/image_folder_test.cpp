@@ -61,7 +61,7 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
     folder.write("train/ape/notes.txt", {});
     folder.write("train/ape/._a.png", {});
     const std::string path = folder.path();
-    const dp::DatasetPair pair = dp::datasets::open("imagefolder", path);
+    const dp::DatasetPair pair = dp::datasets::find("imagefolder").open(path, 42);
     CHECK(pair.train->image_shape() == dp::Shape{3, 224, 224});
     CHECK(pair.train->classes() == 3);
     CHECK(pair.test->classes() == 3);

@@ -53,12 +53,12 @@ TEST_CASE("MNIST is found in the folder, in raw, and in torchvision's folders") 
     const TemporaryFolder folder;
     write_plain(folder, prefix);
     check_found(dp::datasets::mnist(folder.path()));
-    check_found(dp::datasets::open("mnist", folder.path()));
+    check_found(dp::datasets::find("mnist").open(folder.path(), 42));
   }
   const TemporaryFolder folder;
   write_plain(folder, "FashionMNIST/raw/");
   check_found(dp::datasets::fashion_mnist(folder.path()));
-  check_found(dp::datasets::open("fashion_mnist", folder.path()));
+  check_found(dp::datasets::find("fashion_mnist").open(folder.path(), 42));
   CHECK_THROWS_AS(dp::datasets::mnist(folder.path()), dp::Error);
 }
 

@@ -92,9 +92,17 @@ DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,
                       std::uint64_t seed = 42);
 
-// Opens a data set by its name on the command line. Error(usage) for an unknown name lists the names.
-DatasetPair open(std::string_view name, const std::string& folder, std::uint64_t seed = 42);
-const std::vector<std::string>& names();
+// What is known of a data set without its files.
+struct Entry {
+  std::string name;  // on the command line
+  std::string note;  // for --help; may be empty
+  Shape image;       // (C,H,W)
+  std::int64_t classes;
+  std::int64_t epochs;  // dp_train's default
+  DatasetPair (*open)(const std::string& folder, std::uint64_t seed);
+};
+const std::vector<Entry>& registry();
+const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
 
 }  // namespace datasets
 }  // namespace dp
