@@ -17,8 +17,6 @@ class Rendezvous {
   virtual int local_size() const = 0;
   // Whether all ranks run on one host and can see each other's processes, so that shared memory can carry data.
   virtual bool one_host() const = 0;
-  // Numeric address of this host on its connection to rank 0. Other ranks can reach this rank at it.
-  virtual std::string own_address() const = 0;
   virtual double timeout_seconds() const = 0;  // limit of a wait for a missing rank
 
   // All-gather of short messages: returns `mine` of every rank, in rank order; at most 64 KiB each. All ranks call it

@@ -30,7 +30,6 @@ std::vector<Setup> setups_for(const CommOptions& options) {
   else
     all = {{"host", "host, threads of one process", "host"},
            {"host-processes", "host, processes", "host", Ranks::processes},
-           {"tcp", "tcp, processes", "tcp", Ranks::processes},
            {"mpi", "mpi, processes", "mpi", Ranks::mpirun}};
   if (options.communicators.empty()) return all;
   std::string keys;

@@ -131,7 +131,7 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
       ->delimiter(',')
       ->check(one_of(collective_names()));
   app.add_option("--communicators", o.communicators,
-                 "communicators to measure: host,host-processes,tcp,mpi,p2p,nccl,nccl-processes [all]")
+                 "communicators to measure: host,host-processes,mpi,p2p,nccl,nccl-processes [all]")
       ->delimiter(',');
   app.callback([&] {
     asked.work = [&c] {

@@ -111,9 +111,8 @@ void add_reduction(Table& table) {
         o.reduce_dtype = std::get<std::string>(type) == "bfloat16" ? DType::bf16 : DType::f32;
         return true;
       });
-  table.add("comm", accepts::one_of({"auto", "host", "p2p", "nccl", "tcp", "mpi"}), &Options::comm,
-            "communicator: auto, host (CPU), p2p (GPUs of one process), nccl (distinct GPUs), tcp, mpi (CPU, with "
-            "ddp)");
+  table.add("comm", accepts::one_of({"auto", "host", "p2p", "nccl", "mpi"}), &Options::comm,
+            "communicator: auto, host (CPU), p2p (GPUs of one process), nccl (distinct GPUs), mpi (CPU, with ddp)");
   table.add("loss", accepts::one_of({"local", "gathered"}), &Options::loss,
             "where the loss is computed: local (on each replica), gathered (on the master)");
   table.add("split", accepts::one_of({"balanced", "chunk"}), &Options::split,

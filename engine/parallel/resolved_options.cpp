@@ -79,20 +79,14 @@ std::string resolve_ranks(DataParallelOptions& o) {
     o.threads_per_replica =
         std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, group.local_size()));
   if (o.comm != Comm::automatic) return kAskedFor;
-  const std::string reason =
-      take(kernels::backend(o.devices.front().kind).default_communicator(o.process_group->state()), o);
-  if (o.comm != Comm::mpi || o.reduce_dtype != DType::bf16) return reason;
-  o.comm = Comm::tcp;
-  return "the ranks run on several hosts, and MPI does not reduce bfloat16";
+  return take(kernels::backend(o.devices.front().kind).default_communicator(o.process_group->state()), o);
 }
 
 void check_rounded_sums(const DataParallelOptions& o) {
   if (o.devices.front().kind == DeviceKind::reference)
     refuse("--reduce-dtype bfloat16: reference devices reduce in float64; remove the flag");
   if (o.comm == Comm::mpi)
-    refuse(
-        "--reduce-dtype bfloat16 is not available with --comm mpi: use --comm tcp, or host if all ranks share one, or "
-        "float32");
+    refuse("--reduce-dtype bfloat16 is not available with --comm mpi: use float32, or --comm host on one host");
 }
 
 }  // namespace
@@ -101,8 +95,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
   parallel_option_table().check(o);
   std::string communicator_reason = kAskedFor;
   if (o.process_group) communicator_reason = resolve_ranks(o);
-  if (!o.process_group && (o.comm == Comm::tcp || o.comm == Comm::mpi))
-    refuse(fmt::format("--comm {} requires --engine ddp; remove it, or use host or p2p", communicator_name(o.comm)));
+  if (!o.process_group && o.comm == Comm::mpi)
+    refuse("--comm mpi requires --engine ddp; remove it, or use host or p2p");
   if (o.devices.empty()) o.devices = default_devices();
   for (const Device& device : o.devices)
     if (device.kind != o.devices.front().kind)

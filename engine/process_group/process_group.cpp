@@ -71,7 +71,6 @@ void ProcessGroup::State::join() {
         throw Error(error.code(), fmt::format("rank {} of {}: {}", options.rank, options.size, error.what()));
     }
   }
-  address_ = process_group::own_address(connection_->file());
   connection_->send(
       {Kind::hello, 0, to_text(Hello{options.token, options.rank, options.size, host_identity(), host_name()})});
   try {

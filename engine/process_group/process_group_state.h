@@ -22,7 +22,6 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   int local_rank() const override { return local_rank_; }
   int local_size() const override { return local_size_; }
   bool one_host() const override { return local_size_ == options.size; }
-  std::string own_address() const override { return address_; }
   double timeout_seconds() const override { return options.timeout_seconds; }
   std::vector<std::string> exchange(std::string_view mine) override { return wait(give(mine)); }
 
@@ -58,7 +57,6 @@ struct ProcessGroup::State final : kernels::Rendezvous {
 
   std::unique_ptr<process_group::Coordinator> coordinator_;  // on rank 0 only
   std::optional<process_group::Connection> connection_;
-  std::string address_;
   int local_rank_ = 0, local_size_ = 1;
   std::uint64_t given_ = 0;
   int put_off_ = 0;  // number of Kind::busy messages received

@@ -107,15 +107,6 @@ FileHandle accept_from(const FileHandle& listener) {
   return file;
 }
 
-std::string own_address(const FileHandle& connection) {
-  sockaddr_storage name{};
-  socklen_t size = sizeof name;
-  char text[NI_MAXHOST] = "";
-  ::getsockname(connection.get(), reinterpret_cast<sockaddr*>(&name), &size);
-  ::getnameinfo(reinterpret_cast<const sockaddr*>(&name), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
-
 WakeUp::WakeUp() : file_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!file_) throw Error(ErrorCode::device, std::string("cannot create an eventfd: ") + std::strerror(errno));
 }

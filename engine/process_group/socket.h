@@ -20,8 +20,6 @@ FileHandle connect_to(const std::string& address, int port, Clock::time_point de
 // Accepts a pending connection; returns an empty handle if there is none.
 FileHandle accept_from(const FileHandle& listener);
 
-std::string own_address(const FileHandle& connection);  // numeric address of the local end
-
 // An eventfd that wakes a poll(): readable after raise(), until clear().
 class WakeUp {
  public:

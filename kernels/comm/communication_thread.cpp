@@ -23,7 +23,6 @@ CommunicationThread::~CommunicationThread() {
   group_.remove(*this);
   quit_.store(true);
   halt_.ask();
-  wire_->wake();
   ring();
   thread_.join();
 }
@@ -40,17 +39,13 @@ bool CommunicationThread::attempt(Call& call) {
     ring();
     return false;
   }
-  if (done_.load(std::memory_order_acquire) > call.number) {
-    if (trace_ != nullptr) trace_->count_bytes(slot(call.number).sent);
-    return true;
-  }
+  if (done_.load(std::memory_order_acquire) > call.number) return true;
   if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
   return false;
 }
 
 void CommunicationThread::halt() noexcept {
   halt_.ask();
-  wire_->wake();
   busy_.wait(true);
 }
 
@@ -78,9 +73,7 @@ void CommunicationThread::serve() {
 void CommunicationThread::carry_out(WireJob& job) {
   try {
     if (halt_.asked()) throw Aborted();
-    const std::int64_t before = wire_->bytes_sent();
     wire_->run(job, halt_);
-    job.sent = wire_->bytes_sent() - before;
     done_.store(job.number + 1, std::memory_order_release);
   } catch (...) {
     failure_ = std::current_exception();

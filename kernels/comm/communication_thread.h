@@ -24,7 +24,6 @@ class CommunicationThread final : private Halted {
   // The slot of the next call. Fill it in, then call enqueue(). All calls must use one stream.
   WireJob& next() { return slot(issued_); }
   void enqueue(HostStream& stream);
-  void trace(TraceRing* ring) { trace_ = ring; }  // the ring of that stream
 
  private:
   struct Call {
@@ -47,7 +46,6 @@ class CommunicationThread final : private Halted {
   Halt halt_;
   std::vector<WireJob> jobs_;
   std::uint64_t issued_ = 0;
-  TraceRing* trace_ = nullptr;
   std::atomic<std::uint64_t> posted_{0}, done_{0};  // calls that the stream has reached; calls that are done
   std::atomic<std::uint32_t> bell_{0};              // incremented to wake the thread
   std::atomic<bool> busy_{false}, quit_{false}, failed_{false};

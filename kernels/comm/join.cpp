@@ -6,7 +6,6 @@
 #include <string>
 
 #include "kernels/comm/host_communicator.h"
-#include "kernels/comm/tcp_wire.h"
 #include "kernels/comm/wire_communicator.h"
 #include "kernels/host/shared_memory.h"
 #include "kernels/mpi_plugin.h"
@@ -18,7 +17,9 @@ namespace {
 // it. After that it works as between threads.
 std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, Rendezvous& rendezvous) {
   if (!rendezvous.one_host())
-    throw Error(ErrorCode::usage, "communicator host connects only processes of one host; use tcp");
+    throw Error(ErrorCode::usage,
+                "communicator host connects only processes of one host that can see each other; start the ranks with "
+                "mpirun and use mpi");
   if (!context.options().peer_processes)
     throw Error(ErrorCode::usage, "communicator host requires a context with shared memory");
   std::shared_ptr<Buffer> lines;
@@ -45,20 +46,20 @@ std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, 
 
 }  // namespace
 
-// Shared memory is the fastest if all ranks can use it. If MPI started the ranks, it is set up for the network between
-// their hosts.
+// Shared memory is the fastest if all ranks can use it. MPI, if it started the ranks, is set up for the network between
+// their hosts (docs/decisions/0040).
 CommunicatorChoice default_for(const Rendezvous& rendezvous) {
   if (rendezvous.one_host()) return {"host", "all ranks run on one host and share its memory"};
   Mpi* const mpi = mpi_plugin();
   if (mpi != nullptr && mpi->started()) return {"mpi", "the ranks run on several hosts and were started by MPI"};
-  return {"tcp", "the ranks run on several hosts, without MPI"};
+  throw Error(
+      ErrorCode::usage,
+      "CPU ranks on several hosts, or that cannot see each other's processes, need MPI: start them with mpirun");
 }
 
 std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& rendezvous) {
   auto* const host = dynamic_cast<HostContext*>(&context);
   if (name == "host" && host != nullptr) return join_in_shared_memory(*host, rendezvous);
-  if (name == "tcp" && host != nullptr)
-    return std::make_unique<WireCommunicator>(make_tcp_wire(rendezvous, host->options().abort), *host);
   if (name == "mpi" && host != nullptr) return std::make_unique<WireCommunicator>(make_mpi_wire(rendezvous), *host);
   throw Error(ErrorCode::usage,
               "communicator '" + std::string(name) + "' cannot connect processes on " + to_string(context.device()));

@@ -19,7 +19,6 @@ struct WireJob {
   void* part = nullptr;            // for gather and scatter only
   std::int64_t stride = 0;         // elements between summands
   std::vector<std::size_t> bytes;  // for gather and scatter: the size of each rank's part
-  std::int64_t sent = 0;           // set when done: bytes that this rank sent; 0 if the wire does not count them
 };
 
 // A request to stop a running call: from ask(), or from the engine's abort flag.
@@ -41,13 +40,9 @@ class Wire {
   virtual int size() const = 0;
   virtual std::string name() const = 0;
   // Called by one thread at a time. Returns when this rank's memory holds the result and the call no longer needs it.
-  // Throws Error, or Aborted soon after `halt` is asked. Does not access the job's memory after it returns or throws
-  // (exception: mpi/mpi_wire.h). Must not be called again after it has thrown.
+  // Throws Error, or Aborted soon after `halt` is asked, which it polls. Does not access the job's memory after it
+  // returns or throws (exception: mpi/mpi_wire.h). Must not be called again after it has thrown.
   virtual void run(const WireJob& job, const Halt& halt) = 0;
-  // Bytes of data that this rank has sent in all calls so far; 0 if they are not counted.
-  virtual std::int64_t bytes_sent() const { return 0; }
-  // From any thread: makes a running call check its halt now.
-  virtual void wake() = 0;
 };
 
 inline bool is_sum(Collective kind) {

@@ -19,7 +19,6 @@ class WireCommunicator final : public HostCollectives {
   WireCommunicator(std::unique_ptr<Wire> wire, HostContext& context);
 
   std::string name() const override { return name_; }
-  void trace(TraceRing* ring) override { thread_.trace(ring); }
 
  private:
   void enqueue(const CollectiveCall& call, void* data, void* part, std::span<const std::size_t> bytes,

@@ -45,7 +45,7 @@ class SharedBuffer final : public Buffer {
       errno = error;
       if (error == EFBIG)
         throw Error(ErrorCode::io, "shared memory of " + std::to_string(bytes) +
-                                       " bytes exceeds the file size limit; raise ulimit -f, or use --comm tcp");
+                                       " bytes exceeds the file size limit; raise ulimit -f, or use --comm mpi");
       refuse("out of shared memory: " + std::to_string(bytes) + " bytes requested");
     }
     const std::scoped_lock lock(regions_mutex);
@@ -103,7 +103,7 @@ void* PeerMemory::at(int rank, const SharedPlace& place) {
   const int error = errno;
   if (file >= 0) ::close(file);
   errno = error;
-  if (data == MAP_FAILED) refuse("the memory of rank " + std::to_string(rank) + " cannot be mapped; use --comm tcp");
+  if (data == MAP_FAILED) refuse("the memory of rank " + std::to_string(rank) + " cannot be mapped; use --comm mpi");
   mappings_.push_back({rank, place.serial, data, place.bytes});
   return static_cast<char*>(data) + place.offset;
 }

@@ -35,20 +35,6 @@ TEST_CASE("a stalled rank ends every rank's process, and its message comes first
   CHECK_THAT(stalled.outcome.err, Catch::Contains("; rank " + other + " was in reduce of bucket 0 of step 2"));
 }
 
-TEST_CASE("over sockets the failed rank is named, not its lost connection") {
-  const TemporaryFolder temp;
-  Program program({"--engine", "ddp", "--comm", "tcp", "--cpu", "3", "--dataset", "synthetic", "--model", "mlp", "-b",
-                   "24", "--max-steps", "9", "--output-dir", "run", "--threads-per-replica", "1", "--quiet"},
-                  temp.path(), {"DP_FAIL=throw:backward:dev1:step3"});
-  const Outcome outcome = program.wait();
-  INFO(outcome.err);
-  CHECK(outcome.code == 4);
-  CHECK_THAT(outcome.err,
-             Catch::StartsWith("[rank 1] dp_train: error: rank 1: rank 1 (cpu) failed in backward of step 3"));
-  for (const char* other : {"0", "2"})
-    CHECK_THAT(outcome.err, Catch::Contains("rank " + std::string(other) + " stops: rank 1 failed"));
-}
-
 TEST_CASE("watch: --timeout 0 disables the watchdog, and negative times are rejected") {
   const TemporaryFolder temp;
   CHECK(run_dp_train({"--dataset", "synthetic", "--model", "mlp", "--cpu", "1", "--dry-run", "--timeout", "0"},

@@ -1,5 +1,6 @@
 // Several hosts: two network namespaces joined by a virtual link, with ranks in each.
 #include <cstdlib>
+#include <fstream>
 
 #include "process_group/rank_programs.h"
 #include "support/temporary_folder.h"
@@ -43,38 +44,53 @@ std::string ip_program() {
 
 }  // namespace
 
-TEST_CASE("hosts: ranks on two hosts have the bits of one host, and only rank 0's host writes files") {
+TEST_CASE("hosts: mpirun starts ranks on two hosts, which use MPI, and only rank 0's host writes files") {
+  const std::string mpirun = mpirun_program();
+  if (mpirun.empty()) DP_SKIP("mpirun or the MPI plugin is not here");
+  const TwoHosts hosts;
+  if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  // What mpirun uses in place of ssh: agent <address> <command>...
+  const std::string agent = folder / "agent";
+  std::ofstream(agent) << "#!/bin/sh\ncase $1 in " << TwoHosts::address(0) << ") host=" << hosts.name(0)
+                       << ";; *) host=" << hosts.name(1) << ";; esac\nshift\nexec " << ip_program()
+                       << " netns exec $host sh -c \"$*\"\n";
+  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+  const std::string network = "10.213.7.0/24";
+  const Outcome outcome =
+      Program(short_run(folder / "run") + Words{"--cpu", "2"}, folder.path(),
+              mpi_environment() + Words{"OMPI_MCA_plm_rsh_agent=" + agent, "OMPI_MCA_oob_tcp_if_include=" + network,
+                                        "OMPI_MCA_btl_tcp_if_include=" + network, "OMPI_MCA_btl=tcp,self"},
+              Words{ip_program(), "netns", "exec", hosts.name(0), mpirun, "-np", "4", "--host",
+                    TwoHosts::address(0) + ":2," + TwoHosts::address(1) + ":2"})
+          .wait();
+  INFO(outcome.err << outcome.out);
+  CHECK(outcome.code == 0);
+  const auto summary = summary_in(folder / "run");
+  CHECK(summary["devices"].size() == 4);
+  CHECK(summary["communicator"] == "mpi");
+  CHECK(summary["communicator_reason"] == "the ranks run on several hosts and were started by MPI");
+}
+
+TEST_CASE("hosts: CPU ranks on two hosts that MPI did not start are refused") {
   const TwoHosts hosts;
   if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   const std::string port = free_port();
   std::vector<Program> nodes;
-  for (int host = 0; host < 2; ++host) {
-    // The output folder need not exist on the second host: only rank 0 writes.
-    const Words arguments =
-        short_run(folder.path() + (host ? "/nowhere" : "/run")) + Words{"--cpu",         "2",
-                                                                        "--nnodes",      "2",
-                                                                        "--node-rank",   std::to_string(host),
-                                                                        "--master-addr", TwoHosts::address(0),
-                                                                        "--master-port", port};
-    nodes.emplace_back(arguments, folder.path(), Words{"DP_TOKEN=between the two of us"},
-                       Words{ip_program(), "netns", "exec", hosts.name(host)});
-  }
+  for (int host = 0; host < 2; ++host)
+    nodes.emplace_back(
+        short_run(folder / "run") + Words{"--cpu", "1", "--nnodes", "2", "--node-rank", std::to_string(host),
+                                          "--master-addr", TwoHosts::address(0), "--master-port", port},
+        folder.path(), Words{"DP_TOKEN=between the two of us"}, Words{ip_program(), "netns", "exec", hosts.name(host)});
   for (int host = 0; host < 2; ++host) {
     const Outcome outcome = nodes[static_cast<std::size_t>(host)].wait();
-    INFO("host " << host << ": " << outcome.err << outcome.out);
-    CHECK(outcome.code == 0);
+    INFO("host " << host << ": " << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.err.find("start them with mpirun") != std::string::npos);
   }
-  CHECK_FALSE(std::filesystem::exists(folder.path() + "/nowhere"));
-  const auto summary = summary_in(folder.path() + "/run");
-  CHECK(summary["devices"].size() == 4);
-
-  // Must be bit-equal to four ranks on one host.
-  const Outcome one = run_dp_train(short_run(folder.path() + "/one") + Words{"--cpu", "4"}, folder.path());
-  INFO(one.err);
-  CHECK(one.code == 0);
-  CHECK(summary_in(folder.path() + "/one")["weights_sha256"] == summary["weights_sha256"]);
 }
 
 TEST_CASE("hosts: a rank without the run's token is rejected") {

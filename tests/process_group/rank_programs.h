@@ -57,6 +57,20 @@ inline Words rank_variables(int rank, int size, const std::string& port, const s
           "DP_TOKEN=" + token};
 }
 
+// Empty if mpirun or the MPI plugin is not here.
+inline std::string mpirun_program() {
+  if (!std::filesystem::exists(std::filesystem::path(DP_TRAIN_PATH).parent_path() / "libdp_mpi.so")) return "";
+  for (const char* path : {"/usr/bin/mpirun", "/usr/local/bin/mpirun"})
+    if (std::filesystem::exists(path)) return path;
+  return "";
+}
+
+// Open MPI refuses root and more ranks than cores unless it is told otherwise.
+inline Words mpi_environment() {
+  return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1",
+          "OMPI_MCA_btl_vader_single_copy_mechanism=none"};
+}
+
 // The processes whose command line contains `text`.
 inline std::vector<pid_t> processes_with(const std::string& text) {
   std::vector<pid_t> found;

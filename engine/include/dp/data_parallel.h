@@ -95,7 +95,7 @@ class DataParallel {
   int size() const;                               // replicas of all ranks
   std::vector<std::string> device_names() const;  // of every replica; with host names if there are several hosts
   std::string communicator() const;               // name, and the GPU pairs that it connects through the host
-  Choice communicator_choice() const;             // "host", "p2p", "nccl", "tcp", "mpi"
+  Choice communicator_choice() const;             // "host", "p2p", "nccl", "mpi"
   Choice graphs_choice() const;  // "none", "one per replica", "one of all replicas"; changes if a capture fails
   MemoryUse memory_use(int replica) const;  // allocated on its device; of other ranks: as of the last prepare()
   std::string describe_steps() const;       // one line: whether training steps run as graphs, or why not

@@ -30,7 +30,6 @@ enum class Comm {
   host,  // host memory; CPU replicas of one or several processes on one host
   p2p,   // peer copies and our own kernels between the GPUs of one process
   nccl,  // NCCL between distinct GPUs of one or several processes; NCCL chooses the order of summation
-  tcp,   // sockets; CPU replicas in several processes
   mpi,   // MPI; CPU replicas in several processes
 };
 

@@ -43,12 +43,11 @@ class MpiWire final : public Wire {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string name() const override { return "mpi"; }
-  void wake() override {}  // a running call polls its halt
 
   void run(const WireJob& job, const Halt& halt) override {
     compare(job, halt);
     if (is_sum(job.call.kind) && job.call.type == DType::bf16)
-      throw Error(ErrorCode::usage, "communicator mpi supports float32 and float64, not bfloat16; use tcp or host");
+      throw Error(ErrorCode::usage, "communicator mpi supports float32 and float64, not bfloat16; use host");
     job_ = &job;
     type_ = type_of(job.call.type);
     element_ = size_of(job.call.type);

@@ -1,6 +1,5 @@
 #include "comm/conformance.h"
-#include "comm/joining_ranks.h"
-#include "kernels/comm/tcp_socket.h"
+#include "comm/wired_ranks.h"
 #include "support/catch.h"
 
 using namespace dp;
@@ -16,7 +15,7 @@ ContextOptions mode(bool threaded) {
 }
 
 template <typename Body>
-std::vector<std::string> on_all(JoiningRankGroup& group, Body body) {
+std::vector<std::string> on_all(WiredRankGroup& group, Body body) {
   std::vector<std::string> wrong(group.contexts.size());
   group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
@@ -29,31 +28,18 @@ std::vector<std::string> on_all(JoiningRankGroup& group, Body body) {
 
 }  // namespace
 
-TEST_CASE("tcp: every collective gives the bits of the fixed tree") {
+TEST_CASE("wire: every collective reaches the wire with its arrays") {
   const int size = GENERATE(1, 2, 3, 5);
-  JoiningRankGroup group(size);
+  WiredRankGroup group(size);
   CHECK(on_all(group, [](Communicator& comm, Stream& stream) { return check_everything(comm, stream, Sums::tree); }) ==
         std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
-TEST_CASE("tcp: collectives on delayed streams give the bits of the fixed tree") {
-  JoiningRankGroup group(3, mode(true));
+TEST_CASE("wire: collectives work on delayed streams") {
+  WiredRankGroup group(3, mode(true));
   CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
           return check_collectives<float>(comm, stream, 100001, Sums::tree) + check_parts(comm, stream, 1);
         }) == std::vector<std::string>(3));
-}
-
-TEST_CASE("tcp: collectives work over IPv6") {
-  try {
-    listen_at("::1", 1);
-  } catch (const Error&) {
-    DP_SKIP("this host has no IPv6");
-  }
-  JoiningRankGroup group(2);
-  for (ThreadRendezvous& rank : group.ranks) rank.address = "::1";
-  CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
-          return check_collectives<float>(comm, stream, 5000, Sums::tree);
-        }) == std::vector<std::string>(2));
 }
 
 TEST_CASE("host: collectives between threads pass the tests of process communicators") {
@@ -69,9 +55,9 @@ TEST_CASE("host: collectives between threads pass the tests of process communica
   CHECK(wrong == std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
-TEST_CASE("tcp: memory may be overwritten as soon as the stream has passed the call") {
+TEST_CASE("wire: memory may be overwritten as soon as the stream has passed the call") {
   const bool threaded = GENERATE(false, true);
-  JoiningRankGroup group(3, mode(threaded));
+  WiredRankGroup group(3, mode(threaded));
   CHECK(on_all(group, [](Communicator& comm, Stream& stream) {
           std::vector<float> data(5000);
           int wrong = 0;
@@ -94,8 +80,8 @@ TEST_CASE("tcp: memory may be overwritten as soon as the stream has passed the c
         }) == std::vector<std::string>(3));
 }
 
-TEST_CASE("tcp: a call makes progress while another stream of the replica computes") {
-  JoiningRankGroup group(2);
+TEST_CASE("wire: a call makes progress while another stream of the replica computes") {
+  WiredRankGroup group(2);
   std::vector<double> sums(2);
   std::vector<int> looks(2);
   group.run([&](int rank) {
@@ -117,8 +103,8 @@ TEST_CASE("tcp: a call makes progress while another stream of the replica comput
   for (const int count : looks) CHECK(count < 50);
 }
 
-TEST_CASE("tcp: two handles on two streams do not disturb each other") {
-  JoiningRankGroup group(4);
+TEST_CASE("wire: two handles on two streams do not disturb each other") {
+  WiredRankGroup group(4);
   std::vector<int> wrong(4, 0);
   group.run([&](int rank) {
     const auto me = static_cast<std::size_t>(rank);
