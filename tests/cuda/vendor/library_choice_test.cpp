@@ -52,7 +52,7 @@ class Slow final : public CudaOp {
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    simt::sleep_in(stream, 20);
+    simt::sleep_in(stream, simt::kSlowOp.count());
     op_->run_on(stream, args, workspace);
   }
 

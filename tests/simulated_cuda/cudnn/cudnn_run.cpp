@@ -9,6 +9,7 @@
 #include "simulated_cuda/low_elements.h"
 #include "simulated_cuda/runtime/devices.h"
 #include "simulated_cuda/runtime/quiet_lock.h"
+#include "simulated_cuda/sleep.h"
 
 namespace dp::simt {
 namespace {
@@ -194,7 +195,7 @@ std::vector<TouchedMemory> touched_by(const CudnnLaunch& launch) {
 
 void run_cudnn(const ForeignWork& work, int device, std::uint32_t operation) {
   const CudnnLaunch& launch = *static_cast<const CudnnLaunch*>(work.data);
-  if (launch.engine == CudnnEngine::slow) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  if (launch.engine == CudnnEngine::slow) std::this_thread::sleep_for(kSlowEngine);
   {
     const QuietAccesses quiet;
     const OpenMemory open(1u << device);
