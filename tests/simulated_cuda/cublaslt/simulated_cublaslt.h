@@ -13,7 +13,7 @@ namespace dp::simt {
 enum class CublasLtAlgorithm : std::int32_t {
   plain,
   needs_workspace,  // needs a small workspace and overwrites all of it
-  slow,             // takes 30 ms longer
+  slow,             // takes kSlowEngine longer
   wrong,            // results are 2 % wrong
   splits,           // split-K with an in-place reduction
   fails,            // execution fails
