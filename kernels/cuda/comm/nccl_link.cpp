@@ -45,12 +45,11 @@ void NcclLink::end(const std::string& reason) {
     const std::scoped_lock lock(mutex_);
     reason_ = reason;
   }
-  ended_ = true;  // later enter() calls do not call NCCL; a thread inside gets time to leave
-  const auto patience = std::chrono::steady_clock::now() + kPatience;
-  while (inside_ && std::chrono::steady_clock::now() < patience)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ended_ = true;  // later enter() calls do not call NCCL; a thread inside, or launching a graph, gets time to leave
   if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
-  graphs_.drop();
+  const auto patience = std::chrono::steady_clock::now() + kPatience;
+  while ((!graphs_.drop() || inside_) && std::chrono::steady_clock::now() < patience)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   api_.comm_abort(comm_);
 }
 

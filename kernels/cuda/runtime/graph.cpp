@@ -4,12 +4,16 @@
 
 namespace dp::kernels::cuda {
 
-void GraphList::drop() {
+bool GraphList::drop() {
   std::vector<GraphExecHandle> gone;  // destroyed after the lock is released
   const std::scoped_lock lock(mutex_);
   dropped_ = true;
-  for (CudaGraph* const graph : graphs_)
+  bool all = true;
+  for (CudaGraph* const graph : graphs_) {
+    all = all && !graph->busy_;
     if (!graph->busy_) gone.push_back(std::move(graph->exec_));
+  }
+  return all;
 }
 
 CudaGraph::CudaGraph(GraphHandle graph, const Guards& guards, GraphList& list) : guards_(guards), list_(list) {

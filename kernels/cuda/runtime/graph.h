@@ -14,9 +14,9 @@ class CudaGraph;
 // destroyed. Call drop() before ncclCommAbort.
 class GraphList {
  public:
-  // Destroys all graphs; none can be launched afterwards. May be called from any thread. If a thread is launching a
-  // graph, that thread destroys it. The device frees a running graph when the graph ends.
-  void drop();
+  // Destroys all graphs; none can be launched afterwards. May be called from any thread. Returns false if a thread is
+  // launching one: that thread destroys it afterwards. The device frees a running graph when the graph ends.
+  bool drop();
 
  private:
   friend class CudaGraph;
