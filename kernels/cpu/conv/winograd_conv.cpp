@@ -78,7 +78,7 @@ class ImagesOp : public WinogradOp {
       convolve(args.dy, args.w, nullptr, args.dx, workspace);
     } else {
       const auto args = args_of<Conv2dForward>(pointers);
-      convolve(args.x, args.w, args.b, args.y, workspace);
+      convolve(args.x, args.w, call_.bias ? args.b : nullptr, args.y, workspace);
     }
   }
 
@@ -91,7 +91,7 @@ class ImagesOp : public WinogradOp {
     parallel_ranges(threads_, weights_.inputs, 1, [&](std::int64_t begin, std::int64_t end) {
       take_weights(weights_, w, call_.data, begin, end, u);
     });
-    const float* bias = call_.bias ? padded_bias(static_cast<const float*>(bias_of_y), memory + bias_at_) : nullptr;
+    const float* bias = bias_of_y ? padded_bias(static_cast<const float*>(bias_of_y), memory + bias_at_) : nullptr;
     parallel_ranges(threads_, tiles_.count(), run_, [&](std::int64_t begin, std::int64_t end) {
       float* own = memory + runs_at_ + omp_get_thread_num() * (taken(nullptr).floats() + products(nullptr).floats());
       const Matrices v = taken(own), m = products(own + v.floats());
