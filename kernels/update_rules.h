@@ -26,11 +26,12 @@ struct SgdConstants {
 struct AdamWConstants {
   double beta1 = 0.9, beta2 = 0.999;
   float eps = 1e-8f;
+  std::uint32_t unused = 0;  // no padding: the device receives every byte
 };
 
-union UpdateConstants {
+struct UpdateConstants {
   SgdConstants sgd{};
-  AdamWConstants adamw;
+  AdamWConstants adamw{};
 };
 
 // What an update reads in device memory besides the tensors.

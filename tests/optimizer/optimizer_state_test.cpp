@@ -1,8 +1,12 @@
 // The optimizer's state: what it holds, how it is named, and how it is restored.
+#include <cstring>
 #include <limits>
+#include <new>
 
 #include "dp/checkpoint.h"
 #include "dp/error.h"
+#include "engine/optimizer/optimizer.h"
+#include "kernels/step_state.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
@@ -15,6 +19,20 @@ using namespace dp::test;
 constexpr Sgd kMomentum{.lr = 0.1f, .momentum = 0.9f};
 
 }  // namespace
+
+// The simulated CUDA takes bytes that look like an address for a pointer.
+TEST_CASE("every byte of a step's inputs is set, because the devices receive all of them") {
+  std::vector<std::string> bytes;
+  for (const int before : {0x00, 0xff}) {
+    alignas(kernels::StepInputs) unsigned char memory[sizeof(kernels::StepInputs)];
+    std::memset(memory, before, sizeof memory);
+    __asm__ volatile("" : : "r"(memory) : "memory");  // keeps the bytes up to here
+    auto* const inputs = ::new (memory) kernels::StepInputs;
+    inputs->update.constants = engine::constants_of(Sgd{.momentum = 0.9f});
+    bytes.emplace_back(reinterpret_cast<const char*>(memory), sizeof memory);
+  }
+  CHECK(bytes[0] == bytes[1]);
+}
 
 TEST_CASE("the state names the optimizer, its slots and its updates, and is empty until an update needs it") {
   const Model model = small_convnet();
