@@ -50,6 +50,13 @@ std::string version_of(const char* file, const char* function, bool through_poin
   return std::to_string(version) + " (" + file + ")";
 }
 
+std::string host_text() {
+  return line("system", system_name()) +
+         line("processor", processor() + ", " + std::to_string(kernels::usable_cores().size()) +
+                               " cores available to this process") +
+         line("compiler", __VERSION__);
+}
+
 std::string cuda_text() {
   const DeviceProbe probe = probe_devices(DeviceKind::cuda);
   std::string text = line("driver", version_of("libcuda.so.1", "cuDriverGetVersion", true));
@@ -62,12 +69,14 @@ std::string cuda_text() {
 
 }  // namespace
 
+std::string describe_environment(DeviceKind kind) {
+  std::string text = host_text();
+  if (kind != DeviceKind::cuda) return text + kernels::backend(DeviceKind::cpu).describe();
+  return text + line("plugin", kernels::cuda_plugin_path()) + kernels::backend(DeviceKind::cuda).describe();
+}
+
 std::string describe_environment() {
-  std::string text = line("system", system_name());
-  text += line("processor", processor() + ", " + std::to_string(kernels::usable_cores().size()) +
-                                " cores available to this process");
-  text += line("compiler", __VERSION__);
-  text += kernels::backend(DeviceKind::cpu).describe();
+  std::string text = host_text() + kernels::backend(DeviceKind::cpu).describe();
   text += cuda_text();
   text += line("NCCL", version_of(named("DP_NCCL_LIBRARY", "libnccl.so.2"), "ncclGetVersion", true));
   const kernels::Mpi* const mpi = kernels::mpi_plugin();

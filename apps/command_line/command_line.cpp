@@ -3,6 +3,8 @@
 #include <dp/error.h>
 #include <iostream>
 
+#include "command_line/suggestion.h"
+
 namespace command_line {
 namespace {
 
@@ -52,12 +54,41 @@ void refuse_repeats(const CLI::App& app) {
 }
 
 // CLI11 would take the next argument as the value of "--option=".
-void refuse_missing_values(int argc, const char* const* argv, const std::string& hint) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
+void refuse_missing_values(const std::vector<std::string>& words, const std::string& hint) {
+  for (const std::string& word : words)
     if (word.starts_with("--") && word.size() > 3 && word.find('=') == word.size() - 1)
-      usage(std::string(word.substr(0, word.size() - 1)) + ": no value after the '='; " + hint);
+      usage(word.substr(0, word.size() - 1) + ": no value after the '='; " + hint);
+}
+
+// The arguments, with dashes instead of underscores in the names of options.
+std::vector<std::string> words_of(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (std::string& word : words)
+    if (word.starts_with("--")) {
+      const auto end = std::find(word.begin(), word.end(), '=');
+      std::replace(word.begin(), end, '_', '-');
+    }
+  return words;
+}
+
+void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (!option->get_group().empty()) names.push_back("--" + name);
+  for (const CLI::App* command : app.get_subcommands({})) add_long_names(*command, names);
+}
+
+// For the first of `words` that the program does not know.
+std::string meant(const CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  add_long_names(app, names);
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    if (word.size() > 2 && std::find(names.begin(), names.end(), name) == names.end())
+      if (const std::string text = suggestion(name, names); !text.empty()) return text;
   }
+  return "";
 }
 
 }  // namespace
@@ -102,7 +133,8 @@ CLI::Validator accepts(const dp::Accepts& accepts) {
 
 bool parse(CLI::App& app, int argc, const char* const* argv) {
   const std::string hint = app.get_name() + " --help lists the options";
-  refuse_missing_values(argc, argv, hint);
+  std::vector<std::string> words = words_of(argc, argv);
+  refuse_missing_values(words, hint);
   app.add_flag_callback("--help-page",
                         [&app] {
                           std::cout << reference_page(app);
@@ -110,11 +142,14 @@ bool parse(CLI::App& app, int argc, const char* const* argv) {
                         })
       ->group("");  // not in --help; ./dev docs writes the page
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes the last word first
     refuse_repeats(app);
   } catch (const CLI::Success& success) {
     app.exit(success);
     return false;
+  } catch (const CLI::ExtrasError& error) {
+    const std::string likely = meant(app, words);
+    usage(error.what() + (likely.empty() ? "; " + hint : likely));
   } catch (const CLI::ParseError& error) {
     usage(std::string(error.what()) + "; " + hint);
   }

@@ -26,44 +26,26 @@ bool parse(CLI::App& app, int argc, const char* const* argv);
 // The options of a program and its subcommands, as a page in Markdown.
 std::string reference_page(const CLI::App& app);
 
-// The options of a table that a command line gives.
+using Values = std::map<std::string, dp::OptionValue>;  // options by name
+
+// Adds the rows of `table`, or those in `names`, to `app`. Parsing stores the given ones in `given`. --help shows the
+// values in `defaults`. `table` and `given` must outlive `app`.
 template <typename Options>
-class Given {
- public:
-  // `table` and `app` must outlive this object. `defaults`: --help shows their values. `names`: the options to add;
-  // empty: all.
-  Given(CLI::App& app, const dp::OptionTable<Options>& table, const Options& defaults,
-        const std::vector<std::string_view>& names = {})
-      : table_(&table) {
-    for (const dp::Option<Options>& row : table.rows())
-      if (names.empty() || std::find(names.begin(), names.end(), row.name) != names.end())
-        add_option(app, row, row.get(defaults),
-                   [this, &row](const dp::OptionValue& value) { values_[row.name] = value; });
-    for (const dp::Option<Options>& row : table.rows())
-      for (const std::string& other : row.excludes) app.get_option("--" + row.name)->excludes("--" + other);
-  }
-  Given(const Given&) = delete;
-  Given& operator=(const Given&) = delete;
+void add_options(CLI::App& app, const dp::OptionTable<Options>& table, const Options& defaults, Values& given,
+                 const std::vector<std::string_view>& names = {}) {
+  for (const dp::Option<Options>& row : table.rows())
+    if (names.empty() || std::find(names.begin(), names.end(), row.name) != names.end())
+      add_option(app, row, row.get(defaults),
+                 [&given, &row](const dp::OptionValue& value) { given[row.name] = value; });
+  for (const dp::Option<Options>& row : table.rows())
+    for (const std::string& other : row.excludes) app.get_option("--" + row.name)->excludes("--" + other);
+}
 
-  // Null if the option is not given.
-  const dp::OptionValue* find(const std::string& name) const {
-    const auto at = values_.find(name);
-    return at == values_.end() ? nullptr : &at->second;
-  }
-
-  // Sets one option, if it is given.
-  void apply(const std::string& name, Options& options) const {
-    if (const dp::OptionValue* const value = find(name)) table_->set(*table_->find(name), options, *value);
-  }
-
-  // Sets all given options, in the table's order. dp::Error(usage) for an option that does not apply.
-  void apply(Options& options) const {
-    for (const dp::Option<Options>& row : table_->rows()) apply(row.name, options);
-  }
-
- private:
-  const dp::OptionTable<Options>* table_;
-  std::map<std::string, dp::OptionValue> values_;
-};
+// Sets these options, in the table's order. dp::Error(usage) for an option that does not apply.
+template <typename Options>
+void set_options(const dp::OptionTable<Options>& table, const Values& values, Options& options) {
+  for (const dp::Option<Options>& row : table.rows())
+    if (const auto value = values.find(row.name); value != values.end()) table.set(row, options, value->second);
+}
 
 }  // namespace command_line

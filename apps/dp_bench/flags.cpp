@@ -15,8 +15,6 @@
 namespace dp_bench {
 namespace {
 
-using Given = command_line::Given<dp::TrainerOptions>;
-
 CLI::Validator whole(std::int64_t lowest, std::int64_t highest) {
   return command_line::accepts(dp::accepts::whole(lowest, highest));
 }
@@ -77,14 +75,14 @@ struct Commands {
   CommOptions comm;
   std::string begin = "8", end = "128M";
   ScalingOptions scaling;
-  std::vector<std::unique_ptr<Given>> given;
+  std::vector<std::unique_ptr<command_line::Values>> given;
 };
 
 // Options of a run that every measurement takes as dp_train does.
 void add_run(CLI::App& app, Commands& c, dp::TrainerOptions& run) {
-  c.given.push_back(std::make_unique<Given>(
-      app, dp::run_options(), run, std::vector<std::string_view>{"batch-size", "fast-conv", "amp", "amp-dtype"}));
-  app.parse_complete_callback([given = c.given.back().get(), &run] { given->apply(run); });
+  command_line::Values& given = *c.given.emplace_back(std::make_unique<command_line::Values>());
+  command_line::add_options(app, dp::run_options(), run, given, {"batch-size", "fast-conv", "amp", "amp-dtype"});
+  app.parse_complete_callback([&given, &run] { command_line::set_options(dp::run_options(), given, run); });
 }
 
 void add_step(CLI::App& app, Commands& c, Asked& asked) {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "child.h"
-#include "commit.h"
+#include "command_line/commit.h"
 #include "flags.h"
 #include "programs.h"
 #include "report/output_file.h"
@@ -55,7 +55,7 @@ int guarded(int argc, const char* const* argv) try {
   report.facts.insert(report.facts.begin(),
                       {{"command", command_line(argc, argv)},
                        {"date", today()},
-                       {"dp", std::string(DP_VERSION) + ", commit " + kCommit},
+                       {"dp", std::string(DP_VERSION) + ", commit " + ::command_line::kCommit},
                        {"processor", processor() + ", " + std::to_string(dp::process_cores().size()) +
                                          " cores available to this process"}});
   std::fputs(to_text(report).c_str(), stdout);

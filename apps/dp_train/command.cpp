@@ -1,17 +1,107 @@
 #include "command.h"
 
 #include <dp/dataset.h>
+#include <dp/error.h>
 #include <dp/models.h>
+#include <algorithm>
+#include <filesystem>
 
 #include "command_line/command_line.h"
+#include "command_line/config_file.h"
+#include "command_line/suggestion.h"
 
 namespace dp_train {
 namespace {
 
-// The recipe's options, for what the command line does not give.
-void set_defaults(dp::TrainerOptions& options, const dp::models::Recipe& recipe, bool dataset_given) {
-  if (!dataset_given) options.dataset_name = recipe.dataset;
+using command_line::Values;
+using Row = dp::Option<Command>;
+
+constexpr const char* kCommandLine = "command line";
+
+// What one origin says: the record of a resumed run, a file, the command line.
+struct Layer {
+  Values values;
+  std::string origin;  // empty: the record
+};
+
+// A value, and the layer that it comes from.
+struct Chosen {
+  dp::OptionValue value;
+  const Layer* layer;
+};
+using Choices = std::map<std::string, Chosen>;
+
+bool excludes(const Row& row, const std::string& name) {
+  return std::find(row.excludes.begin(), row.excludes.end(), name) != row.excludes.end();
+}
+
+// Options that have no value of their own, and the option whose value they set.
+std::string sets(const std::string& name) {
+  for (const auto& [form, option] :
+       {std::pair("sync-bn", "bn"), {"no-graphs", "graphs"}, {"batch-size-per-gpu", "batch-size"}, {"lr-scale", "lr"}})
+    if (name == form) return option;
+  return name;
+}
+
+// Removes what no longer holds once `name` is given.
+void drop_replaced(Choices& choices, const std::string& name, const dp::OptionValue& value) {
+  const auto& table = command_table();
+  const auto before = choices.find(name);
+  const bool changes = before != choices.end() && before->second.value != value;
+  for (const Row& row : table.rows())
+    if (excludes(row, name) || excludes(*table.find(name), row.name) || (changes && row.required_option == name))
+      choices.erase(row.name);
+  choices.erase(sets(name));
+}
+
+// `layers`: those that count more come later.
+Choices merged(const std::vector<Layer>& layers) {
+  Choices choices;
+  for (const Layer& layer : layers) {
+    for (const auto& [name, value] : layer.values) drop_replaced(choices, name, value);
+    for (const auto& [name, value] : layer.values) choices.insert_or_assign(name, Chosen{value, &layer});
+  }
+  return choices;
+}
+
+Values recorded_values(const std::vector<dp::RecordedOption>& recorded) {
+  Values values;
+  for (const dp::RecordedOption& option : recorded)
+    if (const Row* const row = command_table().find(option.name))
+      values[option.name] = dp::parse_option(row->accepts, option.texts);
+  return values;
+}
+
+Values configured_values(const Command& command) {
+  Values values;
+  std::vector<std::string> names;
+  for (const Row& row : command_table().rows()) names.push_back(row.name);
+  for (const dp::RecordedOption& option : command.configured) {
+    const std::string where = "--config '" + *command.config + "': " + option.name;
+    const Row* const row = command_table().find(option.name);
+    if (row == nullptr)
+      throw dp::Error(dp::ErrorCode::usage, where + " is not an option" + command_line::suggestion(option.name, names));
+    try {
+      values[option.name] = dp::parse_option(row->accepts, option.texts);
+    } catch (const dp::Error& error) {
+      throw dp::Error(dp::ErrorCode::usage, where + ": " + error.what());
+    }
+  }
+  return values;
+}
+
+void choose_model_and_dataset(const Choices& choices, Command& command) {
+  for (const char* const name : {"model", "dataset"})
+    if (const auto chosen = choices.find(name); chosen != choices.end())
+      command_table().set(*command_table().find(name), command, chosen->second.value);
+  if (!choices.contains("model") && choices.contains("dataset"))
+    command.model = dp::datasets::find(command.trainer.dataset_name).model;
+  if (!choices.contains("dataset")) command.trainer.dataset_name = dp::models::find(command.model).recipe.dataset;
+}
+
+void set_defaults(dp::TrainerOptions& options, const dp::models::Recipe& recipe) {
   options.epochs = dp::datasets::find(options.dataset_name).epochs;
+  options.batch_size = recipe.batch_size;
   options.optimizer = dp::Sgd{
       .lr = recipe.lr, .momentum = recipe.momentum, .nesterov = recipe.nesterov, .weight_decay = recipe.weight_decay};
   options.schedule.kind = recipe.schedule;
@@ -25,26 +115,65 @@ void set_milestones(dp::TrainerOptions& options, const dp::models::Recipe& recip
     options.schedule.milestones.push_back(part * static_cast<double>(options.epochs));
 }
 
-void read(const command_line::Given<Command>& given, Command& command) {
-  given.apply("list-models", command);
-  if (command.list_models || command.environment) return;
-  given.apply("model", command);
-  given.apply("dataset", command);
-  const dp::models::Recipe& recipe = dp::models::find(command.model).recipe;
-  set_defaults(command.trainer, recipe, given.find("dataset") != nullptr);
-  given.apply(command);
-  set_milestones(command.trainer, recipe);
-  for (const dp::Option<Command>& row : command_table().rows()) {
-    const dp::OptionValue* const value = given.find(row.name);
+void set_given(const Row& row, const dp::OptionValue& value, const Layer& layer, Command& command) try {
+  command_table().set(row, command, value);
+} catch (const dp::Error& error) {
+  if (layer.origin == kCommandLine) throw;
+  throw dp::Error(error.code(), "--config '" + layer.origin + "': " + error.what());
+}
+
+// `all_apply`: an option of the command line or of a file that does not apply is refused.
+void set_choices(const Choices& choices, bool all_apply, Command& command) {
+  for (const Row& row : command_table().rows()) {
+    const auto chosen = choices.find(row.name);
+    if (chosen == choices.end()) continue;
+    const auto& [value, layer] = chosen->second;
+    // Of a resumed run, what does not apply to a newly given option is left out.
+    if (all_apply && !layer->origin.empty())
+      set_given(row, value, *layer, command);
+    else
+      row.assign(command, value);
+    if (!layer->origin.empty()) command.trainer.given_by[sets(row.name)] = layer->origin;
     const bool refused_later = row.name == "graphs" && command.trainer.parallel.graphs == dp::Graphs::always;
-    if (row.only && value && *value != dp::OptionValue{false} && !refused_later)
+    if (row.only && !layer->origin.empty() && value != dp::OptionValue{false} && !refused_later)
       command.given_for_one_kind.emplace_back(row.name, *row.only);
   }
+}
+
+// Options of dp_train that say what the run trains on.
+void record_data(Command& command) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(command.data_path, error);
+  const std::string full = error ? command.data_path : path.lexically_normal().string();
+  command.trainer.record.emplace_back("data-path", full);
+  for (const char* const name : {"input", "classes", "images"})
+    command.trainer.record.emplace_back(name, command_table().get(name, command));
+}
+
+Command completed(const Command& command, const std::vector<dp::RecordedOption>& recorded, bool all_apply) {
+  const std::vector<Layer> layers{{recorded_values(recorded), ""},
+                                  {configured_values(command), command.config.value_or("")},
+                                  {command.given, kCommandLine}};
+  const Choices choices = merged(layers);
+  Command result;
+  result.estimate_memory = command.estimate_memory;
+  result.given = command.given, result.configured = command.configured;
+  choose_model_and_dataset(choices, result);
+  const dp::models::Recipe& recipe = dp::models::find(result.model).recipe;
+  set_defaults(result.trainer, recipe);
+  set_choices(choices, all_apply, result);
+  set_milestones(result.trainer, recipe);
+  record_data(result);
+  return result;
 }
 
 }  // namespace
 
 Command::Command() { trainer.parallel.timeout_seconds = 300; }
+
+Command complete(const Command& command, const std::vector<dp::RecordedOption>& recorded) {
+  return completed(command, recorded, /*all_apply=*/true);
+}
 
 std::optional<Command> parse_command(int argc, const char* const* argv) {
   Command command;
@@ -54,7 +183,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   app.footer(
       "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 6 timeout,\n7 I/O, "
       "130 and 143 after an interrupt, once a checkpoint is written.");
-  const command_line::Given<Command> given(app, command_table(), command);
+  command_line::add_options(app, command_table(), command, command.given);
   app.add_subcommand("estimate-memory", "print the memory that this run needs on each replica, and exit")
       ->fallthrough()
       ->callback([&] { command.estimate_memory = true; });
@@ -62,8 +191,15 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
     command.environment = true;
   });
   if (!command_line::parse(app, argc, argv)) return std::nullopt;
-  read(given, command);
-  return command;
+  const auto given = [&](const char* name) {
+    if (command.given.contains(name)) command_table().set(*command_table().find(name), command, command.given.at(name));
+  };
+  given("list-models");
+  if (command.list_models || command.environment) return command;
+  given("config");
+  if (command.config) command.configured = command_line::read_config_file(*command.config);
+  // Which options apply to a resumed run is known once its record is read.
+  return completed(command, {}, /*all_apply=*/!command.given.contains("resume"));
 }
 
 }  // namespace dp_train

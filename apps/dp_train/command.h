@@ -1,9 +1,9 @@
 // What the command line asks for.
 #pragma once
 
-#include <dp/option_table.h>
-#include <dp/trainer.h>
+#include <dp/run_options.h>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,6 +24,7 @@ struct Command {
   int replicas_per_device = 1;
   std::string engine = "dp";
   int nnodes = 1, node_rank = 0, master_port = 0;
+  std::optional<int> local_rank;
   std::optional<std::string> master_addr;
 
   std::optional<std::int64_t> batch_size_per_gpu;
@@ -35,7 +36,11 @@ struct Command {
   bool evaluate = false, print_plan = false, list_models = false;
   bool quiet = false, no_progress = false;
 
-  // Options that the command line does not give have the values of the model's recipe and the data set. Not set here:
+  std::optional<std::string> config, save_config;
+  std::map<std::string, dp::OptionValue> given{};  // on the command line, by name
+  std::vector<dp::RecordedOption> configured{};    // in the file of --config
+
+  // Options that are not given have the values of the model's recipe and the data set. Not set here:
   // devices, process group, run folder, and what depends on the number of replicas (see trainer_options()).
   dp::TrainerOptions trainer{};
   // The given options that have an effect on one kind of device only.
@@ -45,7 +50,12 @@ struct Command {
 // All options of dp_train: its own, and dp::run_options().
 const dp::OptionTable<Command>& command_table();
 
-// Parses the command line. Nullopt after printing --help or --version. dp::Error(usage) for an invalid one.
+// Parses the command line. Nullopt after printing --help or --version. dp::Error(usage) for an invalid one. With
+// --resume the options of the run are complete after complete() only.
 std::optional<Command> parse_command(int argc, const char* const* argv);
+
+// The command for a run that was started with these options. What the command line or the file of --config gives
+// comes first, then `recorded`, then the recipe. dp::Error(usage) for an option that does not apply.
+Command complete(const Command& command, const std::vector<dp::RecordedOption>& recorded);
 
 }  // namespace dp_train

@@ -26,7 +26,7 @@ void add_what(Table& table) {
 
 void add_devices(Table& table) {
   table.group("Devices");
-  table.add("gpus", accepts::text(), &Command::gpus, "ids (0,1), ranges (0-3), or all")
+  table.add("gpus,--gpu", accepts::text(), &Command::gpus, "ids (0,1), ranges (0-3), or all")
       .shown("all visible")
       .without({"num-gpus", "cpu"});
   table.add("num-gpus", accepts::whole(1, 1024), &Command::num_gpus, "the first N GPUs").without({"cpu"});
@@ -50,6 +50,8 @@ void add_processes(Table& table) {
   table.add("master-port", accepts::whole(1, 65535), &Command::master_port, "ddp: port of host 0")
       .unset_at_zero()
       .shown("a free one; 29500 with several hosts");
+  table.add("local-rank", accepts::whole(0, 1023), &Command::local_rank,
+            "accepted for torch.distributed.launch, without effect: the rank is read from the environment");
 }
 
 // Other forms of options of a run.
@@ -60,7 +62,7 @@ void add_other_forms(Table& table) {
            "batch size per replica, instead of -b")
       .without({"batch-size"});
   table.add("lr-scale", accepts::one_of({"none", "linear"}), &Command::lr_scale,
-            "none, or linear: multiply the rate by the number of replicas");
+            "none, or linear: multiply the rate by global batch / reference batch of the recipe (128)");
   table.group("Data parallelism");
   table
       .add(
@@ -89,6 +91,10 @@ void add_run(Table& table) {
             "name of the run: <output-dir>/<experiment>, by default in runs/");
   table.add("evaluate,-e,--test-only", accepts::flag(), &Command::evaluate,
             "only evaluate the weights of --init or --resume");
+  table.add("config,-c", accepts::text("a file"), &Command::config,
+            "read options from this TOML file, such as config.toml of a run; the command line comes first");
+  table.add("save-config", accepts::text("a file"), &Command::save_config,
+            "write the options of the run to this file, for --config, and exit");
   table.add("print-plan", accepts::flag(), &Command::print_plan, "print the ops and buffers of a step, and exit");
   table.add("quiet", accepts::flag(), &Command::quiet, "print only the summary");
   table.add("no-progress", accepts::flag(), &Command::no_progress, "print plain lines, even on a terminal");

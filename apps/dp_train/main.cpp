@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "command.h"
+#include "command_line/commit.h"
 #include "devices.h"
 #include "estimate.h"
 #include "images.h"
@@ -36,15 +37,31 @@ void warn(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "dp_train: warning: %s\n", dp::printable(text).c_str());
 }
 
+// The command, with the options of the run that it resumes. Rank 0 reads them.
+Command with_recorded_options(const Command& command, const std::shared_ptr<dp::ProcessGroup>& group) {
+  if (command.trainer.resume.empty()) return command;
+  std::string config;
+  if (!group || group->leads()) config = dp::resumed_config(command.trainer.resume, named_folder(command));
+  if (group) config = group->from_first(config);
+  if (config.empty()) return complete(command, {});
+  return complete(command, dp::recorded_options(config));
+}
+
 // Runs this process: the whole run, or one rank of it.
-int train(const Command& command, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
+int train(const Command& given, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
           Signals& signals) {
   const bool leads = !group || group->leads();
+  check_resume(given);
+  const Command command = with_recorded_options(given, group);
   const dp::models::Entry& entry = dp::models::find(command.model);
   dp::TrainerOptions options = trainer_options(command, devices.list, group);
   if (leads) warn(devices.warning), warn(without_effect(command, devices.list.front().kind));
   if (command.estimate_memory) {
     estimate_memory(command, entry, options);
+    return code_of(signals);
+  }
+  if (command.save_config) {
+    if (leads) dp::save_config(*command.save_config, command.model, options);
     return code_of(signals);
   }
   if (leads && !devices.notice.empty() && !command.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
@@ -53,6 +70,7 @@ int train(const Command& command, const Devices& devices, const std::shared_ptr<
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();
+  options.program = std::string("dp_train " DP_VERSION ", commit ") + command_line::kCommit;
   if (!command.evaluate && !command.print_plan) dp::require_memory(model, data, options);
   options.stop = &signals.received;
   options.unsaved = &signals.unsaved;

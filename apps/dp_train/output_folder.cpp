@@ -47,12 +47,14 @@ OutputFolder::~OutputFolder() {
   if (made_runs_) fs::remove("runs", ignored);
 }
 
+std::string named_folder(const Command& command) {
+  if (!command.output_dir && !command.experiment) return "";
+  const std::string folder = command.output_dir.value_or("runs");
+  return command.experiment ? folder + "/" + *command.experiment : folder;
+}
+
 OutputFolder output_folder(const Command& command) {
-  const bool named = command.output_dir || command.experiment;
-  if (named) {
-    const std::string folder = command.output_dir.value_or("runs");
-    return OutputFolder(command.experiment ? folder + "/" + *command.experiment : folder);
-  }
+  if (std::string folder = named_folder(command); !folder.empty()) return OutputFolder(std::move(folder));
   if (command.trainer.dry_run || command.evaluate || command.print_plan) return OutputFolder("");
   if (!command.trainer.resume.empty()) {
     const std::string folder = folder_of_resumed(command.trainer.resume);

@@ -24,6 +24,9 @@ class OutputFolder {
   bool made_ = false, made_runs_ = false;
 };
 
+// The folder that --output-dir and --experiment name; empty without them.
+std::string named_folder(const Command& command);
+
 // The given folder, else the resumed run's, else a new one under runs/. Without a given folder, --dry-run, --evaluate
 // and --print-plan have none.
 OutputFolder output_folder(const Command& command);

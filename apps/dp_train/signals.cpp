@@ -39,6 +39,8 @@ void on_signal(int number, siginfo_t* info, void*) {
   }
   signals.received.store(number);
   if (!signals.announces.load()) return;
+  // On a terminal the progress line is open, and the terminal shows ^C in it.
+  if (::isatty(STDERR_FILENO) == 1) print("\n");
   print(signals.unsaved.load() ? "dp_train: stopping after a checkpoint is written; a second signal exits at once\n"
                                : "dp_train: stopping\n");
 }

@@ -1,6 +1,7 @@
 #include "trainer_options.h"
 
 #include <dp/error.h>
+#include <dp/models.h>
 
 namespace dp_train {
 namespace {
@@ -17,10 +18,6 @@ void check(const Command& command) {
   const dp::TrainerOptions& options = command.trainer;
   if (command.evaluate && options.init.empty() && options.resume.empty())
     usage("--evaluate requires weights; give --init FILE or --resume PATH");
-  if (!options.init.empty() && !options.resume.empty() && options.resume != "auto")
-    usage("--init and --resume PATH exclude each other; give one");
-  if (options.resume == "auto" && !command.output_dir && !command.experiment)
-    usage("--resume auto requires the run's folder; give it with --output-dir");
   if (command.experiment) check_name(*command.experiment);
   if (command.evaluate && !options.trace_file.empty()) usage("--trace records training steps; remove --evaluate");
   if (command.evaluate && options.profile) usage("--profile measures training steps; remove --evaluate");
@@ -28,13 +25,24 @@ void check(const Command& command) {
 
 }  // namespace
 
+void check_resume(const Command& command) {
+  const dp::TrainerOptions& options = command.trainer;
+  if (!options.init.empty() && !options.resume.empty() && options.resume != "auto")
+    usage("--init and --resume PATH exclude each other; give one");
+  if (options.resume == "auto" && !command.output_dir && !command.experiment)
+    usage("--resume auto requires the run's folder; give it with --output-dir");
+}
+
 dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp::Device>& devices,
                                    const std::shared_ptr<dp::ProcessGroup>& group) {
   check(command);
   const auto replicas = group ? static_cast<std::int64_t>(group->size()) : static_cast<std::int64_t>(devices.size());
   dp::TrainerOptions options = command.trainer;
   if (command.batch_size_per_gpu) options.batch_size = *command.batch_size_per_gpu * replicas;
-  if (command.lr_scale == "linear") dp::learning_rate(options.optimizer) *= static_cast<float>(replicas);
+  if (command.lr_scale == "linear") {
+    const auto reference = static_cast<float>(dp::models::find(command.model).recipe.batch_size);
+    dp::learning_rate(options.optimizer) *= static_cast<float>(options.batch_size) / reference;
+  }
   options.parallel.devices = devices;
   options.parallel.process_group = group;
   return options;

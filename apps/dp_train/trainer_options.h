@@ -11,6 +11,9 @@
 
 namespace dp_train {
 
+// dp::Error(usage) if --resume contradicts another option.
+void check_resume(const Command& command);
+
 // The options of the run on these devices, or of one rank of `group`. dp::Error(usage) for options that contradict
 // each other.
 dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp::Device>& devices,

@@ -18,13 +18,13 @@ DatasetPair open_synthetic(const std::string&, std::uint64_t seed) {
 
 const std::vector<Entry>& registry() {
   static const std::vector<Entry> entries{
-      {"digits", "drawn, needs no files", {1, 28, 28}, 10, 1, open_digits},
-      {"mnist", "", {1, 28, 28}, 10, 3, from_files<mnist>},
-      {"fashion_mnist", "", {1, 28, 28}, 10, 10, from_files<fashion_mnist>},
-      {"cifar10", "", {3, 32, 32}, 10, 30, from_files<cifar10>},
-      {"cifar100", "", {3, 32, 32}, 100, 30, from_files<cifar100>},
-      {"imagefolder", "", {3, 224, 224}, 1000, 90, open_image_folder},
-      {"synthetic", "random bytes", {1, 28, 28}, 10, 1, open_synthetic},
+      {"digits", "drawn, needs no files", {1, 28, 28}, 10, 1, "mnist_convnet", open_digits},
+      {"mnist", "", {1, 28, 28}, 10, 3, "mnist_convnet", from_files<mnist>},
+      {"fashion_mnist", "", {1, 28, 28}, 10, 10, "mnist_convnet", from_files<fashion_mnist>},
+      {"cifar10", "", {3, 32, 32}, 10, 30, "resnet18", from_files<cifar10>},
+      {"cifar100", "", {3, 32, 32}, 100, 30, "resnet18", from_files<cifar100>},
+      {"imagefolder", "", {3, 224, 224}, 1000, 90, "resnet18", open_image_folder},
+      {"synthetic", "random bytes", {1, 28, 28}, 10, 1, "mnist_convnet", open_synthetic},
   };
   return entries;
 }

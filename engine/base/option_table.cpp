@@ -38,6 +38,9 @@ std::optional<OptionValue> parse_one(Kind kind, const std::string& text) {
     case Kind::seed: return parsed<std::uint64_t>(text);
     case Kind::number: return parsed<double>(text);
     case Kind::flag:
+      return text == "true"    ? std::optional<OptionValue>(true)
+             : text == "false" ? std::optional<OptionValue>(false)
+                               : std::nullopt;
     case Kind::text: return text;
   }
   return std::nullopt;
@@ -136,6 +139,7 @@ bool is_accepted(const Accepts& accepts, double number) { return IsAccepted{acce
 bool is_accepted(const Accepts& accepts, const OptionValue& value) { return std::visit(IsAccepted{accepts}, value); }
 
 OptionValue parse_option(const Accepts& accepts, const std::vector<std::string>& texts) {
+  if (accepts.count == Count::one && texts.size() != 1) refuse(fmt::format("{} values; give one", texts.size()));
   if (accepts.count == Count::one) return parse_accepted(accepts, texts.back());
   if (accepts.count == Count::two && texts.size() != 2)
     refuse(fmt::format("two values are needed, not {}", texts.size()));

@@ -82,6 +82,7 @@ std::string to_json(const TrainState& state) {
       {"seed", state.seed},
       {"global_batch", state.global_batch},
       {"best_top1", std::isfinite(state.best_top1) ? state.best_top1 : -1.0},
+      {"since_best", state.since_best},
       {"config", state.config},
   };
   if (state.loss_scale) {
@@ -110,6 +111,7 @@ TrainState read_train_state(ByteSource& source) {
   state.seed = fields.natural("seed");
   state.global_batch = fields.count("global_batch");
   state.best_top1 = fields.number("best_top1");
+  if (fields.has("since_best")) state.since_best = fields.count("since_best");
   state.config = fields.json_text("config");
   if (fields.has("loss_scale"))
     state.loss_scale = LossScale{fields.scale("loss_scale"), fields.small("loss_scale_steps")};

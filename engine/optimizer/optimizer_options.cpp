@@ -37,6 +37,7 @@ OptionTable<Optimizer> make_optimizer_options() {
       .add(
           "lr", kRate, [](auto& optimizer) { return std::visit([](auto& own) { return &own.lr; }, optimizer); },
           "learning rate")
+      .goes_with(choice)
       .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.lr)}));
   table.add("momentum", kMomentum, member(&Sgd::momentum), "sgd: momentum").needs(sgd, choice).shown("by model");
   table.add("nesterov,!--no-nesterov", accepts::flag(), member(&Sgd::nesterov), "sgd: Nesterov momentum")
@@ -65,6 +66,7 @@ OptionTable<Optimizer> make_optimizer_options() {
           "weight-decay,--wd", kRate,
           [](auto& optimizer) { return std::visit([](auto& own) { return &own.weight_decay; }, optimizer); },
           "weight decay; an L2 penalty with sgd")
+      .goes_with(choice)
       .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.weight_decay)}));
   return table;
 }
@@ -74,7 +76,7 @@ OptionTable<Schedule> make_schedule_options() {
   OptionTable<Schedule> table;
   table.group("Training");
   table
-      .add(choice, accepts::one_of({"constant", "step", "multistep", "cosine"}), &Schedule::kind,
+      .add(choice + ",--sched", accepts::one_of({"constant", "step", "multistep", "cosine"}), &Schedule::kind,
            "constant, step, multistep, cosine")
       .shown("by model");
   table
@@ -86,7 +88,7 @@ OptionTable<Schedule> make_schedule_options() {
       .shown(to_text(OptionValue{Schedule{}.step_size}));
   table
       .add(
-          "lr-gamma", accepts::number(0, 1e6),
+          "lr-gamma,--gamma", accepts::number(0, 1e6),
           [](auto& schedule) {
             const bool drops = schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::multistep;
             return drops ? &schedule.gamma : nullptr;
@@ -101,7 +103,15 @@ OptionTable<Schedule> make_schedule_options() {
           "multistep: epochs of the drops, ascending")
       .needs("--lr-scheduler multistep", choice)
       .shown("50 % and 75 % of the epochs");
-  table.add("lr-warmup-epochs", accepts::number(0, 1e9), &Schedule::warmup_epochs, "epochs of linear warm-up");
+  table
+      .add(
+          "lr-min,--min-lr", kRate,
+          [](auto& schedule) { return schedule.kind == ScheduleKind::cosine ? &schedule.min_lr : nullptr; },
+          "cosine: the learning rate at the end")
+      .needs("--lr-scheduler cosine", choice)
+      .shown("0");
+  table.add("lr-warmup-epochs,--warmup-epochs", accepts::number(0, 1e9), &Schedule::warmup_epochs,
+            "epochs of linear warm-up");
   return table;
 }
 

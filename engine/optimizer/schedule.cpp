@@ -30,4 +30,10 @@ double Schedule::factor(double epoch, double epochs_per_step) const {
   return 1;
 }
 
+double Schedule::rate(double lr, double epoch, double epochs_per_step) const {
+  const bool warms_up = epoch + epochs_per_step < warmup_epochs;
+  const double end = kind == ScheduleKind::cosine && !warms_up ? min_lr : 0;
+  return end + (lr - end) * factor(epoch, epochs_per_step);
+}
+
 }  // namespace dp

@@ -55,11 +55,12 @@ void add_parameter_groups(Table& table) {
 void add_training(Table& table) {
   table.group("Training");
   add_parameter_groups(table);
-  table.add("grad-accum-steps", accepts::whole(1, 1 << 20), &Options::grad_accum_steps,
+  table.add("grad-accum-steps,--grad-accumulation-steps", accepts::whole(1, 1 << 20), &Options::grad_accum_steps,
             "split each batch into N micro-batches");
-  table.add("clip-grad-norm", accepts::positive(1e12), &Options::clip_grad_norm,
+  table.add("clip-grad-norm,--clip-grad", accepts::positive(1e12), &Options::clip_grad_norm,
             "clip the gradient to this L2 norm, over all parameters");
-  table.add("label-smoothing", accepts::below(0, 1), &Options::label_smoothing, "label smoothing, in [0, 1)");
+  table.add("label-smoothing,--smoothing", accepts::below(0, 1), &Options::label_smoothing,
+            "label smoothing, in [0, 1)");
   table.add("on-nonfinite", accepts::one_of({"abort", "skip"}), &Options::on_nonfinite,
             "action if the loss or a gradient is NaN or infinite: abort, skip");
   table.add(

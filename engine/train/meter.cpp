@@ -1,5 +1,7 @@
 #include "engine/train/meter.h"
 
+#include <algorithm>
+
 namespace dp {
 
 void Meter::run() {
@@ -19,24 +21,29 @@ double Meter::seconds() const {
 
 void Meter::end_warmup() {
   warm_ = true;
-  warmup_end_ = mark_ = here();
+  warmup_end_ = mark_ = read();
 }
 
-void Meter::mark() { mark_ = here(); }
+void Meter::mark() { mark_ = read(); }
 
-double Meter::between(const Point& from, const Point& to) {
+double Meter::rate_between(const Reading& from, const Reading& to) {
   const double seconds = to.seconds - from.seconds;
   return seconds > 0 ? static_cast<double>(to.images - from.images) / seconds : 0;
 }
 
 double Meter::rate() const {
-  const Point now = here();
-  return now.images > warmup_end_.images ? between(warmup_end_, now) : between({}, now);
+  const Reading now = read();
+  return now.images > warmup_end_.images ? rate_between(warmup_end_, now) : rate_between({}, now);
 }
 
 double Meter::rate_since_mark() const {
-  const Point now = here();
-  return now.images > mark_.images ? between(mark_, now) : rate();
+  const Reading now = read();
+  return now.images > mark_.images ? rate_between(mark_, now) : rate();
+}
+
+double Meter::loading_between(const Reading& from, const Reading& to) {
+  const double seconds = to.seconds - from.seconds;
+  return seconds > 0 ? std::clamp((to.loading - from.loading) / seconds, 0.0, 1.0) : 0;
 }
 
 }  // namespace dp

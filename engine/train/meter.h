@@ -21,6 +21,18 @@ class Meter {
   bool warmup_ends() const { return !warm_ && (steps_ >= 10 || (!by_steps_ && steps_ > 0 && seconds() >= 1)); }
   void end_warmup();
 
+  void add_loading(double seconds) { loading_ += seconds; }  // part of the running time
+
+  struct Reading {
+    double seconds = 0;
+    std::int64_t images = 0;
+    double loading = 0;  // seconds
+  };
+  Reading read() const { return {seconds(), images_, loading_}; }
+  static double rate_between(const Reading& from, const Reading& to);     // images per second
+  static double loading_between(const Reading& from, const Reading& to);  // part of the time, 0 to 1
+
+  double loading_since_mark() const { return loading_between(mark_, read()); }
   double seconds() const;
   double rate() const;             // images per second after the warm-up; since the start if no images followed it
   double rate_since_mark() const;  // since mark(); rate() if no images followed it
@@ -28,20 +40,14 @@ class Meter {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Point {
-    double seconds = 0;
-    std::int64_t images = 0;
-  };
-  Point here() const { return {seconds(), images_}; }
-  static double between(const Point& from, const Point& to);
 
   bool by_steps_;
-  double passed_ = 0;
+  double passed_ = 0, loading_ = 0;
   Clock::time_point since_{};
   bool running_ = false;
   bool warm_ = false;
   std::int64_t images_ = 0, steps_ = 0;
-  Point warmup_end_, mark_;
+  Reading warmup_end_, mark_;
 };
 
 }  // namespace dp

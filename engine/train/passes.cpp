@@ -5,16 +5,19 @@
 
 namespace dp {
 
-std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop) {
+std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
+                                       const OnWork& on_work) {
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t batches =
       most_batches > 0 ? std::min(most_batches, test.batches_per_epoch()) : test.batches_per_epoch();
   test.start(0);
   bool stopped = stop.asked();
+  if (on_work) on_work({"Test", 0, batches});
   for (std::int64_t done = 0; done < batches && !stopped; ++done) {
     const Batch* batch = test.next();
     if (batch != nullptr) net.evaluate(*batch);
     stopped = stop.asked();
+    if (on_work) on_work({"Test", done + 1, batches});
   }
   EvalReport report;
   report.stats = net.take_stats();
@@ -40,6 +43,7 @@ RunSummary describe(const DataParallel& net, const TrainerOptions& options) {
   summary.graphs = net.graphs_choice();
   if (net.options().process_group) summary.engine = "ddp";
   summary.global_batch = options.batch_size;
+  summary.classes = net.model().output()[0];
   return summary;
 }
 

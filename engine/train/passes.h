@@ -1,6 +1,7 @@
 // Functions for training and evaluation.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "dp/trainer.h"
@@ -8,9 +9,12 @@
 
 namespace dp {
 
+using OnWork = std::function<void(const WorkReport&)>;
+
 // Evaluates the whole test set, or its first `most_batches` batches if that is above 0. Returns nothing if a stop was
-// requested. Clears the statistics and phase times of `net`.
-std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop);
+// requested. Clears the statistics and phase times of `net`. `on_work` may be empty.
+std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
+                                       const OnWork& on_work);
 
 // Allocates the memory for every batch size of a run, including short last batches.
 void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer);

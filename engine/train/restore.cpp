@@ -11,7 +11,8 @@
 #include "dp/error.h"
 #include "dp/run_options.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/train/run_folder.h"
+#include "engine/train/record/run_config.h"
+#include "engine/train/record/run_folder.h"
 
 namespace dp {
 namespace {
@@ -63,9 +64,8 @@ void require_same_order(const Resumed& resumed, const std::string& had, const st
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
   for (const char* key : {"no-shuffle", "no-augment", "drop-last"}) {
     const auto is_on = [&](const nlohmann::json& config) {
-      const auto value = config.is_object() ? config.find(key) : config.end();
-      return config.is_object() && value != config.end() && value->is_boolean() ? std::optional(value->get<bool>())
-                                                                                : std::nullopt;
+      const nlohmann::json value = config.is_object() ? value_in_effect(config, key) : nlohmann::json();
+      return value.is_boolean() ? std::optional(value.get<bool>()) : std::nullopt;
     };
     const auto text = [](bool on) { return on ? "on" : "off"; };
     if (is_on(then) && is_on(now))
@@ -78,9 +78,9 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
   if (!then.is_object() || !now.is_object()) return;
   const auto text = [](const nlohmann::json& config, const char* key) {
-    const auto value = config.find(key);
-    if (value == config.end()) return run_options().text(key, TrainerOptions{});
-    return value->is_string() ? value->get<std::string>() : value->dump();
+    const nlohmann::json value = value_in_effect(config, key);
+    if (value.is_null()) return run_options().text(key, TrainerOptions{});
+    return value.is_string() ? value.get<std::string>() : value.dump();
   };
   const std::string optimizer = then.contains("optimizer") ? text(then, "optimizer") : "sgd";  // older ones: always SGD
   require_equal(resumed, "optimizer", optimizer, text(now, "optimizer"));
@@ -131,18 +131,17 @@ NamedTensors read_weights(const std::string& path) try {
 
 }  // namespace
 
-std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice) {
-  if (options.resume.empty()) return std::nullopt;
+std::string find_resumed_folder(const TrainerOptions& options, bool locked, const Notice& notice) {
+  if (options.resume.empty()) return "";
   std::string folder = options.resume;
   if (options.resume == "auto") {
     if (options.output_dir.empty())
       throw Error(ErrorCode::usage, "--resume auto requires the run's folder; give it with --output-dir");
-    if (!exists(options.output_dir + "/checkpoints")) return std::nullopt;
+    if (!exists(options.output_dir + "/checkpoints")) return "";
     folder = newest_in(options.output_dir, options, locked, notice);
     if (folder.empty()) {
       std::error_code error;
-      if (fs::directory_iterator(options.output_dir + "/checkpoints", error) == fs::directory_iterator())
-        return std::nullopt;
+      if (fs::directory_iterator(options.output_dir + "/checkpoints", error) == fs::directory_iterator()) return "";
       throw Error(ErrorCode::data,
                   "no checkpoint in '" + options.output_dir +
                       "/checkpoints' can be read; give another with --resume, or choose another --output-dir");
@@ -160,6 +159,12 @@ std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, 
                                      "' contains neither manifest.json (a checkpoint) nor checkpoints/ (a run); " +
                                      "give a checkpoint or run folder with --resume");
   }
+  return folder;
+}
+
+std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice) {
+  const std::string folder = find_resumed_folder(options, locked, notice);
+  if (folder.empty()) return std::nullopt;
   return Resumed{folder, load_checkpoint(folder)};
 }
 

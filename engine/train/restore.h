@@ -24,6 +24,9 @@ struct Resumed {
 // is skipped with a notice.
 std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice);
 
+// The folder of that checkpoint, or empty.
+std::string find_resumed_folder(const TrainerOptions& options, bool locked, const Notice& notice);
+
 // Error(usage) with both values if the checkpoint is of another model. Unless `weights_only`, also if it differs in
 // data set, seed, global batch, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.
 void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only);

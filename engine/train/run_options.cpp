@@ -61,6 +61,15 @@ void add_order(Table& table) {
             "where the data set is stored: host, device (device-resident, as bytes), auto (on GPUs with room)");
 }
 
+void add_evaluations(Table& table) {
+  table.add("eval-every", accepts::whole(1, kBillion), &Options::eval_every,
+            "epochs between evaluations; the last epoch is always evaluated");
+  table
+      .add("patience", accepts::whole(1, kBillion), &Options::patience,
+           "end the run after N evaluations without a better top-1")
+      .unset_at_zero();
+}
+
 void add_checkpoints(Table& table) {
   table
       .add("resume", accepts::text("a checkpoint, a run folder, or auto"), &Options::resume,
@@ -138,6 +147,7 @@ Table make() {
   table.include(parallel_option_table(), &Options::parallel);
   add_order(table);
   table.group("The run");
+  add_evaluations(table);
   add_checkpoints(table);
   add_traces(table);
   add_output(table);

@@ -30,7 +30,8 @@ void follow(DataParallel& net, const Start& start, const Optimizer& optimizer) {
 }  // namespace
 
 void require_same_options(ProcessGroup& group, nlohmann::ordered_json config) {
-  for (const char* own : {"devices", "workers", "threads-per-replica", "init", "init-partial", "images-on"})
+  for (const char* own :
+       {"resolved", "workers", "threads-per-replica", "init", "init-partial", "images-on", "data-path"})
     config.erase(own);
   const auto first = nlohmann::ordered_json::parse(group.from_first(config.dump()));
   for (const auto& [name, value] : config.items())
@@ -51,7 +52,7 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     const TrainState& had = resumed->checkpoint.state;
     start.step = had.step, start.skipped = had.skipped, start.epoch = had.epoch,
     start.batch_in_epoch = had.batch_in_epoch;
-    start.best_top1 = had.best_top1;
+    start.best_top1 = had.best_top1, start.since_best = had.since_best;
     start.resumed = true;
     start.state = !resumed->checkpoint.optimizer.tensors.empty();
     start.updates = resumed->checkpoint.optimizer.updates;

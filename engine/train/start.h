@@ -12,7 +12,7 @@
 namespace dp {
 
 struct Start {
-  std::int64_t step = 0, skipped = 0, epoch = 0, batch_in_epoch = 0;
+  std::int64_t step = 0, skipped = 0, epoch = 0, batch_in_epoch = 0, since_best = 0;
   double best_top1 = -1;
   bool resumed = false, initialised = false;
   bool state = false, average = false;  // whether the checkpoint holds an optimizer's state and a moving average

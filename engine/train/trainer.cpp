@@ -11,8 +11,9 @@
 #include "engine/train/host_memory.h"
 #include "engine/train/images_on.h"
 #include "engine/train/passes.h"
+#include "engine/train/record/environment_record.h"
+#include "engine/train/record/run_folder.h"
 #include "engine/train/restore.h"
-#include "engine/train/run_folder.h"
 #include "engine/train/start.h"
 #include "engine/train/training_run.h"
 
@@ -40,12 +41,12 @@ void check_init(const TrainerOptions& options) {
 
 struct Trainer::State {
   DatasetPair data;
-  TrainerOptions options;
+  TrainerOptions given, options;  // in `options`, automatic choices are made
   DataParallel net;
   bool used = false;
 
-  State(const Model& model, const DatasetPair& pair, const TrainerOptions& given)
-      : data(pair), options(given), net(model, given.parallel) {
+  State(const Model& model, const DatasetPair& pair, const TrainerOptions& options_given)
+      : data(pair), given(options_given), options(options_given), net(model, options_given.parallel) {
     options.parallel = net.options();
     if (!leads()) options.output_dir.clear(), options.summary_file.clear();
     if (options.workers == 0) options.workers = loader_threads(options.parallel);
@@ -129,7 +130,10 @@ RunSummary Trainer::run(const TrainerCallbacks& given) {
       options.schedule.total_epochs =
           std::min(options.schedule.total_epochs, static_cast<double>(options.max_steps) / batches);
   }
-  return TrainingRun(state_->net, train, test, options, callbacks).execute();
+  nlohmann::ordered_json environment;
+  if (!options.output_dir.empty() && !options.dry_run)
+    environment = environment_of(options, state_->data, state_->net.device_names());
+  return TrainingRun(state_->net, train, test, state_->given, options, environment, callbacks).execute();
 }
 
 RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
@@ -164,9 +168,10 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   prepare_batches(state_->net, nullptr, test, state_->options.optimizer);
   if (callbacks.on_start) callbacks.on_start(state_->net, options);
   StopRequest stop(options.stop, options.parallel.process_group);
-  const auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop);
+  auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop, callbacks.on_work);
   summary.interrupted = !report;
   if (report) {
+    report->alone = true;
     if (callbacks.on_eval) callbacks.on_eval(*report);
     set_result(summary, report->stats);
   }

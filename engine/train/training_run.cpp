@@ -2,27 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "dp/error.h"
+#include "engine/train/busy.h"
 #include "engine/train/passes.h"
-#include "engine/train/records.h"
-#include "engine/train/restore.h"
-#include "engine/train/run_config.h"
-#include "engine/train/start.h"
+#include "engine/train/record/environment_record.h"
+#include "engine/train/record/records.h"
 
 namespace dp {
 
-TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& options,
+TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& given,
+                         const TrainerOptions& options, const nlohmann::ordered_json& environment,
                          const TrainerCallbacks& callbacks)
     : net_(net),
       train_(train),
       test_(test),
+      given_(given),
       options_(options),
+      environment_(environment),
       callbacks_(callbacks),
       folder_(options.dry_run ? "" : options.output_dir),
       stop_(options.stop, options.parallel.process_group),
+      finish_(options.finish, options.parallel.process_group),
       batches_(train.batches_per_epoch()),
       most_steps_(options.max_steps),
       meter_(/*by_steps=*/options.parallel.process_group != nullptr) {
@@ -67,7 +73,10 @@ RunSummary TrainingRun::execute() {
   }
   RunSummary result = summary();
   const std::string text = to_json(result) + "\n";
-  if (folder_.writes()) write_file_atomically(folder_.path() + "/summary.json", text);
+  if (folder_.writes()) {
+    write_file_atomically(folder_.path() + "/summary.json", text);
+    write_record([&] { end_environment(folder_.path(), environment_, interrupted_ ? "interrupted" : "complete"); });
+  }
   if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
   if (!alone_) {
     write_trace();
@@ -79,105 +88,48 @@ RunSummary TrainingRun::execute() {
   return result;
 }
 
-namespace {
-
-// Marks file access, which may take longer than the ranks' timeout.
-class Busy {
- public:
-  explicit Busy(ProcessGroup* group) : group_(group) {
-    if (group_ != nullptr) group_->busy(true);
-  }
-  ~Busy() {
-    if (group_ != nullptr) group_->busy(false);
-  }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
- private:
-  ProcessGroup* group_;
-};
-
-bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.empty(); }
-
-}  // namespace
-
-void TrainingRun::begin() {
-  if (!options_.summary_file.empty()) summary_end_ = require_writable(options_.summary_file);
-  if (!options_.trace_file.empty() && (group() == nullptr || group()->leads()))
-    trace_end_ = require_writable(options_.trace_file);
-  const nlohmann::ordered_json config = run_config(state_.model, options_);
-  state_.config = config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
-  if (group() != nullptr) {
-    nlohmann::ordered_json all = config;  // and the options that determine when ranks exchange data
-    all["dry-run"] = options_.dry_run;
-    all["trace"] = !options_.trace_file.empty();
-    require_same_options(*group(), all);
-  }
-  std::optional<std::int64_t> continued_from;
-  const Notice tell = [this](const std::string& text) { notice(text); };
-  std::optional<Resumed> resumed;
-  if (group() == nullptr || group()->leads()) {
-    const Busy busy(group());
-    resumed = find_resumed(options_, folder_.writes(), tell);
-  }
-  if (resumed) {
-    require_same_run(*resumed, state_, false);
-    const TrainState& had = resumed->checkpoint.state;
-    if (had.batch_in_epoch > batches_)
-      throw Error(
-          ErrorCode::usage,
-          fmt::format("checkpoint '{}' is at batch {} of an epoch of {}; resume with the same data set and --drop-last",
-                      resumed->folder, had.batch_in_epoch, batches_));
-    good_checkpoint_ = resumed->folder;
-    if (folder_.owns(resumed->folder)) continued_from = had.step;
-    notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed->folder, had.step, had.epoch,
-                       had.batch_in_epoch));
-    if (had_average(*resumed) && !options_.parallel.ema_decay)
-      notice("its moving average is dropped; --model-ema continues it");
-    if (!had_average(*resumed) && options_.parallel.ema_decay)
-      notice("it has no moving average; a new one starts from its weights");
-  }
-  const Start start = start_from(net_, options_, resumed, folder_.writes(), tell);
-  state_.step = start.step, state_.skipped = start.skipped;
-  state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
-  state_.best_top1 = start.best_top1;
-  writes_ = start.writes;
-  if (!continued_from && folder_.has_checkpoints())
-    throw Error(
-        ErrorCode::usage,
-        "'" + folder_.path() + "' already contains a run; continue with --resume auto, or choose another --output-dir");
-  if (options_.dry_run) most_steps_ = state_.step + 1;
-  prepare_batches(net_, &train_, test_, options_.optimizer);
-  if (callbacks_.on_start) callbacks_.on_start(net_, options_);
-  folder_.begin(to_toml(config), continued_from);
-}
-
 void TrainingRun::train() {
   interrupted_ = stop_.asked_now();  // planning may have taken long
   while (!finished() && !interrupted_) {
     train_epoch();
-    if (alone_ || stopped() || !evaluate()) {
+    if (!alone_ && !stopped() && group() != nullptr && options_.finish != nullptr) ended_ = finish_.asked_now();
+    const bool evaluates = evaluation_due();
+    if (alone_ || stopped() || (evaluates && !evaluate())) {
       interrupted_ = true;
       break;
     }
+    report_epoch();
+    if (evaluates) state_.since_best = last_eval_->best ? 0 : state_.since_best + 1;
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
     const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
                      (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0);
-    if (last_eval_->best) save("best", false);
+    if (evaluates && last_eval_->best) save("best", false);
     if (due && !finished()) save_last(false);
   }
+  if (out_of_patience())
+    notice(fmt::format("ended: {} evaluations without a better top-1 (--patience)", state_.since_best));
   if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // no steps were left to train
   if (unsaved_) save_last(true);
+}
+
+// After an epoch, or a part of one.
+bool TrainingRun::evaluation_due() const {
+  const std::int64_t epochs = state_.epoch + 1;
+  return ended_ || out_of_steps() || epochs >= options_.epochs || epochs % options_.eval_every == 0;
 }
 
 void TrainingRun::train_epoch() {
   if (state_.batch_in_epoch >= batches_) return;
   const std::int64_t first = state_.batch_in_epoch;
   train_.start(state_.epoch, state_.batch_in_epoch);
+  epoch_ = {};
   meter_.mark();
   meter_.run();
-  while (state_.batch_in_epoch < batches_ && !out_of_steps() && !stopped()) {
+  const Meter::Reading begin = meter_.read();
+  while (state_.batch_in_epoch < batches_ && !out_of_steps() && !ended_ && !stopped()) {
+    const auto asked = std::chrono::steady_clock::now();
     const Batch* batch = train_.next();
+    meter_.add_loading(std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count());
     if (batch == nullptr) {
       wait_ended();
       break;
@@ -191,9 +143,14 @@ void TrainingRun::train_epoch() {
     }
     if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
     if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last) save_last(false);
+    ended_ = group() == nullptr && finish_.here();
   }
   if (!alone_) collect();
   meter_.pause();
+  epoch_.epoch = state_.epoch;
+  epoch_.seconds = meter_.read().seconds - begin.seconds;
+  epoch_.images_per_second = Meter::rate_between(begin, meter_.read());
+  epoch_.loading_share = Meter::loading_between(begin, meter_.read());
   if (!alone_) judge_skipped(first);
 }
 
@@ -223,13 +180,26 @@ void TrainingRun::train_one_step(const Batch& batch) {
   if (options_.unsaved != nullptr && !options_.dry_run) options_.unsaved->store(true);
   Optimizer optimizer = options_.optimizer;
   const double per_step = 1.0 / static_cast<double>(batches_);
-  lr_ = static_cast<double>(learning_rate(optimizer)) *
-        options_.schedule.factor(static_cast<double>(state_.step) * per_step, per_step);
+  lr_ = options_.schedule.rate(static_cast<double>(learning_rate(optimizer)),
+                               static_cast<double>(state_.step) * per_step, per_step);
   learning_rate(optimizer) = static_cast<float>(lr_);
   net_.train_step(batch, optimizer);
   ++state_.step, ++state_.batch_in_epoch;
   unsaved_ = true;
   meter_.add(batch.size());
+}
+
+void TrainingRun::report_epoch() {
+  if (epoch_.seconds == 0) return;  // a resumed run that only evaluated
+  epoch_.step = state_.step;
+  epoch_.train = epoch_stats_;
+  epoch_.lr = lr_;
+  if (callbacks_.on_epoch) callbacks_.on_epoch(epoch_);
+  constexpr double kMuch = 0.1, kLong = 1;  // not for a short run, in which the first batch is much of the time
+  if (epoch_.loading_share < kMuch || epoch_.seconds < kLong || std::exchange(loading_noticed_, true)) return;
+  notice(fmt::format("training waited {:.0f} % of the time for data; raise --workers (now {}){}",
+                     100 * epoch_.loading_share, options_.workers,
+                     options_.images_on == ImagesOn::device ? "" : ", or use --images-on device"));
 }
 
 bool TrainingRun::evaluate() {
@@ -243,7 +213,7 @@ bool TrainingRun::evaluate() {
 }
 
 bool TrainingRun::evaluate_once(bool average) {
-  std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_);
+  std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, callbacks_.on_work);
   if (!report) return false;
   report->epoch = state_.epoch;
   report->step = state_.step;
@@ -251,6 +221,7 @@ bool TrainingRun::evaluate_once(bool average) {
   report->best = average == options_.parallel.ema_decay.has_value() && report->stats.accuracy1() > state_.best_top1;
   if (report->best) state_.best_top1 = report->stats.accuracy1();
   last_eval_ = report;
+  (average ? epoch_.average : epoch_.test) = report;
   unsaved_ = true;
   record(to_record(*report));
   if (callbacks_.on_eval) callbacks_.on_eval(*report);
@@ -276,7 +247,10 @@ void TrainingRun::report() {
   report.lr = lr_;
   report.images_per_second = meter_.rate_since_mark();
   const double rate = meter_.rate();
-  const std::int64_t left = (batches_ - state_.batch_in_epoch) * options_.batch_size;
+  report.loading_share = meter_.loading_since_mark();
+  std::int64_t batches_left = batches_ - state_.batch_in_epoch;
+  if (most_steps_ > 0) batches_left = std::min(batches_left, most_steps_ - state_.step);
+  const std::int64_t left = batches_left * options_.batch_size;
   report.eta_seconds = rate > 0 ? static_cast<double>(left) / rate : 0;
   report.recent = recent_;
   report.epoch_so_far = epoch_stats_;
@@ -323,11 +297,15 @@ void TrainingRun::save_last(bool must) {
 }
 
 void TrainingRun::record(const nlohmann::ordered_json& metrics) {
+  write_record([&] { folder_.append_metrics(metrics); });
+}
+
+void TrainingRun::write_record(const std::function<void()>& write) {
   try {
-    folder_.append_metrics(metrics);
+    write();
   } catch (const Error& error) {
-    if (!metrics_failed_) notice(error.what());
-    metrics_failed_ = true;
+    if (!record_failed_) notice(error.what());
+    record_failed_ = true;
   }
 }
 

@@ -8,21 +8,25 @@
 #include "dp/trainer.h"
 #include "engine/base/atomic_text.h"
 #include "engine/train/meter.h"
-#include "engine/train/run_folder.h"
+#include "engine/train/record/run_folder.h"
+#include "engine/train/restore.h"
 #include "engine/train/stop_request.h"
 
 namespace dp {
 
 class TrainingRun {
  public:
-  // All arguments must outlive this object. The schedule and workers of `options` are resolved.
-  TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& options,
+  // All arguments must outlive this object. `given`: the options to record; in `options`, automatic choices are made.
+  // `environment`: a part of env.json.
+  TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& given,
+              const TrainerOptions& options, const nlohmann::ordered_json& environment,
               const TrainerCallbacks& callbacks);
 
   RunSummary execute();
 
  private:
   void begin();
+  void continue_from(const Resumed& resumed);
   void train();
   void train_epoch();
   void wait_ended();
@@ -30,44 +34,56 @@ class TrainingRun {
   void train_one_step(const Batch& batch);
   bool evaluate();  // the weights and, if any, their moving average; false if stopped
   bool evaluate_once(bool average);
+  void report_epoch();
   void collect();  // waits for the devices and adds up their statistics
   void report();
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
   void save_last(bool must);                      // also step-N if checkpoint_hist is set
   void record(const nlohmann::ordered_json& metrics);
+  void write_record(const std::function<void()>& write);  // a failed write is a notice, once
+  void begin_folder(std::optional<std::int64_t> continued_from);
   RunSummary summary() const;
 
   ProcessGroup* group() const { return options_.parallel.process_group.get(); }
   bool stopped() { return stop_.asked(); }
   bool out_of_steps() const { return most_steps_ > 0 && state_.step >= most_steps_; }
-  bool finished() const { return state_.epoch >= options_.epochs || out_of_steps(); }
+  bool out_of_patience() const { return options_.patience > 0 && state_.since_best >= options_.patience; }
+  bool finished() const { return state_.epoch >= options_.epochs || out_of_steps() || ended_ || out_of_patience(); }
+  bool evaluation_due() const;
   void write_trace();
   void notice(const std::string& text) const;
 
   DataParallel& net_;
   Loader& train_;
   Loader& test_;
+  const TrainerOptions& given_;
   const TrainerOptions& options_;
+  const nlohmann::ordered_json& environment_;
   const TrainerCallbacks& callbacks_;
   RunFolder folder_;                    // writes on rank 0 only
   bool writes_ = false;                 // whether rank 0 writes a run folder
   FileHandle summary_end_, trace_end_;  // see require_writable()
-  StopRequest stop_;
-  std::int64_t batches_;     // per epoch
-  std::int64_t most_steps_;  // 0: no limit
+  StopRequest stop_, finish_;
+  nlohmann::ordered_json config_;
+  nlohmann::ordered_json resumption_;  // the line of metrics.jsonl that says so; null if this run is new
+  std::int64_t batches_;               // per epoch
+  std::int64_t most_steps_;            // 0: no limit
 
   // batch_in_epoch is `batches_` between an epoch's last step and the end of its evaluation, so that a run resumed
   // there still evaluates.
   TrainState state_;
   Meter meter_;
   Stats recent_, epoch_stats_;
+  EpochReport epoch_;
   std::vector<PhaseTimes> phases_;
   std::optional<EvalReport> last_eval_;
   bool unsaved_ = true;
+  bool loading_noticed_ = false;
   bool interrupted_ = false;
+  bool ended_ = false;  // by TrainerOptions::finish
   bool alone_ =
       false;  // rank 0 has stopped while other ranks wait for it in a step: nothing is exchanged with them any more
-  bool metrics_failed_ = false;
+  bool record_failed_ = false;
   double lr_ = 0;
   std::string good_checkpoint_;  // the last one written or resumed from
 };

@@ -49,8 +49,8 @@ std::vector<OptionRow> training_rows() {
        Weights::other,
        Setting::mlp,
        {"--weight-decay", "0.01"}},
-      {"--lr-scale", {"--lr-scale", "linear"}, {"lr = 0.1"}, Weights::other},
-      {"--lr-scheduler", {"--lr-scheduler", "constant"}, {"lr-scheduler = \"constant\""}, Weights::other},
+      {"--lr-scale", {"--lr-scale", "linear"}, {"lr = 0.00625"}, Weights::other},  // b is 16, not 128
+      {"--lr-scheduler", {"--lr-scheduler", "constant"}, {"lr-scheduler = \"constant\"", "-lr-min"}, Weights::other},
       {"--lr-step-size", {"--lr-step-size", "0.5"}, {"lr-step-size = 0.5"}, Weights::other, Setting::mlp, step},
       {"--lr-gamma", {"--lr-gamma", "0.5"}, {"lr-gamma = 0.5"}, Weights::other, Setting::mlp, step},
       {"--lr-milestones",
@@ -59,6 +59,7 @@ std::vector<OptionRow> training_rows() {
        Weights::other,
        Setting::mlp,
        multistep},
+      {"--lr-min", {"--lr-min", "0.01"}, {"lr-min = 0.01"}, Weights::other},
       {"--lr-warmup-epochs", {"--lr-warmup-epochs", "1"}, {"lr-warmup-epochs = 1.0"}, Weights::other},
       {"--grad-accum-steps", {"--grad-accum-steps", "2"}, {"grad-accum-steps = 2"}, Weights::other},
       {"--clip-grad-norm", {"--clip-grad-norm", "0.1"}, {"clip-grad-norm = 0.1"}, Weights::other},
@@ -98,17 +99,17 @@ std::vector<OptionRow> parallel_rows() {
     CHECK_THAT(run.outcome.err, Catch::Contains("weights differ after step 3"));
   };
   return {
-      {"--cpu", {"--cpu", "1"}, {"devices = [\"cpu\"]", "reduce = \"master\""}, Weights::other},
+      {"--cpu", {"--cpu", "1"}, {"resolved: devices = [\"cpu\"]", "resolved: reduce = \"master\""}, Weights::other},
       {"--replicas-per-device",
        {"--replicas-per-device", "2"},
-       {"devices = [\"cpu\", \"cpu\", \"cpu\", \"cpu\"]"},
+       {"resolved: devices = [\"cpu\", \"cpu\", \"cpu\", \"cpu\"]"},
        Weights::other},
       {"--threads-per-replica", {"--threads-per-replica", "2"}, {"threads-per-replica = 2"}, Weights::same},
-      {"--reduce", {"--reduce", "allreduce"}, {"reduce = \"allreduce\""}, Weights::same},
+      {"--reduce", {"--reduce", "allreduce"}, {"reduce = \"allreduce\"", "-resolved: reduce"}, Weights::same},
       {"--reduce-dtype", {"--reduce-dtype", "bfloat16"}, {"reduce-dtype = \"bfloat16\""}, Weights::other},
       {"--comm",
        {"--comm", "host"},
-       {},
+       {"comm = \"host\"", "-resolved: comm"},
        Weights::same,
        Setting::mlp,
        {},
@@ -118,11 +119,14 @@ std::vector<OptionRow> parallel_rows() {
        }},
       {"--loss", {"--loss", "gathered"}, {"loss = \"gathered\""}, Weights::same},
       {"--split", {"--split", "chunk"}, {"split = \"chunk\""}, Weights::other, Setting::mlp, {"--cpu", "3"}},
-      {"--bucket-mb", {"--bucket-mb", "0.0625"}, {"bucket-mb = 0.0625"}, Weights::same},
+      {"--bucket-mb", {"--bucket-mb", "0.0625"}, {"bucket-mb = 0.0625", "-resolved: bucket-mb"}, Weights::same},
       {"--bn", {"--bn", "pooled"}, {"bn = \"pooled\""}, Weights::other, Setting::residual},
       {"--bn", {"--bn", "sync"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
       {"--sync-bn", {"--sync-bn"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
-      {"--logical-shards", {"--logical-shards", "4"}, {"logical-shards = 4", "deterministic = true"}, Weights::other},
+      {"--logical-shards",
+       {"--logical-shards", "4"},
+       {"logical-shards = 4", "resolved: deterministic = true"},
+       Weights::other},
       {"--graphs", {"--graphs", "never"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
       {"--no-graphs", {"--no-graphs"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
       {"--no-autotune", {"--no-autotune"}, {"no-autotune = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
@@ -141,7 +145,7 @@ std::vector<OptionRow> parallel_rows() {
        4},
       {"--engine",
        {"--engine", "ddp"},
-       {"devices = [\"cpu\"]", "reduce = \"allreduce\""},
+       {"resolved: devices = [\"cpu\"]", "resolved: reduce = \"allreduce\""},
        Weights::other,  // a rank reads every second sample
        Setting::mlp,
        {},
@@ -155,11 +159,14 @@ std::vector<OptionRow> parallel_rows() {
 std::vector<OptionRow> data_rows() {
   return {
       {"--model", {"--model", "mnist_convnet"}, {"model = \"mnist_convnet\""}, Weights::other},
-      {"--dataset", {"--dataset", "synthetic", "--images", "64"}, {"dataset = \"synthetic\""}, Weights::other},
-      {"--data-path", {"--data-path", "@/others"}, {}, Weights::other},
-      {"--input", {"--input", "1,6,5"}, {}, Weights::other, Setting::synthetic},
-      {"--classes", {"--classes", "6"}, {}, Weights::other, Setting::synthetic},
-      {"--images", {"--images", "30"}, {}, Weights::other, Setting::synthetic},
+      {"--dataset",
+       {"--dataset", "synthetic", "--images", "64"},
+       {"dataset = \"synthetic\"", "images = 64"},
+       Weights::other},
+      {"--data-path", {"--data-path", "@/others"}, {"data-path = \"@/others\""}, Weights::other},
+      {"--input", {"--input", "1,6,5"}, {"input = \"1,6,5\""}, Weights::other, Setting::synthetic},
+      {"--classes", {"--classes", "6"}, {"classes = 6"}, Weights::other, Setting::synthetic},
+      {"--images", {"--images", "30"}, {"images = 30"}, Weights::other, Setting::synthetic},
       {"--seed", {"--seed", "7"}, {"seed = 7"}, Weights::other},
       // On CPUs the order of reduction is fixed without the flag.
       {"--deterministic", {"--deterministic"}, {"deterministic = true"}, Weights::same},
@@ -168,7 +175,7 @@ std::vector<OptionRow> data_rows() {
       {"--no-dropout", {"--no-dropout"}, {"no-dropout = true"}, Weights::other, Setting::convnet},
       {"--drop-last", {"--drop-last"}, {"drop-last = true"}, Weights::other, Setting::mlp, {"-b", "24"}},
       {"--workers", {"-j", "2"}, {"workers = 2"}, Weights::same},
-      {"--images-on", {"--images-on", "device"}, {"images-on = \"device\""}, Weights::same},
+      {"--images-on", {"--images-on", "device"}, {"images-on = \"device\"", "-resolved: images-on"}, Weights::same},
   };
 }
 
@@ -227,6 +234,27 @@ std::vector<OptionRow> run_rows() {
        [](const Ran&, const Ran& run) { CHECK_THAT(run.outcome.out, Catch::Contains("fc1.weight")); },
        {},
        3},
+      {"--eval-every",
+       {"--eval-every", "2"},
+       {"eval-every = 2"},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran& base, const Ran& run) {
+         CHECK(base.lines("eval") == 2);
+         CHECK(run.lines("eval") == 1);
+       }},
+      {"--patience",
+       {"--patience", "2"},
+       {"patience = 2"},
+       Weights::same,
+       Setting::mlp,
+       {"--lr", "0", "--epochs", "5"},
+       [](const Ran& base, const Ran& run) {
+         CHECK(base.lines("eval") == 5);
+         CHECK(run.lines("eval") == 3);
+         CHECK(run.summary["interrupted"] == false);
+       }},
       {"--save-every",
        {"--save-every", "2"},
        {"save-every = 2"},
@@ -332,6 +360,7 @@ std::vector<AloneRow> alone_rows() {
        6,
        {"replica 1"},
        {"DP_FAIL=stall:forward:dev1:step1:2500ms"}},
+      {"--local-rank", tiny + Words{"--local-rank", "0", "--dry-run"}, 0, {"Acc@1"}},
       {"--evaluate",
        {"-e", "--init", "@/seven/checkpoints/last/model.safetensors", "--dataset", "mnist", "--data-path", "@/digits",
         "--model", "mlp", "--cpu", "1"},

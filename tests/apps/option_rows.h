@@ -15,7 +15,7 @@ namespace dp::test {
 struct Ran {
   Outcome outcome;
   std::string folder;            // the run's folder
-  std::set<std::string> config;  // lines of config.toml
+  std::set<std::string> config;  // lines of config.toml; what automatic choices became: "resolved: key = value"
   nlohmann::json summary = nlohmann::json::object();
   std::vector<nlohmann::json> metrics;
 

@@ -77,6 +77,16 @@ std::set<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// Lines of config.toml. Those of the table [resolved] begin with "resolved: ".
+std::set<std::string> config_lines(const std::string& text) {
+  const std::size_t table = text.find("\n[resolved]\n");
+  std::set<std::string> lines = lines_of(text.substr(0, table));
+  std::erase_if(lines, [](const std::string& line) { return line.starts_with('#'); });
+  if (table != std::string::npos)
+    for (const std::string& line : lines_of(text.substr(table + 12))) lines.insert("resolved: " + line);
+  return lines;
+}
+
 std::string key_of(const std::string& line) { return line.substr(0, line.find(" = ")); }
 
 Ran run(const Words& given, const Words& variables) {
@@ -88,7 +98,7 @@ Ran run(const Words& given, const Words& variables) {
   std::error_code none;
   for (const auto& entry : fs::recursive_directory_iterator(words.at(1), none))
     if (entry.path().filename() == "config.toml") ran.folder = entry.path().parent_path().string();
-  if (ran.has("config.toml")) ran.config = lines_of(ran.text("config.toml"));
+  if (ran.has("config.toml")) ran.config = config_lines(ran.text("config.toml"));
   if (ran.has("summary.json")) ran.summary = nlohmann::json::parse(ran.text("summary.json"));
   if (ran.has("metrics.jsonl"))
     for (const std::string& line : lines_of(ran.text("metrics.jsonl")))

@@ -51,7 +51,7 @@ TEST_CASE("with --no-progress no line is rewritten on a terminal") {
 }
 
 std::set<std::string> options_tested() {
-  std::set<std::string> names{"--no-progress"};
+  std::set<std::string> names{"--no-progress", "--config", "--save-config"};  // config/ tests the latter two
   for (const auto& rows : {training_rows(), parallel_rows(), data_rows(), run_rows()})
     for (const OptionRow& row : rows) names.insert(row.option);
   for (const AloneRow& row : alone_rows()) names.insert(row.option);
@@ -75,7 +75,8 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
   [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, shuffle, augment, drop_last,
                          workers, images_on, dataset_name, output_dir, save_every_epochs, save_every_steps,
                          checkpoint_hist, resume, init, init_partial, summary_file, trace_file, profile, dry_run,
-                         print_freq, stop, unsaved] = dp::TrainerOptions{};
+                         print_freq, eval_every, patience, record, program, given_by, stop, finish, unsaved] =
+      dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, bucket_bytes, threads_per_replica,
                          pin_threads, seed, deterministic, fast_convolutions, tf32, autotune, graphs, logical_shards,
                          batch_norm, parameter_groups, amp, loss_scale, dropout, label_smoothing, grad_accum_steps,
@@ -115,6 +116,8 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--profile",
                              "--dry-run",
                              "--print-freq",
+                             "--eval-every",
+                             "--patience",
                              "--cpu",
                              "--engine",
                              "--reduce",
@@ -143,7 +146,8 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--timeout",
                              "--trace-steps"})
     CHECK(tested.contains(option));
-  // No option sets pin_threads (for embedders), loss_scale (for float16 on GPUs), stop and unsaved (for signals).
+  // No option sets pin_threads (for embedders), loss_scale (for float16 on GPUs), stop and unsaved (for signals),
+  // finish (for callbacks), record, program and given_by (what the program says of the options).
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ TEST_CASE("the moving average is evaluated and saved, and --checkpoint-hist keep
                                    temp.path());
   INFO(run.err);
   REQUIRE(run.code == 0);
-  CHECK(run.out.find("EMA   Test: Acc@1") != std::string::npos);
+  CHECK(run.out.find("EMA Test: Acc@1") != std::string::npos);
   CHECK(fs::exists(temp / "run/checkpoints/last/ema.safetensors"));
   for (const int step : {12, 16}) CHECK(fs::exists(temp / ("run/checkpoints/step-" + std::to_string(step))));
   for (const int step : {4, 8}) CHECK_FALSE(fs::exists(temp / ("run/checkpoints/step-" + std::to_string(step))));

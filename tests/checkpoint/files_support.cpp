@@ -69,7 +69,8 @@ Checkpoint checkpoint_at(std::int64_t step) {
                       .seed = ~std::uint64_t{0},
                       .global_batch = 64,
                       .best_top1 = value / 3,
-                      .config = "{\"lr\": 0.1}"};
+                      .config = "{\"lr\": 0.1}",
+                      .since_best = step % 7};
   checkpoint.weights = {{"fc1.weight", filled({16, 9}, value)}, {"fc1.bias", filled({16}, value + 0.5)}};
   checkpoint.optimizer = {"sgd",
                           step,
@@ -87,7 +88,7 @@ bool is_checkpoint_at(const Checkpoint& c, std::int64_t step) {
   };
   return c.state.model == "mlp" && c.state.dataset == "digits" && c.state.step == step && c.state.epoch == step / 10 &&
          c.state.batch_in_epoch == step % 10 && c.state.seed == ~std::uint64_t{0} && c.state.global_batch == 64 &&
-         c.state.best_top1 == value / 3 && c.state.config == "{\"lr\": 0.1}" &&
+         c.state.best_top1 == value / 3 && c.state.since_best == step % 7 && c.state.config == "{\"lr\": 0.1}" &&
          tensors_are(c.weights, "", value, value + 0.5) && c.optimizer.optimizer == "sgd" &&
          c.optimizer.updates == step && tensors_are(c.optimizer.tensors, "momentum_buffer.", -value, -value - 0.5);
 }

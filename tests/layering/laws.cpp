@@ -69,9 +69,11 @@ std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files)
       });
     };
     for (const Include& include : file.includes) {
-      const bool allowed =
-          is_standard(include) || is_own(include) || (include.angle && include.path.starts_with("dp/")) ||
-          (app && include.angle && (include.path.starts_with("CLI/") || starts_with_any(include.path, posix)));
+      const bool allowed = is_standard(include) || is_own(include) ||
+                           (include.angle && include.path.starts_with("dp/")) ||
+                           (app && include.angle &&
+                            (include.path.starts_with("CLI/") || include.path.starts_with("toml++/") ||
+                             starts_with_any(include.path, posix)));
       if (!allowed) found.push_back(at(file, include.line, "an embedder could not include " + include.path));
     }
   }

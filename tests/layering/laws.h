@@ -18,7 +18,7 @@ struct Violation {
 // 1: engine/include/dp contains headers only. They include the standard library and each other.
 std::vector<Violation> check_floor(const std::vector<SourceFile>& files);
 // 2: models/ and apps/ include <dp/...>, the standard library and headers of the same folder. apps/ may also include
-// CLI11 and POSIX.
+// CLI11, toml++ and POSIX.
 std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files);
 // 3: kernels/ and data/ may depend on dp/; engine/ may depend on both. Project headers are included by their path from
 // the root.

@@ -3,7 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/train/records.h"
+#include "dp/dataset.h"
+#include "engine/train/record/records.h"
 #include "support/catch.h"
 
 namespace {
@@ -14,6 +15,7 @@ dp::StepReport report() {
   report.lr = 0.1;
   report.images_per_second = 9843.4;
   report.eta_seconds = 12;
+  report.loading_share = 0.02;
   report.recent = {.loss_sum = 441, .samples = 100, .top1 = 4, .top5 = 10};
   report.epoch_so_far = {.loss_sum = 4520, .samples = 1000, .top1 = 28, .top5 = 90};
   report.phases.assign(2, {});
@@ -21,14 +23,39 @@ dp::StepReport report() {
   return report;
 }
 
-TEST_CASE("progress lines look like torchvision's") {
+TEST_CASE("progress lines look like torchvision's, and show the share of time spent waiting for data") {
   CHECK(dp::step_line(report()) ==
-        "Epoch: [0]  [ 10/391]  eta: 0:00:12  lr: 0.1  img/s: 9843  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
+        "Epoch: [0]  [ 10/391]  eta: 0:00:12  lr: 0.1  img/s: 9843  data: 2 %  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
 }
 
-TEST_CASE("test lines look like torchvision's") {
-  CHECK(dp::eval_line({.loss_sum = 9.12, .samples = 10, .top1 = 7, .top5 = 9}) ==
-        "Test: Acc@1 70.000 Acc@5 90.000  loss 0.912");
+TEST_CASE("a progress line fits every terminal, and the loss is among the last columns to go") {
+  CHECK(dp::step_line(report(), 200) == dp::step_line(report()));
+  CHECK(dp::step_line(report(), 80) == "Epoch: [0]  [ 10/391]  eta: 0:00:12  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
+  CHECK(dp::step_line(report(), 50) == "Epoch: [0]  [ 10/391]  loss: 4.41 (4.52)");
+  for (int width = 1; width < 120; ++width) CHECK(dp::step_line(report(), width).size() < std::size_t(width));
+}
+
+TEST_CASE("test lines look like torchvision's, without Acc@5 where it says nothing") {
+  const dp::Stats stats{.loss_sum = 9.12, .samples = 10, .top1 = 7, .top5 = 9};
+  CHECK(dp::eval_line(stats, 10) == "Test: Acc@1 70.000 Acc@5 90.000  loss 0.912");
+  CHECK(dp::eval_line(stats, 5) == "Test: Acc@1 70.000  loss 0.912");
+  CHECK(dp::work_line({"Test", 7, 79}) == "Test: [ 7/79]");
+}
+
+TEST_CASE("an epoch is one line: training, test, time, speed and rate") {
+  dp::EpochReport epoch{.epoch = 3, .seconds = 8.21, .images_per_second = 5057.4, .lr = 0.05};
+  epoch.train = {.loss_sum = 3.03, .samples = 10, .top1 = 9, .top5 = 10};
+  CHECK(dp::epoch_line(epoch, 10) == "Epoch 3: train loss 0.303  8.2 s  5057 img/s  lr 0.05");
+  epoch.test = dp::EvalReport{.stats = {.loss_sum = 9.12, .samples = 10, .top1 = 7, .top5 = 9}};
+  CHECK(dp::epoch_line(epoch, 10) ==
+        "Epoch 3: train loss 0.303  Test: Acc@1 70.000 Acc@5 90.000  loss 0.912  8.2 s  5057 img/s  lr 0.05");
+  epoch.average = epoch.test;
+  CHECK_THAT(dp::epoch_line(epoch, 3), Catch::Contains("  EMA Test: Acc@1 70.000  loss 0.912  8.2 s"));
+}
+
+TEST_CASE("the data set's line counts images and classes") {
+  CHECK(dp::data_line(dp::datasets::synthetic({1, 4, 4}, 3, 1200, 60, 1))
+            .starts_with("data: 1,200 training and 60 test images, 3 classes of "));
 }
 
 TEST_CASE("a training record names every phase of every replica") {

@@ -315,10 +315,11 @@ TEST_CASE("an unreadable newest checkpoint is named with the one used instead") 
       callbacks.on_start = [](const DataParallel&, const TrainerOptions&) { throw std::runtime_error("enough"); };
       callbacks.on_message = [&](const std::string& text) { said.push_back(text); };
       CHECK_THROWS_WITH(tiny_run(options, callbacks), "enough");
-      REQUIRE(said.size() == 2);
+      REQUIRE(said.size() == 3);
       CHECK_THAT(said[0], Catch::Contains("'" + last + "' cannot be read") && Catch::Contains(file) &&
                               Catch::Contains("is skipped") && Catch::Contains("using '" + best + "'"));
       CHECK_THAT(said[1], Catch::Contains("resumed from '" + best + "'"));
+      CHECK(said[2] == "max-steps none -> 1");
     }
   }
 }

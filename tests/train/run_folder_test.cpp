@@ -1,5 +1,5 @@
 // The run folder: its lock, its metrics file, and atomic file creation.
-#include "engine/train/run_folder.h"
+#include "engine/train/record/run_folder.h"
 #include "engine/base/atomic_text.h"
 
 #include <sys/stat.h>
@@ -116,6 +116,23 @@ TEST_CASE("metrics continue after the resumed step") {
     folder.begin("", std::nullopt);  // a new run
   }
   CHECK(read_text(metrics).empty());
+}
+
+TEST_CASE("a config file is never overwritten: other options get the next number") {
+  const TemporaryFolder temp;
+  const auto begin = [&](const std::string& config, std::optional<std::int64_t> step) {
+    RunFolder(temp.path()).begin(config, step);
+  };
+  begin("a = 1\n", std::nullopt);
+  begin("a = 1\n", 3);
+  CHECK_FALSE(std::filesystem::exists(temp / "config.2.toml"));
+  begin("a = 2\n", 4);
+  begin("a = 2\n", 5);
+  begin("a = 1\n", 6);
+  CHECK(read_text(temp / "config.toml") == "a = 1\n");
+  CHECK(read_text(temp / "config.2.toml") == "a = 2\n");
+  CHECK(read_text(temp / "config.3.toml") == "a = 1\n");
+  CHECK_FALSE(std::filesystem::exists(temp / "config.4.toml"));
 }
 
 TEST_CASE("a symbolic link in place of the metrics file is not followed") {

@@ -51,6 +51,15 @@ TEST_CASE("multistep equals MultiStepLR") {
   CHECK(factor(half, 5, 10) == Approx(0.1));
 }
 
+TEST_CASE("cosine to a lowest rate equals CosineAnnealingLR with eta_min") {
+  const Schedule schedule{.kind = ScheduleKind::cosine, .warmup_epochs = 1, .total_epochs = 5, .min_lr = 0.02};
+  CHECK(schedule.rate(0.1, 0, 0.25) == Approx(0.025));  // warming up: a quarter of the rate
+  // torch: CosineAnnealingLR(T_max=4, eta_min=0.02), base rate 0.1
+  const double torch[] = {0.1, 0.08828427124746191, 0.06, 0.031715728752538104, 0.02};
+  for (int epoch = 0; epoch < 5; ++epoch) CHECK(schedule.rate(0.1, 1 + epoch, 0.25) == Approx(torch[epoch]));
+  CHECK(Schedule{.kind = ScheduleKind::constant, .min_lr = 0.02}.rate(0.1, 3, 0.25) == 0.1);
+}
+
 TEST_CASE("cosine equals CosineAnnealingLR") {
   const Schedule schedule{.kind = ScheduleKind::cosine, .total_epochs = 4};
   // torch: CosineAnnealingLR(T_max=4), base rate 1

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "dp/trainer.h"
-#include "engine/train/run_config.h"
+#include "engine/train/record/run_config.h"
 #include "support/catch.h"
 
 namespace {
@@ -44,17 +44,24 @@ TEST_CASE("TOML strings are escaped, and other scripts are kept") {
   CHECK(dp::toml_string(std::string(1, '\0')) == R"("\u0000")");
 }
 
-TEST_CASE("the options of a run become flat TOML") {
+TEST_CASE("the options of a run become TOML, with automatic choices in a table of their own") {
   dp::TrainerOptions options;
   options.dataset_name = "evil\"\nlr = 9";
   options.parallel.devices = dp::cpus(2);
   options.schedule.kind = dp::ScheduleKind::multistep;
   options.schedule.milestones = {1, 2.5};
-  const std::string toml = dp::to_toml(dp::run_config("mlp", options));
+  options.record = {{"data-path", std::string("/data")}, {"images", {}}};
+  dp::TrainerOptions resolved = options;
+  resolved.workers = 3;
+  resolved.parallel.reduce = dp::Reduce::sharded;
+  const std::string toml = dp::to_toml(dp::run_config("mlp", options, resolved));
   CHECK(toml.find("model = \"mlp\"\n") == 0);
   CHECK(toml.find(R"(dataset = "evil\"\nlr = 9")"
                   "\n") != std::string::npos);
-  CHECK(toml.find("devices = [\"cpu\", \"cpu\"]\n") != std::string::npos);
+  CHECK(toml.find("\nreduce = \"auto\"\n") != std::string::npos);
+  CHECK(toml.find("\ndata-path = \"/data\"\n") != std::string::npos);
+  CHECK(toml.find("images = ") == std::string::npos);
+  CHECK(toml.ends_with("\n\n[resolved]\ndevices = [\"cpu\", \"cpu\"]\nreduce = \"sharded\"\nworkers = 3\n"));
   CHECK(toml.find("lr = 0.05\n") != std::string::npos);
   CHECK(toml.find("lr-milestones = [1.0, 2.5]\n") != std::string::npos);
   CHECK(toml.find("nesterov = false\n") != std::string::npos);

@@ -37,6 +37,7 @@ struct TrainState {
   std::string config;                     // options of the run: a JSON object, or empty
   std::optional<LossScale> loss_scale{};  // with float16 only
   std::int64_t skipped = 0;               // of these steps, skipped because of NaN or Inf
+  std::int64_t since_best = 0;            // evaluations since the one that reached best_top1
 };
 
 struct Checkpoint {

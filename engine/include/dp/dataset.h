@@ -99,6 +99,7 @@ struct Entry {
   Shape image;       // (C,H,W)
   std::int64_t classes;
   std::int64_t epochs;  // dp_train's default
+  std::string model;    // dp_train's default
   DatasetPair (*open)(const std::string& folder, std::uint64_t seed);
 };
 const std::vector<Entry>& registry();

@@ -45,5 +45,7 @@ DeviceProbe probe_devices(DeviceKind kind);
 // For bug reports: system, processor, devices, drivers, libraries and their versions, one per line, and which GPU can
 // access the memory of which other GPU (tested once per boot of the machine). Error(device) if a GPU does not respond.
 std::string describe_environment();
+// The same for a run on this kind of device: without what the run does not use.
+std::string describe_environment(DeviceKind kind);
 
 }  // namespace dp

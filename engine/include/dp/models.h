@@ -50,6 +50,7 @@ struct Recipe {
   float weight_decay = 0;
   ScheduleKind schedule = ScheduleKind::cosine;
   std::vector<double> milestones{};  // for multistep, as fractions of the epochs
+  std::int64_t batch_size = 128;     // global, for which the learning rate is meant
 };
 
 struct Entry {

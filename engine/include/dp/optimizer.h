@@ -66,10 +66,13 @@ struct Schedule {
   std::vector<double> milestones{};  // multistep: multiply by gamma at each milestone
   double warmup_epochs = 0;          // linear from 1/(warm-up steps) to 1; multiplies the factor of step and multistep
   double total_epochs = 1;           // cosine: falls from 1 at the end of the warm-up to 0 here
+  double min_lr = 0;                 // cosine: the rate at the end, instead of 0
 
   // The factor for the optimizer step at `epoch` (fractional: completed steps / steps per epoch). `epochs_per_step`
   // makes the factor of the first warm-up step positive.
   double factor(double epoch, double epochs_per_step) const;
+  // The learning rate for that step; `lr` is the rate before the schedule.
+  double rate(double lr, double epoch, double epochs_per_step) const;
 };
 
 }  // namespace dp

@@ -63,9 +63,11 @@ struct OptionText {
   std::string group;      // its heading in --help
   std::string help;
   Accepts accepts;
-  std::string default_text{};           // shown in --help instead of the value in default options: "by model"
-  std::string requirement{};            // what an option needs in order to apply: "--optimizer sgd"
-  std::string required_option{};        // the option that the requirement names: the error shows its value
+  std::string default_text{};  // shown in --help instead of the value in default options: "by model"
+  std::string requirement{};   // what an option needs in order to apply: "--optimizer sgd"
+  // The option that the requirement names: the error shows its value. Another value of it also means that a value
+  // recorded for this option no longer holds.
+  std::string required_option{};
   std::vector<std::string> excludes{};  // names of options that cannot be given as well
   std::optional<DeviceKind> only{};     // the only kind of device on which it has an effect
   bool recorded = true;                 // in config.toml and checkpoints: it describes the run, not a single call
@@ -80,6 +82,7 @@ struct Option : OptionText {
   Option& needs(std::string what, std::string option = "") {
     return requirement = std::move(what), required_option = std::move(option), *this;
   }
+  Option& goes_with(std::string option) { return required_option = std::move(option), *this; }
   Option& without(std::vector<std::string> names) { return excludes = std::move(names), *this; }
   Option& only_on(DeviceKind kind) { return only = kind, *this; }
   Option& not_recorded() { return recorded = false, *this; }

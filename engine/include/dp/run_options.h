@@ -1,5 +1,8 @@
-// The options of a training run.
+// The options of a training run, and what a run records of them.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "dp/option_table.h"
 #include "dp/trainer.h"
@@ -7,8 +10,26 @@
 namespace dp {
 
 // One row for each option of TrainerOptions, those of its parallel, optimizer and schedule members included. Not in
-// the table: devices, process_group, pin_threads, loss_scale, output_dir, stop, unsaved, and parameter groups other
-// than those of --freeze and --no-decay-norm-bias.
+// the table: devices, process_group, pin_threads, loss_scale, output_dir, stop, finish, unsaved, record, program,
+// given_by, and parameter groups other than those of --freeze and --no-decay-norm-bias.
 const OptionTable<TrainerOptions>& run_options();
+
+// An option as a command line would give it; parse_option() reads the texts.
+struct RecordedOption {
+  std::string name;
+  std::vector<std::string> texts;
+};
+
+// The options recorded in the checkpoint from which a run would continue (TrainerOptions::resume and output_dir), as
+// JSON. Empty if `resume` is empty, or "auto" and there is no checkpoint yet. Changes no file. Error(data) if the
+// checkpoint cannot be read.
+std::string resumed_config(const std::string& resume, const std::string& output_dir);
+
+// The options in such a JSON object, without those that a continued run does not repeat: --init, and choices that were
+// automatic. Error(data) if it is not an object.
+std::vector<RecordedOption> recorded_options(const std::string& config);
+
+// Writes the options as TOML, as config.toml in a run folder. Error(io)
+void save_config(const std::string& file, const std::string& model, const TrainerOptions& options);
 
 }  // namespace dp

@@ -4,9 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dp/checkpoint.h"
@@ -14,6 +17,7 @@
 #include "dp/dataset.h"
 #include "dp/loader.h"
 #include "dp/optimizer.h"
+#include "dp/option_table.h"
 
 namespace dp {
 
@@ -46,12 +50,23 @@ struct TrainerOptions {
   // File for the timeline of the steps that parallel.trace_first and trace_steps select, written when training ends;
   // empty: none.
   std::string trace_file{};
-  bool profile = false;  // adds the time of each layer in the traced steps to the summary
-  bool dry_run = false;  // one training and one evaluation batch, no run folder
-  int print_freq = 10;   // steps between on_step calls; 0: only after the last of an epoch
+  bool profile = false;         // adds the time of each layer in the traced steps to the summary
+  bool dry_run = false;         // one training and one evaluation batch, no run folder
+  int print_freq = 10;          // steps between on_step calls; 0: only after the last of an epoch
+  std::int64_t eval_every = 1;  // epochs between evaluations; the last epoch is always evaluated
+  std::int64_t patience = 0;    // end the run after this many evaluations without a better top-1; 0: never
+  // Further options to record in the run's config, by name: those of the program. A resumed run gets them back from
+  // recorded_options().
+  std::vector<std::pair<std::string, OptionValue>> record{};
+  std::string program{};  // name, version and commit of the program, recorded in env.json
+  // For a resumed run: where an option that differs from the recorded one comes from, by name ("command line").
+  std::map<std::string, std::string> given_by{};
   // Non-zero: finish the current step or evaluation batch, save, write the summary, and return with interrupted set.
   // Waits for data end at once; planning, tuning and file reads run to completion.
   const std::atomic<int>* stop = nullptr;
+  // Non-zero: finish the current step (with several ranks: the epoch), evaluate, save, and return a complete summary,
+  // as after the last step. May be null.
+  const std::atomic<int>* finish = nullptr;
   // True from run()'s first training step until run() returns. While it is false, no training is lost if the process
   // ends: a program may call _exit during planning, tuning, loading or an evaluation. May be null.
   std::atomic<bool>* unsaved = nullptr;
@@ -61,7 +76,8 @@ struct StepReport {
   std::int64_t epoch = 0, batch = 0, batches = 0, step = 0;
   double lr = 0;
   double images_per_second = 0;  // since the last report, without the run's first second (or 10 steps)
-  double eta_seconds = 0;        // to the end of the epoch
+  double loading_share = 0;      // part of the time since the last report that was spent waiting for data, 0 to 1
+  double eta_seconds = 0;        // to the end of the epoch, or to the last step of the run
   Stats recent;                  // since the last report
   Stats epoch_so_far;
   std::vector<PhaseTimes> phases;  // per replica, since the last report
@@ -72,7 +88,26 @@ struct EvalReport {
   Stats stats;
   double seconds = 0;
   bool average = false;  // evaluated the moving average instead of the weights
+  bool alone = false;    // by Trainer::evaluate(), not within a training run
   bool best = false;     // highest top-1 so far; with a moving average: its top-1
+};
+
+// The end of an epoch, or of a part of one at the end of a run.
+struct EpochReport {
+  std::int64_t epoch = 0, step = 0;
+  Stats train;                        // over the part that was trained
+  std::optional<EvalReport> test;     // of the weights; none if the epoch was not evaluated
+  std::optional<EvalReport> average;  // of their moving average
+  double seconds = 0;                 // of training
+  double images_per_second = 0;
+  double loading_share = 0;  // part of the training time that was spent waiting for data, 0 to 1
+  double lr = 0;             // of the last step
+};
+
+// Work between training steps that takes a while.
+struct WorkReport {
+  std::string what;                  // "Test"
+  std::int64_t done = 0, total = 0;  // batches
 };
 
 // Contents of summary.json.
@@ -86,6 +121,7 @@ struct RunSummary {
   std::string weights_sha256, checkpoint;
   bool interrupted = false;  // a stop was requested before the run was complete
   // Not written to the file:
+  std::int64_t classes = 0;
   std::string output_dir;
   std::vector<PhaseTimes> phases;  // per replica, over the training steps of this run
   std::vector<LayerTime> layers;   // with TrainerOptions::profile
@@ -97,6 +133,8 @@ struct TrainerCallbacks {
   std::function<void(const DataParallel&, const TrainerOptions&)> on_start{};
   std::function<void(const StepReport&)> on_step{};
   std::function<void(const EvalReport&)> on_eval{};
+  std::function<void(const EpochReport&)> on_epoch{};
+  std::function<void(const WorkReport&)> on_work{};  // before and after each batch of an evaluation
   std::function<void(const std::string& folder)> on_checkpoint{};
   std::function<void(const std::string& text)> on_message{};  // a notice for the user
 };

@@ -1,6 +1,8 @@
 // The progress of a run on a terminal (one line, rewritten) or in a log (plain lines).
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -27,11 +29,29 @@ class Console {
     put(text);
   }
 
+  // Columns now: a terminal can be resized.
+  Width width() const {
+    winsize size{};
+    const bool known = rewrite_ && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+    return known ? size.ws_col : 0;
+  }
+
   void progress(const std::string& line, bool last) {
     if (quiet_) return;
     put(rewrite_ ? "\r" + line + "\x1b[K" : line + "\n");
     open_line_ = rewrite_;
     if (last) finish_line();
+  }
+
+  // On a terminal only, at most ten times a second. The last line is erased.
+  void work(const WorkReport& report) {
+    if (quiet_ || !rewrite_) return;
+    const auto now = std::chrono::steady_clock::now();
+    const bool ends = report.done == report.total;
+    if (!ends && now - worked_ < std::chrono::milliseconds(100)) return;
+    worked_ = now;
+    put("\r" + (ends ? std::string() : work_line(report)) + "\x1b[K");
+    open_line_ = !ends;
   }
 
   void result(const std::string& line) { text((bold_ ? "\x1b[1m" + line + "\x1b[0m" : line) + "\n"); }
@@ -56,6 +76,7 @@ class Console {
 
   bool quiet_, rewrite_ = false, bold_ = false;
   bool open_line_ = false;
+  std::chrono::steady_clock::time_point worked_{};
 };
 
 }  // namespace
@@ -63,15 +84,19 @@ class Console {
 TrainerCallbacks console_callbacks(const ConsoleOptions& options) {
   const auto console = std::make_shared<Console>(options);
   TrainerCallbacks callbacks;
-  callbacks.on_start = [console](const DataParallel& net, const TrainerOptions& chosen) {
+  const auto classes = std::make_shared<std::int64_t>(0);
+  callbacks.on_start = [console, classes](const DataParallel& net, const TrainerOptions& chosen) {
+    *classes = net.model().output()[0];
     console->text(start_table(net, chosen));
   };
   callbacks.on_step = [console](const StepReport& report) {
-    console->progress(step_line(report), report.batch + 1 == report.batches);
+    console->progress(step_line(report, console->width()), report.batch + 1 == report.batches);
   };
-  callbacks.on_eval = [console](const EvalReport& report) {
-    console->result((report.average ? "EMA   " : "") + eval_line(report.stats));
+  callbacks.on_work = [console](const WorkReport& report) { console->work(report); };
+  callbacks.on_eval = [console, classes](const EvalReport& report) {
+    if (report.alone) console->result(eval_line(report.stats, *classes));
   };
+  callbacks.on_epoch = [console, classes](const EpochReport& report) { console->result(epoch_line(report, *classes)); };
   callbacks.on_message = [console](const std::string& message) { console->notice(message); };
   return callbacks;
 }

@@ -5,21 +5,74 @@
 #include "engine/base/text.h"
 #include "engine/parallel/parallel_option_table.h"
 #include "engine/train/console/console_text.h"
-#include "engine/train/records.h"
+#include "engine/train/record/records.h"
 
 namespace dp {
-std::string step_line(const StepReport& report) {
-  const int width = static_cast<int>(std::to_string(report.batches).size());
-  return fmt::format(
-      "Epoch: [{}]  [{:>{}}/{}]  eta: {}  lr: {:.4g}  img/s: {:.0f}  loss: {:.3g} ({:.3g})  acc1: {:.1f} ({:.1f})",
-      report.epoch, report.batch, width, report.batches, duration(report.eta_seconds), report.lr,
-      report.images_per_second, report.recent.loss(), report.epoch_so_far.loss(), report.recent.accuracy1(),
-      report.epoch_so_far.accuracy1());
+namespace {
+
+// A column of the progress line. Those with the highest rank are dropped first.
+struct Column {
+  int rank;
+  std::string text;
+};
+
+std::string fitted(std::vector<Column> columns, Width width) {
+  const auto joined = [&] {
+    std::string line;
+    for (const Column& column : columns) line += (line.empty() ? "" : "  ") + column.text;
+    return line;
+  };
+  const auto rank_of = [](const Column& column) { return column.rank; };
+  while (width > 0 && columns.size() > 1 && static_cast<int>(joined().size()) >= width)
+    columns.erase(std::ranges::max_element(columns, {}, rank_of));
+  const std::string line = joined();
+  return width > 0 ? line.substr(0, static_cast<std::size_t>(width - 1)) : line;
 }
 
-std::string eval_line(const Stats& stats) {
-  return fmt::format("Test: Acc@1 {:.3f} Acc@5 {:.3f}  loss {:.3g}", stats.accuracy1(), stats.accuracy5(),
-                     stats.loss());
+std::string numbered(std::int64_t done, std::int64_t total) {
+  return fmt::format("[{:>{}}/{}]", done, std::to_string(total).size(), total);
+}
+
+std::string accuracies(const Stats& stats, std::int64_t classes) {
+  std::string text = fmt::format("Acc@1 {:.3f}", stats.accuracy1());
+  return classes > 5 ? text + fmt::format(" Acc@5 {:.3f}", stats.accuracy5()) : text;
+}
+
+}  // namespace
+
+std::string step_line(const StepReport& report, Width width) {
+  std::vector<Column> columns{
+      {0, fmt::format("Epoch: [{}]", report.epoch)},
+      {1, numbered(report.batch, report.batches)},
+      {4, "eta: " + duration(report.eta_seconds)},
+      {7, fmt::format("lr: {:.4g}", report.lr)},
+      {5, fmt::format("img/s: {:.0f}", report.images_per_second)},
+      {6, fmt::format("data: {:.0f} %", 100 * report.loading_share)},
+      {2, fmt::format("loss: {:.3g} ({:.3g})", report.recent.loss(), report.epoch_so_far.loss())},
+      {3, fmt::format("acc1: {:.1f} ({:.1f})", report.recent.accuracy1(), report.epoch_so_far.accuracy1())}};
+  return fitted(std::move(columns), width);
+}
+
+std::string work_line(const WorkReport& report) { return report.what + ": " + numbered(report.done, report.total); }
+
+std::string eval_line(const Stats& stats, std::int64_t classes) {
+  return fmt::format("Test: {}  loss {:.3g}", accuracies(stats, classes), stats.loss());
+}
+
+std::string epoch_line(const EpochReport& report, std::int64_t classes) {
+  std::string line = fmt::format("Epoch {}: train loss {:.3g}", report.epoch, report.train.loss());
+  if (report.test) line += "  " + eval_line(report.test->stats, classes);
+  if (report.average) line += "  EMA " + eval_line(report.average->stats, classes);
+  return line + fmt::format("  {:.1f} s  {:.0f} img/s  lr {:.4g}", report.seconds, report.images_per_second, report.lr);
+}
+
+std::string data_line(const DatasetPair& data) {
+  std::vector<std::int64_t> images(static_cast<std::size_t>(data.train->classes()), 0);
+  for (std::int64_t i = 0; i < data.train->size(); ++i) ++images.at(static_cast<std::size_t>(data.train->label(i)));
+  const auto [least, most] = std::ranges::minmax(images);
+  return fmt::format("data: {} training and {} test images, {} classes of {}{} training images\n",
+                     with_separators(data.train->size()), with_separators(data.test->size()), data.train->classes(),
+                     least == most ? "" : with_separators(least) + " to ", with_separators(most));
 }
 
 std::string start_table(const DataParallel& net, const TrainerOptions& options) {
@@ -112,8 +165,8 @@ std::string summary_text(const RunSummary& summary) {
     out += fmt::format("{} of {} steps were skipped: a loss or gradient was not finite\n", summary.skipped_steps,
                        summary.steps);
   if (!summary.interrupted)
-    out +=
-        fmt::format("Result: Acc@1 {:.3f} Acc@5 {:.3f}  loss {:.3g}\n", summary.top1, summary.top5, summary.test_loss);
+    out += fmt::format("Result: Acc@1 {:.3f}{}  loss {:.3g}\n", summary.top1,
+                       summary.classes > 5 ? fmt::format(" Acc@5 {:.3f}", summary.top5) : "", summary.test_loss);
   if (!summary.output_dir.empty()) out += fmt::format("run folder {}\n", printable(summary.output_dir));
   if (summary.interrupted)
     out += summary.output_dir.empty()

@@ -8,10 +8,20 @@
 
 namespace dp {
 
-// "Epoch: [0]  [ 10/391]  eta: 0:00:12  lr: 0.1  img/s: 9843  loss: 4.41 (4.52)  acc1: 3.9 (2.8)"
-// Values since the last line, and in brackets over the epoch so far.
-std::string step_line(const StepReport& report);
-std::string eval_line(const Stats& stats);  // "Test: Acc@1 75.610 Acc@5 93.050  loss 0.912"
+// Columns of a terminal; 0: no limit.
+using Width = int;
+
+// "Epoch: [0]  [ 10/391]  eta: 0:00:12  lr: 0.1  img/s: 9843  data: 2 %  loss: 4.41 (4.52)  acc1: 3.9 (2.8)"
+// Values since the last line, and in brackets over the epoch so far. On a narrow terminal columns are dropped, the
+// least important first; the epoch and the loss stay.
+std::string step_line(const StepReport& report, Width width = 0);
+std::string work_line(const WorkReport& report);  // "Test: [ 12/79]"
+// "Test: Acc@1 75.610 Acc@5 93.050  loss 0.912"; without Acc@5 for fewer than six classes.
+std::string eval_line(const Stats& stats, std::int64_t classes);
+// "Epoch 0: train loss 0.303  Test: Acc@1 97.580 Acc@5 99.980  loss 0.0952  8.2 s  5057 img/s  lr 0.05"
+std::string epoch_line(const EpochReport& report, std::int64_t classes);
+// "data: 60,000 training and 10,000 test images, 10 classes of 5,421 to 6,742 training images"
+std::string data_line(const DatasetPair& data);
 // Model, replicas and resolved options. Several lines, each with a line end.
 std::string start_table(const DataParallel& net, const TrainerOptions& options);
 // Seconds of each phase, one line per replica; empty without phases.

@@ -1,4 +1,4 @@
-#include "engine/train/run_folder.h"
+#include "engine/train/record/run_folder.h"
 #include "engine/base/atomic_text.h"
 
 #include <fcntl.h>
@@ -12,11 +12,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "dp/error.h"
 #include "engine/base/durable.h"
 #include "engine/base/text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/train/record/metrics_csv.h"
 
 namespace dp {
 namespace {
@@ -25,6 +27,24 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, const std::string& remedy) {
   throw Error(ErrorCode::io, what + " '" + path + "': " + std::strerror(errno) + "; " + remedy);
+}
+
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(fs::symlink_status(path, error));
+}
+
+std::string contents(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string without_comments(const std::string& toml) {
+  std::istringstream in(toml);
+  std::string rest;
+  for (std::string line; std::getline(in, line);)
+    if (!line.starts_with('#')) rest += line + "\n";
+  return rest;
 }
 
 // Bytes of the leading complete lines that parse and belong to steps up to `step`. A killed run may leave later or
@@ -63,10 +83,6 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
   if (::access(checkpoints.c_str(), W_OK | X_OK) != 0) refuse(errno, "cannot write in", checkpoints);
 }
 
-RunFolder::~RunFolder() {
-  if (metrics_ >= 0) ::close(metrics_);
-}
-
 bool RunFolder::has_checkpoints() const {
   std::error_code error;
   return writes() && fs::directory_iterator(path_ + "/checkpoints", error) != fs::directory_iterator();
@@ -96,36 +112,36 @@ void RunFolder::keep_newest(int count) const {
 void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t> continued_from) {
   if (!writes()) return;
   if (continued_from) set_aside_after(path_, *continued_from);
-  for (const char* name : {"/config.toml", "/summary.json"}) remove_unfinished(path_ + name);
-  const std::string metrics = path_ + "/metrics.jsonl", config = path_ + "/config.toml";
-  made_.note_unless_there(metrics);
-  metrics_ = ::open(metrics.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-  if (metrics_ < 0) fail("cannot write", metrics, "check its permissions");
+  const std::string metrics = path_ + "/metrics.jsonl", config = config_file(config_toml);
+  for (const std::string& file : {config, path_ + "/summary.json"}) remove_unfinished(file);
+  const std::string table = path_ + "/metrics.csv", events = path_ + "/" + EventFile::new_name();
+  for (const std::string& file : {metrics, table, events}) made_.note_unless_there(file);
+  metrics_ = AppendFile(metrics, AppendFile::Open::existing_or_new);
+  table_ = AppendFile(table, AppendFile::Open::existing_or_new);
+  events_ = EventFile(events, continued_from);
   made_.note_unless_there(config);
-  write_file_atomically(config, config_toml);
+  if (!is_file(config)) write_file_atomically(config, config_toml);
   ::unlink((path_ + "/summary.json").c_str());
-  const auto keep = static_cast<off_t>(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
-  if (::ftruncate(metrics_, keep) != 0) fail("cannot trim", metrics, "check its permissions");
-  ::lseek(metrics_, keep, SEEK_SET);
+  metrics_.keep(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
+  table_.keep(0);
+  table_.append(csv_table(contents(metrics)));
   made_.keep();
 }
 
-void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
-  if (metrics_ < 0) return;
-  const std::string line = json_line(record) + "\n";
-  const off_t begin = ::lseek(metrics_, 0, SEEK_CUR);
-  std::size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t wrote = ::write(metrics_, line.data() + done, line.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) {
-      const int saved = errno;
-      if (::ftruncate(metrics_, begin) == 0) ::lseek(metrics_, begin, SEEK_SET);  // removes an incomplete line
-      errno = saved;
-      fail("cannot append to", path_ + "/metrics.jsonl", "free some space");
-    }
-    done += static_cast<std::size_t>(wrote);
+// The latest config file if it has this text, else the next.
+std::string RunFolder::config_file(const std::string& text) const {
+  std::string latest, file = path_ + "/config.toml";
+  for (int number = 2; is_file(file); ++number) {
+    latest = file;
+    file = path_ + "/config." + std::to_string(number) + ".toml";
   }
+  return !latest.empty() && without_comments(contents(latest)) == without_comments(text) ? latest : file;
+}
+
+void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
+  metrics_.append(json_line(record) + "\n");
+  table_.append(csv_row(record));
+  events_.add(record.value("step", std::int64_t{0}), scalars_of(record));
 }
 
 FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "engine/base/file_handle.h"
-#include "engine/train/made_paths.h"
+#include "engine/train/record/append_file.h"
+#include "engine/train/record/event_file.h"
+#include "engine/train/record/made_paths.h"
 
 namespace dp {
 
@@ -34,7 +36,6 @@ class RunFolder {
   // Creates and locks the folder. Error(io) if that fails, Error(usage) if another run holds the lock. What this
   // created is removed on destruction, unless begin() succeeded.
   explicit RunFolder(const std::string& path);
-  ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
@@ -46,17 +47,22 @@ class RunFolder {
 
   void keep_newest(int count) const;  // removes the checkpoints step-N except the `count` with the largest N
 
-  // Sets checkpoints aside that are newer than `continued_from`. Writes config.toml, removes an old summary.json and
-  // opens metrics.jsonl. A new run clears metrics.jsonl. A continued run truncates it after the last complete line of a
-  // step up to `continued_from`.
+  // Sets checkpoints aside that are newer than `continued_from`. Writes config.toml, or the next config.<N>.toml unless
+  // the latest has the same text but for comments. Removes an old summary.json and opens metrics.jsonl. A new run
+  // clears metrics.jsonl. A continued run truncates it after the last complete line of a step up to `continued_from`.
   void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from);
-  void append_metrics(const nlohmann::ordered_json& record);  // writes one line, without a sync. Error(io)
+  // Writes a line of metrics.jsonl and of metrics.csv, and an event, without a sync. Error(io)
+  void append_metrics(const nlohmann::ordered_json& record);
+  EventFile& events() { return events_; }
 
  private:
+  std::string config_file(const std::string& text) const;
+
   std::string path_;
   MadePaths made_;
   std::optional<FolderLock> lock_;  // destroyed before made_ removes the folder
-  int metrics_ = -1;
+  AppendFile metrics_, table_;
+  EventFile events_;
 };
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-#include "engine/train/records.h"
+#include "engine/train/record/records.h"
 
 namespace dp {
 
@@ -8,7 +8,7 @@ void add(Stats& sum, const Stats& more) {
   sum.top1 += more.top1;
   sum.top5 += more.top5;
   sum.skipped += more.skipped;
-  sum.grad_norm = more.grad_norm;
+  if (more.samples > 0 || more.skipped > 0) sum.grad_norm = more.grad_norm;  // without a step there is no gradient
   sum.loss_scale = more.loss_scale;
 }
 
@@ -36,6 +36,8 @@ nlohmann::ordered_json to_record(const StepReport& report) {
   json["top1"] = report.recent.accuracy1();
   json["top5"] = report.recent.accuracy5();
   json["images_per_second"] = report.images_per_second;
+  json["loading_share"] = report.loading_share;
+  if (report.recent.grad_norm > 0) json["grad_norm"] = report.recent.grad_norm;
   json["skipped"] = report.recent.skipped;
   if (report.recent.loss_scale) json["loss_scale"] = *report.recent.loss_scale;
   json["phases"] = nlohmann::ordered_json::array();
@@ -58,6 +60,23 @@ nlohmann::ordered_json to_record(const EvalReport& report) {
   json["seconds"] = report.seconds;
   json["average"] = report.average;
   json["best"] = report.best;
+  return json;
+}
+
+nlohmann::ordered_json to_record(const TrainState& resumed, const std::string& folder,
+                                 const std::vector<ChangedOption>& changes,
+                                 const std::map<std::string, std::string>& given_by) {
+  nlohmann::ordered_json json;
+  json["kind"] = "resumed";
+  json["epoch"] = resumed.epoch;
+  json["step"] = resumed.step;
+  json["from"] = folder;
+  json["changes"] = nlohmann::ordered_json::array();
+  for (const ChangedOption& change : changes) {
+    nlohmann::ordered_json one{{"option", change.name}, {"before", change.before}, {"now", change.now}};
+    if (const auto origin = given_by.find(change.name); origin != given_by.end()) one["by"] = origin->second;
+    json["changes"].push_back(one);
+  }
   return json;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dp/trainer.h"
+#include "engine/train/record/run_config.h"
 
 namespace dp {
 
@@ -13,6 +14,10 @@ void add(std::vector<PhaseTimes>& sum, const std::vector<PhaseTimes>& more);  //
 
 nlohmann::ordered_json to_record(const StepReport& report);
 nlohmann::ordered_json to_record(const EvalReport& report);
+// The history of a run: where it was resumed, and with which other options.
+nlohmann::ordered_json to_record(const TrainState& resumed, const std::string& folder,
+                                 const std::vector<ChangedOption>& changes,
+                                 const std::map<std::string, std::string>& given_by);
 
 // The phases with their names, in the order of a step.
 struct Phase {

@@ -4,11 +4,11 @@ execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 -
 if(NOT commit)
   set(commit unknown)
 endif()
-file(CONFIGURE OUTPUT ${OUT} CONTENT "#include \"apps/dp_bench/commit.h\"
+file(CONFIGURE OUTPUT ${OUT} CONTENT "#include \"apps/command_line/commit.h\"
 
-namespace dp_bench {
+namespace command_line {
 
 const char* const kCommit = \"${commit}\";
 
-}  // namespace dp_bench
+}  // namespace command_line
 ")

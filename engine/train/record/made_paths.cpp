@@ -1,4 +1,4 @@
-#include "engine/train/made_paths.h"
+#include "engine/train/record/made_paths.h"
 
 #include <sys/stat.h>
 

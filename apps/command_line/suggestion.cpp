@@ -1,0 +1,42 @@
+#include "command_line/suggestion.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace command_line {
+namespace {
+
+// The number of characters to insert, remove or replace; two swapped neighbours count as one (Damerau-Levenshtein).
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
+  std::iota(last.begin(), last.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    now[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      now[j] = std::min({last[j] + 1, now[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = std::min(now[j], before[j - 2] + 1);
+    }
+    std::swap(before, last), std::swap(last, now);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::string closest(const std::string& word, const std::vector<std::string>& names) {
+  std::string best;
+  std::size_t least = std::max<std::size_t>(1, word.size() / 3) + 1;
+  for (const std::string& name : names) {
+    const bool longer_form = word.size() >= 3 && name.starts_with(word);  // --label for --label-smoothing
+    const std::size_t changes = longer_form ? 1 : distance(word, name);
+    if (changes < least) least = changes, best = name;
+  }
+  return best;
+}
+
+std::string suggestion(const std::string& word, const std::vector<std::string>& names) {
+  const std::string name = closest(word, names);
+  return name.empty() ? "" : "; did you mean " + name + "?";
+}
+
+}  // namespace command_line

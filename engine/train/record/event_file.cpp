@@ -1,0 +1,137 @@
+#include "engine/train/record/event_file.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <span>
+
+#include "engine/base/crc32c.h"
+
+namespace dp {
+namespace {
+
+// Fields of protocol buffers.
+enum Wire { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+std::string little_endian(std::uint64_t value, int bytes) {
+  std::string out;
+  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+  return out;
+}
+
+std::string varint(std::uint64_t value) {
+  std::string out;
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7f) | 0x80);
+  return out + static_cast<char>(value);
+}
+
+std::string key(int field, Wire wire) { return varint(static_cast<std::uint64_t>(field) << 3 | wire); }
+std::string number(int field, double value) {
+  return key(field, kFixed64) + little_endian(std::bit_cast<std::uint64_t>(value), 8);
+}
+std::string number(int field, float value) {
+  return key(field, kFixed32) + little_endian(std::bit_cast<std::uint32_t>(value), 4);
+}
+std::string whole(int field, std::int64_t value) {
+  return key(field, kVarint) + varint(static_cast<std::uint64_t>(value));
+}
+std::string bytes(int field, const std::string& value) { return key(field, kBytes) + varint(value.size()) + value; }
+
+// tensorflow.Event
+constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
+// tensorflow.Summary, Summary.Value, SummaryMetadata, PluginData
+constexpr int kValue = 1, kTag = 1, kSimpleValue = 2, kMetadata = 9, kPluginData = 1, kPluginName = 1, kContent = 2;
+// tensorboard.hparams.HParamsPluginData, SessionStartInfo; google.protobuf.Value
+constexpr int kVersion = 1, kSessionStart = 3, kHparams = 1, kStartTime = 5, kMapKey = 1, kMapValue = 2;
+constexpr int kNumberValue = 2, kStringValue = 3, kBoolValue = 4;
+
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::uint32_t masked_crc(const std::string& data) {
+  const std::uint32_t crc = crc32c(std::as_bytes(std::span(data)));
+  return std::rotr(crc, 15) + 0xa282ead8U;
+}
+
+std::string protobuf_value(const nlohmann::ordered_json& value) {
+  if (value.is_boolean()) return whole(kBoolValue, value.get<bool>());
+  if (value.is_number()) return number(kNumberValue, value.get<double>());
+  return bytes(kStringValue, value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+}  // namespace
+
+std::string event_frame(const std::string& message) {
+  const std::string length = little_endian(message.size(), 8);
+  return length + little_endian(masked_crc(length), 4) + message + little_endian(masked_crc(message), 4);
+}
+
+std::string scalar_event(double wall_time, std::int64_t step, const Scalars& scalars) {
+  std::string summary;
+  for (const auto& [tag, value] : scalars)
+    summary += bytes(kValue, bytes(kTag, tag) + number(kSimpleValue, static_cast<float>(value)));
+  return number(kWallTime, wall_time) + whole(kStep, step) + bytes(kSummary, summary);
+}
+
+Scalars scalars_of(const nlohmann::ordered_json& record) {
+  static constexpr std::array<std::pair<const char*, const char*>, 9> kNames{
+      {{"loss", "loss"},
+       {"top1", "acc1"},
+       {"top5", "acc5"},
+       {"lr", "lr"},
+       {"images_per_second", "images_per_second"},
+       {"loading_share", "loading_share"},
+       {"grad_norm", "grad_norm"},
+       {"loss_scale", "loss_scale"},
+       {"seconds", "seconds"}}};
+  const std::string kind = record.value("kind", "");
+  const std::string part = kind == "train"                  ? "Train/"
+                           : kind != "eval"                 ? ""
+                           : record.value("average", false) ? "Test EMA/"
+                                                            : "Test/";
+  Scalars scalars;
+  for (const auto& [name, tag] : kNames)
+    if (!part.empty() && record.contains(name) && record.at(name).is_number())
+      scalars.emplace_back(part + tag, record.at(name).get<double>());
+  return scalars;
+}
+
+std::string EventFile::new_name() {
+  static std::atomic<int> number{0};
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
+  return fmt::format("events.out.tfevents.{:010d}.{}.{}.{}", static_cast<std::int64_t>(wall_time()), host.data(),
+                     ::getpid(), number++);
+}
+
+EventFile::EventFile(const std::string& path, std::optional<std::int64_t> resumed)
+    : file_(path, AppendFile::Open::new_only) {
+  file_.append(event_frame(number(kWallTime, wall_time()) + bytes(kFileVersion, "brain.Event:2")));
+  constexpr int kStatus = 1, kStarted = 1;
+  if (resumed)  // TensorBoard drops earlier events of this step or later
+    file_.append(event_frame(number(kWallTime, wall_time()) + whole(kStep, *resumed + 1) +
+                             bytes(kSessionLog, whole(kStatus, kStarted))));
+}
+
+void EventFile::add(std::int64_t step, const Scalars& scalars) {
+  if (!scalars.empty()) file_.append(event_frame(scalar_event(wall_time(), step, scalars)));
+}
+
+void EventFile::add_options(const nlohmann::ordered_json& config) {
+  std::string start = number(kStartTime, wall_time());
+  for (const auto& [name, value] : config.items())
+    if (!value.is_object())
+      start = bytes(kHparams, bytes(kMapKey, name) + bytes(kMapValue, protobuf_value(value))) + start;
+  const std::string content = whole(kVersion, 0) + bytes(kSessionStart, start);
+  const std::string metadata = bytes(kPluginData, bytes(kPluginName, "hparams") + bytes(kContent, content));
+  const std::string value = bytes(kTag, "_hparams_/session_start_info") + bytes(kMetadata, metadata);
+  file_.append(event_frame(number(kWallTime, wall_time()) + bytes(kSummary, bytes(kValue, value))));
+}
+
+}  // namespace dp

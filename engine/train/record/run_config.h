@@ -1,0 +1,44 @@
+// The options of a run as a record: config.toml in its folder, JSON in its checkpoints. Keys are the names of the
+// command-line options.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "dp/trainer.h"
+
+namespace dp {
+
+// The options as they were given, in one object. Its last member, "resolved", is an object too: the devices, and what
+// automatic choices have become.
+nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions& given,
+                                  const TrainerOptions& resolved);
+
+// Strings, booleans, numbers and arrays of them; then objects of such, as tables.
+std::string to_toml(const nlohmann::ordered_json& config);
+
+// An option of a resumed run that differs from the recorded one. null: not set.
+struct ChangedOption {
+  std::string name;
+  nlohmann::ordered_json before, now;
+};
+// In the order of `now`, without "resolved".
+std::vector<ChangedOption> changed_options(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now);
+
+// Takes over what only the first start was given: --init.
+void continue_record(nlohmann::ordered_json& config, const nlohmann::ordered_json& before);
+
+// "lr 0.01 -> 0.05 (command line)"
+std::string to_text(const ChangedOption& change, const std::map<std::string, std::string>& given_by);
+
+// Says so if the run goes on on other devices.
+void notice_other_devices(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now,
+                          const std::function<void(const std::string&)>& notice);
+
+// The option's value, as resolved if it was automatic; null if it is not recorded.
+nlohmann::json value_in_effect(const nlohmann::json& config, const std::string& name);
+
+}  // namespace dp

@@ -1,0 +1,102 @@
+// The start of a run: a new one, or one that continues from a checkpoint.
+#include <fmt/format.h>
+
+#include "dp/error.h"
+#include "engine/train/busy.h"
+#include "engine/train/passes.h"
+#include "engine/train/record/environment_record.h"
+#include "engine/train/record/records.h"
+#include "engine/train/record/run_config.h"
+#include "engine/train/restore.h"
+#include "engine/train/start.h"
+#include "engine/train/training_run.h"
+
+namespace dp {
+namespace {
+
+std::string text_of(const nlohmann::ordered_json& config) {
+  return config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.empty(); }
+
+}  // namespace
+
+void TrainingRun::begin() {
+  if (!options_.summary_file.empty()) summary_end_ = require_writable(options_.summary_file);
+  if (!options_.trace_file.empty() && (group() == nullptr || group()->leads()))
+    trace_end_ = require_writable(options_.trace_file);
+  config_ = run_config(state_.model, given_, options_);
+  state_.config = text_of(config_);
+  if (group() != nullptr) {
+    nlohmann::ordered_json all = config_;  // and the options that determine when ranks exchange data
+    all["dry-run"] = options_.dry_run;
+    all["trace"] = !options_.trace_file.empty();
+    require_same_options(*group(), all);
+  }
+  const Notice tell = [this](const std::string& text) { notice(text); };
+  std::optional<Resumed> resumed;
+  if (group() == nullptr || group()->leads()) {
+    const Busy busy(group());
+    resumed = find_resumed(options_, folder_.writes(), tell);
+  }
+  if (resumed) continue_from(*resumed);
+  const std::optional<std::int64_t> continued_from =
+      resumed && folder_.owns(resumed->folder) ? std::optional(resumed->checkpoint.state.step) : std::nullopt;
+  const Start start = start_from(net_, options_, resumed, folder_.writes(), tell);
+  state_.step = start.step, state_.skipped = start.skipped;
+  state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
+  state_.best_top1 = start.best_top1, state_.since_best = start.since_best;
+  writes_ = start.writes;
+  if (!continued_from && folder_.has_checkpoints())
+    throw Error(
+        ErrorCode::usage,
+        "'" + folder_.path() + "' already contains a run; continue with --resume auto, or choose another --output-dir");
+  if (options_.dry_run) most_steps_ = state_.step + 1;
+  prepare_batches(net_, &train_, test_, options_.optimizer);
+  if (callbacks_.on_start) callbacks_.on_start(net_, options_);
+  begin_folder(continued_from);
+}
+
+void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
+  if (!folder_.writes()) return;
+  folder_.begin(provenance_comment(environment_) + to_toml(config_), continued_from);
+  write_record([this] { add_environment(folder_.path(), environment_); });
+  write_record([this] {
+    folder_.events().add_options(config_);
+    Scalars memory;
+    constexpr double kMebibyte = 1048576;
+    for (int replica = 0; replica < net_.size(); ++replica)
+      memory.emplace_back(fmt::format("Memory/replica {} (MiB)", replica),
+                          static_cast<double>(net_.memory_use(replica).total()) / kMebibyte);
+    folder_.events().add(state_.step, memory);
+  });
+  if (!resumption_.is_null()) record(resumption_);
+}
+
+void TrainingRun::continue_from(const Resumed& resumed) {
+  const TrainState& had = resumed.checkpoint.state;
+  const auto before = nlohmann::ordered_json::parse(had.config, nullptr, false);
+  if (before.is_object()) continue_record(config_, before);
+  state_.config = text_of(config_);
+  require_same_run(resumed, state_, false);
+  if (had.batch_in_epoch > batches_)
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("checkpoint '{}' is at batch {} of an epoch of {}; resume with the same data set and --drop-last",
+                    resumed.folder, had.batch_in_epoch, batches_));
+  good_checkpoint_ = resumed.folder;
+  notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed.folder, had.step, had.epoch,
+                     had.batch_in_epoch));
+  std::vector<ChangedOption> changes;
+  if (before.is_object()) changes = changed_options(before, config_);
+  for (const ChangedOption& change : changes) notice(to_text(change, options_.given_by));
+  if (before.is_object()) notice_other_devices(before, config_, [this](const std::string& text) { notice(text); });
+  resumption_ = to_record(had, resumed.folder, changes, options_.given_by);
+  if (had_average(resumed) && !options_.parallel.ema_decay)
+    notice("its moving average is dropped; --model-ema continues it");
+  if (!had_average(resumed) && options_.parallel.ema_decay)
+    notice("it has no moving average; a new one starts from its weights");
+}
+
+}  // namespace dp

@@ -1,0 +1,84 @@
+// --config and --save-config.
+#include <filesystem>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+namespace {
+
+using namespace dp::test;
+
+const Words kRun{"--model",
+                 "mlp",
+                 "--dataset",
+                 "synthetic",
+                 "--images",
+                 "64",
+                 "--cpu",
+                 "2",
+                 "-b",
+                 "16",
+                 "--epochs",
+                 "2",
+                 "--lr",
+                 "0.02",
+                 "--seed",
+                 "9",
+                 "--deterministic",
+                 "--freeze",
+                 "fc2.bias",
+                 "--lr-scheduler",
+                 "multistep",
+                 "--lr-milestones",
+                 "0.5,1"};
+
+std::string weights(const std::string& run) {
+  const std::string summary = read_text(run + "/summary.json"), key = "\"weights_sha256\":";
+  return summary.substr(summary.find(key), 90);
+}
+
+TEST_CASE("the config of a run repeats the run bit for bit") {
+  const TemporaryFolder temp;
+  REQUIRE(run_dp_train(kRun + Words{"--output-dir", "first"}, temp.path()).code == 0);
+  const Words words{"--config", "first/config.toml", "--cpu", "2", "--output-dir", "second"};
+  const Outcome again = run_dp_train(words, temp.path());
+  INFO(again.err);
+  REQUIRE(again.code == 0);
+  CHECK(weights(temp / "first") == weights(temp / "second"));
+  const auto options = [](const std::string& toml) { return toml.substr(toml.find("model = ")); };  // not the comments
+  CHECK(options(read_text(temp / "first/config.toml")) == options(read_text(temp / "second/config.toml")));
+  REQUIRE(run_dp_train(words + Words{"--seed", "10"}, temp.path()).code == 2);  // the folder holds a run
+}
+
+TEST_CASE("a saved config has the run's options, trains nothing, and gives way to the command line") {
+  const TemporaryFolder temp;
+  const Outcome saved = run_dp_train(kRun + Words{"--save-config", "my.toml"}, temp.path());
+  CHECK(saved.code == 0);
+  CHECK_FALSE(std::filesystem::exists(temp / "runs"));
+  CHECK_THAT(read_text(temp / "my.toml"), Catch::Contains("lr = 0.02\n") && Catch::Contains("[\"fc2.bias\"]"));
+  REQUIRE(run_dp_train({"-c", "my.toml", "--lr", "0.03", "--save-config", "other.toml"}, temp.path()).code == 0);
+  std::string expected = read_text(temp / "my.toml");
+  expected.replace(expected.find("lr = 0.02"), 9, "lr = 0.03");
+  CHECK(read_text(temp / "other.toml") == expected);
+}
+
+TEST_CASE("a config that cannot be used is refused, with the line or the option") {
+  const TemporaryFolder temp;
+  const auto check = [&](const std::string& toml, const Words& fragments) {
+    write_text(temp / "bad.toml", toml);
+    check_bad_input({{"--config", "bad.toml", "--cpu", "1"}, 2, fragments + Words{"bad.toml"}}, temp.path());
+  };
+  check("lr = 0.1\nmomentum = \n", {"line 2"});
+  check("lrr = 0.1\n", {"lrr", "did you mean lr?"});
+  check("epochs = 1.5\n", {"epochs", "'1.5' is not a whole number"});
+  check("nesterov = 1\n", {"nesterov", "'1' is not"});
+  check("lr = 1979-05-27\n", {"lr", "neither"});
+  check("lr = [0.1, 0.2]\n", {"lr"});
+  check("opt-eps = 0.1\n", {"--opt-eps", "adamw"});
+  check_bad_input({{"--config", "none.toml"}, 2, {"none.toml", "not a file"}}, temp.path());
+  check_bad_input({{"--config", "."}, 2, {"not a file"}}, temp.path());
+}
+
+}  // namespace
