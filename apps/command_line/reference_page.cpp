@@ -19,7 +19,7 @@ std::string names_of(const CLI::Option& option) {
   std::string names;
   for (const std::string& name : option.get_snames()) names += (names.empty() ? "`-" : ", `-") + name + "`";
   for (const std::string& name : option.get_lnames()) names += (names.empty() ? "`--" : ", `--") + name + "`";
-  return names;
+  return names.empty() ? "`" + option.get_name() + "`" : names;  // an argument without dashes
 }
 
 // Hidden options have no group.

@@ -190,12 +190,17 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   app.add_subcommand("env", "print devices, drivers and versions, and exit")->callback([&] {
     command.environment = true;
   });
+  CLI::App* const report =
+      app.add_subcommand("report", "write an HTML page about one run, or several side by side, and exit");
+  report->add_option("run", command.report_runs, "folder of a run; several are compared")->required();
+  report->add_option("-o,--output", command.report_file, "the page [<run>/report.html; report.html for several]")
+      ->check(command_line::accepts(dp::accepts::text("a file")));
   if (!command_line::parse(app, argc, argv)) return std::nullopt;
   const auto given = [&](const char* name) {
     if (command.given.contains(name)) command_table().set(*command_table().find(name), command, command.given.at(name));
   };
   given("list-models");
-  if (command.list_models || command.environment) return command;
+  if (command.list_models || command.environment || !command.report_runs.empty()) return command;
   given("config");
   if (command.config) command.configured = command_line::read_config_file(*command.config);
   // Which options apply to a resumed run is known once its record is read.

@@ -31,8 +31,10 @@ struct Command {
   std::string lr_scale = "none";
   std::optional<std::string> output_dir, experiment;
 
-  bool estimate_memory = false;  // subcommand estimate-memory
-  bool environment = false;      // subcommand env
+  bool estimate_memory = false;            // subcommand estimate-memory
+  bool environment = false;                // subcommand env
+  std::vector<std::string> report_runs{};  // subcommand report: folders
+  std::optional<std::string> report_file;
   bool evaluate = false, print_plan = false, list_models = false;
   bool quiet = false, no_progress = false;
 

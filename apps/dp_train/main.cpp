@@ -67,6 +67,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   if (leads && !devices.notice.empty() && !command.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
 
   const dp::DatasetPair data = open_images(command, options.dataset_name);
+  if (leads && !command.quiet && !command.print_plan) std::printf("%s\n", dp::describe_data(data).c_str());
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();
@@ -108,6 +109,14 @@ bool ended_by_signal(const dp::ProcessGroup* group, const Signals& signals) {
 int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGroup>& group, Signals& signals) {
   if (command.list_models) {
     list_models();
+    return code_of(signals);
+  }
+  if (!command.report_runs.empty()) {
+    const std::string beside =
+        command.report_runs.size() == 1 ? command.report_runs.front() + "/report.html" : "report.html";
+    const std::string file = command.report_file.value_or(beside);
+    dp::write_report(command.report_runs, file);
+    std::printf("%s\n", dp::printable(file).c_str());
     return code_of(signals);
   }
   if (command.environment) {

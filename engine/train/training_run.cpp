@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dp/error.h"
+#include "dp/report.h"
 #include "engine/train/busy.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/environment_record.h"
@@ -76,6 +77,7 @@ RunSummary TrainingRun::execute() {
   if (folder_.writes()) {
     write_file_atomically(folder_.path() + "/summary.json", text);
     write_record([&] { end_environment(folder_.path(), environment_, interrupted_ ? "interrupted" : "complete"); });
+    write_page(/*last=*/true);
   }
   if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
   if (!alone_) {
@@ -195,11 +197,21 @@ void TrainingRun::report_epoch() {
   epoch_.train = epoch_stats_;
   epoch_.lr = lr_;
   if (callbacks_.on_epoch) callbacks_.on_epoch(epoch_);
+  write_page(/*last=*/false);
   constexpr double kMuch = 0.1, kLong = 1;  // not for a short run, in which the first batch is much of the time
   if (epoch_.loading_share < kMuch || epoch_.seconds < kLong || std::exchange(loading_noticed_, true)) return;
   notice(fmt::format("training waited {:.0f} % of the time for data; raise --workers (now {}){}",
                      100 * epoch_.loading_share, options_.workers,
                      options_.images_on == ImagesOn::device ? "" : ", or use --images-on device"));
+}
+
+void TrainingRun::write_page(bool last) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  if (!folder_.writes() || (!last && begin < next_page_)) return;
+  write_record([this] { write_report({folder_.path()}, folder_.path() + "/report.html"); });
+  constexpr int kRarely = 400;  // a quarter of a percent of the run's time
+  next_page_ = Clock::now() + kRarely * (Clock::now() - begin);
 }
 
 bool TrainingRun::evaluate() {

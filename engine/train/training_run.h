@@ -1,6 +1,8 @@
 // One training run, from the initial weights to the summary: epochs, evaluations, reports and checkpoints.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +37,8 @@ class TrainingRun {
   bool evaluate();  // the weights and, if any, their moving average; false if stopped
   bool evaluate_once(bool average);
   void report_epoch();
-  void collect();  // waits for the devices and adds up their statistics
+  void write_page(bool last);  // report.html
+  void collect();              // waits for the devices and adds up their statistics
   void report();
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
   void save_last(bool must);                      // also step-N if checkpoint_hist is set
@@ -79,6 +82,7 @@ class TrainingRun {
   std::optional<EvalReport> last_eval_;
   bool unsaved_ = true;
   bool loading_noticed_ = false;
+  std::chrono::steady_clock::time_point next_page_{};
   bool interrupted_ = false;
   bool ended_ = false;  // by TrainerOptions::finish
   bool alone_ =

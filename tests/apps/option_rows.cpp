@@ -368,6 +368,7 @@ std::vector<AloneRow> alone_rows() {
        {"Test: Acc@1"}},
       {"--dry-run", tiny + Words{"--dry-run"}, 0, {"Trained to step 1 (", "Acc@1"}},
       {"--print-plan", tiny + Words{"--print-plan"}, 0, {"fc1.weight", "plan for 8 rows, training"}},
+      {"report", {"report", "@/seven", "-o", "@/out/page.html"}, 0, {"out/page.html"}},
       {"env", {"env"}, 0, {"dp_train "}},
       {"estimate-memory", {"estimate-memory", "--cpu", "2"}, 0, {"largest global batch"}},
   };

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/run_bench.h"
+#include "dp/dp.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 
@@ -25,7 +26,8 @@ std::string attribute(const std::string& text) {
   return out;
 }
 
-// Shows the page in a frame of this width and writes down what it measures.
+// Shows the page in a frame of this width and writes down what it measures. (The scroll width of a text in a chart counts
+// in units of the screen, its client width in those of the chart.)
 std::string harness(const std::string& page, int width) {
   return "<!DOCTYPE html><html><body><iframe id=\"f\" width=\"" + std::to_string(width) +
          "\" height=\"900\" srcdoc=\"" + attribute(page) +
@@ -40,7 +42,7 @@ document.getElementById("f").onload = event => {
     if (element.closest(".wide table")) continue;
     const box = element.getBoundingClientRect(), style = view.getComputedStyle(element);
     if (box.right > root.clientWidth + .5 || box.left < -.5) out.push("cut: " + element.tagName + " " + element.className.toString());
-    if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0 && !element.matches(".wide")) out.push("overflows: " + element.tagName);
+    if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0 && !element.matches(".wide, svg text")) out.push("overflows: " + element.tagName);
     if (element.tagName == "rect" && contrast(style.fill, back) < 3) out.push("pale: " + element.className.baseVal);
     if (element.matches("p, dd, dt, h1, h2, span") && contrast(style.color, back) < 4.5) out.push("faint: " + element.tagName);
     if (element.matches(".legend span") && parseFloat(style.fontSize) < 12) out.push("small: legend");
@@ -69,7 +71,42 @@ json look(const std::string& program, const std::string& page, int width, bool d
   return json::parse(shown.text.substr(at + 21, end - at - 21));
 }
 
+// On phone and desktop, light and dark.
+void check_page(const std::string& program, const std::string& page, std::size_t bars, std::size_t legends) {
+  std::vector<std::string> backs;
+  for (const int width : {360, 1280})
+    for (const bool dark : {false, true}) {
+      const json found = look(program, page, width, dark);
+      INFO(width << (dark ? " dark " : " light ") << found.dump());
+      CHECK(found.at("faults").empty());
+      CHECK(found.at("width") > width - 20);
+      CHECK(found.at("bars") >= bars);
+      CHECK(found.at("legends") >= legends);
+      backs.push_back(found.at("back"));
+    }
+  CHECK(backs[0] != backs[1]);
+}
+
 }  // namespace
+
+TEST_CASE("the page of a run, and of several, cuts nothing off in a browser and has readable contrasts") {
+  const std::string program = browser();
+  if (program.empty()) DP_SKIP("no chromium is installed");
+  const TemporaryFolder temp;
+  const dp::DatasetPair data = dp::datasets::synthetic({1, 6, 6}, 10, 320, 64, 1);
+  std::vector<std::string> runs;
+  for (const float lr : {0.01f, 0.1f, 0.2f}) {
+    runs.push_back(temp / ("a_run_with_a_rather_long_name_" + std::to_string(runs.size())));
+    dp::TrainerOptions options{.epochs = 3, .batch_size = 16, .optimizer = dp::Sgd{.lr = lr}};
+    options.parallel.devices = dp::cpus(2);
+    options.output_dir = runs.back();
+    options.program = "page_test";
+    dp::Trainer(dp::models::mlp({.input = {1, 6, 6}}), data, options).run();
+  }
+  check_page(program, read_text(runs[0] + "/report.html"), 0, 5);
+  dp::write_report(runs, temp / "all.html");
+  check_page(program, read_text(temp / "all.html"), 0, 5);
+}
 
 TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on phone and desktop, light and dark") {
   const std::string program = browser();
@@ -88,18 +125,7 @@ TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on
     INFO(shown.arguments << ": " << made.text);
     REQUIRE(made.code == 0);
     page = read_text(folder / "page.html");
-    std::vector<std::string> backs;
-    for (const int width : {360, 1280})
-      for (const bool dark : {false, true}) {
-        const json found = look(program, page, width, dark);
-        INFO(width << (dark ? " dark " : " light ") << found.dump());
-        CHECK(found.at("faults").empty());
-        CHECK(found.at("width") > width - 20);
-        CHECK(found.at("bars") >= shown.bars);
-        CHECK(found.at("legends") >= shown.legends);
-        backs.push_back(found.at("back"));
-      }
-    CHECK(backs[0] != backs[1]);
+    check_page(program, page, shown.bars, shown.legends);
   }
 
   page.replace(page.find("<h2>"), 4, "<div style=\"width:2000px\">too wide</div><h2>");

@@ -54,7 +54,7 @@ TEST_CASE("an epoch is one line: training, test, time, speed and rate") {
 }
 
 TEST_CASE("the data set's line counts images and classes") {
-  CHECK(dp::data_line(dp::datasets::synthetic({1, 4, 4}, 3, 1200, 60, 1))
+  CHECK(dp::describe_data(dp::datasets::synthetic({1, 4, 4}, 3, 1200, 60, 1))
             .starts_with("data: 1,200 training and 60 test images, 3 classes of "));
 }
 

@@ -19,6 +19,7 @@
 #include "dp/parallel_options.h"
 #include "dp/process_group.h"
 #include "dp/random.h"
+#include "dp/report.h"
 #include "dp/run_options.h"
 #include "dp/shape.h"
 #include "dp/standard_descriptors.h"

@@ -175,6 +175,8 @@ struct ConsoleOptions {
 };
 TrainerCallbacks console_callbacks(const ConsoleOptions& options = {});
 void print_summary(const RunSummary& summary);
+// One line: the number of images, of classes, and of images in a class.
+std::string describe_data(const DatasetPair& data);
 // Returns one printable line: control characters and bytes that are not UTF-8 are written as \xNN.
 std::string printable(std::string_view text);
 

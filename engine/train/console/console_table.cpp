@@ -66,11 +66,11 @@ std::string epoch_line(const EpochReport& report, std::int64_t classes) {
   return line + fmt::format("  {:.1f} s  {:.0f} img/s  lr {:.4g}", report.seconds, report.images_per_second, report.lr);
 }
 
-std::string data_line(const DatasetPair& data) {
+std::string describe_data(const DatasetPair& data) {
   std::vector<std::int64_t> images(static_cast<std::size_t>(data.train->classes()), 0);
   for (std::int64_t i = 0; i < data.train->size(); ++i) ++images.at(static_cast<std::size_t>(data.train->label(i)));
   const auto [least, most] = std::ranges::minmax(images);
-  return fmt::format("data: {} training and {} test images, {} classes of {}{} training images\n",
+  return fmt::format("data: {} training and {} test images, {} classes of {}{} training images",
                      with_separators(data.train->size()), with_separators(data.test->size()), data.train->classes(),
                      least == most ? "" : with_separators(least) + " to ", with_separators(most));
 }

@@ -20,8 +20,6 @@ std::string work_line(const WorkReport& report);  // "Test: [ 12/79]"
 std::string eval_line(const Stats& stats, std::int64_t classes);
 // "Epoch 0: train loss 0.303  Test: Acc@1 97.580 Acc@5 99.980  loss 0.0952  8.2 s  5057 img/s  lr 0.05"
 std::string epoch_line(const EpochReport& report, std::int64_t classes);
-// "data: 60,000 training and 10,000 test images, 10 classes of 5,421 to 6,742 training images"
-std::string data_line(const DatasetPair& data);
 // Model, replicas and resolved options. Several lines, each with a line end.
 std::string start_table(const DataParallel& net, const TrainerOptions& options);
 // Seconds of each phase, one line per replica; empty without phases.

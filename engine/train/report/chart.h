@@ -1,0 +1,32 @@
+// Charts as inline SVG.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/train/report/run_data.h"
+
+namespace dp {
+
+std::string escaped(const std::string& text);  // for HTML; control characters are left out
+
+// A line, or dots for few points. `color`: number of a class of the page's style, c0 to c7.
+struct Series {
+  std::string label;
+  Curve curve;
+  int color = 0;
+  bool dots = false;
+  bool dashed = false;
+};
+
+// Axes with round numbers, and the series; empty if no series has a point. Long curves are reduced to means.
+std::string line_chart(const std::string& title, const std::string& unit, const std::vector<Series>& series);
+
+// Horizontal bars of stacked parts, such as the phases of replicas. Parts have the colors c0, c1, ... in order.
+struct Bar {
+  std::string label;
+  std::vector<std::pair<std::string, double>> parts;
+};
+std::string bar_chart(const std::string& title, const std::string& unit, const std::vector<Bar>& bars);
+
+}  // namespace dp

@@ -1,0 +1,182 @@
+#include "engine/train/report/run_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <limits>
+#include <sstream>
+
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+double number(const nlohmann::json& json, const char* field) {
+  const auto at = json.find(field);
+  return at != json.end() && at->is_number() ? at->get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::string text_of(const fs::path& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return "";
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void add_point(Curve& curve, const nlohmann::json& line, const char* field) {
+  const Point point{number(line, "step"), number(line, field)};
+  if (std::isfinite(point.x) && std::isfinite(point.y)) curve.push_back(point);
+}
+
+// Removes fields of another type, so that readers need not check.
+template <typename Json>
+void keep_typed(Json& object, std::initializer_list<std::pair<const char*, bool (Json::*)() const noexcept>> types) {
+  for (const auto& [name, is_right] : types)
+    if (const auto at = object.find(name); at != object.end() && !((*at).*is_right)()) object.erase(at);
+}
+
+void keep_changes(nlohmann::json& line) {
+  nlohmann::json changes = nlohmann::json::array();
+  for (const auto& change : line.value("changes", nlohmann::json::array()))
+    if (change.is_object() && change.contains("option") && change["option"].is_string()) changes.push_back(change);
+  line["changes"] = changes;
+}
+
+nlohmann::ordered_json read_parts(const std::string& text) {
+  using Json = nlohmann::ordered_json;
+  const Json environment = Json::parse(text, nullptr, false);
+  Json parts = Json::array();
+  if (!environment.is_object() || !environment.contains("parts")) return parts;
+  for (Json part : environment.at("parts")) {
+    if (!part.is_object()) continue;
+    keep_typed<Json>(part, {{"data", &Json::is_object}});
+    if (part.contains("data")) keep_typed<Json>(part["data"], {{"test_images", &Json::is_number}});
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+double& sum_of(std::vector<std::pair<std::string, double>>& sums, const std::string& name) {
+  for (auto& [known, sum] : sums)
+    if (known == name) return sum;
+  return sums.emplace_back(name, 0).second;
+}
+
+std::string without_quotes(const std::string& value) {
+  const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
+  return quoted ? value.substr(1, value.size() - 2) : value;
+}
+
+// The lines before the first table.
+std::vector<std::pair<std::string, std::string>> read_options(const std::string& toml) {
+  std::vector<std::pair<std::string, std::string>> options;
+  std::istringstream in(toml);
+  for (std::string line; std::getline(in, line) && !line.starts_with('[');) {
+    const std::size_t equals = line.find(" = ");
+    if (!line.starts_with('#') && equals != std::string::npos)
+      options.emplace_back(line.substr(0, equals), without_quotes(line.substr(equals + 3)));
+  }
+  return options;
+}
+
+std::string latest_config(const std::string& folder) {
+  std::string latest = folder + "/config.toml";
+  std::error_code error;
+  for (int number = 2;; ++number) {
+    const std::string next = folder + "/config." + std::to_string(number) + ".toml";
+    if (!fs::is_regular_file(next, error)) return latest;
+    latest = next;
+  }
+}
+
+}  // namespace
+
+std::string RunData::option(const std::string& wanted) const {
+  const auto at =
+      std::find_if(options.begin(), options.end(), [&](const auto& option) { return option.first == wanted; });
+  return at == options.end() ? "" : at->second;
+}
+
+Curve RunData::curve(const char* field) const {
+  Curve curve;
+  for (const nlohmann::json& line : training) add_point(curve, line, field);
+  return curve;
+}
+
+Curve RunData::test_curve(const char* field, bool average) const {
+  Curve curve;
+  for (const nlohmann::json& line : evaluations)
+    if (line.value("average", false) == average) add_point(curve, line, field);
+  return curve;
+}
+
+std::vector<std::vector<std::pair<std::string, double>>> RunData::phases() const {
+  std::vector<std::vector<std::pair<std::string, double>>> sums;
+  for (const nlohmann::json& line : training) {
+    const auto phases = line.find("phases");
+    if (phases == line.end() || !phases->is_array()) continue;
+    sums.resize(std::max(sums.size(), phases->size()));
+    for (std::size_t replica = 0; replica < phases->size(); ++replica)
+      for (const auto& [phase, seconds] : (*phases)[replica].items())
+        if (seconds.is_number()) sum_of(sums[replica], phase) += seconds.get<double>();
+  }
+  const double loading = loading_seconds();
+  for (auto& replica : sums)
+    for (auto& [phase, seconds] : replica)
+      if (phase == "waiting") seconds = std::max(0.0, seconds - loading);
+  return sums;
+}
+
+double RunData::loading_seconds() const {
+  double seconds = 0, before = 0;
+  const std::string batch = option("batch-size");
+  for (const nlohmann::json& line : training) {
+    const double step = number(line, "step"), rate = number(line, "images_per_second");
+    const double share = number(line, "loading_share");
+    if (!batch.empty() && rate > 0 && share > 0 && step > before)
+      seconds += share * (step - before) * std::strtod(batch.c_str(), nullptr) / rate;
+    before = std::isfinite(step) ? step : before;
+  }
+  return seconds;
+}
+
+RunData read_run(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_regular_file(folder + "/metrics.jsonl", error))
+    throw Error(ErrorCode::data, "'" + folder + "' has no metrics.jsonl; name the folder of a run");
+  RunData run;
+  run.name = fs::path(folder).lexically_normal().filename().string();
+  if (run.name.empty() || run.name == ".") run.name = fs::canonical(folder, error).filename().string();
+  run.summary = nlohmann::json::parse(text_of(folder + "/summary.json"), nullptr, false);
+  using Json = nlohmann::json;
+  if (!run.summary.is_object())
+    run.summary = nullptr;
+  else
+    keep_typed<Json>(run.summary, {{"interrupted", &Json::is_boolean}});
+  run.parts = read_parts(text_of(folder + "/env.json"));
+  run.options = read_options(text_of(latest_config(folder)));
+  std::istringstream lines(text_of(folder + "/metrics.jsonl"));
+  for (std::string text; std::getline(lines, text);) {
+    Json line = Json::parse(text, nullptr, false);
+    if (!line.is_object() || !line.contains("kind")) continue;
+    keep_typed<Json>(line, {{"average", &Json::is_boolean},
+                            {"skipped", &Json::is_number_integer},
+                            {"step", &Json::is_number_integer},
+                            {"changes", &Json::is_array}});
+    const Json kind = line["kind"];
+    if (kind == "resumed") keep_changes(line);
+    if (kind == "train")
+      run.training.push_back(std::move(line));
+    else if (kind == "eval")
+      run.evaluations.push_back(std::move(line));
+    else if (kind == "resumed")
+      run.resumptions.push_back(std::move(line));
+  }
+  return run;
+}
+
+}  // namespace dp

@@ -1,0 +1,35 @@
+// What a run folder says of its run.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dp {
+
+struct Point {
+  double x = 0, y = 0;
+};
+using Curve = std::vector<Point>;
+
+struct RunData {
+  std::string name;                                                // of the folder
+  nlohmann::json summary;                                          // null while the run goes on, or if it failed
+  nlohmann::ordered_json parts;                                    // of env.json
+  std::vector<std::pair<std::string, std::string>> options;        // of the latest config file, as text
+  std::vector<nlohmann::json> training, evaluations, resumptions;  // lines of metrics.jsonl
+
+  std::string option(const std::string& name) const;  // empty: not recorded
+  Curve curve(const char* field) const;               // of the training lines, over steps
+  // Of the evaluations of the weights, or of their average.
+  Curve test_curve(const char* field, bool average) const;
+  // Seconds of each phase in the recorded steps, by replica; "waiting" without the time for data.
+  std::vector<std::vector<std::pair<std::string, double>>> phases() const;
+  double loading_seconds() const;  // time spent waiting for data
+};
+
+// Error(data) if the folder has no metrics.jsonl. Lines and files that cannot be read are left out.
+RunData read_run(const std::string& folder);
+
+}  // namespace dp

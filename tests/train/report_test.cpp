@@ -1,0 +1,130 @@
+// report.html: what it shows, and that no input breaks it.
+#include "dp/report.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "engine/train/report/chart.h"
+#include "support/catch.h"
+#include "train/expect_error.h"
+#include "train/tiny_run.h"
+
+namespace {
+
+using namespace dp;
+using dp::test::expect_error;
+using dp::test::read_text;
+using dp::test::run_until;
+using dp::test::TemporaryFolder;
+using dp::test::tiny_options;
+using dp::test::tiny_run;
+using dp::test::write_text;
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
+  return found;
+}
+
+void check_stands_alone(const std::string& page) {
+  for (const char* outside : {"http:", "https:", "<script", "<link", "src=", "url(", "@import"})
+    CHECK_THAT(page, !Catch::Contains(outside));
+  CHECK(count(page, "<svg") == count(page, "</svg>"));
+  CHECK(count(page, "<table") == count(page, "</table>"));
+  CHECK_THAT(page, Catch::EndsWith("</body></html>\n") && !Catch::Contains("nan") && !Catch::Contains("inf,"));
+}
+
+TEST_CASE("a run writes a page after each epoch and at its end, with curves, times, options and environment") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp / "run");
+  options.parallel.ema_decay = 0.9;
+  options.parallel.clip_grad_norm = 1;
+  options.program = "tiny 1.0";
+  std::string during;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    if (report.step == 8) during = read_text(temp / "run/report.html");
+  };
+  tiny_run(options, callbacks);
+  check_stands_alone(during);
+  CHECK_THAT(during, Catch::Contains("there is no summary yet"));
+  const std::string page = read_text(temp / "run/report.html");
+  check_stands_alone(page);
+  for (const char* text : {"<h1>run</h1>", "Loss", "Accuracy", "Throughput", "Learning rate", "waiting for data",
+                           "Gradient norm", "test, EMA", "replica 1 cpu", "backward", "clip-grad-norm", "tiny 1.0",
+                           "130 images: the accuracy is known to", "prefers-color-scheme:dark", "(complete)"})
+    CHECK_THAT(page, Catch::Contains(text));
+  CHECK_THAT(page, !Catch::Contains("there is no summary yet"));
+}
+
+TEST_CASE("an interrupted run has its page, which says so first") {
+  const TemporaryFolder temp;
+  run_until(tiny_options(temp.path()), 10);
+  const std::string page = read_text(temp / "report.html");
+  check_stands_alone(page);
+  CHECK(page.find("the run was interrupted before its end") < page.find("<h2>"));
+}
+
+TEST_CASE("several runs are laid side by side, with the options in which they differ") {
+  const TemporaryFolder temp;
+  for (const auto& [name, lr] : {std::pair("low", 0.01f), {"high", 0.1f}}) {
+    TrainerOptions options = tiny_options(temp / name);
+    options.optimizer = Sgd{.lr = lr};
+    options.max_steps = 4;
+    tiny_run(options);
+  }
+  write_report({temp / "low", temp / "high/"}, temp / "both.html");
+  const std::string page = read_text(temp / "both.html");
+  check_stands_alone(page);
+  CHECK_THAT(page, Catch::Contains("<th>low</th><th>high</th>") && Catch::Contains("low, train"));
+  const std::size_t different = page.find("Different"), same = page.find("The same");
+  REQUIRE(different < same);
+  CHECK_THAT(page.substr(different, same - different), Catch::Contains("<th>lr</th>") && !Catch::Contains("momentum"));
+}
+
+TEST_CASE("texts of a run cannot become markup of its page") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp / "<b>&");
+  options.dataset_name = "<script>alert(1)</script>";
+  options.program = "\"><img onerror=x>";
+  options.max_steps = 1;
+  tiny_run(options);
+  const std::string page = read_text(temp / "<b>&/report.html");
+  check_stands_alone(page);
+  CHECK_THAT(page, !Catch::Contains("<img") && !Catch::Contains("<b>&<") && Catch::Contains("&lt;script&gt;"));
+}
+
+TEST_CASE("a page is made of what can be read, and a folder without a run is refused") {
+  const TemporaryFolder temp;
+  expect_error(ErrorCode::data, {temp.path(), "metrics.jsonl"},
+               [&] { write_report({temp.path()}, temp / "out.html"); });
+  CHECK_FALSE(std::filesystem::exists(temp / "out.html"));
+  for (const char* metrics :
+       {"", "garbage\n{\"kind\":7}\n[]\n", "{\"kind\":\"train\",\"step\":1,\"loss\":null,\"phases\":7}\n",
+        "{\"kind\":\"train\",\"step\":\"x\",\"loss\":1,\"phases\":[{\"forward\":\"y\"}]}\n{\"kind\":\"eval\",\"step\":"
+        "1}\n"}) {
+    write_text(temp / "metrics.jsonl", metrics);
+    write_text(temp / "env.json", "{\"parts\":[{\"command\":[1,2],\"data\":{\"test_images\":-1}},5]}");
+    write_text(temp / "summary.json", "{\"top1\":\"x\"}");
+    write_report({temp.path()}, temp / "out.html");
+    check_stands_alone(read_text(temp / "out.html"));
+  }
+  expect_error(ErrorCode::io, {"none"}, [&] { write_report({temp.path()}, temp / "none/out.html"); });
+}
+
+TEST_CASE("a chart has round ticks, and draws one point, equal values and long curves") {
+  CHECK(line_chart("Empty", "", {{"a", {}}}).empty());
+  const std::string one = line_chart("One", "", {{"a", {{3, 7}}}});
+  CHECK_THAT(one, Catch::Contains("<circle") && !Catch::Contains("nan"));
+  CHECK_THAT(line_chart("Equal", "", {{"a", {{0, 5}, {1, 5}, {2, 5}}}}), Catch::Contains("polyline"));
+  Curve wave;
+  for (int i = 0; i <= 10000; ++i) wave.push_back({static_cast<double>(i), std::sin(i * 0.01)});
+  const std::string chart = line_chart("Wave", "", {{"a", wave}});
+  CHECK(chart.size() < 8000);
+  for (const char* tick : {">-0.5<", ">0<", ">0.5<", ">2000<", ">10k<"}) CHECK_THAT(chart, Catch::Contains(tick));
+  CHECK(bar_chart("None", "", {{"a", {{"x", 0.0}}}}).empty());
+  CHECK_THAT(bar_chart("Two", "s", {{"a", {{"x", 1.0}, {"y", 3.0}}}}),
+             Catch::Contains(">4<") && Catch::Contains("width=\"270.0\""));
+}
+
+}  // namespace
