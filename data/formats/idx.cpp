@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "data/formats/file_kind.h"
 #include "data/formats/gzip_reader.h"
 #include "data/memory_dataset.h"
 
@@ -34,6 +35,10 @@ class IdxFile {
     std::array<std::uint8_t, 2> begin{};
     file.rewind();
     const bool packed = file.read(begin) == begin.size() && begin[0] == 0x1f && begin[1] == 0x8b;
+    file.rewind();
+    std::array<std::uint8_t, 16> head{};
+    if (!packed && file.read(head) == head.size())
+      if (const std::string kind = recognised(head); !kind.empty()) throw damaged(file.name(), 0, "it is " + kind);
     file.rewind();
     if (packed) bytes_ = &gzip_.emplace(file);
   }

@@ -1,10 +1,12 @@
 #include "engine/checkpoint/safetensors_header.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
+#include "data/formats/file_kind.h"
 #include "engine/base/fault.h"
 #include "engine/checkpoint/safetensors_sax.h"
 
@@ -102,13 +104,17 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
 
 SafetensorsHeader read_safetensors_header(ByteSource& source) {
   const std::uint64_t size = source.size();
+  std::array<std::uint8_t, 16> begin{};
+  if (size >= begin.size()) source.read(0, std::as_writable_bytes(std::span(begin)));
+  // A safetensors file may begin with these bytes only if its header has the length that they say.
+  const std::string kind = recognised(begin);
   if (size < 8) throw_data(source.name(), "has " + std::to_string(size) + " bytes; a safetensors file has at least 8");
   std::uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > std::min(kLongestHeader, size - 8))
     throw_data(source.name(), "declares a header of " + std::to_string(length) + " bytes, but at most " +
-                                  std::to_string(std::min(kLongestHeader, size - 8)) +
-                                  " are possible; it is truncated, or not a safetensors file");
+                                  std::to_string(std::min(kLongestHeader, size - 8)) + " are possible; it is " +
+                                  (kind.empty() ? "truncated, or not a safetensors file" : kind));
   std::string json(length, '\0');
   source.read(8, std::as_writable_bytes(std::span(json)));
   SafetensorsHeader header = parse_safetensors_header(json, size - 8 - length, source.name());

@@ -78,6 +78,11 @@ TEST_CASE("corrupt data files are rejected") {
   with_file(kTrainLabels, labels, {"255"});
 }
 
+TEST_CASE("an HTML page in place of a data file is recognised as a failed download") {
+  const std::string page = "<!DOCTYPE html><html><body>404 Not Found</body></html>";
+  with_file(kTrainImages, page, {"HTML page", "download"});
+}
+
 TEST_CASE("truncated and corrupt gzip files are rejected") {
   const std::string packed = gzip(idx_images(64));
   with_file(kTrainImages, packed.substr(0, 9), {}, ".gz");
