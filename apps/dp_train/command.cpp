@@ -4,9 +4,11 @@
 #include <dp/error.h>
 #include <dp/models.h>
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "command_line/command_line.h"
+#include "command_line/completion.h"
 #include "command_line/config_file.h"
 #include "command_line/suggestion.h"
 
@@ -157,6 +159,7 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
   const Choices choices = merged(layers);
   Command result;
   result.estimate_memory = command.estimate_memory;
+  result.selftest = command.selftest;
   result.given = command.given, result.configured = command.configured;
   choose_model_and_dataset(choices, result);
   const dp::models::Recipe& recipe = dp::models::find(result.model).recipe;
@@ -165,6 +168,15 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
   set_milestones(result.trainer, recipe);
   record_data(result);
   return result;
+}
+
+// The words that options accept, for shells.
+command_line::Choices choices() {
+  command_line::Choices choices;
+  for (const Row& row : command_table().rows()) choices[row.name] = row.accepts.names;
+  for (const dp::models::Entry& entry : dp::models::registry()) choices["model"].push_back(entry.name);
+  for (const dp::datasets::Entry& entry : dp::datasets::registry()) choices["dataset"].push_back(entry.name);
+  return choices;
 }
 
 }  // namespace
@@ -190,17 +202,32 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   app.add_subcommand("env", "print devices, drivers and versions, and exit")->callback([&] {
     command.environment = true;
   });
+  app.add_subcommand("selftest", "train a small network on the devices, check what they compute, and exit")
+      ->fallthrough()
+      ->callback([&] { command.selftest = true; });
   CLI::App* const report =
       app.add_subcommand("report", "write an HTML page about one run, or several side by side, and exit");
   report->add_option("run", command.report_runs, "folder of a run; several are compared")->required();
   report->add_option("-o,--output", command.report_file, "the page [<run>/report.html; report.html for several]")
       ->check(command_line::accepts(dp::accepts::text("a file")));
+  std::string shell;
+  app.add_subcommand("completion", "print a script that completes the options in a shell, or the manual page, and exit")
+      ->add_option("shell", shell, "bash, zsh, fish, or man for the manual page")
+      ->required()
+      ->check(command_line::accepts(dp::accepts::one_of({"bash", "zsh", "fish", "man"})));
   if (!command_line::parse(app, argc, argv)) return std::nullopt;
+  if (!shell.empty()) {
+    const std::string text =
+        shell == "man" ? command_line::manual_page(app, DP_VERSION) : command_line::completion(app, choices(), shell);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return std::nullopt;
+  }
   const auto given = [&](const char* name) {
     if (command.given.contains(name)) command_table().set(*command_table().find(name), command, command.given.at(name));
   };
-  given("list-models");
-  if (command.list_models || command.environment || !command.report_runs.empty()) return command;
+  given("list-models"), given("list-datasets");
+  if (command.list_models || command.list_datasets || command.environment || !command.report_runs.empty())
+    return command;
   given("config");
   if (command.config) command.configured = command_line::read_config_file(*command.config);
   // Which options apply to a resumed run is known once its record is read.

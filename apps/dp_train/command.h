@@ -33,9 +33,10 @@ struct Command {
 
   bool estimate_memory = false;            // subcommand estimate-memory
   bool environment = false;                // subcommand env
+  bool selftest = false;                   // subcommand selftest
   std::vector<std::string> report_runs{};  // subcommand report: folders
   std::optional<std::string> report_file;
-  bool evaluate = false, print_plan = false, list_models = false;
+  bool evaluate = false, print_plan = false, list_models = false, list_datasets = false;
   bool quiet = false, no_progress = false;
 
   std::optional<std::string> config, save_config;

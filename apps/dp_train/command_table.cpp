@@ -14,6 +14,7 @@ void add_what(Table& table) {
   table.group("Model and data");
   table.add("model,--arch,-a", accepts::text(), &Command::model, "network; --list-models lists them");
   table.add("list-models", accepts::flag(), &Command::list_models, "print the networks and exit");
+  table.add("list-datasets", accepts::flag(), &Command::list_datasets, "print the data sets and exit");
   table.add("data-path,--data-dir", accepts::text("a folder"), &Command::data_path, "folder of the data set's files");
   table.add("input", accepts::text(), &Command::input, "synthetic: image shape C,H,W").shown("1,28,28");
   table.add("classes,--num-classes", accepts::whole(1, 1 << 20), &Command::classes, "synthetic: number of classes")

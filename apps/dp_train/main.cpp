@@ -15,6 +15,7 @@
 #include "images.h"
 #include "output_folder.h"
 #include "processes.h"
+#include "selftest.h"
 #include "signals.h"
 #include "trainer_options.h"
 
@@ -24,6 +25,14 @@ namespace {
 void list_models() {
   for (const dp::models::Entry& entry : dp::models::registry())
     std::printf("%-16s %s\n", entry.name.c_str(), entry.summary.c_str());
+}
+
+void list_datasets() {
+  std::printf("%-14s %-11s %7s %7s  %-14s\n", "data set", "image", "classes", "epochs", "network");
+  for (const dp::datasets::Entry& entry : dp::datasets::registry())
+    std::printf("%-14s %-11s %7lld %7lld  %-14s %s\n", entry.name.c_str(), dp::to_string(entry.image).c_str(),
+                static_cast<long long>(entry.classes), static_cast<long long>(entry.epochs), entry.model.c_str(),
+                entry.note.c_str());
 }
 
 // Exit code of commands that only print.
@@ -111,6 +120,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     list_models();
     return code_of(signals);
   }
+  if (command.list_datasets) {
+    list_datasets();
+    return code_of(signals);
+  }
   if (!command.report_runs.empty()) {
     const std::string beside =
         command.report_runs.size() == 1 ? command.report_runs.front() + "/report.html" : "report.html";
@@ -124,6 +137,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     return code_of(signals);
   }
   check_processes(command);
+  if (command.selftest) {
+    const bool good = selftest(choose_devices(command).list, signals.received);
+    return good || signals.received.load() != 0 ? code_of(signals) : static_cast<int>(dp::ErrorCode::device);
+  }
   if (command.engine == "dp") return train(command, choose_devices(command), nullptr, signals);
   const auto rank = rank_of_this_process(command, signals.received);
   if (!rank) return start_ranks(command, argv, signals);

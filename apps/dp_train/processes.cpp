@@ -19,6 +19,7 @@ void check_processes(const Command& command) {
     usage("--nnodes, --node-rank, --master-addr and --master-port require --engine ddp");
   if (command.engine == "dp") return;
   if (command.replicas_per_device > 1) usage("--engine ddp runs one process per device; remove --replicas-per-device");
+  if (command.selftest) usage("selftest supports only --engine dp");
   if (command.estimate_memory)
     usage("estimate-memory supports only --engine dp; a rank needs as much memory as a replica");
   if (command.node_rank >= command.nnodes)

@@ -339,6 +339,7 @@ std::vector<AloneRow> alone_rows() {
       {"--help", {"--help"}, 0, {"Model and data:", "Exit codes"}},
       {"--version", {"--version"}, 0, {"dp_train 0"}},
       {"--list-models", {"--list-models"}, 0, {"mnist_convnet ", "resnet18 "}},
+      {"--list-datasets", {"--list-datasets"}, 0, {"mnist ", "cifar10 ", "needs no files"}},
       {"--gpus", {"--gpus", "0"}, 4, {"--gpus 0", "no usable GPU"}},
       {"--num-gpus", {"--num-gpus", "2"}, 4, {"--num-gpus 2", "no usable GPU"}},
       {"--amp", {"--amp", "--cpu", "1"}, 2, {"--amp", "requires GPUs"}},
@@ -370,6 +371,13 @@ std::vector<AloneRow> alone_rows() {
       {"--print-plan", tiny + Words{"--print-plan"}, 0, {"fc1.weight", "plan for 8 rows, training"}},
       {"report", {"report", "@/seven", "-o", "@/out/page.html"}, 0, {"out/page.html"}},
       {"env", {"env"}, 0, {"dp_train "}},
+      {"selftest", {"selftest", "--cpu", "2"}, 0, {"selftest: all checks passed"}},
+      {"selftest",
+       {"selftest", "--cpu", "2"},
+       4,
+       {"FAILED", "a gradient is not finite", "checks failed"},
+       {"DP_FAIL=nan:backward:dev1:step3"}},
+      {"completion", {"completion", "bash"}, 0, {"complete -o default -F _dp_train dp_train"}},
       {"estimate-memory", {"estimate-memory", "--cpu", "2"}, 0, {"largest global batch"}},
   };
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -201,11 +202,20 @@ void check_alone(const AloneRow& row) {
   CHECK_FALSE(fs::exists(data().path() + "/runs"));
 }
 
-std::string printed_on_a_terminal(const Words& arguments) {
+std::string printed_on_a_terminal(const Words& arguments, const std::vector<Resize>& sizes) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   REQUIRE(terminal >= 0);
   REQUIRE(::grantpt(terminal) == 0);
   REQUIRE(::unlockpt(terminal) == 0);
+  auto size = sizes.begin();
+  const auto resize = [&](const std::string& printed) {
+    for (; size != sizes.end() && printed.find(size->once) != std::string::npos; ++size) {
+      winsize columns{};
+      columns.ws_row = 24, columns.ws_col = size->columns;
+      REQUIRE(::ioctl(terminal, TIOCSWINSZ, &columns) == 0);
+    }
+  };
+  resize("");
   Words words = data().resolved(Words{DP_TRAIN_PATH} + merged(setting_words(Setting::mlp), arguments));
   ::setenv("TERM", "xterm", 1);
   std::vector<char*> pointers;
@@ -220,7 +230,7 @@ std::string printed_on_a_terminal(const Words& arguments) {
   std::string printed;
   char buffer[4096];
   for (ssize_t got; (got = ::read(terminal, buffer, sizeof buffer)) > 0;)  // EIO: the program has ended
-    printed.append(buffer, static_cast<std::size_t>(got));
+    printed.append(buffer, static_cast<std::size_t>(got)), resize(printed);
   int status = 0;
   ::waitpid(id, &status, 0);
   ::close(terminal);

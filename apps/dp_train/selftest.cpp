@@ -1,0 +1,207 @@
+#include "selftest.h"
+
+#include <dp/dp.h>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+namespace dp_train {
+namespace {
+
+using Weights = dp::NamedTensors;
+
+constexpr std::int64_t kBatch = 64, kTrainingImages = 1024, kTestImages = 256;
+constexpr dp::Sgd kSgd{.lr = 0.01f, .momentum = 0.9f};
+
+std::string text(const char* format, double a, double b = 0) {
+  char buffer[128];
+  std::snprintf(buffer, sizeof buffer, format, a, b);
+  return buffer;
+}
+
+dp::Model network() {
+  dp::ModelBuilder m("selftest", dp::Shape{1, 28, 28});
+  auto x = m.conv2d("conv1", m.input(), {.out_channels = 16, .kernel = 3, .padding = 1, .bias = false});
+  x = m.max_pool2d(m.relu(m.batch_norm2d("bn1", x)), {.kernel = 2});
+  const auto y = m.conv2d("conv2", x, {.out_channels = 16, .kernel = 3, .padding = 1});
+  x = m.max_pool2d(m.relu(m.add(x, y)), {.kernel = 2});
+  return m.build(m.linear("fc", m.flatten(x), {.out_features = 10}));
+}
+
+// A folder that is removed at the end.
+class Scratch {
+ public:
+  Scratch() : path_(std::filesystem::temp_directory_path() / ("dp-selftest-" + std::to_string(stamp()))) {
+    std::filesystem::create_directory(path_);
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  static long long stamp() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+  std::filesystem::path path_;
+};
+
+class SelfTest {
+ public:
+  SelfTest(const std::vector<dp::Device>& devices, const std::atomic<int>& stop)
+      : devices_(devices), stop_(stop), data_(dp::datasets::digits(kTrainingImages, kTestImages)) {}
+
+  bool run() {
+    check("the network learns", [this] { return learns(); });
+    check("the replicas are identical, bit by bit", [this] { return identical(); });
+    check("a step equals the float64 reference", [this] { return equals_reference(); });
+    check("a checkpoint gives the same bits as training on", [this] { return round_trip(); });
+    check("one replica gives the bits of all", [this] { return same_bits(); });
+    if (stopped()) return false;
+    std::printf(failed_ ? "selftest: %d of %d checks failed\n" : "selftest: all checks passed\n", failed_, checks_);
+    return failed_ == 0;
+  }
+
+ private:
+  struct Verdict {
+    bool good;
+    std::string figure;
+  };
+
+  bool stopped() const { return stop_.load() != 0; }
+
+  void check(const char* what, const std::function<Verdict()>& body) {
+    if (stopped()) return;
+    Verdict verdict{false, ""};
+    try {
+      verdict = body();
+    } catch (const dp::Error& error) {
+      verdict.figure = error.what();
+    }
+    if (stopped()) return;
+    ++checks_, failed_ += !verdict.good;
+    std::printf("%-7s %s: %s\n", verdict.good ? "ok" : "FAILED", what, dp::printable(verdict.figure).c_str());
+    std::fflush(stdout);
+  }
+
+  dp::DataParallelOptions options(const std::vector<dp::Device>& devices) const {
+    dp::DataParallelOptions options{.devices = devices, .deterministic = true};
+    options.batch_norm = dp::BatchNormMode::sync;
+    options.timeout_seconds = 60;
+    return options;
+  }
+
+  // Trains `steps` steps from this step on; returns the mean loss of the last.
+  double train(dp::DataParallel& net, int steps, int first = 0) {
+    dp::Loader loader(data_.train, {.batch_size = kBatch});
+    double loss = 0;
+    int step = 0;
+    for (std::uint64_t epoch = 0; step < first + steps && !stopped(); ++epoch)
+      for (const dp::Batch& batch : loader.epoch(epoch)) {
+        if (step >= first + steps || stopped()) break;
+        if (step++ < first) continue;
+        net.train_step(batch, kSgd);
+        loss = net.take_stats().loss();
+      }
+    return loss;
+  }
+
+  Verdict learns() {
+    dp::DataParallel net(network(), options(devices_));
+    const double before = train(net, 1), after = train(net, 60, 1);
+    dp::Loader test(data_.test, {.batch_size = kBatch, .shuffle = false});
+    for (const dp::Batch& batch : test.epoch(0)) net.evaluate(batch);
+    const double top1 = net.take_stats().accuracy1();
+    return {after < before / 2 && top1 > 50,
+            text("loss %.2f -> %.2f in 61 steps, ", before, after) + text("Acc@1 %.1f", top1)};
+  }
+
+  Verdict identical() {
+    dp::DataParallel net(network(), options(devices_));
+    train(net, 5);
+    const bool same = net.replicas_identical();
+    return {same, std::to_string(net.size()) + (same ? " replicas after 5 steps" : " replicas differ after 5 steps")};
+  }
+
+  Verdict equals_reference() {
+    constexpr int kSteps = 3;
+    constexpr double kBound = 1e-4;  // of the distance moved; float32 gives about 1e-6
+    dp::DataParallel net(network(), options(devices_));
+    dp::DataParallel reference(network(), options({dp::Device{dp::DeviceKind::reference, 0}}));
+    const Weights begin = reference.weights();
+    train(net, kSteps), train(reference, kSteps);
+    const double distance = difference(net.weights(), reference.weights()) / difference(begin, reference.weights());
+    return {distance < kBound, text("%.1e of the distance moved in 3 steps, at most %.0e", distance, kBound)};
+  }
+
+  Verdict round_trip() {
+    const Scratch scratch;
+    dp::DataParallel net(network(), options(devices_));
+    train(net, 3);
+    dp::Checkpoint checkpoint;
+    checkpoint.state.model = "selftest", checkpoint.state.dataset = "digits", checkpoint.state.step = 3;
+    checkpoint.weights = net.weights(), checkpoint.optimizer = net.optimizer_state();
+    dp::save_checkpoint(scratch.file("checkpoint"), checkpoint);
+    train(net, 3, 3);
+    const dp::Checkpoint saved = dp::load_checkpoint(scratch.file("checkpoint"));
+    dp::DataParallel resumed(network(), options(devices_));
+    resumed.set_weights(saved.weights);
+    resumed.set_optimizer_state(saved.optimizer);
+    resumed.set_step_count(saved.state.step);
+    train(resumed, 3, 3);
+    const std::string wanted = dp::weights_sha256(net.weights()), found = dp::weights_sha256(resumed.weights());
+    return {wanted == found,
+            "sha256 " + found.substr(0, 12) + (wanted == found ? "" : ", expected " + wanted.substr(0, 12))};
+  }
+
+  Verdict same_bits() {
+    const auto trained = [&](const std::vector<dp::Device>& devices) {
+      dp::DataParallelOptions some = options(devices);
+      some.logical_shards = static_cast<int>(devices_.size());
+      dp::DataParallel net(network(), some);
+      train(net, 5);
+      return dp::weights_sha256(net.weights());
+    };
+    const std::string all = trained(devices_), one = trained({devices_.front()});
+    return {all == one, "--logical-shards " + std::to_string(devices_.size()) + ", sha256 " + all.substr(0, 12) +
+                            (all == one ? "" : " and " + one.substr(0, 12))};
+  }
+
+  // The norm of a - b, whatever their types.
+  static double difference(const Weights& a, const Weights& b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      for (std::int64_t at = 0; at < a[i].second.numel(); ++at) {
+        const double d = value(a[i].second, at) - value(b[i].second, at);
+        sum += d * d;
+      }
+    return std::sqrt(sum);
+  }
+
+  static double value(const dp::Tensor& tensor, std::int64_t at) {
+    const auto index = static_cast<std::size_t>(at);
+    switch (tensor.dtype()) {
+      case dp::DType::f32: return static_cast<double>(tensor.span<float>()[index]);
+      case dp::DType::f64: return tensor.span<double>()[index];
+      default: return 0;  // counters
+    }
+  }
+
+  const std::vector<dp::Device>& devices_;
+  const std::atomic<int>& stop_;
+  dp::DatasetPair data_;
+  int checks_ = 0, failed_ = 0;
+};
+
+}  // namespace
+
+bool selftest(const std::vector<dp::Device>& devices, const std::atomic<int>& stop) {
+  return SelfTest(devices, stop).run();
+}
+
+}  // namespace dp_train
