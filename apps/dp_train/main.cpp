@@ -28,9 +28,9 @@ void list_models() {
 }
 
 void list_datasets() {
-  std::printf("%-14s %-11s %7s %7s  %-14s\n", "data set", "image", "classes", "epochs", "network");
+  std::printf("%-13s  %-13s  %7s  %6s  %s\n", "data set", "image", "classes", "epochs", "network");
   for (const dp::datasets::Entry& entry : dp::datasets::registry())
-    std::printf("%-14s %-11s %7lld %7lld  %-14s %s\n", entry.name.c_str(), dp::to_string(entry.image).c_str(),
+    std::printf("%-13s  %-13s  %7lld  %6lld  %-13s  %s\n", entry.name.c_str(), dp::to_string(entry.image).c_str(),
                 static_cast<long long>(entry.classes), static_cast<long long>(entry.epochs), entry.model.c_str(),
                 entry.note.c_str());
 }

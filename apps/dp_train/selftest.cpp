@@ -14,7 +14,7 @@ namespace {
 
 using Weights = dp::NamedTensors;
 
-constexpr std::int64_t kBatch = 64, kTrainingImages = 1024, kTestImages = 256;
+constexpr std::int64_t kTrainingImages = 1024, kTestImages = 256;
 constexpr dp::Sgd kSgd{.lr = 0.01f, .momentum = 0.9f};
 
 std::string text(const char* format, double a, double b = 0) {
@@ -54,7 +54,10 @@ class Scratch {
 class SelfTest {
  public:
   SelfTest(const std::vector<dp::Device>& devices, const std::atomic<int>& stop)
-      : devices_(devices), stop_(stop), data_(dp::datasets::digits(kTrainingImages, kTestImages)) {}
+      : devices_(devices),
+        stop_(stop),
+        batch_(std::max<std::int64_t>(64, static_cast<std::int64_t>(devices.size()))),
+        data_(dp::datasets::digits(kTrainingImages, kTestImages)) {}
 
   bool run() {
     check("the network learns", [this] { return learns(); });
@@ -98,7 +101,7 @@ class SelfTest {
 
   // Trains `steps` steps from this step on; returns the mean loss of the last.
   double train(dp::DataParallel& net, int steps, int first = 0) {
-    dp::Loader loader(data_.train, {.batch_size = kBatch});
+    dp::Loader loader(data_.train, {.batch_size = batch_});
     double loss = 0;
     int step = 0;
     for (std::uint64_t epoch = 0; step < first + steps && !stopped(); ++epoch)
@@ -114,7 +117,7 @@ class SelfTest {
   Verdict learns() {
     dp::DataParallel net(network(), options(devices_));
     const double before = train(net, 1), after = train(net, 60, 1);
-    dp::Loader test(data_.test, {.batch_size = kBatch, .shuffle = false});
+    dp::Loader test(data_.test, {.batch_size = batch_, .shuffle = false});
     for (const dp::Batch& batch : test.epoch(0)) net.evaluate(batch);
     const double top1 = net.take_stats().accuracy1();
     return {after < before / 2 && top1 > 50,
@@ -194,6 +197,7 @@ class SelfTest {
 
   const std::vector<dp::Device>& devices_;
   const std::atomic<int>& stop_;
+  const std::int64_t batch_;
   dp::DatasetPair data_;
   int checks_ = 0, failed_ = 0;
 };

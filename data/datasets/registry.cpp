@@ -23,7 +23,7 @@ const std::vector<Entry>& registry() {
       {"fashion_mnist", "", {1, 28, 28}, 10, 10, "mnist_convnet", from_files<fashion_mnist>},
       {"cifar10", "", {3, 32, 32}, 10, 30, "resnet18", from_files<cifar10>},
       {"cifar100", "", {3, 32, 32}, 100, 30, "resnet18", from_files<cifar100>},
-      {"imagefolder", "", {3, 224, 224}, 1000, 90, "resnet18", open_image_folder},
+      {"imagefolder", "a class per folder", {3, 224, 224}, 1000, 90, "resnet18", open_image_folder},
       {"synthetic", "random bytes", {1, 28, 28}, 10, 1, "mnist_convnet", open_synthetic},
   };
   return entries;

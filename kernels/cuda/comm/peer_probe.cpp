@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -119,13 +120,13 @@ Probe::Heard Probe::hear(std::string& line) {
 // Calls settle(pair, verdict) for each tried pair. If the program hangs or fails at a pair, starts another one for the
 // remaining pairs. If it fails before it tries a pair, stops.
 template <typename Settle>
-void probe(const std::string& program, std::vector<DevicePair> pairs, const Settle& settle) {
+void probe(const std::string& program, std::list<DevicePair> pairs, const Settle& settle) {
   while (!pairs.empty()) {
-    Probe running(program, pairs);
+    Probe running(program, {pairs.begin(), pairs.end()});
     std::optional<DevicePair> tried;
     const auto found = [&](PeerPath verdict) {
       settle(*tried, verdict);
-      std::erase(pairs, *tried);
+      pairs.remove(*tried);
       tried.reset();
     };
     Probe::Heard heard;
@@ -195,7 +196,7 @@ std::vector<PeerPath> probed_paths(const std::vector<DevicePair>& pairs) {
     known.merge(read_verdicts(file));
     const std::string program = probe_program();
     if (const std::vector<DevicePair> left = unknown(); !left.empty() && !program.empty())
-      probe(program, left, [&](const DevicePair& pair, PeerPath verdict) {
+      probe(program, {left.begin(), left.end()}, [&](const DevicePair& pair, PeerPath verdict) {
         known[name_of(pair)] = verdict;
         if (verdict != PeerPath::unchecked && !file.empty())
           append_line(file, name_of(pair) + " " + std::to_string(static_cast<int>(verdict)));

@@ -1,0 +1,78 @@
+// Scripts that complete the options in shells, and the manual page: read by the shells themselves.
+#include <filesystem>
+
+#include "apps/run_program.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+namespace {
+
+bool installed(const std::string& program) { return std::filesystem::exists("/usr/bin/" + program); }
+
+// What a script of this shell prints; in it "$0" (fish: $argv[1]) is dp_train.
+dp::test::Outcome run_in(const std::string& shell, const std::string& script) {
+  const dp::test::TemporaryFolder temp;
+  return dp::test::Program({}, temp.path(), {}, {"/usr/bin/env", shell, "-c", script}).wait();
+}
+
+// What bash offers for the last of these words.
+std::string offered(const std::string& words) {
+  const dp::test::Outcome outcome = run_in("bash", R"(set -e
+source <("$0" completion bash)
+COMP_WORDS=(dp_train )" + words + R"()
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_dp_train
+echo "${COMPREPLY[@]}")");
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  return outcome.out;
+}
+
+TEST_CASE("completion: bash offers options, their values, and commands") {
+  CHECK(offered("--model-ema-d") == "--model-ema-decay\n");
+  CHECK(offered("--optimizer ''") == "sgd adamw\n");
+  CHECK(offered("--cpu 2 --arch resn") == "resnet18\n");
+  CHECK(offered("-a mnist_") == "mnist_convnet\n");
+  CHECK(offered("--dataset cifar1") == "cifar10 cifar100\n");
+  CHECK(offered("estim") == "estimate-memory\n");
+  CHECK(offered("--resume ''") == "\n");  // files, by `complete -o default`
+}
+
+TEST_CASE("completion: fish offers options, their values, and commands") {
+  if (!installed("fish")) DP_SKIP("fish is not installed");
+  const auto offered_by_fish = [](const std::string& line) {
+    const dp::test::Outcome outcome =
+        run_in("fish", "$argv[1] completion fish | source; complete -C '" + line + "' | string replace -r '\\t.*' ''");
+    CHECK(outcome.err.empty());
+    return outcome.out;
+  };
+  CHECK(offered_by_fish("dp_train --model-ema-d") == "--model-ema-decay\n");
+  CHECK(offered_by_fish("dp_train --optimizer ") == "adamw\nsgd\n");
+  CHECK(offered_by_fish("dp_train estim") == "estimate-memory\n");
+}
+
+TEST_CASE("completion: zsh reads its script") {
+  if (!installed("zsh")) DP_SKIP("zsh is not installed");
+  const dp::test::Outcome outcome = run_in("zsh", R"("$0" completion zsh > script && zsh -n script &&
+function _arguments { print -r -- "$#" "${@[(r)*--optimizer\[*]}" } && source ./script)");
+  CHECK(outcome.code == 0);
+  CHECK(outcome.err.empty());
+  CHECK_THAT(outcome.out, Catch::Contains("(sgd adamw)"));
+}
+
+TEST_CASE("completion: the manual page is formatted without a warning and has every option") {
+  if (!installed("groff")) DP_SKIP("groff is not installed");
+  const dp::test::Outcome page =
+      run_in("bash", R"("$0" completion man > page && groff -man -Tascii -ww -P-c -P-b -P-u page)");
+  CHECK(page.code == 0);
+  CHECK(page.err.empty());
+  for (const char* text : {"DP_TRAIN(1)", "SYNOPSIS", "--model-ema-decay", "estimate-memory", "EXIT STATUS"})
+    CHECK_THAT(page.out, Catch::Contains(text));
+}
+
+TEST_CASE("completion: another shell is refused with those that there are") {
+  const dp::test::TemporaryFolder temp;
+  dp::test::check_bad_input({{"completion", "tcsh"}, 2, {"bash", "zsh", "fish", "man"}}, temp.path());
+}
+
+}  // namespace
