@@ -78,7 +78,7 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::App* command : app.get_subcommands({})) add_long_names(*command, names);
 }
 
-// For the first of `words` that the program does not know.
+// A suggestion for the first of `words` that resembles a name.
 std::string meant(const CLI::App& app, const std::vector<std::string>& words) {
   std::vector<std::string> names;
   add_long_names(app, names);
@@ -148,7 +148,7 @@ bool parse(CLI::App& app, int argc, const char* const* argv) {
     app.exit(success);
     return false;
   } catch (const CLI::ExtrasError& error) {
-    const std::string likely = meant(app, words);
+    const std::string likely = meant(app, app.remaining(true));
     usage(error.what() + (likely.empty() ? "; " + hint : likely));
   } catch (const CLI::ParseError& error) {
     usage(std::string(error.what()) + "; " + hint);

@@ -48,29 +48,45 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   return names;
 }
 
+// A pattern of a `case`, and the words that may follow this command of the program.
+std::string bash_case(const CLI::App& command, const Choices& choices) {
+  std::vector<std::string> options, values;
+  for (const CLI::Option* const option : shown_options(command)) {
+    const std::vector<std::string> names = names_of(*option);
+    options.insert(options.end(), names.begin(), names.end());
+    const auto of_argument = choices.find(option->get_name(true));
+    if (names.empty() && of_argument != choices.end()) values = of_argument->second;
+  }
+  return "    " + command.get_name() + ") words=" + quoted(joined(values, " ")) +
+         (command.get_fallthrough() ? "" : " options=" + quoted(joined(options, " "))) + "; break ;;\n";
+}
+
 std::string bash(const CLI::App& app, const Choices& choices) {
-  std::vector<std::string> words;
-  std::string cases;
+  std::vector<std::string> options;
+  std::string of_options, of_commands;
   for (const CLI::Option* const option : shown_options(app)) {
     const std::vector<std::string> names = names_of(*option);
-    words.insert(words.end(), names.begin(), names.end());
+    options.insert(options.end(), names.begin(), names.end());
     if (!takes_value(*option)) continue;
     const auto* const values = choices_of(*option, choices);
     // Without choices: a file name, from `complete -o default`.
-    cases += "    " + joined(names, "|") + ") " +
-             (values ? "COMPREPLY=($(compgen -W " + quoted(joined(*values, " ")) + " -- \"$word\")); " : "") +
-             "return ;;\n";
+    of_options += "    " + joined(names, "|") + ") " +
+                  (values ? "COMPREPLY=($(compgen -W " + quoted(joined(*values, " ")) + " -- \"$word\")); " : "") +
+                  "return ;;\n";
   }
-  const std::string function = "_" + app.get_name();
+  const std::string all = joined(options, " "), function = "_" + app.get_name();
+  for (const CLI::App* const command : app.get_subcommands({})) of_commands += bash_case(*command, choices);
   return "# Completion of " + app.get_name() + " for bash: source this file.\n" + function + "() {\n" +
-         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}\n" + "  COMPREPLY=()\n" +
-         "  case $before in\n" + cases + "  esac\n" + "  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W " +
-         quoted(joined(words, " ")) + " -- \"$word\"))\n  else\n    COMPREPLY=($(compgen -W " +
-         quoted(joined(subcommands_of(app), " ")) + " -- \"$word\"))\n  fi\n}\ncomplete -o default -F " + function +
-         " " + app.get_name() + "\n";
+         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command\n" +
+         "  local options=" + quoted(all) + "\n  local words=" + quoted(joined(subcommands_of(app), " ")) + "\n" +
+         "  COMPREPLY=()\n  case $before in\n" + of_options + "  esac\n" +
+         "  for command in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do case $command in\n" + of_commands +
+         "  esac; done\n" +
+         "  [[ $word != -* ]] || words=$options\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n}\n" +
+         "complete -o default -F " + function + " " + app.get_name() + "\n";
 }
 
-// Without the characters that have a meaning in a specification of _arguments.
+// With [, ] and : escaped, which have a meaning in a specification of _arguments.
 std::string zsh_text(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '[' || c == ']' || c == ':' ? std::string("\\") + c : std::string(1, c);
@@ -87,8 +103,12 @@ std::string zsh(const CLI::App& app, const Choices& choices) {
                                                       : ":value:_files";
       specifications += " \\\n  " + quoted("*" + name + "[" + zsh_text(option->get_description()) + "]" + value);
     }
-  return "#compdef " + app.get_name() + "\n_arguments -s" + specifications + " \\\n  " +
-         quoted("1:command:(" + joined(subcommands_of(app), " ") + ")") + "\n";
+  const std::string name = app.get_name(), function = "_" + name;
+  // A file in $fpath is the function itself; a sourced file registers it.
+  return "#compdef " + name + "\n" + function + "() {\n  _arguments -s" + specifications + " \\\n  " +
+         quoted("1:command:(" + joined(subcommands_of(app), " ") + ")") + " \\\n  '*:file:_files'\n}\n" +
+         "if [[ $funcstack[1] == " + function + " ]]; then " + function + " \"$@\"; else compdef " + function + " " +
+         name + "; fi\n";
 }
 
 std::string fish(const CLI::App& app, const Choices& choices) {

@@ -24,7 +24,7 @@ dp::RecordedOption read_option(const std::string& path, const std::string& name,
   dp::RecordedOption option{name, {}};
   const auto add = [&](const toml::node& one) {
     const std::optional<std::string> text = text_of(one);
-    if (!text) refuse(path, name + " is neither a text, a number, true or false, nor a list of these");
+    if (!text) refuse(path, name + " must be a string, number, boolean or list of these");
     option.texts.push_back(*text);
   };
   if (const toml::array* const list = node.as_array())
@@ -41,7 +41,10 @@ std::vector<dp::RecordedOption> read_config_file(const std::string& path) try {
   if (!std::filesystem::is_regular_file(path, error)) refuse(path, "is not a file that can be read");
   std::vector<dp::RecordedOption> options;
   for (const auto& [key, node] : toml::parse_file(path))
-    if (!node.is_table()) options.push_back(read_option(path, std::string(key.str()), node));
+    if (!node.is_table())
+      options.push_back(read_option(path, std::string(key.str()), node));
+    else if (key.str() != "resolved")
+      refuse(path, "[" + std::string(key.str()) + "] is a table; options stand above every table");
   return options;
 } catch (const toml::parse_error& error) {
   refuse(path, "line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));

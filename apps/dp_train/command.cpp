@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "command_line/command_line.h"
 #include "command_line/completion.h"
@@ -19,8 +20,9 @@ using command_line::Values;
 using Row = dp::Option<Command>;
 
 constexpr const char* kCommandLine = "command line";
+const std::vector<std::string> kShells{"bash", "zsh", "fish", "man"};
 
-// What one origin says: the record of a resumed run, a file, the command line.
+// Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {
   Values values;
   std::string origin;  // empty: the record
@@ -45,7 +47,7 @@ std::string sets(const std::string& name) {
   return name;
 }
 
-// Removes what no longer holds once `name` is given.
+// Removes the choices that `name` invalidates.
 void drop_replaced(Choices& choices, const std::string& name, const dp::OptionValue& value) {
   const auto& table = command_table();
   const auto before = choices.find(name);
@@ -56,7 +58,7 @@ void drop_replaced(Choices& choices, const std::string& name, const dp::OptionVa
   choices.erase(sets(name));
 }
 
-// `layers`: those that count more come later.
+// `layers`: in increasing precedence.
 Choices merged(const std::vector<Layer>& layers) {
   Choices choices;
   for (const Layer& layer : layers) {
@@ -130,19 +132,19 @@ void set_choices(const Choices& choices, bool all_apply, Command& command) {
     const auto chosen = choices.find(row.name);
     if (chosen == choices.end()) continue;
     const auto& [value, layer] = chosen->second;
-    // Of a resumed run, what does not apply to a newly given option is left out.
+    // Recorded options that no longer apply after an override are ignored.
     if (all_apply && !layer->origin.empty())
       set_given(row, value, *layer, command);
     else
       row.assign(command, value);
     if (!layer->origin.empty()) command.trainer.given_by[sets(row.name)] = layer->origin;
     const bool refused_later = row.name == "graphs" && command.trainer.parallel.graphs == dp::Graphs::always;
-    if (row.only && !layer->origin.empty() && value != dp::OptionValue{false} && !refused_later)
+    if (row.only && layer->origin == kCommandLine && value != dp::OptionValue{false} && !refused_later)
       command.given_for_one_kind.emplace_back(row.name, *row.only);
   }
 }
 
-// Options of dp_train that say what the run trains on.
+// Records dp_train's own options that describe the data.
 void record_data(Command& command) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(command.data_path, error);
@@ -156,6 +158,10 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
   const std::vector<Layer> layers{{recorded_values(recorded), ""},
                                   {configured_values(command), command.config.value_or("")},
                                   {command.given, kCommandLine}};
+  // The rate in a file may be scaled already.
+  if (command.given.contains("lr-scale") && !command.given.contains("lr") && layers[1].values.contains("lr"))
+    throw dp::Error(dp::ErrorCode::usage,
+                    "--lr-scale: '" + *command.config + "' sets lr, perhaps scaled; give --lr too");
   const Choices choices = merged(layers);
   Command result;
   result.estimate_memory = command.estimate_memory;
@@ -172,7 +178,7 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
 
 // The words that options accept, for shells.
 command_line::Choices choices() {
-  command_line::Choices choices;
+  command_line::Choices choices{{"shell", kShells}};
   for (const Row& row : command_table().rows()) choices[row.name] = row.accepts.names;
   for (const dp::models::Entry& entry : dp::models::registry()) choices["model"].push_back(entry.name);
   for (const dp::datasets::Entry& entry : dp::datasets::registry()) choices["dataset"].push_back(entry.name);
@@ -214,8 +220,13 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   app.add_subcommand("completion", "print a script that completes the options in a shell, or the manual page, and exit")
       ->add_option("shell", shell, "bash, zsh, fish, or man for the manual page")
       ->required()
-      ->check(command_line::accepts(dp::accepts::one_of({"bash", "zsh", "fish", "man"})));
+      ->check(command_line::accepts(dp::accepts::one_of(kShells)));
   if (!command_line::parse(app, argc, argv)) return std::nullopt;
+  static const std::set<std::string> of_selftest{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
+  for (const auto& [name, value] : command.given)
+    if (command.selftest && !of_selftest.contains(name))
+      throw dp::Error(dp::ErrorCode::usage,
+                      "--" + name + " has no effect on selftest, which accepts the options of devices only");
   if (!shell.empty()) {
     const std::string text =
         shell == "man" ? command_line::manual_page(app, DP_VERSION) : command_line::completion(app, choices(), shell);

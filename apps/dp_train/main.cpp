@@ -50,7 +50,11 @@ void warn(const std::string& text) {
 Command with_recorded_options(const Command& command, const std::shared_ptr<dp::ProcessGroup>& group) {
   if (command.trainer.resume.empty()) return command;
   std::string config;
-  if (!group || group->leads()) config = dp::resumed_config(command.trainer.resume, named_folder(command));
+  if (!group || group->leads()) {
+    if (group) group->busy(true);  // checksums may take longer than the timeout
+    config = dp::resumed_config(command.trainer.resume, named_folder(command));
+    if (group) group->busy(false);
+  }
   if (group) config = group->from_first(config);
   if (config.empty()) return complete(command, {});
   return complete(command, dp::recorded_options(config));
@@ -138,7 +142,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
   }
   check_processes(command);
   if (command.selftest) {
-    const bool good = selftest(choose_devices(command).list, signals.received);
+    const Devices devices = choose_devices(command);
+    warn(devices.warning);
+    if (!devices.notice.empty()) std::printf("%s\n", dp::printable(devices.notice).c_str());
+    const bool good = selftest(devices.list, signals.received);
     return good || signals.received.load() != 0 ? code_of(signals) : static_cast<int>(dp::ErrorCode::device);
   }
   if (command.engine == "dp") return train(command, choose_devices(command), nullptr, signals);

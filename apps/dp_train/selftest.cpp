@@ -35,8 +35,12 @@ dp::Model network() {
 // A folder that is removed at the end.
 class Scratch {
  public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / ("dp-selftest-" + std::to_string(stamp()))) {
-    std::filesystem::create_directory(path_);
+  Scratch() {
+    std::error_code error;
+    path_ = std::filesystem::temp_directory_path(error) / ("dp-selftest-" + std::to_string(stamp()));
+    if (error || !std::filesystem::create_directory(path_, error))
+      throw dp::Error(dp::ErrorCode::io, "cannot create a folder for temporary files: " + error.message() +
+                                             "; set TMPDIR to a folder in which you may write");
   }
   ~Scratch() {
     std::error_code ignored;
@@ -60,6 +64,9 @@ class SelfTest {
         data_(dp::datasets::digits(kTrainingImages, kTestImages)) {}
 
   bool run() {
+    std::string names;
+    for (const dp::Device& device : devices_) names += (names.empty() ? "" : ", ") + dp::to_string(device);
+    std::printf("devices: %s\n", names.c_str());
     check("the network learns", [this] { return learns(); });
     check("the replicas are identical, bit by bit", [this] { return identical(); });
     check("a step equals the float64 reference", [this] { return equals_reference(); });
@@ -84,6 +91,7 @@ class SelfTest {
     try {
       verdict = body();
     } catch (const dp::Error& error) {
+      if (error.code() == dp::ErrorCode::io) throw;  // says nothing about the devices
       verdict.figure = error.what();
     }
     if (stopped()) return;

@@ -7,8 +7,7 @@
 
 namespace dp {
 
-// What a file that begins with these bytes is, with what to do: "a PyTorch file (torch.save): ...". Empty if it is none
-// of those that are known. 16 bytes suffice.
+// Identifies a wrong file type by its first 16 bytes: "a zip archive, such as torch.save writes". Empty for any other.
 std::string recognised(std::span<const std::uint8_t> begin);
 
 }  // namespace dp

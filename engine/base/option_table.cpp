@@ -153,8 +153,9 @@ OptionValue parse_option(const Accepts& accepts, const std::vector<std::string>&
 }
 
 void refuse_unmet(const OptionText& option, const std::string& instead) {
-  refuse(fmt::format("--{} requires {}{}", option.name, option.requirement,
-                     instead.empty() ? "" : fmt::format(", but --{} is {}", option.required_option, instead)));
+  refuse(fmt::format(
+      "--{} requires {}{}", option.name, option.requirement,
+      instead.empty() || instead == "false" ? "" : fmt::format(", but --{} is {}", option.required_option, instead)));
 }
 
 void refuse_value(const OptionText& option, const OptionValue& value) {

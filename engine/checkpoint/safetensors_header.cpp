@@ -106,7 +106,8 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   const std::uint64_t size = source.size();
   std::array<std::uint8_t, 16> begin{};
   if (size >= begin.size()) source.read(0, std::as_writable_bytes(std::span(begin)));
-  // A safetensors file may begin with these bytes only if its header has the length that they say.
+  // A valid file can begin with the same bytes, which encode the length of its header. So `kind` counts only if that
+  // length is impossible.
   const std::string kind = recognised(begin);
   if (size < 8) throw_data(source.name(), "has " + std::to_string(size) + " bytes; a safetensors file has at least 8");
   std::uint64_t length = 0;
@@ -114,7 +115,8 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   if (length > std::min(kLongestHeader, size - 8))
     throw_data(source.name(), "declares a header of " + std::to_string(length) + " bytes, but at most " +
                                   std::to_string(std::min(kLongestHeader, size - 8)) + " are possible; it is " +
-                                  (kind.empty() ? "truncated, or not a safetensors file" : kind));
+                                  (kind.empty() ? "truncated, or not a safetensors file"
+                                                : kind + "; safetensors.torch.save_file writes weights files"));
   std::string json(length, '\0');
   source.read(8, std::as_writable_bytes(std::span(json)));
   SafetensorsHeader header = parse_safetensors_header(json, size - 8 - length, source.name());

@@ -83,7 +83,7 @@ void add_training(Table& table) {
             o.amp = std::get<std::string>(type) == "float16" ? Amp::float16 : Amp::bfloat16;
             return true;
           })
-      .needs("--amp")
+      .needs("--amp", "amp")
       .shown("bfloat16");
   table.add(
       "model-ema", accepts::flag(), "maintain a moving average of the weights and evaluate it as well",
@@ -96,7 +96,7 @@ void add_training(Table& table) {
       .add(
           "model-ema-decay", accepts::below(0, 1), [](auto& o) { return o.ema_decay ? &*o.ema_decay : nullptr; },
           "decay of the moving average per step, in [0, 1)")
-      .needs("--model-ema")
+      .needs("--model-ema", "model-ema")
       .shown(to_text(OptionValue{kEmaDecay}));
 }
 

@@ -17,7 +17,7 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
     const Batch* batch = test.next();
     if (batch != nullptr) net.evaluate(*batch);
     stopped = stop.asked();
-    if (on_work) on_work({"Test", done + 1, batches});
+    if (on_work) on_work({"Test", stopped ? batches : done + 1, batches});
   }
   EvalReport report;
   report.stats = net.take_stats();

@@ -76,6 +76,7 @@ RunSummary TrainingRun::execute() {
   const std::string text = to_json(result) + "\n";
   if (folder_.writes()) {
     write_file_atomically(folder_.path() + "/summary.json", text);
+    const Busy busy(group());
     write_record([&] { end_environment(folder_.path(), environment_, interrupted_ ? "interrupted" : "complete"); });
     write_page(/*last=*/true);
   }
@@ -109,7 +110,7 @@ void TrainingRun::train() {
     if (due && !finished()) save_last(false);
   }
   if (out_of_patience())
-    notice(fmt::format("ended: {} evaluations without a better top-1 (--patience)", state_.since_best));
+    notice(fmt::format("--patience: stopped after {} evaluations without a higher top-1", state_.since_best));
   if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // no steps were left to train
   if (unsaved_) save_last(true);
 }
@@ -188,11 +189,11 @@ void TrainingRun::train_one_step(const Batch& batch) {
   net_.train_step(batch, optimizer);
   ++state_.step, ++state_.batch_in_epoch;
   unsaved_ = true;
-  meter_.add(batch.size());
+  meter_.add(batch.global_size());
 }
 
 void TrainingRun::report_epoch() {
-  if (epoch_.seconds == 0) return;  // a resumed run that only evaluated
+  if (epoch_.seconds == 0 && !epoch_.test) return;
   epoch_.step = state_.step;
   epoch_.train = epoch_stats_;
   epoch_.lr = lr_;
@@ -209,6 +210,7 @@ void TrainingRun::write_page(bool last) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   if (!folder_.writes() || (!last && begin < next_page_)) return;
+  const Busy busy(group());
   write_record([this] { write_report({folder_.path()}, folder_.path() + "/report.html"); });
   constexpr int kRarely = 400;  // a quarter of a percent of the run's time
   next_page_ = Clock::now() + kRarely * (Clock::now() - begin);
@@ -315,9 +317,8 @@ void TrainingRun::record(const nlohmann::ordered_json& metrics) {
 void TrainingRun::write_record(const std::function<void()>& write) {
   try {
     write();
-  } catch (const Error& error) {
-    if (!record_failed_) notice(error.what());
-    record_failed_ = true;
+  } catch (const std::exception& error) {
+    if (failed_records_.insert(error.what()).second) notice(error.what());
   }
 }
 

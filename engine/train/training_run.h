@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ class TrainingRun {
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
   void save_last(bool must);                      // also step-N if checkpoint_hist is set
   void record(const nlohmann::ordered_json& metrics);
-  void write_record(const std::function<void()>& write);  // a failed write is a notice, once
+  void write_record(const std::function<void()>& write);  // each failure is a notice, once
   void begin_folder(std::optional<std::int64_t> continued_from);
   RunSummary summary() const;
 
@@ -87,7 +88,7 @@ class TrainingRun {
   bool ended_ = false;  // by TrainerOptions::finish
   bool alone_ =
       false;  // rank 0 has stopped while other ranks wait for it in a step: nothing is exchanged with them any more
-  bool record_failed_ = false;
+  std::set<std::string> failed_records_;  // the notices
   double lr_ = 0;
   std::string good_checkpoint_;  // the last one written or resumed from
 };

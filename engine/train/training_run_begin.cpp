@@ -94,9 +94,9 @@ void TrainingRun::continue_from(const Resumed& resumed) {
   if (before.is_object()) notice_other_devices(before, config_, [this](const std::string& text) { notice(text); });
   resumption_ = to_record(had, resumed.folder, changes, options_.given_by);
   if (had_average(resumed) && !options_.parallel.ema_decay)
-    notice("its moving average is dropped; --model-ema continues it");
+    notice("the checkpoint's moving average is ignored; --model-ema continues it");
   if (!had_average(resumed) && options_.parallel.ema_decay)
-    notice("it has no moving average; a new one starts from its weights");
+    notice("the checkpoint has no moving average; a new one starts from its weights");
 }
 
 }  // namespace dp

@@ -26,7 +26,7 @@ std::string attribute(const std::string& text) {
   return out;
 }
 
-// Shows the page in a frame of this width and writes down what it measures. (The scroll width of a text in a chart counts
+// Shows the page in a frame of this width and writes down what it measures. (The scroll width of a text in a chart is
 // in units of the screen, its client width in those of the chart.)
 std::string harness(const std::string& page, int width) {
   return "<!DOCTYPE html><html><body><iframe id=\"f\" width=\"" + std::to_string(width) +

@@ -12,7 +12,7 @@ std::string kind_of(const std::string& text) {
 }
 
 TEST_CASE("PyTorch's files, pickles, archives and HTML pages are recognised by their first bytes") {
-  CHECK_THAT(kind_of("PK\x03\x04rest"), Catch::Contains("torch.save") && Catch::Contains("save_file"));
+  CHECK_THAT(kind_of("PK\x03\x04rest"), Catch::Contains("torch.save"));
   CHECK_THAT(kind_of("\x80\x02}q"), Catch::Contains("pickle"));
   CHECK_THAT(kind_of("\x1f\x8b\x08"), Catch::Contains("gzip"));
   CHECK_THAT(kind_of("\x89HDF\r\n"), Catch::Contains("HDF5"));

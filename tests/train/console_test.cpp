@@ -51,6 +51,8 @@ TEST_CASE("an epoch is one line: training, test, time, speed and rate") {
         "Epoch 3: train loss 0.303  Test: Acc@1 70.000 Acc@5 90.000  loss 0.912  8.2 s  5057 img/s  lr 0.05");
   epoch.average = epoch.test;
   CHECK_THAT(dp::epoch_line(epoch, 3), Catch::Contains("  EMA Test: Acc@1 70.000  loss 0.912  8.2 s"));
+  // A resumed run may only evaluate.
+  CHECK(dp::epoch_line({.epoch = 3, .test = epoch.test}, 3) == "Epoch 3: Test: Acc@1 70.000  loss 0.912");
 }
 
 TEST_CASE("the data set's line counts images and classes") {

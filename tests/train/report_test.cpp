@@ -117,6 +117,7 @@ TEST_CASE("a chart has round ticks, and draws one point, equal values and long c
   const std::string one = line_chart("One", "", {{"a", {{3, 7}}}});
   CHECK_THAT(one, Catch::Contains("<circle") && !Catch::Contains("nan"));
   CHECK_THAT(line_chart("Equal", "", {{"a", {{0, 5}, {1, 5}, {2, 5}}}}), Catch::Contains("polyline"));
+  CHECK_THAT(line_chart("Large", "", {{"a", {{0, 5e15}, {1, 5e15}}}}), Catch::Contains("polyline"));
   Curve wave;
   for (int i = 0; i <= 10000; ++i) wave.push_back({static_cast<double>(i), std::sin(i * 0.01)});
   const std::string chart = line_chart("Wave", "", {{"a", wave}});

@@ -133,6 +133,11 @@ TEST_CASE("a config file is never overwritten: other options get the next number
   CHECK(read_text(temp / "config.2.toml") == "a = 2\n");
   CHECK(read_text(temp / "config.3.toml") == "a = 1\n");
   CHECK_FALSE(std::filesystem::exists(temp / "config.4.toml"));
+  write_text(temp / "another", "mine");
+  std::filesystem::create_symlink("another", temp / "config.4.toml");
+  begin("a = 4\n", 7);
+  CHECK(read_text(temp / "another") == "mine");
+  CHECK(read_text(temp / "config.5.toml") == "a = 4\n");
 }
 
 TEST_CASE("a symbolic link in place of the metrics file is not followed") {

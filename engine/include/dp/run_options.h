@@ -21,8 +21,8 @@ struct RecordedOption {
 };
 
 // The options recorded in the checkpoint from which a run would continue (TrainerOptions::resume and output_dir), as
-// JSON. Empty if `resume` is empty, or "auto" and there is no checkpoint yet. Changes no file. Error(data) if the
-// checkpoint cannot be read.
+// JSON. Empty if `resume` is empty, or "auto" and there is no checkpoint yet. Finishes or removes what a killed run
+// left unfinished. Error(data) if the checkpoint cannot be read.
 std::string resumed_config(const std::string& resume, const std::string& output_dir);
 
 // The options in such a JSON object, without those that a continued run does not repeat: --init, and choices that were

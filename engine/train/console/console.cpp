@@ -39,7 +39,7 @@ class Console {
   void progress(const std::string& line, bool last) {
     if (quiet_) return;
     put(rewrite_ ? "\r" + line + "\x1b[K" : line + "\n");
-    open_line_ = rewrite_;
+    open_line_ = progress_is_open_ = rewrite_;
     if (last) finish_line();
   }
 
@@ -50,6 +50,7 @@ class Console {
     const bool ends = report.done == report.total;
     if (!ends && now - worked_ < std::chrono::milliseconds(100)) return;
     worked_ = now;
+    if (progress_is_open_) finish_line();
     put("\r" + (ends ? std::string() : work_line(report)) + "\x1b[K");
     open_line_ = !ends;
   }
@@ -66,7 +67,7 @@ class Console {
  private:
   void finish_line() {
     if (open_line_) put("\n");
-    open_line_ = false;
+    open_line_ = progress_is_open_ = false;
   }
 
   static void put(const std::string& text) {
@@ -75,7 +76,7 @@ class Console {
   }
 
   bool quiet_, rewrite_ = false, bold_ = false;
-  bool open_line_ = false;
+  bool open_line_ = false, progress_is_open_ = false;
   std::chrono::steady_clock::time_point worked_{};
 };
 

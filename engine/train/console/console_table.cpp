@@ -60,9 +60,13 @@ std::string eval_line(const Stats& stats, std::int64_t classes) {
 }
 
 std::string epoch_line(const EpochReport& report, std::int64_t classes) {
-  std::string line = fmt::format("Epoch {}: train loss {:.3g}", report.epoch, report.train.loss());
-  if (report.test) line += "  " + eval_line(report.test->stats, classes);
+  std::string line = fmt::format("Epoch {}:", report.epoch);
+  const bool trained = report.seconds > 0;  // a resumed run may only evaluate
+  if (trained) line += fmt::format(" train loss {:.3g} ", report.train.loss());
+  if (report.test) line += " " + eval_line(report.test->stats, classes);
   if (report.average) line += "  EMA " + eval_line(report.average->stats, classes);
+  if (!trained) return line;
+  if (!report.test) line.pop_back();
   return line + fmt::format("  {:.1f} s  {:.0f} img/s  lr {:.4g}", report.seconds, report.images_per_second, report.lr);
 }
 

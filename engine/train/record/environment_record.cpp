@@ -112,8 +112,10 @@ void end_environment(const std::string& folder, nlohmann::ordered_json part, con
   nlohmann::ordered_json all = read_parts(file_in(folder));
   part["ended"] = now();
   part["end"] = how;
-  if (!all["parts"].empty()) all["parts"].erase(all["parts"].size() - 1);
-  all["parts"].push_back(part);
+  nlohmann::ordered_json& parts = all["parts"];
+  const bool added = !parts.empty() && parts.back().value("started", "") == part.at("started").get<std::string>();
+  if (added) parts.erase(parts.size() - 1);
+  parts.push_back(part);
   write_file_atomically(file_in(folder), text_of(all, 1) + "\n");
 }
 

@@ -19,6 +19,8 @@ std::string toml_value(const nlohmann::ordered_json& value) {
     return "[" + out + "]";
   }
   if (value.is_number_float() && !std::isfinite(value.get<double>())) return "nan";
+  // TOML's integers have 63 bits and a sign; a seed has 64 bits.
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) return toml_string(value.dump());
   return value.dump();
 }
 
@@ -107,8 +109,8 @@ void notice_other_devices(const nlohmann::ordered_json& before, const nlohmann::
   const std::string then = devices(before), here = devices(now);
   if (then.empty() || then == here) return;
   const bool same_bits = now.contains("logical-shards") && !now.at("logical-shards").is_null();
-  notice(fmt::format("the run was on {}, and goes on on {}{}", then, here,
-                     same_bits ? "" : ": sums may be rounded differently (--logical-shards gives the same bits)"));
+  notice(fmt::format("devices changed from {} to {}{}", then, here,
+                     same_bits ? "" : ": rounding may differ; --logical-shards gives the same bits"));
 }
 
 std::string to_text(const ChangedOption& change, const std::map<std::string, std::string>& given_by) {

@@ -28,13 +28,13 @@ struct ChangedOption {
 // In the order of `now`, without "resolved".
 std::vector<ChangedOption> changed_options(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now);
 
-// Takes over what only the first start was given: --init.
+// Copies --init and --init-partial, which only the first start was given.
 void continue_record(nlohmann::ordered_json& config, const nlohmann::ordered_json& before);
 
 // "lr 0.01 -> 0.05 (command line)"
 std::string to_text(const ChangedOption& change, const std::map<std::string, std::string>& given_by);
 
-// Says so if the run goes on on other devices.
+// A notice if the devices have changed.
 void notice_other_devices(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now,
                           const std::function<void(const std::string&)>& notice);
 

@@ -29,9 +29,18 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::io, what + " '" + path + "': " + std::strerror(errno) + "; " + remedy);
 }
 
-bool is_file(const std::string& path) {
+// Also a link whose target does not exist.
+bool is_there(const std::string& path) {
   std::error_code error;
-  return fs::is_regular_file(fs::symlink_status(path, error));
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+bool has_events(const std::string& folder) {
+  std::error_code error;
+  const fs::directory_iterator files(folder, error);
+  return std::any_of(begin(files), end(files), [](const fs::directory_entry& file) {
+    return file.path().filename().string().starts_with("events.out.tfevents.");
+  });
 }
 
 std::string contents(const std::string& file) {
@@ -113,14 +122,17 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   if (!writes()) return;
   if (continued_from) set_aside_after(path_, *continued_from);
   const std::string metrics = path_ + "/metrics.jsonl", config = config_file(config_toml);
-  for (const std::string& file : {config, path_ + "/summary.json"}) remove_unfinished(file);
+  for (const char* const name : {"/summary.json", "/env.json", "/report.html"}) remove_unfinished(path_ + name);
+  remove_unfinished(config);
   const std::string table = path_ + "/metrics.csv", events = path_ + "/" + EventFile::new_name();
   for (const std::string& file : {metrics, table, events}) made_.note_unless_there(file);
   metrics_ = AppendFile(metrics, AppendFile::Open::existing_or_new);
   table_ = AppendFile(table, AppendFile::Open::existing_or_new);
-  events_ = EventFile(events, continued_from);
+  // A run that left events but no checkpoint is replaced: TensorBoard drops its events from step 0 on.
+  constexpr std::int64_t kBeforeAll = -1;
+  events_ = EventFile(events, continued_from || !has_events(path_) ? continued_from : std::optional(kBeforeAll));
   made_.note_unless_there(config);
-  if (!is_file(config)) write_file_atomically(config, config_toml);
+  if (!is_there(config)) write_file_atomically(config, config_toml);
   ::unlink((path_ + "/summary.json").c_str());
   metrics_.keep(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
   table_.keep(0);
@@ -131,7 +143,7 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
 // The latest config file if it has this text, else the next.
 std::string RunFolder::config_file(const std::string& text) const {
   std::string latest, file = path_ + "/config.toml";
-  for (int number = 2; is_file(file); ++number) {
+  for (int number = 2; is_there(file); ++number) {
     latest = file;
     file = path_ + "/config." + std::to_string(number) + ".toml";
   }
@@ -139,9 +151,18 @@ std::string RunFolder::config_file(const std::string& text) const {
 }
 
 void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
-  metrics_.append(json_line(record) + "\n");
-  table_.append(csv_row(record));
-  events_.add(record.value("step", std::int64_t{0}), scalars_of(record));
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& write) {
+    try {
+      write();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  attempt([&] { events_.add(record.value("step", std::int64_t{0}), scalars_of(record)); });
+  attempt([&] { table_.append(csv_row(record)); });
+  attempt([&] { metrics_.append(json_line(record) + "\n"); });
+  if (failure) std::rethrow_exception(failure);
 }
 
 FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {

@@ -59,7 +59,8 @@ struct Scale {
 };
 
 Scale scale_of(Range range, double begin, double end) {
-  if (range.high - range.low < 1e-12 * std::max(1.0, std::abs(range.high))) range.low -= 0.5, range.high += 0.5;
+  const double large = std::max(1.0, std::abs(range.high));
+  if (range.high - range.low < 1e-9 * large) range.low -= 0.5 * large, range.high += 0.5 * large;
   return {range, begin, end};
 }
 

@@ -62,7 +62,7 @@ double accuracy_margin(const RunData& run) {
 std::vector<std::string> warnings(const RunData& run) {
   std::vector<std::string> found;
   if (run.summary.is_null())
-    found.push_back("the run goes on, or has failed: there is no summary yet");
+    found.push_back("there is no summary yet: the run is active, or has failed");
   else if (run.summary.value("interrupted", false))
     found.push_back("the run was interrupted before its end");
   if (const double margin = accuracy_margin(run); margin > 0.5)
@@ -72,21 +72,20 @@ std::vector<std::string> warnings(const RunData& run) {
   std::vector<double> rates;
   for (const Point& point : run.curve("images_per_second")) rates.push_back(point.y);
   if (rates.size() < 10) {
-    found.push_back(fmt::format("throughput was measured {} times only", rates.size()));
+    found.push_back(fmt::format("only {} measurements of throughput", rates.size()));
   } else {
     std::sort(rates.begin(), rates.end());
     const double middle = rates[rates.size() / 2], spread = rates[rates.size() * 3 / 4] - rates[rates.size() / 4];
     if (spread > 0.2 * middle)
-      found.push_back(
-          fmt::format("throughput varied: half of the measurements lie {:.0f} % apart", 100 * spread / middle));
+      found.push_back(fmt::format("throughput varied: the middle half of its measurements spans {:.0f} % of the median",
+                                  100 * spread / middle));
   }
   const Curve loading = run.curve("loading_share");
   double sum = 0;
   for (const Point& point : loading) sum += point.y;
   if (!loading.empty() && sum / static_cast<double>(loading.size()) > 0.1)
-    found.push_back(
-        fmt::format("training waited {:.0f} % of the time for data: the devices could do more (raise --workers)",
-                    100 * sum / static_cast<double>(loading.size())));
+    found.push_back(fmt::format("training spent {:.0f} % of the time waiting for data; raise --workers",
+                                100 * sum / static_cast<double>(loading.size())));
   std::int64_t skipped = 0;
   for (const nlohmann::json& line : run.training) skipped += line.value("skipped", std::int64_t{0});
   if (skipped > 0) found.push_back(fmt::format("{} steps were skipped: a loss or gradient was not finite", skipped));

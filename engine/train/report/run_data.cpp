@@ -133,6 +133,11 @@ std::vector<std::vector<std::pair<std::string, double>>> RunData::phases() const
 
 double RunData::loading_seconds() const {
   double seconds = 0, before = 0;
+  // A run resumed in another folder begins at the step of the checkpoint.
+  if (!resumptions.empty() && !training.empty()) {
+    const double resumed = number(resumptions.front(), "step");
+    if (number(training.front(), "step") > resumed) before = resumed;
+  }
   const std::string batch = option("batch-size");
   for (const nlohmann::json& line : training) {
     const double step = number(line, "step"), rate = number(line, "images_per_second");

@@ -1,4 +1,4 @@
-// What a run folder says of its run.
+// The data of a run, read from its folder.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -35,7 +35,11 @@ TEST_CASE("completion: bash offers options, their values, and commands") {
   CHECK(offered("-a mnist_") == "mnist_convnet\n");
   CHECK(offered("--dataset cifar1") == "cifar10 cifar100\n");
   CHECK(offered("estim") == "estimate-memory\n");
-  CHECK(offered("--resume ''") == "\n");  // files, by `complete -o default`
+  CHECK(offered("completion ''") == "bash zsh fish man\n");
+  CHECK(offered("report --") == "--help --output\n");
+  CHECK(offered("selftest --num") == "--num-gpus --num-classes\n");
+  for (const char* line : {"--resume ''", "report ''"})
+    CHECK(offered(line) == "\n");  // files, by `complete -o default`
 }
 
 TEST_CASE("completion: fish offers options, their values, and commands") {
@@ -54,10 +58,11 @@ TEST_CASE("completion: fish offers options, their values, and commands") {
 TEST_CASE("completion: zsh reads its script") {
   if (!installed("zsh")) DP_SKIP("zsh is not installed");
   const dp::test::Outcome outcome = run_in("zsh", R"("$0" completion zsh > script && zsh -n script &&
-function _arguments { print -r -- "$#" "${@[(r)*--optimizer\[*]}" } && source ./script)");
+function compdef { print -r -- "$@" } && function _arguments { print -r -- "${@[(r)*--optimizer\[*]}" } &&
+source ./script && _dp_train)");
   CHECK(outcome.code == 0);
   CHECK(outcome.err.empty());
-  CHECK_THAT(outcome.out, Catch::Contains("(sgd adamw)"));
+  CHECK_THAT(outcome.out, Catch::StartsWith("_dp_train dp_train\n") && Catch::Contains("(sgd adamw)"));
 }
 
 TEST_CASE("completion: the manual page is formatted without a warning and has every option") {

@@ -64,6 +64,19 @@ TEST_CASE("a saved config has the run's options, trains nothing, and gives way t
   CHECK(read_text(temp / "other.toml") == expected);
 }
 
+TEST_CASE("a config gives way to a flag that is switched off, and holds every seed") {
+  const TemporaryFolder temp;
+  write_text(temp / "ema.toml", "model = \"mlp\"\nmodel-ema = true\nmodel-ema-decay = 0.9\ngraphs = \"auto\"\n");
+  const Words words{"-c", "ema.toml", "--cpu", "1", "--model-ema=false", "--seed", "18446744073709551615"};
+  const Outcome saved = run_dp_train(words + Words{"--save-config", "off.toml"}, temp.path());
+  INFO(saved.err);
+  REQUIRE(saved.code == 0);
+  CHECK(saved.err.empty());  // graphs = "auto" is no option without effect
+  CHECK_THAT(read_text(temp / "off.toml"), !Catch::Contains("model-ema-decay"));
+  REQUIRE(run_dp_train({"-c", "off.toml", "--cpu", "1", "--save-config", "again.toml"}, temp.path()).code == 0);
+  CHECK(read_text(temp / "again.toml") == read_text(temp / "off.toml"));
+}
+
 TEST_CASE("a config that cannot be used is refused, with the line or the option") {
   const TemporaryFolder temp;
   const auto check = [&](const std::string& toml, const Words& fragments) {
@@ -74,9 +87,12 @@ TEST_CASE("a config that cannot be used is refused, with the line or the option"
   check("lrr = 0.1\n", {"lrr", "did you mean lr?"});
   check("epochs = 1.5\n", {"epochs", "'1.5' is not a whole number"});
   check("nesterov = 1\n", {"nesterov", "'1' is not"});
-  check("lr = 1979-05-27\n", {"lr", "neither"});
+  check("lr = 1979-05-27\n", {"lr must be a string, number"});
   check("lr = [0.1, 0.2]\n", {"lr"});
   check("opt-eps = 0.1\n", {"--opt-eps", "adamw"});
+  check("seed = 1\n[training]\nlr = 0.1\n", {"[training] is a table"});
+  write_text(temp / "rate.toml", "lr = 0.1\n");
+  check_bad_input({{"--config", "rate.toml", "--lr-scale", "linear"}, 2, {"rate.toml", "give --lr too"}}, temp.path());
   check_bad_input({{"--config", "none.toml"}, 2, {"none.toml", "not a file"}}, temp.path());
   check_bad_input({{"--config", "."}, 2, {"not a file"}}, temp.path());
 }

@@ -143,7 +143,7 @@ TEST_CASE("devices are not restored, and a change of them is said") {
   REQUIRE(place.run(kBase + Words{"--epochs", "1", "--output-dir", "run"}).code == 0);
   const Outcome resumed = place.run({"--resume", "run", "--epochs", "2", "--cpu", "3"});
   CHECK(resumed.code == 0);
-  CHECK_THAT(resumed.out, Catch::Contains("the run was on cpu, cpu, and goes on on cpu, cpu, cpu"));
+  CHECK_THAT(resumed.out, Catch::Contains("devices changed from cpu, cpu to cpu, cpu, cpu"));
 }
 
 TEST_CASE("every rank of ddp goes on with the options that rank 0 reads") {
