@@ -12,6 +12,7 @@
 #include "command_line/completion.h"
 #include "command_line/config_file.h"
 #include "command_line/suggestion.h"
+#include "fetch/sources.h"
 
 namespace dp_train {
 namespace {
@@ -216,6 +217,15 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   report->add_option("run", command.report_runs, "folder of a run; several are compared")->required();
   report->add_option("-o,--output", command.report_file, "the page [<run>/report.html; report.html for several]")
       ->check(command_line::accepts(dp::accepts::text("a file")));
+  std::vector<std::string> remote;
+  for (const Source& source : sources()) remote.push_back(source.dataset);
+  CLI::App* const fetch =
+      app.add_subcommand("fetch", "download a data set into --data-path, check it, unpack it, and exit")->fallthrough();
+  fetch->add_option("dataset", command.fetch, "mnist, fashion_mnist, cifar10 or cifar100")
+      ->required()
+      ->check(command_line::accepts(dp::accepts::one_of(remote)));
+  fetch->add_option("--mirror", command.mirror, "base address to download from [the official ones]")
+      ->check(command_line::accepts(dp::accepts::text("an address")));
   std::string shell;
   app.add_subcommand("completion", "print a script that completes the options in a shell, or the manual page, and exit")
       ->add_option("shell", shell, "bash, zsh, fish, or man for the manual page")
@@ -236,6 +246,13 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   const auto given = [&](const char* name) {
     if (command.given.contains(name)) command_table().set(*command_table().find(name), command, command.given.at(name));
   };
+  if (!command.fetch.empty()) {
+    given("data-path"), given("quiet"), given("no-progress");
+    for (const auto& [name, value] : command.given)
+      if (name != "data-path" && name != "quiet" && name != "no-progress")
+        throw dp::Error(dp::ErrorCode::usage, "--" + name + " has no effect on fetch; leave it out");
+    return command;
+  }
   given("list-models"), given("list-datasets");
   if (command.list_models || command.list_datasets || command.environment || !command.report_runs.empty())
     return command;

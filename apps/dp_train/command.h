@@ -36,6 +36,8 @@ struct Command {
   bool selftest = false;                   // subcommand selftest
   std::vector<std::string> report_runs{};  // subcommand report: folders
   std::optional<std::string> report_file;
+  std::string fetch;                  // subcommand fetch: a data set
+  std::optional<std::string> mirror;  // its base address
   bool evaluate = false, print_plan = false, list_models = false, list_datasets = false;
   bool quiet = false, no_progress = false;
 

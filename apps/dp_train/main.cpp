@@ -12,6 +12,7 @@
 #include "command_line/commit.h"
 #include "devices.h"
 #include "estimate.h"
+#include "fetch/start.h"
 #include "images.h"
 #include "output_folder.h"
 #include "processes.h"
@@ -136,6 +137,8 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     std::printf("%s\n", dp::printable(file).c_str());
     return code_of(signals);
   }
+  if (!command.fetch.empty())
+    start_fetch(source(command.fetch), {command.data_path, command.mirror, command.quiet, !command.no_progress});
   if (command.environment) {
     std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
     return code_of(signals);

@@ -25,13 +25,14 @@ bundle_packages() {
   printf '%s\n' "${!seen[@]}" | sort
 }
 
-# bundle_wanted <0|1>: the names in build_packages, without g++ and ccache; with cmake if the argument is 1.
+# bundle_wanted <0|1>: the names in build_packages, without g++, ccache and those of dp_fetch, which needs a network;
+# with cmake if the argument is 1.
 bundle_wanted() {
   local entry package
   for entry in "${build_packages[@]}"; do
     package=${entry%%=*}
     case $package in
-      g++ | ccache) ;;
+      g++ | ccache | libcurl4-openssl-dev | libarchive-dev) ;;
       cmake) if (($1)); then echo cmake; fi ;;
       *) echo "$package" ;;
     esac

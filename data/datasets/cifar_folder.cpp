@@ -13,8 +13,7 @@ namespace fs = std::filesystem;
 
 struct Edition {
   const char* name;
-  const char* folder;   // of the unpacked archive
-  const char* archive;  // at https://www.cs.toronto.edu/~kriz/
+  const char* folder;  // of the unpacked archive
   std::vector<std::string> train, test;
   std::vector<std::int64_t> classes;
   std::int64_t train_records, test_records;  // per file
@@ -25,7 +24,6 @@ const Edition& ten() {
   static const Edition edition{
       "cifar10",
       "cifar-10-batches-bin",
-      "cifar-10-binary.tar.gz",
       {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
       {"test_batch.bin"},
       {10},
@@ -36,15 +34,10 @@ const Edition& ten() {
 }
 
 const Edition& hundred() {
-  static const Edition edition{"cifar100",
-                               "cifar-100-binary",
-                               "cifar-100-binary.tar.gz",
-                               {"train.bin"},
-                               {"test.bin"},
-                               {20, 100},
-                               50000,
-                               10000,
-                               {{0.50707f, 0.48655f, 0.44092f}, {0.26733f, 0.25644f, 0.27615f}}};
+  static const Edition edition{"cifar100",    "cifar-100-binary",
+                               {"train.bin"}, {"test.bin"},
+                               {20, 100},     50000,
+                               10000,         {{0.50707f, 0.48655f, 0.44092f}, {0.26733f, 0.25644f, 0.27615f}}};
   return edition;
 }
 
@@ -54,10 +47,9 @@ bool is_there(const fs::path& path) {
 }
 
 Error missing(const Edition& edition, const std::string& folder, const std::string& what) {
-  const std::string archive = edition.archive;
-  return Error(ErrorCode::data, std::string(edition.name) + ": " + what +
-                                    "; download them with `curl -LO https://www.cs.toronto.edu/~kriz/" + archive +
-                                    "` and `mkdir -p " + folder + " && tar xzf " + archive + " -C " + folder +
+  const std::string name = edition.name;
+  return Error(ErrorCode::data, name + ": " + what + "; download them with `dp_train fetch " + name + " --data-path " +
+                                    folder +
                                     "`, set --data-path to their folder, or train on random images: --dataset "
                                     "synthetic --input 3,32,32 --classes " +
                                     std::to_string(edition.classes.back()));
@@ -65,6 +57,7 @@ Error missing(const Edition& edition, const std::string& folder, const std::stri
 
 fs::path find_place(const Edition& edition, const std::string& folder) {
   const fs::path places[] = {folder, fs::path(folder) / edition.folder};
+  std::string incomplete;  // the first place that has some of the files
   for (const fs::path& place : places) {
     std::string lacking;
     std::size_t found = 0;
@@ -75,9 +68,10 @@ fs::path find_place(const Edition& edition, const std::string& folder) {
         else if (lacking.empty())
           lacking = name;
       }
-    if (found > 0 && !lacking.empty()) throw missing(edition, folder, place.string() + " lacks " + lacking);
-    if (found > 0) return place;
+    if (found > 0 && lacking.empty()) return place;
+    if (found > 0 && incomplete.empty()) incomplete = place.string() + " lacks " + lacking;
   }
+  if (!incomplete.empty()) throw missing(edition, folder, incomplete);
   std::error_code ignored;
   throw missing(edition, folder,
                 "no files in " + places[0].string() +

@@ -37,10 +37,11 @@ std::optional<fs::path> find_file(const fs::path& folder, const FileName& file) 
   return std::nullopt;
 }
 
-Error missing(const std::string& dataset, const std::string& what) {
+Error missing(const std::string& dataset, const std::string& folder, const std::string& what) {
   std::string names;
   for (const FileName& file : kFiles) names += (names.empty() ? "" : ", ") + official(file);
-  return Error(ErrorCode::data, dataset + ": " + what + "; put the four files there (" + names +
+  return Error(ErrorCode::data, dataset + ": " + what + "; download them with `dp_train fetch " + dataset +
+                                    " --data-path " + folder + "`, put the four files there (" + names +
                                     ", plain or .gz), set --data-path to their folder, or train without them: "
                                     "--dataset digits");
 }
@@ -48,18 +49,21 @@ Error missing(const std::string& dataset, const std::string& what) {
 std::array<fs::path, 4> find_all(const std::string& dataset, const char* torchvision_name, const std::string& folder) {
   const std::array<fs::path, 3> places{fs::path(folder), fs::path(folder) / "raw",
                                        fs::path(folder) / torchvision_name / "raw"};
+  std::string lacking;  // of the first place that has some of the files
   for (const fs::path& place : places) {
     std::array<std::optional<fs::path>, 4> found;
     for (std::size_t i = 0; i < kFiles.size(); ++i) found[i] = find_file(place, kFiles[i]);
     if (!found[0] && !found[1] && !found[2] && !found[3]) continue;
+    if (found[0] && found[1] && found[2] && found[3]) return {*found[0], *found[1], *found[2], *found[3]};
     for (std::size_t i = 0; i < kFiles.size(); ++i)
-      if (!found[i]) throw missing(dataset, place.string() + " lacks " + official(kFiles[i]));
-    return {*found[0], *found[1], *found[2], *found[3]};
+      if (!found[i] && lacking.empty()) lacking = place.string() + " lacks " + official(kFiles[i]);
   }
+  if (!lacking.empty()) throw missing(dataset, folder, lacking);
   std::error_code ignored;
-  throw missing(dataset, "no files in " + places[0].string() +
-                             (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + ", " +
-                             places[1].string() + " or " + places[2].string());
+  throw missing(dataset, folder,
+                "no files in " + places[0].string() +
+                    (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + ", " + places[1].string() +
+                    " or " + places[2].string());
 }
 
 DatasetPair open_pair(const std::string& dataset, const char* torchvision_name, const std::string& folder,

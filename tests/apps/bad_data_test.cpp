@@ -27,13 +27,13 @@ TEST_CASE("missing data files are reported with the remedy") {
   check_bad_input({{"--dataset", "mnist"}, 3, {"datasets", "--data-path"}}, temp.path());
   check_bad_input({{"--dataset", "mnist", "--data-path", "none"}, 3, {"none", "no such folder"}}, temp.path());
   check_bad_input({{"--dataset", "fashion_mnist", "--data-path", "."}, 3, {"--data-path"}}, temp.path());
-  // The error lists the two download commands and an alternative without a download.
+  // The error has the command that downloads them and an alternative without a download.
   for (const char* classes : {"10", "100"})
-    check_bad_input(
-        {{"--dataset", std::string("cifar") + classes, "--data-path", "none", "--model", "mlp"},
-         3,
-         {"none", "curl -LO", "tar xzf", "--dataset synthetic --input 3,32,32 --classes " + std::string(classes)}},
-        temp.path());
+    check_bad_input({{"--dataset", std::string("cifar") + classes, "--data-path", "none", "--model", "mlp"},
+                     3,
+                     {"none", "dp_train fetch cifar" + std::string(classes),
+                      "--dataset synthetic --input 3,32,32 --classes " + std::string(classes)}},
+                    temp.path());
   check_bad_input(
       {{"--dataset", "imagefolder", "--data-path", "none"}, 3, {"none/train/<class>", "--dataset synthetic"}},
       temp.path());

@@ -370,6 +370,7 @@ std::vector<AloneRow> alone_rows() {
       {"--dry-run", tiny + Words{"--dry-run"}, 0, {"Trained to step 1 (", "Acc@1"}},
       {"--print-plan", tiny + Words{"--print-plan"}, 0, {"fc1.weight", "plan for 8 rows, training"}},
       {"report", {"report", "@/seven", "-o", "@/out/page.html"}, 0, {"out/page.html"}},
+      {"fetch", {"fetch", "mnist", "--epochs", "2"}, 2, {"--epochs has no effect on fetch"}},
       {"env", {"env"}, 0, {"dp_train "}},
       {"selftest", {"selftest", "--cpu", "2"}, 0, {"devices: cpu, cpu", "selftest: all checks passed"}},
       {"selftest", {"selftest", "--lr", "1"}, 2, {"--lr has no effect on selftest"}},

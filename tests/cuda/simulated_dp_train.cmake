@@ -13,7 +13,7 @@ if(NOT text MATCHES "cuDNN +none: /nonexistent was not found\ncuBLASLt +none: /n
 endif()
 # Without the data set: the error says how to get it, and how to run without it.
 execute_process(COMMAND ${PROGRAM} --gpus 0,1 --model resnet18 --data-path /nowhere OUTPUT_VARIABLE text ERROR_VARIABLE errors RESULT_VARIABLE status)
-if(NOT status EQUAL 3 OR NOT errors MATCHES "cifar10: .*curl -LO .*--dataset synthetic --input 3,32,32 --classes 10")
+if(NOT status EQUAL 3 OR NOT errors MATCHES "cifar10: .*dp_train fetch cifar10 .*--dataset synthetic --input 3,32,32 --classes 10")
   message(FATAL_ERROR "dp_train without its data set: exit status ${status}: ${text}${errors}")
 endif()
 # Without the plugin and without a device flag: a warning with the searched folders, and training on the CPU.

@@ -61,21 +61,21 @@ TEST_CASE("CIFAR-100 of the official sizes is found with its fine labels") {
   CHECK(pair.train->normalization().std == std::vector<float>{0.26733f, 0.25644f, 0.27615f});
 }
 
-TEST_CASE("missing CIFAR files are named with the two commands that download them") {
+TEST_CASE("missing CIFAR files are named with the command that downloads them") {
   const TemporaryFolder folder;
   const std::string path = folder.path();
   const std::string none = data_refusal([&] { dp::datasets::cifar10(path); });
-  for (const std::string& part :
-       {path + " or " + path + "/cifar-10-batches-bin",
-        std::string("`curl -LO https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz`"),
-        "`mkdir -p " + path + " && tar xzf cifar-10-binary.tar.gz -C " + path + "`", std::string("--data-path")})
+  for (const std::string& part : {path + " or " + path + "/cifar-10-batches-bin",
+                                  "`dp_train fetch cifar10 --data-path " + path + "`", std::string("set --data-path")})
     CHECK_THAT(none, Catch::Contains(part));
   CHECK_THAT(data_refusal([&] { dp::datasets::cifar100(path); }),
-             Catch::Contains("tar xzf cifar-100-binary.tar.gz -C " + path));
+             Catch::Contains("dp_train fetch cifar100 --data-path " + path));
   CHECK_THAT(data_refusal([&] { dp::datasets::cifar10(path + "/nowhere"); }), Catch::Contains("no such folder"));
   write_ten(folder, "");
   fs::remove(folder / "data_batch_4.bin");
   CHECK_THAT(data_refusal([&] { dp::datasets::cifar10(path); }), Catch::Contains(path + " lacks data_batch_4.bin"));
+  write_ten(folder, "cifar-10-batches-bin/");
+  CHECK(dp::datasets::cifar10(path).train->size() == 50000);
 }
 
 TEST_CASE("a CIFAR path with another size or that is not a regular file is rejected by name") {

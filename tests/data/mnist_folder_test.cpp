@@ -106,6 +106,9 @@ TEST_CASE("missing MNIST files are named with the folders searched and the remed
   write_plain(folder, "raw/");
   std::filesystem::remove(std::filesystem::path(folder.path()) / "raw/t10k-labels-idx1-ubyte");
   CHECK_THAT(refusal(folder), Catch::Contains(path + "/raw lacks t10k-labels-idx1-ubyte"));
+  CHECK_THAT(refusal(folder), Catch::Contains("`dp_train fetch mnist --data-path " + path + "`"));
+  write_plain(folder, "MNIST/raw/");
+  check_found(dp::datasets::mnist(path));
   CHECK_THROWS_WITH(dp::datasets::mnist(path + "/nowhere"), Catch::Contains("no such folder"));
 }
 

@@ -1,0 +1,59 @@
+// dp_fetch: downloads for `dp_train fetch`, which starts it: dataset, data path, mirror or "", "quiet" or "",
+// "progress" or "".
+#include <dp/error.h>
+#include <dp/standard_descriptors.h>
+#include <dp/trainer.h>
+#include <unistd.h>
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+
+#include "fetch.h"
+
+namespace {
+
+std::atomic<int> stop{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+// A second signal, or a second without an end, ends the process: a name lookup cannot be interrupted.
+void on_signal(int number) {
+  if (stop.load() != 0) ::_exit(128 + stop.load());
+  stop = number;
+  // On a terminal the progress line is open, and the terminal shows ^C in it.
+  const std::string_view text = ::isatty(STDERR_FILENO) == 1 ? "\ndp_train: stopping\n" : "dp_train: stopping\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  ::alarm(1);
+}
+
+// dp_train blocks signals, and ignores SIGPIPE and SIGXFSZ.
+void handle_signals() {
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int number : {SIGINT, SIGTERM, SIGALRM}) {
+    ::sigaddset(&handled, number);
+    std::signal(number, on_signal);
+  }
+  ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
+}
+
+int fail(dp::ErrorCode code, const std::string& what) {
+  std::fprintf(stderr, "dp_train: error: %s\n", dp::printable(what).c_str());
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 6) return fail(dp::ErrorCode::usage, "dp_fetch is a part of dp_train; call dp_train fetch");
+  handle_signals();
+  const dp_train::FetchOptions options{argv[2], *argv[3] ? std::optional<std::string>(argv[3]) : std::nullopt,
+                                       *argv[4] != '\0', *argv[5] != '\0'};
+  dp_train::fetch(dp_train::source(argv[1]), options, stop);
+  dp::flush_stdout();
+  return stop.load() == 0 ? 0 : 128 + stop.load();
+} catch (const dp::Error& error) {
+  return stop.load() == 0 ? fail(error.code(), error.what()) : 128 + stop.load();
+} catch (const std::exception& error) {
+  fail(dp::ErrorCode::io, error.what());
+  return 1;
+}

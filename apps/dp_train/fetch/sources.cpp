@@ -1,0 +1,51 @@
+#include "sources.h"
+
+#include <dp/error.h>
+
+namespace dp_train {
+
+// MNIST, Fashion-MNIST: SHA-256 of files whose MD5 is the one that torchvision checks. They were rebuilt from real
+// MNIST (tests/apps/fetch/fetch_test.cpp does it again) and from Debian's package dataset-fashion-mnist. CIFAR: the MD5
+// of its home page, which gives no SHA-256.
+const std::vector<Source>& sources() {
+  static const std::vector<Source> table{
+      {"mnist",
+       {"https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"},
+       "MNIST/raw",
+       {{"train-images-idx3-ubyte.gz", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
+        {"train-labels-idx1-ubyte.gz", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"},
+        {"t10k-images-idx3-ubyte.gz", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"},
+        {"t10k-labels-idx1-ubyte.gz", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"}}},
+      {"fashion_mnist",
+       {"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"},
+       "FashionMNIST/raw",
+       {{"train-images-idx3-ubyte.gz", 26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"},
+        {"train-labels-idx1-ubyte.gz", 29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"},
+        {"t10k-images-idx3-ubyte.gz", 4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"},
+        {"t10k-labels-idx1-ubyte.gz", 5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"}}},
+      {"cifar10",
+       {"https://www.cs.toronto.edu/~kriz/"},
+       "cifar-10-batches-bin",
+       {{"cifar-10-binary.tar.gz", 170052171, "c32a1d4ab5d03f1284b67883e8d87530"}},
+       {{"data_batch_1.bin", 30730000},
+        {"data_batch_2.bin", 30730000},
+        {"data_batch_3.bin", 30730000},
+        {"data_batch_4.bin", 30730000},
+        {"data_batch_5.bin", 30730000},
+        {"test_batch.bin", 30730000}}},
+      {"cifar100",
+       {"https://www.cs.toronto.edu/~kriz/"},
+       "cifar-100-binary",
+       {{"cifar-100-binary.tar.gz", 168513733, "03b5dce01913d631647c71ecec9e9cb8"}},
+       {{"train.bin", 153700000}, {"test.bin", 30740000}}},
+  };
+  return table;
+}
+
+const Source& source(const std::string& dataset) {
+  for (const Source& source : sources())
+    if (source.dataset == dataset) return source;
+  throw dp::Error(dp::ErrorCode::usage, "fetch " + dataset + ": there is no address for this data set");
+}
+
+}  // namespace dp_train
