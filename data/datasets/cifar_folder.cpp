@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "data/datasets/class_names.h"
 #include "data/formats/cifar.h"
 #include "dp/error.h"
 
@@ -18,6 +19,7 @@ struct Edition {
   std::vector<std::int64_t> classes;
   std::int64_t train_records, test_records;  // per file
   Normalization normalization;
+  std::vector<std::string> class_names;
 };
 
 const Edition& ten() {
@@ -29,15 +31,17 @@ const Edition& ten() {
       {10},
       10000,
       10000,
-      {{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}}};
+      {{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}},
+      cifar10_names()};
   return edition;
 }
 
 const Edition& hundred() {
-  static const Edition edition{"cifar100",    "cifar-100-binary",
-                               {"train.bin"}, {"test.bin"},
-                               {20, 100},     50000,
-                               10000,         {{0.50707f, 0.48655f, 0.44092f}, {0.26733f, 0.25644f, 0.27615f}}};
+  static const Edition edition{"cifar100",      "cifar-100-binary",
+                               {"train.bin"},   {"test.bin"},
+                               {20, 100},       50000,
+                               10000,           {{0.50707f, 0.48655f, 0.44092f}, {0.26733f, 0.25644f, 0.27615f}},
+                               cifar100_names()};
   return edition;
 }
 
@@ -86,7 +90,7 @@ std::shared_ptr<const Dataset> open_part(const Edition& edition, const fs::path&
     files.push_back(std::make_unique<FileReader>((place / name).string()));
     readers.push_back(files.back().get());
   }
-  return read_cifar(readers, {edition.classes, records}, edition.normalization);
+  return read_cifar(readers, {edition.classes, records}, edition.normalization, edition.class_names);
 }
 
 DatasetPair open_pair(const Edition& edition, const std::string& folder) {

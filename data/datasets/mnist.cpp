@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "data/datasets/class_names.h"
 #include "data/formats/idx.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
@@ -67,11 +68,11 @@ std::array<fs::path, 4> find_all(const std::string& dataset, const char* torchvi
 }
 
 DatasetPair open_pair(const std::string& dataset, const char* torchvision_name, const std::string& folder,
-                      const Normalization& normalization) {
+                      const Normalization& normalization, const std::vector<std::string>& names = {}) {
   const auto paths = find_all(dataset, torchvision_name, folder);
   const auto read = [&](const fs::path& images, const fs::path& labels) {
     FileReader image_file(images.string()), label_file(labels.string());
-    return read_idx(image_file, label_file, kFormat, normalization);
+    return read_idx(image_file, label_file, kFormat, normalization, names);
   };
   return {read(paths[0], paths[1]), read(paths[2], paths[3])};
 }
@@ -83,7 +84,7 @@ namespace datasets {
 DatasetPair mnist(const std::string& folder) { return open_pair("mnist", "MNIST", folder, {{0.1307f}, {0.3081f}}); }
 
 DatasetPair fashion_mnist(const std::string& folder) {
-  return open_pair("fashion_mnist", "FashionMNIST", folder, {{0.2860f}, {0.3530f}});
+  return open_pair("fashion_mnist", "FashionMNIST", folder, {{0.2860f}, {0.3530f}}, fashion_mnist_names());
 }
 
 }  // namespace datasets

@@ -1,5 +1,6 @@
 #include "data/formats/cifar.h"
 
+#include <utility>
 #include <vector>
 
 #include "data/memory_dataset.h"
@@ -49,7 +50,7 @@ void read_file(ByteReader& file, const CifarFormat& format, const Layout& layout
 }  // namespace
 
 std::shared_ptr<const Dataset> read_cifar(std::span<ByteReader* const> files, const CifarFormat& format,
-                                          const Normalization& normalization) {
+                                          const Normalization& normalization, std::vector<std::string> names) {
   const Layout layout(format);
   for (const ByteReader* file : files) check_size(*file, layout);
   const std::size_t total = files.size() * static_cast<std::size_t>(format.records);
@@ -59,7 +60,7 @@ std::shared_ptr<const Dataset> read_cifar(std::span<ByteReader* const> files, co
   labels.reserve(total);
   for (ByteReader* file : files) read_file(*file, format, layout, pixels, labels);
   return std::make_shared<MemoryDataset>(kImage, format.classes.back(), normalization, std::move(pixels),
-                                         std::move(labels), Augmentation{.padding = 4, .flip = true});
+                                         std::move(labels), Augmentation{.padding = 4, .flip = true}, std::move(names));
 }
 
 }  // namespace dp

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "data/formats/byte_reader.h"
 #include "dp/dataset.h"
@@ -17,8 +19,9 @@ struct CifarFormat {
   std::int64_t records;                   // exact number per file
 };
 
-// Reads all files, in order, into one dataset. Checks all sizes first. Error(data) with file and byte offset.
+// Reads all files, in order, into one dataset. Checks all sizes first. Error(data) with file and byte offset. `names`:
+// of the classes, if they have any.
 std::shared_ptr<const Dataset> read_cifar(std::span<ByteReader* const> files, const CifarFormat& format,
-                                          const Normalization& normalization);
+                                          const Normalization& normalization, std::vector<std::string> names = {});
 
 }  // namespace dp

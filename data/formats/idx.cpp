@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "data/formats/file_kind.h"
@@ -119,7 +120,7 @@ class IdxFile {
 }  // namespace
 
 std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, const IdxFormat& format,
-                                        const Normalization& normalization) {
+                                        const Normalization& normalization, std::vector<std::string> names) {
   constexpr std::uint64_t kLabelHeader = 8, kImageHeader = 16;
   IdxFile label_file(labels);
   label_file.expect(kLabelMagic, kLabelHeader, "the magic number of labels");
@@ -144,9 +145,9 @@ std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, 
       throw label_file.wrong(label_file.header_bytes() + i, "expected a label of 0 to " +
                                                                 std::to_string(format.classes - 1) + ", found " +
                                                                 std::to_string(raw_labels[i]));
-  return std::make_shared<MemoryDataset>(Shape{1, format.rows, format.columns}, format.classes, normalization,
-                                         image_file.body(pixels),
-                                         std::vector<std::int32_t>(raw_labels.begin(), raw_labels.end()));
+  return std::make_shared<MemoryDataset>(
+      Shape{1, format.rows, format.columns}, format.classes, normalization, image_file.body(pixels),
+      std::vector<std::int32_t>(raw_labels.begin(), raw_labels.end()), Augmentation{}, std::move(names));
 }
 
 }  // namespace dp

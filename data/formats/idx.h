@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "data/formats/byte_reader.h"
 #include "dp/dataset.h"
@@ -15,8 +17,8 @@ struct IdxFormat {
 };
 
 // Checks magic, sizes and exact length before reading either body into memory. Gzipped files are therefore inflated
-// twice. Error(data) with file and offset.
+// twice. Error(data) with file and offset. `names`: of the classes, if they have any.
 std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, const IdxFormat& format,
-                                        const Normalization& normalization);
+                                        const Normalization& normalization, std::vector<std::string> names = {});
 
 }  // namespace dp

@@ -84,8 +84,10 @@ void DataParallel::evaluate(const Batch& batch) {
   s.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
   s.state_dict.broadcast_buffers();
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size());
-  s.team.on_replicas(
-      [&](Replica& replica, GradientSync& gradient_sync) { s.step->evaluate(replica, gradient_sync, batch, inputs); });
+  s.team.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+    engine::LogitsStore* const store = s.logits_stores.empty() ? nullptr : s.logits_stores[s.team.local(replica)].get();
+    s.step->evaluate(replica, gradient_sync, batch, inputs, store);
+  });
 }
 
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,

@@ -1,6 +1,9 @@
 // Reports of a DataParallel: statistics, times, memory, plans.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <new>
+
 #include "dp/error.h"
 #include "engine/parallel/data_parallel_state.h"
 
@@ -43,6 +46,49 @@ Stats DataParallel::take_stats() {
   stats.grad_norm = results.front().front().grad_norm;
   if (const auto scale = loss_scale()) stats.loss_scale = scale->scale;
   return stats;
+}
+
+bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
+  State& s = *state_;
+  // A shard has at most this many rows of a batch, however the batch is split.
+  const int shards = s.setup.options.process_group ? 1 : s.setup.shards();
+  const std::int64_t most = (rows + shards - 1) / shards * s.setup.local_shards() * batches;
+  const std::size_t row_bytes = static_cast<std::size_t>(s.setup.model.output().numel()) * s.setup.element_bytes();
+  s.logits_stores.clear();
+  std::vector<std::unique_ptr<engine::LogitsStore>> stores(s.team.replicas.size());
+  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
+    try {
+      stores[s.team.local(replica)] = std::make_unique<engine::LogitsStore>(replica, most, row_bytes);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::device) throw;
+    } catch (const std::bad_alloc&) {
+    }
+  });
+  if (std::any_of(stores.begin(), stores.end(), [](const auto& store) { return store == nullptr; })) return false;
+  s.logits_stores = std::move(stores);
+  return true;
+}
+
+EvaluatedLogits DataParallel::take_logits() {
+  State& s = *state_;
+  EvaluatedLogits taken;
+  std::vector<std::int64_t> begins;
+  for (const auto& store : s.logits_stores) {
+    begins.push_back(static_cast<std::int64_t>(taken.samples.size()));
+    taken.samples.insert(taken.samples.end(), store->samples().begin(), store->samples().end());
+    taken.labels.insert(taken.labels.end(), store->labels().begin(), store->labels().end());
+  }
+  if (taken.samples.empty()) return taken;
+  const std::int64_t classes = s.setup.model.output().numel();
+  taken.logits = Tensor({static_cast<std::int64_t>(taken.samples.size()), classes}, s.setup.table->type());
+  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
+    const std::size_t local = s.team.local(replica);
+    auto* const to = static_cast<std::byte*>(taken.logits.raw()) +
+                     static_cast<std::size_t>(begins[local] * classes) * s.setup.element_bytes();
+    s.logits_stores[local]->download(to);
+    s.logits_stores[local]->clear();
+  });
+  return taken;
 }
 
 std::vector<PhaseTimes> DataParallel::take_phase_times() {

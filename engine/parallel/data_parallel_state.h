@@ -55,6 +55,8 @@ struct DataParallel::State {
   std::unique_ptr<engine::StepGraphs> graphs;
   std::unique_ptr<engine::TrainingStep> step;
 
+  // One per replica of this process; empty unless evaluate() stores logits.
+  std::vector<std::unique_ptr<engine::LogitsStore>> logits_stores;
   std::vector<MemoryUse> rank_memory;  // of all ranks, at the last prepare()
   bool begun = false;                  // forward() has used this step's dropout key
   std::int64_t forward_rows = 0;       // of the last forward(); 0: backward() is not allowed

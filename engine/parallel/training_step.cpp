@@ -168,7 +168,7 @@ void TrainingStep::run_stage(Replica& replica, ShardRange shards, const std::vec
 }
 
 void TrainingStep::evaluate(Replica& replica, GradientSync& gradient_sync, const Batch& batch,
-                            const kernels::StepInputs& inputs) {
+                            const kernels::StepInputs& inputs, LogitsStore* store) {
   gradient_sync.wait_for_weights();
   replica.upload_inputs(inputs);
   scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
@@ -178,6 +178,9 @@ void TrainingStep::evaluate(Replica& replica, GradientSync& gradient_sync, const
     const ShardRange shards{first, first + together};
     forward(replica, shards, /*training=*/false);
     loss(replica, shards);
+    for (int shard = shards.begin; shard < shards.end && store != nullptr; ++shard)
+      if (const Plan* plan = replica.select(shard))
+        store->append(*plan, input_of(batch, setup_.rows_of(batch.size(), replica.rank(), shard)));
   }
   replica.context().flush();
   replica.throttle();

@@ -9,6 +9,7 @@
 #include "engine/parallel/replica_set.h"
 #include "engine/parallel/state/moving_average.h"
 #include "engine/parallel/step_graphs.h"
+#include "engine/replica/logits_store.h"
 
 namespace dp::engine {
 
@@ -21,7 +22,9 @@ class TrainingStep {
   // `batch` must stay unchanged until the step after next. `inputs` are equal on every replica.
   void train(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const kernels::StepInputs& inputs,
              const UpdateKind& update);
-  void evaluate(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const kernels::StepInputs& inputs);
+  // `store`: also stores the logits there; may be null.
+  void evaluate(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const kernels::StepInputs& inputs,
+                LogitsStore* store);
 
   // --- its parts, as nn.DataParallel has them -----------------------------------------------------------------
   // The forward pass of `rows` images. The master gathers the logits.

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "dp/error.h"
-#include "dp/report.h"
 #include "engine/train/busy.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/environment_record.h"
@@ -206,16 +205,6 @@ void TrainingRun::report_epoch() {
                      options_.images_on == ImagesOn::device ? "" : ", or use --images-on device"));
 }
 
-void TrainingRun::write_page(bool last) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  if (!folder_.writes() || (!last && begin < next_page_)) return;
-  const Busy busy(group());
-  write_record([this] { write_report({folder_.path()}, folder_.path() + "/report.html"); });
-  constexpr int kRarely = 400;  // a quarter of a percent of the run's time
-  next_page_ = Clock::now() + kRarely * (Clock::now() - begin);
-}
-
 bool TrainingRun::evaluate() {
   collect();
   if (!evaluate_once(/*average=*/false)) return false;
@@ -229,6 +218,7 @@ bool TrainingRun::evaluate() {
 bool TrainingRun::evaluate_once(bool average) {
   std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, callbacks_.on_work);
   if (!report) return false;
+  take_predictions(average);
   report->epoch = state_.epoch;
   report->step = state_.step;
   report->average = average;

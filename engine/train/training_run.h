@@ -12,6 +12,7 @@
 #include "engine/base/atomic_text.h"
 #include "engine/train/meter.h"
 #include "engine/train/record/run_folder.h"
+#include "engine/train/report/predictions.h"
 #include "engine/train/restore.h"
 #include "engine/train/stop_request.h"
 
@@ -37,8 +38,10 @@ class TrainingRun {
   void train_one_step(const Batch& batch);
   bool evaluate();  // the weights and, if any, their moving average; false if stopped
   bool evaluate_once(bool average);
+  void store_logits();                  // during evaluations, for the page
+  void take_predictions(bool average);  // of the evaluation that has just ended
   void report_epoch();
-  void write_page(bool last);  // report.html
+  void write_page(bool last);  // report.html, and predictions.json
   void collect();              // waits for the devices and adds up their statistics
   void report();
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
@@ -62,7 +65,7 @@ class TrainingRun {
   Loader& test_;
   const TrainerOptions& given_;
   const TrainerOptions& options_;
-  const nlohmann::ordered_json& environment_;
+  nlohmann::ordered_json environment_;
   const TrainerCallbacks& callbacks_;
   RunFolder folder_;                    // writes on rank 0 only
   bool writes_ = false;                 // whether rank 0 writes a run folder
@@ -81,6 +84,8 @@ class TrainingRun {
   EpochReport epoch_;
   std::vector<PhaseTimes> phases_;
   std::optional<EvalReport> last_eval_;
+  bool predicts_ = false;                   // whether evaluations give predictions; equal on all ranks
+  std::optional<Predictions> predictions_;  // of the last evaluation, until they are written
   bool unsaved_ = true;
   bool loading_noticed_ = false;
   std::chrono::steady_clock::time_point next_page_{};

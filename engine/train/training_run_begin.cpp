@@ -54,6 +54,7 @@ void TrainingRun::begin() {
         "'" + folder_.path() + "' already contains a run; continue with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
   prepare_batches(net_, &train_, test_, options_.optimizer);
+  store_logits();
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
   begin_folder(continued_from);
 }
@@ -61,6 +62,7 @@ void TrainingRun::begin() {
 void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   if (!folder_.writes()) return;
   folder_.begin(provenance_comment(environment_) + to_toml(config_), continued_from);
+  add_memory(environment_, net_);
   write_record([this] { add_environment(folder_.path(), environment_); });
   write_record([this] {
     folder_.events().add_options(config_);

@@ -26,8 +26,8 @@ std::string attribute(const std::string& text) {
   return out;
 }
 
-// Shows the page in a frame of this width and writes down what it measures. (The scroll width of a text in a chart is
-// in units of the screen, its client width in those of the chart.)
+// Shows the page in a frame of this width and writes down what it measures. (The scroll width of a text in a chart
+// counts in units of the screen, its client width in those of the chart.)
 std::string harness(const std::string& page, int width) {
   return "<!DOCTYPE html><html><body><iframe id=\"f\" width=\"" + std::to_string(width) +
          "\" height=\"900\" srcdoc=\"" + attribute(page) +
@@ -103,9 +103,11 @@ TEST_CASE("the page of a run, and of several, cuts nothing off in a browser and 
     options.program = "page_test";
     dp::Trainer(dp::models::mlp({.input = {1, 6, 6}}), data, options).run();
   }
-  check_page(program, read_text(runs[0] + "/report.html"), 0, 5);
+  const std::string page = read_text(runs[0] + "/report.html");
+  CHECK(page.find("The most confident errors") != std::string::npos);
+  check_page(program, page, 0, 8);
   dp::write_report(runs, temp / "all.html");
-  check_page(program, read_text(temp / "all.html"), 0, 5);
+  check_page(program, read_text(temp / "all.html"), 0, 10);
 }
 
 TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on phone and desktop, light and dark") {

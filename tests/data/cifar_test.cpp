@@ -1,7 +1,11 @@
 // The binary records of CIFAR-10 and CIFAR-100: valid content and every refusal.
 #include "data/formats/cifar.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "data/cifar_bytes.h"
+#include "data/datasets/class_names.h"
 #include "data/refusal.h"
 #include "dp/loader.h"
 #include "support/catch.h"
@@ -91,4 +95,20 @@ TEST_CASE("CIFAR bytes become augmented batches") {
   CHECK(a->images.data<float>()[3072 + 1] == Approx(2 / 255.0f));
   const auto left = a->images.span<float>(), right = b->images.span<float>();
   CHECK_FALSE(std::equal(left.begin(), left.end(), right.begin()));
+}
+
+TEST_CASE("the classes of CIFAR have names, those of CIFAR-100 in the order of the alphabet") {
+  const Bytes file = cifar_records(2, /*label_bytes=*/1);
+  const auto named = [&](std::vector<std::string> names) {
+    dp::MemoryReader source("file", file);
+    std::vector<dp::ByteReader*> readers{&source};
+    return dp::read_cifar(readers, {kTenClasses, 2}, kPlain, std::move(names))->class_names();
+  };
+  CHECK(named({}).empty());
+  CHECK(named(dp::cifar10_names()) == dp::cifar10_names());
+  CHECK(dp::cifar10_names().size() == 10);
+  CHECK(dp::cifar10_names().at(3) == "cat");
+  const std::vector<std::string> hundred = dp::cifar100_names();
+  CHECK(hundred.size() == 100);
+  CHECK(std::adjacent_find(hundred.begin(), hundred.end(), std::greater_equal<>()) == hundred.end());
 }

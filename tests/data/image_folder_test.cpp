@@ -65,6 +65,7 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
     CHECK(pair.train->image_shape() == dp::Shape{3, 224, 224});
     CHECK(pair.train->classes() == 3);
     CHECK(pair.test->classes() == 3);
+    CHECK(pair.test->class_names() == std::vector<std::string>{"ape", "cat", "zebra"});
     CHECK(labels(*pair.train) == std::vector<std::int32_t>{0, 0, 0, 1, 2});
     CHECK(labels(*pair.test) == std::vector<std::int32_t>{0, 1});
     CHECK(pair.train->normalization().mean == std::vector<float>{0.485f, 0.456f, 0.406f});

@@ -62,7 +62,7 @@ TEST_CASE("MNIST is found in the folder, in raw, and in torchvision's folders") 
   CHECK_THROWS_AS(dp::datasets::mnist(folder.path()), dp::Error);
 }
 
-TEST_CASE("MNIST and Fashion-MNIST have the customary mean and standard deviation in both parts") {
+TEST_CASE("MNIST and Fashion-MNIST have the customary mean and standard deviation, clothes have names") {
   const TemporaryFolder folder;
   write_plain(folder, "");
   const dp::DatasetPair digits = dp::datasets::mnist(folder.path()),
@@ -70,10 +70,13 @@ TEST_CASE("MNIST and Fashion-MNIST have the customary mean and standard deviatio
   for (const auto* part : {&digits.train, &digits.test}) {
     CHECK((*part)->normalization().mean == std::vector<float>{0.1307f});
     CHECK((*part)->normalization().std == std::vector<float>{0.3081f});
+    CHECK((*part)->class_names().empty());
   }
   for (const auto* part : {&clothes.train, &clothes.test}) {
     CHECK((*part)->normalization().mean == std::vector<float>{0.2860f});
     CHECK((*part)->normalization().std == std::vector<float>{0.3530f});
+    CHECK((*part)->class_names().size() == 10);
+    CHECK((*part)->class_names().at(9) == "Ankle boot");
   }
 }
 

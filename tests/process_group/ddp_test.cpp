@@ -4,6 +4,7 @@
 
 #include "data/small_dataset.h"
 #include "dp/error.h"
+#include "engine/train/report/predictions.h"
 #include "process_group/group_ranks.h"
 #include "support/catch.h"
 #include "support/failing.h"
@@ -296,6 +297,16 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
   CHECK(summary.steps == 2 * 5);
   CHECK(summary.engine == "ddp");
   CHECK(summary.devices == std::vector<std::string>{"cpu", "cpu", "cpu"});
+  const auto record = read_predictions(folder.path() + "/run/predictions.json");
+  REQUIRE(record);
+  CHECK(record->predictions.samples == 37);
+  std::int64_t counted = 0, right = 0;
+  for (std::int64_t truth = 0; truth < 10; ++truth)
+    for (std::int64_t predicted = 0; predicted < 10; ++predicted)
+      counted += record->predictions.count(truth, predicted);
+  for (std::int64_t k = 0; k < 10; ++k) right += record->predictions.count(k, k);
+  CHECK(counted == 37);
+  CHECK(static_cast<double>(right) * 100 / 37 == Approx(summary.top1));
 
   const auto resumed_by = [&](int ranks, std::int64_t epochs) {
     TrainerOptions more = options;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "engine/train/report/chart.h"
 #include "support/catch.h"
@@ -26,8 +27,17 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-void check_stands_alone(const std::string& page) {
-  for (const char* outside : {"http:", "https:", "<script", "<link", "src=", "url(", "@import"})
+// The images' text may contain anything by chance.
+std::string without_images(std::string page) {
+  const std::string begin = "href=\"data:image/png;base64,";
+  for (std::size_t at = 0; (at = page.find(begin, at)) != std::string::npos;)
+    page.erase(at, page.find('"', at + begin.size()) + 1 - at);
+  return page;
+}
+
+void check_stands_alone(const std::string& whole_page) {
+  const std::string page = without_images(whole_page);
+  for (const char* outside : {"http:", "https:", "<script", "<link", "src=", "href=", "url(", "@import"})
     CHECK_THAT(page, !Catch::Contains(outside));
   CHECK(count(page, "<svg") == count(page, "</svg>"));
   CHECK(count(page, "<table") == count(page, "</table>"));
@@ -50,11 +60,61 @@ TEST_CASE("a run writes a page after each epoch and at its end, with curves, tim
   CHECK_THAT(during, Catch::Contains("there is no summary yet"));
   const std::string page = read_text(temp / "run/report.html");
   check_stands_alone(page);
-  for (const char* text : {"<h1>run</h1>", "Loss", "Accuracy", "Throughput", "Learning rate", "waiting for data",
-                           "Gradient norm", "test, EMA", "replica 1 cpu", "backward", "clip-grad-norm", "tiny 1.0",
-                           "130 images: the accuracy is known to", "prefers-color-scheme:dark", "(complete)"})
+  for (const char* text : {"<h1>run</h1>",
+                           "Loss",
+                           "Accuracy",
+                           "Throughput",
+                           "Learning rate",
+                           "waiting for data",
+                           "Gradient norm",
+                           "test, EMA",
+                           "replica 1 cpu",
+                           "backward",
+                           "clip-grad-norm",
+                           "tiny 1.0",
+                           "Confusion matrix",
+                           "Classes, worst first",
+                           "The most confident errors",
+                           "activations",
+                           "--profile",
+                           "130 images: the accuracy is known to",
+                           "prefers-color-scheme:dark",
+                           "(complete)"})
     CHECK_THAT(page, Catch::Contains(text));
   CHECK_THAT(page, !Catch::Contains("there is no summary yet"));
+}
+
+TEST_CASE("with --profile the page and summary.json have the time of each layer") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.profile = true;
+  options.parallel.trace_first = 4;
+  options.parallel.trace_steps = 3;
+  const RunSummary summary = tiny_run(options);
+  REQUIRE_FALSE(summary.layers.empty());
+  const auto layers = nlohmann::json::parse(read_text(temp / "summary.json"))["layers"];
+  REQUIRE(layers.size() == summary.layers.size());
+  CHECK(layers[0]["name"] == summary.layers[0].name);
+  CHECK(layers[0]["seconds"] == summary.layers[0].seconds);
+  const std::string page = read_text(temp / "report.html");
+  check_stands_alone(page);
+  CHECK_THAT(page, Catch::Contains("The slowest layers") && Catch::Contains("conv") && !Catch::Contains("--profile<"));
+}
+
+TEST_CASE("env.json has the memory of each replica by purpose") {
+  const TemporaryFolder temp;
+  Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), tiny_options(temp.path()));
+  trainer.run();
+  const auto memory = nlohmann::json::parse(read_text(temp / "env.json"))["parts"][0]["memory"];
+  REQUIRE(memory.size() == 2);
+  for (int replica = 0; replica < 2; ++replica) {
+    const MemoryUse use = trainer.net().memory_use(replica);
+    const auto& found = memory[static_cast<std::size_t>(replica)];
+    CHECK(found["weights"] == use.weights);
+    std::size_t sum = 0;
+    for (const auto& bytes : found) sum += bytes.get<std::size_t>();
+    CHECK(sum == use.total());
+  }
 }
 
 TEST_CASE("an interrupted run has its page, which says so first") {
@@ -104,8 +164,9 @@ TEST_CASE("a page is made of what can be read, and a folder without a run is ref
         "{\"kind\":\"train\",\"step\":\"x\",\"loss\":1,\"phases\":[{\"forward\":\"y\"}]}\n{\"kind\":\"eval\",\"step\":"
         "1}\n"}) {
     write_text(temp / "metrics.jsonl", metrics);
-    write_text(temp / "env.json", "{\"parts\":[{\"command\":[1,2],\"data\":{\"test_images\":-1}},5]}");
-    write_text(temp / "summary.json", "{\"top1\":\"x\"}");
+    write_text(temp / "env.json",
+               "{\"parts\":[{\"command\":[1,2],\"data\":{\"test_images\":-1},\"memory\":[7,{\"weights\":\"x\"}]},5]}");
+    write_text(temp / "summary.json", "{\"top1\":\"x\",\"layers\":[3,{\"name\":5,\"seconds\":\"y\"}]}");
     write_report({temp.path()}, temp / "out.html");
     check_stands_alone(read_text(temp / "out.html"));
   }

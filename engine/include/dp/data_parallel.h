@@ -24,6 +24,13 @@
 
 namespace dp {
 
+// What a model computed for evaluated samples; row r belongs to samples[r].
+struct EvaluatedLogits {
+  std::vector<std::int64_t> samples;  // indices in the data set
+  std::vector<std::int32_t> labels;
+  Tensor logits;  // (rows, classes) in host memory, float32 (float64 on reference devices); empty without rows
+};
+
 class DataParallel {
  public:
   // Makes one replica per device, all with the same weights, initialised as PyTorch does, from options.seed.
@@ -51,7 +58,12 @@ class DataParallel {
   // of range. After any other exception, destroy the object.
   void train_step(const Batch& batch, const Optimizer& optimizer);
   void evaluate(const Batch& batch);  // adds the loss and accuracies of an evaluation-mode forward to the statistics
-  Stats take_stats();                 // waits for the devices, returns the totals (of all ranks) and resets them
+  // From now on evaluate() also stores the logits on the devices: of at most `batches` batches, each of at most `rows`
+  // rows of this process. Allocates the memory for them. Returns false if a device lacks it: then nothing is stored.
+  bool store_logits(std::int64_t batches, std::int64_t rows);
+  // Waits for the devices. Returns what this process has stored since the last call, in no particular order.
+  EvaluatedLogits take_logits();
+  Stats take_stats();  // waits for the devices, returns the totals (of all ranks) and resets them
   std::vector<PhaseTimes> take_phase_times();
   // Writes the timeline of the traced steps of all replicas to a file for Perfetto or Chrome; returns the number of
   // steps. Every rank calls it, rank 0 writes. Error(usage) without trace_steps, Error(io).

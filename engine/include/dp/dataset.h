@@ -34,6 +34,7 @@ class Dataset {
   virtual std::int64_t size() const = 0;  // number of samples
   virtual Shape image_shape() const = 0;  // (C,H,W)
   virtual std::int64_t classes() const = 0;
+  virtual std::vector<std::string> class_names() const { return {}; }  // of every class, or none
   virtual const Normalization& normalization() const = 0;
   virtual std::int32_t label(std::int64_t index) const = 0;  // 0 .. classes-1
   // Writes the C*H*W bytes of an image, plane after plane; out.size() is C*H*W. `random` is null, or the random stream

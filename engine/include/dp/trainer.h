@@ -119,12 +119,12 @@ struct RunSummary {
   double seconds_train = 0, images_per_second = 0;
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;  // NaN: not available
   std::string weights_sha256, checkpoint;
-  bool interrupted = false;  // a stop was requested before the run was complete
+  bool interrupted = false;       // a stop was requested before the run was complete
+  std::vector<LayerTime> layers;  // with TrainerOptions::profile
   // Not written to the file:
   std::int64_t classes = 0;
   std::string output_dir;
   std::vector<PhaseTimes> phases;  // per replica, over the training steps of this run
-  std::vector<LayerTime> layers;   // with TrainerOptions::profile
 };
 std::string to_json(const RunSummary& summary);  // one object, one line
 

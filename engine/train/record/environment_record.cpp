@@ -102,6 +102,22 @@ std::string provenance_comment(const nlohmann::ordered_json& part) {
   return comment;
 }
 
+void add_memory(nlohmann::ordered_json& part, const DataParallel& net) {
+  nlohmann::ordered_json replicas = nlohmann::ordered_json::array();
+  for (int replica = 0; replica < net.size(); ++replica) {
+    const MemoryUse use = net.memory_use(replica);
+    replicas.push_back({{"weights", use.weights},
+                        {"gradients", use.gradients},
+                        {"optimizer", use.optimizer},
+                        {"statistics", use.statistics},
+                        {"average", use.average},
+                        {"activations", use.activations},
+                        {"workspace", use.workspace},
+                        {"other", use.other}});
+  }
+  part["memory"] = std::move(replicas);
+}
+
 void add_environment(const std::string& folder, const nlohmann::ordered_json& part) {
   nlohmann::ordered_json all = read_parts(file_in(folder));
   all["parts"].push_back(part);

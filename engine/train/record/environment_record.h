@@ -16,6 +16,9 @@ nlohmann::ordered_json environment_of(const TrainerOptions& options, const Datas
 // The same in comments at the head of config.toml.
 std::string provenance_comment(const nlohmann::ordered_json& part);
 
+// Adds the memory of each replica by purpose, in bytes. Call it when all memory is allocated.
+void add_memory(nlohmann::ordered_json& part, const DataParallel& net);
+
 // Adds the part to env.json in the run's folder, or replaces its last part, which has ended. Parts of an unreadable
 // file are lost. Error(io)
 void add_environment(const std::string& folder, const nlohmann::ordered_json& part);

@@ -122,7 +122,8 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   if (!writes()) return;
   if (continued_from) set_aside_after(path_, *continued_from);
   const std::string metrics = path_ + "/metrics.jsonl", config = config_file(config_toml);
-  for (const char* const name : {"/summary.json", "/env.json", "/report.html"}) remove_unfinished(path_ + name);
+  for (const char* const name : {"/summary.json", "/env.json", "/report.html", "/predictions.json"})
+    remove_unfinished(path_ + name);
   remove_unfinished(config);
   const std::string table = path_ + "/metrics.csv", events = path_ + "/" + EventFile::new_name();
   for (const std::string& file : {metrics, table, events}) made_.note_unless_there(file);
@@ -133,7 +134,7 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   events_ = EventFile(events, continued_from || !has_events(path_) ? continued_from : std::optional(kBeforeAll));
   made_.note_unless_there(config);
   if (!is_there(config)) write_file_atomically(config, config_toml);
-  ::unlink((path_ + "/summary.json").c_str());
+  for (const char* of_before : {"/summary.json", "/predictions.json"}) ::unlink((path_ + of_before).c_str());
   metrics_.keep(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
   table_.keep(0);
   table_.append(csv_table(contents(metrics)));

@@ -90,19 +90,6 @@ std::string drawn(const Series& series, const Scale& x, const Scale& y) {
   return fmt::format("<polyline class=\"l{}{}\" points=\"{}\"/>", color, series.dashed ? " dashed" : "", points) + dots;
 }
 
-std::string legend_entry(int color, const std::string& label) {
-  return fmt::format(
-      "<span><svg viewBox=\"0 0 12 12\"><rect class=\"c{}\" width=\"12\" height=\"12\"/></svg> {}</span>",
-      color % kColors, escaped(label));
-}
-
-std::string figure(const std::string& title, const std::string& unit, const std::string& body,
-                   const std::string& legend) {
-  return "<figure><figcaption><b>" + escaped(title) + "</b>" +
-         (unit.empty() ? "" : " <small>" + escaped(unit) + "</small>") + "</figcaption>" + body +
-         "<p class=\"legend\">" + legend + "</p></figure>\n";
-}
-
 }  // namespace
 
 std::string escaped(const std::string& text) {
@@ -116,6 +103,19 @@ std::string escaped(const std::string& text) {
         if (static_cast<unsigned char>(c) >= 0x20) out += c;
     }
   return out;
+}
+
+std::string legend_entry(int color, const std::string& label) {
+  return fmt::format(
+      "<span><svg viewBox=\"0 0 12 12\"><rect class=\"c{}\" width=\"12\" height=\"12\"/></svg> {}</span>",
+      color % kColors, escaped(label));
+}
+
+std::string figure(const std::string& title, const std::string& unit, const std::string& body,
+                   const std::string& legend) {
+  return "<figure><figcaption><b>" + escaped(title) + "</b>" +
+         (unit.empty() ? "" : " <small>" + escaped(unit) + "</small>") + "</figcaption>" + body +
+         "<p class=\"legend\">" + legend + "</p></figure>\n";
 }
 
 std::string line_chart(const std::string& title, const std::string& unit, const std::vector<Series>& series) {

@@ -10,6 +10,11 @@ namespace dp {
 
 std::string escaped(const std::string& text);  // for HTML; control characters are left out
 
+// The parts of a chart: `body` is SVG, `legend` the entries one after another. `color` as in Series.
+std::string legend_entry(int color, const std::string& label);
+std::string figure(const std::string& title, const std::string& unit, const std::string& body,
+                   const std::string& legend);
+
 // A line, or dots for few points. `color`: number of a class of the page's style, c0 to c7.
 struct Series {
   std::string label;

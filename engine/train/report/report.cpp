@@ -10,13 +10,15 @@
 
 #include "engine/base/atomic_text.h"
 #include "engine/train/report/chart.h"
+#include "engine/train/report/device_section.h"
+#include "engine/train/report/predictions_section.h"
 #include "engine/train/report/run_data.h"
 
 namespace dp {
 namespace {
 
 constexpr const char* kStyle = R"css(
-:root{color-scheme:light dark;--back:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--warn:#fff3cd;--s0:#2166ac;--s1:#c2570c;--s2:#1a7f37;--s3:#8250df;--s4:#b35900;--s5:#cf222e;--s6:#0a7ea4;--s7:#6e7781}
+:root{color-scheme:light dark;--back:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--warn:#fff3cd;--s0:#2166ac;--s1:#c2570c;--s2:#1a7f37;--s3:#8250df;--s4:#8a6d00;--s5:#cf222e;--s6:#0a7ea4;--s7:#6e7781}
 @media(prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e6edf3;--soft:#9aa4af;--line:#363d45;--warn:#3d3213;--s0:#6cb0ee;--s1:#f0883e;--s2:#56d364;--s3:#c297f5;--s4:#e3b341;--s5:#ff7b72;--s6:#57c7e3;--s7:#9aa4af}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:80rem;background:var(--back);color:var(--ink);font:16px/1.45 system-ui,sans-serif;overflow-wrap:anywhere}
@@ -28,6 +30,9 @@ svg text{font-size:11px;fill:var(--soft)}.end{text-anchor:end}.middle{text-ancho
 polyline{fill:none;stroke-width:1.6;stroke-linejoin:round}
 .legend{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.85rem;color:var(--soft);margin:.2rem 0}.legend svg{width:.75rem;height:.75rem;display:inline-block}
 .wide{overflow-x:auto}.wide th{white-space:nowrap;overflow-wrap:normal}.dashed{stroke-dasharray:5 3}table{border-collapse:collapse;font-size:.85rem}th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+.frame{fill:none;stroke:var(--line)}.counts text{font-size:inherit}.on{fill:var(--back)}.off{fill:var(--ink)}
+.classes{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr));gap:1.5rem;align-items:start}.classes figure{max-width:34rem}.classes th{overflow-wrap:normal}.classes th,.classes td{padding:.25rem .35rem}
+.wrong{display:grid;grid-template-columns:repeat(auto-fill,minmax(4.4rem,1fr));gap:.8rem}.wrong figcaption{font-size:.85rem;line-height:1.3}.wrong image{image-rendering:pixelated}summary{cursor:pointer;font-size:.85rem;padding:.4rem 0}
 td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}pre{font-size:.8rem;white-space:pre-wrap}
 )css";
 
@@ -182,29 +187,6 @@ std::string charts(const std::vector<RunData>& runs) {
   return page + "</div>\n";
 }
 
-std::string device_of(const RunData& run, std::size_t replica) {
-  const auto& devices =
-      run.parts.empty() ? nlohmann::ordered_json() : run.parts.back().value("devices", nlohmann::ordered_json());
-  return devices.is_array() && replica < devices.size() && devices[replica].is_string()
-             ? devices[replica].get<std::string>()
-             : "";
-}
-
-std::string times(const std::vector<RunData>& runs) {
-  std::vector<Bar> bars;
-  for (const RunData& run : runs) {
-    const auto phases = run.phases();
-    for (std::size_t replica = 0; replica < phases.size(); ++replica) {
-      Bar bar{fmt::format("{}replica {} {}", runs.size() > 1 ? run.name + ", " : "", replica, device_of(run, replica)),
-              phases[replica]};
-      bar.parts.emplace_back("data loading", run.loading_seconds());
-      bars.push_back(std::move(bar));
-    }
-  }
-  const std::string chart = bar_chart("Time of the recorded steps", "seconds by phase, each replica", bars);
-  return chart.empty() ? "" : "<h2>Time</h2>\n<div class=\"charts\">\n" + chart + "</div>\n";
-}
-
 std::string options_table(const std::vector<RunData>& runs) {
   std::vector<std::string> names;
   for (const RunData& run : runs)
@@ -276,7 +258,8 @@ std::string html(const std::vector<RunData>& runs) {
       "content=\"width=device-width,initial-scale=1\">\n<title>" +
       escaped(title_of(runs)) + "</title>\n<style>" + std::string(kStyle) + colors() + "</style></head>\n<body>\n<h1>" +
       escaped(title_of(runs)) + "</h1>\n";
-  page += subtitle(runs) + warning_box(runs) + results(runs) + charts(runs) + times(runs) + options_table(runs);
+  page += subtitle(runs) + warning_box(runs) + results(runs) + charts(runs) + predictions_section(runs) +
+          device_section(runs) + options_table(runs);
   page += "<h2>History and environment</h2>\n";
   for (const RunData& run : runs) page += history(run);
   return page + "</body></html>\n";

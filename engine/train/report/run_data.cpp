@@ -164,6 +164,7 @@ RunData read_run(const std::string& folder) {
     keep_typed<Json>(run.summary, {{"interrupted", &Json::is_boolean}});
   run.parts = read_parts(text_of(folder + "/env.json"));
   run.options = read_options(text_of(latest_config(folder)));
+  run.predictions = read_predictions(folder + "/predictions.json");
   std::istringstream lines(text_of(folder + "/metrics.jsonl"));
   for (std::string text; std::getline(lines, text);) {
     Json line = Json::parse(text, nullptr, false);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "engine/train/report/predictions.h"
 
 namespace dp {
 
@@ -19,6 +22,7 @@ struct RunData {
   nlohmann::ordered_json parts;                                    // of env.json
   std::vector<std::pair<std::string, std::string>> options;        // of the latest config file, as text
   std::vector<nlohmann::json> training, evaluations, resumptions;  // lines of metrics.jsonl
+  std::optional<PredictionsRecord> predictions;                    // of the last evaluation that was recorded
 
   std::string option(const std::string& name) const;  // empty: not recorded
   Curve curve(const char* field) const;               // of the training lines, over steps

@@ -1,0 +1,101 @@
+#include "engine/train/report/predictions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+bool is_worse(const WrongSample& a, const WrongSample& b) {
+  return a.probability != b.probability ? a.probability > b.probability : a.index < b.index;
+}
+
+void keep_worst(std::vector<WrongSample>& wrong) {
+  const auto end = wrong.begin() + static_cast<std::ptrdiff_t>(std::min(wrong.size(), kMostWrong));
+  std::partial_sort(wrong.begin(), end, wrong.end(), is_worse);
+  wrong.erase(end, wrong.end());
+}
+
+Predictions none_of(std::int64_t classes) {
+  Predictions none;
+  none.classes = classes;
+  none.counts.assign(static_cast<std::size_t>(classes * classes), 0);
+  return none;
+}
+
+template <typename T>
+void count(Predictions& found, const EvaluatedLogits& evaluated) {
+  const std::int64_t classes = found.classes;
+  const T* logits = evaluated.logits.data<T>();
+  for (std::size_t row = 0; row < evaluated.samples.size(); ++row, logits += classes) {
+    const std::int32_t truth = evaluated.labels[row];
+    std::int64_t best = -1;
+    for (std::int64_t k = 0; k < classes; ++k)
+      if (!std::isnan(logits[k]) && (best < 0 || logits[k] > logits[best])) best = k;
+    ++found.samples;
+    if (best < 0 || truth < 0 || truth >= classes) continue;
+    ++found.counts[static_cast<std::size_t>(truth * classes + best)];
+    if (best == truth) continue;
+    double sum = 0;
+    for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(logits[k] - logits[best]));
+    if (std::isfinite(sum))
+      found.wrong.push_back({evaluated.samples[row], truth, static_cast<std::int32_t>(best), 1 / sum});
+  }
+}
+
+struct Header {
+  std::int64_t classes, samples, wrong;
+};
+
+}  // namespace
+
+Predictions predictions_of(const EvaluatedLogits& evaluated, std::int64_t classes) {
+  Predictions found = none_of(classes);
+  if (evaluated.samples.empty()) return found;
+  if (evaluated.logits.dtype() == DType::f64)
+    count<double>(found, evaluated);
+  else
+    count<float>(found, evaluated);
+  keep_worst(found.wrong);
+  return found;
+}
+
+// The header, the counts in 32 bits, the wrong samples.
+std::string packed(const Predictions& part) {
+  const Header header{part.classes, part.samples, static_cast<std::int64_t>(part.wrong.size())};
+  std::string text(reinterpret_cast<const char*>(&header), sizeof header);
+  for (const std::int64_t count : part.counts) {
+    const auto small = static_cast<std::uint32_t>(count);
+    text.append(reinterpret_cast<const char*>(&small), sizeof small);
+  }
+  return text.append(reinterpret_cast<const char*>(part.wrong.data()), part.wrong.size() * sizeof(WrongSample));
+}
+
+Predictions merged(const std::vector<std::string>& parts) {
+  Predictions sum;
+  for (const std::string& text : parts) {
+    Header header{};
+    if (text.size() >= sizeof header) std::memcpy(&header, text.data(), sizeof header);
+    if (sum.counts.empty()) sum = none_of(std::clamp<std::int64_t>(header.classes, 0, kMostClasses));
+    const std::size_t at = sizeof header + sum.counts.size() * sizeof(std::uint32_t);
+    const auto wrong = static_cast<std::size_t>(header.wrong);
+    if (header.classes != sum.classes || wrong > kMostWrong || text.size() != at + wrong * sizeof(WrongSample))
+      throw Error(ErrorCode::usage, "the ranks run different programs");
+    sum.samples += header.samples;
+    for (std::size_t i = 0; i < sum.counts.size(); ++i) {
+      std::uint32_t small = 0;
+      std::memcpy(&small, text.data() + sizeof header + i * sizeof small, sizeof small);
+      sum.counts[i] += small;
+    }
+    const std::size_t before = sum.wrong.size();
+    sum.wrong.resize(before + wrong);
+    if (wrong > 0) std::memcpy(sum.wrong.data() + before, text.data() + at, wrong * sizeof(WrongSample));
+  }
+  keep_worst(sum.wrong);
+  return sum;
+}
+
+}  // namespace dp

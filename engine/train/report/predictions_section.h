@@ -1,0 +1,15 @@
+// The page's part about what the model confuses.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/train/report/run_data.h"
+
+namespace dp {
+
+// The confusion matrix of each run. For a single run also the accuracy of each class, and the most confident errors as
+// images. For a single run without predictions, a line that says so.
+std::string predictions_section(const std::vector<RunData>& runs);
+
+}  // namespace dp
