@@ -150,9 +150,10 @@ double parse_bytes(const std::string& text) {
   return bytes;
 }
 
-Report measure_comm(const CommOptions& options, Progress progress) {
+Report measure_comm(CommOptions options, Progress progress) {
   if (options.begin > options.end)
     throw dp::Error(dp::ErrorCode::usage, "-b is greater than -e; give the smaller size as -b");
+  choose_devices(options.gpus, options.ranks, /*least=*/2);
   Report report{"comm", "", {}, {}};
   report.title = "Collectives between " +
                  (options.gpus.empty() ? std::to_string(options.ranks) + " ranks on the CPU" : "GPUs " + options.gpus);

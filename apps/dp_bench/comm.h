@@ -9,16 +9,16 @@ namespace dp_bench {
 struct CommOptions {
   double begin = 8, end = 128 << 20;  // bytes
   double factor = 2;
-  int ranks = 2;
-  std::string gpus;
-  int threads = 1;  // of each CPU rank
+  int ranks = 0;     // 0: see choose_devices()
+  std::string gpus;  // ids; empty: CPU ranks, or see choose_devices()
+  int threads = 1;   // of each CPU rank
   int rounds = 5;
   double seconds = 0.02;                   // per size and round, approximately
   std::vector<std::string> collectives;    // empty: all
   std::vector<std::string> communicators;  // "host", "host-processes", ...; empty: all
   double timeout = 300;
 };
-Report measure_comm(const CommOptions& options, Progress progress);
+Report measure_comm(CommOptions options, Progress progress);
 
 // Parses a size in bytes in nccl-tests' notation: "8", "64K", "128M", "1G". dp::Error(usage).
 double parse_bytes(const std::string& text);

@@ -40,9 +40,9 @@ void add_network(CLI::App& app, Network& network) {
 }
 
 void add_rounds(CLI::App& app, StepOptions& o) {
-  auto* cpu = app.add_option("--cpu", o.replicas, "number of CPU replicas, and of ddp ranks")->check(whole(1, 256));
-  cpu->capture_default_str();
-  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all")->excludes(cpu);
+  auto* cpu = app.add_option("--cpu", o.replicas, "number of CPU replicas, and of ddp ranks [2 if no GPU is usable]");
+  cpu->check(whole(1, 256));
+  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all [all, if one is usable]")->excludes(cpu);
   app.add_option("--replicas-per-device", o.replicas_per_device, "GPUs: add a dp variant with N replicas on each GPU")
       ->check(whole(1, 64))
       ->capture_default_str();
@@ -92,6 +92,7 @@ void add_step(CLI::App& app, Commands& c, Asked& asked) {
   add_rounds(app, o);
   app.add_option("--variants", o.variants, "variants to measure, by key: plan,dp1,dp-sharded,... [all]")
       ->delimiter(',');
+  app.add_flag("--goals", o.goals, "show the project's goal for each time ratio, and whether it is met");
   app.callback([&] {
     asked.work = [&o] {
       const StepOptions options = resolved(o);
@@ -105,7 +106,8 @@ void add_ops(CLI::App& app, Commands& c, Asked& asked) {
   add_network(app, o.network);
   add_run(app, c, o.run);
   app.add_option("--threads", o.threads, "CPU threads [cores]")->check(whole(1, 1024));
-  app.add_option("--gpu", o.gpu, "GPU id; measures that GPU instead of the CPU")->check(whole(0, 1023));
+  auto* cpu = app.add_flag("--cpu", o.on_cpu, "measure the CPU, also if a GPU is usable");
+  app.add_option("--gpu,--gpus", o.gpu, "GPU id [the first, if one is usable]")->check(whole(0, 1023))->excludes(cpu);
   app.add_option("--rounds", o.rounds, "number of rounds")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--steps", o.steps, "steps per round")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--python", o.python, "Python interpreter with PyTorch")->capture_default_str();
@@ -118,8 +120,9 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
   app.add_option("-b,--minbytes", c.begin, "smallest size: 8, 64K, 128M, ...")->capture_default_str();
   app.add_option("-e,--maxbytes", c.end, "largest size")->capture_default_str();
   app.add_option("-f,--stepfactor", o.factor, "factor between sizes")->check(number(1.1, 1e6))->capture_default_str();
-  auto* cpu = app.add_option("--cpu", o.ranks, "number of CPU ranks")->check(whole(2, 256))->capture_default_str();
-  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all")->excludes(cpu);
+  auto* cpu = app.add_option("--cpu", o.ranks, "number of CPU ranks [2, if fewer than two GPUs are usable]");
+  cpu->check(whole(2, 256));
+  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all [all, if two are usable]")->excludes(cpu);
   app.add_option("--threads", o.threads, "threads per rank")->check(whole(1, 1024))->capture_default_str();
   app.add_option("--rounds", o.rounds, "number of rounds")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--seconds", o.seconds, "approximate time of each size per round")

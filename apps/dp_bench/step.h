@@ -13,8 +13,8 @@ namespace dp_bench {
 struct StepOptions {
   Network network;
   dp::TrainerOptions run{.batch_size = 64};  // of every variant: batch size, mixed precision, fast convolutions
-  int replicas = 2;                          // N of `dp` and `ddp`
-  std::string gpus;                          // ids; empty: CPU replicas
+  int replicas = 0;                          // N of `dp` and `ddp`; 0: see choose_devices()
+  std::string gpus;                          // ids; empty: CPU replicas, or see choose_devices()
   int replicas_per_device = 1;               // above 1: adds a variant with this number of replicas on each GPU
   int threads = 0;                           // total CPU threads; 0: about one per core
   int rounds = 8;
@@ -26,6 +26,7 @@ struct StepOptions {
   std::vector<std::string> variants;  // keys; empty: all
   std::string images_on = "host";     // or device: resident bytes, from which every variant makes its augmented batches
   double timeout = 300;               // seconds without a reply
+  bool goals = false;                 // whether the report shows the project's goals
 };
 
 // A training variant before its start.
@@ -43,6 +44,11 @@ std::vector<VariantSpec> variants_for(const StepOptions& options);
 // arguments `more`.
 VariantSpec our_variant(const StepOptions& options, const std::string& key, const std::string& title,
                         const std::string& group, int devices, int threads_each, const std::vector<std::string>& more);
+// The ids of the GPUs on which dp_train trains by default. Empty if it trains on the CPU.
+std::vector<int> usable_gpus();
+// Resolves the device list `gpus` and the number of devices. Empty and 0: usable_gpus() if there are at least `least`,
+// otherwise 2 CPU replicas. dp::Error(usage), dp::Error(device).
+void choose_devices(std::string& gpus, int& count, std::size_t least);
 // Resolves all automatic choices. dp::Error(usage), dp::Error(device).
 StepOptions resolved(StepOptions options);
 // The measured programs' words for mixed precision.

@@ -92,17 +92,18 @@ Section ratios_section(const StepResult& result) {
       {{"dp-virtual"}, {"dp1"}, 1 / 1.07},  {{"dp1"}, torch, gpu ? 1.4 : 1.3},   {{"dp1"}, {"torch-compiled"}, 1.1},
       {{"dp-sharded"}, {"torch-dp"}, 1.15}, {{"dp-sharded"}, torch_ddp, 1.15},   {{"ddp"}, torch_ddp, 1.15}};
   Section section{"ratios", "Time ratios", "", {}, {}, {}};
-  section.columns = {{"ratio_of", "ratio of"}, {"ratio", "ratio", 3},         {"low", "from", 3},
-                     {"high", "to", 3},        {"goal", "goal: at least", 3}, {"met", "met"}};
+  section.columns = {{"ratio_of", "ratio of"}, {"ratio", "ratio", 3}, {"low", "from", 3}, {"high", "to", 3}};
+  if (result.options.goals)
+    section.columns.insert(section.columns.end(), {{"goal", "goal: at least", 3}, {"met", "met"}});
   for (const Question& question : questions) {
     const Measured *ours = fastest(result, question.ours), *theirs = fastest(result, question.theirs);
     if (ours == nullptr || theirs == nullptr) continue;
     const std::vector<double> pairs = ratios(ours->seconds_per_step, theirs->seconds_per_step);
     const Interval interval = median_interval(pairs);
     Row row;
-    row.cells = {
-        theirs->spec.title + " / " + ours->spec.title,  median(pairs), interval.low, interval.high, question.goal,
-        verdict(median(pairs), interval, question.goal)};
+    row.cells = {theirs->spec.title + " / " + ours->spec.title, median(pairs), interval.low, interval.high};
+    if (result.options.goals)
+      row.cells.insert(row.cells.end(), {Cell(question.goal), Cell(verdict(median(pairs), interval, question.goal))});
     row.samples = pairs;
     section.rows.push_back(row);
   }

@@ -1,3 +1,4 @@
+#include <dp/default_devices.h>
 #include <dp/device.h>
 #include <dp/error.h>
 
@@ -39,17 +40,37 @@ std::vector<std::string> amp_words(const dp::TrainerOptions& run) {
   return {"--amp", run.parallel.amp == dp::Amp::bfloat16 ? "bf16" : "fp16"};
 }
 
-StepOptions resolved(StepOptions options) {
-  options.network = resolved(options.network);
-  if (!options.gpus.empty()) {
+std::vector<int> usable_gpus() {
+  std::vector<int> ids;
+  try {
+    for (const dp::Device device : dp::default_devices())
+      if (device.kind == dp::DeviceKind::cuda) ids.push_back(device.index);
+  } catch (const dp::Error&) {
+    return {};
+  }
+  return ids;
+}
+
+void choose_devices(std::string& gpus, int& count, std::size_t least) {
+  std::vector<int> ids;
+  if (!gpus.empty()) {
     const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
     if (probe.count == 0)
       throw dp::Error(dp::ErrorCode::device, "--gpus: no usable GPU: " + probe.reason + "; use --cpu N");
-    const std::vector<int> ids = dp::parse_gpu_list(options.gpus, probe.count);
-    options.gpus.clear();
-    for (const int id : ids) options.gpus += (options.gpus.empty() ? "" : ",") + std::to_string(id);
-    options.replicas = static_cast<int>(ids.size());
+    ids = dp::parse_gpu_list(gpus, probe.count);
+  } else if (count == 0) {
+    ids = usable_gpus();
+    if (ids.size() < least) ids.clear(), count = 2;
   }
+  if (ids.empty()) return;
+  gpus.clear();
+  for (const int id : ids) gpus += (gpus.empty() ? "" : ",") + std::to_string(id);
+  count = static_cast<int>(ids.size());
+}
+
+StepOptions resolved(StepOptions options) {
+  options.network = resolved(options.network);
+  choose_devices(options.gpus, options.replicas, /*least=*/1);
   const int cores = static_cast<int>(dp::process_cores().size());
   if (options.threads == 0) options.threads = std::max(1, cores / options.replicas) * options.replicas;
   if (options.gpus.empty() && options.threads % options.replicas != 0)

@@ -100,7 +100,7 @@ class Commands:
                 "--timeout", f"{answer_seconds(o.each):.0f}", "--python", o.python, *more, "--variants", variants]
 
     def ops(self, network, batch, kind, more):
-        where = [] if self.options.cpu else ["--gpu", self.options.gpus[0]]
+        where = ["--cpu"] if self.options.cpu else ["--gpu", self.options.gpus[0]]
         return [*self.of_network("ops", network, batch, kind), *where, *more]
 
     def comm(self):

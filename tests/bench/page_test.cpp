@@ -117,9 +117,10 @@ TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on
     std::string arguments;
     std::size_t bars, legends;  // minimum counts
   };
-  const Shown all[] = {{"scaling --model-only", 50, 5},
-                       {"step --model mlp --rounds 2 --steps 3 --variants plan dp1 dp-sharded dp-allreduce ddp", 5, 1},
-                       {"step --model mnist_convnet -b 8 --rounds 2 --steps 1", 5, 1}};
+  const Shown all[] = {
+      {"scaling --model-only", 50, 5},
+      {"step --cpu 2 --model mlp --rounds 2 --steps 3 --variants plan dp1 dp-sharded dp-allreduce ddp", 5, 1},
+      {"step --cpu 2 --model mnist_convnet -b 8 --rounds 2 --steps 1", 5, 1}};
   std::string page;
   for (const Shown& shown : all) {
     const TemporaryFolder folder;

@@ -55,10 +55,11 @@ TEST_CASE("closed standard descriptors: dp_bench and its child processes measure
   const TemporaryFolder folder;
   for (const char* closed : {"<&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
     const std::string file = folder / "out.json";
-    const BenchOutcome outcome = run_shell(
-        std::string("sh -c 'exec \"$@\" ") + closed +
-        "' sh " DP_BENCH_PATH " comm -b 8 -e 8 --rounds 1 --seconds 0.001 --communicators host,host-processes --json " +
-        file);
+    const BenchOutcome outcome =
+        run_shell(std::string("sh -c 'exec \"$@\" ") + closed +
+                  "' sh " DP_BENCH_PATH
+                  " comm --cpu 2 -b 8 -e 8 --rounds 1 --seconds 0.001 --communicators host,host-processes --json " +
+                  file);
     INFO(closed << ": " << outcome.text);
     CHECK(outcome.code == 0);
     const nlohmann::json out = nlohmann::json::parse(read_text(file), nullptr, false);
@@ -72,8 +73,9 @@ TEST_CASE("closed standard descriptors: dp_bench and its child processes measure
 TEST_CASE("first signal: every subcommand of dp_bench ends within two seconds with its child processes") {
   const TemporaryFolder folder;
   double slowest = 0;
-  const std::vector<std::string> commands{"step --seconds 30", "ops --steps 10000", "comm --seconds 30",
-                                          "scaling --seconds 30", "compare --seconds 30"};
+  const std::vector<std::string> commands{"step --cpu 2 --seconds 30", "ops --cpu --steps 10000",
+                                          "comm --cpu 2 --seconds 30", "scaling --cpu 2 --seconds 30",
+                                          "compare --cpu 2 --seconds 30"};
   for (std::size_t i = 0; i < commands.size(); ++i) {
     const int number = i % 2 == 0 ? SIGTERM : SIGINT;
     INFO(commands[i] << ", signal " << number);

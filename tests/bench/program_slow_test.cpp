@@ -6,7 +6,7 @@ using namespace dp::test;
 using nlohmann::json;
 
 TEST_CASE("compare: published figures are marked as another machine's, and the AMP row states what it lacks") {
-  const json out = run_for_json("compare -b 2 --batches 2 --rounds 1 --steps 1 --warmup 1");
+  const json out = run_for_json("compare --cpu 2 -b 2 --batches 2 --rounds 1 --steps 1 --warmup 1");
   const json& section = out.at("sections").at(0);
   const json& dp = row_of(section, "what", "dp x2");
   CHECK(dp.at("kind") == "measured");
@@ -25,14 +25,15 @@ TEST_CASE("dp_bench and PyTorch reach the same loss from the same weights, alone
     if (python.empty() && run_shell(std::string(one) + " -c 'import torch'").code == 0) python = one;
   if (python.empty()) DP_SKIP("no Python here has PyTorch");
   const json steps = run_for_json(
-      "step -b 8 --batches 2 --rounds 1 --steps 1 --warmup 1 --variants dp1,torch-cl,torch-ddp --python " + python);
+      "step --cpu 2 -b 8 --batches 2 --rounds 1 --steps 1 --warmup 1 --variants dp1,torch-cl,torch-ddp --python " +
+      python);
   for (const char* key : {"torch-cl", "torch-ddp"}) {
     const json& row = row_of(steps.at("sections").at(0), "key", key);
     INFO(row.dump());
     CHECK(row.at("kind") == "measured");
   }
   CHECK(steps.at("facts").at("versions").get<std::string>().find("torch ") != std::string::npos);
-  const json ops = run_for_json("ops -b 4 --rounds 1 --steps 1 --threads 1 --python " + python);
+  const json ops = run_for_json("ops --cpu -b 4 --rounds 1 --steps 1 --threads 1 --python " + python);
   const json& section = ops.at("sections").at(1);
   for (const char* op :
        {"conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)", "conv2 conv2d_backward_data (32x26x26 -> 64, 3x3/1)",

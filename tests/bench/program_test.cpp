@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/dp_bench/step.h"
 #include "bench/run_for_json.h"
 #include "dp/device.h"
 #include "support/catch.h"
@@ -11,23 +12,25 @@ using namespace dp::test;
 using nlohmann::json;
 
 TEST_CASE("invalid flags end with exit code 2 and one line that states the remedy") {
-  const std::vector<std::pair<std::string, std::string>> table{{"", "subcommand"},
-                                                               {"walk", "--help"},
-                                                               {"step -b 0", "'0' is not a whole number"},
-                                                               {"step -b 1 --cpu 2", "at least one image per replica"},
-                                                               {"step --cpu 0", "'0' is not"},
-                                                               {"step --cpu 2 --threads 3", "give a multiple"},
-                                                               {"step --model vgg", "vgg"},
-                                                               {"step --model resnet18 --input 3,2", "(3, 2)"},
-                                                               {"step --variants horovod", "dp-sharded"},
-                                                               {"step --rounds x", "'x' is not"},
-                                                               {"step --cpu 2 --gpus 0", "excludes"},
-                                                               {"comm -b 8X", "8X"},
-                                                               {"comm -b 1M -e 8", "give the smaller size as -b"},
-                                                               {"comm --collectives all_to_all", "all_to_all"},
-                                                               {"comm --communicators pigeon", "host-processes"},
-                                                               {"ops --steps 0", "'0' is not"},
-                                                               {"scaling --modelled-batch 1", "'1' is not"}};
+  const std::vector<std::pair<std::string, std::string>> table{
+      {"", "subcommand"},
+      {"walk", "--help"},
+      {"step -b 0", "'0' is not a whole number"},
+      {"step -b 1 --cpu 2", "at least one image per replica"},
+      {"step --cpu 0", "'0' is not"},
+      {"step --cpu 2 --threads 3", "give a multiple"},
+      {"step --model vgg", "vgg"},
+      {"step --model resnet18 --input 3,2", "(3, 2)"},
+      {"step --variants horovod", "dp-sharded"},
+      {"step --rounds x", "'x' is not"},
+      {"step --cpu 2 --gpus 0", "excludes"},
+      {"ops --cpu --gpu 0", "excludes"},
+      {"comm -b 8X", "8X"},
+      {"comm -b 1M -e 8", "give the smaller size as -b"},
+      {"comm --collectives all_to_all", "all_to_all"},
+      {"comm --cpu 2 --communicators pigeon", "host-processes"},
+      {"ops --steps 0", "'0' is not"},
+      {"scaling --modelled-batch 1", "'1' is not"}};
   for (const auto& [arguments, fragment] : table) {
     const BenchOutcome outcome = run_bench(arguments);
     INFO(arguments << ": " << outcome.text);
@@ -47,11 +50,30 @@ TEST_CASE("an output file that cannot be written ends with exit code 7 before an
 TEST_CASE("a GPU that does not exist ends with exit code 4") {
   if (dp::probe_devices(dp::DeviceKind::cuda).count > 0) DP_SKIP("there is a GPU");
   CHECK(run_bench("step --gpus 0").code == 4);
+  CHECK(run_bench("comm --gpus 0,1").code == 4);
+}
+
+TEST_CASE("without --gpus and --cpu, GPUs are measured if they are usable, otherwise two CPU replicas") {
+  const std::size_t gpus = dp_bench::usable_gpus().size();
+  const json out = run_for_json("step --model mlp -b 64 --batches 2 --rounds 2 --steps 1 --warmup 1 --variants dp1");
+  CHECK_THAT(out.at("title").get<std::string>(), Catch::Contains(gpus > 0 ? "GPUs 0" : "2 CPU replicas"));
+}
+
+TEST_CASE("step: goals are shown with --goals only") {
+  const std::string words =
+      "step --cpu 2 --model mlp -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1 --variants dp1,plan";
+  for (const bool goals : {false, true}) {
+    const json out = run_for_json(words + (goals ? " --goals" : ""));
+    const json& row = row_of(out.at("sections").at(1), "ratio_of", "bare plan / dp x1");
+    CHECK(row.at("ratio") > 0);
+    CHECK(row.contains("goal") == goals);
+    CHECK(row.contains("met") == goals);
+  }
 }
 
 TEST_CASE("step: progress names every variant at its start and every round with its times") {
   const BenchOutcome outcome =
-      run_bench("step --model mlp -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1 --variants dp1,plan");
+      run_bench("step --cpu 2 --model mlp -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1 --variants dp1,plan");
   INFO(outcome.text);
   CHECK(outcome.code == 0);
   for (const char* line :
@@ -64,8 +86,9 @@ TEST_CASE("step: every variant of dp runs in two rounds and writes a page, and m
   DP_SKIP("OpenMP is not instrumented, and one replica of two threads has a team");
 #endif
   const TemporaryFolder folder;
-  const json out = run_for_json("step -b 8 --batches 2 --rounds 2 --steps 2 --warmup 1 --python /no/python --html " +
-                                (folder / "out.html"));
+  const json out =
+      run_for_json("step --cpu 2 -b 8 --batches 2 --rounds 2 --steps 2 --warmup 1 --python /no/python --html " +
+                   (folder / "out.html"));
   const json& rows = out.at("sections").at(0).at("rows");
   CHECK(rows.size() == 11);
   for (const char* key : {"plan", "dp1", "dp-sharded", "dp-master", "dp-allreduce", "ddp"}) {
@@ -80,11 +103,11 @@ TEST_CASE("step: every variant of dp runs in two rounds and writes a page, and m
   CHECK(row_of(out.at("sections").at(0), "key", "dp-master").at("mb_sent").get<double>() == Approx(2 * 4 * 1.199882));
   CHECK(row_of(out.at("sections").at(0), "key", "torch").at("kind") == "not run");
   CHECK(read_text(folder / "out.html").find("dp x2 sharded") != std::string::npos);
-  CHECK(out.at("facts").at("command").get<std::string>().starts_with("dp_bench step -b 8"));
+  CHECK(out.at("facts").at("command").get<std::string>().starts_with("dp_bench step --cpu 2 -b 8"));
 }
 
 TEST_CASE("ops: both kinds of layer have times, floors and a sum") {
-  const json out = run_for_json("ops -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch");
+  const json out = run_for_json("ops --cpu -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch");
   const json& section = out.at("sections").at(1);
   const json& convolution = row_of(section, "op", "conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)");
   CHECK(convolution.at("ms") > 0);
@@ -99,7 +122,7 @@ TEST_CASE("ops: both kinds of layer have times, floors and a sum") {
 
 TEST_CASE("comm: every collective between threads and between processes is correct and has bandwidths") {
   const json out =
-      run_for_json("comm -b 8 -e 64K -f 8192 --rounds 2 --seconds 0.001 --communicators host,host-processes");
+      run_for_json("comm --cpu 2 -b 8 -e 64K -f 8192 --rounds 2 --seconds 0.001 --communicators host,host-processes");
   REQUIRE(out.at("sections").size() == 2);
   for (const json& section : out.at("sections")) {
     INFO(section.dump());
@@ -132,7 +155,7 @@ TEST_CASE("scaling: --model-only marks every row as modelled and prints the cons
 }
 
 TEST_CASE("scaling: rows of this machine are measured") {
-  const json out = run_for_json("scaling -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1");
+  const json out = run_for_json("scaling --cpu 2 -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1");
   const json& section = out.at("sections").at(0);
   CHECK(section.at("key") == "measured");
   CHECK(section.at("rows").size() == 3);

@@ -32,6 +32,7 @@ double number(const Row& row, std::size_t column) { return std::get<double>(row.
 
 TEST_CASE("variants cover every reduction, the bare plan, the multi-process engine and PyTorch") {
   StepOptions options;
+  options.replicas = 2;
   CHECK(keys_of(options) == std::vector<std::string>{"plan", "dp1", "dp-sharded", "dp-master", "dp-allreduce", "ddp",
                                                      "torch", "torch-cl", "torch-dp", "torch-ddp", "torch-ddp-cl"});
   options.replicas = 1;
@@ -40,6 +41,18 @@ TEST_CASE("variants cover every reduction, the bare plan, the multi-process engi
   CHECK(keys_of(options) == std::vector<std::string>{"plan", "torch"});
   options.variants = {"horovod"};
   CHECK_THROWS_AS(keys_of(options), dp::Error);
+}
+
+TEST_CASE("a given number of CPU replicas is kept; without one, too few GPUs mean two of them") {
+  std::string gpus;
+  int count = 5;
+  choose_devices(gpus, count, 1);
+  CHECK(gpus.empty());
+  CHECK(count == 5);
+  count = 0;
+  choose_devices(gpus, count, 100000);
+  CHECK(gpus.empty());
+  CHECK(count == 2);
 }
 
 TEST_CASE("all variants share the same number of threads") {
@@ -69,7 +82,8 @@ TEST_CASE("devices send twice all but one share of the gradient in every reducti
 
 TEST_CASE("the report has medians, quartiles, ratios by round, and the reason for each missing row") {
   StepResult result;
-  result.options = resolved(StepOptions{});
+  result.options = resolved(StepOptions{.replicas = 2});
+  result.options.goals = true;
   result.options.run.batch_size = 64;
   result.variants = {measured("dp-sharded", "dp", 2, {0.010, 0.012, 0.011}),
                      measured("ddp", "ddp", 2, {0.020, 0.012, 0.022}), measured("torch", "pytorch", 1, {})};
