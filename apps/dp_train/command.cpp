@@ -40,7 +40,7 @@ bool excludes(const Row& row, const std::string& name) {
   return std::find(row.excludes.begin(), row.excludes.end(), name) != row.excludes.end();
 }
 
-// Options that have no value of their own, and the option whose value they set.
+// The option that is set: some options set the value of another one.
 std::string sets(const std::string& name) {
   for (const auto& [form, option] :
        {std::pair("sync-bn", "bn"), {"no-graphs", "graphs"}, {"batch-size-per-gpu", "batch-size"}, {"lr-scale", "lr"}})

@@ -1,4 +1,4 @@
-// Names of the classes of data sets whose files have numbers only.
+// Class names of the data sets in which a class is only a number.
 #pragma once
 
 #include <string>

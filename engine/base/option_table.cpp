@@ -155,7 +155,7 @@ OptionValue parse_option(const Accepts& accepts, const std::vector<std::string>&
 void refuse_unmet(const OptionText& option, const std::string& instead) {
   refuse(fmt::format(
       "--{} requires {}{}", option.name, option.requirement,
-      instead.empty() || instead == "false" ? "" : fmt::format(", but --{} is {}", option.required_option, instead)));
+      instead.empty() || instead == "off" ? "" : fmt::format(", but --{} is {}", option.required_option, instead)));
 }
 
 void refuse_value(const OptionText& option, const OptionValue& value) {

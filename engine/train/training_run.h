@@ -72,7 +72,7 @@ class TrainingRun {
   FileHandle summary_end_, trace_end_;  // see require_writable()
   StopRequest stop_, finish_;
   nlohmann::ordered_json config_;
-  nlohmann::ordered_json resumption_;  // the line of metrics.jsonl that says so; null if this run is new
+  nlohmann::ordered_json resumption_;  // its line of metrics.jsonl; null in a new run
   std::int64_t batches_;               // per epoch
   std::int64_t most_steps_;            // 0: no limit
 

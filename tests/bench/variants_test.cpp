@@ -43,7 +43,7 @@ TEST_CASE("variants cover every reduction, the bare plan, the multi-process engi
   CHECK_THROWS_AS(keys_of(options), dp::Error);
 }
 
-TEST_CASE("a given number of CPU replicas is kept; without one, too few GPUs mean two of them") {
+TEST_CASE("a given number of CPU replicas is kept, and too few GPUs mean two of them") {
   std::string gpus;
   int count = 5;
   choose_devices(gpus, count, 1);

@@ -4,9 +4,9 @@
 
 namespace dp_train {
 
-// MNIST, Fashion-MNIST: SHA-256 of files whose MD5 is the one that torchvision checks. They were rebuilt from real
-// MNIST (tests/apps/fetch/fetch_test.cpp does it again) and from Debian's package dataset-fashion-mnist. CIFAR: the MD5
-// of its home page, which gives no SHA-256.
+// MNIST, Fashion-MNIST: the SHA-256 of the files that have torchvision's MD5, rebuilt from real MNIST (as
+// tests/apps/fetch/fetch_test.cpp does) and from Debian's package dataset-fashion-mnist. CIFAR: the MD5 of its home
+// page, which gives no SHA-256.
 const std::vector<Source>& sources() {
   static const std::vector<Source> table{
       {"mnist",

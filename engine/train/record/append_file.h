@@ -16,7 +16,7 @@ class AppendFile {
   AppendFile(AppendFile&& other) noexcept { *this = std::move(other); }
   AppendFile& operator=(AppendFile&& other) noexcept;
 
-  void keep(std::size_t bytes);          // cuts off the rest; the next record follows. Error(io)
+  void keep(std::size_t bytes);          // truncates; the next record follows. Error(io)
   void append(const std::string& text);  // all of it or nothing, without a sync. Error(io)
 
  private:

@@ -15,7 +15,7 @@
 namespace dp {
 namespace {
 
-std::string now() {  // ISO 8601, with the distance to UTC
+std::string now() {  // ISO 8601, with the UTC offset
   const std::time_t time = std::time(nullptr);
   std::tm parts{};
   ::localtime_r(&time, &parts);

@@ -29,10 +29,11 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::io, what + " '" + path + "': " + std::strerror(errno) + "; " + remedy);
 }
 
-// Also a link whose target does not exist.
-bool is_there(const std::string& path) {
+// True also for a dangling link.
+bool is_file_or_link(const std::string& path) {
   std::error_code error;
-  return fs::exists(fs::symlink_status(path, error));
+  const fs::file_status status = fs::symlink_status(path, error);
+  return fs::is_regular_file(status) || fs::is_symlink(status);
 }
 
 bool has_events(const std::string& folder) {
@@ -133,7 +134,7 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   constexpr std::int64_t kBeforeAll = -1;
   events_ = EventFile(events, continued_from || !has_events(path_) ? continued_from : std::optional(kBeforeAll));
   made_.note_unless_there(config);
-  if (!is_there(config)) write_file_atomically(config, config_toml);
+  if (!is_file_or_link(config)) write_file_atomically(config, config_toml);
   for (const char* of_before : {"/summary.json", "/predictions.json"}) ::unlink((path_ + of_before).c_str());
   metrics_.keep(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
   table_.keep(0);
@@ -144,11 +145,13 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
 // The latest config file if it has this text, else the next.
 std::string RunFolder::config_file(const std::string& text) const {
   std::string latest, file = path_ + "/config.toml";
-  for (int number = 2; is_there(file); ++number) {
+  for (int number = 2; is_file_or_link(file); ++number) {
     latest = file;
     file = path_ + "/config." + std::to_string(number) + ".toml";
   }
-  return !latest.empty() && without_comments(contents(latest)) == without_comments(text) ? latest : file;
+  std::error_code error;
+  return fs::is_regular_file(latest, error) && without_comments(contents(latest)) == without_comments(text) ? latest
+                                                                                                            : file;
 }
 
 void RunFolder::append_metrics(const nlohmann::ordered_json& record) {

@@ -52,7 +52,7 @@ TEST_CASE("the config of a run repeats the run bit for bit") {
   REQUIRE(run_dp_train(words + Words{"--seed", "10"}, temp.path()).code == 2);  // the folder holds a run
 }
 
-TEST_CASE("a saved config has the run's options, trains nothing, and gives way to the command line") {
+TEST_CASE("a saved config has the run's options and trains nothing, and the command line takes precedence") {
   const TemporaryFolder temp;
   const Outcome saved = run_dp_train(kRun + Words{"--save-config", "my.toml"}, temp.path());
   CHECK(saved.code == 0);
@@ -64,7 +64,7 @@ TEST_CASE("a saved config has the run's options, trains nothing, and gives way t
   CHECK(read_text(temp / "other.toml") == expected);
 }
 
-TEST_CASE("a config gives way to a flag that is switched off, and holds every seed") {
+TEST_CASE("a flag that is switched off takes precedence over a config, and a config holds every seed") {
   const TemporaryFolder temp;
   write_text(temp / "ema.toml", "model = \"mlp\"\nmodel-ema = true\nmodel-ema-decay = 0.9\ngraphs = \"auto\"\n");
   const Words words{"-c", "ema.toml", "--cpu", "1", "--model-ema=false", "--seed", "18446744073709551615"};
