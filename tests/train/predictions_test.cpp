@@ -152,7 +152,7 @@ TEST_CASE("an image as PNG: colours in order, a large one reduced, another numbe
   }
 }
 
-// Digits whose classes have these names.
+// Digits with these class names.
 class Named final : public Dataset {
  public:
   explicit Named(std::string name) : name_(std::move(name)) {}

@@ -67,7 +67,7 @@ TEST_CASE("an unknown option is refused with the one that was probably meant") {
   check({"--weight-decya", "0.1"}, "--weight-decay");
 }
 
-TEST_CASE("a suggestion is close to the word, or there is none") {
+TEST_CASE("only a name close to the word is suggested") {
   using command_line::closest;
   const Words names{"--lr", "--lr-min", "--epochs", "--label-smoothing", "env"};
   CHECK(closest("--epcohs", names) == "--epochs");
