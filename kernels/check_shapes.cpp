@@ -240,10 +240,7 @@ struct Check {
   }
   void operator()(const Fill&) const {}
   void operator()(const Accumulate& d) const { check_count(desc, d.count); }
-  void operator()(const MovingAverage& d) const {
-    check_count(desc, d.count);
-    if (!(d.decay >= 0 && d.decay <= 1)) refuse(desc, "the decay must lie in [0, 1], not " + std::to_string(d.decay));
-  }
+  void operator()(const MovingAverage& d) const { check_count(desc, d.count); }
   void operator()(const OptimizerUpdate& d) const {
     check_count(desc, d.count);
     check_low(desc, low, d.copy.has_value());

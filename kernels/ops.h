@@ -312,11 +312,10 @@ struct Accumulate {  // y += x, element by element.
   DP_ARGS(x, y);
   std::int64_t count = 0;
 };
-// Moving average of weights: average += (1 - decay) * (x - average).
+// Moving average of weights: average += StepInputs::average_share * (x - average).
 struct MovingAverage {
-  DP_ARGS(x, average);
+  DP_ARGS(x, average, inputs);  // inputs: StepInputs
   std::int64_t count = 0;
-  double decay = 0.999;
 };
 
 // The update of an optimizer on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite if an

@@ -50,18 +50,23 @@ std::map<std::string, std::string> metadata_of(const OptimizerState& state) {
   return metadata;
 }
 
+// The number of updates that the metadata of a file give.
+std::int64_t read_updates(const char* file, const std::string& text) {
+  std::int64_t updates = 0;
+  const char* const end = text.data() + text.size();
+  if (const auto read = std::from_chars(text.data(), end, updates);
+      read.ec != std::errc() || read.ptr != end || updates < 0)
+    throw Error(ErrorCode::data, std::string(file) + ": updates is '" + printable(text) + "', which is not a count");
+  return updates;
+}
+
 OptimizerState read_optimizer(FileSource& source, const TrainState& run) {
   std::map<std::string, std::string> metadata;
   OptimizerState state;
   state.tensors = read_safetensors(source, &metadata);
   if (const auto name = metadata.find("optimizer"); name != metadata.end()) {
     state.optimizer = name->second;
-    const std::string& updates = metadata["updates"];
-    const char* const end = updates.data() + updates.size();
-    if (const auto read = std::from_chars(updates.data(), end, state.updates);
-        read.ec != std::errc() || read.ptr != end || state.updates < 0)
-      throw Error(ErrorCode::data,
-                  std::string(kOptimizerFile) + ": updates is '" + printable(updates) + "', which is not a count");
+    state.updates = read_updates(kOptimizerFile, metadata["updates"]);
   } else if (!state.tensors.empty()) {  // an older file: the momenta of SGD under the weights' names
     state.optimizer = "sgd";
     state.updates = run.step - run.skipped;
@@ -79,8 +84,10 @@ void write_folder(const std::string& folder, const Checkpoint& checkpoint) {
     write_tensors(file, checkpoint.optimizer.tensors, metadata_of(checkpoint.optimizer));
   });
   if (!checkpoint.average.empty())
-    manifest[kAverageFile] =
-        write_file(folder, kAverageFile, [&](FileWriter& file) { write_tensors(file, checkpoint.average); });
+    manifest[kAverageFile] = write_file(folder, kAverageFile, [&](FileWriter& file) {
+      write_tensors(file, checkpoint.average,
+                    {{"format", "pt"}, {"updates", std::to_string(checkpoint.average_updates)}});
+    });
   manifest[kStateFile] =
       write_file(folder, kStateFile, [&](FileWriter& file) { file.write(to_json(checkpoint.state)); });
   write_file(folder, kManifestFile, [&](FileWriter& file) { file.write(to_json(manifest)); });
@@ -110,7 +117,13 @@ Checkpoint load_checkpoint(const std::string& folder) {
   checkpoint.state = read_train_state(files.state);
   checkpoint.weights = read_safetensors(files.model);
   checkpoint.optimizer = read_optimizer(files.optimizer, checkpoint.state);
-  if (files.average) checkpoint.average = read_safetensors(*files.average);
+  if (files.average) {
+    std::map<std::string, std::string> metadata;
+    checkpoint.average = read_safetensors(*files.average, &metadata);
+    const auto updates = metadata.find("updates");
+    checkpoint.average_updates =
+        updates != metadata.end() ? read_updates(kAverageFile, updates->second) : checkpoint.state.step;
+  }
   return checkpoint;
 }
 

@@ -71,6 +71,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   s.graphs->end_step();
   s.end_step();
   s.optimizer.updated();
+  if (s.average) s.average->updated();
   s.state_dict.trained(std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
   if (s.setup.options.check_replicas && !replicas_identical())
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.team.step));
@@ -191,6 +192,13 @@ void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) 
   state_dict.set_weights(tensors);
   swap_average();
   state_dict.set_batches_tracked(tracked);
+}
+
+std::int64_t DataParallel::average_updates() const { return state_->average ? state_->average->updates() : 0; }
+
+void DataParallel::set_average_updates(std::int64_t updates) {
+  if (updates < 0) throw Error(ErrorCode::usage, fmt::format("a moving average cannot have made {} updates", updates));
+  if (state_->average) state_->average->set_updates(updates);
 }
 
 std::optional<LossScale> DataParallel::loss_scale() const {

@@ -276,6 +276,7 @@ kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, 
   inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
   inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
   if (update != nullptr) inputs.update = optimizer.inputs(*update);
+  if (average) inputs.average_share = average->next_share();
   return inputs;
 }
 

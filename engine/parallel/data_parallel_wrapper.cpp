@@ -114,6 +114,7 @@ void DataParallel::step(const Optimizer& optimizer) {
   });
   s.end_step();
   s.optimizer.updated();
+  if (s.average) s.average->updated();
 }
 
 }  // namespace dp

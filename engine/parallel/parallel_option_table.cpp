@@ -95,7 +95,8 @@ void add_training(Table& table) {
   table
       .add(
           "model-ema-decay", accepts::below(0, 1), [](auto& o) { return o.ema_decay ? &*o.ema_decay : nullptr; },
-          "decay of the moving average per step, in [0, 1)")
+          "decay of the moving average per step, in [0, 1); update t of the average uses (1 + t) / (10 + t) while that "
+          "is lower")
       .needs("--model-ema", "model-ema")
       .shown(to_text(OptionValue{kEmaDecay}));
 }

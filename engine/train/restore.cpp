@@ -240,8 +240,10 @@ void restore(DataParallel& net, const Resumed& resumed) {
         fitting(state_like(net.model(), own, state), std::move(state.tensors), resumed.folder, remedy, nullptr);
     net.set_optimizer_state(state);
   }
-  if (!checkpoint.average.empty() && net.options().ema_decay)
+  if (!checkpoint.average.empty() && net.options().ema_decay) {
     net.set_average_weights(fitting(own, checkpoint.average, resumed.folder, remedy, nullptr));
+    net.set_average_updates(checkpoint.average_updates);
+  }
   net.set_step_count(checkpoint.state.step);
 }
 

@@ -275,7 +275,8 @@ void TrainingRun::save(const std::string& name, bool must) {
   try {
     state_.loss_scale = net_.loss_scale();
     const Checkpoint checkpoint{state_, net_.weights(), net_.optimizer_state(),
-                                options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{}};
+                                options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{},
+                                net_.average_updates()};
     require_finite(checkpoint.weights);
     if (folder_.writes()) {
       const Busy busy(group());

@@ -80,24 +80,22 @@ class OptimizerOp : public HostOp {
 class MovingAverageOp : public HostOp {
  public:
   MovingAverageOp(const MovingAverage& d, const CpuOpOptions& options)
-      : count_(d.count),
-        step_(static_cast<float>(1.0 - d.decay)),
-        threads_(threads_for(options.threads, d.count * 8)) {}
+      : count_(d.count), threads_(threads_for(options.threads, d.count * 8)) {}
   std::string implementation() const override { return "own:simd"; }
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<MovingAverage>(pointers);
     const float* x = static_cast<const float*>(args.x);
     float* average = static_cast<float*>(args.average);
-    parallel_ranges(threads_, count_, 16, [=, step = step_](std::int64_t begin, std::int64_t end) {
+    const float share = static_cast<float>(static_cast<const StepInputs*>(args.inputs)->average_share);
+    parallel_ranges(threads_, count_, 16, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) average[i] += step * (x[i] - average[i]);
+      for (std::int64_t i = begin; i < end; ++i) average[i] += share * (x[i] - average[i]);
     });
   }
 
  private:
   std::int64_t count_;
-  float step_;
   int threads_;
 };
 

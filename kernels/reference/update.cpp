@@ -64,14 +64,14 @@ class MovingAverageOp final : public ReferenceOp<MovingAverage> {
  public:
   explicit MovingAverageOp(const MovingAverage& desc) : ReferenceOp(desc, {}) {
     require(desc.count >= 0, "the count is negative");
-    require(desc.decay >= 0 && desc.decay <= 1, "the decay must lie in [0, 1]");
   }
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<MovingAverage>(pointers);
     const double* x = f64(args.x);
     double* average = f64(args.average);
-    for (std::int64_t i = 0; i < desc_.count; ++i) average[i] += (1 - desc_.decay) * (x[i] - average[i]);
+    const double share = static_cast<const StepInputs*>(args.inputs)->average_share;
+    for (std::int64_t i = 0; i < desc_.count; ++i) average[i] += share * (x[i] - average[i]);
   }
 };
 

@@ -84,8 +84,8 @@ std::vector<OptionRow> training_rows() {
          CHECK(run.has("checkpoints/last/ema.safetensors"));
        }},
       {"--model-ema-decay",
-       {"--model-ema-decay", "0.5"},
-       {"model-ema-decay = 0.5"},
+       {"--model-ema-decay", "0.1"},
+       {"model-ema-decay = 0.1"},
        Weights::same,
        Setting::mlp,
        {"--model-ema"},

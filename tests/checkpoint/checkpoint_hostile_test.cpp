@@ -106,6 +106,32 @@ TEST_CASE("any wrong byte of a checkpoint's files is detected") {
   CHECK(is_checkpoint_at(dp::load_checkpoint(folder), 1));
 }
 
+TEST_CASE("the updates of a moving average are read back, and without a number they are the steps") {
+  UnsyncedOps unsynced;
+  const ScopedFileOps scope(unsynced);
+  const ScratchFolder scratch;
+  const std::string folder = scratch / "last";
+  dp::Checkpoint checkpoint = checkpoint_at(9);
+  checkpoint.average = checkpoint.weights;
+  checkpoint.average_updates = 4;
+  dp::save_checkpoint(folder, checkpoint);
+  CHECK(dp::load_checkpoint(folder).average_updates == 4);
+  const std::string whole = read_bytes(folder + "/ema.safetensors");
+  const std::string field = "\"updates\":\"4\"";
+  REQUIRE(whole.find(field) != std::string::npos);
+  const auto with = [&](const std::string& other) {
+    std::string text = whole;
+    return text.replace(whole.find(field), field.size(), other);
+  };
+  forge(folder, "ema.safetensors", with("\"updaten\":\"4\""));  // as an earlier version's, which has no such field
+  CHECK(dp::load_checkpoint(folder).average_updates == 9);
+  for (const char* count : {"x", "-", " "}) {
+    forge(folder, "ema.safetensors", with(std::string("\"updates\":\"") + count + "\""));
+    CHECK_THAT(outcome_of([&] { dp::load_checkpoint(folder); }).text,
+               Catch::Contains("ema.safetensors: updates is '") && Catch::Contains("not a count"));
+  }
+}
+
 TEST_CASE("a wrong byte of a moving average, or beyond the first MiB of a file, is detected") {
   UnsyncedOps unsynced;
   const ScopedFileOps scope(unsynced);

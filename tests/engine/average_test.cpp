@@ -25,7 +25,87 @@ Tensor predicted(const Model& model, const std::vector<NamedTensor>& weights, co
   return one.predict(batch.images).clone();
 }
 
+// Moves the float tensors of `average` towards `value` by `share`, in double.
+void move_towards(std::vector<std::vector<double>>& average, const std::vector<NamedTensor>& value, double share) {
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (value[i].second.dtype() != DType::f32) continue;
+    const auto values = value[i].second.span<float>();
+    average[i].resize(values.size());
+    for (std::size_t k = 0; k < values.size(); ++k)
+      average[i][k] += share * (static_cast<double>(values[k]) - average[i][k]);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("update t of the average has the decay min(decay, (1 + t) / (10 + t))") {
+  const Model model = residual_net();
+  for (const int replicas : {1, 3}) {
+    DataParallelOptions options = averaging(replicas);
+    options.ema_decay = 0.4;  // (1 + t) / (10 + t) is lower up to t = 4, and equal at t = 5
+    DataParallel net(model, options);
+    std::vector<std::vector<double>> expected(net.weights().size());
+    move_towards(expected, net.weights(), 1);
+    for (int t = 1; t <= 9; ++t) {
+      net.train_step(random_batch(model, 9, static_cast<std::uint64_t>(t)), Sgd{.lr = 0.1f, .momentum = 0.9f});
+      move_towards(expected, net.weights(), t < 5 ? 1 - (1.0 + t) / (10.0 + t) : 0.6);
+      CHECK(net.average_updates() == t);
+      const auto average = net.average_weights();
+      for (std::size_t i = 0; i < average.size(); ++i) {
+        if (average[i].second.dtype() != DType::f32) continue;
+        INFO(replicas << " replicas, update " << t << ", " << average[i].first);
+        double error = 0, norm = 0;
+        const auto actual = average[i].second.span<float>();
+        for (std::size_t k = 0; k < actual.size(); ++k) {
+          error += std::pow(static_cast<double>(actual[k]) - expected[i][k], 2);
+          norm += expected[i][k] * expected[i][k];
+        }
+        CHECK(error <= 1e-12 * norm);
+      }
+    }
+  }
+}
+
+TEST_CASE("forward, backward and step update the average as a training step does") {
+  const Model model = smooth_convnet();
+  DataParallel whole(model, averaging(2)), parts(model, averaging(2));
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    const Batch batch = random_batch(model, 8, step);
+    whole.train_step(batch, Sgd{.lr = 0.1f});
+    const Loss loss = cross_entropy(parts.forward(batch.images), batch.labels);
+    parts.backward(loss.grad);
+    parts.step(Sgd{.lr = 0.1f});
+  }
+  CHECK(parts.average_updates() == 3);
+  const auto expected = whole.average_weights(), actual = parts.average_weights();
+  for (std::size_t i = 0; i < actual.size(); ++i) CHECK(relative_error(actual[i].second, expected[i].second) <= 1e-6);
+}
+
+TEST_CASE("a skipped step is an update of the average, and new weights begin at update 0") {
+  const Model model = smooth_convnet();
+  DataParallelOptions options = averaging(2);
+  options.on_nonfinite = OnNonfinite::skip;
+  DataParallel net(model, options), again(model, options);
+  train(net, 2);
+  const auto weights = net.weights(), average = net.average_weights();
+  Batch bad = random_batch(model, 8, 5);
+  bad.images.span<float>()[3] = NAN;
+  net.train_step(bad, Sgd{.lr = 0.1f, .momentum = 0.9f});
+  CHECK(bit_equal(net.weights(), weights));
+  CHECK(net.average_updates() == 3);
+  CHECK(!bit_equal(net.average_weights(), average));
+  // The same update, made of the saved average.
+  again.set_weights(weights);
+  CHECK(again.average_updates() == 0);
+  again.set_average_weights(average);
+  again.set_average_updates(2);
+  again.train_step(random_batch(model, 8, 5), Sgd{.lr = 0});
+  CHECK(again.average_updates() == 3);
+  CHECK(bit_equal(again.average_weights(), net.average_weights()));
+  CHECK_THROWS_WITH(net.set_average_updates(-1), Catch::Contains("-1 updates"));
+  net.set_weights(weights);
+  CHECK(net.average_updates() == 0);
+}
 
 TEST_CASE("swapping the average in and out copies the matching running statistics to every replica") {
   const Model model = residual_net();

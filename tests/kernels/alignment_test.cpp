@@ -104,9 +104,10 @@ TEST_CASE("the update accepts ranges that begin at any element") {
     rig.run(*rig.context().make_op(OptimizerUpdate{kCount}), {weights, gradients, momenta, nullptr, nullptr, in, out});
     return at.latest();
   });
+  inputs.average_share = 0.1;
   same_at_any_address([&](OpRig& rig, Shifted& at) {
-    void *x = at.tensor(w), *average = at.tensor(m);
-    rig.run(*rig.context().make_op(MovingAverage{kCount, 0.9}), {x, average});
+    void *in = at.bytes(&inputs, sizeof inputs), *x = at.tensor(w), *average = at.tensor(m);
+    rig.run(*rig.context().make_op(MovingAverage{kCount}), {x, average, in});
     return at.latest();
   });
 }

@@ -132,7 +132,6 @@ TEST_CASE("normalisations without images, parts or channels are rejected") {
   check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .eps = -1}; }, "eps");
   check_refused([](OpRig&) -> OpDesc { return BatchNormRunning{.channels = -1}; }, "channel, not -1");
   check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = -1}; }, "negative");
-  check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = 1, .decay = 2}; }, "decay");
 }
 
 TEST_CASE("the reference rejects other element types than its own") {

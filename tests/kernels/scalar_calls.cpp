@@ -102,7 +102,9 @@ StepResults grad_norm_finish(OpRig& rig, const std::vector<double>& partials, co
 
 HostTensor moving_average(OpRig& rig, const HostTensor& x, const HostTensor& average, double decay) {
   const DeviceTensor from = upload_plain(rig, x), to = upload_plain(rig, average);
-  rig.run(*rig.context().make_op(MovingAverage{x.shape.numel(), decay}), {from.data(), to.data()});
+  const StepInputs inputs{.average_share = 1 - decay};
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  rig.run(*rig.context().make_op(MovingAverage{x.shape.numel()}), {from.data(), to.data(), step->data()});
   return rig.download_raw(to);
 }
 

@@ -33,7 +33,8 @@ Tensor step_memory() {
                            .label_smoothing = 0.1f,
                            .max_norm = 0.5f,
                            .update = {.groups = {{.lr = 0.1f, .weight_decay = 0.01f}},
-                                      .constants = {.sgd = {.momentum = 0.9f, .nesterov = 1}}}};
+                                      .constants = {.sgd = {.momentum = 0.9f, .nesterov = 1}}},
+                           .average_share = 0.1};
   return t;
 }
 Tensor results_memory() {
@@ -153,7 +154,7 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   const auto range = [&] { return random_memory(static_cast<std::size_t>(count) * 4); };
   const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
   c.add(Accumulate{count}, {1}, true, {range(), range()});
-  c.add(MovingAverage{count, 0.9}, {1}, true, {range(), range()});
+  c.add(MovingAverage{count}, {1}, true, {range(), range(), step_memory()});
   c.add(OptimizerUpdate{count}, {0, 2}, true, {range(), range(), range(), {}, {}, step_memory(), results_memory()});
   c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
   c.add(GradNormFinish{blocks}, {2}, true,

@@ -1,4 +1,7 @@
 // The moving average of the weights in a training run: saved, resumed, evaluated.
+#include <algorithm>
+#include <cmath>
+
 #include "support/catch.h"
 #include "train/expect_error.h"
 #include "train/tiny_run.h"
@@ -40,6 +43,46 @@ TEST_CASE("a resumed run continues its moving average bit for bit") {
     CHECK(resumed.top1 == whole.top1);
   }
   CHECK(weights_sha256(average("whole")) != whole.weights_sha256);
+}
+
+TEST_CASE("the warm-up of an average that starts in a resumed run continues bit for bit") {
+  const TemporaryFolder temp;
+  for (const bool twice : {false, true}) {
+    TrainerOptions options = tiny_options(temp / (twice ? "twice" : "once"));
+    run_until(options, 7);
+    options.parallel.ema_decay = 0.9;
+    options.resume = "auto";
+    if (twice) run_until(options, 10);
+    tiny_run(options);
+  }
+  const Checkpoint once = load_checkpoint(temp / "once/checkpoints/last");
+  const Checkpoint twice = load_checkpoint(temp / "twice/checkpoints/last");
+  CHECK(once.average_updates == once.state.step - 7);
+  CHECK(twice.average_updates == once.average_updates);
+  CHECK(weights_sha256(twice.average) == weights_sha256(once.average));
+}
+
+TEST_CASE("the average of a run of 20 steps has left the initial weights") {
+  const TemporaryFolder temp;
+  TrainerOptions options = averaging(temp.path());
+  options.parallel.ema_decay = 0.9998;
+  options.max_steps = 20;
+  tiny_run(options);
+  const auto initial = DataParallel(tiny_model(), options.parallel).weights();
+  const Checkpoint last = load_checkpoint(temp / "checkpoints/last");
+  CHECK(last.average_updates == 20);
+  const auto distance = [](const NamedTensors& a, const NamedTensors& b) {
+    double sum = 0;
+    for (const auto& [name, tensor] : a) {
+      if (tensor.dtype() != DType::f32) continue;
+      const auto other = std::find_if(b.begin(), b.end(), [&](const auto& each) { return each.first == name; });
+      REQUIRE(other != b.end());
+      const auto x = tensor.span<float>(), y = other->second.span<float>();
+      for (std::size_t i = 0; i < x.size(); ++i) sum += std::pow(static_cast<double>(x[i] - y[i]), 2);
+    }
+    return std::sqrt(sum);
+  };
+  CHECK(distance(last.average, last.weights) < 0.5 * distance(initial, last.weights));
 }
 
 TEST_CASE("a run with a moving average is evaluated with it, running statistics included") {

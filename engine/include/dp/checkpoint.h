@@ -44,7 +44,8 @@ struct Checkpoint {
   TrainState state;
   NamedTensors weights;  // PyTorch's names and layout
   OptimizerState optimizer;
-  NamedTensors average;  // moving average of the weights; empty without ema_decay
+  NamedTensors average;              // moving average of the weights; empty without ema_decay
+  std::int64_t average_updates = 0;  // updates of the average; load_checkpoint(): `step` if the file has no number
 };
 
 // Writes model.safetensors, optimizer.safetensors, ema.safetensors (only with a moving average), state.json and

@@ -94,6 +94,10 @@ class DataParallel {
   void swap_average();
   std::vector<std::pair<std::string, Tensor>> average_weights();
   void set_average_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
+  // Number of updates of the moving average, which its warm-up depends on: training steps since it was last restarted.
+  // Only rank 0 counts them; it is 0 on other ranks and without ema_decay. Error(usage) for a negative number.
+  std::int64_t average_updates() const;
+  void set_average_updates(std::int64_t updates);
   std::int64_t step_count() const;  // training steps so far; each forward() counts as one. Part of dropout's key
   void set_step_count(std::int64_t steps);
   bool replicas_identical() const;              // compares the replicas' weights bit by bit

@@ -108,8 +108,8 @@ struct DataParallelOptions {
   int grad_accum_steps = 1;                // micro-batches per optimizer step
   std::optional<double> clip_grad_norm{};  // maximum L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;
-  // Computes a moving average of weights and running statistics: average = decay * average + (1 - decay) * value, after
-  // each step.
+  // Computes a moving average of weights and running statistics: average = d * average + (1 - d) * value, after each
+  // step. In update t = 1, 2, ... of the average, d = min(ema_decay, (1 + t) / (10 + t)).
   std::optional<double> ema_decay{};
   bool check_replicas = false;  // compares the replicas bit by bit after every step
   // Abort after this many seconds without progress of any replica: the call ends with Error(timeout), which names the

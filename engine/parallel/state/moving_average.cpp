@@ -1,30 +1,41 @@
 #include "engine/parallel/state/moving_average.h"
 
+#include <algorithm>
+
 namespace dp::engine {
 
 MovingAverage::MovingAverage(Replica& master, double decay, std::int64_t buffer_elements)
     : master_(master),
+      decay_(decay),
       value_bytes_(master.table().bytes()),
       buffer_bytes_(static_cast<std::size_t>(buffer_elements) * size_of(master.table().type())) {
   values_ = master.allocate(value_bytes_, &MemoryUse::average);
-  update_values_ = master.context().make_op(kernels::MovingAverage{master.table().size(), decay});
+  update_values_ = master.context().make_op(kernels::MovingAverage{master.table().size()});
   if (buffer_elements == 0) return;
   buffers_ = master.allocate(buffer_bytes_, &MemoryUse::average);
-  update_buffers_ = master.context().make_op(kernels::MovingAverage{buffer_elements, decay});
+  update_buffers_ = master.context().make_op(kernels::MovingAverage{buffer_elements});
 }
 
 void MovingAverage::restart() {
+  updates_ = 0;
   master_.compute().copy(values_->data(), master_.values(), value_bytes_);
   if (buffers_) master_.compute().copy(buffers_->data(), master_.buffers(), buffer_bytes_);
   master_.compute().synchronize();
 }
 
 void MovingAverage::update() {
-  kernels::run_op<kernels::MovingAverage>(*update_values_, master_.compute(),
-                                          {.x = master_.values(), .average = values_->data()});
+  kernels::run_op<kernels::MovingAverage>(
+      *update_values_, master_.compute(),
+      {.x = master_.values(), .average = values_->data(), .inputs = master_.inputs()});
   if (buffers_)
-    kernels::run_op<kernels::MovingAverage>(*update_buffers_, master_.compute(),
-                                            {.x = master_.buffers(), .average = buffers_->data()});
+    kernels::run_op<kernels::MovingAverage>(
+        *update_buffers_, master_.compute(),
+        {.x = master_.buffers(), .average = buffers_->data(), .inputs = master_.inputs()});
+}
+
+double MovingAverage::next_share() const {
+  const double number = static_cast<double>(updates_) + 1;
+  return 1 - std::min(decay_, (1 + number) / (10 + number));
 }
 
 void MovingAverage::swap() {

@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kElementThreads)
 
 template <int kWidth>
 __global__ void __launch_bounds__(kElementThreads)
-    moving_average_kernel(const float* x, float* average, long long count, float share) {
+    moving_average_kernel(const float* x, float* average, const StepInputs* inputs, long long count) {
+  const float share = static_cast<float>(inputs->average_share);
   map_elements<kWidth>(x, average, average, count,
                        [=](float value, float mean) { return mean + share * (value - mean); });
 }
@@ -146,8 +147,7 @@ class OptimizerOp final : public CudaOp {
 
 class MovingAverageOp final : public CudaOp {
  public:
-  explicit MovingAverageOp(const MovingAverage& desc)
-      : count_(desc.count), share_(static_cast<float>(1.0 - desc.decay)) {}
+  explicit MovingAverageOp(const MovingAverage& desc) : count_(desc.count) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
@@ -155,12 +155,11 @@ class MovingAverageOp final : public CudaOp {
     const bool packs = take_packs(args.x, args.average);
     if (count_ > 0)
       launch(over_elements("moving_average", count_, packs, stream),
-             packs ? moving_average_kernel<4> : moving_average_kernel<1>, args.x, args.average, count_, share_);
+             packs ? moving_average_kernel<4> : moving_average_kernel<1>, args.x, args.average, args.inputs, count_);
   }
 
  private:
   long long count_;
-  float share_;
 };
 
 class GradNormPartialsOp final : public CudaOp {
